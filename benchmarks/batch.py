@@ -26,12 +26,25 @@ BESIDE = 4  # other files and folders in the folder of each notebook, such as da
 def fill(project: Project, layout: str, count: int) -> None:
     """Add notebooks that nobody works on; each has two cells that ran."""
     cells = [
-        {"cell_type": "code", "execution_count": 1, "id": f"c{n}", "metadata": {}, "outputs": [], "source": [f"x{n}"]}
+        {
+            "cell_type": "code",
+            "execution_count": 1,
+            "id": f"c{n}",
+            "metadata": {},
+            "outputs": [],
+            "source": [f"x{n}"],
+        }
         for n in range(2)
     ]
-    text = json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}, indent=1)
+    text = json.dumps(
+        {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}, indent=1
+    )
     for number in range(count):
-        at = {"one folder": "", "ten in a folder": f"f{number // 10}", "one in a folder": f"g{number % 20}/f{number}"}
+        at = {
+            "one folder": "",
+            "ten in a folder": f"f{number // 10}",
+            "one in a folder": f"g{number % 20}/f{number}",
+        }
         folder = project.root / "notebooks" / at[layout]
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"other{number}.ipynb"
@@ -44,7 +57,11 @@ def fill(project: Project, layout: str, count: int) -> None:
 
 def main() -> None:
     """Measure and print."""
-    rounds = options("What the end of a message costs in a project with many notebooks.").parse_args().rounds
+    rounds = (
+        options("What the end of a message costs in a project with many notebooks.")
+        .parse_args()
+        .rounds
+    )
     lines = [
         "| notebooks | layout | PostToolBatch, median ms | p95 | above bare, median | bound | a step, median ms |",
         "| --- | --- | --- | --- | --- | --- | --- |",
@@ -56,7 +73,9 @@ def main() -> None:
                 subject, steps = Subject(project, "subject", 10), list[float]()
                 bare = project.connected()
 
-                def end(subject: Subject = subject, steps: list[float] = steps) -> float:
+                def end(
+                    subject: Subject = subject, steps: list[float] = steps
+                ) -> float:
                     data, word = subject.edit()
                     ended = spawn(subject.project.hook("PostToolUse"), data)
                     subject.check(ended.out, word)

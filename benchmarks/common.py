@@ -37,7 +37,8 @@ IDLE_MB = 60  # the bound of an idle daemon
 CLIENT = "import sys; sys.path.append(sys.argv[1]); from stepper.hook.process import hook; hook()"
 # The same round trip without stepper, to a server that answers one byte with one byte.
 FLOOR = "import _socket, sys; s = _socket.socket(1, 1); s.connect(sys.argv[1]); s.sendall(b'x'); s.recv(1)"
-# A small parent: a child's peak begins with the peak of the process that it was forked from.
+# A small parent: a child's peak begins with the peak of the process that it was forked
+# from.
 PEAK = """
 import os, sys
 pid = os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ)
@@ -67,8 +68,15 @@ def spawn(command: list[str], data: bytes = b"", cwd: Path | None = None) -> End
     with put, get:
         began = time.perf_counter()
         with stdin, stdout:
-            child = subprocess.Popen(command, bufsize=0, stdin=stdin.fileno(), stdout=stdout.fileno(), cwd=cwd)
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the script may end without reading
+            child = subprocess.Popen(
+                command,
+                bufsize=0,
+                stdin=stdin.fileno(),
+                stdout=stdout.fileno(),
+                cwd=cwd,
+            )
+        # the script may end without reading
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             put.sendall(data)
             put.shutdown(socket.SHUT_WR)
         while piece := get.recv(1 << 16):
@@ -118,12 +126,27 @@ class Project:
     def client(self, event: str) -> list[str]:
         """Return what the script hands over to: the compiled client where there is one."""
         if self.has_compiled:
-            return [str(self.compiled), str(self.python), str(self.packages), str(self.root), event]
+            return [
+                str(self.compiled),
+                str(self.python),
+                str(self.packages),
+                str(self.root),
+                event,
+            ]
         return self.python_client(event)
 
     def python_client(self, event: str) -> list[str]:
         """Return what the script hands over to where there is no C compiler."""
-        return [str(self.python), "-I", "-S", "-c", CLIENT, str(self.packages), str(self.root), event]
+        return [
+            str(self.python),
+            "-I",
+            "-S",
+            "-c",
+            CLIENT,
+            str(self.packages),
+            str(self.root),
+            event,
+        ]
 
     def interpreted(self, work: Callable[[], float]) -> float:
         """Return what `work` returns while there is no compiled client for the hook script to find."""
@@ -143,7 +166,9 @@ class Project:
 
     def daemon(self) -> psutil.Process:
         """Return the daemon's process."""
-        return psutil.Process(json.loads(Path(self.paths.daemon_json).read_text())["pid"])
+        return psutil.Process(
+            json.loads(Path(self.paths.daemon_json).read_text())["pid"]
+        )
 
     def stop(self) -> None:
         """End the daemon and its kernels; the next hook starts from nothing."""
@@ -222,7 +247,12 @@ class Row:
 
 def total(name: str, *rows: Row) -> Row:
     """Return the row of what several rows took together, round by round."""
-    return Row(name, lambda: 0.0, [sum(one) for one in zip(*(row.samples for row in rows), strict=True)], rows[-1].bare)
+    return Row(
+        name,
+        lambda: 0.0,
+        [sum(one) for one in zip(*(row.samples for row in rows), strict=True)],
+        rows[-1].bare,
+    )
 
 
 @dataclass(frozen=True)
@@ -237,7 +267,11 @@ class Bound:
     @property
     def ratio(self) -> float:
         """How many times the floors' sum the row takes."""
-        below = sum(floor.median for floor in self.floors) if self.floors else statistics.median(self.row.bare)
+        below = (
+            sum(floor.median for floor in self.floors)
+            if self.floors
+            else statistics.median(self.row.bare)
+        )
         return self.row.median / below
 
     def line(self) -> str:
@@ -247,7 +281,11 @@ class Bound:
 
 def bounds_table(bounds: Iterable[Bound]) -> list[str]:
     """Return the table of bounds."""
-    return ["| what | to | ratio | bound |", "| --- | --- | --- | --- |", *(bound.line() for bound in bounds)]
+    return [
+        "| what | to | ratio | bound |",
+        "| --- | --- | --- | --- |",
+        *(bound.line() for bound in bounds),
+    ]
 
 
 def times_table(rows: Iterable[Row]) -> list[str]:
@@ -256,7 +294,12 @@ def times_table(rows: Iterable[Row]) -> list[str]:
     return ["| | median ms | middle half ms |", "| --- | --- | --- |", *lines]
 
 
-def take(rows: Iterable[Row], rounds: int, bare: Callable[[], float] | None = None, warm: int = 2) -> None:
+def take(
+    rows: Iterable[Row],
+    rounds: int,
+    bare: Callable[[], float] | None = None,
+    warm: int = 2,
+) -> None:
     """Measure each row once a round, in order, right after a `bare` run of its own; the first rounds warm up."""
     for number in range(-warm, rounds):
         for row in rows:
@@ -279,11 +322,15 @@ def within(value: float, limit: float | None, unit: str = "") -> str:
     return "" if limit is None else f"≤ {limit:g}{unit}: {said(value <= limit)}"
 
 
-def peak(project: Project, command: list[str], data: bytes = b"") -> tuple[float, bytes]:
+def peak(
+    project: Project, command: list[str], data: bytes = b""
+) -> tuple[float, bytes]:
     """Return the peak of a process's resident memory in MiB, and what it wrote."""
     small = [str(project.python), "-I", "-S", "-c", PEAK, *command]
     done = subprocess.run(small, input=data, capture_output=True, check=True)
-    return int(done.stderr) * (1 if sys.platform == "darwin" else 1024) / MB, done.stdout
+    return int(done.stderr) * (
+        1 if sys.platform == "darwin" else 1024
+    ) / MB, done.stdout
 
 
 def memory_row(name: str, mib: float, bound: float | None = None) -> str:
@@ -306,10 +353,21 @@ def machine() -> str:
     model = platform.processor() or platform.machine()
     about = Path("/proc/cpuinfo")
     if about.exists():
-        names = [line.partition(":")[2].strip() for line in about.read_text().splitlines() if "model name" in line]
+        names = [
+            line.partition(":")[2].strip()
+            for line in about.read_text().splitlines()
+            if "model name" in line
+        ]
         model = names[0] if names else model
     found = []
-    for name in ("notebook-stepper", "jupyter_client", "ipykernel", "pyzmq", "nbclient", "orjson"):
+    for name in (
+        "notebook-stepper",
+        "jupyter_client",
+        "ipykernel",
+        "pyzmq",
+        "nbclient",
+        "orjson",
+    ):
         try:
             found.append(f"{name} {version(name)}")
         except PackageNotFoundError:
@@ -330,7 +388,12 @@ def enough(text: str) -> int:
 def options(description: str, rounds: int = 20) -> argparse.ArgumentParser:
     """Return a parser that knows `--rounds`."""
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--rounds", type=enough, default=rounds, help="samples of each row, 2 or more; 20 to be quoted")
+    parser.add_argument(
+        "--rounds",
+        type=enough,
+        default=rounds,
+        help="samples of each row, 2 or more; 20 to be quoted",
+    )
     return parser
 
 

@@ -27,7 +27,17 @@ import psutil
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "evals.md"
 PARTS = (
-    *(".claude-plugin", ".mcp.json", "README.md", "LICENSE", "bin", "evals", "examples", "hooks", "skills"),
+    *(
+        ".claude-plugin",
+        ".mcp.json",
+        "README.md",
+        "LICENSE",
+        "bin",
+        "evals",
+        "examples",
+        "hooks",
+        "skills",
+    ),
     *("install.sh", "stepper", "pyproject.toml"),
 )
 MCP = "mcp__plugin_stepper_stepper__"
@@ -39,7 +49,11 @@ def copied(folder: Path) -> Path:
     """Copy what the plugin is made of, without environments and results; return where it lies."""
     for name in PARTS:
         if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "results"))
+            shutil.copytree(
+                ROOT / name,
+                folder / name,
+                ignore=shutil.ignore_patterns("__pycache__", "results"),
+            )
         else:
             shutil.copy(ROOT / name, folder / name)
     return folder
@@ -50,13 +64,35 @@ def evaluated(
 ) -> tuple[dict[str, Any], str]:
     """Run cases; return the client's document and what it said. `TMPDIR` of `environ` is where the runs work."""
     with tempfile.TemporaryDirectory() as out:
-        words = [client, "plugin", "eval", str(plugin), "--trust-plugin", "--scaffold", "--no-publish", "--case", case]
+        words = [
+            client,
+            "plugin",
+            "eval",
+            str(plugin),
+            "--trust-plugin",
+            "--scaffold",
+            "--no-publish",
+            "--case",
+            case,
+        ]
         asks = MCP in (plugin / "evals" / case / "case.yaml").read_text()
         words += ["--mocks", "off"] if asks else []  # the server itself
-        words += ["--json", f"{out}/result.json", "--output-dir", f"{out}/all", "--allow-tools", *GRANTED, *options]
-        done = subprocess.run(words, env=environ, cwd=plugin, capture_output=True, text=True, check=False)
+        words += [
+            "--json",
+            f"{out}/result.json",
+            "--output-dir",
+            f"{out}/all",
+            "--allow-tools",
+            *GRANTED,
+            *options,
+        ]
+        done = subprocess.run(
+            words, env=environ, cwd=plugin, capture_output=True, text=True, check=False
+        )
         try:
-            return json.loads(Path(out, "result.json").read_text()), done.stdout + done.stderr
+            return json.loads(
+                Path(out, "result.json").read_text()
+            ), done.stdout + done.stderr
         except OSError:
             raise SystemExit(f"{' '.join(words)}\n{done.stdout}{done.stderr}") from None
         finally:
@@ -77,9 +113,15 @@ def rows(result: dict[str, Any]) -> dict[str, str]:
     for case in result["cases"]:
         runs, without = case["arms"].get("with", []), case["arms"].get("without", [])
         score = f"{case['aggregates']['score']:.2f}"
-        other = f"{sum(run['score'] for run in without) / len(without):.2f}" if without else "–"
+        other = (
+            f"{sum(run['score'] for run in without) / len(without):.2f}"
+            if without
+            else "–"
+        )
         passed = sum(run["passed"] for run in runs)
-        found[case["name"]] = f"| {case['name']} | {len(runs)} | {passed} | {score} | {other} |"
+        found[case["name"]] = (
+            f"| {case['name']} | {len(runs)} | {passed} | {score} | {other} |"
+        )
     return found
 
 
@@ -93,7 +135,9 @@ def put(lines: Mapping[str, str], about: str) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the cases and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("cases", nargs="*", default=[])
     parser.add_argument("--client", default=shutil.which("claude"))
     parser.add_argument("--model")
@@ -101,7 +145,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--write", action="store_true")
     given = parser.parse_args(arguments)
     if not given.client:
-        sys.exit("the client is not on the PATH: --client CLAUDE, or npm install -g @anthropic-ai/claude-code")
+        sys.exit(
+            "the client is not on the PATH: --client CLAUDE, or npm install -g @anthropic-ai/claude-code"
+        )
     known = sorted(path.parent.name for path in (ROOT / "evals").glob("*/case.yaml"))
     if wrong := {*given.cases} - {*known}:
         sys.exit(f"no case {', '.join(sorted(wrong))}; there are {', '.join(known)}")
@@ -121,9 +167,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 *model,
             )
             lines |= rows(result)
-            said = (
-                f"{result['startedAt'][:10]}, Claude Code {result['claudeVersion']}, model {given.model or 'its own'}"
-            )
+            said = f"{result['startedAt'][:10]}, Claude Code {result['claudeVersion']}, model {given.model or 'its own'}"
             print(lines.get(name, f"| {name} | was not run |"), flush=True)
     print("\n" + HEAD + "\n".join(lines.values()) + f"\n\n{said}")
     if given.write:

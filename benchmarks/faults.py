@@ -72,7 +72,9 @@ class Bench:
     def ask(self, verb: str, **given: Any) -> Any:
         """Ask the daemon as the command line does."""
         payload = json.dumps({"notebook": self.name, **given}).encode()
-        return json.loads(client.ask(self.project.paths, verb.encode(), payload) or b"null")
+        return json.loads(
+            client.ask(self.project.paths, verb.encode(), payload) or b"null"
+        )
 
     def until(self, condition: Callable[[], object], what: str) -> None:
         """Wait for a condition."""
@@ -102,7 +104,16 @@ class Bench:
 
     def fired(self, payload: dict[str, Any]) -> tuple[str, subprocess.Popen[bytes]]:
         """Fire the hook of an edit; return the cell's id and the process."""
-        command = [sys.executable, "-I", "-S", "-c", CLIENT, str(ROOT), str(self.project.folder), "PostToolUse"]
+        command = [
+            sys.executable,
+            "-I",
+            "-S",
+            "-c",
+            CLIENT,
+            str(ROOT),
+            str(self.project.folder),
+            "PostToolUse",
+        ]
         hook = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         hook.stdin.write(json.dumps(payload).encode())
         hook.stdin.close()
@@ -117,7 +128,9 @@ class Bench:
     def waiting(self) -> tuple[str, str, subprocess.Popen[bytes]]:
         """Have a cell run that waits for `go()`; return its id, its mark and its hook."""
         mark = f"{self.name}.mark"
-        cell_id, hook = self.hooked(leaves(mark) + WAITS.replace("'go'", f"'{self.name}.go'"))
+        cell_id, hook = self.hooked(
+            leaves(mark) + WAITS.replace("'go'", f"'{self.name}.go'")
+        )
         self.until(lambda: self.times(mark) == 1, "the cell begins")
         return cell_id, mark, hook
 
@@ -137,7 +150,10 @@ def daemon_at_work(bench: Bench) -> None:
     bench.go()
     text = Answer(hook.communicate(timeout=HANG_SECONDS)[0]).text
     bench.must("| begun\n| over" in text, "the report has the whole output", text)
-    bench.must(text_of(bench.book.cell(cell_id)) == "begun\nover\n", "the output is on the cell")
+    bench.must(
+        text_of(bench.book.cell(cell_id)) == "begun\nover\n",
+        "the output is on the cell",
+    )
     bench.must(bench.times(mark) == 1, "it ran once")
     bench.variables()
 
@@ -147,8 +163,14 @@ def daemon_at(point: str) -> Callable[[Bench], None]:
         suicidal_daemon(bench.project, point)
         mark = f"{bench.name}.mark"
         cell_id, answer = bench.book.insert(leaves(mark) + "print('hello')")
-        bench.must("ok" in answer.text.splitlines()[0], "the report tells how it ended", answer.text)
-        bench.must(text_of(bench.book.cell(cell_id)) == "hello\n", "the output is on the cell")
+        bench.must(
+            "ok" in answer.text.splitlines()[0],
+            "the report tells how it ended",
+            answer.text,
+        )
+        bench.must(
+            text_of(bench.book.cell(cell_id)) == "hello\n", "the output is on the cell"
+        )
         bench.must(bench.times(mark) == 1, "it ran once", bench.times(mark))
         bench.variables()
 
@@ -160,7 +182,11 @@ def kernel_by(source: str) -> Callable[[Bench], None]:
         began = time.monotonic()
         text = bench.insert(source)
         bench.row.seconds.append(time.monotonic() - began)
-        bench.must("KernelDied" in text and "1 cell had built" in text, "the death is told, and what is lost", text)
+        bench.must(
+            "KernelDied" in text and "1 cell had built" in text,
+            "the death is told, and what is lost",
+            text,
+        )
         restored(bench, 1)
 
     return killed
@@ -184,7 +210,9 @@ def endless(source: str) -> Callable[[Bench], None]:
     def stuck(bench: Bench) -> None:
         _, hook = bench.hooked(f"# stepper: timeout=1\n{source}")
         told: list[bytes] = []
-        thread = threading.Thread(target=lambda: told.append(hook.communicate(timeout=HANG_SECONDS)[0]))
+        thread = threading.Thread(
+            target=lambda: told.append(hook.communicate(timeout=HANG_SECONDS)[0])
+        )
         thread.start()
         while thread.is_alive():
             began = time.monotonic()
@@ -194,13 +222,19 @@ def endless(source: str) -> Callable[[Bench], None]:
         answer = Answer(told[0])
         text = answer.text or answer.stop
         if "KernelDied" in text:
-            bench.must("the interrupt had no effect for 5 s" in text, "the kill is told", text)
+            bench.must(
+                "the interrupt had no effect for 5 s" in text, "the kill is told", text
+            )
             restored(bench, 1)
         else:
             bench.must("Timeout" in text, "the deadline is told", text)
             bench.insert("pass")
             bench.ask("fix")
-            bench.must("| kept 41" in bench.book.replace(bench.last(), "print('kept', kept)").text, "the state is kept")
+            bench.must(
+                "| kept 41"
+                in bench.book.replace(bench.last(), "print('kept', kept)").text,
+                "the state is kept",
+            )
 
     return stuck
 
@@ -210,9 +244,15 @@ def client_by(number: int) -> Callable[[Bench], None]:
         _, _, hook = bench.waiting()
         hook.send_signal(number)
         hook.wait()
-        bench.until(lambda: bench.ask("history")[-1]["outcome"] == "cancelled", "the cell is cancelled")
+        bench.until(
+            lambda: bench.ask("history")[-1]["outcome"] == "cancelled",
+            "the cell is cancelled",
+        )
         hook.stdout.close()
-        bench.must("| kept 41" in bench.book.replace(bench.last(), "print('kept', kept)").text, "the state is kept")
+        bench.must(
+            "| kept 41" in bench.book.replace(bench.last(), "print('kept', kept)").text,
+            "the state is kept",
+        )
 
     return gone
 
@@ -228,7 +268,10 @@ def file_is(how: str) -> Callable[[Bench], None]:
         report = Answer(hook.communicate(timeout=HANG_SECONDS)[0]).text
         bench.must("they wait in the journal" in report, "it is told", report)
         path.write_text(text)
-        bench.until(lambda: text_of(bench.book.cell(cell_id)) == "begun\nover\n", "the outputs are written")
+        bench.until(
+            lambda: text_of(bench.book.cell(cell_id)) == "begun\nover\n",
+            "the outputs are written",
+        )
         bench.variables()
 
     return spoilt
@@ -242,17 +285,25 @@ def tree(bench: Bench) -> None:
     family = [kernel, *kernel.children(recursive=True)]
     bench.must(len(family) >= 5, "the children run", family)
     kernel.kill()
-    bench.until(lambda: not psutil.wait_procs(family, timeout=0)[1], "the whole tree ends")
+    bench.until(
+        lambda: not psutil.wait_procs(family, timeout=0)[1], "the whole tree ends"
+    )
     restored(bench, 2)
 
 
 def at_once(bench: Bench) -> None:
-    payloads = [bench.book.edited("insert", f"print('cell', {number})", bench.last()) for number in range(20)]
+    payloads = [
+        bench.book.edited("insert", f"print('cell', {number})", bench.last())
+        for number in range(20)
+    ]
     hooks = [bench.fired(payload) for payload in payloads]
     for number, (cell_id, hook) in enumerate(hooks):
         text = Answer(hook.communicate(timeout=HANG_SECONDS)[0]).text
         bench.must(f"| cell {number}" in text, "each report is its cell's", text)
-        bench.must(text_of(bench.book.cell(cell_id)) == f"cell {number}\n", "each output is on its cell")
+        bench.must(
+            text_of(bench.book.cell(cell_id)) == f"cell {number}\n",
+            "each output is on its cell",
+        )
     bench.variables()
 
 
@@ -261,9 +312,15 @@ FAULTS: dict[str, tuple[Callable[[Bench], None], bool]] = {
     "daemon `kill -9`, idle": (daemon_idle, False),
     "daemon `kill -9`, a cell runs": (daemon_at_work, False),
     **{f"daemon `kill -9`, {point}": (daemon_at(point), False) for point in POINTS},
-    **{f"kernel ends by a cell: {how}": (kernel_by(source), True) for how, source in KILLERS.items()},
+    **{
+        f"kernel ends by a cell: {how}": (kernel_by(source), True)
+        for how, source in KILLERS.items()
+    },
     "kernel `kill -9`, idle": (kernel_idle, True),
-    **{f"never ends: {what}": (endless(source), True) for what, source in ENDLESS.items()},
+    **{
+        f"never ends: {what}": (endless(source), True)
+        for what, source in ENDLESS.items()
+    },
     "hook SIGTERM": (client_by(signal.SIGTERM), True),
     "hook `kill -9`": (client_by(signal.SIGKILL), True),
     "notebook deleted while its cell runs": (file_is("deleted"), True),
@@ -275,7 +332,9 @@ FAULTS: dict[str, tuple[Callable[[Bench], None], bool]] = {
 
 def daemon_of(project: Project) -> psutil.Process:
     """Return the daemon's process."""
-    return psutil.Process(json.loads(client.ask(project.paths, b"status", b"{}") or b"")["daemon"]["pid"])
+    return psutil.Process(
+        json.loads(client.ask(project.paths, b"status", b"{}") or b"")["daemon"]["pid"]
+    )
 
 
 def size(process: psutil.Process) -> dict[str, float]:
@@ -301,19 +360,28 @@ def inject(project: Project, fault: str, row: Row, number: int) -> None:
         bench.ask("restart")  # the notebook has a kernel again, as before
         if lives:
             after = size(process)
-            row.grown.append(", ".join(f"{name} {before[name]:.0f} → {after[name]:.0f}" for name in before))
+            row.grown.append(
+                ", ".join(
+                    f"{name} {before[name]:.0f} → {after[name]:.0f}" for name in before
+                )
+            )
     except (LostError, psutil.Error, subprocess.TimeoutExpired) as error:
         row.lost.append(f"{type(error).__name__}: {error}")
 
 
 def main() -> None:
     """Inject them all and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", default="")
     given = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="faults"))
-    project, rows = Project(folder / "repo"), {fault: Row() for fault in FAULTS if given.only in fault}
+    project, rows = (
+        Project(folder / "repo"),
+        {fault: Row() for fault in FAULTS if given.only in fault},
+    )
     try:
         for fault, row in rows.items():
             for number in range(given.rounds):
@@ -329,16 +397,22 @@ def main() -> None:
         told = f"median {statistics.median(asked):.0f} ms, 99th of 100 {slow:.0f} ms, slowest {max(asked):.0f} ms"
         print(f"\nstatus while a cell never ends: asked {len(asked)} times: {told}")
     lost = [f"{fault}: {one}" for fault, row in rows.items() for one in row.lost]
-    print(f"\ninjected {sum(row.injected for row in rows.values())}, "
-          f"survived {sum(row.survived for row in rows.values())}, lost {len(lost)}; "
-          f"load {os.getloadavg()[0]:.1f}")  # fmt: skip
+    print(
+        f"\ninjected {sum(row.injected for row in rows.values())}, "
+        f"survived {sum(row.survived for row in rows.values())}, lost {len(lost)}; "
+        f"load {os.getloadavg()[0]:.1f}"
+    )
     if lost:
         sys.exit("\n".join(lost))
 
 
 def line(fault: str, row: Row) -> str:
     """Return a row of the table."""
-    took = f"{statistics.median(row.seconds):.2f} s, at most {max(row.seconds):.2f} s" if row.seconds else "–"
+    took = (
+        f"{statistics.median(row.seconds):.2f} s, at most {max(row.seconds):.2f} s"
+        if row.seconds
+        else "–"
+    )
     grown = row.grown[-1] if row.grown else "–"
     return f"| {fault} | {row.injected} | {row.survived} | {len(row.lost)} | {took} | {grown} |"
 

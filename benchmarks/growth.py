@@ -33,7 +33,8 @@ from common import (
 )
 from subject import Subject
 
-LIMITS: dict[int, float | None] = {0: None, 5: None, 20: 1.5, 60: 2}  # MB of outputs → the bound to the floor
+# MB of outputs → the bound to the floor
+LIMITS: dict[int, float | None] = {0: None, 5: None, 20: 1.5, 60: 2}
 HOOK_MEMORY = 3  # × the payload, from 5 MB on: below, it is an interpreter's
 LOOKS = 3  # at memory
 READ = "while __import__('os').read(0, 1 << 20): pass"
@@ -57,7 +58,9 @@ class Floor:
         replace(self.path, orjson.dumps(notebook, option=orjson.OPT_INDENT_2))
         took = since(began)
         gc.enable()
-        if told["tool_response"]["cell_id"] not in {cell["id"] for cell in notebook["cells"]}:
+        if told["tool_response"]["cell_id"] not in {
+            cell["id"] for cell in notebook["cells"]
+        }:
             raise BrokenStepError("the floor read something else")
         return took
 
@@ -68,7 +71,9 @@ def high_water(pid: int) -> float | None:
     if not (about / "clear_refs").exists():
         return None
     lines = (about / "status").read_text().splitlines()
-    most = next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM:"))
+    most = next(
+        int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM:")
+    )
     (about / "clear_refs").write_text("5")
     return most
 
@@ -84,7 +89,11 @@ def memory(project: Project, subject: Subject) -> tuple[float, float | None, flo
         time.sleep(1)
         after.append(daemon.memory_info().rss / MB)
     known = [most for most in peaks if most is not None]
-    return statistics.median(hooks), statistics.median(known) if known else None, statistics.median(after)
+    return (
+        statistics.median(hooks),
+        statistics.median(known) if known else None,
+        statistics.median(after),
+    )
 
 
 def grown(size: int, rounds: int) -> tuple[str, str]:
@@ -100,9 +109,15 @@ def grown(size: int, rounds: int) -> tuple[str, str]:
         hook, most, later = memory(project, subject)
         payload = len(floor.payload) / MB
     ratio, limit = Bound(step, "", (below,)).ratio, LIMITS[size]
-    times = f"{step.median:.1f} | {step.middle} | {below.median:.1f} | {handed.median:.1f}"
+    times = (
+        f"{step.median:.1f} | {step.middle} | {below.median:.1f} | {handed.median:.1f}"
+    )
     shown = "" if most is None else f"{most:.0f}"
-    share = f"{hook / payload:.2f} × | {within(hook / payload, HOOK_MEMORY, ' ×')}" if size else " | "
+    share = (
+        f"{hook / payload:.2f} × | {within(hook / payload, HOOK_MEMORY, ' ×')}"
+        if size
+        else " | "
+    )
     return (
         f"| {size} MB | {payload:.1f} | {times} | {ratio:.2f} × | {within(ratio, limit, ' ×')} |",
         f"| {size} MB | {payload:.1f} | {hook:.0f} | {share} | {shown} | {later:.0f} |",
@@ -112,7 +127,13 @@ def grown(size: int, rounds: int) -> tuple[str, str]:
 def main() -> None:
     """Measure and print."""
     parser = options("What a step costs in a notebook with large outputs.")
-    parser.add_argument("sizes", nargs="*", type=int, default=[], help=f"MB of outputs, of {list(LIMITS)}")
+    parser.add_argument(
+        "sizes",
+        nargs="*",
+        type=int,
+        default=[],
+        help=f"MB of outputs, of {list(LIMITS)}",
+    )
     given = parser.parse_args()
     rows = [grown(size, given.rounds) for size in given.sizes or LIMITS]
     handed = "a Python that reads standard input, ms"

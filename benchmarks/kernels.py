@@ -35,11 +35,16 @@ class RawKernel:
     """
 
     def __init__(
-        self, where: Mapping[str, Any] | None = None, reached: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
+        self,
+        where: Mapping[str, Any] | None = None,
+        reached: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
     ) -> None:
         self.folder = tempfile.TemporaryDirectory(prefix="raw-")
         key = secrets.token_hex(16)
-        ports = {f"{name}_port": n for n, name in enumerate(("shell", "iopub", "stdin", "control", "hb"), 1)}
+        ports = {
+            f"{name}_port": n
+            for n, name in enumerate(("shell", "iopub", "stdin", "control", "hb"), 1)
+        }
         usual = {"transport": "ipc", "ip": str(Path(self.folder.name, "k")), **ports}
         about = {"key": key, "signature_scheme": "hmac-sha256", **(where or usual)}
         connection = Path(self.folder.name, "connection.json")
@@ -47,35 +52,53 @@ class RawKernel:
         connection.chmod(0o600)
         self.key, self.session, self.printed = key.encode(), uuid.uuid4().hex, b""
         self.process = subprocess.Popen(
-            [sys.executable, *ARGUMENTS, str(connection)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            [sys.executable, *ARGUMENTS, str(connection)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         self.context = zmq.Context()
-        self.shell, self.iopub = self.context.socket(zmq.DEALER), self.context.socket(zmq.SUB)
+        self.shell, self.iopub = (
+            self.context.socket(zmq.DEALER),
+            self.context.socket(zmq.SUB),
+        )
         self.poller = zmq.Poller()
         for socket in (self.shell, self.iopub):
             socket.setsockopt(zmq.RECONNECT_IVL, AGAIN_MS)
             socket.setsockopt(zmq.RCVHWM, 0)
             socket.setsockopt(zmq.LINGER, 0)
             if "curve_publickey" in about:
-                socket.curve_serverkey = socket.curve_publickey = about["curve_publickey"].encode()
+                socket.curve_serverkey = socket.curve_publickey = about[
+                    "curve_publickey"
+                ].encode()
                 socket.curve_secretkey = about["curve_secretkey"].encode()
             self.poller.register(socket, zmq.POLLIN)
         self.iopub.subscribe(b"")
         asked = reached(about)
         between = "-" if asked["transport"] == "ipc" else ":"
         for socket, name in ((self.shell, "shell_port"), (self.iopub, "iopub_port")):
-            socket.connect(f"{asked['transport']}://{asked['ip']}{between}{asked[name]}")
-        # What is published before the subscription arrives is lost: asked again until its `idle` is seen.
+            socket.connect(
+                f"{asked['transport']}://{asked['ip']}{between}{asked[name]}"
+            )
+        # What is published before the subscription arrives is lost: asked again until
+        # its `idle` is seen.
         while not self.over(self.request("kernel_info_request", {}), patience=AGAIN_MS):
             pass
 
     def request(self, kind: str, content: dict[str, Any]) -> str:
         """Send a request on the shell channel; return its id."""
         asked = uuid.uuid4().hex
-        header = {"msg_id": asked, "msg_type": kind, "session": self.session, "username": "", "version": "5.3"}
+        header = {
+            "msg_id": asked,
+            "msg_type": kind,
+            "session": self.session,
+            "username": "",
+            "version": "5.3",
+        }
         header["date"] = "2026-01-01T00:00:00Z"
         parts = [orjson.dumps(part) for part in (header, {}, {}, content)]
-        signature = hmac.new(self.key, b"".join(parts), hashlib.sha256).hexdigest().encode()
+        signature = (
+            hmac.new(self.key, b"".join(parts), hashlib.sha256).hexdigest().encode()
+        )
         self.shell.send_multipart([DELIMITER, signature, *parts])
         return asked
 
@@ -91,20 +114,30 @@ class RawKernel:
             ready = dict(self.poller.poll(patience if late else 1000))
             if not ready and late:
                 return False
-            if not ready and (self.process.poll() is not None or time.monotonic() > until):
+            if not ready and (
+                self.process.poll() is not None or time.monotonic() > until
+            ):
                 raise BrokenStepError("a raw kernel ended or does not answer")
             if self.iopub in ready:
                 frames = self.iopub.recv_multipart()
                 if b"stream" in frames[0]:  # a word may come in pieces
                     self.printed += frames[-1]
-                elif idle and b'"idle"' in frames[-1] and orjson.loads(frames[-3])["msg_id"] == asked:
+                elif (
+                    idle
+                    and b'"idle"' in frames[-1]
+                    and orjson.loads(frames[-3])["msg_id"] == asked
+                ):
                     awaited.discard("idle")
             if self.shell in ready:
                 _, _, _, parent, _, content, *_ = self.shell.recv_multipart()
                 if orjson.loads(parent)["msg_id"] == asked:
                     awaited.discard("reply")
-                    if orjson.loads(content)["status"] not in (("ok",) if idle else ("ok", "error")):
-                        raise BrokenStepError(f"a raw kernel answers: {content[:300]!r}")
+                    if orjson.loads(content)["status"] not in (
+                        ("ok",) if idle else ("ok", "error")
+                    ):
+                        raise BrokenStepError(
+                            f"a raw kernel answers: {content[:300]!r}"
+                        )
         return True
 
     def run(self, source: str, idle: bool = True) -> float:
@@ -112,9 +145,20 @@ class RawKernel:
 
         What the kernel publishes is read and thrown away. Without `idle` an error in the cell is no error here.
         """
-        content = {"code": source, "silent": False, "store_history": True, "user_expressions": {}}
+        content = {
+            "code": source,
+            "silent": False,
+            "store_history": True,
+            "user_expressions": {},
+        }
         began = time.perf_counter()
-        self.over(self.request("execute_request", {**content, "allow_stdin": False, "stop_on_error": False}), idle)
+        self.over(
+            self.request(
+                "execute_request",
+                {**content, "allow_stdin": False, "stop_on_error": False},
+            ),
+            idle,
+        )
         return since(began)
 
     def round_trip(self) -> float:
@@ -156,9 +200,14 @@ class Kernel:
             message = await self.client.get_iopub_msg(timeout=60)
             if message["parent_header"].get("msg_id") != asked:
                 continue
-            if message["msg_type"] == "status" and message["content"]["execution_state"] == "idle":
+            if (
+                message["msg_type"] == "status"
+                and message["content"]["execution_state"] == "idle"
+            ):
                 break
-        while (await self.client.get_shell_msg(timeout=60))["parent_header"].get("msg_id") != asked:
+        while (await self.client.get_shell_msg(timeout=60))["parent_header"].get(
+            "msg_id"
+        ) != asked:
             pass
 
     def end(self) -> None:

@@ -59,12 +59,16 @@ class Wave:
         """Return the milliseconds of a wave; raise BrokenStepError unless each cell ran."""
         edits = [(subject, *subject.edit()) for subject in self.subjects]
         hook, began = self.project.hook("PostToolUse"), time.perf_counter()
-        ended = [done.result() for done in [self.pool.submit(spawn, hook, data) for _, data, _ in edits]]
+        ended = [
+            done.result()
+            for done in [self.pool.submit(spawn, hook, data) for _, data, _ in edits]
+        ]
         took = since(began)
         for (subject, _, word), one in zip(edits, ended, strict=True):
             subject.check(one.out, word)
             self.single.append(one.ms)
-        self.subjects[0].end_message()  # one session, one message: it is that of all notebooks
+        # one session, one message: it is that of all notebooks
+        self.subjects[0].end_message()
         return took
 
 
@@ -85,14 +89,22 @@ def main() -> None:
             take((step, floor), rounds)
             done, bare = (1000 * size / row.median for row in (step, floor))
             single = statistics.median(wave.single)
-            times.append(f"| {size} | {done:.1f} | {single:.1f} | {bare:.1f} | {step.median / floor.median:.2f} × |")
+            times.append(
+                f"| {size} | {done:.1f} | {single:.1f} | {bare:.1f} | {step.median / floor.median:.2f} × |"
+            )
             time.sleep(1)
             daemon = project.daemon()
             rss, own = daemon.memory_info().rss / MB, kernels(daemon)
             first = first or rss
             each = (rss - first) / (size - 1) if size > 1 else 0.0
-            more = f"{each:.2f} | {within(each, NOTEBOOK_MB)}" if size > 1 else f"| idle: {within(rss, IDLE_MB)}"
-            memory.append(f"| {size} | {rss:.1f} | {more} | {len(own)} | {statistics.median(own):.1f} |")
+            more = (
+                f"{each:.2f} | {within(each, NOTEBOOK_MB)}"
+                if size > 1
+                else f"| idle: {within(rss, IDLE_MB)}"
+            )
+            memory.append(
+                f"| {size} | {rss:.1f} | {more} | {len(own)} | {statistics.median(own):.1f} |"
+            )
     report(
         rounds,
         [

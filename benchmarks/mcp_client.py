@@ -32,12 +32,24 @@ class Result(NamedTuple):
 class Server:
     """A server that runs until `end`."""
 
-    def __init__(self, command: Sequence[str], cwd: Path, log: IO[str], env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        cwd: Path,
+        log: IO[str],
+        env: Mapping[str, str] | None = None,
+    ) -> None:
         self.number = 0
         self.began = time.perf_counter()
         pipe = subprocess.PIPE
-        self.process = subprocess.Popen(command, cwd=cwd, env=env, stdin=pipe, stdout=pipe, stderr=log)
-        about = {"protocolVersion": PROTOCOL, "capabilities": {}, "clientInfo": {"name": "bench", "version": "1"}}
+        self.process = subprocess.Popen(
+            command, cwd=cwd, env=env, stdin=pipe, stdout=pipe, stderr=log
+        )
+        about = {
+            "protocolVersion": PROTOCOL,
+            "capabilities": {},
+            "clientInfo": {"name": "bench", "version": "1"},
+        }
         self.instructions = self.ask("initialize", about).get("instructions") or ""
         self.tell({"method": "notifications/initialized"})
         self.tools: list[dict[str, Any]] = self.ask("tools/list", {})["tools"]
@@ -45,7 +57,9 @@ class Server:
 
     def tell(self, message: Mapping[str, Any]) -> None:
         """Send a message."""
-        self.process.stdin.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+        self.process.stdin.write(
+            json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n"
+        )
         self.process.stdin.flush()
 
     def ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -54,8 +68,14 @@ class Server:
         self.tell({"id": self.number, "method": method, "params": params})
         while line := self.process.stdout.readline():
             message = json.loads(line)
-            if "method" in message and "id" in message:  # it asks us something: we have nothing
-                self.tell({"id": message["id"], "error": {"code": -32601, "message": "not offered"}})
+            # it asks us something: we have nothing
+            if "method" in message and "id" in message:
+                self.tell(
+                    {
+                        "id": message["id"],
+                        "error": {"code": -32601, "message": "not offered"},
+                    }
+                )
             elif message.get("id") == self.number:
                 if "error" in message:
                     raise BrokenStepError(f"{method}: {message['error']}")
@@ -74,7 +94,12 @@ class Server:
             gc.enable()
         blocks = result["content"]
         text = "\n".join(block["text"] for block in blocks if block["type"] == "text")
-        return Result(ms, text, sum(block["type"] == "image" for block in blocks), result.get("isError", False))
+        return Result(
+            ms,
+            text,
+            sum(block["type"] == "image" for block in blocks),
+            result.get("isError", False),
+        )
 
     def memory(self) -> tuple[float, float]:
         """Return the MiB that the server's own process holds: resident, and its own alone."""

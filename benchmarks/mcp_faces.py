@@ -18,7 +18,13 @@ from mcp_client import Result, Server
 from peer_ways import code_cell, compare, empty, install, new_cell, old_cell
 
 Call = tuple[str, Mapping[str, Any]]
-KERNEL = ("jupyter_client==8.10.0", "ipykernel==7.4.0", "pandas", "matplotlib", "vega_datasets")
+KERNEL = (
+    "jupyter_client==8.10.0",
+    "ipykernel==7.4.0",
+    "pandas",
+    "matplotlib",
+    "vega_datasets",
+)
 JUPYMCP = ("jupymcp==0.3.2", "mcp==2.3.0", *KERNEL)
 DATALAYER = ("jupyter-mcp-server==2.2.4", "mcp==2.3.0", "jupyterlab==4.6.6", *KERNEL)
 SERVE = "import sys; sys.argv[0] = 'stepper'; from stepper.cli.main import main; sys.exit(main())"
@@ -95,7 +101,9 @@ class Face:
             if done[-1].failed and not fails:
                 raise BrokenStepError(f"{self.name}: {tool}: {done[-1].text[:500]}")
         if word not in done[-1].text:
-            raise BrokenStepError(f"{self.name}: {calls[-1][0]}: no {word!r}: {done[-1].text[:500]}")
+            raise BrokenStepError(
+                f"{self.name}: {calls[-1][0]}: no {word!r}: {done[-1].text[:500]}"
+            )
         return done
 
     def begin(self, cells: int) -> None:
@@ -107,7 +115,9 @@ class Face:
 
     def held(self) -> int:
         """How many cells the notebook has."""
-        return len(json.loads(self.path.read_text())["cells"]) if self.path.exists() else 0
+        return (
+            len(json.loads(self.path.read_text())["cells"]) if self.path.exists() else 0
+        )
 
     def add(self, cells: int) -> float:
         """Add a cell to so many and run it; check answer and file; return the milliseconds."""
@@ -121,7 +131,9 @@ class Face:
     def only_code(self) -> Path:
         """The notebook without its text cells, for `compare`."""
         document = json.loads(self.path.read_text())
-        document["cells"] = [cell for cell in document["cells"] if cell["cell_type"] == "code"]
+        document["cells"] = [
+            cell for cell in document["cells"] if cell["cell_type"] == "code"
+        ]
         path = self.path.with_suffix(".code")
         path.write_text(json.dumps(document))
         return path
@@ -140,7 +152,12 @@ class Stepper(Face):
         return [str(self.project.python), "-I", "-c", SERVE, "mcp"]
 
     def create(self, title: str, steps: list[str] | None = None) -> list[Call]:
-        return [("create_notebook", {"problem": title, **({"steps": steps} if steps else {})})]
+        return [
+            (
+                "create_notebook",
+                {"problem": title, **({"steps": steps} if steps else {})},
+            )
+        ]
 
     def made(self, results: list[Result]) -> None:
         (self.path,) = (self.folder / "notebooks").glob("*.ipynb")
@@ -201,23 +218,41 @@ class Datalayer(Face):
         self.bin, self.lab = install("mcp-datalayer", DATALAYER), lab
 
     def command(self) -> list[str]:
-        server = [str(self.bin / "jupyter-mcp-server"), "start", "--transport", "stdio", "--jupyter-url", self.lab]
+        server = [
+            str(self.bin / "jupyter-mcp-server"),
+            "start",
+            "--transport",
+            "stdio",
+            "--jupyter-url",
+            self.lab,
+        ]
         return [*server, "--jupyter-token", TOKEN, "--start-new-code-sandbox", "false"]
 
     def create(self, title: str, mode: str = "create") -> list[Call]:
-        where = str(self.path.relative_to(self.folder.parent))  # the root of the JupyterLab
-        return [("use_notebook", {"notebook_name": "n", "notebook_path": where, "mode": mode})]
+        # the root of the JupyterLab
+        where = str(self.path.relative_to(self.folder.parent))
+        return [
+            (
+                "use_notebook",
+                {"notebook_name": "n", "notebook_path": where, "mode": mode},
+            )
+        ]
 
     def begin(self, cells: int) -> None:
         notebook = empty()  # written beforehand: it takes a second a cell
-        notebook["cells"] = [code_cell(old_cell(number), f"{number}\n") for number in range(cells)]
+        notebook["cells"] = [
+            code_cell(old_cell(number), f"{number}\n") for number in range(cells)
+        ]
         self.path.write_text(json.dumps(notebook))
         self.before = 0
         self.do(*self.create("cells", "connect"))
 
     def code(self, source: str) -> Call:
         given = {"cell_index": -1, "cell_source": source}
-        return "insert_execute_code_cell", given if self.streams else {**given, "stream": False}
+        return "insert_execute_code_cell", given if self.streams else {
+            **given,
+            "stream": False,
+        }
 
     def step(self, markdown: str, source: str) -> list[Call]:
         text = {"cell_index": -1, "cell_type": "markdown", "cell_source": markdown}
@@ -242,14 +277,22 @@ TOKEN = "a-token-on-loopback"
 
 
 @contextmanager
-def jupyter(folder: Path, log: IO[str]) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+def jupyter(
+    folder: Path, log: IO[str]
+) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """Run the JupyterLab that jupyter-mcp-server needs; yield its address and process."""
     bin_ = install("mcp-datalayer", DATALAYER)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     url = f"http://127.0.0.1:{port}"
-    command = [str(bin_ / "jupyter-lab"), "--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}"]
+    command = [
+        str(bin_ / "jupyter-lab"),
+        "--no-browser",
+        "--allow-root",
+        "--ip=127.0.0.1",
+        f"--port={port}",
+    ]
     command += [f"--IdentityProvider.token={TOKEN}", f"--ServerApp.root_dir={folder}"]
     env = {**os.environ, "PATH": f"{bin_}{os.pathsep}{os.environ['PATH']}"}
     lab = subprocess.Popen(command, cwd=folder, env=env, stdout=log, stderr=log)
@@ -261,7 +304,9 @@ def jupyter(folder: Path, log: IO[str]) -> Iterator[tuple[str, subprocess.Popen[
                 break
             except OSError as error:
                 if time.monotonic() > until or lab.poll() is not None:
-                    raise BrokenStepError(f"JupyterLab does not answer: {error}") from error
+                    raise BrokenStepError(
+                        f"JupyterLab does not answer: {error}"
+                    ) from error
                 time.sleep(0.2)
         yield url, lab
     finally:

@@ -20,10 +20,13 @@ from typing import Any
 from mcp import ClientSession, StdioServerParameters
 from mcp.client.stdio import stdio_client
 
-SHOWN = 20_000  # characters of a result that are handed on: a flood is counted, not repeated
+# characters of a result that are handed on: a flood is counted, not repeated
+SHOWN = 20_000
 
 
-async def call(session: ClientSession, tool: str, arguments: dict[str, Any], limit: float) -> dict[str, Any]:
+async def call(
+    session: ClientSession, tool: str, arguments: dict[str, Any], limit: float
+) -> dict[str, Any]:
     """Return what a tool call gave and its milliseconds, call to parsed result; `failed` tells why it gave nothing."""
     gc.collect()
     gc.disable()
@@ -32,24 +35,47 @@ async def call(session: ClientSession, tool: str, arguments: dict[str, Any], lim
         result = await asyncio.wait_for(session.call_tool(tool, arguments), limit)
         ms = (time.perf_counter() - began) * 1000
     except asyncio.TimeoutError:
-        return {"ms": limit * 1000, "text": "", "size": 0, "failed": f"no answer in {limit:g} s"}
+        return {
+            "ms": limit * 1000,
+            "text": "",
+            "size": 0,
+            "failed": f"no answer in {limit:g} s",
+        }
     except Exception as error:  # noqa: BLE001 - a session that broke is a result too
         ms = (time.perf_counter() - began) * 1000
-        return {"ms": ms, "text": "", "size": 0, "failed": f"{type(error).__name__}: {error}"}
+        return {
+            "ms": ms,
+            "text": "",
+            "size": 0,
+            "failed": f"{type(error).__name__}: {error}",
+        }
     finally:
         gc.enable()
     text = "".join(getattr(block, "text", "") for block in result.content)
-    erred = getattr(result, "is_error", getattr(result, "isError", False))  # mcp 2, mcp 1
-    return {"ms": ms, "text": text[:SHOWN], "size": len(text), "failed": "an error" if erred else ""}
+    # mcp 2, mcp 1
+    erred = getattr(result, "is_error", getattr(result, "isError", False))
+    return {
+        "ms": ms,
+        "text": text[:SHOWN],
+        "size": len(text),
+        "failed": "an error" if erred else "",
+    }
 
 
 async def main() -> None:
     """Serve calls until standard input ends."""
     names, command, *arguments = sys.argv[1:]
-    server = StdioServerParameters(command=command, args=arguments, env=dict(os.environ))
-    async with stdio_client(server) as (reading, writing), ClientSession(reading, writing) as session:
+    server = StdioServerParameters(
+        command=command, args=arguments, env=dict(os.environ)
+    )
+    async with (
+        stdio_client(server) as (reading, writing),
+        ClientSession(reading, writing) as session,
+    ):
         await session.initialize()
-        print(json.dumps({name: version(name) for name in names.split(",")}), flush=True)
+        print(
+            json.dumps({name: version(name) for name in names.split(",")}), flush=True
+        )
         while line := await asyncio.to_thread(sys.stdin.readline):
             print(json.dumps(await call(session, **json.loads(line))), flush=True)
 

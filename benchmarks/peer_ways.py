@@ -41,7 +41,8 @@ client.wait_for_ready(timeout=60)
 client.execute_interactive(sys.argv[2], timeout=60)
 client.stop_channels()
 """
-# Standard error, where the runners log and the kernels warn, goes into the file named first.
+# Standard error, where the runners log and the kernels warn, goes into the file named
+# first.
 QUIET = ["sh", "-c", 'log=$1; shift; exec "$@" 2>>"$log"', "sh"]
 
 
@@ -65,37 +66,67 @@ class Peer:
 
     name: str
     pins: tuple[str, ...]
-    serve: Callable[[Path], list[str]]  # the command's name and arguments, given the notebook
+    # the command's name and arguments, given the notebook
+    serve: Callable[[Path], list[str]]
     step: Callable[[Path, str], tuple[str, dict[str, Any]]]
-    undo: Callable[[Path, int], tuple[str, dict[str, Any]]] | None = None  # takes a cell away; None: it has no notebook
-    begin: Callable[[Path], tuple[str, dict[str, Any]]] | None = None  # given the environment's Python
+    # takes a cell away; None: it has no notebook
+    undo: Callable[[Path, int], tuple[str, dict[str, Any]]] | None = None
+    # given the environment's Python
+    begin: Callable[[Path], tuple[str, dict[str, Any]]] | None = None
     limit: dict[str, Any] = field(default_factory=dict)  # what asks for a limit of 3 s
 
 
-RUNNERS = ("papermill==2.7.0", "nbclient==0.11.0", "jupyter_client==8.10.0", "ipykernel==7.4.0")
+RUNNERS = (
+    "papermill==2.7.0",
+    "nbclient==0.11.0",
+    "jupyter_client==8.10.0",
+    "ipykernel==7.4.0",
+)
 PEERS = (
     Peer(
         "jupymcp",
         ("jupymcp==0.3.2", "mcp==2.3.0", "jupyter_client==8.10.0", "ipykernel==7.4.0"),
         lambda notebook: ["jupymcp", "--workspace-root", str(notebook.parent)],
         lambda notebook, code: ("execute", {"code": code, "path": notebook.name}),
-        lambda notebook, index: ("delete_cell", {"path": notebook.name, "index": index}),
+        lambda notebook, index: (
+            "delete_cell",
+            {"path": notebook.name, "index": index},
+        ),
         limit={"timeout": 3},
     ),
     Peer(
         "mcp-jupyter-notebook",
-        ("mcp-jupyter-notebook==0.10.0", "mcp==2.3.0", "jupyter_client==8.10.0", "ipykernel==7.4.0"),
-        lambda notebook: ["mcp-jupyter-notebook", "--mode", "local", "--notebook-path", str(notebook)],
+        (
+            "mcp-jupyter-notebook==0.10.0",
+            "mcp==2.3.0",
+            "jupyter_client==8.10.0",
+            "ipykernel==7.4.0",
+        ),
+        lambda notebook: [
+            "mcp-jupyter-notebook",
+            "--mode",
+            "local",
+            "--notebook-path",
+            str(notebook),
+        ],
         lambda _, code: ("notebook_code_run", {"code": code}),
         lambda _, index: ("notebook_cell_delete", {"cell_index": index}),
         limit={"timeout": 3},
     ),
     Peer(
         "jupyter-kernel-mcp",
-        ("jupyter-kernel-mcp==0.2.0", "mcp==1.30.0", "jupyter_client==8.10.0", "ipykernel==7.4.0"),
+        (
+            "jupyter-kernel-mcp==0.2.0",
+            "mcp==1.30.0",
+            "jupyter_client==8.10.0",
+            "ipykernel==7.4.0",
+        ),
         lambda _: ["jupyter-kernel-mcp"],
         lambda _, code: ("execute_code", {"code": code, "kernel_id": "k"}),
-        begin=lambda python: ("start_kernel", {"env_path": str(python), "kernel_id": "k"}),
+        begin=lambda python: (
+            "start_kernel",
+            {"env_path": str(python), "kernel_id": "k"},
+        ),
         limit={"timeout": 3},
     ),
     Peer(
@@ -112,18 +143,33 @@ def install(name: str, pins: tuple[str, ...]) -> Path:
 
     Raise BrokenStepError with pip's words where it can't be made.
     """
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stepper-tests" / "peers"
+    cache = (
+        Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        / "stepper-tests"
+        / "peers"
+    )
     cache.mkdir(parents=True, exist_ok=True)
     where, told = cache / name, json.dumps([sys.version, *pins])
     done = where / "installed.json"
     with (cache / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not done.exists() or done.read_text() != told:
-            subprocess.run([sys.executable, "-m", "venv", "--clear", str(where)], check=True)
-            command = [str(where / "bin" / "python"), "-m", "pip", "install", "--quiet", *pins]
+            subprocess.run(
+                [sys.executable, "-m", "venv", "--clear", str(where)], check=True
+            )
+            command = [
+                str(where / "bin" / "python"),
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                *pins,
+            ]
             pip = subprocess.run(command, capture_output=True, text=True, check=False)
             if pip.returncode:
-                raise BrokenStepError(f"pip could not install {' '.join(pins)}: {pip.stderr[-1500:]}")
+                raise BrokenStepError(
+                    f"pip could not install {' '.join(pins)}: {pip.stderr[-1500:]}"
+                )
             done.write_text(told)
     return where / "bin"
 
@@ -142,24 +188,42 @@ def old_cell(number: int) -> str:
 def empty() -> dict[str, Any]:
     """Return a notebook without cells."""
     kernelspec = {"display_name": "Python 3", "language": "python", "name": "python3"}
-    return {"cells": [], "metadata": {"kernelspec": kernelspec}, "nbformat": 4, "nbformat_minor": 5}
+    return {
+        "cells": [],
+        "metadata": {"kernelspec": kernelspec},
+        "nbformat": 4,
+        "nbformat_minor": 5,
+    }
 
 
 def code_cell(source: str, printed: str = "") -> dict[str, Any]:
     """Return a raw cell, with its output where it has run."""
-    outputs = [{"name": "stdout", "output_type": "stream", "text": [printed]}] if printed else []
-    cell = {"cell_type": "code", "execution_count": None, "id": uuid.uuid4().hex[:8], "metadata": {}}
+    outputs = (
+        [{"name": "stdout", "output_type": "stream", "text": [printed]}]
+        if printed
+        else []
+    )
+    cell = {
+        "cell_type": "code",
+        "execution_count": None,
+        "id": uuid.uuid4().hex[:8],
+        "metadata": {},
+    }
     return cell | {"outputs": outputs, "source": source.splitlines(keepends=True)}
 
 
 def compare(name: str, path: Path, cells: int, word: str) -> None:
     """Raise BrokenStepError unless the file holds so many old cells' outputs and then the new one's word."""
     held = [
-        "".join("".join(output.get("text", "")) for output in cell["outputs"]).removesuffix("\n")
+        "".join(
+            "".join(output.get("text", "")) for output in cell["outputs"]
+        ).removesuffix("\n")
         for cell in json.loads(path.read_text())["cells"]
     ]
     if held != [*map(str, range(cells)), word]:
-        raise BrokenStepError(f"{name}: {path.name} holds these outputs, {word} is expected last: {held}")
+        raise BrokenStepError(
+            f"{name}: {path.name} holds these outputs, {word} is expected last: {held}"
+        )
 
 
 class Stepper(Subject):
@@ -168,26 +232,46 @@ class Stepper(Subject):
     name = "stepper"
 
     def __init__(self, project: Project, cells: int) -> None:
-        self.project, self.path, self.cells = project, project.root / "notebooks" / f"{cells}.ipynb", cells
+        self.project, self.path, self.cells = (
+            project,
+            project.root / "notebooks" / f"{cells}.ipynb",
+            cells,
+        )
         self.cell_id, self.edits = "", list[float]()
         self.save(empty())
         for number in range(cells):
             self.run(old_cell(number))
         self.end_message()
 
-    def tell(self, event: str, given: dict[str, Any], answered: dict[str, Any] | None = None) -> bytes:
+    def tell(
+        self, event: str, given: dict[str, Any], answered: dict[str, Any] | None = None
+    ) -> bytes:
         """Return an event about NotebookEdit as Claude Code sends it."""
-        more: dict[str, Any] = {"tool_response": answered, "duration_ms": 3} if answered else {}
-        more |= {"tool_input": {"notebook_path": str(self.path), **given}, "tool_use_id": f"toolu_{uuid.uuid4().hex}"}
+        more: dict[str, Any] = (
+            {"tool_response": answered, "duration_ms": 3} if answered else {}
+        )
+        more |= {
+            "tool_input": {"notebook_path": str(self.path), **given},
+            "tool_use_id": f"toolu_{uuid.uuid4().hex}",
+        }
         order = ("tool_input", "tool_response", "tool_use_id", "duration_ms")
-        return self.told(event, tool_name="NotebookEdit", **{name: more[name] for name in order if name in more})
+        return self.told(
+            event,
+            tool_name="NotebookEdit",
+            **{name: more[name] for name in order if name in more},
+        )
 
     def asked(self, source: str | None, cells: list[dict[str, Any]]) -> dict[str, Any]:
         """Return what the agent asks for: a cell below the last one, or without a source, the last one's deletion."""
         last = {"cell_id": cells[-1]["id"]} if cells else {}
         if source is None:
             return {**last, "new_source": "", "edit_mode": "delete"}
-        return {**last, "new_source": source, "cell_type": "code", "edit_mode": "insert"}
+        return {
+            **last,
+            "new_source": source,
+            "cell_type": "code",
+            "edit_mode": "insert",
+        }
 
     def change(self, source: str | None) -> bytes:
         """Do that to the file; return what the hook is told of it."""
@@ -203,9 +287,21 @@ class Stepper(Subject):
         after = self.save(notebook)
         self.edits.append((time.perf_counter() - began) * 1000)
         self.cell_id = cell["id"]
-        answered = {"new_source": source or "", "cell_type": "code", "language": "python"}
-        answered |= {"edit_mode": given["edit_mode"], "cell_id": cell["id"], "error": ""}
-        answered |= {"notebook_path": str(self.path), "original_file": before, "updated_file": after}
+        answered = {
+            "new_source": source or "",
+            "cell_type": "code",
+            "language": "python",
+        }
+        answered |= {
+            "edit_mode": given["edit_mode"],
+            "cell_id": cell["id"],
+            "error": "",
+        }
+        answered |= {
+            "notebook_path": str(self.path),
+            "original_file": before,
+            "updated_file": after,
+        }
         return self.tell("PostToolUse", given, answered)
 
     def ask_daemon(self, payload: bytes) -> Answer:
@@ -220,7 +316,9 @@ class Stepper(Subject):
 
     def run(self, source: str, limit: float = LIMIT, limited: bool = False) -> Answer:
         """Add a cell and have it run by the daemon, in at most 3 s where it is `limited`; only the second is timed."""
-        return self.ask_daemon(self.change("# stepper: timeout=3s\n" * limited + source))
+        return self.ask_daemon(
+            self.change("# stepper: timeout=3s\n" * limited + source)
+        )
 
     def socket(self) -> float:
         """Return the milliseconds of a step without processes."""
@@ -235,7 +333,9 @@ class Stepper(Subject):
         given = self.asked(source, json.loads(self.path.read_text())["cells"])
         gate = spawn(self.project.hook("PreToolUse"), self.tell("PreToolUse", given))
         if gate.out:
-            raise BrokenStepError(f"{self.path.name}: the edit is not let through: {gate.out.decode()}")
+            raise BrokenStepError(
+                f"{self.path.name}: the edit is not let through: {gate.out.decode()}"
+            )
         ended = spawn(self.project.hook("PostToolUse"), self.change(source))
         self.checked(ended.out, word)
         return gate.ms + ended.ms
@@ -273,7 +373,9 @@ class Session:
         ]
         self.log = (folder / "log").open("w+")
         pipe = subprocess.PIPE
-        self.driver = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=self.log, cwd=folder, text=True)
+        self.driver = subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, stderr=self.log, cwd=folder, text=True
+        )
         try:
             self.versions: dict[str, str] = self.read()
             if peer.begin:
@@ -289,12 +391,18 @@ class Session:
         line = self.driver.stdout.readline()
         if not line:
             self.log.seek(0)
-            raise BrokenStepError(f"{self.name}: its driver ended: {self.log.read()[-1500:]}")
+            raise BrokenStepError(
+                f"{self.name}: its driver ended: {self.log.read()[-1500:]}"
+            )
         return json.loads(line)
 
-    def call(self, tool: str, arguments: dict[str, Any], limit: float = LIMIT) -> Answer:
+    def call(
+        self, tool: str, arguments: dict[str, Any], limit: float = LIMIT
+    ) -> Answer:
         """Return what a tool call gave."""
-        self.driver.stdin.write(json.dumps({"tool": tool, "arguments": arguments, "limit": limit}) + "\n")
+        self.driver.stdin.write(
+            json.dumps({"tool": tool, "arguments": arguments, "limit": limit}) + "\n"
+        )
         self.driver.stdin.flush()
         return Answer(**self.read())
 
@@ -302,7 +410,9 @@ class Session:
         """Return what a call gave; raise BrokenStepError where it failed or `word` is not in it."""
         answer = self.call(tool, arguments)
         if answer.failed or word not in answer.text:
-            raise BrokenStepError(f"{self.name}: {tool}: {answer.failed or 'no ' + word}: {answer.text[:500]}")
+            raise BrokenStepError(
+                f"{self.name}: {tool}: {answer.failed or 'no ' + word}: {answer.text[:500]}"
+            )
         return answer
 
     def run(self, source: str, limit: float = LIMIT, limited: bool = False) -> Answer:
@@ -338,23 +448,39 @@ class Session:
 class Runner:
     """A program that runs a whole notebook, the new cell included, in a kernel of its own."""
 
-    def __init__(self, name: str, folder: Path, cells: int, command: list[str], inplace: bool) -> None:
-        self.name, self.cells, self.path = name, cells, folder / f"{name.replace(' ', '-')}-{cells}.ipynb"
+    def __init__(
+        self, name: str, folder: Path, cells: int, command: list[str], inplace: bool
+    ) -> None:
+        self.name, self.cells, self.path = (
+            name,
+            cells,
+            folder / f"{name.replace(' ', '-')}-{cells}.ipynb",
+        )
         self.result = self.path if inplace else self.path.with_suffix(".out.ipynb")
         self.log = folder / "log"
-        self.command = [*QUIET, str(self.log), *command, str(self.path), *[str(self.result)] * (not inplace)]
+        self.command = [
+            *QUIET,
+            str(self.log),
+            *command,
+            str(self.path),
+            *[str(self.result)] * (not inplace),
+        ]
 
     def step(self) -> float:
         """Write the notebook as it was before with a cell more; run it; return the milliseconds, spawn to exit."""
         source, word = new_cell()
         notebook = empty()
-        notebook["cells"] = [code_cell(old_cell(number), f"{number}\n") for number in range(self.cells)]
+        notebook["cells"] = [
+            code_cell(old_cell(number), f"{number}\n") for number in range(self.cells)
+        ]
         notebook["cells"].append(code_cell(source))
         self.path.write_text(json.dumps(notebook, indent=1))
         try:
             ms = spawn(self.command).ms
         except BrokenStepError as error:
-            raise BrokenStepError(f"{self.name}: {self.log.read_text()[-1500:]}") from error
+            raise BrokenStepError(
+                f"{self.name}: {self.log.read_text()[-1500:]}"
+            ) from error
         compare(self.name, self.result, self.cells, word)
         return ms
 
@@ -371,7 +497,9 @@ class Fresh:
     def step(self) -> float:
         """Return the milliseconds, spawn to exit."""
         source, word = new_cell()
-        ended = spawn([sys.executable, "-c", FRESH, self.manager.connection_file, source])
+        ended = spawn(
+            [sys.executable, "-c", FRESH, self.manager.connection_file, source]
+        )
         if ended.out.decode().strip() != word:
             raise BrokenStepError(f"{self.name}: printed {ended.out.decode()[:500]!r}")
         return ended.ms

@@ -32,7 +32,20 @@ from pathlib import Path
 from typing import Any
 
 import zmq
-from common import BrokenStepError, Project, Row, options, played, report, scratch, since, spawn, take, total, within
+from common import (
+    BrokenStepError,
+    Project,
+    Row,
+    options,
+    played,
+    report,
+    scratch,
+    since,
+    spawn,
+    take,
+    total,
+    within,
+)
 from kernels import RawKernel
 from subject import Subject
 from tornado.httpclient import HTTPRequest
@@ -48,7 +61,8 @@ from tests.slurm.lab import started
 
 CELLS = 10
 REST_SECONDS = 4
-BEGUN_SECONDS = 20  # from the start of servers and a cluster, which have work of their own at first
+# from the start of servers and a cluster, which have work of their own at first
+BEGUN_SECONDS = 20
 STEP_MS, START_MS = 10, 1500  # more than the bare round trip, than the bare job
 CHANNELS = ("shell", "iopub", "stdin", "control", "hb")
 
@@ -70,7 +84,10 @@ def ports() -> dict[str, Any]:
         held = [stack.enter_context(socket.socket()) for _ in CHANNELS]
         for each in held:
             each.bind(("127.0.0.1", 0))
-        found = {f"{name}_port": each.getsockname()[1] for name, each in zip(CHANNELS, held, strict=True)}
+        found = {
+            f"{name}_port": each.getsockname()[1]
+            for name, each in zip(CHANNELS, held, strict=True)
+        }
     return {"transport": "tcp", "ip": "127.0.0.1", **found}
 
 
@@ -91,14 +108,26 @@ def ssh() -> Iterator[Place]:
         facts = stack.enter_context(sshd.running(Path(folder)))
 
         def forwarded(about: Mapping[str, Any]) -> dict[str, Any]:
-            sockets = {name: f"{folder}/s-{number}" for number, name in enumerate(CHANNELS, 1)}
-            flags = [f"-L{path}:127.0.0.1:{about[f'{name}_port']}" for name, path in sockets.items()]
-            # a session in it, as stepper's has: without one (`-N`) OpenSSH leaves Nagle's algorithm on, for 40 ms more
+            sockets = {
+                name: f"{folder}/s-{number}" for number, name in enumerate(CHANNELS, 1)
+            }
+            flags = [
+                f"-L{path}:127.0.0.1:{about[f'{name}_port']}"
+                for name, path in sockets.items()
+            ]
+            # a session in it, as stepper's has: without one (`-N`) OpenSSH leaves
+            # Nagle's algorithm on, for 40 ms more
             command = ["ssh", "-F", facts["config"], *flags, "box", "exec cat"]
-            line = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
+            line = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
+            )
             stack.callback(line.wait)
             stack.callback(line.kill)
-            return {"transport": "ipc", "ip": f"{folder}/s", **{f"{n}_port": i for i, n in enumerate(CHANNELS, 1)}}
+            return {
+                "transport": "ipc",
+                "ip": f"{folder}/s",
+                **{f"{n}_port": i for i, n in enumerate(CHANNELS, 1)},
+            }
 
         raw = RawKernel(ports(), forwarded)
         stack.callback(raw.end)
@@ -113,7 +142,9 @@ def slurm() -> Iterator[Place]:
 
     def settle() -> None:
         until = time.monotonic() + 60
-        while lab.jobs() or {*lab.ask("sinfo", "-h", "-N", "-o", "%t").split()} != {"idle"}:
+        while lab.jobs() or {*lab.ask("sinfo", "-h", "-N", "-o", "%t").split()} != {
+            "idle"
+        }:
             if time.monotonic() > until:
                 raise BrokenStepError("something runs on the cluster")
             time.sleep(0.1)
@@ -125,7 +156,10 @@ def slurm() -> Iterator[Place]:
         began = time.perf_counter()
         script = f"#!/bin/sh\nsrun true\ntouch {done}\n"
         subprocess.run(
-            ["sbatch", "--parsable", "--output=/dev/null"], input=script.encode(), check=True, stdout=subprocess.DEVNULL
+            ["sbatch", "--parsable", "--output=/dev/null"],
+            input=script.encode(),
+            check=True,
+            stdout=subprocess.DEVNULL,
         )
         while not done.exists():
             if since(began) > 60_000:
@@ -136,9 +170,20 @@ def slurm() -> Iterator[Place]:
     with contextlib.ExitStack() as stack:
         stack.callback(lab.stop)
         public, secret = zmq.curve_keypair()
-        raw = RawKernel({**ports(), "curve_publickey": public.decode(), "curve_secretkey": secret.decode()})
+        raw = RawKernel(
+            {
+                **ports(),
+                "curve_publickey": public.decode(),
+                "curve_secretkey": secret.decode(),
+            }
+        )
         stack.callback(raw.end)
-        where = {"partition": "batch", "mem": "400M", "time": "30", "python": sys.executable}
+        where = {
+            "partition": "batch",
+            "mem": "400M",
+            "time": "30",
+            "python": sys.executable,
+        }
         yield Place("slurm", {"slurm": where}, raw.round_trip, job, settle)
 
 
@@ -161,29 +206,48 @@ class Websocket:
     """
 
     def __init__(self, served: Served) -> None:
-        self.served, self.loop, self.session = served, asyncio.new_event_loop(), uuid.uuid4().hex
+        self.served, self.loop, self.session = (
+            served,
+            asyncio.new_event_loop(),
+            uuid.uuid4().hex,
+        )
         self.kernel = served.ask("kernels", "POST", {"name": "python3"})["id"]
         url = f"{served.url.replace('http', 'ws', 1)}api/kernels/{self.kernel}/channels?session_id={self.session}"
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self.thread.start()
-        self.line = self._done(self._open(HTTPRequest(url, headers={"Authorization": f"token {TOKEN}"})))
+        self.line = self._done(
+            self._open(HTTPRequest(url, headers={"Authorization": f"token {TOKEN}"}))
+        )
         self.round_trip()
 
     def _done(self, work: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(60)
 
     async def _open(self, asked: HTTPRequest) -> Any:
-        return await websocket_connect(asked, subprotocols=[PROTOCOL])  # the quicker one: bytes, as stepper has it
+        # the quicker one: bytes, as stepper has it
+        return await websocket_connect(asked, subprotocols=[PROTOCOL])
 
     def round_trip(self) -> float:
         """Return the milliseconds of printing a word, from the request to its reply and its `idle`."""
         return float(self._done(self._run(secrets.token_hex(8))))
 
     async def _run(self, word: str) -> float:
-        header = {"msg_id": uuid.uuid4().hex, "msg_type": "execute_request", "session": self.session, "username": "",
-                  "version": "5.3", "date": "2026-01-01T00:00:00Z"}  # fmt: skip
-        content = {"code": f"print('{word}')", "silent": False, "store_history": True, "user_expressions": {},
-                   "allow_stdin": False, "stop_on_error": False}  # fmt: skip
+        header = {
+            "msg_id": uuid.uuid4().hex,
+            "msg_type": "execute_request",
+            "session": self.session,
+            "username": "",
+            "version": "5.3",
+            "date": "2026-01-01T00:00:00Z",
+        }
+        content = {
+            "code": f"print('{word}')",
+            "silent": False,
+            "store_history": True,
+            "user_expressions": {},
+            "allow_stdin": False,
+            "stop_on_error": False,
+        }
         began = time.perf_counter()
         parts = [json.dumps(part).encode() for part in (header, {}, {}, content)]
         await self.line.write_message(framed("shell", parts), binary=True)
@@ -192,7 +256,9 @@ class Websocket:
             _, (told,) = of_frames(await self.line.read_message())
             with contextlib.suppress(OSError):
                 stream = self.line.protocol.stream.socket
-                stream.setsockopt(socket.IPPROTO_TCP, getattr(socket, "TCP_QUICKACK", 12), 1)
+                stream.setsockopt(
+                    socket.IPPROTO_TCP, getattr(socket, "TCP_QUICKACK", 12), 1
+                )
             if told["parent_header"].get("msg_id") == header["msg_id"]:
                 awaited -= {told["msg_type"], told["content"].get("execution_state")}
                 printed += told["content"].get("text", "")
@@ -237,12 +303,17 @@ class Placed(Subject):
     def shut(self) -> None:
         """End the kernel."""
         code = "import sys; sys.argv[0] = 'stepper'; from stepper.cli.main import main; sys.exit(main())"
-        spawn([str(self.project.python), "-I", "-c", code, "shutdown", self.path.stem], cwd=self.project.root)
+        spawn(
+            [str(self.project.python), "-I", "-c", code, "shutdown", self.path.stem],
+            cwd=self.project.root,
+        )
 
 
 def more(row: Row, floor: Row) -> float:
     """Return the median of the differences between a row and its floor in each round."""
-    return statistics.median(one - other for one, other in zip(row.samples, floor.samples, strict=True))
+    return statistics.median(
+        one - other for one, other in zip(row.samples, floor.samples, strict=True)
+    )
 
 
 def line(row: Row, floor: Row, limit: float | None, usual: float | None = None) -> str:
@@ -254,19 +325,29 @@ def line(row: Row, floor: Row, limit: float | None, usual: float | None = None) 
     return f"| {row.name} | {row.median:.1f} | {floor.median:.1f} | {above:+.1f} |{beyond} {held} |"
 
 
-def steps(project: Project, place: Place, rounds: int, rests: int) -> list[tuple[Row, Row, float | None]]:
+def steps(
+    project: Project, place: Place, rounds: int, rests: int
+) -> list[tuple[Row, Row, float | None]]:
     """Return the rows of what a step costs in a place, each with its floor and its bound."""
     subject = Placed(project, place)
     subject.step()  # starts the kernel
     bare, again, idle = (Row("", place.bare) for _ in range(3))
-    step, asked = Row(f"**PostToolUse, {place.name}**", subject.step), Row("", subject.ask)
+    step, asked = (
+        Row(f"**PostToolUse, {place.name}**", subject.step),
+        Row("", subject.ask),
+    )
     answer = Row(f"socket to answer, {place.name}", subject.answer)
     rested = Row(f"PostToolUse after {REST_SECONDS} s, {place.name}", subject.rested)
     take((bare, step, again, answer, asked), rounds)
     take((idle, rested), rests, warm=1)
     subject.shut()
     both = total(f"a step, {place.name}: both hooks", asked, step)
-    return [(step, bare, STEP_MS), (answer, again, STEP_MS), (both, bare, None), (rested, idle, None)]
+    return [
+        (step, bare, STEP_MS),
+        (answer, again, STEP_MS),
+        (both, bare, None),
+        (rested, idle, None),
+    ]
 
 
 def starts(project: Project, place: Place, rounds: int) -> list[str]:
@@ -274,33 +355,52 @@ def starts(project: Project, place: Place, rounds: int) -> list[str]:
     if place.bare_job is None:
         return []
     subject = Placed(project, place, f"first-{place.name}")
-    job, first = Row("", place.bare_job), Row(f"**submit to first result, {place.name}**", subject.first)
+    job, first = (
+        Row("", place.bare_job),
+        Row(f"**submit to first result, {place.name}**", subject.first),
+    )
     take((job, first), rounds, warm=1)
     return [line(first, job, START_MS)]
 
 
 def main() -> None:
     """Measure and print."""
-    parser = options("What a step costs in each place, beside a bare round trip of the same link.")
-    parser.add_argument("places", nargs="*", choices=[*PLACES, []], help="all where none is named")
-    parser.add_argument("--starts", type=int, default=7, help="how many jobs are submitted, 2 or more")
+    parser = options(
+        "What a step costs in each place, beside a bare round trip of the same link."
+    )
+    parser.add_argument(
+        "places", nargs="*", choices=[*PLACES, []], help="all where none is named"
+    )
+    parser.add_argument(
+        "--starts", type=int, default=7, help="how many jobs are submitted, 2 or more"
+    )
     told = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what was started is ended all the same
+    # what was started is ended all the same
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with contextlib.ExitStack() as stack:
         named = [stack.enter_context(PLACES[name]()) for name in told.places or PLACES]
         places = [stack.enter_context(local()), *named]
         project = stack.enter_context(scratch())
-        definitions = {place.name: place.definition for place in places if place.definition}
+        definitions = {
+            place.name: place.definition for place in places if place.definition
+        }
         Path(project.paths.config).write_text(json.dumps({"kernels": definitions}))
         trust.trust(project.paths)
-        found = ["| | ms | the link alone | more | beyond local | bound |", "| --- | --- | --- | --- | --- | --- |"]
+        found = [
+            "| | ms | the link alone | more | beyond local | bound |",
+            "| --- | --- | --- | --- | --- | --- |",
+        ]
         usual: list[float] = []  # of the project's own kernel, which comes first
         time.sleep(BEGUN_SECONDS)
         for place in places:
             rows = steps(project, place, told.rounds, told.starts)
             usual = usual or [more(row, floor) for row, floor, _ in rows]
             found += [line(*row, its) for row, its in zip(rows, usual, strict=True)]
-        found += ["", "| | ms | a bare job | more | bound |", "| --- | --- | --- | --- | --- |"]
+        found += [
+            "",
+            "| | ms | a bare job | more | bound |",
+            "| --- | --- | --- | --- | --- |",
+        ]
         for place in places:
             found += starts(project, place, told.starts)
         report(told.rounds, found)

@@ -26,7 +26,11 @@ def seconds(command: list[str], state: str) -> float:
     """Time one process, spawn to exit; it must say nothing."""
     began = time.perf_counter()
     done = subprocess.run(
-        command, input=PAYLOAD, capture_output=True, env={"PATH": os.defpath, "XDG_STATE_HOME": state}, check=True
+        command,
+        input=PAYLOAD,
+        capture_output=True,
+        env={"PATH": os.defpath, "XDG_STATE_HOME": state},
+        check=True,
     )
     took = time.perf_counter() - began
     assert done.stdout == done.stderr == b"", done
@@ -45,7 +49,8 @@ def main() -> None:
         (env / "bin" / "python").symlink_to(sys.executable)
         (env / "packages").symlink_to(ROOT)
         install.link(Path(paths.link), env)
-        trust.remember(paths, {"python": sys.executable})  # else the hook script ends without starting Python
+        # else the hook script ends without starting Python
+        trust.remember(paths, {"python": sys.executable})
         bare = [str(env / "bin" / "python"), "-I", "-S", "-c", "pass"]
         events = ("SessionStart", "UserPromptSubmit", "Stop", "PostToolBatch")
         rows: dict[str, list[float]] = {name: [] for name in ("bare", *events)}

@@ -70,7 +70,9 @@ class DisagreementError(Exception):
 def must(condition: object, what: str, *seen: object) -> None:
     """Raise DisagreementError unless the condition holds."""
     if not condition:
-        raise DisagreementError(f"{what}: {' | '.join(str(one)[-1500:] for one in seen)}")
+        raise DisagreementError(
+            f"{what}: {' | '.join(str(one)[-1500:] for one in seen)}"
+        )
 
 
 class Soak:
@@ -78,15 +80,23 @@ class Soak:
 
     def __init__(self, project: Project, seed: int, books: int) -> None:
         self.project, self.random = project, random.Random(seed)
-        self.books = [Book(f"book{n}", project.notebook(f"book{n}.ipynb")) for n in range(books)]
+        self.books = [
+            Book(f"book{n}", project.notebook(f"book{n}.ipynb")) for n in range(books)
+        ]
         self.done: collections.Counter[str] = collections.Counter()
         self.cells = 0
 
-    # --- how stepper is asked ---------------------------------------------------------------------------------
+    # --- how stepper is asked
+    # ---------------------------------------------------------------------------------
 
     def ask(self, verb: str, **arguments: Any) -> Any:
         """Ask the daemon as the command line does."""
-        return json.loads(client.ask(self.project.paths, verb.encode(), json.dumps(arguments).encode()) or b"null")
+        return json.loads(
+            client.ask(
+                self.project.paths, verb.encode(), json.dumps(arguments).encode()
+            )
+            or b"null"
+        )
 
     def until(self, condition: Callable[[], object], what: str) -> None:
         """Wait for a condition."""
@@ -101,7 +111,9 @@ class Soak:
 
     def runs(self, book: Book, mark: str) -> bool:
         """Whether that cell has begun."""
-        return mark in (book.notebook.path.parent / f"{book.name}.ran").read_text().split()
+        return (
+            mark in (book.notebook.path.parent / f"{book.name}.ran").read_text().split()
+        )
 
     def source(self, book: Book, more: str = "") -> tuple[str, str]:
         """Return a new cell's mark and source."""
@@ -130,7 +142,8 @@ class Soak:
         must("ran ok" in answer.text, "a mended cell ran ok", answer.text, answer.stop)
         self.noted(book, cell_id, mark)
 
-    # --- what happens -----------------------------------------------------------------------------------------
+    # --- what happens
+    # -----------------------------------------------------------------------------------------
 
     def plain(self, book: Book) -> None:
         """A cell more."""
@@ -151,7 +164,9 @@ class Soak:
 
     def deadline(self, book: Book) -> None:
         """A cell passes its deadline and is mended."""
-        cell_id, answer = book.notebook.insert("# stepper: timeout=1\nimport time; time.sleep(600)")
+        cell_id, answer = book.notebook.insert(
+            "# stepper: timeout=1\nimport time; time.sleep(600)"
+        )
         must("Timeout" in answer.text, "a timeout is told", answer.text, answer.stop)
         self.mend(book, cell_id)
 
@@ -162,9 +177,7 @@ class Soak:
 
     def updates(self, book: Book) -> None:
         """A display is updated often."""
-        more = (
-            "from IPython.display import display\nh = display(0, display_id=True)\nfor i in range(300): h.update(i)\n"
-        )
+        more = "from IPython.display import display\nh = display(0, display_id=True)\nfor i in range(300): h.update(i)\n"
         cell = self.insert(book, more)
         outputs = book.notebook.cell(cell.id)["outputs"]
         shown = [output["data"]["text/plain"] for output in outputs if "data" in output]
@@ -173,20 +186,32 @@ class Soak:
     def child(self, book: Book) -> None:
         """A cell leaves a process behind that prints on."""
         self.insert(
-            book, "import subprocess\nsubprocess.Popen('for i in 1 2 3; do sleep 0.1; echo late; done', shell=True)\n"
+            book,
+            "import subprocess\nsubprocess.Popen('for i in 1 2 3; do sleep 0.1; echo late; done', shell=True)\n",
         )
 
     def waits(self, book: Book, go: str = "") -> tuple[str, dict[str, Any]]:
         """Return the mark and the payload of a cell that waits for a file, or for ever."""
         wait = f"import os, time\nwhile not os.path.exists({go!r}): time.sleep(0.01)\n"
         mark, source = self.source(book, wait)
-        last = book.notebook.raw["cells"][-1]["id"] if book.notebook.raw["cells"] else None
+        last = (
+            book.notebook.raw["cells"][-1]["id"] if book.notebook.raw["cells"] else None
+        )
         return mark, book.notebook.edited("insert", source, last)
 
     def cancelled(self, book: Book) -> None:
         """The hook is killed while its cell runs."""
         mark, payload = self.waits(book, "never")
-        command = [sys.executable, "-I", "-S", "-c", CLIENT, str(ROOT), str(self.project.folder), "PostToolUse"]
+        command = [
+            sys.executable,
+            "-I",
+            "-S",
+            "-c",
+            CLIENT,
+            str(ROOT),
+            str(self.project.folder),
+            "PostToolUse",
+        ]
         hook = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         hook.stdin.write(json.dumps(payload).encode())
         hook.stdin.close()
@@ -195,7 +220,10 @@ class Soak:
         hook.stdout.close()
         hook.wait()
         cell_id = payload["tool_response"]["cell_id"]
-        self.until(lambda: self.ask("history", notebook=book.name)[-1]["cell_id"] == cell_id, "a cancelled cell ends")
+        self.until(
+            lambda: self.ask("history", notebook=book.name)[-1]["cell_id"] == cell_id,
+            "a cancelled cell ends",
+        )
         last = self.ask("history", notebook=book.name)[-1]
         must(last["outcome"] == "cancelled", "a cancelled cell is journaled so", last)
         book.n += 1  # it counted before it waited
@@ -208,36 +236,60 @@ class Soak:
         self.until(lambda: self.runs(book, mark), "a cell runs")
         self.ask("interrupt", notebook=book.name)
         thread.join(HANG_SECONDS)
-        must(answers and "CANCELLED" in answers[0].text, "an interrupt is told", answers and answers[0].text)
+        must(
+            answers and "CANCELLED" in answers[0].text,
+            "an interrupt is told",
+            answers and answers[0].text,
+        )
         book.n += 1
         self.mend(book, payload["tool_response"]["cell_id"])
 
     def asked(self, payload: dict[str, Any]) -> tuple[list[Answer], threading.Thread]:
         """Fire the hook in the background."""
         answers: list[Answer] = []
-        thread = threading.Thread(target=lambda: answers.append(self.project.hook("PostToolUse", payload)))
+        thread = threading.Thread(
+            target=lambda: answers.append(self.project.hook("PostToolUse", payload))
+        )
         thread.start()
         return answers, thread
 
     def at_once(self, book: Book) -> None:
         """Four hooks at once on this notebook, one on each of three others."""
-        others = self.random.sample([one for one in self.books if one is not book], min(3, len(self.books) - 1))
+        others = self.random.sample(
+            [one for one in self.books if one is not book], min(3, len(self.books) - 1)
+        )
         made = []
         for one in [book] * 4 + others:
             mark, source = self.source(one)
-            last = one.notebook.raw["cells"][-1]["id"] if one.notebook.raw["cells"] else None
+            last = (
+                one.notebook.raw["cells"][-1]["id"]
+                if one.notebook.raw["cells"]
+                else None
+            )
             made.append((one, mark, one.notebook.edited("insert", source, last)))
         with ThreadPoolExecutor(len(made)) as pool:
-            answers = [*pool.map(lambda each: self.project.hook("PostToolUse", each[2]), made)]
+            answers = [
+                *pool.map(lambda each: self.project.hook("PostToolUse", each[2]), made)
+            ]
         for (one, mark, payload), answer in zip(made, answers, strict=True):
             cell_id = payload["tool_response"]["cell_id"]
-            must("ran ok" in answer.text, "cells at once run ok", answer.text, answer.stop)
+            must(
+                "ran ok" in answer.text,
+                "cells at once run ok",
+                answer.text,
+                answer.stop,
+            )
             text = text_of(one.notebook.cell(cell_id))  # they run in order of arrival
             must(text.startswith(f"{mark} "), "every output is on its cell", mark, text)
             one.n += 1
             one.cells.append(Cell(cell_id, mark, text))
         counts = sorted(int(cell.text.split()[-1]) for cell in book.cells[-4:])
-        must(counts == list(range(book.n - 3, book.n + 1)), "one after the other", counts, book.n)
+        must(
+            counts == list(range(book.n - 3, book.n + 1)),
+            "one after the other",
+            counts,
+            book.n,
+        )
         for one in others:
             self.agree(one)
 
@@ -245,14 +297,21 @@ class Soak:
         """The kernel dies while nothing runs."""
         self.plain(book)
         psutil.Process(self.kernel(book)["pid"]).kill()
-        self.until(lambda: self.ask("status", notebook=book.name)["state"] == "stopped", "a dead kernel stops")
+        self.until(
+            lambda: self.ask("status", notebook=book.name)["state"] == "stopped",
+            "a dead kernel stops",
+        )
         self.come_back(book)
 
     def kernel_ended(self, book: Book) -> None:
         """A cell ends its kernel."""
         self.plain(book)
-        cell_id, answer = book.notebook.insert(f"import os; os._exit({self.random.randrange(1, 9)})")
-        must("KernelDied" in answer.stop, "a dead kernel stops", answer.text, answer.stop)
+        cell_id, answer = book.notebook.insert(
+            f"import os; os._exit({self.random.randrange(1, 9)})"
+        )
+        must(
+            "KernelDied" in answer.stop, "a dead kernel stops", answer.text, answer.stop
+        )
         self.come_back(book)
         self.mend(book, cell_id)
 
@@ -264,9 +323,14 @@ class Soak:
             return
         found = self.ask("restore", notebook=book.name)
         must(
-            found["ok"] and found["ran"] == len(book.cells), "restore runs what had ended well", found, len(book.cells)
+            found["ok"] and found["ran"] == len(book.cells),
+            "restore runs what had ended well",
+            found,
+            len(book.cells),
         )
-        order = {raw["id"]: place for place, raw in enumerate(book.notebook.raw["cells"])}
+        order = {
+            raw["id"]: place for place, raw in enumerate(book.notebook.raw["cells"])
+        }
         for cell in sorted(book.cells, key=lambda one: order[one.id]):
             book.n += 1
             cell.runs += 1
@@ -291,32 +355,69 @@ class Soak:
         self.project.kill_daemon()
         (book.notebook.path.parent / go).touch()
         thread.join(HANG_SECONDS)
-        must(answers and "ran ok" in answers[0].text, "a cell goes on without its daemon", answers and answers[0].text)
+        must(
+            answers and "ran ok" in answers[0].text,
+            "a cell goes on without its daemon",
+            answers and answers[0].text,
+        )
         self.noted(book, payload["tool_response"]["cell_id"], mark)
 
-    # --- what must be true ------------------------------------------------------------------------------------
+    # --- what must be true
+    # ------------------------------------------------------------------------------------
 
     def agree(self, book: Book) -> None:
         """Raise DisagreementError unless notebook, journal and status say the same."""
         raw = {cell["id"]: cell for cell in book.notebook.raw["cells"]}
-        ran = (book.notebook.path.parent / f"{book.name}.ran").read_text().split() if book.cells else []
+        ran = (
+            (book.notebook.path.parent / f"{book.name}.ran").read_text().split()
+            if book.cells
+            else []
+        )
         counted = collections.Counter(ran)
         runs = self.ask("history", notebook=book.name)
         last = {run["cell_id"]: run for run in runs}
-        journal = (Path(self.project.paths.journals) / f"{book.name}.jsonl").read_text().splitlines()
-        written = [event for event in map(json.loads, journal) if event["event"] == "run"]
-        must([run["run"] for run in runs] == [event["run"] for event in written], "history and journal agree")
+        journal = (
+            (Path(self.project.paths.journals) / f"{book.name}.jsonl")
+            .read_text()
+            .splitlines()
+        )
+        written = [
+            event for event in map(json.loads, journal) if event["event"] == "run"
+        ]
+        must(
+            [run["run"] for run in runs] == [event["run"] for event in written],
+            "history and journal agree",
+        )
         must(len({run["run"] for run in runs}) == len(runs), "no run is told twice")
         for cell in book.cells:
             text = text_of(raw[cell.id]).replace(
                 "late\n", ""
             )  # a child's, which the kernel can't tell from the cell's own
-            fits = text.endswith(cell.text[2:]) if cell.text.startswith("… ") else text == cell.text
+            fits = (
+                text.endswith(cell.text[2:])
+                if cell.text.startswith("… ")
+                else text == cell.text
+            )
             must(fits, "the outputs are the cell's", book.name, cell, text)
-            must(last[cell.id]["outcome"] == cell.outcome, "the journal knows how it ended", cell, last[cell.id])
-            must(counted[cell.mark] == cell.runs, "it ran as often as it must", cell, counted[cell.mark])
+            must(
+                last[cell.id]["outcome"] == cell.outcome,
+                "the journal knows how it ended",
+                cell,
+                last[cell.id],
+            )
+            must(
+                counted[cell.mark] == cell.runs,
+                "it ran as often as it must",
+                cell,
+                counted[cell.mark],
+            )
         status = self.ask("status", notebook=book.name)
-        must(status["state"] == "ready" and status["kernel"]["state"] in ("idle", "none"), "the status agrees", status)
+        must(
+            status["state"] == "ready"
+            and status["kernel"]["state"] in ("idle", "none"),
+            "the status agrees",
+            status,
+        )
 
     def valid(self) -> None:
         """Raise where a notebook is not valid."""
@@ -330,17 +431,40 @@ class Soak:
         process = psutil.Process(self.ask("status")["daemon"]["pid"])
         time.sleep(1.5)  # what a request needed goes back a moment later
         memory = process.memory_info().rss / 2**20
-        return {"pid": process.pid, "MiB": memory, "descriptors": process.num_fds(), "threads": process.num_threads()}
+        return {
+            "pid": process.pid,
+            "MiB": memory,
+            "descriptors": process.num_fds(),
+            "threads": process.num_threads(),
+        }
 
 
 ALWAYS = {
-    "plain": 70, "replace": 8, "error": 6, "deadline": 1, "flood": 2, "updates": 2, "child": 1, "cancelled": 2,
-    "interrupted": 1, "at_once": 2, "kernel_killed": 1, "kernel_ended": 1, "restarted": 1,
-}  # fmt: skip
+    "plain": 70,
+    "replace": 8,
+    "error": 6,
+    "deadline": 1,
+    "flood": 2,
+    "updates": 2,
+    "child": 1,
+    "cancelled": 2,
+    "interrupted": 1,
+    "at_once": 2,
+    "kernel_killed": 1,
+    "kernel_ended": 1,
+    "restarted": 1,
+}
 FIRST_HALF = {"daemon_killed": 1.5, "daemon_killed_at_work": 1.5}
 
 
-def soak(cells: int, seconds: float, seed: int, books: int, folder: Path, say: Callable[[str], None]) -> dict[str, Any]:
+def soak(
+    cells: int,
+    seconds: float,
+    seed: int,
+    books: int,
+    folder: Path,
+    say: Callable[[str], None],
+) -> dict[str, Any]:
     """Run it; return how often what was done, and the daemon's sizes. Raise DisagreementError."""
     project = Project(folder / "repo")
     project.config(CONFIG)
@@ -374,7 +498,12 @@ def soak(cells: int, seconds: float, seed: int, books: int, folder: Path, say: C
         must(ear.begun, "what the kernels send is heard")
         ear.balance()
         sizes["end"] = work.size()
-        return {"cells": work.cells, "seconds": time.monotonic() - began, "done": dict(work.done), "sizes": sizes}
+        return {
+            "cells": work.cells,
+            "seconds": time.monotonic() - began,
+            "done": dict(work.done),
+            "sizes": sizes,
+        }
     finally:
         ear.__exit__(None, None, None)
         project.stepper("shutdown", check=None)
@@ -385,13 +514,22 @@ def grown(sizes: dict[str, Any]) -> list[str]:
     """Return what grew by more than a tenth on one daemon."""
     if "first" not in sizes or sizes["first"]["pid"] != sizes["end"]["pid"]:
         return []
-    pairs = {name: (sizes["first"][name], sizes["end"][name]) for name in ("MiB", "descriptors")}
-    return [f"{name}: {one:.1f} → {two:.1f}" for name, (one, two) in pairs.items() if two > one * (1 + GROWTH)]
+    pairs = {
+        name: (sizes["first"][name], sizes["end"][name])
+        for name in ("MiB", "descriptors")
+    }
+    return [
+        f"{name}: {one:.1f} → {two:.1f}"
+        for name, (one, two) in pairs.items()
+        if two > one * (1 + GROWTH)
+    ]
 
 
 def main() -> None:
     """Run the soak and print what it did."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--cells", type=int, default=2000)
     parser.add_argument("--seconds", type=float, default=3600.0)
     parser.add_argument("--books", type=int, default=BOOKS)
@@ -399,7 +537,14 @@ def main() -> None:
     given = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="soak"))
     try:
-        found = soak(given.cells, given.seconds, given.seed, given.books, folder, lambda text: print(text, flush=True))
+        found = soak(
+            given.cells,
+            given.seconds,
+            given.seed,
+            given.books,
+            folder,
+            lambda text: print(text, flush=True),
+        )
     except DisagreementError as error:
         sys.exit(f"seed {given.seed}: {error}\nthe project is left in {folder}")
     print(json.dumps(found, indent=2))

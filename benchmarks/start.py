@@ -62,19 +62,25 @@ def managed() -> float:
     try:
         client.start_channels()
         client.wait_for_ready(timeout=60)
-        client.execute_interactive(f"print('{word}')", timeout=60, output_hook=seen.append)
+        client.execute_interactive(
+            f"print('{word}')", timeout=60, output_hook=seen.append
+        )
         took = since(began)
     finally:
         client.stop_channels()
         manager.shutdown_kernel(now=True)
-    return checked(took, "".join(message["content"].get("text", "") for message in seen), word)
+    return checked(
+        took, "".join(message["content"].get("text", "") for message in seen), word
+    )
 
 
 def fresh() -> float:
     """Return the same of a process of its own, from its spawn."""
     word, began = secrets.token_hex(8), time.perf_counter()
     command = [sys.executable, "-c", FRESH, word]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
         assert process.stdout is not None
         said = process.stdout.readline()
         took = since(began)
@@ -128,7 +134,11 @@ class Starts:
 
 def main() -> None:
     """Measure and print."""
-    rounds = options("What the first result costs, beside kernels alone.").parse_args().rounds
+    rounds = (
+        options("What the first result costs, beside kernels alone.")
+        .parse_args()
+        .rounds
+    )
     with scratch() as project:
         starts = Starts(project)
         nothing = Row("**from nothing**", starts.from_nothing)

@@ -40,7 +40,8 @@ from kernels import Kernel, RawKernel
 from subject import NAMES, Subject
 
 CELLS = (1, 10, 50, 100)
-BARE_RATIO, LARGE_RATIO = 4, 12  # to a bare Python: with 10 cells; with 100 cells and 5 MB
+# to a bare Python: with 10 cells; with 100 cells and 5 MB
+BARE_RATIO, LARGE_RATIO = 4, 12
 FLOORS_RATIO, GATE_RATIO, HUNDRED_RATIO, BESIDE_RATIO = 1.6, 1.4, 1.3, 1.1
 
 
@@ -61,7 +62,9 @@ def hook_memory(project: Project, small: Subject, large: Subject) -> list[str]:
     return [
         memory_row("a bare Python's peak", peak(project, project.bare)[0]),
         memory_row("hook process's peak, 10 cells", small.peak_mb()),
-        memory_row("hook process's peak, 100 cells, 5 MB (stdin: 11 MB)", large.peak_mb()),
+        memory_row(
+            "hook process's peak, 100 cells, 5 MB (stdin: 11 MB)", large.peak_mb()
+        ),
     ]
 
 
@@ -75,20 +78,44 @@ class Bench:
         self.memory = daemon_memory(project, "after one step in a notebook of 10 cells")
         self.large = Subject(project, "large", 100, 5 * MB)
         client = project.client("PostToolUse")
-        self.socket = Row("floor: `python -I -S`, `_socket`, round trip to a dummy", project.connected())
-        self.raw = Row("floor: kernel round trip, raw ZeroMQ (in one process)", raw.round_trip)
-        self.file = Row("floor: read, write, fsync, rename: 10 cells", lambda: rewritten(self.ten.path))
-        self.before = {n: Row(f"PreToolUse, {of(n)}", book.ask) for n, book in books.items()}
-        self.after = {n: Row(f"**PostToolUse, {of(n)}**", book.step) for n, book in books.items()}
-        self.answers = {n: Row(f"socket to answer, {of(n)}", book.answer) for n, book in books.items()}
+        self.socket = Row(
+            "floor: `python -I -S`, `_socket`, round trip to a dummy",
+            project.connected(),
+        )
+        self.raw = Row(
+            "floor: kernel round trip, raw ZeroMQ (in one process)", raw.round_trip
+        )
+        self.file = Row(
+            "floor: read, write, fsync, rename: 10 cells",
+            lambda: rewritten(self.ten.path),
+        )
+        self.before = {
+            n: Row(f"PreToolUse, {of(n)}", book.ask) for n, book in books.items()
+        }
+        self.after = {
+            n: Row(f"**PostToolUse, {of(n)}**", book.step) for n, book in books.items()
+        }
+        self.answers = {
+            n: Row(f"socket to answer, {of(n)}", book.answer)
+            for n, book in books.items()
+        }
         self.slower = {
-            "PreToolUse": Row("PreToolUse, 10 cells, Python's client", lambda: project.interpreted(self.ten.ask)),
+            "PreToolUse": Row(
+                "PreToolUse, 10 cells, Python's client",
+                lambda: project.interpreted(self.ten.ask),
+            ),
             **{
-                n: Row(f"PostToolUse, {of(n)}, Python's client", lambda book=books[n]: project.interpreted(book.step))
+                n: Row(
+                    f"PostToolUse, {of(n)}, Python's client",
+                    lambda book=books[n]: project.interpreted(book.step),
+                )
                 for n in (10, 100)
             },
         }
-        self.beside = {n: Row(f"PostToolUse, {of(n)}, its waker beside", books[n].beside) for n in (10, 100)}
+        self.beside = {
+            n: Row(f"PostToolUse, {of(n)}, its waker beside", books[n].beside)
+            for n in (10, 100)
+        }
         named = Subject(project, "named", 10)
         named.message(first=NAMES)
         self.big = Row("**PostToolUse, 100 cells, 5 MB of outputs**", self.large.step)
@@ -101,36 +128,82 @@ class Bench:
             Row("the same: 100 cells", lambda: rewritten(books[100].path)),
             *self.before.values(),
             *self.after.values(),
-            Row("PostToolUse, 10 cells, without the script's shell", lambda: self.ten.step(client)),
+            Row(
+                "PostToolUse, 10 cells, without the script's shell",
+                lambda: self.ten.step(client),
+            ),
             *self.beside.values(),
             *self.slower.values(),
             *self.answers.values(),
             self.big,
             Row("the same without the script's shell", lambda: self.large.step(client)),
             Row("PostToolUse, 10 cells, 160 names in the kernel", named.step),
-            Row("once a message with edits: PostToolBatch", lambda: self.ten.message()[1]),
-            Row("once a message without edits: PostToolBatch", lambda: self.ten.end_message().ms),
+            Row(
+                "once a message with edits: PostToolBatch",
+                lambda: self.ten.message()[1],
+            ),
+            Row(
+                "once a message without edits: PostToolBatch",
+                lambda: self.ten.end_message().ms,
+            ),
         ]
 
     def bounds(self) -> list[Bound]:
         """Return what was promised."""
         floors = (self.socket, self.raw, self.file)
         return [
-            Bound(self.after[10], "interpreter + socket, kernel round trip, read and write", floors, FLOORS_RATIO),
-            Bound(self.after[100], "the same with 10 cells", (self.after[10],), HUNDRED_RATIO),
-            *(Bound(row, "interpreter + socket", (self.socket,), GATE_RATIO) for row in self.before.values()),
-            Bound(self.slower["PreToolUse"], "interpreter + socket", (self.socket,), GATE_RATIO),
-            Bound(self.slower[10], "interpreter + socket, kernel round trip, read and write", floors, FLOORS_RATIO),
-            Bound(self.slower[100], "the same with 10 cells", (self.slower[10],), HUNDRED_RATIO),
-            *(Bound(self.beside[n], "the same alone", (self.after[n],), BESIDE_RATIO) for n in (10, 100)),
-            *(Bound(self.answers[n], "kernel round trip, read and write", floors[1:]) for n in (10, 100)),
+            Bound(
+                self.after[10],
+                "interpreter + socket, kernel round trip, read and write",
+                floors,
+                FLOORS_RATIO,
+            ),
+            Bound(
+                self.after[100],
+                "the same with 10 cells",
+                (self.after[10],),
+                HUNDRED_RATIO,
+            ),
+            *(
+                Bound(row, "interpreter + socket", (self.socket,), GATE_RATIO)
+                for row in self.before.values()
+            ),
+            Bound(
+                self.slower["PreToolUse"],
+                "interpreter + socket",
+                (self.socket,),
+                GATE_RATIO,
+            ),
+            Bound(
+                self.slower[10],
+                "interpreter + socket, kernel round trip, read and write",
+                floors,
+                FLOORS_RATIO,
+            ),
+            Bound(
+                self.slower[100],
+                "the same with 10 cells",
+                (self.slower[10],),
+                HUNDRED_RATIO,
+            ),
+            *(
+                Bound(self.beside[n], "the same alone", (self.after[n],), BESIDE_RATIO)
+                for n in (10, 100)
+            ),
+            *(
+                Bound(self.answers[n], "kernel round trip, read and write", floors[1:])
+                for n in (10, 100)
+            ),
             Bound(self.after[10], "a bare Python", (), BARE_RATIO),
             Bound(self.big, "a bare Python", (), LARGE_RATIO),
         ]
 
     def lines(self) -> list[str]:
         """Return the tables."""
-        steps = [total(f"**a step, {of(n)}**: both hooks", self.before[n], self.after[n]) for n in CELLS]
+        steps = [
+            total(f"**a step, {of(n)}**: both hooks", self.before[n], self.after[n])
+            for n in CELLS
+        ]
         return [
             "| | to bare Python | median ms | middle half ms | bare ms |",
             "| --- | --- | --- | --- | --- |",
@@ -150,7 +223,11 @@ class Bench:
 
 def main() -> None:
     """Measure and print."""
-    rounds = options("What a step costs, beside the floors of the same run.", 30).parse_args().rounds
+    rounds = (
+        options("What a step costs, beside the floors of the same run.", 30)
+        .parse_args()
+        .rounds
+    )
     with scratch() as project:
         kernel, raw = Kernel(), RawKernel()
         try:

@@ -18,7 +18,8 @@ from stepper.hook import client
 
 SESSION = "00000000-0000-4000-8000-000000000000"
 MESSAGE = "00000000-0000-4000-8000-000000000001"
-# What a notebook may have bound: 160 names, a quarter of them frames where pandas is there.
+# What a notebook may have bound: 160 names, a quarter of them frames where pandas is
+# there.
 NAMES = """
 try:
     import pandas as pd
@@ -50,20 +51,39 @@ def some_output(size: int, number: int, rng: random.Random) -> dict[str, Any]:
 class Subject:
     """A notebook in which one cell is replaced again and again, each time by a source that prints another word."""
 
-    def __init__(self, project: Project, name: str, cells: int, output_bytes: int = 0) -> None:
+    def __init__(
+        self, project: Project, name: str, cells: int, output_bytes: int = 0
+    ) -> None:
         self.project, self.path = project, project.root / "notebooks" / f"{name}.ipynb"
         rng = random.Random(name)
         made = []
         for number in range(cells):
-            outputs = [some_output(output_bytes // cells, number, rng)] if output_bytes else []
+            outputs = (
+                [some_output(output_bytes // cells, number, rng)]
+                if output_bytes
+                else []
+            )
             source = [f"value_{number} = {number}\n", f"print(value_{number})"]
             made.append(
-                {"cell_type": "code", "execution_count": number + 1, "id": f"cell{number:04}", "metadata": {}}
+                {
+                    "cell_type": "code",
+                    "execution_count": number + 1,
+                    "id": f"cell{number:04}",
+                    "metadata": {},
+                }
                 | {"outputs": outputs, "source": source}
             )
         self.cell_id = f"cell{cells // 2:04}"
-        metadata = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
-        self.save({"cells": made, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5})
+        metadata = {
+            "kernelspec": {
+                "display_name": "Python 3",
+                "language": "python",
+                "name": "python3",
+            }
+        }
+        self.save(
+            {"cells": made, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
+        )
 
     def save(self, notebook: dict[str, Any]) -> str:
         """Write the notebook as Claude Code does: in place, one space of indent; return the text."""
@@ -73,7 +93,9 @@ class Subject:
 
     def cell(self, notebook: dict[str, Any]) -> dict[str, Any]:
         """Return the raw cell that is edited."""
-        found: dict[str, Any] = next(cell for cell in notebook["cells"] if cell["id"] == self.cell_id)
+        found: dict[str, Any] = next(
+            cell for cell in notebook["cells"] if cell["id"] == self.cell_id
+        )
         return found
 
     def told(self, event: str, **more: Any) -> bytes:
@@ -87,11 +109,19 @@ class Subject:
             "effort": {"level": "high"},
             "hook_event_name": event,
         }
-        return (json.dumps({**about, **more}, ensure_ascii=False, separators=(",", ":")) + "\n").encode()
+        return (
+            json.dumps({**about, **more}, ensure_ascii=False, separators=(",", ":"))
+            + "\n"
+        ).encode()
 
     def call(self, source: str) -> dict[str, Any]:
         """Return the tool's name and input of an edit."""
-        given = {"notebook_path": str(self.path), "cell_id": self.cell_id, "new_source": source, "edit_mode": "replace"}
+        given = {
+            "notebook_path": str(self.path),
+            "cell_id": self.cell_id,
+            "new_source": source,
+            "edit_mode": "replace",
+        }
         return {"tool_name": "NotebookEdit", "tool_input": given}
 
     def edit(self, first: str = "") -> tuple[bytes, str]:
@@ -104,7 +134,12 @@ class Subject:
         before = self.path.read_text()
         notebook = json.loads(before)
         cell = self.cell(notebook)
-        old, cell["source"], cell["execution_count"], cell["outputs"] = cell["source"], source, None, []
+        old, cell["source"], cell["execution_count"], cell["outputs"] = (
+            cell["source"],
+            source,
+            None,
+            [],
+        )
         after = self.save(notebook)
         answered = {
             "new_source": source,
@@ -118,7 +153,11 @@ class Subject:
             "original_file": before,
             "updated_file": after,
         }
-        more = {"tool_response": answered, "tool_use_id": f"toolu_{uuid.uuid4().hex}", "duration_ms": 3}
+        more = {
+            "tool_response": answered,
+            "tool_use_id": f"toolu_{uuid.uuid4().hex}",
+            "duration_ms": 3,
+        }
         return self.told("PostToolUse", **self.call(source), **more), word
 
     def ask(self) -> float:
@@ -127,19 +166,30 @@ class Subject:
         data = self.told("PreToolUse", **asked, tool_use_id=f"toolu_{uuid.uuid4().hex}")
         ended = spawn(self.project.hook("PreToolUse"), data)
         if ended.out:
-            raise BrokenStepError(f"{self.path.name}: the edit is not let through: {ended.out.decode()}")
+            raise BrokenStepError(
+                f"{self.path.name}: the edit is not let through: {ended.out.decode()}"
+            )
         return ended.ms
 
     def end_message(self) -> Ended:
         """Tell that all calls of the message are through, as Claude Code does after each message."""
-        call = {**self.call("1"), "tool_use_id": "toolu_1", "tool_response": f"Updated cell {self.cell_id} with 1"}
-        return spawn(self.project.hook("PostToolBatch"), self.told("PostToolBatch", tool_calls=[call]))
+        call = {
+            **self.call("1"),
+            "tool_use_id": "toolu_1",
+            "tool_response": f"Updated cell {self.cell_id} with 1",
+        }
+        return spawn(
+            self.project.hook("PostToolBatch"),
+            self.told("PostToolBatch", tool_calls=[call]),
+        )
 
     def step(self, command: list[str] | None = None) -> float:
         """Edit, run the hook, check that the cell ran, end the message; return the hook's milliseconds."""
         return self.message(command)[0]
 
-    def message(self, command: list[str] | None = None, first: str = "") -> tuple[float, float]:
+    def message(
+        self, command: list[str] | None = None, first: str = ""
+    ) -> tuple[float, float]:
         """Edit as in `step` and end the message; return the milliseconds of both hooks."""
         data, word = self.edit(first)
         ended = spawn(command or self.project.hook("PostToolUse"), data)
@@ -158,7 +208,9 @@ class Subject:
         self.end_message()
         feeding.join()
         if waker.returncode:
-            raise BrokenStepError(f"the hook that wakes ended with {waker.returncode}: nothing was to be told")
+            raise BrokenStepError(
+                f"the hook that wakes ended with {waker.returncode}: nothing was to be told"
+            )
         return ended.ms
 
     def answer(self) -> float:
@@ -173,11 +225,17 @@ class Subject:
 
     def check(self, out: bytes, word: str) -> None:
         """Raise BrokenStepError unless report and notebook both hold what the cell printed."""
-        report = json.loads(out)["hookSpecificOutput"]["additionalContext"] if out else "nothing"
+        report = (
+            json.loads(out)["hookSpecificOutput"]["additionalContext"]
+            if out
+            else "nothing"
+        )
         if "ran ok" not in report or f"| {word}" not in report:
             raise BrokenStepError(f"{self.path.name}: the report is: {report}")
         outputs = self.cell(json.loads(self.path.read_text()))["outputs"]
-        if [(output["name"], "".join(output["text"])) for output in outputs] != [("stdout", f"{word}\n")]:
+        if [(output["name"], "".join(output["text"])) for output in outputs] != [
+            ("stdout", f"{word}\n")
+        ]:
             raise BrokenStepError(f"{self.path.name}: the notebook holds: {outputs}")
 
     def peak_mb(self, command: list[str] | None = None) -> float:

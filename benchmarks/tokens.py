@@ -90,8 +90,13 @@ class Way:
     def parts(self) -> str:
         """Return how many characters came from where."""
         kinds = dict.fromkeys(kind for kind, _ in self.read)
-        texts = {kind: [text for found, text in self.read if found == kind] for kind in kinds}
-        return ", ".join(f"{kind} {sum(map(len, found)):,} ({len(found)} ×)" for kind, found in texts.items())
+        texts = {
+            kind: [text for found, text in self.read if found == kind] for kind in kinds
+        }
+        return ", ".join(
+            f"{kind} {sum(map(len, found)):,} ({len(found)} ×)"
+            for kind, found in texts.items()
+        )
 
     @property
     def notebook(self) -> Path:
@@ -102,10 +107,15 @@ class Way:
     @property
     def code_cells(self) -> list[dict[str, Any]]:
         """The code cells as they stand in the file."""
-        return [cell for cell in json.loads(self.notebook.read_text("utf-8"))["cells"] if cell["cell_type"] == "code"]
+        return [
+            cell
+            for cell in json.loads(self.notebook.read_text("utf-8"))["cells"]
+            if cell["cell_type"] == "code"
+        ]
 
 
-# --- as the client shows a notebook -------------------------------------------------------------------------
+# --- as the client shows a notebook
+# -------------------------------------------------------------------------
 
 
 def joined(text: str | list[str]) -> str:
@@ -118,23 +128,38 @@ def output_text(output: dict[str, Any]) -> str:
     if output["output_type"] == "stream":
         return joined(output["text"])
     if output["output_type"] == "error":
-        return f"{output['ename']}: {output['evalue']}\n" + "\n".join(output["traceback"])
+        return f"{output['ename']}: {output['evalue']}\n" + "\n".join(
+            output["traceback"]
+        )
     return joined(output["data"].get("text/plain", ""))
 
 
 def pictures(output: dict[str, Any]) -> list[str]:
     """Return the pictures of an output that Read would show, in base64."""
     data = output.get("data", {})
-    return [joined(data[kind]) for kind in ("image/png", "image/jpeg") if kind in data][:1]
+    return [joined(data[kind]) for kind in ("image/png", "image/jpeg") if kind in data][
+        :1
+    ]
 
 
 def blocks(notebook: dict[str, Any]) -> Iterator[str | None]:
     """Yield what Read shows, piece by piece; None stands for a picture."""
     for index, cell in enumerate(notebook["cells"]):
-        kind = "" if cell["cell_type"] == "code" else f"<cell_type>{cell['cell_type']}</cell_type>"
+        kind = (
+            ""
+            if cell["cell_type"] == "code"
+            else f"<cell_type>{cell['cell_type']}</cell_type>"
+        )
         yield f'<cell id="{cell["id"]}">{kind}{joined(cell["source"])}</cell id="{cell["id"]}">'
         outputs = cell.get("outputs", [])
-        if sum(len(text) for output in outputs for text in (output_text(output), *pictures(output))) > LARGE:
+        if (
+            sum(
+                len(text)
+                for output in outputs
+                for text in (output_text(output), *pictures(output))
+            )
+            > LARGE
+        ):
             yield "\n" + TOO_LARGE.format(index)
             continue
         for output in outputs:
@@ -151,7 +176,8 @@ def shown(path: Path) -> str:
     return said
 
 
-# --- stepper's way ------------------------------------------------------------------------------------------
+# --- stepper's way
+# ------------------------------------------------------------------------------------------
 
 
 class Agent(demo.Player):
@@ -167,8 +193,16 @@ class Agent(demo.Player):
         specific = answer.get("hookSpecificOutput", {})
         if told := specific.get("additionalContext"):
             name = f"{event}:{fields['tool_name']}" if "tool_name" in fields else event
-            self.way.take("reports" if event == "PostToolUse" else event, CONTEXT.format(name) + told, call=False)
-        for told in (specific.get("permissionDecisionReason"), answer.get("reason"), answer.get("stopReason")):
+            self.way.take(
+                "reports" if event == "PostToolUse" else event,
+                CONTEXT.format(name) + told,
+                call=False,
+            )
+        for told in (
+            specific.get("permissionDecisionReason"),
+            answer.get("reason"),
+            answer.get("stopReason"),
+        ):
             if told:
                 self.way.take("reasons", told, call=False)
         return answer
@@ -176,16 +210,23 @@ class Agent(demo.Player):
 
 def by_stepper(project: Project) -> Way:
     """Play the job as the demo does, from the first prompt to the end of the turn."""
-    way = Way("**stepper**", project.root, "a look at the figure: its path is in the report")
+    way = Way(
+        "**stepper**", project.root, "a look at the figure: its path is in the report"
+    )
     steps = [word for step in demo.STEPS for word in ("--step", step.title)]
-    made = spawn([str(project.python), "-I", "-c", CLI, "new", demo.PROBLEM, *steps], cwd=project.root)
+    made = spawn(
+        [str(project.python), "-I", "-c", CLI, "new", demo.PROBLEM, *steps],
+        cwd=project.root,
+    )
     way.take("`stepper new`", made.out.decode().strip())
     way.take("Read", shown(way.notebook))
     agent = Agent(way)
     for number, step in enumerate(demo.STEPS, 1):
         agent.play("markdown", markdown(number, step))
         if step.forgotten:
-            agent.play("code", step.code.removeprefix(step.forgotten), expected="NameError: ")
+            agent.play(
+                "code", step.code.removeprefix(step.forgotten), expected="NameError: "
+            )
         agent.play("code", step.code, replace=bool(step.forgotten))
     agent.hook("Stop", {"stop_hook_active": False, "last_assistant_message": "Done."})
     return way
@@ -193,7 +234,13 @@ def by_stepper(project: Project) -> Way:
 
 def with_skills(way: Way, status: str) -> Way:
     """Return stepper's way with what the model reads once a session: the skills that the job takes, and the list."""
-    full = Way("stepper, and its skills' texts", way.folder, way.missing, list(way.read), way.calls)
+    full = Way(
+        "stepper, and its skills' texts",
+        way.folder,
+        way.missing,
+        list(way.read),
+        way.calls,
+    )
     listed = []
     for name, files in skills.shipped_skills().items():
         _, head, body = files["SKILL.md"].decode().split("---\n", 2)
@@ -202,7 +249,11 @@ def with_skills(way: Way, status: str) -> Way:
             listed.append(f"- {name}: {fields['description']}")
         if name in ("new-notebook", "stepping-notebooks"):
             body = body.replace("$ARGUMENTS", "").replace("!`stepper status`", status)
-            full.take("skills", SKILL.format(way.folder / ".claude" / "skills" / name, body), call=False)
+            full.take(
+                "skills",
+                SKILL.format(way.folder / ".claude" / "skills" / name, body),
+                call=False,
+            )
     full.take("list of skills", "\n".join(listed), call=False)
     full.take("Skill", LAUNCHED.format("stepping-notebooks"))
     if sum(kind == "skills" for kind, _ in full.read) != 2:
@@ -210,7 +261,8 @@ def with_skills(way: Way, status: str) -> Way:
     return full
 
 
-# --- the plain way ------------------------------------------------------------------------------------------
+# --- the plain way
+# ------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -226,26 +278,51 @@ class Plain(Way):
         path = self.folder / "notebooks" / "seattle.ipynb"
         path.parent.mkdir(parents=True)
         shutil.copy(self.bin.parent.parent / demo.DATA, self.folder)
-        cell = {"cell_type": "markdown", "id": secrets.token_hex(4), "metadata": {}, "source": TITLE}
-        path.write_text(json.dumps({"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}), "utf-8")
+        cell = {
+            "cell_type": "markdown",
+            "id": secrets.token_hex(4),
+            "metadata": {},
+            "source": TITLE,
+        }
+        path.write_text(
+            json.dumps(
+                {"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+            ),
+            "utf-8",
+        )
         self.take("Write", CREATED.format(path))
 
     def edit(self, kind: str, source: str, instead: str | None = None) -> None:
         """Insert a cell below the last one, or replace the one whose source is `instead`."""
         content = json.loads(self.notebook.read_text("utf-8"))
         if instead is None:
-            content["cells"].append({"cell_type": kind, "id": secrets.token_hex(4), "metadata": {}})
+            content["cells"].append(
+                {"cell_type": kind, "id": secrets.token_hex(4), "metadata": {}}
+            )
             cell = content["cells"][-1]
         else:
-            (cell,) = (cell for cell in content["cells"] if joined(cell["source"]) == instead)
-        cell |= {"source": source, **({"execution_count": None, "outputs": []} if kind == "code" else {})}
-        self.notebook.write_text(json.dumps(content, indent=1, ensure_ascii=False), "utf-8")
+            (cell,) = (
+                cell for cell in content["cells"] if joined(cell["source"]) == instead
+            )
+        cell |= {
+            "source": source,
+            **({"execution_count": None, "outputs": []} if kind == "code" else {}),
+        }
+        self.notebook.write_text(
+            json.dumps(content, indent=1, ensure_ascii=False), "utf-8"
+        )
 
     def run(self, fails: bool = False) -> None:
         """Execute the notebook, and read it where that changed it: a run that is stopped saves nothing."""
         before = self.notebook.read_bytes()
         done = subprocess.run(
-            ["jupyter", "execute", "--inplace", *self.flags, f"notebooks/{self.notebook.name}"],
+            [
+                "jupyter",
+                "execute",
+                "--inplace",
+                *self.flags,
+                f"notebooks/{self.notebook.name}",
+            ],
             cwd=self.folder,
             env={**os.environ, "PATH": f"{self.bin}{os.pathsep}{os.environ['PATH']}"},
             stdin=subprocess.DEVNULL,
@@ -256,13 +333,23 @@ class Plain(Way):
         )
         said = done.stdout.decode().strip()
         if bool(done.returncode) != (fails and not self.flags):
-            raise BrokenWayError(f"{self.name}: `jupyter execute` ended with {done.returncode}: {said}")
-        self.take("`jupyter execute`", f"Exit code {done.returncode}\n{said}" if done.returncode else said)
+            raise BrokenWayError(
+                f"{self.name}: `jupyter execute` ended with {done.returncode}: {said}"
+            )
+        self.take(
+            "`jupyter execute`",
+            f"Exit code {done.returncode}\n{said}" if done.returncode else said,
+        )
         if self.notebook.read_bytes() != before:
             self.take("Read", shown(self.notebook))
         if fails:
-            kinds = [{output["output_type"] for output in cell["outputs"]} for cell in self.code_cells]
-            self.left = f"outputs in {sum(map(bool, kinds))} of {len(kinds)} code cells, "
+            kinds = [
+                {output["output_type"] for output in cell["outputs"]}
+                for cell in self.code_cells
+            ]
+            self.left = (
+                f"outputs in {sum(map(bool, kinds))} of {len(kinds)} code cells, "
+            )
             self.left += f"{sum('error' in found for found in kinds)} of them an error"
 
 
@@ -293,7 +380,8 @@ def hastily(way: Plain) -> Plain:
     return way
 
 
-# --- all of them --------------------------------------------------------------------------------------------
+# --- all of them
+# --------------------------------------------------------------------------------------------
 
 
 def markdown(number: int, step: demo.Step) -> str:
@@ -304,7 +392,9 @@ def markdown(number: int, step: demo.Step) -> str:
 def lines(cell: dict[str, Any]) -> list[str]:
     """Return the lines of a cell's outputs, without what stands for a figure."""
     texts = (output_text(output) for output in cell["outputs"] if not pictures(output))
-    return [line.rstrip() for text in texts for line in text.splitlines() if line.strip()]
+    return [
+        line.rstrip() for text in texts for line in text.splitlines() if line.strip()
+    ]
 
 
 def unread(way: Way) -> int:
@@ -325,8 +415,12 @@ def check(ways: list[Way]) -> None:
         if [joined(cell["source"]) for cell in cells] != wanted:
             raise BrokenWayError(f"{way.name}: the sources are not the demo's")
         if [lines(cell) for cell in cells] != printed:
-            raise BrokenWayError(f"{way.name}: the outputs are others: {[lines(cell) for cell in cells]}")
-        if [len(pictures(output)) for cell in cells for output in cell["outputs"]].count(1) != 1:
+            raise BrokenWayError(
+                f"{way.name}: the outputs are others: {[lines(cell) for cell in cells]}"
+            )
+        if [
+            len(pictures(output)) for cell in cells for output in cell["outputs"]
+        ].count(1) != 1:
             raise BrokenWayError(f"{way.name}: there is not one figure")
         if way.notebook.with_name(demo.RESULT).read_bytes() != results:
             raise BrokenWayError(f"{way.name}: the file of results is another one")
@@ -340,13 +434,24 @@ def check(ways: list[Way]) -> None:
 
 def environment(folder: Path) -> Path:
     """Make an environment with what the kernels and `jupyter execute` need; return its folder of programs."""
-    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else each kernel compiles pandas again
+    os.environ["PATH"] = (
+        f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    )
+    # else each kernel compiles pandas again
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     uv, env = shutil.which("uv"), str(folder / ".venv")
     python = str(folder / ".venv" / "bin" / "python")
-    make = [uv, "venv", "--quiet", "--no-project", "--python", sys.executable, env] if uv else []
+    make = (
+        [uv, "venv", "--quiet", "--no-project", "--python", sys.executable, env]
+        if uv
+        else []
+    )
     subprocess.run(make or [sys.executable, "-m", "venv", env], check=True)
-    install = [uv, "pip", "install", "--quiet", "--python", python] if uv else [python, "-m", "pip", "install", "-q"]
+    install = (
+        [uv, "pip", "install", "--quiet", "--python", python]
+        if uv
+        else [python, "-m", "pip", "install", "-q"]
+    )
     subprocess.run([*install, *PACKAGES], check=True)
     return folder / ".venv" / "bin"
 
@@ -360,7 +465,11 @@ def play(folder: Path) -> tuple[list[Way], str]:
         trust.remember(project.paths, {"python": python})
         demo.prepare(str(project.root))
         demo.say = lambda text: None
-        status = spawn([str(project.python), "-I", "-c", CLI, "status"], cwd=project.root).out.decode().strip()
+        status = (
+            spawn([str(project.python), "-I", "-c", CLI, "status"], cwd=project.root)
+            .out.decode()
+            .strip()
+        )
         stepped = by_stepper(project)
     finally:
         project.shutdown()
@@ -368,11 +477,18 @@ def play(folder: Path) -> tuple[list[Way], str]:
     all_at_once = "plain, all cells, then one run"
     with ThreadPoolExecutor(2) as pool:
         tasks = [
-            pool.submit(how, Plain(name, folder / slug, picture, bin=programs, flags=flags))
+            pool.submit(
+                how, Plain(name, folder / slug, picture, bin=programs, flags=flags)
+            )
             for how, name, slug, flags in (
                 (carefully, "**plain**, a run after each cell", "each", ()),
                 (hastily, all_at_once, "once", ()),
-                (hastily, f"{all_at_once} with `--allow-errors`", "errs", ("--allow-errors",)),
+                (
+                    hastily,
+                    f"{all_at_once} with `--allow-errors`",
+                    "errs",
+                    ("--allow-errors",),
+                ),
             )
         ]
         ways = [stepped, *(task.result() for task in tasks)]
@@ -408,8 +524,15 @@ def table(ways: list[Way]) -> Iterator[str]:
 
 def main() -> None:
     """Play and print."""
-    parser = argparse.ArgumentParser(description="What the agent reads for the Seattle notebook, in characters.")
-    parser.add_argument("--save", type=Path, metavar="FOLDER", help="put all that was read there, a file for each way")
+    parser = argparse.ArgumentParser(
+        description="What the agent reads for the Seattle notebook, in characters."
+    )
+    parser.add_argument(
+        "--save",
+        type=Path,
+        metavar="FOLDER",
+        help="put all that was read there, a file for each way",
+    )
     save = parser.parse_args().save
     with tempfile.TemporaryDirectory(prefix="tokens-") as folder:
         ways, about = play(Path(folder).resolve())

@@ -20,9 +20,14 @@ from stepper.policy.compare import Shown, compare
 from tests.verify import pairs
 from tests.verify.pairs import Pair
 
-# What nbval's own documentation shows as a sanitiser, and addresses, which its users add first.
+# What nbval's own documentation shows as a sanitiser, and addresses, which its users
+# add first.
 ENV = Path.home() / ".cache" / "stepper-tests" / "verify-peers"
-SANITISER = [[r"\d{1,2}/\d{1,2}/\d{2,4}", "DATE"], [r"\d{2}:\d{2}:\d{2}", "TIME"], [r"0x[0-9a-f]+", "ADDRESS"]]
+SANITISER = [
+    [r"\d{1,2}/\d{1,2}/\d{2,4}", "DATE"],
+    [r"\d{2}:\d{2}:\d{2}", "TIME"],
+    [r"0x[0-9a-f]+", "ADDRESS"],
+]
 # Runs where the peers are: each pair as a notebook with one cell.
 PEERS = """
 import json, re, sys
@@ -72,17 +77,23 @@ def peers(asked: Sequence[Pair]) -> dict[str, list[bool]]:
     python = ENV / "bin" / "python"
     if not python.exists():
         venv.create(ENV, with_pip=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", "nbdime", "nbval"], check=True)
+        subprocess.run(
+            [python, "-m", "pip", "install", "--quiet", "nbdime", "nbval"], check=True
+        )
     told = {"pairs": [[each.then, each.now] for each in asked], "sanitiser": SANITISER}
     asks = [python, "-c", PEERS]
-    said = subprocess.run(asks, input=json.dumps(told), stdout=subprocess.PIPE, text=True, check=True).stdout
+    said = subprocess.run(
+        asks, input=json.dumps(told), stdout=subprocess.PIPE, text=True, check=True
+    ).stdout
     found: dict[str, list[bool]] = json.loads(said)
     return found
 
 
 def ours(pair: Pair) -> bool:
     """Whether stepper flags a pair."""
-    return not compare(Shown(pair.then), Shown(pair.now), (), pixels.differing).verdict.reproduces
+    return not compare(
+        Shown(pair.then), Shown(pair.now), (), pixels.differing
+    ).verdict.reproduces
 
 
 def main() -> None:
@@ -94,10 +105,16 @@ def main() -> None:
     )
     for name, flagged in flags.items():
         for half, chosen in (("seen", pairs.SEEN), ("held", pairs.HELD)):
-            marked = [(pair, flag) for pair, flag in zip(asked, flagged, strict=True) if pair in chosen]
+            marked = [
+                (pair, flag)
+                for pair, flag in zip(asked, flagged, strict=True)
+                if pair in chosen
+            ]
             harmless = [flag for pair, flag in marked if not pair.real]
             real = [flag for pair, flag in marked if pair.real]
-            missed = "; ".join(pair.name for pair, flag in marked if pair.real and not flag)
+            missed = "; ".join(
+                pair.name for pair, flag in marked if pair.real and not flag
+            )
             row = f"{sum(harmless)} of {len(harmless)} | {len(real) - sum(real)} of {len(real)}"
             print(f"| {name} | {half} | {row} | {missed} |")
 

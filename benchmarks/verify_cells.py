@@ -36,7 +36,19 @@ from stepper.policy.compare import Difference, Shown, compare
 from tests.oracle.sheets import NAMES, sheets
 from tests.verify.pairs import Pair
 
-LEFT_OUT = ("input(", "_exit", "exit()", "quit()", "kernel", "os.kill", "fork", "%load", "%edit", "%debug", "%pdb")
+LEFT_OUT = (
+    "input(",
+    "_exit",
+    "exit()",
+    "quit()",
+    "kernel",
+    "os.kill",
+    "fork",
+    "%load",
+    "%edit",
+    "%debug",
+    "%pdb",
+)
 RUN = """
 import base64, json, re, signal, sys
 from IPython.core.interactiveshell import InteractiveShell
@@ -80,24 +92,49 @@ def replayed(python: str, asked: list[list[str]], seed: int) -> list[Outputs]:
     """Return what the cells show in a process of their own."""
     with tempfile.TemporaryDirectory() as folder:
         told = os.path.join(folder, "told.json")
-        environ = {**os.environ, "PYTHONHASHSEED": str(seed), "MPLBACKEND": "module://matplotlib_inline.backend_inline"}
+        environ = {
+            **os.environ,
+            "PYTHONHASHSEED": str(seed),
+            "MPLBACKEND": "module://matplotlib_inline.backend_inline",
+        }
         command = [python, "-c", RUN, told]
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        subprocess.run(command, input=json.dumps(asked).encode(), cwd=folder, env=environ, check=True, **quiet)
+        subprocess.run(
+            command,
+            input=json.dumps(asked).encode(),
+            cwd=folder,
+            env=environ,
+            check=True,
+            **quiet,
+        )
         found: list[Outputs] = json.loads(Path(told).read_text())
         return found
 
 
 def changed(outputs: Outputs, chance: random.Random) -> Iterator[tuple[str, Outputs]]:
     """Give the outputs with one thing changed: what it is, and the outputs."""
-    for kind, pattern in (("digit", NUMBER), ("word", WORD), ("line", re.compile(r"^[^\n]*\S[^\n]*\n", re.MULTILINE))):
-        spots = [(place, found) for place, text in texts(outputs) for found in pattern.finditer(text)]
+    for kind, pattern in (
+        ("digit", NUMBER),
+        ("word", WORD),
+        ("line", re.compile(r"^[^\n]*\S[^\n]*\n", re.MULTILINE)),
+    ):
+        spots = [
+            (place, found)
+            for place, text in texts(outputs)
+            for found in pattern.finditer(text)
+        ]
         if spots:
             (place, key), found = chance.choice(spots)
             made = copy.deepcopy(outputs)
             held = made[place]["data"] if key == "text/plain" else made[place]
             text, old = held[key], found[0]
-            new = digit(old, chance) if kind == "digit" else f"{old[::-1]}x" if kind == "word" else ""
+            new = (
+                digit(old, chance)
+                if kind == "digit"
+                else f"{old[::-1]}x"
+                if kind == "word"
+                else ""
+            )
             held[key] = text[: found.start()] + new + text[found.end() :]
             yield kind, made
 
@@ -107,15 +144,23 @@ def digit(number: str, chance: random.Random) -> str:
     places = [place for place, letter in enumerate(number) if letter.isdigit()]
     leading = next((n for n, place in enumerate(places) if number[place] != "0"), 0)
     place = chance.choice(places[leading : leading + 4])
-    return number[:place] + str((int(number[place]) + chance.randint(1, 9)) % 10) + number[place + 1 :]
+    return (
+        number[:place]
+        + str((int(number[place]) + chance.randint(1, 9)) % 10)
+        + number[place + 1 :]
+    )
 
 
 def texts(outputs: Outputs) -> Iterator[tuple[tuple[int, str], str]]:
     """Give the texts that are judged, with their places."""
     for place, output in enumerate(outputs):
-        if output.get("name") == "stdout" and not {"\x1b", "\r"} & {*output["text"]}:  # a digit of an escape is none
+        # a digit of an escape is none
+        if output.get("name") == "stdout" and not {"\x1b", "\r"} & {*output["text"]}:
             yield (place, "text"), output["text"]
-        elif isinstance(text := output.get("data", {}).get("text/plain"), str) and len(output["data"]) == 1:
+        elif (
+            isinstance(text := output.get("data", {}).get("text/plain"), str)
+            and len(output["data"]) == 1
+        ):
             yield (place, "text/plain"), text
         elif output["output_type"] == "error":
             yield (place, "evalue"), output["evalue"]
@@ -124,17 +169,26 @@ def texts(outputs: Outputs) -> Iterator[tuple[tuple[int, str], str]]:
 def told(then: Outputs, now: Outputs, again: Outputs) -> Difference:
     """Return what a replay would say."""
     first = compare(Shown(then), Shown(now), (), pixels.differing)
-    return first if first.verdict.reproduces else compare(Shown(then), Shown(now), [Shown(again)], pixels.differing)
+    return (
+        first
+        if first.verdict.reproduces
+        else compare(Shown(then), Shown(now), [Shown(again)], pixels.differing)
+    )
 
 
 def recoloured(outputs: Outputs) -> Iterator[tuple[str, Outputs]]:
     """Give the outputs with the colours of a picture inverted."""
     for place, output in enumerate(outputs):
         if isinstance(text := output.get("data", {}).get("image/png"), str):
-            image, file = Image.open(io.BytesIO(base64.b64decode(text))).convert("RGB"), io.BytesIO()
+            image, file = (
+                Image.open(io.BytesIO(base64.b64decode(text))).convert("RGB"),
+                io.BytesIO(),
+            )
             ImageOps.invert(image).save(file, "PNG")
             made = copy.deepcopy(outputs)
-            made[place]["data"]["image/png"] = base64.b64encode(file.getvalue()).decode()
+            made[place]["data"]["image/png"] = base64.b64encode(
+                file.getvalue()
+            ).decode()
             yield "picture", made
             return
 
@@ -144,7 +198,12 @@ def main() -> None:
     chance, tally = random.Random(1), Counter[str]()
     pairs = list[Pair]()
     asked = [
-        [sheet.source for sheet in sheets(name) if not any(word in sheet.source for word in LEFT_OUT)] for name in NAMES
+        [
+            sheet.source
+            for sheet in sheets(name)
+            if not any(word in sheet.source for word in LEFT_OUT)
+        ]
+        for name in NAMES
     ]
     sources = [source for cells in asked for source in cells]
     runs = [replayed(sys.argv[1], asked, seed) for seed in (77, 0, 1)]
@@ -156,7 +215,11 @@ def main() -> None:
             print(f"{found.verdict}: {source[:100]!r} {found.lines}")
         else:
             pairs.append(Pair("run again", False, then, now))
-        for kind, made in (*changed(then, chance), *recoloured(then)) if found.verdict.reproduces else ():
+        for kind, made in (
+            (*changed(then, chance), *recoloured(then))
+            if found.verdict.reproduces
+            else ()
+        ):
             missed = told(made, now, again).verdict.reproduces
             tally[f"a {kind} changed: {'missed' if missed else 'seen'}"] += 1
             pairs.append(Pair(f"a {kind} changed", True, made, now))
@@ -164,8 +227,14 @@ def main() -> None:
                 print(f"a {kind} missed: {source[:100]!r}")
     print(*(f"{number:5} {what}" for what, number in sorted(tally.items())), sep="\n")
     for name, flags in peers(pairs).items():
-        wrong = Counter(pair.name for pair, flag in zip(pairs, flags, strict=True) if flag is not pair.real)
-        print(f"{name}: flagged of those that are as recorded, and missed of those changed: {dict(wrong)}")
+        wrong = Counter(
+            pair.name
+            for pair, flag in zip(pairs, flags, strict=True)
+            if flag is not pair.real
+        )
+        print(
+            f"{name}: flagged of those that are as recorded, and missed of those changed: {dict(wrong)}"
+        )
 
 
 if __name__ == "__main__":

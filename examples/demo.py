@@ -133,9 +133,19 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
-def output(*command: str, cwd: str, text: str = "", env: dict[str, str] | None = None) -> str:
+def output(
+    *command: str, cwd: str, text: str = "", env: dict[str, str] | None = None
+) -> str:
     """Return what a command prints when it is given `text`; raise CalledProcessError."""
-    return run(command, cwd=cwd, input=text, env=env, capture_output=True, check=True, encoding="utf-8").stdout
+    return run(
+        command,
+        cwd=cwd,
+        input=text,
+        env=env,
+        capture_output=True,
+        check=True,
+        encoding="utf-8",
+    ).stdout
 
 
 def prepare(target: str) -> None:
@@ -145,12 +155,19 @@ def prepare(target: str) -> None:
         raise StepperError(f"{target} is not set up", "./install.sh --demo")
     missing, files = json.loads(output(python, "-c", PROBE, cwd=target))
     if missing:
-        say(f"{'packages':<12}being added to the kernel's interpreter: {', '.join(missing)}")
+        say(
+            f"{'packages':<12}being added to the kernel's interpreter: {', '.join(missing)}"
+        )
         uv = shutil.which("uv")
-        pip = [uv, "pip", "install", "--python", python] if uv else [python, "-m", "pip", "install", "--no-compile"]
+        pip = (
+            [uv, "pip", "install", "--python", python]
+            if uv
+            else [python, "-m", "pip", "install", "--no-compile"]
+        )
         output(*pip, *missing, cwd=target)
         _, files = json.loads(output(python, "-c", PROBE, cwd=target))
-    # makes bytecode of what is used, and matplotlib's list of fonts: no business of the first cell
+    # makes bytecode of what is used, and matplotlib's list of fonts: no business of the
+    # first cell
     output(python, "-c", "import pandas, matplotlib.pyplot", cwd=target)
     if not Path(target, DATA).exists():
         shutil.copyfile(files[0], Path(target, DATA))
@@ -161,46 +178,101 @@ class Player:
 
     def __init__(self, target: str, notebook: str) -> None:
         self.target, self.notebook = target, Path(target, notebook)
-        self.common = {"session_id": str(uuid.uuid4()), "transcript_path": os.devnull, "cwd": target}
+        self.common = {
+            "session_id": str(uuid.uuid4()),
+            "transcript_path": os.devnull,
+            "cwd": target,
+        }
         self.common |= {"prompt_id": str(uuid.uuid4()), "permission_mode": "default"}
 
-    def play(self, kind: str, source: str, replace: bool = False, expected: str = "ran ok") -> None:
+    def play(
+        self, kind: str, source: str, replace: bool = False, expected: str = "ran ok"
+    ) -> None:
         """Insert a cell below the last one, or replace the last one; raise StepperError on an unexpected end."""
         before = self.notebook.read_text("utf-8")
         content: dict[str, Any] = json.loads(before)
         last, mode = content["cells"][-1], "replace" if replace else "insert"
-        given = {"notebook_path": str(self.notebook), "cell_id": last["id"], "new_source": source}
-        response = {"new_source": source, "cell_type": kind, "language": "python", "edit_mode": mode}
+        given = {
+            "notebook_path": str(self.notebook),
+            "cell_id": last["id"],
+            "new_source": source,
+        }
+        response = {
+            "new_source": source,
+            "cell_type": kind,
+            "language": "python",
+            "edit_mode": mode,
+        }
         if replace:
             response["old_source"] = "".join(last["source"])
         else:
             given |= {"cell_type": kind, "edit_mode": "insert"}
-            content["cells"].append({"cell_type": kind, "id": secrets.token_hex(4), "source": "", "metadata": {}})
+            content["cells"].append(
+                {
+                    "cell_type": kind,
+                    "id": secrets.token_hex(4),
+                    "source": "",
+                    "metadata": {},
+                }
+            )
         cell = content["cells"][-1]
-        cell |= {"source": source, **({"execution_count": None, "outputs": []} if kind == "code" else {})}
-        after = json.dumps(content, indent=1, ensure_ascii=False) + "\n" * before.endswith("\n")
-        response |= {"cell_id": cell["id"], "error": "", "notebook_path": str(self.notebook)}
+        cell |= {
+            "source": source,
+            **({"execution_count": None, "outputs": []} if kind == "code" else {}),
+        }
+        after = json.dumps(
+            content, indent=1, ensure_ascii=False
+        ) + "\n" * before.endswith("\n")
+        response |= {
+            "cell_id": cell["id"],
+            "error": "",
+            "notebook_path": str(self.notebook),
+        }
         response |= {"original_file": before, "updated_file": after}
 
-        call = {"tool_name": "NotebookEdit", "tool_input": given, "tool_use_id": "toolu_" + secrets.token_hex(12)}
+        call = {
+            "tool_name": "NotebookEdit",
+            "tool_input": given,
+            "tool_use_id": "toolu_" + secrets.token_hex(12),
+        }
         gate = self.hook("PreToolUse", call)
         self.notebook.write_text(after, "utf-8")
-        answer = self.hook("PostToolUse", {**call, "tool_response": response, "duration_ms": 5})
+        answer = self.hook(
+            "PostToolUse", {**call, "tool_response": response, "duration_ms": 5}
+        )
         told = f"{'Updated' if replace else 'Inserted'} cell {cell['id']} with {source}"
-        batch = self.hook("PostToolBatch", {"tool_calls": [{**call, "tool_response": told}]})
+        batch = self.hook(
+            "PostToolBatch", {"tool_calls": [{**call, "tool_response": told}]}
+        )
 
-        say(f"\nNotebookEdit  {mode} {kind} cell {cell['id']}: {source.splitlines()[0]}")
+        say(
+            f"\nNotebookEdit  {mode} {kind} cell {cell['id']}: {source.splitlines()[0]}"
+        )
         report = answer.get("hookSpecificOutput", {}).get("additionalContext", "")
         if answer:
             say(f"  you see      {answer.get('systemMessage')}")
             say("  Claude reads " + report.replace("\n", "\n               "))
-        refused = gate.get("hookSpecificOutput", {}).get("permissionDecision", "allow") != "allow"
-        if refused or batch or (expected not in report.partition("\n")[0] if kind == "code" else answer):
-            raise StepperError(f"expected was: {expected if kind == 'code' else 'no word'}; got {gate, answer, batch}")
+        refused = (
+            gate.get("hookSpecificOutput", {}).get("permissionDecision", "allow")
+            != "allow"
+        )
+        if (
+            refused
+            or batch
+            or (expected not in report.partition("\n")[0] if kind == "code" else answer)
+        ):
+            raise StepperError(
+                f"expected was: {expected if kind == 'code' else 'no word'}; got {gate, answer, batch}"
+            )
 
     def hook(self, event: str, fields: dict[str, Any]) -> dict[str, Any]:
         """Run the installed hook as Claude Code does; return its answer, empty where it is silent."""
-        payload = {**self.common, "effort": {"level": "medium"}, "hook_event_name": event, **fields}
+        payload = {
+            **self.common,
+            "effort": {"level": "medium"},
+            "hook_event_name": event,
+            **fields,
+        }
         said = output(
             str(Path(self.target, SCRIPT)),
             event,
@@ -214,12 +286,30 @@ class Player:
 
 def check(notebook: Path, state: str) -> None:
     """Raise StepperError unless the notebook and the file of results are as they should be."""
-    cells = [cell for cell in json.loads(notebook.read_text("utf-8"))["cells"] if cell["cell_type"] == "code"]
-    ran, outputs = [cell["execution_count"] for cell in cells], [output for cell in cells for output in cell["outputs"]]
+    cells = [
+        cell
+        for cell in json.loads(notebook.read_text("utf-8"))["cells"]
+        if cell["cell_type"] == "code"
+    ]
+    ran, outputs = (
+        [cell["execution_count"] for cell in cells],
+        [output for cell in cells for output in cell["outputs"]],
+    )
     pictures = sum("image/png" in output.get("data", {}) for output in outputs)
-    bad = None in ran or len(ran) != len(STEPS) or any(output["output_type"] == "error" for output in outputs)
-    if bad or state != "complete" or pictures != 1 or not notebook.with_name(RESULT).exists():
-        raise StepperError(f"the end is not as expected: {state}, cells ran as {ran}, {pictures} figure(s), {RESULT}")
+    bad = (
+        None in ran
+        or len(ran) != len(STEPS)
+        or any(output["output_type"] == "error" for output in outputs)
+    )
+    if (
+        bad
+        or state != "complete"
+        or pictures != 1
+        or not notebook.with_name(RESULT).exists()
+    ):
+        raise StepperError(
+            f"the end is not as expected: {state}, cells ran as {ran}, {pictures} figure(s), {RESULT}"
+        )
 
 
 def main() -> int:
@@ -229,27 +319,49 @@ def main() -> int:
     try:
         prepare(target)
         steps = [word for step in STEPS for word in ("--step", step.title)]
-        name = json.loads(output(stepper, "new", PROBLEM, *steps, "--json", cwd=target))["notebook"]
-        say(f"{'notebook':<12}made: {name}\n\nNow Claude Code's part: it writes each cell, and the cell runs at once.")
+        name = json.loads(
+            output(stepper, "new", PROBLEM, *steps, "--json", cwd=target)
+        )["notebook"]
+        say(
+            f"{'notebook':<12}made: {name}\n\nNow Claude Code's part: it writes each cell, and the cell runs at once."
+        )
         try:
             player = Player(target, name)
             for number, step in enumerate(STEPS, 1):
                 player.play("markdown", f"## {number}. {step.title}\n\n{step.markdown}")
                 if step.forgotten:
-                    player.play("code", step.code.removeprefix(step.forgotten), expected="NameError: ")
+                    player.play(
+                        "code",
+                        step.code.removeprefix(step.forgotten),
+                        expected="NameError: ",
+                    )
                 player.play("code", step.code, replace=bool(step.forgotten))
-            check(player.notebook, json.loads(output(stepper, "status", "--json", cwd=target))["state"])
-            say(f"\nThe notebook: {player.notebook}\n\n$ stepper status\n{output(stepper, 'status', cwd=target)}")
-            say(f"$ stepper verify\n{output(stepper, 'verify', cwd=target)}")  # it ends with 1 where it does not hold
+            check(
+                player.notebook,
+                json.loads(output(stepper, "status", "--json", cwd=target))["state"],
+            )
+            say(
+                f"\nThe notebook: {player.notebook}\n\n$ stepper status\n{output(stepper, 'status', cwd=target)}"
+            )
+            # it ends with 1 where it does not hold
+            say(f"$ stepper verify\n{output(stepper, 'verify', cwd=target)}")
         finally:
             say("$ stepper shutdown\n" + output(stepper, "shutdown", cwd=target))
-    except (StepperError, CalledProcessError, OSError, ValueError, LookupError) as error:
+    except (
+        StepperError,
+        CalledProcessError,
+        OSError,
+        ValueError,
+        LookupError,
+    ) as error:
         said = f"{getattr(error, 'stdout', '')}{getattr(error, 'stderr', '')}"
         sys.stderr.write(f"demo: {type(error).__name__}: {error}\n{said}\n")
         return 1
     undo = f"{doctor.install_command(Paths(target))} --uninstall && rm -r {shlex.quote(target)}"
     say(f"To be rid of it, with its environment beside the record: {undo}")
-    say(f"Now with Claude Code itself: cd {shlex.quote(target)} && claude, then: /new-notebook WHAT YOU WANT TO KNOW")
+    say(
+        f"Now with Claude Code itself: cd {shlex.quote(target)} && claude, then: /new-notebook WHAT YOU WANT TO KNOW"
+    )
     return 0
 
 

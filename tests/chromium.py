@@ -24,55 +24,93 @@ from tornado.websocket import WebSocketClientConnection, websocket_connect
 
 from tests import debian
 
-WAIT_SECONDS = float(os.environ.get("WAIT", "60"))  # for anything that is to come: bounds a hang
+WAIT_SECONDS = float(
+    os.environ.get("WAIT", "60")
+)  # for anything that is to come: bounds a hang
 FLAGS = (
-    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking",
-    "--disable-component-update", "--no-first-run", "--no-default-browser-check", "--mute-audio", "--disable-renderer-backgrounding", "--disable-backgrounding-occluded-windows",
-    "--disable-background-timer-throttling", "--hide-scrollbars",
-    "--remote-debugging-address=127.0.0.1", "--remote-debugging-port=0", "--enable-precise-memory-info",
-)  # fmt: skip
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--no-first-run",
+    "--no-default-browser-check",
+    "--mute-audio",
+    "--disable-renderer-backgrounding",
+    "--disable-backgrounding-occluded-windows",
+    "--disable-background-timer-throttling",
+    "--hide-scrollbars",
+    "--remote-debugging-address=127.0.0.1",
+    "--remote-debugging-port=0",
+    "--enable-precise-memory-info",
+)
 
 
 class Browser:
     """One process of chromium."""
 
     def __init__(self) -> None:
-        program = debian.installed("chromium", "chromium", "fonts-dejavu-core", "ca-certificates")
+        program = debian.installed(
+            "chromium", "chromium", "fonts-dejavu-core", "ca-certificates"
+        )
         self.folder = tempfile.mkdtemp(prefix="chromium")
         self.said = open(os.path.join(self.folder, "said"), "wb")  # noqa: SIM115
-        environ = {**os.environ, "HOME": self.folder, "XDG_CONFIG_HOME": self.folder, "XDG_CACHE_HOME": self.folder}
+        environ = {
+            **os.environ,
+            "HOME": self.folder,
+            "XDG_CONFIG_HOME": self.folder,
+            "XDG_CACHE_HOME": self.folder,
+        }
         self.process = subprocess.Popen(
             [program, *FLAGS, f"--user-data-dir={self.folder}/profile", "about:blank"],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self.said, env=environ,
-        )  # fmt: skip
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=self.said,
+            env=environ,
+        )
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self.thread.start()
         self.links: list[Link] = []
         told = Path(self.folder, "profile", "DevToolsActivePort")
-        until(lambda: told.exists() and told.read_text().count("\n"), lambda: Path(self.said.name).read_text()[-2000:])
+        until(
+            lambda: told.exists() and told.read_text().count("\n"),
+            lambda: Path(self.said.name).read_text()[-2000:],
+        )
         self.port = int(told.read_text().split("\n")[0])
 
     def page(self, context: str = "") -> Page:
         """Open a page with cookies of its own, or with those of a context."""
         link = Link(self, self._asked("/json/version")["webSocketDebuggerUrl"])
-        context = context or link.send("Target.createBrowserContext")["browserContextId"]
-        target = link.send("Target.createTarget", url="about:blank", browserContextId=context)["targetId"]
+        context = (
+            context or link.send("Target.createBrowserContext")["browserContextId"]
+        )
+        target = link.send(
+            "Target.createTarget", url="about:blank", browserContextId=context
+        )["targetId"]
         link.close()
         return Page(self, f"ws://127.0.0.1:{self.port}/devtools/page/{target}", context)
 
     def _asked(self, path: str) -> Any:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=WAIT_SECONDS) as answer:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{self.port}{path}", timeout=WAIT_SECONDS
+        ) as answer:
             return json.load(answer)
 
     def close(self) -> None:
         for link in self.links:
             link.close()
-        for process in [*psutil.Process(self.process.pid).children(recursive=True), self.process]:
+        for process in [
+            *psutil.Process(self.process.pid).children(recursive=True),
+            self.process,
+        ]:
             process.kill()
         self.process.wait()
         self.said.close()
-        asyncio.run_coroutine_threadsafe(asyncio.sleep(0.3), self.loop).result(WAIT_SECONDS)  # the links end
+        asyncio.run_coroutine_threadsafe(asyncio.sleep(0.3), self.loop).result(
+            WAIT_SECONDS
+        )  # the links end
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join(WAIT_SECONDS)
         self.loop.close()
@@ -90,7 +128,9 @@ class Link:
         self.came = threading.Condition()
 
         async def connected() -> WebSocketClientConnection:
-            return await websocket_connect(address, max_message_size=1 << 28, on_message_callback=self._take)
+            return await websocket_connect(
+                address, max_message_size=1 << 28, on_message_callback=self._take
+            )
 
         made = asyncio.run_coroutine_threadsafe(connected(), browser.loop)
         self.link: WebSocketClientConnection = made.result(WAIT_SECONDS)
@@ -111,7 +151,9 @@ class Link:
         message = json.dumps({"id": number, "method": method, "params": given})
         self.browser.loop.call_soon_threadsafe(self.link.write_message, message)
         with self.came:
-            assert self.came.wait_for(lambda: number in self.answers, WAIT_SECONDS), f"no answer to {method}"
+            assert self.came.wait_for(lambda: number in self.answers, WAIT_SECONDS), (
+                f"no answer to {method}"
+            )
             told = self.answers.pop(number)
         assert "error" not in told, (method, told)
         return told["result"]
@@ -134,7 +176,12 @@ class Page(Link):
 
     def js(self, expression: str) -> Any:
         """Return what an expression gives; what it awaits is waited for."""
-        told = self.send("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
+        told = self.send(
+            "Runtime.evaluate",
+            expression=expression,
+            awaitPromise=True,
+            returnByValue=True,
+        )
         assert "exceptionDetails" not in told, (expression, told["exceptionDetails"])
         return told["result"].get("value")
 
@@ -145,7 +192,9 @@ class Page(Link):
         def look() -> Any:
             nonlocal found
             try:
-                found = self.js(f"(found => found instanceof Node ? true : found)({expression})")
+                found = self.js(
+                    f"(found => found instanceof Node ? true : found)({expression})"
+                )
             except AssertionError as error:  # the page is on its way
                 found, self.why = None, error
             return found
@@ -157,17 +206,33 @@ class Page(Link):
         return str(self.js("document.body ? document.body.innerText : ''"))
 
     def size(self, width: int, height: int = 900, phone: bool = False) -> None:
-        self.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=phone)
+        self.send(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=phone,
+        )
 
     def prefer(self, **features: str) -> None:
         """Have media features: `prefers_color_scheme="dark"`."""
-        named = [{"name": name.replace("_", "-"), "value": value} for name, value in features.items()]
+        named = [
+            {"name": name.replace("_", "-"), "value": value}
+            for name, value in features.items()
+        ]
         self.send("Emulation.setEmulatedMedia", features=named)
 
     def key(self, name: str, code: int) -> None:
         for kind in ("keyDown", "keyUp"):
             more = {"text": "\r"} if name == "Enter" and kind == "keyDown" else {}
-            self.send("Input.dispatchKeyEvent", type=kind, key=name, code=name, windowsVirtualKeyCode=code, **more)
+            self.send(
+                "Input.dispatchKeyEvent",
+                type=kind,
+                key=name,
+                code=name,
+                windowsVirtualKeyCode=code,
+                **more,
+            )
 
     def errors(self) -> list[str]:
         """Return what went wrong on the page: exceptions, refused loads, violations of its policy."""
@@ -175,14 +240,19 @@ class Page(Link):
         for event in list(self.events):
             if event["method"] == "Runtime.exceptionThrown":
                 found.append(json.dumps(event["params"]["exceptionDetails"])[:600])
-            if event["method"] == "Log.entryAdded" and event["params"]["entry"]["level"] == "error":
+            if (
+                event["method"] == "Log.entryAdded"
+                and event["params"]["entry"]["level"] == "error"
+            ):
                 found.append(json.dumps(event["params"]["entry"])[:600])
         return found
 
     def requests(self) -> set[str]:
         """Return the addresses that were asked for."""
         asked = [
-            each["params"]["request"]["url"] for each in self.events if each["method"] == "Network.requestWillBeSent"
+            each["params"]["request"]["url"]
+            for each in self.events
+            if each["method"] == "Network.requestWillBeSent"
         ]
         return {re.sub(r"\?.*", "", url) for url in asked}
 
@@ -192,19 +262,30 @@ class Page(Link):
             f"(each => {{ const at = each.getBoundingClientRect(); return [at.x + at.width / 2, at.y + at.height / 2] }})(document.querySelector({what!r}))"
         )
         for kind in ("mousePressed", "mouseReleased"):
-            self.send("Input.dispatchMouseEvent", type=kind, x=at[0], y=at[1], button="left", clickCount=1)
+            self.send(
+                "Input.dispatchMouseEvent",
+                type=kind,
+                x=at[0],
+                y=at[1],
+                button="left",
+                clickCount=1,
+            )
 
     def memory(self) -> int:
         """Return the bytes that the largest of the browser's processes for pages has for itself alone."""
         found = []
-        for process in psutil.Process(self.browser.process.pid).children(recursive=True):
+        for process in psutil.Process(self.browser.process.pid).children(
+            recursive=True
+        ):
             with contextlib.suppress(psutil.Error):
                 if "--type=renderer" in process.cmdline():
                     found.append(process.memory_full_info().uss)
         return max(found)
 
     def picture(self, path: Path, whole: bool = False) -> None:
-        told = self.send("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
+        told = self.send(
+            "Page.captureScreenshot", format="png", captureBeyondViewport=whole
+        )
         path.write_bytes(base64.b64decode(told["data"]))
 
 

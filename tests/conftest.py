@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 # What this user's installs record is kept apart from the person's own, for this process and all that it starts.
 STATE = os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="stepper-tests-")
 atexit.register(shutil.rmtree, STATE, ignore_errors=True)
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else each daemon and each kernel compiles all that it imports
+os.environ.pop(
+    "PYTHONDONTWRITEBYTECODE", None
+)  # else each daemon and each kernel compiles all that it imports
 ROOT = Path(__file__).resolve().parent.parent
 CLIENTS = ("python", "compiled")
 CLIENT = "import sys; sys.path.append(sys.argv[1]); from stepper.hook.process import hook; hook()"
@@ -60,7 +62,9 @@ class Project:
         self, *arguments: str, check: int | None = 0, cwd: Path | None = None
     ) -> subprocess.CompletedProcess[str]:
         """Run the CLI."""
-        done = forked.run(list(arguments), cwd or self.folder, timeout=120, daemons=self.daemons)
+        done = forked.run(
+            list(arguments), cwd or self.folder, timeout=120, daemons=self.daemons
+        )
         assert check is None or done.returncode == check, done.stdout + done.stderr
         return done
 
@@ -68,15 +72,31 @@ class Project:
         return json.loads(self.stepper(*arguments, "--json", check=check).stdout)
 
     def new(self, *steps: str, problem: str = "a problem") -> Notebook:
-        made = self.json("new", problem, *(part for step in steps for part in ("--step", step)))
+        made = self.json(
+            "new", problem, *(part for step in steps for part in ("--step", step))
+        )
         return Notebook(self, self.folder / made["notebook"])
 
-    def notebook(self, name: str, cells: list[dict[str, Any]] = [], minor: int = 5, **metadata: Any) -> Notebook:  # noqa: B006
+    def notebook(
+        self,
+        name: str,
+        cells: list[dict[str, Any]] = [],  # noqa: B006
+        minor: int = 5,
+        **metadata: Any,
+    ) -> Notebook:
         """Write a notebook by hand."""
         path = self.folder / "notebooks" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(
-            json.dumps({"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": minor}, indent=1)
+            json.dumps(
+                {
+                    "cells": cells,
+                    "metadata": metadata,
+                    "nbformat": 4,
+                    "nbformat_minor": minor,
+                },
+                indent=1,
+            )
         )
         return Notebook(self, path)
 
@@ -92,12 +112,29 @@ class Project:
         """Return the command that the hook script becomes."""
         if self.compiled:
             return [self.compiled, sys.executable, str(ROOT), str(self.folder), event]
-        return [sys.executable, "-I", "-S", "-c", CLIENT, str(ROOT), str(self.folder), event]
+        return [
+            sys.executable,
+            "-I",
+            "-S",
+            "-c",
+            CLIENT,
+            str(ROOT),
+            str(self.folder),
+            event,
+        ]
 
-    def hook(self, event: str, stdin: bytes | dict[str, Any], timeout: float = 120) -> Answer:
+    def hook(
+        self, event: str, stdin: bytes | dict[str, Any], timeout: float = 120
+    ) -> Answer:
         """Run the hook process as the hook script does."""
         data = stdin if isinstance(stdin, bytes) else json.dumps(stdin).encode()
-        done = subprocess.run(self.client(event), input=data, capture_output=True, timeout=timeout, cwd=self.folder)
+        done = subprocess.run(
+            self.client(event),
+            input=data,
+            capture_output=True,
+            timeout=timeout,
+            cwd=self.folder,
+        )
         assert done.returncode == 0, done.stderr.decode()
         assert done.stderr == b"", done.stderr.decode()
         return Answer(done.stdout)
@@ -112,7 +149,9 @@ class Answer:
         specific = self.data.get("hookSpecificOutput", {})
         self.text: str = specific.get("additionalContext", "")
         self.denied: str = (
-            specific.get("permissionDecisionReason", "") if specific.get("permissionDecision") == "deny" else ""
+            specific.get("permissionDecisionReason", "")
+            if specific.get("permissionDecision") == "deny"
+            else ""
         )
         self.line: str = self.data.get("systemMessage", "")
         self.stop: str = self.data.get("stopReason", "")
@@ -122,7 +161,11 @@ class Notebook:
     """A notebook, edited as NotebookEdit does, with the hooks that the client runs."""
 
     def __init__(self, project: Project, path: Path, session: str = "") -> None:
-        self.project, self.path, self.session = project, path, session or project.session
+        self.project, self.path, self.session = (
+            project,
+            path,
+            session or project.session,
+        )
 
     @property
     def raw(self) -> dict[str, Any]:
@@ -131,7 +174,9 @@ class Notebook:
     def cell(self, cell_id: str) -> dict[str, Any]:
         return next(cell for cell in self.raw["cells"] if cell.get("id") == cell_id)
 
-    def payload(self, event: str, tool: str, given: dict[str, Any], **more: Any) -> dict[str, Any]:
+    def payload(
+        self, event: str, tool: str, given: dict[str, Any], **more: Any
+    ) -> dict[str, Any]:
         return {
             "session_id": self.session,
             "transcript_path": "/nowhere",
@@ -144,13 +189,21 @@ class Notebook:
             **more,
         }
 
-    def edited(self, mode: str, source: str, cell_id: str | None = None, kind: str = "code") -> dict[str, Any]:
+    def edited(
+        self, mode: str, source: str, cell_id: str | None = None, kind: str = "code"
+    ) -> dict[str, Any]:
         """Change the file as the client does and return the PostToolUse payload."""
         before = self.path.read_text(encoding="utf-8")
         raw = json.loads(before)
         cells, ids = raw["cells"], [cell.get("id") for cell in raw["cells"]]
         given: dict[str, Any] = {"notebook_path": str(self.path), "new_source": source}
-        index = int(cell_id[5:]) if cell_id and cell_id.startswith("cell-") else ids.index(cell_id) if cell_id else -1
+        index = (
+            int(cell_id[5:])
+            if cell_id and cell_id.startswith("cell-")
+            else ids.index(cell_id)
+            if cell_id
+            else -1
+        )
         answered: dict[str, Any] = {
             "new_source": source,
             "cell_type": kind,
@@ -164,7 +217,12 @@ class Notebook:
             given |= {"cell_type": kind, "edit_mode": "insert"}
             made: dict[str, Any] = {"cell_type": kind, "source": source, "metadata": {}}
             if raw["nbformat_minor"] >= 5:
-                made = {"cell_type": kind, "id": uuid.uuid4().hex[:8], "source": source, "metadata": {}}
+                made = {
+                    "cell_type": kind,
+                    "id": uuid.uuid4().hex[:8],
+                    "source": source,
+                    "metadata": {},
+                }
                 answered["cell_id"] = made["id"]
             if kind == "code":
                 made |= {"execution_count": None, "outputs": []}
@@ -179,15 +237,25 @@ class Notebook:
             answered["cell_id"] = cell_id
         after = json.dumps(raw, indent=1, ensure_ascii=False)
         self.path.write_text(after, encoding="utf-8")
-        answered |= {"notebook_path": str(self.path), "original_file": before, "updated_file": after}
-        return self.payload("PostToolUse", "NotebookEdit", given, tool_response=answered, duration_ms=8)
+        answered |= {
+            "notebook_path": str(self.path),
+            "original_file": before,
+            "updated_file": after,
+        }
+        return self.payload(
+            "PostToolUse", "NotebookEdit", given, tool_response=answered, duration_ms=8
+        )
 
-    def insert(self, source: str, after: str | None = "last", kind: str = "code") -> tuple[str, Answer]:
+    def insert(
+        self, source: str, after: str | None = "last", kind: str = "code"
+    ) -> tuple[str, Answer]:
         """Insert a cell (below the last one by default); return its id and the hook's answer."""
         if after == "last":
             after = self.raw["cells"][-1].get("id") if self.raw["cells"] else None
         payload = self.edited("insert", source, after, kind)
-        return payload["tool_response"].get("cell_id", ""), self.project.hook("PostToolUse", payload)
+        return payload["tool_response"].get("cell_id", ""), self.project.hook(
+            "PostToolUse", payload
+        )
 
     def replace(self, cell_id: str, source: str) -> Answer:
         return self.project.hook("PostToolUse", self.edited("replace", source, cell_id))
@@ -197,24 +265,47 @@ class Notebook:
 
     def write(self, cells: list[dict[str, Any]], **metadata: Any) -> Answer:
         """Write the whole file, as the Write tool does."""
-        text = json.dumps({"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5})
+        text = json.dumps(
+            {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
+        )
         self.path.write_text(text)
         given = {"file_path": str(self.path), "content": text}
         answered = {"type": "update", "filePath": str(self.path), "content": text}
-        return self.project.hook("PostToolUse", self.payload("PostToolUse", "Write", given, tool_response=answered))
+        return self.project.hook(
+            "PostToolUse",
+            self.payload("PostToolUse", "Write", given, tool_response=answered),
+        )
 
-    def before(self, mode: str, source: str, cell_id: str | None = None, kind: str = "code") -> Answer:
+    def before(
+        self, mode: str, source: str, cell_id: str | None = None, kind: str = "code"
+    ) -> Answer:
         """Ask the gate, without changing anything."""
-        given = {"notebook_path": str(self.path), "new_source": source, "cell_type": kind, "edit_mode": mode}
+        given = {
+            "notebook_path": str(self.path),
+            "new_source": source,
+            "cell_type": kind,
+            "edit_mode": mode,
+        }
         if cell_id:
             given["cell_id"] = cell_id
-        return self.project.hook("PreToolUse", self.payload("PreToolUse", "NotebookEdit", given))
+        return self.project.hook(
+            "PreToolUse", self.payload("PreToolUse", "NotebookEdit", given)
+        )
 
     def batch_end(self, *tools: str) -> Answer:
         """End the message: the last tools that touched this notebook."""
-        key = {"Read": "file_path", "Write": "file_path", "NotebookEdit": "notebook_path"}
-        calls = [{"tool_name": tool, "tool_input": {key[tool]: str(self.path)}} for tool in tools]
-        return self.project.hook("PostToolBatch", self.payload("PostToolBatch", "", {}, tool_calls=calls))
+        key = {
+            "Read": "file_path",
+            "Write": "file_path",
+            "NotebookEdit": "notebook_path",
+        }
+        calls = [
+            {"tool_name": tool, "tool_input": {key[tool]: str(self.path)}}
+            for tool in tools
+        ]
+        return self.project.hook(
+            "PostToolBatch", self.payload("PostToolBatch", "", {}, tool_calls=calls)
+        )
 
 
 def make_env(env: str | Path, stepper: Path = ROOT) -> None:
@@ -230,7 +321,9 @@ def compiled_client() -> str:
     folder = tempfile.mkdtemp()
     atexit.register(shutil.rmtree, folder)
     if not install.compile_client(Path(folder, "hook")):
-        assert not os.environ.get("CI"), "there is no C compiler, or client.c does not compile"
+        assert not os.environ.get("CI"), (
+            "there is no C compiler, or client.c does not compile"
+        )
         pytest.skip("there is no C compiler")
     return os.path.join(folder, "hook")
 
@@ -245,24 +338,39 @@ def bare_env(paths: Paths) -> Path:
 
 def code(source: str, cell_id: str | None = None, **metadata: Any) -> dict[str, Any]:
     """A code cell as it stands in a file."""
-    cell = {"cell_type": "code", "source": source, "metadata": metadata, "execution_count": None, "outputs": []}
+    cell = {
+        "cell_type": "code",
+        "source": source,
+        "metadata": metadata,
+        "execution_count": None,
+        "outputs": [],
+    }
     return {"id": cell_id, **cell} if cell_id else cell
 
 
 def text_of(cell: dict[str, Any]) -> str:
     """All stream text of a cell's outputs."""
-    return "".join("".join(out["text"]) for out in cell["outputs"] if out["output_type"] == "stream")
+    return "".join(
+        "".join(out["text"])
+        for out in cell["outputs"]
+        if out["output_type"] == "stream"
+    )
 
 
 def some_nightly(values: Iterable[Any], *quick: Any) -> list[Any]:
     """Return the values of a parameter: those that `make test` runs, and others of the same kind each night."""
     values = [*values]
     assert {*quick} <= {*values}
-    return [value if value in quick else pytest.param(value, marks=pytest.mark.nightly) for value in values]
+    return [
+        value if value in quick else pytest.param(value, marks=pytest.mark.nightly)
+        for value in values
+    ]
 
 
 # Where the two clients can't differ but by their own code, `make test` asks the one that install.sh prefers.
-ONE_CLIENT = pytest.mark.parametrize("project", some_nightly(CLIENTS, "compiled"), indirect=True)
+ONE_CLIENT = pytest.mark.parametrize(
+    "project", some_nightly(CLIENTS, "compiled"), indirect=True
+)
 
 
 @pytest.fixture
@@ -290,12 +398,18 @@ def reused(lasting: Project) -> Iterator[Project]:
     """
     for path in (lasting.folder / "notebooks").glob("*"):
         if path.is_file() and path.suffix != ".ipynb":
-            path.unlink(missing_ok=True)  # the daemon removes its temporary file meanwhile
-    lasting.session = uuid.uuid4().hex  # what the test before left untold is not for this one
+            path.unlink(
+                missing_ok=True
+            )  # the daemon removes its temporary file meanwhile
+    lasting.session = (
+        uuid.uuid4().hex
+    )  # what the test before left untold is not for this one
     yield lasting
     (lasting.folder / ".stepper" / "config.yaml").unlink(missing_ok=True)
     for record in Path(lasting.paths.kernels).rglob("*.json"):
-        with contextlib.suppress(OSError, ValueError, psutil.Error):  # it ended by itself
+        with contextlib.suppress(
+            OSError, ValueError, psutil.Error
+        ):  # it ended by itself
             psutil.Process(json.loads(record.read_text())["provisioner"]["pid"]).kill()
 
 
@@ -315,7 +429,9 @@ def scratch(folder: Path, client: str = "python") -> Iterator[Project]:
         shutil.rmtree(made.paths.runtime, ignore_errors=True)
     log = made.folder / ".stepper" / "daemon.log"
     if log.exists() and "Traceback" in log.read_text():
-        raise AssertionError("the daemon's log holds a traceback:\n" + log.read_text()[-3000:])
+        raise AssertionError(
+            "the daemon's log holds a traceback:\n" + log.read_text()[-3000:]
+        )
     assert os.path.exists(made.folder)
 
 

@@ -10,28 +10,48 @@ from pathlib import Path
 
 from tests.npm import Unavailable
 
-PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/bin", "/sbin", "/bin"])
-APT = ("apt-get", "-qq", "-o", "DPkg::Lock::Timeout=120")  # somebody else on this machine may be installing, too
+PATH = os.pathsep.join(
+    [os.environ.get("PATH", ""), "/usr/sbin", "/usr/bin", "/sbin", "/bin"]
+)
+APT = (
+    "apt-get",
+    "-qq",
+    "-o",
+    "DPkg::Lock::Timeout=120",
+)  # somebody else on this machine may be installing, too
 
 
 def installed(program: str, *packages: str, file: str = "") -> str:
     """Return the path of a program, of these packages where it is not there, or `file` is not; raise Unavailable."""
     if found := there(program, file):
         return found
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stepper-tests"
+    cache = (
+        Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        / "stepper-tests"
+    )
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / "apt.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # let go when the file closes, or the process dies
+        fcntl.flock(
+            lock, fcntl.LOCK_EX
+        )  # let go when the file closes, or the process dies
         if found := there(program, file):  # another worker's work
             return found
         wanted = f"apt-get install {' '.join(packages)}"
         if shutil.which("apt-get") is None or os.geteuid() != 0:
-            raise Unavailable(f"{program} is not installed, and only root can install it, by apt-get: {wanted}")
+            raise Unavailable(
+                f"{program} is not installed, and only root can install it, by apt-get: {wanted}"
+            )
         environ = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
         install = [*APT, "install", "-y", "--no-install-recommends", *packages]
         said = ""
         for command in ([*APT, "update"], install):
-            done = subprocess.run(command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+            done = subprocess.run(
+                command,
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+            )
             said += f"{' '.join(command)}: exit code {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
         if not (found := there(program, file)):
             raise Unavailable(f"{program} could not be installed:\n{said}")

@@ -29,9 +29,13 @@ class Ear:
     def __init__(self, project: Project) -> None:
         self.project = project
         self.said: Counter[str] = Counter()  # request → characters
-        self.lines: dict[tuple[str, str], str] = {}  # request, stream → its last line, where that may be drawn again
+        self.lines: dict[
+            tuple[str, str], str
+        ] = {}  # request, stream → its last line, where that may be drawn again
         self.cleared: set[str] = set()  # the requests that took back what they had said
-        self.begun: set[str] = set()  # the requests that were heard from their beginning
+        self.begun: set[str] = (
+            set()
+        )  # the requests that were heard from their beginning
         self.clients: dict[str, BlockingKernelClient] = {}
         self.heard = 0  # messages
         self.ending = threading.Event()
@@ -41,7 +45,12 @@ class Ear:
         self.thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
         self.ending.set()
         self.thread.join()
         for client in self.clients.values():
@@ -78,16 +87,22 @@ class Ear:
         with contextlib.suppress(Again):
             while True:
                 parts = client.iopub_channel.socket.recv_multipart(1)  # NOBLOCK
-                header, parent, _, content = map(json.loads, parts[parts.index(b"<IDS|MSG>") + 2 :][:4])
+                header, parent, _, content = map(
+                    json.loads, parts[parts.index(b"<IDS|MSG>") + 2 :][:4]
+                )
                 request, self.heard = parent.get("msg_id", ""), self.heard + 1
                 if header["msg_type"] == "execute_input":
                     self.begun.add(request)
                 elif header["msg_type"] == "stream" and request:
-                    self.said[request] += self._drawn((request, content["name"]), content["text"])
+                    self.said[request] += self._drawn(
+                        (request, content["name"]), content["text"]
+                    )
                 elif header["msg_type"] == "clear_output":
                     self.cleared.add(request)
                 elif header["msg_type"] == "error" and request:
-                    self.said[request] += len(content["evalue"]) + len("\n".join(content["traceback"]))
+                    self.said[request] += len(content["evalue"]) + len(
+                        "\n".join(content["traceback"])
+                    )
 
     def _drawn(self, stream: tuple[str, str], text: str) -> int:
         """How many characters a stream shows more with that text."""
@@ -96,7 +111,9 @@ class Ear:
         if len(last) < 10_000:  # no bar is longer
             self.lines[stream] = last
         goes_back = "\r" in before + text or "\b" in before + text
-        return len(folded(before + text)) - len(folded(before)) if goes_back else len(text)
+        return (
+            len(folded(before + text)) - len(folded(before)) if goes_back else len(text)
+        )
 
     def settled(self) -> None:
         """Wait until no more comes."""
@@ -122,25 +139,57 @@ class Ear:
 
     def sums(self, *notebooks: Notebook) -> tuple[int, int, list[str]]:
         """Return what was sent, what is there or said to be left out, and the cells in which these differ."""
-        paths = [notebook.path for notebook in notebooks] or [*(self.project.folder / "notebooks").rglob("*.ipynb")]
-        journals = [read(path) for path in (self.project.folder / ".stepper" / "journal").glob("*.jsonl")]
-        known = {event["request"] for events in journals for event in events if event.get("request")}
-        looks = any(event["event"] == "scratch" for events in journals for event in events)
-        others = sum(count for request, count in self.said.items() if request not in known and not looks)
+        paths = [notebook.path for notebook in notebooks] or [
+            *(self.project.folder / "notebooks").rglob("*.ipynb")
+        ]
+        journals = [
+            read(path)
+            for path in (self.project.folder / ".stepper" / "journal").glob("*.jsonl")
+        ]
+        known = {
+            event["request"]
+            for events in journals
+            for event in events
+            if event.get("request")
+        }
+        looks = any(
+            event["event"] == "scratch" for events in journals for event in events
+        )
+        others = sum(
+            count
+            for request, count in self.said.items()
+            if request not in known and not looks
+        )
         sent, there, differ = others, 0, [f"{others} of no cell"]
         for path in paths:
-            cells = {cell["id"]: cell for cell in json.loads(path.read_text())["cells"] if cell.get("id")}
+            cells = {
+                cell["id"]: cell
+                for cell in json.loads(path.read_text())["cells"]
+                if cell.get("id")
+            }
             for events in journals:
-                last = {event["cell_id"]: event for event in events if event["event"] == "run"}
-                left_out = {event["cell_id"]: event.get("left_out") or (0, 0, 0)
-                            for event in events if event["event"] in ("run", "late")}  # fmt: skip
+                last = {
+                    event["cell_id"]: event
+                    for event in events
+                    if event["event"] == "run"
+                }
+                left_out = {
+                    event["cell_id"]: event.get("left_out") or (0, 0, 0)
+                    for event in events
+                    if event["event"] in ("run", "late")
+                }
                 for cell_id, run in last.items():
                     if run["request"] in self.begun - self.cleared and cell_id in cells:
-                        said, stands = self.said[run["request"]], shown(cells[cell_id]) + left_out[cell_id][0]
+                        said, stands = (
+                            self.said[run["request"]],
+                            shown(cells[cell_id]) + left_out[cell_id][0],
+                        )
                         sent, there = sent + said, there + stands
                         if said != stands:
                             source = "".join(cells[cell_id]["source"])
-                            differ.append(f"sent {said}, there {stands}, {run['outcome']}: {source[:200]}")
+                            differ.append(
+                                f"sent {said}, there {stands}, {run['outcome']}: {source[:200]}"
+                            )
         return sent, there, differ
 
 
@@ -152,5 +201,12 @@ def read(path: Path) -> list[dict[str, Any]]:
 def shown(cell: dict[str, Any]) -> int:
     """How many characters of streams and errors a cell shows."""
     errors = [out for out in cell["outputs"] if out["output_type"] == "error"]
-    texts = [text_of(cell), *(text for out in errors for text in (out["evalue"], "\n".join(out["traceback"])))]
+    texts = [
+        text_of(cell),
+        *(
+            text
+            for out in errors
+            for text in (out["evalue"], "\n".join(out["traceback"]))
+        ),
+    ]
     return sum(len(GAPS.sub("", GAP.sub("", text))) for text in texts)

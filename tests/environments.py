@@ -13,10 +13,23 @@ from pathlib import Path
 
 # What all tests with packages need, in one environment: each further one costs a fresh machine half a minute.
 HOUSE = (
-    "ipykernel>=7", "ipywidgets>=8", "anywidget", "matplotlib", "numpy", "pandas>=2.2,<4", "pillow", "plotly", "tqdm",
-    "scikit-learn>=1.4,<2", "seaborn>=0.13,<1", "vega_datasets",
-    "requests>=2.32,<3", "httpx>=0.28,<1", "aiohttp>=3.11,<4", "trustme>=1.1",
-)  # fmt: skip
+    "ipykernel>=7",
+    "ipywidgets>=8",
+    "anywidget",
+    "matplotlib",
+    "numpy",
+    "pandas>=2.2,<4",
+    "pillow",
+    "plotly",
+    "tqdm",
+    "scikit-learn>=1.4,<2",
+    "seaborn>=0.13,<1",
+    "vega_datasets",
+    "requests>=2.32,<3",
+    "httpx>=0.28,<1",
+    "aiohttp>=3.11,<4",
+    "trustme>=1.1",
+)
 
 
 def name(requirement: str) -> str:
@@ -28,15 +41,27 @@ def environment(python: str, *requirements: str) -> str:
     """The interpreter of an environment with these packages, made once and kept in the cache; HOUSE's if it has them."""
     if python == sys.executable and {*requirements} <= {*HOUSE, *map(name, HOUSE)}:
         requirements = HOUSE
-    version = subprocess.run([python, "-VV"], capture_output=True, text=True, check=True).stdout
-    key = hashlib.sha256("\n".join([version, *sorted(requirements)]).encode()).hexdigest()[:12]
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stepper-tests" / "environments"
+    version = subprocess.run(
+        [python, "-VV"], capture_output=True, text=True, check=True
+    ).stdout
+    key = hashlib.sha256(
+        "\n".join([version, *sorted(requirements)]).encode()
+    ).hexdigest()[:12]
+    cache = (
+        Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        / "stepper-tests"
+        / "environments"
+    )
     home = cache / key
     made, inner = home / "made", str(home / "bin" / "python")
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / f"{key}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # let go when the file closes, or the process dies
-        if not made.exists() or not os.path.exists(inner):  # the Python that it was made from may be gone
+        fcntl.flock(
+            lock, fcntl.LOCK_EX
+        )  # let go when the file closes, or the process dies
+        if not made.exists() or not os.path.exists(
+            inner
+        ):  # the Python that it was made from may be gone
             said = []
             for commands in ways(python, home, requirements):
                 shutil.rmtree(home, ignore_errors=True)
@@ -48,14 +73,27 @@ def environment(python: str, *requirements: str) -> str:
     return inner
 
 
-def ways(python: str, home: Path, requirements: tuple[str, ...]) -> list[list[list[str]]]:
+def ways(
+    python: str, home: Path, requirements: tuple[str, ...]
+) -> list[list[list[str]]]:
     """The commands that make an environment: uv's, which take a tenth of the time, and pip's, which may know an index."""
     inner = str(home / "bin" / "python")
-    found = [[[python, "-m", "venv", str(home)], [inner, "-m", "pip", "install", "--quiet", *requirements]]]
-    uv = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
+    found = [
+        [
+            [python, "-m", "venv", str(home)],
+            [inner, "-m", "pip", "install", "--quiet", *requirements],
+        ]
+    ]
+    uv = shutil.which(
+        "uv",
+        path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+    )
     if uv:
         install = [uv, "pip", "install", "--quiet", "--python", inner, *requirements]
-        found.insert(0, [[uv, "venv", "--quiet", "--seed", "--python", python, str(home)], install])
+        found.insert(
+            0,
+            [[uv, "venv", "--quiet", "--seed", "--python", python, str(home)], install],
+        )
     return found
 
 
@@ -71,8 +109,18 @@ def failure(commands: list[list[str]]) -> str:
 def old_python() -> str:
     """A Python 3.9 of this machine, or ''."""
     versions = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
-    candidates = [shutil.which("python3.9"), *map(str, sorted(versions.glob("3.9*/bin/python3.9")))]
-    for python in filter(None, candidates):  # pyenv's shim is on the PATH, but need not work
-        if subprocess.run([python, "-c", "import venv"], capture_output=True).returncode == 0:
+    candidates = [
+        shutil.which("python3.9"),
+        *map(str, sorted(versions.glob("3.9*/bin/python3.9"))),
+    ]
+    for python in filter(
+        None, candidates
+    ):  # pyenv's shim is on the PATH, but need not work
+        if (
+            subprocess.run(
+                [python, "-c", "import venv"], capture_output=True
+            ).returncode
+            == 0
+        ):
             return python
     return ""

@@ -29,8 +29,19 @@ from typing import Any
 
 Done = subprocess.CompletedProcess[str]
 IMPORTED = (
-    *("stepper.cli.main", "stepper.cli.present", "stepper.words.report", "stepper.cli.stop"),  # what most commands load
-    *("stepper.hook.start", "stepper.daemon.server", "nbformat", "jsonschema", "jupyter_client"),  # … and each daemon
+    *(
+        "stepper.cli.main",
+        "stepper.cli.present",
+        "stepper.words.report",
+        "stepper.cli.stop",
+    ),  # what most commands load
+    *(
+        "stepper.hook.start",
+        "stepper.daemon.server",
+        "nbformat",
+        "jsonschema",
+        "jupyter_client",
+    ),  # … and each daemon
 )
 
 
@@ -46,8 +57,10 @@ class Nursery:
             script = "import sys, tests.forked; tests.forked.serve(int(sys.argv[1]))"
             self.process = subprocess.Popen(
                 [sys.executable, "-c", script, str(listener.fileno())],
-                pass_fds=[listener.fileno()], cwd=Path(__file__).parent.parent, stdin=subprocess.DEVNULL,
-            )  # fmt: skip
+                pass_fds=[listener.fileno()],
+                cwd=Path(__file__).parent.parent,
+                stdin=subprocess.DEVNULL,
+            )
 
     def close(self) -> None:
         self.process.kill()
@@ -72,17 +85,29 @@ def run(arguments: list[str], cwd: Path, timeout: float, daemons: bool = True) -
         link.connect(nursery(os.getpid()).path)
         pipes = [os.pipe(), os.pipe()]
         os.umask(umask := os.umask(0o077))
-        about = json.dumps({"argv": arguments, "cwd": str(cwd), "environ": dict(os.environ), "umask": umask,
-                            "daemons": daemons})  # fmt: skip
+        about = json.dumps(
+            {
+                "argv": arguments,
+                "cwd": str(cwd),
+                "environ": dict(os.environ),
+                "umask": umask,
+                "daemons": daemons,
+            }
+        )
         try:
-            socket.send_fds(link, [len(about).to_bytes(8, "big")], [write for _, write in pipes])
+            socket.send_fds(
+                link, [len(about).to_bytes(8, "big")], [write for _, write in pipes]
+            )
             link.sendall(about.encode("utf-8", "surrogateescape"))
         finally:
             for _, write in pipes:
                 os.close(write)
         pid = int.from_bytes(link.recv(8), "big")
         said = ["", ""]
-        readers = [threading.Thread(target=read, args=(said, n, pipes[n][0]), daemon=True) for n in (0, 1)]
+        readers = [
+            threading.Thread(target=read, args=(said, n, pipes[n][0]), daemon=True)
+            for n in (0, 1)
+        ]
         for reader in readers:
             reader.start()
         link.settimeout(timeout)
@@ -93,7 +118,9 @@ def run(arguments: list[str], cwd: Path, timeout: float, daemons: bool = True) -
             raise subprocess.TimeoutExpired(["stepper", *arguments], timeout) from None
         for reader in readers:
             reader.join(timeout)
-    return subprocess.CompletedProcess(["stepper", *arguments], int.from_bytes(code, "big", signed=True), *said)
+    return subprocess.CompletedProcess(
+        ["stepper", *arguments], int.from_bytes(code, "big", signed=True), *said
+    )
 
 
 def read(said: list[str], number: int, pipe: int) -> None:
@@ -108,7 +135,9 @@ def serve(listener: int) -> None:
     """Fork for each that asks, until the one that was asked for ends this process."""
     for each in IMPORTED:
         importlib.import_module(each)
-    importlib.import_module("nbformat").validate({"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
+    importlib.import_module("nbformat").validate(
+        {"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+    )
     gc.collect()
     gc.freeze()  # a fork that collects would copy what all share
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -189,8 +218,17 @@ def end(main: Callable[[], None]) -> None:
 class Daemon:
     """A fork that does what `python -I -m stepper.daemon PROJECT` does, as the Popen that it stands for."""
 
-    def __init__(self, command: list[str], *, stdin: int, stdout: int, stderr: int, cwd: str,
-                 start_new_session: bool, env: dict[str, str]) -> None:  # fmt: skip
+    def __init__(
+        self,
+        command: list[str],
+        *,
+        stdin: int,
+        stdout: int,
+        stderr: int,
+        cwd: str,
+        start_new_session: bool,
+        env: dict[str, str],
+    ) -> None:
         assert command[1:4] == ["-I", "-m", "stepper.daemon"] and start_new_session
         self.returncode: int | None = None
         self.pid = os.fork()

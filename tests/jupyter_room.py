@@ -55,7 +55,9 @@ async def main(url: str, token: str, path: str) -> None:
     room = f"json:notebook:{told['fileId']}"
     address = f"ws{url[4:]}api/collaboration/room/{room}?sessionId={told['sessionId']}&token={token}"
     document = YNotebook()
-    async with Provider(document.ydoc, Channel(await websocket_connect(address), room)) as provider:
+    async with Provider(
+        document.ydoc, Channel(await websocket_connect(address), room)
+    ) as provider:
         await provider.synced.wait()
         loop = asyncio.get_running_loop()
         while line := await loop.run_in_executor(None, sys.stdin.readline):
@@ -64,7 +66,9 @@ async def main(url: str, token: str, path: str) -> None:
                 if "type" in asked and cell["id"] == asked["cell"]:
                     text = cell["source"]
                     text += asked["type"]
-            sys.stdout.write(json.dumps({"notebook": document.get(), "saved": document.hash}) + "\n")
+            sys.stdout.write(
+                json.dumps({"notebook": document.get(), "saved": document.hash}) + "\n"
+            )
             sys.stdout.flush()
 
 

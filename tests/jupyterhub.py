@@ -29,7 +29,12 @@ from tests.npm import fetched, node
 
 # An environment of its own: it serves the users' servers, too.
 PACKAGES = ("jupyterhub>=6,<7", *SERVERS[:1], *SERVERS[2:])
-PROXY = ("proxy", "configurable-http-proxy", "5.3.0", "configurable-http-proxy/bin/configurable-http-proxy")
+PROXY = (
+    "proxy",
+    "configurable-http-proxy",
+    "5.3.0",
+    "configurable-http-proxy/bin/configurable-http-proxy",
+)
 USER, OTHER = "ada", "bob"
 ADMIN = "token-of-the-tests-own-service-7c1e"
 CONFIG = """
@@ -56,20 +61,33 @@ class Hub:
     """A hub with a folder of its own for all that it keeps; it has two users, and no server runs."""
 
     def __init__(self) -> None:
-        command, python = [str(node()), str(fetched(*PROXY))], environment(sys.executable, *PACKAGES)
+        command, python = (
+            [str(node()), str(fetched(*PROXY))],
+            environment(sys.executable, *PACKAGES),
+        )
         self.folder = Path(tempfile.mkdtemp(prefix="stepper-hub-"))
         self.tokens: list[str] = []  # that its users have been given
         self.port = free_port()
         self.root = f"http://127.0.0.1:{self.port}/"
-        (self.folder / "config.py").write_text(CONFIG.format(
-            port=self.port, hub=free_port(), api=free_port(), command=command, python=python, folder=str(self.folder),
-            admin=ADMIN,
-        ))  # fmt: skip
+        (self.folder / "config.py").write_text(
+            CONFIG.format(
+                port=self.port,
+                hub=free_port(),
+                api=free_port(),
+                command=command,
+                python=python,
+                folder=str(self.folder),
+                admin=ADMIN,
+            )
+        )
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
                 [python, "-m", "jupyterhub", "-f", "config.py"],
-                cwd=self.folder, stdout=log, stderr=log, stdin=subprocess.DEVNULL,
-            )  # fmt: skip
+                cwd=self.folder,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+            )
         end = time.monotonic() + 60
         while time.monotonic() < end and self.process.poll() is None:
             with contextlib.suppress(OSError):
@@ -78,7 +96,9 @@ class Hub:
                 return
             time.sleep(0.1)
         self.close()
-        raise AssertionError("the hub did not come up:\n" + (self.folder / "log").read_text()[-3000:])
+        raise AssertionError(
+            "the hub did not come up:\n" + (self.folder / "log").read_text()[-3000:]
+        )
 
     @property
     def url(self) -> str:
@@ -94,7 +114,10 @@ class Hub:
         """Ask its REST interface; return what it says."""
         data = json.dumps(body or {}).encode() if method == "POST" else None
         asked = urllib.request.Request(
-            f"{self.root}hub/api/{path}", data, {"Authorization": f"token {ADMIN}"}, method=method
+            f"{self.root}hub/api/{path}",
+            data,
+            {"Authorization": f"token {ADMIN}"},
+            method=method,
         )
         with urllib.request.urlopen(asked, timeout=60) as said:
             text = said.read()
@@ -112,7 +135,13 @@ class Hub:
     def _ready(self) -> bool | None:
         """Whether the user's server runs; None while it starts or stops."""
         there = self.ask(f"users/{USER}")["servers"].get("")
-        return False if not there else True if there["ready"] and not there["pending"] else None
+        return (
+            False
+            if not there
+            else True
+            if there["ready"] and not there["pending"]
+            else None
+        )
 
     def token(self, user: str = USER) -> tuple[str, str]:
         """Return the id and the text of a new token of the user's."""
@@ -122,7 +151,11 @@ class Hub:
 
     def kill_proxy(self) -> None:
         """Have it killed; none is there until `proxy_again`."""
-        (proxy,) = (each for each in psutil.Process(self.process.pid).children() if "node" in each.name())
+        (proxy,) = (
+            each
+            for each in psutil.Process(self.process.pid).children()
+            if "node" in each.name()
+        )
         self.process.send_signal(signal.SIGSTOP)
         proxy.kill()
 
@@ -135,7 +168,11 @@ class Hub:
         self.proxy_again()
         with contextlib.suppress(OSError, AssertionError):
             self.server("DELETE")
-        children = psutil.Process(self.process.pid).children(recursive=True) if self.process.poll() is None else []
+        children = (
+            psutil.Process(self.process.pid).children(recursive=True)
+            if self.process.poll() is None
+            else []
+        )
         end(self.process)
         for child in children:  # its proxy, where it could not
             with contextlib.suppress(psutil.NoSuchProcess):

@@ -44,14 +44,28 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    "server": Kind(SERVERS, "jupyter_server", "ServerApp", "JUPYTER_TOKEN", ("--no-browser", "--allow-root")),
+    "server": Kind(
+        SERVERS,
+        "jupyter_server",
+        "ServerApp",
+        "JUPYTER_TOKEN",
+        ("--no-browser", "--allow-root"),
+    ),
     "gateway": Kind(
-        SERVERS, "kernel_gateway", "KernelGatewayApp", "KG_AUTH_TOKEN", ("--JupyterWebsocketPersonality.list_kernels=True",)
+        SERVERS,
+        "kernel_gateway",
+        "KernelGatewayApp",
+        "KG_AUTH_TOKEN",
+        ("--JupyterWebsocketPersonality.list_kernels=True",),
     ),
     "enterprise": Kind(
-        ENTERPRISE, "enterprise_gateway", "EnterpriseGatewayApp", "EG_AUTH_TOKEN", ("--EnterpriseGatewayApp.list_kernels=True",)
+        ENTERPRISE,
+        "enterprise_gateway",
+        "EnterpriseGatewayApp",
+        "EG_AUTH_TOKEN",
+        ("--EnterpriseGatewayApp.list_kernels=True",),
     ),
-}  # fmt: skip
+}
 
 
 def free_port() -> int:
@@ -75,12 +89,18 @@ class Served:
     """A server of one kind, with a folder of its own for all that it keeps. `certificate` is its file and its key's."""
 
     def __init__(
-        self, kind: str = "server", *flags: str, certificate: tuple[str, str] | None = None, authority: str = "",
+        self,
+        kind: str = "server",
+        *flags: str,
+        certificate: tuple[str, str] | None = None,
+        authority: str = "",
         folder: Path | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.folder = folder or Path(tempfile.mkdtemp(prefix="stepper-jupyter-"))
         self.kind, self.flags, self.certificate = kind, flags, certificate
-        self.context = ssl.create_default_context(cafile=authority) if authority else None
+        self.context = (
+            ssl.create_default_context(cafile=authority) if authority else None
+        )
         self.port = free_port()
         self.process: subprocess.Popen[bytes] | None = None
         if kind == "enterprise":  # it brings no kernel
@@ -100,17 +120,38 @@ class Served:
     def start(self) -> None:
         """Start it, on the port that it had before; return when it answers."""
         _, module, app, variable, usual = KINDS[self.kind]
-        flags = [f"--{app}.port={self.port}", f"--{app}.ip=127.0.0.1", f"--{app}.port_retries=0", *usual, *self.flags]
+        flags = [
+            f"--{app}.port={self.port}",
+            f"--{app}.ip=127.0.0.1",
+            f"--{app}.port_retries=0",
+            *usual,
+            *self.flags,
+        ]
         if self.certificate:
-            flags += [f"--{app}.certfile={self.certificate[0]}", f"--{app}.keyfile={self.certificate[1]}"]
-        home = {"JUPYTER_DATA_DIR": "data", "JUPYTER_RUNTIME_DIR": "run", "JUPYTER_CONFIG_DIR": "config"}
-        environ = {**os.environ, **{name: str(self.folder / part) for name, part in home.items()}, variable: TOKEN}
+            flags += [
+                f"--{app}.certfile={self.certificate[0]}",
+                f"--{app}.keyfile={self.certificate[1]}",
+            ]
+        home = {
+            "JUPYTER_DATA_DIR": "data",
+            "JUPYTER_RUNTIME_DIR": "run",
+            "JUPYTER_CONFIG_DIR": "config",
+        }
+        environ = {
+            **os.environ,
+            **{name: str(self.folder / part) for name, part in home.items()},
+            variable: TOKEN,
+        }
         environ |= {"IPYTHONDIR": str(self.folder / "ipython"), "PYTHONUNBUFFERED": "1"}
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
                 [self.python, "-m", module, *flags],
-                cwd=self.folder, env=environ, stdout=log, stderr=log, stdin=subprocess.DEVNULL,
-            )  # fmt: skip
+                cwd=self.folder,
+                env=environ,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+            )
         end = time.monotonic() + 60
         while time.monotonic() < end and self.process.poll() is None:
             with contextlib.suppress(OSError):
@@ -118,13 +159,22 @@ class Served:
                 return
             time.sleep(0.05)
         self.stop()
-        raise AssertionError(f"{module} did not come up:\n" + (self.folder / "log").read_text()[-3000:])
+        raise AssertionError(
+            f"{module} did not come up:\n" + (self.folder / "log").read_text()[-3000:]
+        )
 
-    def ask(self, path: str, method: str = "GET", body: Any = None, token: str = TOKEN) -> Any:
+    def ask(
+        self, path: str, method: str = "GET", body: Any = None, token: str = TOKEN
+    ) -> Any:
         """Ask its REST interface; return what it says."""
         data = json.dumps(body).encode() if body is not None else None
-        headers = {"Authorization": f"token {token}", "Content-Type": "application/json"}
-        asked = urllib.request.Request(f"{self.url}api/{path}", data, headers, method=method)
+        headers = {
+            "Authorization": f"token {token}",
+            "Content-Type": "application/json",
+        }
+        asked = urllib.request.Request(
+            f"{self.url}api/{path}", data, headers, method=method
+        )
         with urllib.request.urlopen(asked, timeout=60, context=self.context) as said:
             text = said.read()
         return json.loads(text) if text else None
@@ -138,7 +188,9 @@ class Served:
         folder = self.folder / "data" / "kernels" / name
         folder.mkdir(parents=True, exist_ok=True)
         argv = [python, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-        (folder / "kernel.json").write_text(json.dumps({"argv": argv, "display_name": name, "language": "python"}))
+        (folder / "kernel.json").write_text(
+            json.dumps({"argv": argv, "display_name": name, "language": "python"})
+        )
 
     def definition(self, url: str = "", **more: Any) -> dict[str, Any]:
         """What stands in `kernels:` for it."""
@@ -150,9 +202,15 @@ class Served:
     def place(self, url: str = "", **more: Any) -> kernels.Place:
         """The place `hub` of that definition; a key with the value None is left out."""
         told = self.definition(url, **more)["jupyter"]
-        return kernels.read({"hub": {"jupyter": {key: value for key, value in told.items() if value is not None}}})[
-            "hub"
-        ]
+        return kernels.read(
+            {
+                "hub": {
+                    "jupyter": {
+                        key: value for key, value in told.items() if value is not None
+                    }
+                }
+            }
+        )["hub"]
 
     def stop(self) -> None:
         """End the server; a Jupyter Server takes its kernels along."""

@@ -33,7 +33,11 @@ def unavailable(reason: Unavailable) -> NoReturn:
 
 def fetched(name: str, package: str, version: str, file: str) -> Path:
     """The path of a file below the `node_modules` of a package in this version, fetched if it is not yet in the cache."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stepper-tests" / name
+    cache = (
+        Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        / "stepper-tests"
+        / name
+    )
     wanted = cache / version / "node_modules" / file
     if wanted.exists():
         return wanted
@@ -42,20 +46,45 @@ def fetched(name: str, package: str, version: str, file: str) -> Path:
         raise Unavailable("npm is not on the PATH")
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # let go when the file closes, or the process dies
+        fcntl.flock(
+            lock, fcntl.LOCK_EX
+        )  # let go when the file closes, or the process dies
         if wanted.exists():
             return wanted
         with tempfile.TemporaryDirectory(dir=cache) as folder:
             fresh = Path(folder, version)
             fresh.mkdir()
-            command = [npm, "install", "--prefix", ".", "--no-save", "--ignore-scripts", "--loglevel=error"]
-            command += ["--no-audit", "--no-fund", "--omit=optional", f"{package}@{version}"]
-            npm_run = subprocess.run(command, cwd=fresh, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+            command = [
+                npm,
+                "install",
+                "--prefix",
+                ".",
+                "--no-save",
+                "--ignore-scripts",
+                "--loglevel=error",
+            ]
+            command += [
+                "--no-audit",
+                "--no-fund",
+                "--omit=optional",
+                f"{package}@{version}",
+            ]
+            npm_run = subprocess.run(
+                command,
+                cwd=fresh,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                check=False,
+            )
             if npm_run.returncode != 0:
-                raise Unavailable(f"npm could not install {package}@{version}:\n{npm_run.stderr.decode()}")
+                raise Unavailable(
+                    f"npm could not install {package}@{version}:\n{npm_run.stderr.decode()}"
+                )
             if not (fresh / "node_modules" / file).exists():
                 raise Unavailable(f"{package}@{version} holds no {file}")
-            shutil.rmtree(cache / version, ignore_errors=True)  # without that file it is of no use
+            shutil.rmtree(
+                cache / version, ignore_errors=True
+            )  # without that file it is of no use
             fresh.rename(cache / version)
     return wanted
 
@@ -64,7 +93,9 @@ def node(at_least: int = 20) -> Path:
     """A node of this major version or a newer one: the PATH's, else one from npm."""
     found = shutil.which("node")
     if found:
-        said = subprocess.run([found, "--version"], capture_output=True, text=True, check=False).stdout
+        said = subprocess.run(
+            [found, "--version"], capture_output=True, text=True, check=False
+        ).stdout
         major = re.match(r"v(\d+)\.", said)
         if major and int(major[1]) >= at_least:
             return Path(found)

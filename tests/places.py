@@ -30,7 +30,9 @@ class Cells:
     say: str  # prints x
     value: str  # prints `said` and has the value of x + 1
     shows: str  # … as its text is
-    fails: Callable[[int], str]  # prints `before` and fails, on its second line: as often as there are numbers
+    fails: Callable[
+        [int], str
+    ]  # prints `before` and fails, on its second line: as often as there are numbers
     error: tuple[str, str]  # the error's name, and what its message holds
     both: str  # writes `out` to one stream, `err` to the other, `out` again
     many: str  # prints `line 1` to `line 2000`
@@ -40,7 +42,9 @@ class Cells:
     epochs: str  # prints `loss 3` to `loss 1` and `loss nan`, a third of a second between them
     dies: str  # prints `last` and kills its kernel
     marks: Callable[[str], str]  # adds a line to a file
-    waits: Callable[[str], str]  # prints `begun`, waits until a file is there, prints `over`
+    waits: Callable[
+        [str], str
+    ]  # prints `begun`, waits until a file is there, prints `over`
     process: str  # prints the kernel's process
 
 
@@ -100,7 +104,9 @@ BASH = Cells(
     dies="echo last; sleep 0.5; kill -9 $PPID; sleep 60",
     process="echo $PPID",
     marks=lambda path: f"echo ran >> {path}\n",
-    waits=lambda path: f"echo begun; while [ ! -e {path} ]; do sleep 0.02; done; echo over\n",
+    waits=lambda path: (
+        f"echo begun; while [ ! -e {path} ]; do sleep 0.02; done; echo over\n"
+    ),
 )
 
 HELPER = "stepper's helper is Python and IPython's: another language's kernel runs without it"
@@ -131,15 +137,27 @@ LACKS: dict[str, dict[str, str]] = {
 
 
 def contract(
-    *needs: str, lacks: str = "", by_day: tuple[str, ...] = (), always: tuple[str, ...] = ("local", "fake")
+    *needs: str,
+    lacks: str = "",
+    by_day: tuple[str, ...] = (),
+    always: tuple[str, ...] = ("local", "fake"),
 ) -> pytest.MarkDecorator:
     """Run a test in each place that has what it needs (and lacks that, where a test is of those that do without).
 
     By night; by day on the local kernel and the fake one, and in the places that are named.
     """
     assert {*needs} <= {need for lack in LACKS.values() for need in lack}
-    places = [name for name, lack in LACKS.items() if not {*needs} & {*lack} and (not lacks or lacks in lack)]
-    values = [name if name in (*always, *by_day) else pytest.param(name, marks=pytest.mark.nightly) for name in places]
+    places = [
+        name
+        for name, lack in LACKS.items()
+        if not {*needs} & {*lack} and (not lacks or lacks in lack)
+    ]
+    values = [
+        name
+        if name in (*always, *by_day)
+        else pytest.param(name, marks=pytest.mark.nightly)
+        for name in places
+    ]
     return pytest.mark.parametrize("place", values, indirect=True, scope="module")
 
 
@@ -150,13 +168,19 @@ class Place:
     name: str
     cells: Cells = PYTHON
     definition: Mapping[str, Any] | None = None
-    environ: Mapping[str, str] = field(default_factory=dict)  # of whoever asks for a kernel there
+    environ: Mapping[str, str] = field(
+        default_factory=dict
+    )  # of whoever asks for a kernel there
     died: str = "SIGKILL"  # in the words on a kernel that was killed there
 
     @property
     def at(self) -> kernels.Place | None:
         """The place as the configuration's reader has it."""
-        return kernels.read({"there": self.definition})["there"] if self.definition else None
+        return (
+            kernels.read({"there": self.definition})["there"]
+            if self.definition
+            else None
+        )
 
     @property
     def lacks(self) -> dict[str, str]:
@@ -180,31 +204,58 @@ def _plain(name: str, folder: Path) -> Place:
 
 def _slurm(name: str, folder: Path) -> Place:
     facts = service("slurm")
-    where = {"partition": "batch", "time": "10", "mem": "400M", "python": sys.executable}
-    return Place(name, PYTHON, {"slurm": where}, {"SLURM_CONF": facts["conf"]}, "FAILED|CANCELLED")
+    where = {
+        "partition": "batch",
+        "time": "10",
+        "mem": "400M",
+        "python": sys.executable,
+    }
+    return Place(
+        name,
+        PYTHON,
+        {"slurm": where},
+        {"SLURM_CONF": facts["conf"]},
+        "FAILED|CANCELLED",
+    )
 
 
 def _ssh(name: str, folder: Path) -> Place:
-    where = {"host": "box", "python": sys.executable, "folder": str(folder), "extra": ["-F", service("ssh")["config"]]}
+    where = {
+        "host": "box",
+        "python": sys.executable,
+        "folder": str(folder),
+        "extra": ["-F", service("ssh")["config"]],
+    }
     return Place(name, PYTHON, {"ssh": where}, {}, "is gone")
 
 
 def _jupyter(name: str, folder: Path) -> Place:
     facts = service(name)
-    return Place(name, PYTHON, facts["definition"], facts["environ"], "its process died")
+    return Place(
+        name, PYTHON, facts["definition"], facts["environ"], "its process died"
+    )
 
 
 def _bash(name: str, folder: Path) -> Place:
     spec = folder / "jupyter" / "kernels" / "bash"
     spec.mkdir(parents=True, exist_ok=True)
     home = {"HOME": str(folder)}  # nobody's ~/.bashrc is read
-    (spec / "kernel.json").write_text(json.dumps({**BASH_KERNEL, "env": {**BASH_KERNEL["env"], **home}}))
-    return Place(name, BASH, {"kernelspec": "bash"}, {"JUPYTER_PATH": str(folder / "jupyter")})
+    (spec / "kernel.json").write_text(
+        json.dumps({**BASH_KERNEL, "env": {**BASH_KERNEL["env"], **home}})
+    )
+    return Place(
+        name, BASH, {"kernelspec": "bash"}, {"JUPYTER_PATH": str(folder / "jupyter")}
+    )
 
 
 def _r(name: str, folder: Path) -> Place:
     try:
-        debian.installed("R", "r-base-core", "r-cran-irkernel", file="/usr/share/jupyter/kernels/ir/kernel.json")
+        debian.installed(
+            "R",
+            "r-base-core",
+            "r-cran-irkernel",
+            file="/usr/share/jupyter/kernels/ir/kernel.json",
+        )
     except Unavailable as reason:
         unavailable(reason)
     return Place(name, R, {"kernelspec": "ir"})

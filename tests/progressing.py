@@ -21,7 +21,9 @@ def clock(seconds: float) -> str:
     return f"{int(seconds) // 60:02d}:{int(seconds) % 60:02d}"
 
 
-def tqdm(count: int, per: float, name: str = "", more: str = "", begin: float = 0.0) -> Said:
+def tqdm(
+    count: int, per: float, name: str = "", more: str = "", begin: float = 0.0
+) -> Said:
     for n in range(count + 1):
         t, head = begin + n * per, f"{name}: " if name else ""
         left = clock((count - n) * per) if n else "?"
@@ -125,12 +127,18 @@ def lightning() -> Said:
 
 def xgboost() -> Said:
     for n in range(300):
-        yield n * 1.0, f"[{n}]\ttrain-rmse:{10 / (n + 1):.5f}\tvalid-rmse:{11 / (n + 1):.5f}\n"
+        yield (
+            n * 1.0,
+            f"[{n}]\ttrain-rmse:{10 / (n + 1):.5f}\tvalid-rmse:{11 / (n + 1):.5f}\n",
+        )
 
 
 def lightgbm() -> Said:
     for n in range(100, 3100, 100):
-        yield n * 0.1, f"[{n}]\ttraining's auc: {0.8 + n / 20000:.6f}\tvalid_0's auc: {0.78 + n / 20000:.6f}\n"
+        yield (
+            n * 0.1,
+            f"[{n}]\ttraining's auc: {0.8 + n / 20000:.6f}\tvalid_0's auc: {0.78 + n / 20000:.6f}\n",
+        )
 
 
 def pip() -> Said:
@@ -167,7 +175,10 @@ def percents() -> Said:
 
 def steps_and_gpu() -> Said:
     for n in range(0, 20_001, 100):
-        yield n / 60, f"step {n}/20000 | loss {3 - n / 9000:.3f} | lr 3.0e-04 | GPU {95 + n // 100 % 4}% | 61.2 tok/s\n"
+        yield (
+            n / 60,
+            f"step {n}/20000 | loss {3 - n / 9000:.3f} | lr 3.0e-04 | GPU {95 + n // 100 % 4}% | 61.2 tok/s\n",
+        )
 
 
 def grid_search() -> Said:
@@ -212,7 +223,10 @@ def logged() -> Said:
 def dated() -> Said:
     """A date that looks like a share."""
     for n in range(60):
-        yield n * 5.0, f"11/23 09:{n * 5 // 60:02d}:{n * 5 % 60:02d} batch {n} written, 3 files\n"
+        yield (
+            n * 5.0,
+            f"11/23 09:{n * 5 // 60:02d}:{n * 5 % 60:02d} batch {n} written, 3 files\n",
+        )
 
 
 def accuracy() -> Said:
@@ -223,7 +237,10 @@ def accuracy() -> Said:
 
 def memory() -> Said:
     for n in range(60):
-        yield n * 5.0, f"batch {n}: GPU memory {9.1 + (n * 7 % 11) / 10:.1f}/16.0 GB, loss 0.{999 - n}\n"
+        yield (
+            n * 5.0,
+            f"batch {n}: GPU memory {9.1 + (n * 7 % 11) / 10:.1f}/16.0 GB, loss 0.{999 - n}\n",
+        )
 
 
 def epochs_and_batches() -> Said:
@@ -252,13 +269,19 @@ def pymc() -> Said:
 
 def pages() -> Said:
     for n in range(1, 341):
-        yield n * 1.3, f"[{n}/340] GET https://api.example.org/2024/11/items?page={n} 200 OK (50 items, 12/50 new)\n"
+        yield (
+            n * 1.3,
+            f"[{n}/340] GET https://api.example.org/2024/11/items?page={n} 200 OK (50 items, 12/50 new)\n",
+        )
 
 
 def spoken() -> Said:
     yield 1.0, "Loading 3 of 7 files that changed\n"
     for n in range(80):
-        yield 3 + n * 4.0, f"computing distances, still at it: best so far {n * 13 % 97}.{n}\n"
+        yield (
+            3 + n * 4.0,
+            f"computing distances, still at it: best so far {n * 13 % 97}.{n}\n",
+        )
 
 
 def optuna() -> Said:
@@ -271,7 +294,10 @@ def optuna() -> Said:
 
 def simulation() -> Said:
     for n in range(0, 1001):
-        yield n * 0.4, f"t = {n / 10:.1f} / 100.0, dt = 1.0e-01, energy = -{123.4 + n / 999:.5f}\n"
+        yield (
+            n * 0.4,
+            f"t = {n / 10:.1f} / 100.0, dt = 1.0e-01, energy = -{123.4 + n / 999:.5f}\n",
+        )
 
 
 def slower() -> Said:
@@ -306,12 +332,18 @@ def docker() -> Said:
 
 def ninja() -> Said:
     for n in range(1, 1501):
-        yield n * 0.2, f"\r[{n}/1500] Building CXX object src/core/CMakeFiles/core.dir/part_{n % 77}/x{n}.cpp.o"
+        yield (
+            n * 0.2,
+            f"\r[{n}/1500] Building CXX object src/core/CMakeFiles/core.dir/part_{n % 77}/x{n}.cpp.o",
+        )
 
 
 def pytest_dots() -> Said:
     for n in range(1, 61):
-        yield n * 5.0, f"tests/test_part_{n:02d}.py {'.' * (n % 13 + 3)}{' ' * 30}[{int(100 * n / 60):3d}%]\n"
+        yield (
+            n * 5.0,
+            f"tests/test_part_{n:02d}.py {'.' * (n % 13 + 3)}{' ' * 30}[{int(100 * n / 60):3d}%]\n",
+        )
 
 
 def catboost() -> Said:
@@ -365,7 +397,10 @@ def mnist() -> Said:
 def yolo() -> Said:
     """Epoch n/m at the beginning of each line, and a bar for its batches."""
     for epoch in range(1, 11):
-        yield (epoch - 1) * 30.0, "\n      Epoch    GPU_mem   box_loss   cls_loss   dfl_loss  Instances       Size\n"
+        yield (
+            (epoch - 1) * 30.0,
+            "\n      Epoch    GPU_mem   box_loss   cls_loss   dfl_loss  Instances       Size\n",
+        )
         for n in range(0, 101, 4):
             yield (
                 (epoch - 1) * 30.0 + 0.2 + n * 0.27,
@@ -400,7 +435,10 @@ def crawler() -> Said:
 def fastai() -> Said:
     yield 0.0, "epoch     train_loss  valid_loss  accuracy  time\n"
     for epoch in range(8):
-        yield (epoch + 1) * 40.0, f"{epoch}         0.{500 - epoch}    0.{520 - epoch}    0.8{epoch}0000  00:40\n"
+        yield (
+            (epoch + 1) * 40.0,
+            f"{epoch}         0.{500 - epoch}    0.{520 - epoch}    0.8{epoch}0000  00:40\n",
+        )
         for n in range(0, 101, 5):
             yield (
                 (epoch + 1) * 40.0 + n * 0.39,
@@ -410,7 +448,10 @@ def fastai() -> Said:
 
 def speech() -> Said:
     for n in range(0, 61):
-        yield n * 4.0, f"[00:{n:02d}.000 --> 00:{n + 1:02d}.000]  and so on, one of 3 people said, half of it\n"
+        yield (
+            n * 4.0,
+            f"[00:{n:02d}.000 --> 00:{n + 1:02d}.000]  and so on, one of 3 people said, half of it\n",
+        )
 
 
 def batches_of_folds() -> Said:
@@ -423,9 +464,38 @@ def batches_of_folds() -> Said:
             )
 
 
-END = (tqdm_plain, tqdm_named, tqdm_slow_start, rich_bar, pip, wget, epochs, rows, percents, steps_and_gpu, joblib, trainer,
-       logged, pymc, pages, simulation, slower, tqdm_nested, epochs_and_batches, keras, keras_two, docker, ninja,
-       pytest_dots, gensim, dask, yolo, rsync, hf_map, batches_of_folds)  # fmt: skip
+END = (
+    tqdm_plain,
+    tqdm_named,
+    tqdm_slow_start,
+    rich_bar,
+    pip,
+    wget,
+    epochs,
+    rows,
+    percents,
+    steps_and_gpu,
+    joblib,
+    trainer,
+    logged,
+    pymc,
+    pages,
+    simulation,
+    slower,
+    tqdm_nested,
+    epochs_and_batches,
+    keras,
+    keras_two,
+    docker,
+    ninja,
+    pytest_dots,
+    gensim,
+    dask,
+    yolo,
+    rsync,
+    hf_map,
+    batches_of_folds,
+)
 NONE = (
     tqdm_unknown,
     xgboost,

@@ -48,7 +48,11 @@ def jupyter(folder: Path, kind: str = "server") -> Iterator[dict[str, Any]]:
     """A Jupyter Server."""
     served = Served(kind)
     try:
-        yield {"definition": served.definition(), "environ": {VARIABLE: TOKEN}, "url": served.url}
+        yield {
+            "definition": served.definition(),
+            "environ": {VARIABLE: TOKEN},
+            "url": served.url,
+        }
     finally:
         served.close()
 
@@ -74,21 +78,41 @@ def service(name: str) -> dict[str, Any]:
 @functools.cache
 def shared(name: str) -> dict[str, Any]:
     """What its keeper says of a service, started where no other worker of this run has done it."""
-    owner = psutil.Process(os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid())
-    folder = Path(tempfile.gettempdir()) / f"stepper-run-{owner.pid}-{owner.create_time():.0f}"
+    owner = psutil.Process(
+        os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
+    )
+    folder = (
+        Path(tempfile.gettempdir())
+        / f"stepper-run-{owner.pid}-{owner.create_time():.0f}"
+    )
     folder.mkdir(mode=0o700, exist_ok=True)
     told, log = folder / f"{name}.json", folder / f"{name}.log"
     with (folder / f"{name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # let go when the file closes, or the process dies
+        fcntl.flock(
+            lock, fcntl.LOCK_EX
+        )  # let go when the file closes, or the process dies
         if not told.exists():
             with log.open("w") as said:
                 keeper = subprocess.Popen(
-                    [sys.executable, "-m", "tests.services", name, str(folder), str(owner.pid), str(owner.create_time())],
-                    cwd=Path(__file__).parent.parent, stdin=subprocess.DEVNULL, stdout=said, stderr=said,
+                    [
+                        sys.executable,
+                        "-m",
+                        "tests.services",
+                        name,
+                        str(folder),
+                        str(owner.pid),
+                        str(owner.create_time()),
+                    ],
+                    cwd=Path(__file__).parent.parent,
+                    stdin=subprocess.DEVNULL,
+                    stdout=said,
+                    stderr=said,
                     start_new_session=True,
-                )  # fmt: skip
+                )
             end = time.monotonic() + START_SECONDS
-            while not told.exists() and keeper.poll() is None and time.monotonic() < end:
+            while (
+                not told.exists() and keeper.poll() is None and time.monotonic() < end
+            ):
                 time.sleep(0.05)
             keeper.returncode = 0  # it outlives this worker
             assert told.exists(), f"{name} did not start:\n{log.read_text()[-4000:]}"
@@ -124,7 +148,9 @@ def tell(path: Path, facts: dict[str, Any]) -> None:
 def wait(owner: int, since: float) -> None:
     with contextlib.suppress(psutil.NoSuchProcess):
         process = psutil.Process(owner)
-        while process.create_time() == since and process.status() != psutil.STATUS_ZOMBIE:
+        while (
+            process.create_time() == since and process.status() != psutil.STATUS_ZOMBIE
+        ):
             time.sleep(0.3)
             process = psutil.Process(owner)
 

@@ -29,11 +29,24 @@ class Host:
         self.program = debian.installed("sshd", "openssh-server")
         if os.geteuid() == 0:
             Path("/run/sshd").mkdir(exist_ok=True)  # where it gives up its rights
-        self.folder, self.client, self.user = folder, folder / "ssh_config", getpass.getuser()
+        self.folder, self.client, self.user = (
+            folder,
+            folder / "ssh_config",
+            getpass.getuser(),
+        )
         self.home = folder / "home"  # there
         self.home.mkdir()
         for name in ("host", "user", "other"):
-            command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)]
+            command = [
+                "ssh-keygen",
+                "-q",
+                "-t",
+                "ed25519",
+                "-N",
+                "",
+                "-f",
+                str(folder / name),
+            ]
             subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
         (folder / "authorized").write_text((folder / "user.pub").read_text())
         with socket.socket() as free:
@@ -51,22 +64,36 @@ class Host:
     def facts(self) -> dict[str, Any]:
         """What a test in another process needs of it."""
         return {
-            "config": str(self.client), "port": self.port, "user": self.user,
-            "user_key": str(self.folder / "user"), "known_hosts": str(self.folder / "known"),
-        }  # fmt: skip
+            "config": str(self.client),
+            "port": self.port,
+            "user": self.user,
+            "user_key": str(self.folder / "user"),
+            "known_hosts": str(self.folder / "known"),
+        }
 
     def start(self, **options: str) -> None:
         """Listen, with further options of sshd_config; return when it answers."""
         usual = {
-            "Port": self.port, "ListenAddress": "127.0.0.1", "HostKey": self.folder / "host", "StrictModes": "no",
-            "AuthorizedKeysFile": self.folder / "authorized", "PidFile": self.folder / "pid", "UsePAM": "no",
-            "PasswordAuthentication": "no", "PermitRootLogin": "yes", "MaxSessions": "100", "MaxStartups": "100",
+            "Port": self.port,
+            "ListenAddress": "127.0.0.1",
+            "HostKey": self.folder / "host",
+            "StrictModes": "no",
+            "AuthorizedKeysFile": self.folder / "authorized",
+            "PidFile": self.folder / "pid",
+            "UsePAM": "no",
+            "PasswordAuthentication": "no",
+            "PermitRootLogin": "yes",
+            "MaxSessions": "100",
+            "MaxStartups": "100",
             "SetEnv": f"HOME={self.home}",  # what the user's own shell runs at its start is not ours: it may wait
-        }  # fmt: skip
+        }
         lines = [f"{name} {value}\n" for name, value in {**usual, **options}.items()]
         (self.folder / "sshd_config").write_text("".join(lines))
         with (self.folder / "sshd.log").open("ab") as log:
-            self.sshd = subprocess.Popen([self.program, "-D", "-e", "-f", str(self.folder / "sshd_config")], stderr=log)
+            self.sshd = subprocess.Popen(
+                [self.program, "-D", "-e", "-f", str(self.folder / "sshd_config")],
+                stderr=log,
+            )
         until = time.monotonic() + 20
         while time.monotonic() < until and self.sshd.poll() is None:
             with socket.socket() as tried:
@@ -74,7 +101,9 @@ class Host:
                     return
             time.sleep(0.02)
         self.stop()
-        raise AssertionError("sshd does not listen:\n" + (self.folder / "sshd.log").read_text())
+        raise AssertionError(
+            "sshd does not listen:\n" + (self.folder / "sshd.log").read_text()
+        )
 
     def lines(self) -> list[psutil.Process]:
         """The processes of the lines that stand; what outlives its line is not among them."""
@@ -100,7 +129,11 @@ class Host:
 
     def known(self, key: str) -> None:
         """Have the user know the host by that key; '' for by none."""
-        told = f"[127.0.0.1]:{self.port} {(self.folder / f'{key}.pub').read_text()}" if key else ""
+        told = (
+            f"[127.0.0.1]:{self.port} {(self.folder / f'{key}.pub').read_text()}"
+            if key
+            else ""
+        )
         (self.folder / "known").write_text(told)
 
     def place(self, **more: Any) -> kernels.Place:
@@ -111,7 +144,16 @@ class Host:
 def place(facts: Mapping[str, Any], **more: Any) -> kernels.Place:
     """The place that `box: {ssh: …}` names, with further keys, of the host of which these are the facts."""
     where = {"host": "box", "python": sys.executable, **more}
-    return kernels.read({"box": {"ssh": {**where, "extra": ["-F", facts["config"], *where.get("extra", [])]}}})["box"]
+    return kernels.read(
+        {
+            "box": {
+                "ssh": {
+                    **where,
+                    "extra": ["-F", facts["config"], *where.get("extra", [])],
+                }
+            }
+        }
+    )["box"]
 
 
 @contextlib.contextmanager

@@ -29,7 +29,9 @@ def project(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Project]
 
 
 @pytest.fixture(scope="module", params=CLIENTS)
-def shared(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Project]:
+def shared(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Project]:
     """One daemon for all that is refused before anything runs."""
     yield from scratch(tmp_path_factory.mktemp("shared") / "repo", request.param)
 
@@ -49,7 +51,10 @@ def shared(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequ
         (b'{"tool_name": "NotebookEdit"}', "tool_input"),
         (b'{"tool_name": "NotebookEdit", "tool_input": []}', "tool_input"),
         (b'{"tool_name": "NotebookEdit", "tool_input": {}}', "notebook_path"),
-        (b'{"tool_name": "NotebookEdit", "tool_input": {"notebook_path": 7}}', "notebook_path"),
+        (
+            b'{"tool_name": "NotebookEdit", "tool_input": {"notebook_path": 7}}',
+            "notebook_path",
+        ),
         (b'{"tool_name": "Bash", "tool_input": {"command": "ls"}}', "Bash"),
         (b'{"tool_input": {"notebook_path": "/x.ipynb"}}', "tool_name"),
     ],
@@ -60,15 +65,25 @@ def test_payloads_that_are_none(shared: Project, stdin: bytes, said: str) -> Non
     assert said in answer.text
 
 
-@pytest.mark.parametrize("event", ["PostToolBatch", "SessionStart", "Stop", "UserPromptSubmit", "NoSuchEvent"])
+@pytest.mark.parametrize(
+    "event",
+    ["PostToolBatch", "SessionStart", "Stop", "UserPromptSubmit", "NoSuchEvent"],
+)
 def test_other_events_with_garbage_are_silent(shared: Project, event: str) -> None:
     assert shared.hook(event, b"garbage").stdout == b""
 
 
 def edit(project: Project, path: str) -> dict:
-    given = {"notebook_path": path, "new_source": "1", "cell_type": "code", "edit_mode": "insert"}
+    given = {
+        "notebook_path": path,
+        "new_source": "1",
+        "cell_type": "code",
+        "edit_mode": "insert",
+    }
     answered = {**given, "cell_id": "abc", "error": ""}
-    return Notebook(project, project.folder).payload("PostToolUse", "NotebookEdit", given, tool_response=answered)
+    return Notebook(project, project.folder).payload(
+        "PostToolUse", "NotebookEdit", given, tool_response=answered
+    )
 
 
 def make(kind: str, path: str) -> None:
@@ -121,18 +136,41 @@ def test_notebooks_that_are_none(shared: Project, kind: str, said: str) -> None:
 def test_an_unreadable_notebook(project: Project) -> None:
     notebook = project.notebook("shut.ipynb")
     notebook.path.chmod(0)
-    assert "Permission denied" in project.hook("PostToolUse", edit(project, str(notebook.path))).text
+    assert (
+        "Permission denied"
+        in project.hook("PostToolUse", edit(project, str(notebook.path))).text
+    )
 
 
 @pytest.mark.parametrize(
-    "where", ["../outside.ipynb", "/outside.ipynb", "notebooks/../x.ipynb", "notebooks/x.txt", "notebooks/link.ipynb"]
+    "where",
+    [
+        "../outside.ipynb",
+        "/outside.ipynb",
+        "notebooks/../x.ipynb",
+        "notebooks/x.txt",
+        "notebooks/link.ipynb",
+    ],
 )
-def test_paths_outside_of_the_notebooks_folder_are_refused(shared: Project, where: str) -> None:
+def test_paths_outside_of_the_notebooks_folder_are_refused(
+    shared: Project, where: str
+) -> None:
     outside = shared.folder / "elsewhere.ipynb"
-    outside.write_text(json.dumps({"cells": [code("1", "abc")], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}))
+    outside.write_text(
+        json.dumps(
+            {
+                "cells": [code("1", "abc")],
+                "metadata": {},
+                "nbformat": 4,
+                "nbformat_minor": 5,
+            }
+        )
+    )
     with contextlib.suppress(FileExistsError):
         os.symlink(outside, shared.folder / "notebooks" / "link.ipynb")
-    answer = shared.hook("PostToolUse", edit(shared, os.path.join(shared.folder, where)))
+    answer = shared.hook(
+        "PostToolUse", edit(shared, os.path.join(shared.folder, where))
+    )
     assert "the cell was NOT run" in answer.text
     assert json.loads(outside.read_text())["cells"][0]["outputs"] == []
 
@@ -141,7 +179,9 @@ def test_paths_outside_of_the_notebooks_folder_are_refused(shared: Project, wher
 def test_a_link_inside_the_folder_works(project: Project) -> None:
     notebook = project.new()
     os.symlink(notebook.path.name, project.folder / "notebooks" / "alias.ipynb")
-    _, answer = Notebook(project, project.folder / "notebooks" / "alias.ipynb").insert("print('via link')")
+    _, answer = Notebook(project, project.folder / "notebooks" / "alias.ipynb").insert(
+        "print('via link')"
+    )
     assert "| via link" in answer.text
     assert os.path.islink(project.folder / "notebooks" / "alias.ipynb")
 
@@ -165,7 +205,10 @@ def test_no_interpreter_names_the_command(project: Project) -> None:
 
 @ONE_CLIENT
 def test_an_interpreter_without_ipykernel_names_the_command(project: Project) -> None:
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", project.folder / ".venv"], check=True)
+    subprocess.run(
+        [sys.executable, "-m", "venv", "--without-pip", project.folder / ".venv"],
+        check=True,
+    )
     trust.remember(project.paths, {"python": str(project.folder / ".venv/bin/python")})
     notebook = project.new()
     _, answer = notebook.insert("1")
@@ -176,7 +219,9 @@ def test_an_interpreter_without_ipykernel_names_the_command(project: Project) ->
 
 
 @ONE_CLIENT
-def test_a_kernel_that_dies_at_start_has_its_stderr_in_the_report(project: Project) -> None:
+def test_a_kernel_that_dies_at_start_has_its_stderr_in_the_report(
+    project: Project,
+) -> None:
     python = project.folder / "python"
     python.write_text("#!/bin/sh\necho 'libmissing.so: cannot open' >&2\nexit 127\n")
     python.chmod(0o755)
@@ -215,16 +260,23 @@ def test_a_daemon_that_hangs_is_said_within_ten_seconds(project: Project) -> Non
     assert "does not answer" in answer.text
     assert "stepper shutdown" in answer.text
     project.stepper("shutdown")
-    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    assert (
+        not psutil.pid_exists(pid)
+        or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    )
     assert "ran ok" in notebook.insert("2")[1].text
 
 
 @ONE_CLIENT
-def test_a_daemon_that_hangs_while_the_cell_runs_does_not_claim_that_it_did_not(project: Project) -> None:
+def test_a_daemon_that_hangs_while_the_cell_runs_does_not_claim_that_it_did_not(
+    project: Project,
+) -> None:
     notebook = project.new()
     notebook.insert("1")
     pid = project.json("status")["daemon"]["pid"]
-    _, answer = notebook.insert(f"import os, time; os.kill({pid}, {int(signal.SIGSTOP)}); time.sleep(0.1)")
+    _, answer = notebook.insert(
+        f"import os, time; os.kill({pid}, {int(signal.SIGSTOP)}); time.sleep(0.1)"
+    )
     assert "may or may not have run" in answer.text
     os.kill(pid, signal.SIGCONT)
 
@@ -232,14 +284,18 @@ def test_a_daemon_that_hangs_while_the_cell_runs_does_not_claim_that_it_did_not(
 def test_a_daemon_that_can_not_start_is_said(project: Project) -> None:
     notebook = project.new()
     project.stepper("shutdown")
-    os.rename(project.folder / ".stepper" / "journal", project.folder / ".stepper" / "j")
+    os.rename(
+        project.folder / ".stepper" / "journal", project.folder / ".stepper" / "j"
+    )
     (project.folder / ".stepper" / "journal").write_text("in the way")
     began = time.monotonic()
     _, answer = notebook.insert("1")
     assert time.monotonic() - began < 10
     assert "NOT run" in answer.text
     (project.folder / ".stepper" / "journal").unlink()
-    os.rename(project.folder / ".stepper" / "j", project.folder / ".stepper" / "journal")
+    os.rename(
+        project.folder / ".stepper" / "j", project.folder / ".stepper" / "journal"
+    )
 
 
 @ONE_CLIENT
@@ -302,7 +358,10 @@ def test_half_a_character_is_no_source(project: Project) -> None:
     """JSON can hold a lone surrogate, Python source can't: the cell is named, and the next one runs."""
     book = project.notebook("n.ipynb", [code("x = 1\n'\ud800'", "half")])
     text = book.write([code("x = 1\n'\ud800'", "half")]).text
-    assert "was NOT run" in text and "line 2 of the source holds half of a character (U+D800" in text
+    assert (
+        "was NOT run" in text
+        and "line 2 of the source holds half of a character (U+D800" in text
+    )
     assert "ran ok" in book.write([code("1", "whole")]).text
     done = project.stepper("eval", "'\udcff'", check=2)
     assert "line 1 of the source holds half of a character (U+DCFF" in done.stderr

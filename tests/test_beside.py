@@ -54,7 +54,11 @@ def other(project: Project, file: str = "") -> Iterator[BlockingKernelClient]:
 
 def ran(client: BlockingKernelClient, code: str, **how: bool) -> str:
     """Have it run there; return how that ended."""
-    return str(client.execute_interactive(code, timeout=60, output_hook=lambda _: None, **how)["content"]["status"])
+    return str(
+        client.execute_interactive(code, timeout=60, output_hook=lambda _: None, **how)[
+            "content"
+        ]["status"]
+    )
 
 
 def until(holds, seconds: float = 60) -> None:
@@ -74,7 +78,9 @@ def shown(project: Project) -> str:
 # --- how one gets there ----------------------------------------------------------------------------------------------
 
 
-def test_attach_tells_the_file_the_command_and_the_two_settings(project: Project, notebook: Notebook) -> None:
+def test_attach_tells_the_file_the_command_and_the_two_settings(
+    project: Project, notebook: Notebook
+) -> None:
     told = project.json("attach", notebook.path.name.removesuffix(".ipynb"))
     about = os.stat(told["file"])
     assert (stat.S_IMODE(about.st_mode), about.st_uid) == (0o600, os.getuid())
@@ -98,17 +104,23 @@ def test_attach_tells_the_file_the_command_and_the_two_settings(project: Project
     assert not os.path.exists(again)
 
 
-def test_without_a_living_kernel_the_command_is_named_that_starts_one(project: Project) -> None:
+def test_without_a_living_kernel_the_command_is_named_that_starts_one(
+    project: Project,
+) -> None:
     made = project.new()
     done = project.stepper("attach", "--json", check=1)
     assert done.stdout == ""
     assert "it has no kernel now" in done.stderr
-    assert f"stepper kernels wait {made.path.relative_to(project.folder)}" in done.stderr
+    assert (
+        f"stepper kernels wait {made.path.relative_to(project.folder)}" in done.stderr
+    )
     project.stepper("kernels", "wait")
     project.stepper("attach")
 
 
-def test_without_a_console_the_package_is_named(project: Project, notebook: Notebook, monkeypatch) -> None:
+def test_without_a_console_the_package_is_named(
+    project: Project, notebook: Notebook, monkeypatch
+) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     program = Path(sys.executable).with_name("jupyter-console")
     assert not program.exists()
@@ -122,9 +134,21 @@ def test_a_real_console_is_started_and_what_it_binds_is_known(
 ) -> None:
     console = Path(environment(sys.executable, *CONSOLE)).parent
     main, side = pty.openpty()
-    environ = {**os.environ, "PATH": f"{console}{os.pathsep}{os.environ['PATH']}", "TERM": "dumb"}
-    call = [sys.executable, "-c", "from stepper.cli.main import main; main()", "attach", "--console"]
-    with subprocess.Popen(call, stdin=side, stdout=side, stderr=side, cwd=project.folder, env=environ) as process:
+    environ = {
+        **os.environ,
+        "PATH": f"{console}{os.pathsep}{os.environ['PATH']}",
+        "TERM": "dumb",
+    }
+    call = [
+        sys.executable,
+        "-c",
+        "from stepper.cli.main import main; main()",
+        "attach",
+        "--console",
+    ]
+    with subprocess.Popen(
+        call, stdin=side, stdout=side, stderr=side, cwd=project.folder, env=environ
+    ) as process:
         os.close(side)
         said = Said(main)
         try:
@@ -138,7 +162,9 @@ def test_a_real_console_is_started_and_what_it_binds_is_known(
     _, answer = notebook.insert("print(b + 1)")
     assert "ran ok" in answer.text
     assert "2 executions from elsewhere, bound: b." in answer.text
-    assert [text_of(cell) for cell in notebook.raw["cells"] if cell["cell_type"] == "code"] == ["", "43\n"]
+    assert [
+        text_of(cell) for cell in notebook.raw["cells"] if cell["cell_type"] == "code"
+    ] == ["", "43\n"]
 
 
 class Said:
@@ -159,14 +185,18 @@ class Said:
                     os.write(self.terminal, b"\x1b[1;1R")
 
 
-def test_a_real_jupyter_server_lists_the_kernel_and_leaves_it(project: Project, notebook: Notebook) -> None:
+def test_a_real_jupyter_server_lists_the_kernel_and_leaves_it(
+    project: Project, notebook: Notebook
+) -> None:
     told = project.json("attach")
     served = Served("server", *told["settings"])
     try:
         (kernel,) = served.ask("kernels")
         assert kernel["name"] == "python3"
         where = {"path": "analysis.ipynb", "name": "analysis.ipynb", "type": "notebook"}
-        opened = served.ask("sessions", "POST", {**where, "kernel": {"id": kernel["id"]}})
+        opened = served.ask(
+            "sessions", "POST", {**where, "kernel": {"id": kernel["id"]}}
+        )
         assert opened["kernel"]["id"] == kernel["id"]
         with contextlib.suppress(OSError):  # as JupyterLab's "Shut Down Kernel" asks
             served.ask(f"kernels/{kernel['id']}", "DELETE")
@@ -178,7 +208,9 @@ def test_a_real_jupyter_server_lists_the_kernel_and_leaves_it(project: Project, 
 # --- what they run ---------------------------------------------------------------------------------------------------
 
 
-def test_what_another_client_runs_is_known_told_once_and_in_the_history(project: Project, notebook: Notebook) -> None:
+def test_what_another_client_runs_is_known_told_once_and_in_the_history(
+    project: Project, notebook: Notebook
+) -> None:
     with other(project) as client:
         ran(client, "x = a + 1")
         ran(client, "print('not the notebook\\'s')\ny = [x]")
@@ -189,13 +221,22 @@ def test_what_another_client_runs_is_known_told_once_and_in_the_history(project:
         ran(client, "hidden = 1", silent=True)
         _, answer = notebook.insert("z = x + y[0]\nprint(z)")
         assert "ran ok" in answer.text
-        assert "Note: 3 executions from elsewhere, bound: x, y (1 failed)." in answer.text
+        assert (
+            "Note: 3 executions from elsewhere, bound: x, y (1 failed)." in answer.text
+        )
         assert "elsewhere" not in notebook.insert("print(z)")[1].text
         ran(client, "unseen = 2", silent=True)
-        assert "ran ok" in notebook.insert("print(unseen)")[1].text  # the look before a cell asks the kernel then
+        assert (
+            "ran ok" in notebook.insert("print(unseen)")[1].text
+        )  # the look before a cell asks the kernel then
         ran(client, "x = 5", store_history=False)
-        assert "1 execution from elsewhere, bound: x." in notebook.insert("print(x)")[1].text
-    outputs = [text_of(cell) for cell in notebook.raw["cells"] if cell["cell_type"] == "code"]
+        assert (
+            "1 execution from elsewhere, bound: x."
+            in notebook.insert("print(x)")[1].text
+        )
+    outputs = [
+        text_of(cell) for cell in notebook.raw["cells"] if cell["cell_type"] == "code"
+    ]
     assert outputs == ["", "4\n", "4\n", "2\n", "5\n"]
     rows = project.json("history")
     assert [(row["run"], row["by"], row["outcome"], row["bound"]) for row in rows] == [
@@ -220,12 +261,19 @@ def test_a_name_that_another_client_bound_is_hidden_state(project: Project) -> N
     with other(project) as client:
         ran(client, "a, own = 2, 3")
         cell, answer = made.insert("b = a + own\nprint(b)")
-        assert "Hidden state: cell 2 read `a` and `own` from an execution from elsewhere." in answer.text
-        assert "NOT reproduce it: cell 2 reads `own`, which an execution from elsewhere had bound." in answer.text
+        assert (
+            "Hidden state: cell 2 read `a` and `own` from an execution from elsewhere."
+            in answer.text
+        )
+        assert (
+            "NOT reproduce it: cell 2 reads `own`, which an execution from elsewhere had bound."
+            in answer.text
+        )
         (hidden,) = project.json("status")["hidden"]
         assert (hidden["cell_id"], hidden["why"]) == (
-            cell, "hidden state: read `a` and `own` from an execution from elsewhere"
-        )  # fmt: skip
+            cell,
+            "hidden state: read `a` and `own` from an execution from elsewhere",
+        )
         ran(client, "a = 1")  # the very value that the cell gave
         made.insert("c = a")
         assert "Hidden" not in made.insert("print(c)")[1].text
@@ -243,7 +291,9 @@ def test_the_same_source_runs_again_after_another_client_mended_what_it_lacked(
     assert "| now" in notebook.replace(cell, "print(there)").text
 
 
-def test_what_ran_while_the_daemon_was_dead_has_bound_names(project: Project, notebook: Notebook) -> None:
+def test_what_ran_while_the_daemon_was_dead_has_bound_names(
+    project: Project, notebook: Notebook
+) -> None:
     file = project.json("attach")["file"]
     project.kill_daemon()
     with other(project, file) as client:
@@ -251,9 +301,17 @@ def test_what_ran_while_the_daemon_was_dead_has_bound_names(project: Project, no
         _, answer = notebook.insert("print(meanwhile)")
         assert "| 7" in answer.text
         ran(client, "afterwards = 8")
-        assert "1 execution from elsewhere, bound: afterwards." in notebook.insert("print(afterwards)")[1].text
+        assert (
+            "1 execution from elsewhere, bound: afterwards."
+            in notebook.insert("print(afterwards)")[1].text
+        )
     project.kill_daemon()
-    assert [row["by"] for row in project.json("history")] == ["hook", "hook", "elsewhere", "hook"]
+    assert [row["by"] for row in project.json("history")] == [
+        "hook",
+        "hook",
+        "elsewhere",
+        "hook",
+    ]
 
 
 def test_a_cell_waits_for_what_another_client_runs_and_does_not_interrupt_it(
@@ -264,13 +322,22 @@ def test_a_cell_waits_for_what_another_client_runs_and_does_not_interrupt_it(
     with other(project) as client:
         waits = f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.02)\nwaited = 1"
         request = client.execute(waits)
-        until(lambda: "busy with an execution from elsewhere" in project.stepper("status").stdout)
+        until(
+            lambda: (
+                "busy with an execution from elsewhere"
+                in project.stepper("status").stdout
+            )
+        )
         assert project.json("status")["kernel"]["state"] == "busy"
         answers = list[str]()
-        work = threading.Thread(target=lambda: answers.append(notebook.insert("print(waited)")[1].text))
+        work = threading.Thread(
+            target=lambda: answers.append(notebook.insert("print(waited)")[1].text)
+        )
         work.start()
         until(
-            lambda: shown(project).startswith("queued: the kernel is busy with an execution from elsewhere: the cell")
+            lambda: shown(project).startswith(
+                "queued: the kernel is busy with an execution from elsewhere: the cell"
+            )
         )
         time.sleep(1.5)  # longer than the cell may run
         gate.touch()
@@ -281,8 +348,15 @@ def test_a_cell_waits_for_what_another_client_runs_and_does_not_interrupt_it(
 
         gate.unlink()
         request = client.execute(waits)
-        until(lambda: "busy with an execution from elsewhere" in project.stepper("status").stdout)
-        work = threading.Thread(target=lambda: answers.append(notebook.insert("print('never')")[1].text))
+        until(
+            lambda: (
+                "busy with an execution from elsewhere"
+                in project.stepper("status").stdout
+            )
+        )
+        work = threading.Thread(
+            target=lambda: answers.append(notebook.insert("print('never')")[1].text)
+        )
         work.start()
         until(lambda: "execution from elsewhere" in shown(project))
         project.stepper("interrupt")
@@ -290,7 +364,10 @@ def test_a_cell_waits_for_what_another_client_runs_and_does_not_interrupt_it(
         assert "nothing ran, and that goes on" in answers[1]
         gate.touch()
         reply = client.get_shell_msg(timeout=60)
-        assert (reply["parent_header"]["msg_id"], reply["content"]["status"]) == (request, "ok")
+        assert (reply["parent_header"]["msg_id"], reply["content"]["status"]) == (
+            request,
+            "ok",
+        )
 
 
 @pytest.mark.nightly
@@ -308,20 +385,27 @@ def test_the_next_daemon_does_not_interrupt_what_another_client_runs(
         said = answer.text + answer.stop
         gate.touch()
         reply = client.get_shell_msg(timeout=60)
-        assert (reply["parent_header"]["msg_id"], reply["content"]["status"]) == (request, "ok")
+        assert (reply["parent_header"]["msg_id"], reply["content"]["status"]) == (
+            request,
+            "ok",
+        )
         assert "NOT run" in said
         assert "the kernel is busy with an execution from elsewhere" in said
     assert "ran ok" in notebook.insert("print(a)")[1].text
 
 
-def test_one_that_stood_behind_another_clients_that_failed_runs_all_the_same(tmp_path: Path) -> None:
+def test_one_that_stood_behind_another_clients_that_failed_runs_all_the_same(
+    tmp_path: Path,
+) -> None:
     """The kernel drops what waits behind an error, and a deadline is the cell's own time."""
 
     async def played() -> None:
         runtime = tmp_path / "r"
         runtime.mkdir()
         kernels = LocalKernels(str(tmp_path / "kernel.json"), str(runtime))
-        kernel = await kernels.start(KernelPlace(sys.executable, str(tmp_path), dict(os.environ)))
+        kernel = await kernels.start(
+            KernelPlace(sys.executable, str(tmp_path), dict(os.environ))
+        )
         client = BlockingKernelClient()
         client.load_connection_file(kernel.connection_file())
         client.start_channels(stdin=False)
@@ -345,7 +429,9 @@ def test_a_lost_end_of_anothers_does_not_hold_up_cells(tmp_path: Path) -> None:
         runtime = tmp_path / "r"
         runtime.mkdir()
         kernels = LocalKernels(str(tmp_path / "kernel.json"), str(runtime))
-        kernel = await kernels.start(KernelPlace(sys.executable, str(tmp_path), dict(os.environ)))
+        kernel = await kernels.start(
+            KernelPlace(sys.executable, str(tmp_path), dict(os.environ))
+        )
         try:
             kernel.others.busy["lost"] = time.monotonic()
             end = time.monotonic() + 30
@@ -370,7 +456,10 @@ def test_a_jupyter_server_that_does_not_reload_the_notebook_is_named(
     try:
         untouched.new()
         told = untouched.json("status")["jupyter"]
-        assert f"http://127.0.0.1:{served.port}/" in told or f"http://localhost:{served.port}/" in told
+        assert (
+            f"http://127.0.0.1:{served.port}/" in told
+            or f"http://localhost:{served.port}/" in told
+        )
         assert "does not reload an open notebook" in told
         assert "jupyter-collaboration" in told
         assert TOKEN not in told
@@ -384,14 +473,22 @@ def test_a_jupyter_server_that_does_not_reload_the_notebook_is_named(
     assert "jupyter-collaboration" not in untouched.stepper("doctor", check=None).stdout
 
 
-def test_one_that_shows_another_folder_is_not_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_shows_another_folder_is_not_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path))
     for root, known in ((tmp_path, 1), (tmp_path / "other", 0)):
-        told = {"root_dir": str(root), "url": f"http://u:p@localhost:1/base/?token={TOKEN}", "token": TOKEN}
+        told = {
+            "root_dir": str(root),
+            "url": f"http://u:p@localhost:1/base/?token={TOKEN}",
+            "token": TOKEN,
+        }
         (tmp_path / f"jpserver-{os.getpid()}.json").write_text(json.dumps(told))
         found = jupyter.unaware(str(tmp_path / "a.ipynb"))
         assert [server.url for server in found] == ["http://localhost:1/base/"] * known
     gone = subprocess.Popen(["true"])
     gone.wait()
-    (tmp_path / f"jpserver-{gone.pid}.json").write_text(json.dumps({"root_dir": "/", "url": "http://localhost:1/"}))
+    (tmp_path / f"jpserver-{gone.pid}.json").write_text(
+        json.dumps({"root_dir": "/", "url": "http://localhost:1/"})
+    )
     assert jupyter.unaware(str(tmp_path / "a.ipynb")) == []

@@ -37,15 +37,24 @@ def test_what_is_being_told_is_told_to_nobody_else(taken: bool) -> None:
         await work
         call = Call("toolu_1", Caller(), work, handed=True)
         keeper = SimpleNamespace(kernel=None)
-        state = SimpleNamespace(handed={"toolu_1": SimpleNamespace(session="s")}, running=None)
+        state = SimpleNamespace(
+            handed={"toolu_1": SimpleNamespace(session="s")}, running=None
+        )
         session: Any = SimpleNamespace(
-            calls={"toolu_1": call}, name="a.ipynb", log=log.append, state=state, keeper=keeper, news=deque()
+            calls={"toolu_1": call},
+            name="a.ipynb",
+            log=log.append,
+            state=state,
+            keeper=keeper,
+            news=deque(),
         )
         first, second = Client(), Client()
         tasks = [asyncio.create_task(calls.wakes([(session, call)], first.caller))]
         await asyncio.sleep(0.05)
         assert len(first.told) == 1 and calls.owed([session], "s") == [(session, call)]
-        tasks.append(asyncio.create_task(calls.wakes(calls.owed([session], "s"), second.caller)))
+        tasks.append(
+            asyncio.create_task(calls.wakes(calls.owed([session], "s"), second.caller))
+        )
         await asyncio.sleep(0.05)
         assert second.told == []
         first.takes.set_result(taken)
@@ -55,8 +64,12 @@ def test_what_is_being_told_is_told_to_nobody_else(taken: bool) -> None:
         await asyncio.sleep(0.05)
         (told,) = {*first.told}
         assert "it ran" in told
-        assert calls.arrived([session], "s", "") == [] and not log  # the end of the turn that it must wait for
-        assert calls.arrived([session], "s", f"<task-notification>{told}") == ["✓ it ran"]
+        assert (
+            calls.arrived([session], "s", "") == [] and not log
+        )  # the end of the turn that it must wait for
+        assert calls.arrived([session], "s", f"<task-notification>{told}") == [
+            "✓ it ran"
+        ]
         assert session.calls == {} and len(log) == 1
         await asyncio.wait_for(asyncio.gather(*tasks), 1)  # nobody sleeps on
 

@@ -47,7 +47,8 @@ class Agent:
     def __init__(self, project: Project, launch: bool = False, **environ: str) -> None:
         self.project, self.launch = project, launch
         self.environ = {
-            os.fsencode(name): os.fsencode(value) for name, value in {**os.environ, **FACE, **environ}.items()
+            os.fsencode(name): os.fsencode(value)
+            for name, value in {**os.environ, **FACE, **environ}.items()
         }
         self.told: list[dict[str, Any]] = []
 
@@ -56,7 +57,9 @@ class Agent:
             self.told += [json.loads(body)] if body else []
 
         data = json.dumps(given).encode()
-        body = client.ask(self.project.paths, verb.encode(), data, heard, self.launch, self.environ)
+        body = client.ask(
+            self.project.paths, verb.encode(), data, heard, self.launch, self.environ
+        )
         found: dict[str, Any] = json.loads(body or b"null")
         return found
 
@@ -65,7 +68,11 @@ class Agent:
 
     def add(self, *cells: str | dict[str, str], **given: Any) -> dict[str, Any]:
         return self.ask(
-            "cell add", cells=[cell if isinstance(cell, dict) else {"source": cell} for cell in cells], **given
+            "cell add",
+            cells=[
+                cell if isinstance(cell, dict) else {"source": cell} for cell in cells
+            ],
+            **given,
         )
 
     def cells(self, **given: Any) -> list[dict[str, Any]]:
@@ -84,15 +91,36 @@ def sources(agent: Agent) -> list[str]:
 
 # --- what a name means, and what becomes of cells: pure ---------------------------------------------------------------
 
-CELLS = [Cell("a", 0, 0, "markdown", "# A"), Cell("b", 1, 1, "code", "x = 1"), Cell("3", 2, 2, "code", "y = 2"),
-         Cell("c", 3, 3, "code", "z = x")]  # fmt: skip
+CELLS = [
+    Cell("a", 0, 0, "markdown", "# A"),
+    Cell("b", 1, 1, "code", "x = 1"),
+    Cell("3", 2, 2, "code", "y = 2"),
+    Cell("c", 3, 3, "code", "z = x"),
+]
 
 
 @pytest.mark.parametrize(
     ("name", "found"),
-    [("a", "a"), ("cell-0", "a"), ("cell-3", "c"), (1, "b"), ("1", "b"), ("2", "3"), ("3", "3"), (3, "3"), (-1, "c"),
-     ("-4", "a"), (" b ", "b"), (-5, None), (0, None), (4, None), ("cell-4", None), ("", None), ("-0", None)],
-)  # fmt: skip
+    [
+        ("a", "a"),
+        ("cell-0", "a"),
+        ("cell-3", "c"),
+        (1, "b"),
+        ("1", "b"),
+        ("2", "3"),
+        ("3", "3"),
+        (3, "3"),
+        (-1, "c"),
+        ("-4", "a"),
+        (" b ", "b"),
+        (-5, None),
+        (0, None),
+        (4, None),
+        ("cell-4", None),
+        ("", None),
+        ("-0", None),
+    ],
+)
 def test_what_a_name_means(name: str | int, found: str | None) -> None:
     cell = arrange.find(CELLS, name)
     assert (cell and cell.id) == found
@@ -104,9 +132,13 @@ def test_a_name_is_no_other_json() -> None:
             arrange.named(CELLS, odd)
 
 
-@pytest.mark.parametrize(("after", "order"), [(None, "bca3"), ("top", "3bca"), ("b", "b3ca"), (-1, "bca3")])
+@pytest.mark.parametrize(
+    ("after", "order"), [(None, "bca3"), ("top", "3bca"), ("b", "b3ca"), (-1, "bca3")]
+)
 def test_where_cells_are_moved(after: str | None, order: str) -> None:
-    cells = [Cell(name, place, place + 1, "code", name) for place, name in enumerate("b3ca")]
+    cells = [
+        Cell(name, place, place + 1, "code", name) for place, name in enumerate("b3ca")
+    ]
     assert "".join(cell.id for cell in arrange.moved(cells, [cells[1]], after)) == order
 
 
@@ -118,7 +150,9 @@ def test_an_edit_needs_the_old_text_exactly_once() -> None:
         ("a", "x", "nowhere"),
         ("b", "", "empty"),
     ]:
-        with pytest.raises(arrange.NamingError, match=told.replace("(", r"\(").replace(")", r"\)")):
+        with pytest.raises(
+            arrange.NamingError, match=told.replace("(", r"\(").replace(")", r"\)")
+        ):
             arrange.edited(CELLS, name, old, "")
 
 
@@ -128,21 +162,37 @@ TEXT = st.text('ab\né\u2028\\" {}[],:', max_size=12)
 
 
 @settings(deadline=None)
-@given(st.lists(TEXT, max_size=4), st.sampled_from([None, 1, 2]), st.booleans(), st.data())
+@given(
+    st.lists(TEXT, max_size=4), st.sampled_from([None, 1, 2]), st.booleans(), st.data()
+)
 def test_cells_that_stay_do_so_byte_for_byte(
     texts: list[str], indent: int | None, bom: bool, data: st.DataObject
 ) -> None:
-    cells = [{"cell_type": "markdown", "id": f"i{n}", "metadata": {}, "source": text} for n, text in enumerate(texts)]
-    raw = {"cells": cells, "metadata": {"cells": [1, "]"]}, "nbformat": 4, "nbformat_minor": 5}
+    cells = [
+        {"cell_type": "markdown", "id": f"i{n}", "metadata": {}, "source": text}
+        for n, text in enumerate(texts)
+    ]
+    raw = {
+        "cells": cells,
+        "metadata": {"cells": [1, "]"]},
+        "nbformat": 4,
+        "nbformat_minor": 5,
+    }
     text = json.dumps(raw, indent=indent, ensure_ascii=False)
     before = (b"\xef\xbb\xbf" if bom else b"") + text.encode()
-    new = {"cell_type": "markdown", "id": "new", "metadata": {}, "source": ["n\n", "]}"]}
+    new = {
+        "cell_type": "markdown",
+        "id": "new",
+        "metadata": {},
+        "source": ["n\n", "]}"],
+    }
     order = data.draw(st.permutations([*range(len(cells)), new]))
     order = order[: data.draw(st.integers(0, len(order)))]
     after = plainjson.reordered(before, order)
     assert plainjson.load_json(after.removeprefix(b"\xef\xbb\xbf")) == {
-        **raw, "cells": [cells[cell] if isinstance(cell, int) else new for cell in order]
-    }  # fmt: skip
+        **raw,
+        "cells": [cells[cell] if isinstance(cell, int) else new for cell in order],
+    }
     for cell in order:
         if isinstance(cell, int):
             piece = json.dumps(cells[cell], indent=indent, ensure_ascii=False)
@@ -151,19 +201,32 @@ def test_cells_that_stay_do_so_byte_for_byte(
 
 
 def test_an_inserted_cell_changes_no_other_line(agent: Agent) -> None:
-    made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(f"x = {n}") for n in range(3)])
+    made = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_code_cell(f"x = {n}") for n in range(3)]
+    )
     notebook = agent.project.notebook("a.ipynb")
     nbformat.write(made, notebook.path)
-    before, at = notebook.path.read_text().splitlines(), os.stat(notebook.path).st_mtime_ns
-    agent.add({"cell_type": "markdown", "source": "# A\ntext"}, notebook="a", after="cell-0")
+    before, at = (
+        notebook.path.read_text().splitlines(),
+        os.stat(notebook.path).st_mtime_ns,
+    )
+    agent.add(
+        {"cell_type": "markdown", "source": "# A\ntext"}, notebook="a", after="cell-0"
+    )
     after = notebook.path.read_text().splitlines()
     new = [line for line in after if line not in before]
     assert len(after) - len(before) == 9 and len(new) <= 9
     assert [line for line in after if line in before][: len(before) - 1]
-    assert os.stat(notebook.path).st_mtime_ns == at  # Claude Code's next NotebookEdit is not refused
+    assert (
+        os.stat(notebook.path).st_mtime_ns == at
+    )  # Claude Code's next NotebookEdit is not refused
     nbformat.validate(nbformat.read(notebook.path, 4))
     fresh = notebook.raw["cells"][1]
-    assert len(fresh["id"]) == 8 and fresh["source"] == ["# A\n", "text"] and "outputs" not in fresh
+    assert (
+        len(fresh["id"]) == 8
+        and fresh["source"] == ["# A\n", "text"]
+        and "outputs" not in fresh
+    )
 
 
 def test_nbformat_4_4_has_no_ids(agent: Agent) -> None:
@@ -172,12 +235,21 @@ def test_nbformat_4_4_has_no_ids(agent: Agent) -> None:
     assert ran["cell_id"] == "cell-1" and "NameError" in ran["text"]
     assert agent.run(notebook="old", cell_id=1)["state"] == "ok"
     assert agent.run(notebook="old", cell_id=-1)["state"] == "ok"
-    assert all("id" not in cell for cell in notebook.raw["cells"]) and text_of(notebook.raw["cells"][1]) == "1\n"
+    assert (
+        all("id" not in cell for cell in notebook.raw["cells"])
+        and text_of(notebook.raw["cells"][1]) == "1\n"
+    )
     nbformat.validate(nbformat.read(notebook.path, 4))
-    assert agent.ask("cell change", notebook="old", action="move", cell_ids=["cell-1"], after="top") == {
-        "notebook": "notebooks/old.ipynb", "changed": ["cell-0"], "cells": ["cell-0", "cell-1"], "count": 1,
-        "follows": "Hidden state: cell 1 read `x` from cell 2, which stands below.", "unchanged": False,
-    }  # fmt: skip
+    assert agent.ask(
+        "cell change", notebook="old", action="move", cell_ids=["cell-1"], after="top"
+    ) == {
+        "notebook": "notebooks/old.ipynb",
+        "changed": ["cell-0"],
+        "cells": ["cell-0", "cell-1"],
+        "count": 1,
+        "follows": "Hidden state: cell 1 read `x` from cell 2, which stands below.",
+        "unchanged": False,
+    }
 
 
 # --- written and run ---------------------------------------------------------------------------------------------------
@@ -186,8 +258,14 @@ def test_nbformat_4_4_has_no_ids(agent: Agent) -> None:
 def test_a_new_cell_runs_as_an_edit_does(agent: Agent) -> None:
     notebook = agent.project.new("Load", "Plot")
     ran = agent.run("x = 5\nprint(x)")
-    assert ran["state"] == "ok" and ran["text"].startswith("stepper: Cell 1 (id ") and "| 5" in ran["text"]
-    assert ran["line"].startswith('✓ step 1 of 2 "Load" · ok') and ran["cells"] == [ran["cell_id"]]
+    assert (
+        ran["state"] == "ok"
+        and ran["text"].startswith("stepper: Cell 1 (id ")
+        and "| 5" in ran["text"]
+    )
+    assert ran["line"].startswith('✓ step 1 of 2 "Load" · ok') and ran["cells"] == [
+        ran["cell_id"]
+    ]
     assert text_of(notebook.cell(ran["cell_id"])) == "5\n"
     assert agent.ask("status")["steps"][0]["status"] == "done"
     assert [run["by"] for run in agent.project.json("history")] == ["mcp"]
@@ -199,8 +277,16 @@ def test_each_road_is_told_in_the_history(agent: Agent) -> None:
     agent.run("y = 5")
     agent.project.kill_daemon()
     agent.project.stepper("run", notebook.path.name, "--all")
-    assert [run["by"] for run in agent.project.json("history")] == ["hook", "mcp", "cli", "cli"]
-    assert [line.split()[-2] for line in agent.project.stepper("history").stdout.splitlines()[1:]][1] == "mcp"
+    assert [run["by"] for run in agent.project.json("history")] == [
+        "hook",
+        "mcp",
+        "cli",
+        "cli",
+    ]
+    assert [
+        line.split()[-2]
+        for line in agent.project.stepper("history").stdout.splitlines()[1:]
+    ][1] == "mcp"
 
 
 def test_a_cell_is_replaced_edited_and_run_again(agent: Agent) -> None:
@@ -212,8 +298,12 @@ def test_a_cell_is_replaced_edited_and_run_again(agent: Agent) -> None:
     assert edited["cell_id"] == first and "| 2" in edited["text"]
     assert "| 3" in agent.run(cell_id=1, old_string="= 2", new_string="= 3")["text"]
     again = agent.run(cell_id=first)
-    assert again["state"] == "ok" and "| 3" in again["text"] and again["cells"] == [first]
-    assert agent.run("n = 3\nprint(n)", cell_id="cell-1")["state"] == "ok"  # as it stands
+    assert (
+        again["state"] == "ok" and "| 3" in again["text"] and again["cells"] == [first]
+    )
+    assert (
+        agent.run("n = 3\nprint(n)", cell_id="cell-1")["state"] == "ok"
+    )  # as it stands
     assert notebook.cell(first)["source"] == ["n = 3\n", "print(n)"]
     assert len(agent.project.json("history")) == 7
 
@@ -234,16 +324,30 @@ def test_a_cell_is_replaced_edited_and_run_again(agent: Agent) -> None:
             "notebooks/a.ipynb: there is no cell 'gone'; the notebook has 2 cells; nothing was written",
         ),
         ({"cell_id": 1, "source": "1", "after": 1}, "`after` places a new cell"),
-        ({"old_string": "1", "new_string": "2", "after": "top"}, "`after` places a new cell"),
+        (
+            {"old_string": "1", "new_string": "2", "after": "top"},
+            "`after` places a new cell",
+        ),
         ({"source": "1", "after": 9}, "there is no cell '9'"),
-        ({"source": "1", "cell_type": "html"}, "'cell_type' must be one of code, markdown, raw"),
+        (
+            {"source": "1", "cell_type": "html"},
+            "'cell_type' must be one of code, markdown, raw",
+        ),
         ({"source": "a = '\ud800'"}, "half of a character"),
-        ({"source": "1", "wait_seconds": float("nan")}, "'wait_seconds' is out of all bounds"),
-        ({"source": "1", "wait_seconds": 10**400}, "'wait_seconds' is out of all bounds"),
+        (
+            {"source": "1", "wait_seconds": float("nan")},
+            "'wait_seconds' is out of all bounds",
+        ),
+        (
+            {"source": "1", "wait_seconds": 10**400},
+            "'wait_seconds' is out of all bounds",
+        ),
         ({"source": "1", "cell_id": True}, "'cell_id' must be of the kind str or int"),
     ],
 )
-def test_wrong_usage_writes_nothing(agent: Agent, given: dict[str, Any], told: str) -> None:
+def test_wrong_usage_writes_nothing(
+    agent: Agent, given: dict[str, Any], told: str
+) -> None:
     notebook = agent.project.notebook("a.ipynb", [code("x = 1", "a"), code("x", "b")])
     before = notebook.path.read_bytes()
     with pytest.raises(StepperError) as error:
@@ -262,7 +366,9 @@ def test_text_is_written_and_nothing_runs(agent: Agent) -> None:
     assert notebook.cell(made["cell_id"])["execution_count"] == 1
     agent.run("text", cell_id=made["cell_id"], cell_type="markdown")
     assert not {"outputs", "execution_count"} & notebook.cell(made["cell_id"]).keys()
-    assert agent.run(cell_id=made["cell_id"], cell_type="raw")["state"] == "nothing to run"  # its text stays
+    assert (
+        agent.run(cell_id=made["cell_id"], cell_type="raw")["state"] == "nothing to run"
+    )  # its text stays
     assert notebook.cell(made["cell_id"])["cell_type"] == "raw"
     assert agent.cells(cells=[-1])[0]["source"] == "text"
     nbformat.validate(nbformat.read(notebook.path, 4))
@@ -270,11 +376,16 @@ def test_text_is_written_and_nothing_runs(agent: Agent) -> None:
 
 def test_text_waits_for_no_cell_that_runs(agent: Agent, project: Quick) -> None:
     notebook = project.new("Load")
-    thread = threading.Thread(target=agent.run, args=["import time\nfor _ in range(3000): time.sleep(0.01)"])
+    thread = threading.Thread(
+        target=agent.run, args=["import time\nfor _ in range(3000): time.sleep(0.01)"]
+    )
     thread.start()
     wait_until(lambda: project.left and project.kernel().busy)
     other = Agent(project)
-    assert other.run("# meanwhile", cell_type="markdown", after="top")["state"] == "nothing to run"
+    assert (
+        other.run("# meanwhile", cell_type="markdown", after="top")["state"]
+        == "nothing to run"
+    )
     assert other.ask("cell change", action="delete", cell_ids=[0 - 2])["changed"] == []
     assert other.cells()[-1]["status"] == "running"
     project.stepper("interrupt")
@@ -284,10 +395,17 @@ def test_text_waits_for_no_cell_that_runs(agent: Agent, project: Quick) -> None:
 
 def test_several_cells_stop_at_the_first_failure(agent: Agent) -> None:
     agent.project.new("One", "Two", "Three")
-    added = agent.add("x = 1", {"cell_type": "markdown", "source": "then"}, "1 / 0", "print(x)")
-    assert added["state"] == "failed" and len(added["cells"]) == 4 and added["cell_id"] == added["cells"][2]
+    added = agent.add(
+        "x = 1", {"cell_type": "markdown", "source": "then"}, "1 / 0", "print(x)"
+    )
     assert (
-        "ZeroDivisionError" in added["text"] and "Not run: the 1 new or changed code cells below it." in added["text"]
+        added["state"] == "failed"
+        and len(added["cells"]) == 4
+        and added["cell_id"] == added["cells"][2]
+    )
+    assert (
+        "ZeroDivisionError" in added["text"]
+        and "Not run: the 1 new or changed code cells below it." in added["text"]
     )
     told = agent.ask("status")
     assert [step["status"] for step in told["steps"]] == ["done", "failed", "pending"]
@@ -301,38 +419,67 @@ def test_cells_can_be_written_without_a_run(agent: Agent) -> None:
     notebook = agent.project.new("One")
     added = agent.add("x = 1", "y = 2", run=False, after="top")
     assert added["state"] == "nothing to run" and "2 cells written" in added["text"]
-    assert [cell["cell_type"] for cell in notebook.raw["cells"]] == ["code", "code", "markdown"]
+    assert [cell["cell_type"] for cell in notebook.raw["cells"]] == [
+        "code",
+        "code",
+        "markdown",
+    ]
     assert agent.project.json("history") == []
-    assert agent.project.hook("PostToolBatch", notebook.payload("PostToolBatch", "", {}, tool_calls=[])).text == ""
+    assert (
+        agent.project.hook(
+            "PostToolBatch", notebook.payload("PostToolBatch", "", {}, tool_calls=[])
+        ).text
+        == ""
+    )
 
 
 def test_a_notebook_is_made_with_its_cells(agent: Agent) -> None:
-    made = agent.ask("new", problem="p", steps=["One", "Two"], cells=[{"source": "x = 2"}, {"source": "print(x)"}])
+    made = agent.ask(
+        "new",
+        problem="p",
+        steps=["One", "Two"],
+        cells=[{"source": "x = 2"}, {"source": "print(x)"}],
+    )
     assert made["cells"]["state"] == "ok" and "| 2" in made["cells"]["text"]
     assert [step["status"] for step in agent.ask("status")["steps"]] == ["done", "done"]
     assert agent.ask("new", problem="p")["cells"] is None
-    for cells, told in [([{"source": "a = '\ud800'"}], "half of a character"), ([{"cell": "1"}], "a text `source`")]:
+    for cells, told in [
+        ([{"source": "a = '\ud800'"}], "half of a character"),
+        ([{"cell": "1"}], "a text `source`"),
+    ]:
         with pytest.raises(StepperError, match=told):
             agent.ask("new", problem="refused", cells=cells)
-    assert not list(agent.project.folder.glob("notebooks/*refused*"))  # and no notebook either
+    assert not list(
+        agent.project.folder.glob("notebooks/*refused*")
+    )  # and no notebook either
 
 
 def test_one_call_is_one_run(agent: Agent) -> None:
     agent.project.new("One")
     ran = agent.run("print('once')", call="call-1")
     again = agent.run("print('once')", call="call-1")
-    assert again["text"] == ran["text"] and again["state"] == "ok" and again["cell_id"] == ran["cell_id"]
+    assert (
+        again["text"] == ran["text"]
+        and again["state"] == "ok"
+        and again["cell_id"] == ran["cell_id"]
+    )
     assert len(agent.project.json("history")) == 1 and len(sources(agent)) == 2
 
 
-def test_a_call_whose_daemon_dies_is_asked_again_and_runs_once(agent: Agent, project: Quick) -> None:
+def test_a_call_whose_daemon_dies_is_asked_again_and_runs_once(
+    agent: Agent, project: Quick
+) -> None:
     project.new("One")
     found: list[dict[str, Any]] = []
 
     def ask() -> None:
         while not any(found):  # none listens while one daemon follows the other
             with contextlib.suppress(client.GoneError):
-                found.append(agent.run("import time\ntime.sleep(0.6)\nprint('over')", call="call-2"))
+                found.append(
+                    agent.run(
+                        "import time\ntime.sleep(0.6)\nprint('over')", call="call-2"
+                    )
+                )
 
     thread = threading.Thread(target=ask)
     thread.start()
@@ -350,14 +497,24 @@ def test_what_a_daemon_that_dies_leaves_is_told(agent: Agent, project: Quick) ->
     def ask() -> None:
         while not any(found):
             with contextlib.suppress(client.GoneError):
-                found.append(agent.add("import time\ntime.sleep(0.6)\nprint('over')", "k = 1", "k", call="call-3"))
+                found.append(
+                    agent.add(
+                        "import time\ntime.sleep(0.6)\nprint('over')",
+                        "k = 1",
+                        "k",
+                        call="call-3",
+                    )
+                )
 
     thread = threading.Thread(target=ask)
     thread.start()
     wait_until(lambda: project.left and project.kernel().busy)
     project.kill_daemon()
     thread.join()
-    assert "| over" in found[-1]["text"] and "Not run yet: 2 code cells below it" in found[-1]["text"]
+    assert (
+        "| over" in found[-1]["text"]
+        and "Not run yet: 2 code cells below it" in found[-1]["text"]
+    )
     assert len(project.json("history")) == 1 and len(sources(agent)) == 4
 
 
@@ -371,33 +528,50 @@ def test_what_may_not_run_is_not_written(agent: Agent) -> None:
     refused = agent.run("x = 1")
     assert refused["state"] == "refused" and refused["cells"] == []
     assert (
-        refused["text"].startswith("stepper: nothing was written and nothing ran: cell 1") and failed in refused["text"]
+        refused["text"].startswith(
+            "stepper: nothing was written and nothing ran: cell 1"
+        )
+        and failed in refused["text"]
     )
     assert agent.add("x = 1", "y = 1")["state"] == "refused"
     assert notebook.path.read_bytes() == before
     assert agent.run("x = 1", after="cell-0")["state"] == "ok"  # a helper above it
     agent.project.config("max_cells: 3\n")
     assert agent.add("x = 1", "y = 1", after="cell-0")["state"] == "refused"
-    assert "4 code cells are more than the limit of 3" in agent.add("x = 1", "y = 1", after="cell-0")["text"]
+    assert (
+        "4 code cells are more than the limit of 3"
+        in agent.add("x = 1", "y = 1", after="cell-0")["text"]
+    )
 
 
 def test_a_stop_holds_until_the_person_lifts_it(agent: Agent) -> None:
     notebook = agent.project.new("One", "Two")
     first = agent.run("x = 1")["cell_id"]
     stopped = agent.run("die('SIGSEGV')")
-    assert stopped["state"] == "stopped" and "❌ Execution stopped at cell 2" in stopped["text"]
+    assert (
+        stopped["state"] == "stopped"
+        and "❌ Execution stopped at cell 2" in stopped["text"]
+    )
     before = notebook.path.read_bytes()
     for how in ({"source": "1"}, {"source": "1", "cell_id": first}, {"cell_id": first}):
         refused = agent.ask("cell run", **how)
-        assert refused["state"] == "stopped" and "/continue, /fix or /skip" in refused["text"]
+        assert (
+            refused["state"] == "stopped"
+            and "/continue, /fix or /skip" in refused["text"]
+        )
     for verb, more in [
         ("run", {"which": "pending"}),
         ("eval", {"source": "1"}),
     ]:
-        with pytest.raises(StepperError, match="nothing ran: execution of this notebook is stopped"):
+        with pytest.raises(
+            StepperError, match="nothing ran: execution of this notebook is stopped"
+        ):
             agent.ask(verb, notebook=str(notebook.path), **more)
     assert notebook.path.read_bytes() == before
-    for verb, more in [("run", {"which": "restore"}), ("restore", {})]:  # it rebuilds variables and lifts nothing
+    for verb, more in [
+        ("run", {"which": "restore"}),
+        ("restore", {}),
+    ]:  # it rebuilds variables and lifts nothing
         restored = agent.ask(verb, notebook=str(notebook.path), **more)
         assert "the notebook is still stopped" in restored["report"]
     assert agent.run("1")["state"] == "stopped"
@@ -409,11 +583,15 @@ def test_a_stop_holds_until_the_person_lifts_it(agent: Agent) -> None:
 def test_three_retries_stop_it(agent: Agent) -> None:
     agent.project.new("One")
     cell = agent.run("d = {}\nd['a']")["cell_id"]
-    states = [agent.run(f"d = {{}}\nd['{name}']", cell_id=cell)["state"] for name in "bcd"]
+    states = [
+        agent.run(f"d = {{}}\nd['{name}']", cell_id=cell)["state"] for name in "bcd"
+    ]
     assert states == ["failed", "failed", "stopped"]
 
 
-def test_code_is_looked_at_before_any_cell_but_not_in_a_state_that_is_lost(agent: Agent) -> None:
+def test_code_is_looked_at_before_any_cell_but_not_in_a_state_that_is_lost(
+    agent: Agent,
+) -> None:
     agent.project.new("One")
     assert agent.ask("eval", source="1 + 1")["output"] == "2"
     agent.run("x = 5")
@@ -427,7 +605,10 @@ def test_what_would_only_repeat_itself_is_not_run(agent: Agent) -> None:
     agent.project.new("One")
     cell = agent.run("d = {}\nd['a']")["cell_id"]
     again = agent.run(cell_id=cell)
-    assert again["state"] == "not run" and "no file of the project changed" in again["text"]
+    assert (
+        again["state"] == "not run"
+        and "no file of the project changed" in again["text"]
+    )
     assert len(agent.project.json("history")) == 1
 
 
@@ -435,7 +616,11 @@ def test_what_fails_for_certain_is_found_before_it_runs(agent: Agent) -> None:
     agent.project.new("One")
     agent.run("x = 1")
     held = agent.run("print(nowhere_bound)")
-    assert held["state"] == "failed" and "FAILED before it ran" in held["text"] and held["figures"] == []
+    assert (
+        held["state"] == "failed"
+        and "FAILED before it ran" in held["text"]
+        and held["figures"] == []
+    )
 
 
 def test_nothing_runs_without_consent(agent: Agent) -> None:
@@ -445,10 +630,17 @@ def test_nothing_runs_without_consent(agent: Agent) -> None:
     waits = agent.run("y = 1")
     assert (
         waits["state"] == "not run"
-        and f"stepper run {agent.project.paths.relative(str(notebook.path))}" in waits["text"]
+        and f"stepper run {agent.project.paths.relative(str(notebook.path))}"
+        in waits["text"]
     )
-    for verb, how in [("run", {"notebook": notebook.path.name}), ("eval", {"source": "x"}), ("restart", {})]:
-        with pytest.raises(StepperError, match="nothing ran: `auto_run` is `ask`") as error:
+    for verb, how in [
+        ("run", {"notebook": notebook.path.name}),
+        ("eval", {"source": "x"}),
+        ("restart", {}),
+    ]:
+        with pytest.raises(
+            StepperError, match="nothing ran: `auto_run` is `ask`"
+        ) as error:
             agent.ask(verb, **how)
         assert f"stepper {verb}" in error.value.hint
     assert agent.project.json("run", notebook.path.name)["ran"] == 1  # the person's
@@ -457,32 +649,90 @@ def test_nothing_runs_without_consent(agent: Agent) -> None:
 
 def test_nothing_is_written_in_plan_mode(agent: Agent) -> None:
     notebook = agent.project.new("One")
-    before, planning = notebook.path.read_bytes(), Agent(agent.project, STEPPER_MODE="plan")
-    assert planning.run("1")["state"] == planning.run("# A", cell_type="markdown")["state"] == "refused"
-    for verb, how in [("cell change", {"action": "delete", "cell_ids": [-1]}), ("new", {"problem": "p"}),
-                        ("eval", {"source": "1"})]:  # fmt: skip
+    before, planning = (
+        notebook.path.read_bytes(),
+        Agent(agent.project, STEPPER_MODE="plan"),
+    )
+    assert (
+        planning.run("1")["state"]
+        == planning.run("# A", cell_type="markdown")["state"]
+        == "refused"
+    )
+    for verb, how in [
+        ("cell change", {"action": "delete", "cell_ids": [-1]}),
+        ("new", {"problem": "p"}),
+        ("eval", {"source": "1"}),
+    ]:
         with pytest.raises(StepperError, match="plan mode"):
             planning.ask(verb, **how)
     assert notebook.path.read_bytes() == before and planning.cells()
 
 
 NAMES = st.sampled_from(
-    ["a", "cell-1", "-1", -1, 1, "top", "gone", "", 0, None, True, 1.5, [], {}, "\ud800", "a" * 500]
+    [
+        "a",
+        "cell-1",
+        "-1",
+        -1,
+        1,
+        "top",
+        "gone",
+        "",
+        0,
+        None,
+        True,
+        1.5,
+        [],
+        {},
+        "\ud800",
+        "a" * 500,
+    ]
 )
 WORDS = st.none() | st.sampled_from(
-    ["x = 1", "", "1 / 0", "x", "\ud800", "\x00", "'" * 3, 5, [], {"a": 1}, "# stepper: step=9"]
+    [
+        "x = 1",
+        "",
+        "1 / 0",
+        "x",
+        "\ud800",
+        "\x00",
+        "'" * 3,
+        5,
+        [],
+        {"a": 1},
+        "# stepper: step=9",
+    ]
 )
 LISTS = st.none() | st.lists(
-    NAMES | st.fixed_dictionaries({"source": WORDS}, optional={"cell_type": WORDS}), max_size=3
+    NAMES | st.fixed_dictionaries({"source": WORDS}, optional={"cell_type": WORDS}),
+    max_size=3,
 )
-ASKED = st.fixed_dictionaries({}, optional={
-    **dict.fromkeys(("source", "old_string", "new_string", "cell_type", "action", "outputs", "call"), WORDS),
-    **dict.fromkeys(("cell_id", "after", "page", "wait_seconds", "run"), NAMES),
-    **dict.fromkeys(("cells", "cell_ids"), LISTS),
-})  # fmt: skip
+ASKED = st.fixed_dictionaries(
+    {},
+    optional={
+        **dict.fromkeys(
+            (
+                "source",
+                "old_string",
+                "new_string",
+                "cell_type",
+                "action",
+                "outputs",
+                "call",
+            ),
+            WORDS,
+        ),
+        **dict.fromkeys(("cell_id", "after", "page", "wait_seconds", "run"), NAMES),
+        **dict.fromkeys(("cells", "cell_ids"), LISTS),
+    },
+)
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None,
+    max_examples=60,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(
     verb=st.sampled_from(["cell run", "cell add", "cell change", "cell read"]),
     asked=ASKED,
@@ -491,7 +741,11 @@ ASKED = st.fixed_dictionaries({}, optional={
 def test_odd_arguments_are_refused_and_spoil_nothing(
     agent: Agent, verb: str, asked: dict[str, Any], minor: int
 ) -> None:
-    cells = [code("x = 1"), code("x")] if minor == 4 else [code("x = 1", "a"), code("x", "b")]
+    cells = (
+        [code("x = 1"), code("x")]
+        if minor == 4
+        else [code("x = 1", "a"), code("x", "b")]
+    )
     notebook = agent.project.notebook("odd.ipynb", cells, minor=minor)
     try:
         agent.ask(verb, **{**asked, "notebook": "odd"})
@@ -506,14 +760,18 @@ def test_odd_arguments_are_refused_and_spoil_nothing(
 def test_an_edit_is_told_once_by_whichever_road(agent: Agent) -> None:
     notebook = agent.project.new("One", "Two", "Three")
     notebook.insert("x = 1")
-    looked = agent.project.hook("PostToolBatch", notebook.payload("PostToolBatch", "", {}, tool_calls=[]))
+    looked = agent.project.hook(
+        "PostToolBatch", notebook.payload("PostToolBatch", "", {}, tool_calls=[])
+    )
     time.sleep(0.02)  # the time of the file is another one from here on
     ran = agent.run("y = 2")
     agent.run("y = 3", cell_id=ran["cell_id"])
     agent.run("# text", cell_type="markdown")
     agent.ask("cell change", action="move", cell_ids=[-1], after="top")
     calls = [{"tool_name": "mcp__stepper__run_cell", "tool_input": {}}]
-    looked = agent.project.hook("PostToolBatch", notebook.payload("PostToolBatch", "", {}, tool_calls=calls))
+    looked = agent.project.hook(
+        "PostToolBatch", notebook.payload("PostToolBatch", "", {}, tool_calls=calls)
+    )
     assert looked.text == "" and len(agent.project.json("history")) == 3
     _, answer = notebook.insert("print(x + y)")
     assert "| 4" in answer.text
@@ -523,14 +781,18 @@ def test_an_edit_is_told_once_by_whichever_road(agent: Agent) -> None:
 def test_a_script_that_wrote_meanwhile_is_told(agent: Agent) -> None:
     notebook = agent.project.new("One", "Two")
     cell = agent.run("x = 1")["cell_id"]
-    agent.project.hook("PostToolBatch", notebook.payload("PostToolBatch", "", {}, tool_calls=[]))
+    agent.project.hook(
+        "PostToolBatch", notebook.payload("PostToolBatch", "", {}, tool_calls=[])
+    )
     raw = notebook.raw
     raw["cells"][-1]["source"] = "x = 7"
     notebook.path.write_text(json.dumps(raw, indent=1))
     assert agent.cells(cells=[cell])[0]["status"] == "changed"
     agent.run("# text", cell_type="markdown")
     calls = [{"tool_name": "Bash", "tool_input": {}}]
-    told = agent.project.hook("PostToolBatch", notebook.payload("PostToolBatch", "", {}, tool_calls=calls))
+    told = agent.project.hook(
+        "PostToolBatch", notebook.payload("PostToolBatch", "", {}, tool_calls=calls)
+    )
     assert "cell 1" in told.text
 
 
@@ -552,25 +814,43 @@ def test_cells_are_deleted_moved_and_cleared(agent: Agent) -> None:
     a, b, c = agent.add("print('a')", "print('b')", "print('c')")["cells"]
     head = agent.cells()[0]["cell_id"]
     assert agent.ask("cell change", action="move", cell_ids=[c, 1], after="cell-0") == {
-        "notebook": agent.ask("status")["notebook"], "changed": [c, a], "cells": [head, c, a, b], "count": 2,
-        "follows": "", "unchanged": False
-    }  # fmt: skip
+        "notebook": agent.ask("status")["notebook"],
+        "changed": [c, a],
+        "cells": [head, c, a, b],
+        "count": 2,
+        "follows": "",
+        "unchanged": False,
+    }
     cleared = agent.ask("cell change", action="clear_output", cell_ids=[a, head])
-    assert cleared["changed"] == [a, head] and agent.cells(cells=[a])[0]["outputs"] == ""
+    assert (
+        cleared["changed"] == [a, head] and agent.cells(cells=[a])[0]["outputs"] == ""
+    )
     assert "| b" in agent.cells(cells=[b])[0]["outputs"]
-    assert agent.ask("cell change", action="move", cell_ids=[head])["cells"] == [c, a, b, head]  # to the end
+    assert agent.ask("cell change", action="move", cell_ids=[head])["cells"] == [
+        c,
+        a,
+        b,
+        head,
+    ]  # to the end
     gone = agent.ask("cell change", action="delete", cell_ids=["cell-3", b, -2])
     assert gone["cells"] == [c, a] and gone["count"] == 2  # cells, not names
-    for how, told in [({"action": "delete"}, "`action` and `cell_ids`"), ({"action": "burn", "cell_ids": [1]}, "one of"),
-                        ({"action": "move", "cell_ids": [a], "after": "zz"}, "no cell 'zz'")]:  # fmt: skip
+    for how, told in [
+        ({"action": "delete"}, "`action` and `cell_ids`"),
+        ({"action": "burn", "cell_ids": [1]}, "one of"),
+        ({"action": "move", "cell_ids": [a], "after": "zz"}, "no cell 'zz'"),
+    ]:
         with pytest.raises(StepperError, match=told):
             agent.ask("cell change", **how)
 
 
 @pytest.mark.parametrize(("minor", "name"), [(5, -1), (5, "cell-2"), (4, 3), (4, -1)])
-def test_a_cell_that_is_named_before_a_wait_is_that_cell_after_it(agent: Agent, minor: int, name: str | int) -> None:
+def test_a_cell_that_is_named_before_a_wait_is_that_cell_after_it(
+    agent: Agent, minor: int, name: str | int
+) -> None:
     """Text waits for no cell: it may be written between a call's coming and its turn."""
-    cells = [code(f"{name} = 1", name if minor > 4 else None) for name in ("first", "last")]
+    cells = [
+        code(f"{name} = 1", name if minor > 4 else None) for name in ("first", "last")
+    ]
     notebook = agent.project.notebook("named.ipynb", cells, minor=minor)
     agent.project.config("queue: true\n")
     agent.run(SLOW, after="top", notebook="named.ipynb", wait_seconds=0.4)
@@ -581,8 +861,12 @@ def test_a_cell_that_is_named_before_a_wait_is_that_cell_after_it(agent: Agent, 
     while agent.ask("status", wait_seconds=30)["ended"]:
         pass
     assert ["".join(cell["source"]) for cell in notebook.raw["cells"]] == [
-        "# above", SLOW, "first = 1", "meant = 1", "# below"
-    ]  # fmt: skip
+        "# above",
+        SLOW,
+        "first = 1",
+        "meant = 1",
+        "# below",
+    ]
 
 
 def test_a_cell_that_was_named_and_is_gone_is_no_other_one() -> None:
@@ -594,11 +878,26 @@ def test_a_cell_that_was_named_and_is_gone_is_no_other_one() -> None:
 
 def test_cells_are_read_with_what_became_of_them(agent: Agent) -> None:
     agent.project.new("One", "Two")
-    agent.add({"cell_type": "markdown", "source": "# H"}, "x = 3\nx", "print('a\\n' * 3000)", run=True)
+    agent.add(
+        {"cell_type": "markdown", "source": "# H"},
+        "x = 3\nx",
+        "print('a\\n' * 3000)",
+        run=True,
+    )
     read = agent.ask("cell read")
     head, text, first, long = read["cells"]
-    assert head["index"] == 0 and text["type"] == "markdown" and text["source"] == "# H" and not text["status"]
-    assert (first["number"], first["step"], first["status"], first["execution_count"]) == (1, 1, "done", 1)
+    assert (
+        head["index"] == 0
+        and text["type"] == "markdown"
+        and text["source"] == "# H"
+        and not text["status"]
+    )
+    assert (
+        first["number"],
+        first["step"],
+        first["status"],
+        first["execution_count"],
+    ) == (1, 1, "done", 1)
     assert first["outputs"] == "| 3" and "more lines like this" in long["outputs"]
     assert (
         f"cell-2 · cell 1 · id {first['cell_id']} · step 1 · done · [1] · hash {first['source_hash']}\n| x = 3\n| x\nOutput:\n| 3"
@@ -606,7 +905,11 @@ def test_cells_are_read_with_what_became_of_them(agent: Agent) -> None:
     )
     assert read["pages"] == 1 and len(read["text"]) < 2500
     full = agent.ask("cell read", cells=[-1], outputs="full", page=2)
-    assert full["pages"] > 1 and full["cells"][0]["part"] == 2 and len(full["text"]) <= 10_000
+    assert (
+        full["pages"] > 1
+        and full["cells"][0]["part"] == 2
+        and len(full["text"]) <= 10_000
+    )
     assert agent.cells(cells=["1"], outputs="none")[0]["outputs"] == ""
     with pytest.raises(StepperError, match="has 1 page of these cells"):
         agent.ask("cell read", page=2)
@@ -619,7 +922,12 @@ def test_a_page_of_a_large_notebook_costs_that_page_and_nobody_waits(
     printed = {"output_type": "stream", "name": "stdout", "text": "z" * 7_000}
     cells = [{**code(f"x{n}", f"id{n}"), "outputs": [printed]} for n in range(200)]
     agent.project.notebook("big.ipynb", cells)
-    looked, begun, goes_on, outputs_of = list[str](), threading.Event(), threading.Event(), IpynbFile.outputs_of
+    looked, begun, goes_on, outputs_of = (
+        list[str](),
+        threading.Event(),
+        threading.Event(),
+        IpynbFile.outputs_of,
+    )
 
     def slow(file: IpynbFile, target: Target) -> list[dict[str, Any]]:
         looked.append(target.cell_id)
@@ -630,17 +938,25 @@ def test_a_page_of_a_large_notebook_costs_that_page_and_nobody_waits(
     monkeypatch.setattr(IpynbFile, "outputs_of", slow)
     found = list[dict[str, Any]]()
     reader = threading.Thread(
-        target=lambda: found.append(agent.ask("cell read", notebook="big", outputs="full", page=2)), daemon=True
+        target=lambda: found.append(
+            agent.ask("cell read", notebook="big", outputs="full", page=2)
+        ),
+        daemon=True,
     )
     reader.start()
     assert begun.wait(30)
     agent.ask("list")  # the daemon hears others meanwhile
     goes_on.set()
     reader.join(60)
-    assert found[0]["cells"][0]["cell_id"] == "id1" and "page 2 of 22 or more" in found[0]["text"]
+    assert (
+        found[0]["cells"][0]["cell_id"] == "id1"
+        and "page 2 of 22 or more" in found[0]["text"]
+    )
     assert len(looked) < 30
     both = agent.ask("cell read", notebook="big", outputs="full", page=199, many=5)
-    assert [cell["cell_id"] for cell in both["cells"]] == ["id198", "id199"] and both["pages"] == 200
+    assert [cell["cell_id"] for cell in both["cells"]] == ["id198", "id199"] and both[
+        "pages"
+    ] == 200
     assert "page 199 of 200:" in both["text"] and "page 200 of 200:" in both["text"]
 
 
@@ -649,10 +965,20 @@ def test_a_page_of_a_large_notebook_costs_that_page_and_nobody_waits(
 def test_pages_hold_all_of_long_cells(texts: list[str]) -> None:
     from stepper.words import cells as words
 
-    read = [words.CellRead(f"id{n}", n, n + 1, "code", text) for n, text in enumerate(texts)]
+    read = [
+        words.CellRead(f"id{n}", n, n + 1, "code", text) for n, text in enumerate(texts)
+    ]
     pages = words.paged([part for cell in read for part in words.parts(cell)])
     for cell in read:
-        assert "".join(part.source for page in pages for part in page if part.cell_id == cell.cell_id) == cell.source
+        assert (
+            "".join(
+                part.source
+                for page in pages
+                for part in page
+                if part.cell_id == cell.cell_id
+            )
+            == cell.source
+        )
     assert all(len(words.read("a.ipynb", page, 1, 2)) <= 10_000 for page in pages)
     assert not any("left out" in words.read("a.ipynb", page, 1, 2) for page in pages)
 
@@ -661,15 +987,24 @@ def test_what_a_cell_holds_passes_for_nothing_of_ours(agent: Agent) -> None:
     agent.project.new()
     agent.run("print('x')\n# \x1b[31m\nstepper = '''\nstepper: forged'''")
     text = agent.ask("cell read")["text"]
-    assert "\x1b" not in text and "\nstepper: forged" not in text and "| stepper: forged" in text
+    assert (
+        "\x1b" not in text
+        and "\nstepper: forged" not in text
+        and "| stepper: forged" in text
+    )
 
 
 def test_a_notebook_of_another_language_is_read_and_not_run(agent: Agent) -> None:
-    agent.project.notebook("r.ipynb", [code("x <- 1", "a")], language_info={"name": "R"})
+    agent.project.notebook(
+        "r.ipynb", [code("x <- 1", "a")], language_info={"name": "R"}
+    )
     assert agent.cells(notebook="r")[0]["source"] == "x <- 1"
     with pytest.raises(StepperError, match="a notebook of the language 'r'"):
         agent.run("y <- 2", notebook="r")
-    for verb, how in [("eval", {"source": "1"}), ("restart", {})]:  # no Python kernel either
+    for verb, how in [
+        ("eval", {"source": "1"}),
+        ("restart", {}),
+    ]:  # no Python kernel either
         with pytest.raises(StepperError, match="a notebook of the language 'r'"):
             agent.ask(verb, notebook="r", **how)
     assert agent.ask("status", notebook="r")["kernel"]["state"] == "none"
@@ -688,20 +1023,30 @@ def test_a_caller_that_goes_away_cancels_its_cell(agent: Agent, project: Quick) 
 
     thread = threading.Thread(target=leave)
     thread.start()
-    data = json.dumps({"source": "import time\nfor _ in range(3000): time.sleep(0.01)"}).encode()
+    data = json.dumps(
+        {"source": "import time\nfor _ in range(3000): time.sleep(0.01)"}
+    ).encode()
     with pytest.raises(client.GoneError):
-        client.ask(project.paths, b"cell run", data, None, False, agent.environ, sockets.append)
+        client.ask(
+            project.paths, b"cell run", data, None, False, agent.environ, sockets.append
+        )
     thread.join()
     wait_until(lambda: project.json("history"))
     assert project.json("history")[0]["outcome"] == "cancelled"
     wait_until(lambda: project.json("status")["running"] is None)
-    told = agent.run("print('next')")  # what nobody heard is told with the next answer, once
+    told = agent.run(
+        "print('next')"
+    )  # what nobody heard is told with the next answer, once
     assert "was CANCELLED" in told["text"] and "| next" in told["text"]
-    assert "its report reached nobody" in told["text"] and "an edit of" not in told["text"]  # it was none
+    assert (
+        "its report reached nobody" in told["text"] and "an edit of" not in told["text"]
+    )  # it was none
     assert "CANCELLED" not in agent.run("1")["text"]
 
 
-def test_what_runs_is_told_each_second(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_runs_is_told_each_second(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("stepper.daemon.requests.TICK_SECONDS", 0.02)
     agent.project.new("One")
     agent.run("import time\ntime.sleep(0.3)")
@@ -716,19 +1061,38 @@ SLOW = "import time\nprint('begun', flush=True)\ntime.sleep(1.2)\nprint('over')"
 def test_what_lasts_longer_goes_on_and_is_waited_for(agent: Agent) -> None:
     notebook = agent.project.new("One", "Two")
     runs = agent.run(SLOW, wait_seconds=0.4, call="slow")
-    assert runs["state"] == "running" and runs["call"] == "slow" and "step 1" in runs["line"]
-    assert "is still running after 0." in runs["text"] and "`notebook_status` with `wait_seconds`" in runs["text"]
+    assert (
+        runs["state"] == "running"
+        and runs["call"] == "slow"
+        and "step 1" in runs["line"]
+    )
+    assert (
+        "is still running after 0." in runs["text"]
+        and "`notebook_status` with `wait_seconds`" in runs["text"]
+    )
     before = notebook.path.read_bytes()
     refused = agent.run("x = 1")
     assert (
-        refused["state"] == "refused" and "nothing was written" in refused["text"] and "queue: true" in refused["text"]
+        refused["state"] == "refused"
+        and "nothing was written" in refused["text"]
+        and "queue: true" in refused["text"]
     )
-    assert notebook.before("insert", "x = 1").denied and notebook.path.read_bytes() == before
-    assert agent.run("# text", cell_type="markdown", after="top")["state"] == "nothing to run"
+    assert (
+        notebook.before("insert", "x = 1").denied
+        and notebook.path.read_bytes() == before
+    )
+    assert (
+        agent.run("# text", cell_type="markdown", after="top")["state"]
+        == "nothing to run"
+    )
     told = agent.ask("status", wait_seconds=0.1)
     assert told["ended"]["state"] == "running" and told["running"]["handed_on"]
     told = agent.ask("status", wait_seconds=30)
-    assert told["ended"]["state"] == "ok" and "| over" in told["ended"]["text"] and told["unheard"] == ""
+    assert (
+        told["ended"]["state"] == "ok"
+        and "| over" in told["ended"]["text"]
+        and told["unheard"] == ""
+    )
     assert told["ended"]["cell_id"] == runs["cell_id"] and told["running"] is None
     again = agent.ask("status", wait_seconds=30)  # at once: it is told once
     assert again["ended"] is None and again["unheard"] == ""
@@ -741,7 +1105,11 @@ def test_what_nobody_asks_for_is_told_with_the_next_answer(agent: Agent) -> None
     agent.run(SLOW, wait_seconds=0.4)
     wait_until(lambda: agent.project.json("status")["running"] is None)
     told = agent.run("x = 1")
-    assert "ended meanwhile" in told["text"] and "| over" in told["text"] and "ran ok" in told["text"]
+    assert (
+        "ended meanwhile" in told["text"]
+        and "| over" in told["text"]
+        and "ran ok" in told["text"]
+    )
     assert "| over" not in agent.run("x = 2", cell_id=told["cell_id"])["text"]
 
 
@@ -749,36 +1117,59 @@ def test_two_who_wait_for_an_end_are_told_no_lie(agent: Agent, project: Quick) -
     project.new("One")
     agent.run(SLOW, wait_seconds=0.4)
     told: list[dict[str, Any]] = []
-    both = [threading.Thread(target=lambda: told.append(Agent(project).ask("status", wait_seconds=30))) for _ in "ab"]
+    both = [
+        threading.Thread(
+            target=lambda: told.append(Agent(project).ask("status", wait_seconds=30))
+        )
+        for _ in "ab"
+    ]
     for thread in both:
         thread.start()
     for thread in both:
         thread.join()
     heard = [each["ended"] for each in told if each["ended"]]
-    assert len(heard) == 1 and heard[0]["state"] == "ok" and "| over" in heard[0]["text"]
+    assert (
+        len(heard) == 1 and heard[0]["state"] == "ok" and "| over" in heard[0]["text"]
+    )
 
 
-def test_what_nobody_heard_is_kept_from_a_look_that_is_not_the_agents(agent: Agent) -> None:
+def test_what_nobody_heard_is_kept_from_a_look_that_is_not_the_agents(
+    agent: Agent,
+) -> None:
     agent.project.new("One", "Two")
     agent.run(SLOW, wait_seconds=0.4)
     wait_until(lambda: agent.project.json("status")["running"] is None)
     assert "| over" in agent.ask("status", unread=True, details=True)["unheard"]
-    assert "| over" in agent.ask("status")["unheard"] and not agent.ask("status")["unheard"]
+    assert (
+        "| over" in agent.ask("status")["unheard"]
+        and not agent.ask("status")["unheard"]
+    )
 
 
-def test_another_agents_cell_is_not_this_ones_to_wait_for(agent: Agent, project: Quick) -> None:
+def test_another_agents_cell_is_not_this_ones_to_wait_for(
+    agent: Agent, project: Quick
+) -> None:
     project.new("One", "Two")
     agent.run(SLOW, wait_seconds=0.4)
-    assert Agent(project, STEPPER_SESSION="mcp-2").ask("status", wait_seconds=30)["ended"] is None
+    assert (
+        Agent(project, STEPPER_SESSION="mcp-2").ask("status", wait_seconds=30)["ended"]
+        is None
+    )
     project.stepper("interrupt")
     assert agent.ask("status", wait_seconds=30)["ended"]["state"] == "cancelled"
 
 
-def test_the_same_call_asked_again_waits_for_its_run(agent: Agent, project: Quick) -> None:
+def test_the_same_call_asked_again_waits_for_its_run(
+    agent: Agent, project: Quick
+) -> None:
     project.new("One")
     assert agent.run(SLOW, wait_seconds=0.4, call="again")["state"] == "running"
     found = agent.run(SLOW, call="again")
-    assert found["state"] == "ok" and "| over" in found["text"] and len(project.json("history")) == 1
+    assert (
+        found["state"] == "ok"
+        and "| over" in found["text"]
+        and len(project.json("history")) == 1
+    )
     assert project.json("status")["unheard"] == "" and len(sources(agent)) == 2
 
 
@@ -796,54 +1187,88 @@ def test_cells_wait_in_line(agent: Agent) -> None:
     agent.project.config("queue: true\n")
     agent.run(SLOW, wait_seconds=0.4)
     waits = agent.run("print('second')", wait_seconds=0)
-    assert waits["state"] == "running" and "has NOT run yet: it waits in line behind step 1" in waits["text"]
+    assert (
+        waits["state"] == "running"
+        and "has NOT run yet: it waits in line behind step 1" in waits["text"]
+    )
     told = [agent.ask("status", wait_seconds=30) for _ in range(2)]
     assert told[0]["ended"]["state"] == "ok" and "| over" in told[0]["ended"]["text"]
-    assert json.dumps(told).count("| second") == 1  # it ends so soon that nobody may have waited for it yet
+    assert (
+        json.dumps(told).count("| second") == 1
+    )  # it ends so soon that nobody may have waited for it yet
 
 
 def test_a_notebook_that_runs_for_long(agent: Agent) -> None:
     notebook = agent.project.new("One", "Two")
     agent.add(SLOW, "print('two')", run=False)
-    runs = agent.ask("run", notebook=notebook.path.name, which="pending", wait_seconds=0.4)
-    assert runs["call"] and runs["state"] == "running" and "is still running" in runs["text"]
+    runs = agent.ask(
+        "run", notebook=notebook.path.name, which="pending", wait_seconds=0.4
+    )
+    assert (
+        runs["call"]
+        and runs["state"] == "running"
+        and "is still running" in runs["text"]
+    )
     ended = agent.ask("status", wait_seconds=30)["ended"]
-    assert ended["state"] == "ok" and "2 of 2 code cells ran, from the top." in ended["text"]
+    assert (
+        ended["state"] == "ok"
+        and "2 of 2 code cells ran, from the top." in ended["text"]
+    )
     assert len(agent.project.json("history")) == len(ended["cells"]) == 2
     told = agent.ask("run", notebook="", which="pending", wait_seconds=30)
     assert told["state"] == "nothing to run" and "has no such cells" in told["text"]
     agent.add("print('three')", run=False)
     agent.run("raise ValueError(5)", cell_id=1)
     told = agent.ask("run", notebook="", which="pending", wait_seconds=30)
-    assert told["state"] == "failed" and "ValueError" in told["text"] and "Not run: the 1 code cells" in told["text"]
+    assert (
+        told["state"] == "failed"
+        and "ValueError" in told["text"]
+        and "Not run: the 1 code cells" in told["text"]
+    )
 
 
 def test_a_call_gives_its_cells_a_deadline(agent: Agent, project: Quick) -> None:
     notebook = project.new()
-    endless, lasting = "import time\nwhile True:\n    time.sleep(0.01)", "import time\ntime.sleep(0.5)"
+    endless, lasting = (
+        "import time\nwhile True:\n    time.sleep(0.01)",
+        "import time\ntime.sleep(0.5)",
+    )
     late = agent.run(f"# stepper: timeout=1h\n{endless}", timeout_seconds=0.3)
     assert late["state"] == "failed" and "deadline" in late["text"]
     again = agent.run(lasting, cell_id=1, timeout_seconds=0.2)
     assert again["state"] == "failed"
-    assert agent.run(cell_id=1, timeout_seconds=20)["state"] == "ok"  # the same code, with more time
+    assert (
+        agent.run(cell_id=1, timeout_seconds=20)["state"] == "ok"
+    )  # the same code, with more time
     added = agent.add("x = 1", endless, "y = 1", timeout_seconds=0.3)
     assert added["state"] == "failed" and "Not run" in added["text"]
     agent.run("print('restored')", cell_id=-2)
     agent.run(lasting, cell_id=-1, timeout_seconds=0.2)
     name = notebook.path.name
-    assert agent.ask("run", notebook=name, which="pending", wait_seconds=30, timeout_seconds=0.2)["state"] == "failed"
+    assert (
+        agent.ask(
+            "run", notebook=name, which="pending", wait_seconds=30, timeout_seconds=0.2
+        )["state"]
+        == "failed"
+    )
     looked = agent.ask("eval", source=endless, timeout_seconds=0.3)
     assert looked["outcome"] == "timeout" and "deadline" in looked["text"]
-    (project.folder / ".stepper" / "config.yaml").write_text("max_cell_timeout_seconds: 0.2\n")
+    (project.folder / ".stepper" / "config.yaml").write_text(
+        "max_cell_timeout_seconds: 0.2\n"
+    )
     assert agent.run(lasting, cell_id=1, timeout_seconds=20)["state"] == "failed"
 
 
 @pytest.mark.parametrize("wrong", [0, -1, "60", True, float("inf"), 1e12])
 @pytest.mark.parametrize("verb", ["cell run", "cell add", "run", "eval"])
-def test_a_wrong_deadline_is_refused_and_nothing_runs(agent: Agent, verb: str, wrong: object) -> None:
+def test_a_wrong_deadline_is_refused_and_nothing_runs(
+    agent: Agent, verb: str, wrong: object
+) -> None:
     agent.project.new()
     agent.run("x = 1")
-    given = {"cells": [{"source": "x = 2"}]} if verb == "cell add" else {"source": "x = 2"}
+    given = (
+        {"cells": [{"source": "x = 2"}]} if verb == "cell add" else {"source": "x = 2"}
+    )
     with pytest.raises(StepperError, match="timeout_seconds"):
         agent.ask(verb, **given, timeout_seconds=wrong)
     assert agent.ask("eval", source="x")["output"] == "1"
@@ -853,7 +1278,10 @@ def test_a_wrong_deadline_is_refused_and_nothing_runs(agent: Agent, verb: str, w
 def test_many_calls_at_once_are_one_run_each(agent: Agent) -> None:
     notebook = agent.project.new()
     agents = [Agent(agent.project) for _ in range(20)]
-    threads = [threading.Thread(target=each.run, args=[f"x_{number} = {number}"]) for number, each in enumerate(agents)]
+    threads = [
+        threading.Thread(target=each.run, args=[f"x_{number} = {number}"])
+        for number, each in enumerate(agents)
+    ]
     for thread in threads:
         thread.start()
     agent.run("# between", cell_type="markdown")
@@ -862,7 +1290,11 @@ def test_many_calls_at_once_are_one_run_each(agent: Agent) -> None:
     history = agent.project.json("history")
     assert len(history) == 20 and {run["outcome"] for run in history} == {"ok"}
     assert sorted(sources(agent)) == sorted(
-        ["# a problem", "# between", *(f"x_{number} = {number}" for number in range(20))]
+        [
+            "# a problem",
+            "# between",
+            *(f"x_{number} = {number}" for number in range(20)),
+        ]
     )
     nbformat.validate(nbformat.read(notebook.path, 4))
 
@@ -875,27 +1307,46 @@ def test_a_status_with_details(agent: Agent) -> None:
     agent.run("import math\ndef area(r): return r\nx = [1, 2]")
     told = agent.ask("status", details=True)
     assert told["context"]["current_notebook"] == told["notebook"]
-    assert told["context"]["imported_modules"] == {"math": "math"} and "area" in told["context"]["defined_functions"]
+    assert (
+        told["context"]["imported_modules"] == {"math": "math"}
+        and "area" in told["context"]["defined_functions"]
+    )
     assert told["context"]["variables"]["x"].startswith("list")
     machine = told["resources"]["machine"]
-    assert 0 < machine["memory_bytes"] < machine["memory_total_bytes"] and told["resources"]["cores"] >= 1
+    assert (
+        0 < machine["memory_bytes"] < machine["memory_total_bytes"]
+        and told["resources"]["cores"] >= 1
+    )
     assert agent.ask("status")["resources"] is None
 
 
-def test_what_the_machine_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_machine_tells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
         found = resources.look(answers.KernelStatus(busy.pid, "busy", 5))
     finally:
         busy.kill()
         busy.wait()
-    assert found.kernel is not None and found.kernel.cpu_percent and found.kernel.memory_bytes == 5
-    assert resources.look(answers.KernelStatus(busy.pid)).kernel == Load(None, None, None)
+    assert (
+        found.kernel is not None
+        and found.kernel.cpu_percent
+        and found.kernel.memory_bytes == 5
+    )
+    assert resources.look(answers.KernelStatus(busy.pid)).kernel == Load(
+        None, None, None
+    )
     smi = tmp_path / "nvidia-smi"
-    smi.write_text("#!/bin/sh\necho 'NVIDIA A100, 80GB, 37, 1024, 81920'\necho 'Old, [N/A], [N/A], 512'\necho odd\n")
+    smi.write_text(
+        "#!/bin/sh\necho 'NVIDIA A100, 80GB, 37, 1024, 81920'\necho 'Old, [N/A], [N/A], 512'\necho odd\n"
+    )
     smi.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert resources.gpus() == [Gpu("NVIDIA A100, 80GB", 37, 1 << 30, 80 << 30), Gpu("Old", None, None, 512 << 20)]
+    assert resources.gpus() == [
+        Gpu("NVIDIA A100, 80GB", 37, 1 << 30, 80 << 30),
+        Gpu("Old", None, None, 512 << 20),
+    ]
     smi.write_text("#!/bin/sh\nexit 9\n")
     assert resources.gpus() == []
 
@@ -924,7 +1375,9 @@ def test_the_pictures_of_a_run_are_told_by_path(real: Agent) -> None:
     assert real.run(PICTURE)["figures"] == []
     drawn = real.add("shown('red')\nshown('blue')", "shown('green')")
     assert drawn["state"] == "ok" and len(drawn["figures"]) == 3
-    assert all(Path(path).read_bytes().startswith(b"\x89PNG") for path in drawn["figures"])
+    assert all(
+        Path(path).read_bytes().startswith(b"\x89PNG") for path in drawn["figures"]
+    )
     assert drawn["figures"][2] in drawn["text"]
     first, second = real.cells(cells=drawn["cells"])
     assert first["pictures"] + second["pictures"] == drawn["figures"]
@@ -938,9 +1391,14 @@ def test_the_pictures_of_a_run_are_told_by_path(real: Agent) -> None:
 
 def test_the_kernel_is_not_told_who_asked(real: Agent) -> None:
     real.project.new("Look")
-    ran = real.run("import os\nprint([name for name in os.environ if name in ('STEPPER_FACE', 'STEPPER_MODE')])")
+    ran = real.run(
+        "import os\nprint([name for name in os.environ if name in ('STEPPER_FACE', 'STEPPER_MODE')])"
+    )
     assert "| []" in ran["text"]
-    assert real.ask("status", details=True)["resources"]["kernel"]["memory_bytes"] > 1 << 20
+    assert (
+        real.ask("status", details=True)["resources"]["kernel"]["memory_bytes"]
+        > 1 << 20
+    )
 
 
 @pytest.mark.nightly
@@ -948,31 +1406,46 @@ def test_a_failed_cell_mended_by_an_edit_and_a_notebook_run_anew(real: Agent) ->
     notebook = real.project.new("Load", "Sum")
     real.run("values = [1, 2, 3]")
     failed = real.run("total = sum(value)\nprint(total)")
-    assert failed["state"] == "failed" and "`values`" in failed["text"]  # what it might have meant
-    mended = real.run(cell_id=failed["cell_id"], old_string="(value)", new_string="(values)")
+    assert (
+        failed["state"] == "failed" and "`values`" in failed["text"]
+    )  # what it might have meant
+    mended = real.run(
+        cell_id=failed["cell_id"], old_string="(value)", new_string="(values)"
+    )
     assert mended["state"] == "ok" and "| 6" in mended["text"]
     real.run("values = [4]", cell_id=1)
     stale = real.ask("run", notebook=notebook.path.name, which="stale")
     assert stale["ran"] == 1 and real.cells(cells=[-1])[0]["outputs"] == "| 4"
     assert real.ask("run", notebook=notebook.path.name, which="stale")["cells"] == 0
     assert real.ask("run", notebook=notebook.path.name, which="all")["ran"] == 2
-    real.ask("shutdown", notebook=notebook.path.name)  # the life cycle of a session: ended, begun again, restored
+    real.ask(
+        "shutdown", notebook=notebook.path.name
+    )  # the life cycle of a session: ended, begun again, restored
     assert real.ask("run", notebook=notebook.path.name, which="restore")["ran"] == 2
     assert "| 4" in real.ask("eval", source="print(total)")["text"]
 
 
 @pytest.mark.nightly
-def test_a_cell_that_runs_is_followed_and_goes_on_without_its_agent(real: Agent) -> None:
+def test_a_cell_that_runs_is_followed_and_goes_on_without_its_agent(
+    real: Agent,
+) -> None:
     notebook = real.project.new("Train", "Look")
     real.run("'its kernel is there'")
     runs = real.run(
-        "import time\nfor n in range(300):\n    print('round', n, flush=True)\n    time.sleep(0.05)", wait_seconds=2.5
+        "import time\nfor n in range(300):\n    print('round', n, flush=True)\n    time.sleep(0.05)",
+        wait_seconds=2.5,
     )
-    assert runs["state"] == "running" and "Last lines:\n| round" in runs["text"] and "| round" in runs["line"]
+    assert (
+        runs["state"] == "running"
+        and "Last lines:\n| round" in runs["text"]
+        and "| round" in runs["line"]
+    )
     lines = [each["running"]["line"] for each in real.told]
     assert len(lines) >= 1 and lines[-1].startswith("round ")
     assert real.cells(cells=[runs["cell_id"]])[0]["status"] == "running"
-    assert real.ask("status", wait_seconds=0.1)["ended"]["state"] == "running"  # its agent went away each time
+    assert (
+        real.ask("status", wait_seconds=0.1)["ended"]["state"] == "running"
+    )  # its agent went away each time
     assert real.ask("interrupt")["interrupted"]
     ended = real.ask("status", wait_seconds=30)["ended"]
     assert ended["state"] == "cancelled" and "| round 0" in ended["text"]
@@ -984,7 +1457,10 @@ def test_what_neither_writes_nor_moves_nor_runs_says_so(agent: Agent) -> None:
     made = agent.run("# Title", cell_type="markdown")["cell_id"]
     again = agent.run(cell_id=made)
     assert again["state"] == "nothing to run" and again["line"] == "✓ nothing to run"
-    assert "nothing was written and nothing ran" in again["text"] and "(markdown)" in again["text"]
+    assert (
+        "nothing was written and nothing ran" in again["text"]
+        and "(markdown)" in again["text"]
+    )
     last = agent.cells()[-1]["cell_id"]
     moved = agent.ask("cell change", action="move", cell_ids=[last])
     assert moved["unchanged"] is True
@@ -993,40 +1469,90 @@ def test_what_neither_writes_nor_moves_nor_runs_says_so(agent: Agent) -> None:
 # --- a source that is not the expected one ----------------------------------------------------------------------------
 
 
-def test_a_write_that_expects_another_source_changes_nothing_and_tells_the_present_one(agent: Agent) -> None:
-    notebook = agent.project.notebook("a.ipynb", [code("x = 1", "a"), code("y = 2", "b")])
+def test_a_write_that_expects_another_source_changes_nothing_and_tells_the_present_one(
+    agent: Agent,
+) -> None:
+    notebook = agent.project.notebook(
+        "a.ipynb", [code("x = 1", "a"), code("y = 2", "b")]
+    )
     first, second = (cell["source_hash"] for cell in agent.cells(notebook="a"))
     assert f"hash {first}" in agent.ask("cell read", notebook="a")["text"]
-    notebook.path.write_text(notebook.path.read_text().replace("x = 1", "x = 10"))  # somebody else
+    notebook.path.write_text(
+        notebook.path.read_text().replace("x = 1", "x = 10")
+    )  # somebody else
     before = notebook.path.read_bytes()
     writes: list[tuple[str, dict[str, Any]]] = [
-        ("cell run", {"cell_id": "a", "source": "x = 3", "expected_source_hash": first}),
+        (
+            "cell run",
+            {"cell_id": "a", "source": "x = 3", "expected_source_hash": first},
+        ),
         ("cell run", {"cell_id": "a", "expected_source_hash": first}),
-        ("cell run", {"cell_id": "a", "old_string": "1", "new_string": "2", "expected_source_hash": first}),
+        (
+            "cell run",
+            {
+                "cell_id": "a",
+                "old_string": "1",
+                "new_string": "2",
+                "expected_source_hash": first,
+            },
+        ),
         *(
-            ("cell change", {"action": action, "cell_ids": ["b", "a"], "expected_source_hashes": [second, first]})
+            (
+                "cell change",
+                {
+                    "action": action,
+                    "cell_ids": ["b", "a"],
+                    "expected_source_hashes": [second, first],
+                },
+            )
             for action in ("delete", "move", "clear_output")
         ),
     ]
     for verb, write in writes:
         with pytest.raises(StepperError) as error:
             agent.ask(verb, notebook="a", **write)
-        assert "cell 1 (id a) is not the expected one; nothing was changed" in error.value.message
+        assert (
+            "cell 1 (id a) is not the expected one; nothing was changed"
+            in error.value.message
+        )
         assert "| x = 10" in error.value.message
         assert notebook.path.read_bytes() == before
     (present, _) = (cell["source_hash"] for cell in agent.cells(notebook="a"))
     assert present in error.value.message
-    assert agent.run("x = 3", cell_id="a", notebook="a", expected_source_hash=present)["state"] == "ok"
-    agent.ask("cell change", notebook="a", action="delete", cell_ids=["b"], expected_source_hashes=[second])
+    assert (
+        agent.run("x = 3", cell_id="a", notebook="a", expected_source_hash=present)[
+            "state"
+        ]
+        == "ok"
+    )
+    agent.ask(
+        "cell change",
+        notebook="a",
+        action="delete",
+        cell_ids=["b"],
+        expected_source_hashes=[second],
+    )
     assert sources(agent) == ["x = 3"]
 
 
 @pytest.mark.parametrize(
     ("verb", "given", "told"),
     [
-        ("cell run", {"source": "1", "expected_source_hash": "0"}, "`expected_source_hash` needs `cell_id`"),
-        ("cell change", {"action": "delete", "cell_ids": [1], "expected_source_hashes": []}, "one hash for each"),
-        ("cell change", {"action": "delete", "cell_ids": [1], "after": "top"}, "`after` belongs to `move`"),
+        (
+            "cell run",
+            {"source": "1", "expected_source_hash": "0"},
+            "`expected_source_hash` needs `cell_id`",
+        ),
+        (
+            "cell change",
+            {"action": "delete", "cell_ids": [1], "expected_source_hashes": []},
+            "one hash for each",
+        ),
+        (
+            "cell change",
+            {"action": "delete", "cell_ids": [1], "after": "top"},
+            "`after` belongs to `move`",
+        ),
     ],
 )
 def test_hashes_and_places_that_belong_to_nothing_are_refused(
@@ -1052,7 +1578,9 @@ def test_a_refused_call_leaves_the_current_notebook(agent: Agent) -> None:
 
 
 @pytest.mark.parametrize("which", ["pending", "all", "stale", "restore"])
-def test_a_refused_run_of_a_notebook_leaves_the_current_notebook(agent: Agent, which: str) -> None:
+def test_a_refused_run_of_a_notebook_leaves_the_current_notebook(
+    agent: Agent, which: str
+) -> None:
     agent.project.notebook("a.ipynb", [code("x = 1", "a")])
     agent.project.new("One")
     failed = agent.run("raise ValueError(0)")
@@ -1065,7 +1593,9 @@ def test_a_refused_run_of_a_notebook_leaves_the_current_notebook(agent: Agent, w
         agent.ask("run", notebook=stopped, which=which, wait_seconds=30)
     assert agent.ask("status")["notebook"] == "notebooks/a.ipynb"
     with pytest.raises(StepperError, match="timeout_seconds"):
-        agent.ask("run", notebook=stopped, which=which, wait_seconds=30, timeout_seconds=-1)
+        agent.ask(
+            "run", notebook=stopped, which=which, wait_seconds=30, timeout_seconds=-1
+        )
     assert agent.ask("status")["notebook"] == "notebooks/a.ipynb"
 
 
@@ -1073,5 +1603,8 @@ def test_a_run_of_a_notebook_that_is_not_refused_makes_it_current(agent: Agent) 
     agent.project.notebook("a.ipynb", [code("x = 1", "a")])
     agent.project.notebook("b.ipynb", [code("1 / 0", "b")])
     assert agent.run(cell_id="a", notebook="a")["state"] == "ok"
-    assert agent.ask("run", notebook="b", which="pending", wait_seconds=30)["state"] == "failed"
+    assert (
+        agent.ask("run", notebook="b", which="pending", wait_seconds=30)["state"]
+        == "failed"
+    )
     assert agent.ask("status")["notebook"] == "notebooks/b.ipynb"

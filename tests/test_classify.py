@@ -25,7 +25,14 @@ from tests.conftest import some_nightly
 from tests.test_helper import Lab, environment, old_python
 
 R, T, U = Verdict.RECOVERABLE, Verdict.TRANSIENT, Verdict.UNRECOVERABLE
-PACKAGES = ("ipykernel>=7", "pandas>=2.2,<4", "requests>=2.32,<3", "httpx>=0.28,<1", "aiohttp>=3.11,<4", "trustme>=1.1")
+PACKAGES = (
+    "ipykernel>=7",
+    "pandas>=2.2,<4",
+    "requests>=2.32,<3",
+    "httpx>=0.28,<1",
+    "aiohttp>=3.11,<4",
+    "trustme>=1.1",
+)
 
 
 class Answers(BaseHTTPRequestHandler):
@@ -36,7 +43,9 @@ class Answers(BaseHTTPRequestHandler):
         if what == "slow":
             self.server.over.wait(30)  # type: ignore[attr-defined]
         elif what == "reset":
-            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.connection.setsockopt(
+                socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+            )
             self.connection.close()  # … with RST instead of FIN
         elif what == "garbage":
             self.connection.sendall(b"what is this\r\n\r\n")
@@ -135,16 +144,22 @@ def hang_up():
 def lab() -> Iterator[Lab]:
     """A kernel with pandas, requests, httpx and aiohttp, and a loopback server to talk to."""
     server = Server()
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread = threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.05}
+    )
     thread.start()
     # where no name server answers, .invalid is not waited for
-    made = Lab(environment(sys.executable, *PACKAGES), RES_OPTIONS="timeout:1 attempts:1")
+    made = Lab(
+        environment(sys.executable, *PACKAGES), RES_OPTIONS="timeout:1 attempts:1"
+    )
     try:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             closed = listener.getsockname()[1]
         certificate = made.folder / "server.pem"
         script = "import sys, trustme; c = trustme.CA().issue_cert('127.0.0.1'); c.private_key_and_cert_chain_pem.write_to_path(sys.argv[1])"
-        subprocess.run([made.kernel.about().python, "-c", script, str(certificate)], check=True)
+        subprocess.run(
+            [made.kernel.about().python, "-c", script, str(certificate)], check=True
+        )
         made.ok("%xmode Minimal")  # a long traceback takes IPython a second
         made.ok(PRELUDE)
         made.ok(
@@ -186,21 +201,33 @@ RECOVERABLE = [
     ("OverflowError", "10.0 ** 400"),
     ("FloatingPointError", "with np.errstate(all='raise'): np.float64(1) / 0"),
     ("AssertionError", "assert 1 == 2, 'the criterion'"),
-    ("AssertionError", "pd.testing.assert_frame_equal(pd.DataFrame({'a': [1]}), pd.DataFrame({'a': [2]}))"),
+    (
+        "AssertionError",
+        "pd.testing.assert_frame_equal(pd.DataFrame({'a': [1]}), pd.DataFrame({'a': [2]}))",
+    ),
     ("SyntaxError", "a = = 1"),
     ("IndentationError", "if True:\npass"),
     ("SyntaxError", "eval('1 +')"),
     ("UnicodeDecodeError", "b'\\xff'.decode()"),
     ("UnicodeEncodeError", "'\\xff'.encode('ascii')"),
     ("RuntimeError", "d = {1: 1}\nfor k in d: d[k + 1] = 1"),
-    ("RecursionError", "sys.setrecursionlimit(200)\ntry:\n    def f(): f()\n    f()\nfinally: sys.setrecursionlimit(3000)"),
+    (
+        "RecursionError",
+        "sys.setrecursionlimit(200)\ntry:\n    def f(): f()\n    f()\nfinally: sys.setrecursionlimit(3000)",
+    ),
     ("StopIteration", "next(iter([]))"),
-    ("StopAsyncIteration", "async def f():\n    if False: yield\nawait anext(f()) if sys.version_info > (3, 10) else await f().__anext__()"),
+    (
+        "StopAsyncIteration",
+        "async def f():\n    if False: yield\nawait anext(f()) if sys.version_info > (3, 10) else await f().__anext__()",
+    ),
     ("NotImplementedError", "raise NotImplementedError"),
     ("EOFError", "import pickle, io; pickle.load(io.BytesIO())"),
     ("BufferError", "b = bytearray(1); m = memoryview(b); b.extend(b'1')"),
     ("ReferenceError", "import weakref\nclass A: pass\nweakref.proxy(A()).x"),
-    ("DeprecationWarning", "import warnings\nwith warnings.catch_warnings():\n    warnings.simplefilter('error')\n    warnings.warn('x', DeprecationWarning)"),
+    (
+        "DeprecationWarning",
+        "import warnings\nwith warnings.catch_warnings():\n    warnings.simplefilter('error')\n    warnings.warn('x', DeprecationWarning)",
+    ),
     ("EmptyDataError", "import io; pd.read_csv(io.StringIO(''))"),
     ("ParserError", "import io; pd.read_csv(io.StringIO('a,b\\n1,2\\n1,2,3'))"),
     ("JSONDecodeError", "json.loads('{half')"),
@@ -208,16 +235,25 @@ RECOVERABLE = [
     ("CalledProcessError", "subprocess.run(['false'], check=True)"),
     ("TimeoutExpired", "subprocess.run(['sleep', '5'], timeout=0.05)"),
     ("error", "import struct; struct.unpack('i', b'')"),
-    ("OperationalError", "import sqlite3; sqlite3.connect(':memory:').execute('select * from nothing')"),
+    (
+        "OperationalError",
+        "import sqlite3; sqlite3.connect(':memory:').execute('select * from nothing')",
+    ),
     ("BadZipFile", "import zipfile, io; zipfile.ZipFile(io.BytesIO(b'x'))"),
     ("PicklingError", "import pickle; pickle.dumps(lambda: 1)"),
     ("UsageError", "%no_such_magic"),
     ("Mine", "class Mine(Exception): pass\nraise Mine('mine')"),
     ("Own", "class Own(KeyError): pass\nraise Own('own')"),
-    ("ValueError", "try: socket.create_connection(('127.0.0.1', int(CLOSED.split(':')[-1])))\nexcept OSError as e: raise ValueError('x') from e"),
+    (
+        "ValueError",
+        "try: socket.create_connection(('127.0.0.1', int(CLOSED.split(':')[-1])))\nexcept OSError as e: raise ValueError('x') from e",
+    ),
     ("CancelledError", "raise asyncio.CancelledError"),
     ("GeneratorExit", "raise GeneratorExit"),
-    ("Base", "class Base(BaseException): pass\nraise Base"),  # pytest's and polars' are like this
+    (
+        "Base",
+        "class Base(BaseException): pass\nraise Base",
+    ),  # pytest's and polars' are like this
     # a wrong call, or an answer that another call would mend
     ("HTTPError", "read(URL + '/401')"),
     ("HTTPError", "read(URL + '/403')"),
@@ -262,23 +298,32 @@ RECOVERABLE = [
     ("ConnectError", "httpx.get(TLS)"),
     ("ClientConnectorCertificateError", "await get(TLS)"),
     ("MaxRetryError", "urllib3.PoolManager(retries=1).request('GET', TLS)"),
-    ("SSLCertVerificationError", "ssl.create_default_context().wrap_socket(socket.create_connection(('127.0.0.1', int(TLS.split(':')[-1]))), server_hostname='a')"),
+    (
+        "SSLCertVerificationError",
+        "ssl.create_default_context().wrap_socket(socket.create_connection(('127.0.0.1', int(TLS.split(':')[-1]))), server_hostname='a')",
+    ),
     # no TLS at the other end
     ("URLError", "read(URL.replace('http', 'https'))"),
     ("SSLError", "requests.get(URL.replace('http', 'https'))"),
     ("ConnectError", "httpx.get(URL.replace('http', 'https'))"),
     ("ClientConnectorSSLError", "await get(URL.replace('http', 'https'))"),
-]  # fmt: skip
+]
 
 TRANSIENT = [
-    ("ConnectionRefusedError", "socket.create_connection(('127.0.0.1', int(CLOSED.split(':')[-1])))"),
+    (
+        "ConnectionRefusedError",
+        "socket.create_connection(('127.0.0.1', int(CLOSED.split(':')[-1])))",
+    ),
     ("URLError", "read(CLOSED)"),
     ("URLError", "pd.read_csv(CLOSED)"),
     ("ConnectionError", "requests.get(CLOSED)"),
     ("ConnectError", "httpx.get(CLOSED)"),
     ("ClientConnectorError", "await get(CLOSED)"),
     ("MaxRetryError", "urllib3.PoolManager(retries=1).request('GET', CLOSED)"),
-    ("ConnectionResetError", "s = socket.create_connection(('127.0.0.1', int(URL.split(':')[-1])))\ns.sendall(b'GET /reset HTTP/1.0\\r\\n\\r\\n')\nimport time; time.sleep(0.2)\ns.recv(10)"),
+    (
+        "ConnectionResetError",
+        "s = socket.create_connection(('127.0.0.1', int(URL.split(':')[-1])))\ns.sendall(b'GET /reset HTTP/1.0\\r\\n\\r\\n')\nimport time; time.sleep(0.2)\ns.recv(10)",
+    ),
     ("BrokenPipeError", "a, b = os.pipe(); os.close(a); os.write(b, b'x')"),
     ("ConnectionResetError", "read(URL + '/reset')"),
     ("ConnectionError", "requests.get(URL + '/reset')"),
@@ -296,14 +341,26 @@ TRANSIENT = [
     ("ChunkedEncodingError", "requests.get(URL + '/cut')"),
     ("RemoteProtocolError", "httpx.get(URL + '/cut')"),
     ("ClientPayloadError", "await get(URL + '/cut')"),
-    ("TimeoutError", "s = socket.create_connection(('127.0.0.1', int(URL.split(':')[-1])))\ns.settimeout(0.1)\ns.recv(1)"),
+    (
+        "TimeoutError",
+        "s = socket.create_connection(('127.0.0.1', int(URL.split(':')[-1])))\ns.settimeout(0.1)\ns.recv(1)",
+    ),
     ("TimeoutError", "read(URL + '/slow', timeout=0.1)"),
     ("ReadTimeout", "requests.get(URL + '/slow', timeout=0.1)"),
     ("ReadTimeout", "httpx.get(URL + '/slow', timeout=0.1)"),
     ("TimeoutError", "await get(URL + '/slow', seconds=0.1)"),
-    ("SocketTimeoutError", "await get(URL + '/slow', timeout=aiohttp.ClientTimeout(sock_read=0.1))"),
-    ("MaxRetryError", "urllib3.PoolManager(retries=1).request('GET', URL + '/slow', timeout=0.1)"),
-    ("ReadTimeoutError", "urllib3.PoolManager().request('GET', URL + '/slow', timeout=0.1, retries=False)"),
+    (
+        "SocketTimeoutError",
+        "await get(URL + '/slow', timeout=aiohttp.ClientTimeout(sock_read=0.1))",
+    ),
+    (
+        "MaxRetryError",
+        "urllib3.PoolManager(retries=1).request('GET', URL + '/slow', timeout=0.1)",
+    ),
+    (
+        "ReadTimeoutError",
+        "urllib3.PoolManager().request('GET', URL + '/slow', timeout=0.1, retries=False)",
+    ),
     ("TimeoutError", "await asyncio.wait_for(asyncio.sleep(5), 0.05)"),
     ("gaierror", "socket.create_connection(('nowhere.invalid', 80))"),
     ("URLError", "read('http://nowhere.invalid')"),
@@ -318,7 +375,10 @@ TRANSIENT = [
     ("HTTPError", "requests.get(URL + '/502').raise_for_status()"),
     ("HTTPError", "requests.get(URL + '/503').raise_for_status()"),
     ("HTTPError", "requests.get(URL + '/504').raise_for_status()"),
-    ("RetryError", "s = requests.Session(); s.mount('http://', requests.adapters.HTTPAdapter(max_retries=urllib3.Retry(1, status_forcelist=[503])))\ns.get(URL + '/503')"),
+    (
+        "RetryError",
+        "s = requests.Session(); s.mount('http://', requests.adapters.HTTPAdapter(max_retries=urllib3.Retry(1, status_forcelist=[503])))\ns.get(URL + '/503')",
+    ),
     ("HTTPStatusError", "httpx.get(URL + '/429').raise_for_status()"),
     ("HTTPStatusError", "httpx.get(URL + '/502').raise_for_status()"),
     ("HTTPStatusError", "httpx.get(URL + '/503').raise_for_status()"),
@@ -327,8 +387,14 @@ TRANSIENT = [
     ("ClientResponseError", "await get(URL + '/502')"),
     ("ClientResponseError", "await get(URL + '/503')"),
     ("ClientResponseError", "await get(URL + '/504')"),
-    ("ConnectTimeout", "import unittest.mock as m\nwith m.patch('socket.socket.connect', side_effect=TimeoutError): requests.get(URL)"),
-    ("URLError", "import unittest.mock as m\nwith m.patch('socket.socket.connect', side_effect=OSError(errno.EHOSTUNREACH, 'No route')): read(URL)"),
+    (
+        "ConnectTimeout",
+        "import unittest.mock as m\nwith m.patch('socket.socket.connect', side_effect=TimeoutError): requests.get(URL)",
+    ),
+    (
+        "URLError",
+        "import unittest.mock as m\nwith m.patch('socket.socket.connect', side_effect=OSError(errno.EHOSTUNREACH, 'No route')): read(URL)",
+    ),
     ("OSError", "raise OSError(errno.ENETUNREACH, 'Network is unreachable')"),
     ("ProxyError", "requests.get('http://nowhere.invalid', proxies={'http': CLOSED})"),
     # cut off in the handshake
@@ -337,14 +403,20 @@ TRANSIENT = [
     ("ConnectError", "httpx.get(HUNG_UP)"),
     ("ClientConnectorError", "await get(HUNG_UP)"),
     ("Downloading", "class Downloading(ConnectionError): pass\nraise Downloading"),
-]  # fmt: skip
+]
 
 UNRECOVERABLE = [
     ("MemoryError", "bytearray(1 << 60)"),
     ("_ArrayMemoryError", "np.ones(1 << 55)"),
-    ("PermissionError", "open('secret', 'w').close(); os.chmod('secret', 0)\nas_nobody(lambda: open('secret'))"),
+    (
+        "PermissionError",
+        "open('secret', 'w').close(); os.chmod('secret', 0)\nas_nobody(lambda: open('secret'))",
+    ),
     ("PermissionError", "as_nobody(lambda: os.mkdir('/no'))"),
-    ("PermissionError", "df = pd.DataFrame({'a': [1]}); df.to_csv('/dev/null')  # late imports\nas_nobody(lambda: df.to_csv('/no.csv'))"),
+    (
+        "PermissionError",
+        "df = pd.DataFrame({'a': [1]}); df.to_csv('/dev/null')  # late imports\nas_nobody(lambda: df.to_csv('/no.csv'))",
+    ),
     ("OSError", "with open('/dev/full', 'w') as f: f.write('x' * 100_000)"),
     ("OSError", "os.write(os.open('/dev/full', os.O_WRONLY), b'x')"),
     ("OSError", "pd.DataFrame({'a': range(10**5)}).to_csv('/dev/full')"),
@@ -357,7 +429,10 @@ UNRECOVERABLE = [
     ("SystemExit", "raise SystemExit"),
     ("SystemExit", "sys.exit()"),
     ("SystemExit", "sys.exit('no data')"),
-    ("SystemExit", "import argparse; argparse.ArgumentParser().parse_args(['--nothing'])"),
+    (
+        "SystemExit",
+        "import argparse; argparse.ArgumentParser().parse_args(['--nothing'])",
+    ),
     ("StdinNotImplementedError", "input()"),
     ("StdinNotImplementedError", "import getpass; getpass.getpass()"),
     ("RuntimeError", "raise RuntimeError('STOP: which of the two files?')"),
@@ -370,12 +445,18 @@ UNRECOVERABLE = [
     ("KeyError", "raise KeyError('STOP: no such table')"),
     ("IndexError", "raise IndexError('STOP: no such row')"),
     ("KeyboardInterrupt", "raise KeyboardInterrupt"),
-    ("KeyboardInterrupt", "import _thread, time; _thread.interrupt_main(); time.sleep(2)"),
-]  # fmt: skip
+    (
+        "KeyboardInterrupt",
+        "import _thread, time; _thread.interrupt_main(); time.sleep(2)",
+    ),
+]
 
 NO_STOP = [
     ("RuntimeError", "raise RuntimeError('it stopped; Stop; stop')"),
-    ("RuntimeError", "raise RuntimeError('NONSTOP, STOPPED, STOP_WORDS, NON-STOP, STOP-LOSS')"),
+    (
+        "RuntimeError",
+        "raise RuntimeError('NONSTOP, STOPPED, STOP_WORDS, NON-STOP, STOP-LOSS')",
+    ),
     ("KeyError", "{}['STOP']"),
     ("KeyError", "raise KeyError('the STOP key')"),
     ("KeyError", "pd.DataFrame({'a': [1]})['STOP']"),
@@ -390,20 +471,34 @@ GROUPS = {
 
 
 def rows(table: list[tuple[str, str]], verdict: Verdict) -> list[object]:
-    return [pytest.param(verdict, name, code, id=f"{verdict.value}-{name}-{code[:60]!r}") for name, code in table]
+    return [
+        pytest.param(verdict, name, code, id=f"{verdict.value}-{name}-{code[:60]!r}")
+        for name, code in table
+    ]
 
 
 @pytest.mark.parametrize(
     ("verdict", "name", "code"),
-    [*rows(RECOVERABLE, R), *rows(TRANSIENT, T), *rows(UNRECOVERABLE, U), *rows(NO_STOP, R)],
+    [
+        *rows(RECOVERABLE, R),
+        *rows(TRANSIENT, T),
+        *rows(UNRECOVERABLE, U),
+        *rows(NO_STOP, R),
+    ],
 )
 def test_a_row(lab: Lab, verdict: Verdict, name: str, code: str) -> None:
-    if sys.platform != "linux" and any(part in code for part in ("/dev/full", "/proc", "few_files")):
+    if sys.platform != "linux" and any(
+        part in code for part in ("/dev/full", "/proc", "few_files")
+    ):
         pytest.skip("Linux has these")
     lab.revive()
     done = lab.run(code)
     assert done.outcome is Outcome.ERROR and done.fault is not None, done
-    assert done.fault.mro[0].rsplit(".", 1)[-1] == name, (done.fault.mro, done.fault.evalue, done.fault.attributes)
+    assert done.fault.mro[0].rsplit(".", 1)[-1] == name, (
+        done.fault.mro,
+        done.fault.evalue,
+        done.fault.attributes,
+    )
     assert classify.of_run(done.outcome, done.fault) is verdict, (
         done.fault.mro,
         done.fault.evalue,
@@ -411,7 +506,9 @@ def test_a_row(lab: Lab, verdict: Verdict, name: str, code: str) -> None:
     )
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="exception groups came with Python 3.11")
+@pytest.mark.skipif(
+    sys.version_info < (3, 11), reason="exception groups came with Python 3.11"
+)
 @pytest.mark.parametrize("code", GROUPS.values(), ids=GROUPS)
 def test_a_group_of_exceptions_is_recoverable(lab: Lab, code: str) -> None:
     done = lab.run(code)
@@ -419,7 +516,13 @@ def test_a_group_of_exceptions_is_recoverable(lab: Lab, code: str) -> None:
     assert classify.of_run(done.outcome, done.fault) is R
 
 
-ENDS = ("exit()", "quit()", "exit", "import os; os._exit(3)", "import os; os.kill(os.getpid(), 9)")
+ENDS = (
+    "exit()",
+    "quit()",
+    "exit",
+    "import os; os._exit(3)",
+    "import os; os.kill(os.getpid(), 9)",
+)
 
 
 @pytest.mark.parametrize("code", some_nightly(ENDS, "exit()", ENDS[-1]))
@@ -442,39 +545,67 @@ def test_a_timeout_whose_interrupt_worked_is_recoverable(lab: Lab) -> None:
 def test_an_interrupt_by_stepper_is_cancelled(lab: Lab) -> None:
     async def interrupted() -> None:
         running = asyncio.ensure_future(
-            lab.kernel.execute("import time; time.sleep(20)", 30, Limits(max_memory_percent=100))
+            lab.kernel.execute(
+                "import time; time.sleep(20)", 30, Limits(max_memory_percent=100)
+            )
         )
         await asyncio.sleep(0.3)
         await lab.kernel.interrupt("the person")
         done = await running
-        assert done.outcome is Outcome.CANCELLED and done.fault and done.fault.ename == "KeyboardInterrupt"
+        assert (
+            done.outcome is Outcome.CANCELLED
+            and done.fault
+            and done.fault.ename == "KeyboardInterrupt"
+        )
         assert classify.of_run(done.outcome, done.fault) is Verdict.CANCELLED
 
     lab.loop.run_until_complete(interrupted())
 
 
 OLD_ROWS = [
-    (T, "timeout", "import socket\na, b = socket.socketpair()\na.settimeout(0.1)\na.recv(1)"),
-    (T, "TimeoutError", "import asyncio\nawait asyncio.wait_for(asyncio.sleep(5), 0.05)"),
-    (T, "ConnectionRefusedError", "import socket\ns = socket.create_server(('127.0.0.1', 0)); p = s.getsockname(); s.close()\nsocket.create_connection(p)"),
-    (T, "URLError", "import urllib.request\nurllib.request.urlopen('http://%s:%d' % p, timeout=1)"),
+    (
+        T,
+        "timeout",
+        "import socket\na, b = socket.socketpair()\na.settimeout(0.1)\na.recv(1)",
+    ),
+    (
+        T,
+        "TimeoutError",
+        "import asyncio\nawait asyncio.wait_for(asyncio.sleep(5), 0.05)",
+    ),
+    (
+        T,
+        "ConnectionRefusedError",
+        "import socket\ns = socket.create_server(('127.0.0.1', 0)); p = s.getsockname(); s.close()\nsocket.create_connection(p)",
+    ),
+    (
+        T,
+        "URLError",
+        "import urllib.request\nurllib.request.urlopen('http://%s:%d' % p, timeout=1)",
+    ),
     (T, "gaierror", "socket.getaddrinfo('nowhere.invalid', 80)"),
     (R, "ValueError", "int('x')"),
     (R, "KeyError", "{}['STOP']"),
     (U, "SystemExit", "import sys; sys.exit(1)"),
     (U, "StdinNotImplementedError", "input()"),
     (U, "OSError", "open('/dev/full', 'w', buffering=1).write('x\\n')"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.nightly
 @pytest.mark.skipif(not old_python(), reason="there is no Python 3.9 on this machine")
 def test_rows_of_python_39_and_ipython_8() -> None:
-    own = Lab(environment(old_python(), "ipykernel==6.29.5", "ipython==8.18.1", "pandas>=2.2,<3"))
+    own = Lab(
+        environment(
+            old_python(), "ipykernel==6.29.5", "ipython==8.18.1", "pandas>=2.2,<3"
+        )
+    )
     try:
         for verdict, name, code in OLD_ROWS:
             done = own.run(code)
-            assert done.fault and done.fault.mro[0].rsplit(".", 1)[-1] == name, done.fault
+            assert done.fault and done.fault.mro[0].rsplit(".", 1)[-1] == name, (
+                done.fault
+            )
             assert classify.of_run(done.outcome, done.fault) is verdict, (
                 done.fault.mro,
                 done.fault.evalue,
@@ -490,17 +621,47 @@ def test_rows_of_python_39_and_ipython_8() -> None:
 @pytest.mark.parametrize(
     ("fault", "verdict"),
     [
-        (Fault("PermissionError", ""), U),  # the helper told nothing: the kernel's name for it must do
+        (
+            Fault("PermissionError", ""),
+            U,
+        ),  # the helper told nothing: the kernel's name for it must do
         (Fault("ConnectionError", ""), T),
         (Fault("ValueError", ""), R),
         (Fault("KeyError", "'STOP'"), R),
-        (Fault("gaierror", "", ("socket.gaierror", "OSError"), attributes={"errno": errno.EIO}), T),  # no errno at all
-        (Fault("SSLError", "", ("ssl.SSLError", "OSError"), attributes={"errno": errno.EIO}), R),
-        (Fault("Mine", "", ("Mine", "Exception"), attributes={"errno": errno.EIO}), R),  # no OSError
-        (Fault("Mine", "", ("Mine", "Exception"), attributes={"reason_mro": ["MemoryError"]}), R),  # it passes nothing on
+        (
+            Fault(
+                "gaierror",
+                "",
+                ("socket.gaierror", "OSError"),
+                attributes={"errno": errno.EIO},
+            ),
+            T,
+        ),  # no errno at all
+        (
+            Fault(
+                "SSLError",
+                "",
+                ("ssl.SSLError", "OSError"),
+                attributes={"errno": errno.EIO},
+            ),
+            R,
+        ),
+        (
+            Fault("Mine", "", ("Mine", "Exception"), attributes={"errno": errno.EIO}),
+            R,
+        ),  # no OSError
+        (
+            Fault(
+                "Mine",
+                "",
+                ("Mine", "Exception"),
+                attributes={"reason_mro": ["MemoryError"]},
+            ),
+            R,
+        ),  # it passes nothing on
         (Fault("OSError", "", ("OSError",), attributes={"errno": "many"}), R),
     ],
-)  # fmt: skip
+)
 def test_odd_faults(fault: Fault, verdict: Verdict) -> None:
     assert classify.of_fault(fault) is verdict
 
@@ -508,9 +669,19 @@ def test_odd_faults(fault: Fault, verdict: Verdict) -> None:
 @pytest.mark.parametrize("word", [word for word, _ in classify.TABLE])
 def test_every_row_of_the_table_decides_what_has_nothing_else(word: str) -> None:
     if word.startswith("errno"):
-        fault = Fault("OSError", "", ("OSError", "Exception"), attributes={"errno": getattr(errno, word[6:])})
+        fault = Fault(
+            "OSError",
+            "",
+            ("OSError", "Exception"),
+            attributes={"errno": getattr(errno, word[6:])},
+        )
     elif word.startswith("HTTP"):
-        fault = Fault("HTTPError", "", ("HTTPError", "Exception"), attributes={"status": int(word[5:] or 418)})
+        fault = Fault(
+            "HTTPError",
+            "",
+            ("HTTPError", "Exception"),
+            attributes={"status": int(word[5:] or 418)},
+        )
     else:
         fault = Fault(word, "", (word, "Exception"))
     assert classify.of_fault(fault) is dict(classify.TABLE)[word]
@@ -548,66 +719,174 @@ GO_ON, FIX, AGAIN, STOP = turn.Act.GO_ON, turn.Act.FIX, turn.Act.AGAIN, turn.Act
         (U, 0, 0, STOP, 0),
     ],
 )
-def test_what_follows(verdict: Verdict, attempts: int, repeats: int, act: turn.Act, wait: float) -> None:
+def test_what_follows(
+    verdict: Verdict, attempts: int, repeats: int, act: turn.Act, wait: float
+) -> None:
     assert turn.decided(verdict, attempts, repeats, Limits()) == (act, wait)
 
 
 def test_what_follows_without_retries() -> None:
     none = Limits(max_retries=0, network_retries=0)
-    assert [turn.decided(verdict, 0, 0, none)[0] for verdict in (R, T, Verdict.FINE)] == [STOP, STOP, GO_ON]
+    assert [
+        turn.decided(verdict, 0, 0, none)[0] for verdict in (R, T, Verdict.FINE)
+    ] == [STOP, STOP, GO_ON]
 
 
 def fault(*mro: str, message: str = "", **attributes: object) -> Fault:
     return Fault(
-        mro[0].rsplit(".", 1)[-1], message, (*mro, "Exception", "BaseException", "object"), attributes=attributes
+        mro[0].rsplit(".", 1)[-1],
+        message,
+        (*mro, "Exception", "BaseException", "object"),
+        attributes=attributes,
     )
 
 
 SUGGESTIONS = [
     (Outcome.ERROR, R, None, remedy.ELSE),
     (Outcome.ERROR, R, fault("ValueError"), remedy.ELSE),
-    (Outcome.ERROR, R, replace(fault("KeyError"), suggestion="`df` has 'unit_price'.\nx"), f"`df` has 'unit_price'; to resume: {remedy.RESUME}"),
+    (
+        Outcome.ERROR,
+        R,
+        replace(fault("KeyError"), suggestion="`df` has 'unit_price'.\nx"),
+        f"`df` has 'unit_price'; to resume: {remedy.RESUME}",
+    ),
     (Outcome.ERROR, U, fault("RuntimeError", message="STOP: which?"), remedy.DECIDE),
-    (Outcome.KERNEL_DIED, U, fault("KernelDied", message="STOP on stderr"), "change the cell that ended the kernel"),
+    (
+        Outcome.KERNEL_DIED,
+        U,
+        fault("KernelDied", message="STOP on stderr"),
+        "change the cell that ended the kernel",
+    ),
     (Outcome.ERROR, T, fault("socket.gaierror", "OSError"), remedy.NETWORK),
-    (Outcome.ERROR, T, fault("urllib.error.HTTPError", "OSError", status=503), remedy.NETWORK),
-    (Outcome.ERROR, T, fault("urllib.error.HTTPError", "OSError", status=429), "wait until the server"),
+    (
+        Outcome.ERROR,
+        T,
+        fault("urllib.error.HTTPError", "OSError", status=503),
+        remedy.NETWORK,
+    ),
+    (
+        Outcome.ERROR,
+        T,
+        fault("urllib.error.HTTPError", "OSError", status=429),
+        "wait until the server",
+    ),
     (Outcome.TIMEOUT, R, fault("Timeout"), remedy.TIMEOUT.format("#")),
     (Outcome.KERNEL_DIED, U, fault("KernelStartFailed"), "stepper doctor"),
-    (Outcome.KERNEL_DIED, U, fault("KernelDied"), "change the cell that ended the kernel"),
-    (Outcome.KERNEL_DIED, U, fault("OutOfMemory"), "let the cell work on less data at a time, then /fix; `stepper"),
-    (Outcome.KERNEL_DIED, U, fault("KernelDied", "WalltimeOver"), "give the job more time"),
-    (Outcome.KERNEL_DIED, U, fault("KernelDied", "EndedOutside"), "nothing in the cell ended the kernel: `stepper restore`"),
-    (Outcome.MEMORY, U, fault("MemoryLimit"), "let the cell work on less data at a time, or raise max_memory_percent"),
-    (Outcome.ERROR, U, fault("numpy._core._exceptions._ArrayMemoryError", "MemoryError"), "let the cell work on less"),
+    (
+        Outcome.KERNEL_DIED,
+        U,
+        fault("KernelDied"),
+        "change the cell that ended the kernel",
+    ),
+    (
+        Outcome.KERNEL_DIED,
+        U,
+        fault("OutOfMemory"),
+        "let the cell work on less data at a time, then /fix; `stepper",
+    ),
+    (
+        Outcome.KERNEL_DIED,
+        U,
+        fault("KernelDied", "WalltimeOver"),
+        "give the job more time",
+    ),
+    (
+        Outcome.KERNEL_DIED,
+        U,
+        fault("KernelDied", "EndedOutside"),
+        "nothing in the cell ended the kernel: `stepper restore`",
+    ),
+    (
+        Outcome.MEMORY,
+        U,
+        fault("MemoryLimit"),
+        "let the cell work on less data at a time, or raise max_memory_percent",
+    ),
+    (
+        Outcome.ERROR,
+        U,
+        fault("numpy._core._exceptions._ArrayMemoryError", "MemoryError"),
+        "let the cell work on less",
+    ),
     (Outcome.ERROR, U, fault("SystemExit"), "take exit() out"),
     (Outcome.ERROR, U, fault("KeyboardInterrupt"), "say why"),
-    (Outcome.ERROR, U, fault("IPython.core.error.StdinNotImplementedError", "RuntimeError"), "put the value into the cell"),
-    (Outcome.ERROR, U, fault("PermissionError", "OSError", filename="/a b"), "give access to /a b, or"),
-    (Outcome.ERROR, U, fault("PermissionError", "OSError", filename="a\nTODO: b\x1b"), "give access to 'a\\nTODO: b\\x1b', or"),
-    (Outcome.ERROR, U, fault("PermissionError", "OSError"), "give access to the file, or"),
-    (Outcome.ERROR, U, fault("PermissionError", "OSError", filename="{0}"), "give access to {0}, or"),
+    (
+        Outcome.ERROR,
+        U,
+        fault("IPython.core.error.StdinNotImplementedError", "RuntimeError"),
+        "put the value into the cell",
+    ),
+    (
+        Outcome.ERROR,
+        U,
+        fault("PermissionError", "OSError", filename="/a b"),
+        "give access to /a b, or",
+    ),
+    (
+        Outcome.ERROR,
+        U,
+        fault("PermissionError", "OSError", filename="a\nTODO: b\x1b"),
+        "give access to 'a\\nTODO: b\\x1b', or",
+    ),
+    (
+        Outcome.ERROR,
+        U,
+        fault("PermissionError", "OSError"),
+        "give access to the file, or",
+    ),
+    (
+        Outcome.ERROR,
+        U,
+        fault("PermissionError", "OSError", filename="{0}"),
+        "give access to {0}, or",
+    ),
     (Outcome.ERROR, U, fault("OSError", errno=errno.ENOSPC), "free disk space"),
     (Outcome.ERROR, U, fault("OSError", errno=errno.EDQUOT), "free disk space"),
-    (Outcome.ERROR, U, fault("OSError", errno=errno.EMFILE), "let the cell close its files"),
-    (Outcome.ERROR, U, fault("OSError", errno=errno.ENFILE), "see to the machine's open files"),
-    (Outcome.ERROR, U, fault("OSError", errno=errno.EIO, filename="/dev/sr0"), "see to the disk or device of /dev/sr0"),
     (
-        Outcome.ERROR, U,
-        fault("urllib.error.URLError", "OSError", reason_mro=["OSError", "Exception"], reason_errno=errno.EMFILE),
+        Outcome.ERROR,
+        U,
+        fault("OSError", errno=errno.EMFILE),
         "let the cell close its files",
     ),
-]  # fmt: skip
+    (
+        Outcome.ERROR,
+        U,
+        fault("OSError", errno=errno.ENFILE),
+        "see to the machine's open files",
+    ),
+    (
+        Outcome.ERROR,
+        U,
+        fault("OSError", errno=errno.EIO, filename="/dev/sr0"),
+        "see to the disk or device of /dev/sr0",
+    ),
+    (
+        Outcome.ERROR,
+        U,
+        fault(
+            "urllib.error.URLError",
+            "OSError",
+            reason_mro=["OSError", "Exception"],
+            reason_errno=errno.EMFILE,
+        ),
+        "let the cell close its files",
+    ),
+]
 
 
 @pytest.mark.parametrize(("outcome", "verdict", "given", "said"), SUGGESTIONS)
-def test_a_suggestion(outcome: Outcome, verdict: Verdict, given: Fault | None, said: str) -> None:
+def test_a_suggestion(
+    outcome: Outcome, verdict: Verdict, given: Fault | None, said: str
+) -> None:
     action = remedy.action(outcome, verdict, given)
     assert action.startswith(said)
     assert "\n" not in action and "/fix" in action
 
 
 def test_every_row_of_the_suggestions_is_hit() -> None:
-    said = {remedy.action(outcome, verdict, given) for outcome, verdict, given, _ in SUGGESTIONS}
+    said = {
+        remedy.action(outcome, verdict, given)
+        for outcome, verdict, given, _ in SUGGESTIONS
+    }
     for _, text in remedy.ACTIONS:
         assert any(one.startswith(text.split("{filename}")[0]) for one in said), text

@@ -30,9 +30,7 @@ from tests.conftest import ROOT, Notebook, Project, code, reused, some_nightly
 from tests.test_main_path import wait_until
 
 SHELLS = ("bash", "zsh", "fish")
-COMMAND = (
-    f"import sys; sys.path.insert(0, {str(ROOT)!r}); sys.argv[0] = 'stepper'\nfrom stepper.cli.main import main; main()"
-)
+COMMAND = f"import sys; sys.path.insert(0, {str(ROOT)!r}); sys.argv[0] = 'stepper'\nfrom stepper.cli.main import main; main()"
 
 
 @pytest.fixture
@@ -50,7 +48,9 @@ def asked(*arguments: str) -> str:
 
 
 @pytest.mark.parametrize("columns", ["40", "80", "200"])
-def test_help_is_in_groups_and_cuts_nothing(monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
+def test_help_is_in_groups_and_cuts_nothing(
+    monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     told = asked("-h")
     assert told == asked("--help")
@@ -73,7 +73,9 @@ def test_each_commands_help(name: str) -> None:
         group, rest = main, words
         while isinstance(group, click.Group) and rest and rest[0] in group.commands:
             group, rest = group.commands[rest[0]], rest[1:]  # type: ignore[assignment]
-        assert group is not main and group.make_context("stepper", list(rest), resilient_parsing=False)
+        assert group is not main and group.make_context(
+            "stepper", list(rest), resilient_parsing=False
+        )
 
 
 def test_the_plan_by_the_names_that_people_try(project: Project) -> None:
@@ -82,28 +84,55 @@ def test_the_plan_by_the_names_that_people_try(project: Project) -> None:
     assert all(word in told for word in ("show", "rm", "remove", "--json"))
     assert project.stepper("plan", "show").stdout == project.stepper("plan").stdout
     name = notebook.path.stem
-    assert project.json("plan", "show", name) == project.json("plan", name) == project.json("plan")
-    assert [step["title"] for step in project.json("plan", "rm", "2")["steps"]] == ["Load", "Tell"]
-    assert [step["title"] for step in project.json("plan", "remove", "3")["steps"]] == ["Load"]
+    assert (
+        project.json("plan", "show", name)
+        == project.json("plan", name)
+        == project.json("plan")
+    )
+    assert [step["title"] for step in project.json("plan", "rm", "2")["steps"]] == [
+        "Load",
+        "Tell",
+    ]
+    assert [step["title"] for step in project.json("plan", "remove", "3")["steps"]] == [
+        "Load"
+    ]
 
 
 # --- where notebooks stand ------------------------------------------------------------------------------------------
 
 
-def test_status_of_a_stopped_notebook_says_why_what_was_asked_and_the_ways_out(project: Project) -> None:
+def test_status_of_a_stopped_notebook_says_why_what_was_asked_and_the_ways_out(
+    project: Project,
+) -> None:
     notebook = project.new("Load", "Clean :: no holes")
     notebook.insert("x = 1")
     cell, _ = notebook.insert('raise RuntimeError("STOP: may rows be dropped?")')
     told = project.stepper("status").stdout
-    assert f"Stopped at cell 2 (id {cell}): RuntimeError: STOP: may rows be dropped?" in told
+    assert (
+        f"Stopped at cell 2 (id {cell}): RuntimeError: STOP: may rows be dropped?"
+        in told
+    )
     assert "The agent asks: may rows be dropped?" in told
     assert f"Suggestion: {remedy.DECIDE}" in told
-    for way in ("continue", "fix", "skip"):  # the notebook is named where several are known
-        assert re.search(rf"\n  stepper {way} (--notebook \S+ )?\[[A-Z]+\] ", told), told
+    for way in (
+        "continue",
+        "fix",
+        "skip",
+    ):  # the notebook is named where several are known
+        assert re.search(rf"\n  stepper {way} (--notebook \S+ )?\[[A-Z]+\] ", told), (
+            told
+        )
     assert "stepper restore" not in told, "its state is there"
     stop = project.json("status")["stop"]
-    assert stop["cell_id"] == cell and stop["question"] == "may rows be dropped?" and len(stop["ways"]) == 3
-    said = project.hook("UserPromptSubmit", {"session_id": "session-1", "prompt": "show status", "cwd": "/"}).text
+    assert (
+        stop["cell_id"] == cell
+        and stop["question"] == "may rows be dropped?"
+        and len(stop["ways"]) == 3
+    )
+    said = project.hook(
+        "UserPromptSubmit",
+        {"session_id": "session-1", "prompt": "show status", "cwd": "/"},
+    ).text
     assert "The agent asks: may rows be dropped?" in said
     project.stepper("continue")
     assert project.json("status")["stop"] is None
@@ -117,7 +146,9 @@ def test_a_complete_notebook_is_not_called_under_way(project: Project) -> None:
     assert f"{notebook.path.name} is complete.\n" in project.stepper("context").stdout
 
 
-def test_use_is_of_the_session_in_whose_shell_it_is_given(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_use_is_of_the_session_in_whose_shell_it_is_given(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("mine", "theirs"):
         project.notebook(f"{name}.ipynb", [code("1", "a")])
     project.stepper("use", "mine")
@@ -134,7 +165,11 @@ def test_a_stop_without_a_question_asks_nothing(project: Project) -> None:
     notebook = project.new("Load")
     notebook.insert("raise PermissionError(13, 'no', 'x.csv')")
     told = project.json("status")["stop"]
-    assert told["question"] is None and "asks" not in told["text"] and "give access to x.csv" in told["text"]
+    assert (
+        told["question"] is None
+        and "asks" not in told["text"]
+        and "give access to x.csv" in told["text"]
+    )
 
 
 def test_status_without_a_plan_lists_cells(project: Project) -> None:
@@ -142,9 +177,17 @@ def test_status_without_a_plan_lists_cells(project: Project) -> None:
     notebook = project.notebook("cells.ipynb", cells)
     project.stepper("run", "cells", check=1)
     told = project.stepper("status", "cells").stdout.splitlines()
-    assert told[1:4] == ["  ✓ cell 1 (id a): x = 1", "  ✗ cell 2 (id b): 1 / 0", "  · cell 3 (id c): # later"]
+    assert told[1:4] == [
+        "  ✓ cell 1 (id a): x = 1",
+        "  ✗ cell 2 (id b): 1 / 0",
+        "  · cell 3 (id c): # later",
+    ]
     found = project.json("status", "cells")
-    assert [cell["status"] for cell in found["cells"]] == ["done", "failed", "pending"] and found["steps"] == []
+    assert [cell["status"] for cell in found["cells"]] == [
+        "done",
+        "failed",
+        "pending",
+    ] and found["steps"] == []
     assert "before it ran" in notebook.replace("c", "undefined_thing").text
     assert project.json("status", "cells")["cells"][2]["status"] == "failed"
     raw = notebook.raw
@@ -158,24 +201,54 @@ def test_list_use_and_the_end_of_one_kernel(project: Project) -> None:
     first.insert("x = 1")
     project.notebook("other.ipynb", [code("1", "a"), code("2", "b")])
     (project.folder / "notebooks" / ".ipynb_checkpoints").mkdir(exist_ok=True)
-    shutil.copy(first.path, project.folder / "notebooks" / ".ipynb_checkpoints" / "copy.ipynb")
+    shutil.copy(
+        first.path, project.folder / "notebooks" / ".ipynb_checkpoints" / "copy.ipynb"
+    )
     (project.folder / "notebooks" / "broken.ipynb").write_text("{")
     name = f"notebooks/{first.path.name}"
     found = {each["notebook"]: each for each in project.json("list")}
     assert not [each for each in found if "checkpoints" in each]
-    assert found[name]["current"] and found[name]["progress"] == {"done": 1, "of": 2, "what": "steps", "skipped": 0}
-    assert found[name]["kernel"]["state"] == "idle" and found[name]["kernel"]["rss_bytes"] > 1e6
-    assert found["notebooks/other.ipynb"]["progress"] == {"done": 0, "of": 2, "what": "cells", "skipped": 0}
+    assert found[name]["current"] and found[name]["progress"] == {
+        "done": 1,
+        "of": 2,
+        "what": "steps",
+        "skipped": 0,
+    }
+    assert (
+        found[name]["kernel"]["state"] == "idle"
+        and found[name]["kernel"]["rss_bytes"] > 1e6
+    )
+    assert found["notebooks/other.ipynb"]["progress"] == {
+        "done": 0,
+        "of": 2,
+        "what": "cells",
+        "skipped": 0,
+    }
     assert found["notebooks/broken.ipynb"]["state"] == "unreadable"
     assert 0 <= found[name]["age_s"] < 600
     told = project.stepper("list").stdout.splitlines()
-    assert told[0].split() == ["notebook", "state", "progress", "kernel", "memory", "age"]
+    assert told[0].split() == [
+        "notebook",
+        "state",
+        "progress",
+        "kernel",
+        "memory",
+        "age",
+    ]
     (row,) = [line for line in told if name in line]
-    assert row.startswith("* ") and re.search(r"ready +1 of 2 steps +idle +\d+ MB ", row)
+    assert row.startswith("* ") and re.search(
+        r"ready +1 of 2 steps +idle +\d+ MB ", row
+    )
 
-    assert "notebooks/other.ipynb is the current notebook" in project.stepper("use", "other").stdout
+    assert (
+        "notebooks/other.ipynb is the current notebook"
+        in project.stepper("use", "other").stdout
+    )
     assert project.json("status")["notebook"] == "notebooks/other.ipynb"
-    assert "there is no notebook 'nowhere'" in project.stepper("use", "nowhere", check=2).stderr
+    assert (
+        "there is no notebook 'nowhere'"
+        in project.stepper("use", "nowhere", check=2).stderr
+    )
     assert "it has no kernel" in project.stepper("shutdown", "other").stdout
     project.stepper("run", "other")
     assert "its kernel is ended" in project.stepper("shutdown", first.path.stem).stdout
@@ -183,11 +256,18 @@ def test_list_use_and_the_end_of_one_kernel(project: Project) -> None:
     assert found[name] == "none" and found["notebooks/other.ipynb"] == "idle"
     lost = project.stepper("status", first.path.stem).stdout
     assert "kernel: none; state lost: it was ended by `stepper shutdown`" in lost
-    assert "state lost: it was ended by `stepper shutdown`" in first.insert("y = 2")[1].text
-    assert "there is no notebook" in project.stepper("shutdown", "nowhere", check=2).stderr
+    assert (
+        "state lost: it was ended by `stepper shutdown`"
+        in first.insert("y = 2")[1].text
+    )
+    assert (
+        "there is no notebook" in project.stepper("shutdown", "nowhere", check=2).stderr
+    )
 
 
-def test_the_kernel_of_a_deleted_notebook_is_listed_and_can_be_ended(project: Project) -> None:
+def test_the_kernel_of_a_deleted_notebook_is_listed_and_can_be_ended(
+    project: Project,
+) -> None:
     notebook = project.new()
     notebook.insert("x = 1")
     name = f"notebooks/{notebook.path.name}"
@@ -198,7 +278,9 @@ def test_the_kernel_of_a_deleted_notebook_is_listed_and_can_be_ended(project: Pr
     assert project.json("status")["state"] == "deleted"
     assert project.stepper("status").stdout.startswith(f"{name}: deleted")
     project.kill_daemon()  # the next one finds the kernel by its record
-    assert [each["state"] for each in project.json("list") if each["notebook"] == name] == ["deleted"]
+    assert [
+        each["state"] for each in project.json("list") if each["notebook"] == name
+    ] == ["deleted"]
     assert "kernel" in project.stepper("shutdown", name).stdout
     assert [each for each in project.json("list") if each["notebook"] == name] == []
 
@@ -211,11 +293,19 @@ def test_a_renamed_notebook_is_reported_with_what_works(project: Project) -> Non
     shutil.copy(notebook.path, project.folder / "notebooks/copy.ipynb")
     assert project.json("status", "copy")["renamed"] == ""
     notebook.path.rename(project.folder / "notebooks/new.ipynb")
-    notice = "notebooks/new.ipynb looks like the renamed " + old + " (same cell ids), whose kernel and history are"
+    notice = (
+        "notebooks/new.ipynb looks like the renamed "
+        + old
+        + " (same cell ids), whose kernel and history are"
+    )
     assert notice in project.stepper("status", "new").stdout
     moved = Notebook(project, project.folder / "notebooks/new.ipynb")
     report = moved.insert("z = 3")[1].text
-    assert notice in report and f"stepper shutdown {old}" in report and f"mv notebooks/new.ipynb {old}" in report
+    assert (
+        notice in report
+        and f"stepper shutdown {old}" in report
+        and f"mv notebooks/new.ipynb {old}" in report
+    )
     assert notice not in moved.insert("w = 4")[1].text
     assert project.json("status", "new")["renamed"] == ""
     moved.path.rename(notebook.path)
@@ -229,7 +319,10 @@ def test_a_notebook_is_found_by_its_name_without_the_date(project: Project) -> N
     assert project.json("use", "zoo")["notebook"] == "notebooks/2026_11_24_zoo.ipynb"
     project.notebook("2026_11_25_zoo.ipynb")
     several = project.stepper("use", "zoo", check=2).stderr
-    assert "there are 2 notebooks 'zoo': notebooks/2026_11_24_zoo.ipynb, notebooks/2026_11_25_zoo.ipynb" in several
+    assert (
+        "there are 2 notebooks 'zoo': notebooks/2026_11_24_zoo.ipynb, notebooks/2026_11_25_zoo.ipynb"
+        in several
+    )
     project.notebook("zoo.ipynb")
     assert project.json("use", "zoo")["notebook"] == "notebooks/zoo.ipynb"
     assert "there is no notebook 'zo'" in project.stepper("use", "zo", check=2).stderr
@@ -242,22 +335,31 @@ def test_a_list_holds_the_notebooks_of_all_folders(project: Project) -> None:
         project.notebook(f"many{number}/a.ipynb")
     project.config("")
     listed = project.stepper("list")
-    assert listed.stdout.count("many") == 30 and listed.stderr == ""  # within the time, all of them
+    assert (
+        listed.stdout.count("many") == 30 and listed.stderr == ""
+    )  # within the time, all of them
     assert len(project.json("list", "--all")) == len(project.json("list"))
 
 
 # --- values, results, an end by hand --------------------------------------------------------------------------------
 
 
-def test_eval_shows_the_value_plainly(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_eval_shows_the_value_plainly(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     project.new("One").insert("x = [1, 2]")
     assert project.stepper("eval", "x").stdout == "[1, 2]\n"
-    assert project.stepper("eval", "print('a\\n| b'); '\x1b[31mred'").stdout == "a\n| b\n'\\x1b[31mred'\n"
+    assert (
+        project.stepper("eval", "print('a\\n| b'); '\x1b[31mred'").stdout
+        == "a\n| b\n'\\x1b[31mred'\n"
+    )
     assert project.stepper("eval", "y = 3").stdout == ""
     assert project.json("eval", "x")["output"] == "[1, 2]"
     failed = project.stepper("eval", "x.y", check=1).stdout
     assert "AttributeError: 'list' object has no attribute 'y'" in failed
-    monkeypatch.setenv("STEPPER_SESSION", "an-agents")  # whom nothing that is printed must deceive
+    monkeypatch.setenv(
+        "STEPPER_SESSION", "an-agents"
+    )  # whom nothing that is printed must deceive
     assert project.stepper("eval", "x").stdout.endswith("Output:\n| [1, 2]\n")
 
 
@@ -265,19 +367,33 @@ def test_run_tells_each_cells_result(project: Project) -> None:
     cells = [code("print('é' * 3)\n7", "a"), code("{}['k']", "b"), code("3", "c")]
     project.notebook("results.ipynb", cells)
     found = project.json("run", "results", check=1)
-    assert [(each["cell"], each["cell_id"], each["outcome"]) for each in found["results"]] == [
-        (1, "a", "ok"), (2, "b", "error"),
-    ]  # fmt: skip
+    assert [
+        (each["cell"], each["cell_id"], each["outcome"]) for each in found["results"]
+    ] == [
+        (1, "a", "ok"),
+        (2, "b", "error"),
+    ]
     first, second = found["results"]
-    assert first["output"] == "ééé\n7" and first["fault"] is None and first["duration_s"] >= 0
-    assert second["fault"]["ename"] == "KeyError" and found["ran"] == 1 and found["cells"] == 3
+    assert (
+        first["output"] == "ééé\n7"
+        and first["fault"] is None
+        and first["duration_s"] >= 0
+    )
+    assert (
+        second["fault"]["ename"] == "KeyError"
+        and found["ran"] == 1
+        and found["cells"] == 3
+    )
 
 
 def running(project: Project, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-I", "-c", COMMAND, *arguments],
-        cwd=project.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        cwd=project.folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 @pytest.mark.parametrize("verb", some_nightly(["run", "eval"], "run"))
@@ -285,13 +401,18 @@ def test_ctrl_c_says_what_became_of_it(project: Project, verb: str) -> None:
     arguments = [verb, "long" if verb == "run" else "import time; time.sleep(60)"]
     sleeps = "import time\nfor _ in range(600):\n    time.sleep(0.1)"
     name = "long" if arguments[0] == "run" else "looked"
-    project.notebook(f"{name}.ipynb", [code("x = 1", "a"), code(sleeps if name == "long" else "0", "b")])
+    project.notebook(
+        f"{name}.ipynb",
+        [code("x = 1", "a"), code(sleeps if name == "long" else "0", "b")],
+    )
     if name == "looked":
         project.stepper("run", name)
     with running(project, *arguments) as command:
         wait_until(lambda: project.json("status", name)["kernel"]["state"] == "busy")
         if arguments[0] == "run":
-            wait_until(lambda: project.json("status", name)["cells"][1]["status"] == "running")
+            wait_until(
+                lambda: project.json("status", name)["cells"][1]["status"] == "running"
+            )
         command.send_signal(signal.SIGINT)
         out, err = command.communicate(timeout=60)
     assert command.returncode == 130 and "interrupting" in err
@@ -311,7 +432,10 @@ def test_ctrl_c_while_it_waits_touches_no_other_cell(project: Project) -> None:
             second.send_signal(signal.SIGINT)
             _, err = second.communicate(timeout=60)
         assert second.returncode == 130 and "nothing ran" in err
-        assert first.poll() is None and project.json("status", "busy")["kernel"]["state"] == "busy"
+        assert (
+            first.poll() is None
+            and project.json("status", "busy")["kernel"]["state"] == "busy"
+        )
         project.stepper("interrupt", "busy")
         first.communicate(timeout=60)
     assert first.returncode == 1
@@ -319,18 +443,22 @@ def test_ctrl_c_while_it_waits_touches_no_other_cell(project: Project) -> None:
 
 @pytest.mark.nightly
 def test_ctrl_c_twice_leaves_at_once(project: Project) -> None:
-    deaf = (
-        "import time\nfor _ in range(30):\n    try:\n        time.sleep(0.3)\n    except BaseException:\n        pass"
-    )
+    deaf = "import time\nfor _ in range(30):\n    try:\n        time.sleep(0.3)\n    except BaseException:\n        pass"
     project.notebook("deaf.ipynb", [code(deaf, "a")])
     with running(project, "run", "deaf") as command:
         wait_until(lambda: project.json("status", "deaf")["kernel"]["state"] == "busy")
         assert command.stderr is not None
         command.send_signal(signal.SIGINT)
-        assert command.stderr.readline().strip() == "" and "Ctrl-C again" in command.stderr.readline()
+        assert (
+            command.stderr.readline().strip() == ""
+            and "Ctrl-C again" in command.stderr.readline()
+        )
         command.send_signal(signal.SIGINT)
         _, err = command.communicate(timeout=60)
-    assert command.returncode == 130 and "`stepper status` tells whether a cell still runs" in err
+    assert (
+        command.returncode == 130
+        and "`stepper status` tells whether a cell still runs" in err
+    )
 
 
 # --- colours and times ----------------------------------------------------------------------------------------------
@@ -350,7 +478,10 @@ def test_ctrl_c_twice_leaves_at_once(project: Project) -> None:
     ],
 )
 def test_whether_there_are_colours(
-    monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], terminal_there: bool, wanted: bool
+    monkeypatch: pytest.MonkeyPatch,
+    environ: dict[str, str],
+    terminal_there: bool,
+    wanted: bool,
 ) -> None:
     for name in ("NO_COLOR", "FORCE_COLOR", "TERM"):
         monkeypatch.delenv(name, raising=False)
@@ -362,30 +493,51 @@ def test_whether_there_are_colours(
 
 def test_marks_alone_are_coloured() -> None:
     told = terminal.coloured("a ✓ b\n  ✓ 1. x\n✗ y\n■ z\n✓w\n| ✓ printed")
-    assert told == "a ✓ b\n  \x1b[32m✓\x1b[0m 1. x\n\x1b[31m✗\x1b[0m y\n\x1b[33m■\x1b[0m z\n✓w\n| ✓ printed"
+    assert (
+        told
+        == "a ✓ b\n  \x1b[32m✓\x1b[0m 1. x\n\x1b[31m✗\x1b[0m y\n\x1b[33m■\x1b[0m z\n✓w\n| ✓ printed"
+    )
 
 
 def test_a_terminal_sees_colours_and_a_pipe_none(project: Project) -> None:
     project.new("Load").insert("x = 1")
     project.notebook("coloured.ipynb", [code("1", "a")])
     assert "\x1b" not in project.stepper("status").stdout
-    environ = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")}
+    environ = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("NO_COLOR", "FORCE_COLOR")
+    }
 
     def seen(*arguments: str, **more: str) -> str:
         command = shlex.join([sys.executable, "-I", "-c", COMMAND, *arguments])
-        return str(pexpect.run(command, cwd=str(project.folder), env={**environ, **more}, encoding="utf-8"))
+        return str(
+            pexpect.run(
+                command,
+                cwd=str(project.folder),
+                env={**environ, **more},
+                encoding="utf-8",
+            )
+        )
 
     assert "\x1b[32m✓\x1b[0m 1. Load" in seen("status", TERM="xterm")
     assert "\x1b[32m✓\x1b[0m cell 1" in seen("run", "coloured", TERM="xterm")
-    assert "\x1b[" not in seen("status", TERM="xterm", NO_COLOR="1") + seen("status", TERM="dumb")
+    assert "\x1b[" not in seen("status", TERM="xterm", NO_COLOR="1") + seen(
+        "status", TERM="dumb"
+    )
 
 
-def test_times_are_the_persons_and_utc_where_that_is_asked(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_are_the_persons_and_utc_where_that_is_asked(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TZ", "XST-5:30")  # half past five hours east of Greenwich
     project.new("Load").insert("x = 1")
     at = project.json("history")[0]["started_at"]
     assert at.endswith("Z")
-    utc, own = (running(project, "history", *more).communicate()[0].splitlines() for more in (["--utc"], []))
+    utc, own = (
+        running(project, "history", *more).communicate()[0].splitlines()
+        for more in (["--utc"], [])
+    )
     assert "started (UTC)" in utc[0] and at[:19].replace("T", " ") in utc[1]
     assert "started (XST)" in own[0] and at[:19].replace("T", " ") not in own[1]
     minutes = [int(line.split()[2][3:5]) for line in (utc[1], own[1])]
@@ -396,19 +548,33 @@ def test_times_are_the_persons_and_utc_where_that_is_asked(project: Project, mon
 
 
 def completes(project: Project, *words: str) -> list[str]:
-    environ = {**os.environ, "_STEPPER_COMPLETE": "bash_complete", "COMP_WORDS": shlex.join(["stepper", *words]),
-               "COMP_CWORD": str(len(words))}  # fmt: skip
-    done = subprocess.run([sys.executable, "-I", "-c", COMMAND], cwd=project.folder, env=environ,
-                          capture_output=True, text=True, check=True)  # fmt: skip
+    environ = {
+        **os.environ,
+        "_STEPPER_COMPLETE": "bash_complete",
+        "COMP_WORDS": shlex.join(["stepper", *words]),
+        "COMP_CWORD": str(len(words)),
+    }
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", COMMAND],
+        cwd=project.folder,
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert done.stderr == ""
     return [line.partition(",")[2] for line in done.stdout.splitlines()]
 
 
 def test_what_is_completed_without_a_daemon(untouched: Project) -> None:
     project = untouched
-    project.notebook("deep/analysis.ipynb", [code("first = 1", "abc1"), code("second", "abd2")])
+    project.notebook(
+        "deep/analysis.ipynb", [code("first = 1", "abc1"), code("second", "abd2")]
+    )
     project.notebook("b.ipynb", [code("x", "q")])
-    (project.folder / ".stepper" / "state.json").write_text('{"current": "notebooks/deep/analysis.ipynb"}')
+    (project.folder / ".stepper" / "state.json").write_text(
+        '{"current": "notebooks/deep/analysis.ipynb"}'
+    )
     assert completes(project, "st") == ["status"]
     assert completes(project, "plan", "") == [
         "add",
@@ -438,26 +604,50 @@ def shell_room(untouched: Project, tmp_path: Path) -> Project:
     untouched.notebook("analysis.ipynb", [code("first = 1", "abc1")])
     (tmp_path / "bin").mkdir()
     script = tmp_path / "bin" / "stepper"
-    script.write_text(f'#!/bin/sh\nexec {sys.executable} -I -c {shlex.quote(COMMAND)} "$@"\n')
+    script.write_text(
+        f'#!/bin/sh\nexec {sys.executable} -I -c {shlex.quote(COMMAND)} "$@"\n'
+    )
     script.chmod(0o755)
     return untouched
 
 
 @pytest.mark.parametrize("shell", some_nightly(SHELLS, "bash"))
-def test_completion_in_the_shells_themselves(shell_room: Project, tmp_path: Path, shell: str) -> None:
+def test_completion_in_the_shells_themselves(
+    shell_room: Project, tmp_path: Path, shell: str
+) -> None:
     if not shutil.which(shell):
         pytest.skip(f"there is no {shell} here")
-    environ = {**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "HOME": str(tmp_path), "TERM": "dumb"}
+    environ = {
+        **os.environ,
+        "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}",
+        "HOME": str(tmp_path),
+        "TERM": "dumb",
+    }
     script = shell_room.stepper("completion", shell).stdout
     (tmp_path / "completion").write_text(script)
     if shell == "fish":
         asks = f"source {tmp_path}/completion; complete -C 'stepper stat'; complete -C 'stepper run '"
-        done = subprocess.run([shell, "--no-config", "-c", asks], cwd=shell_room.folder, env=environ,
-                              capture_output=True, text=True, timeout=60)  # fmt: skip
-        assert done.stdout.split("\t")[0] == "status" and "\nanalysis\n" in done.stdout, done
+        done = subprocess.run(
+            [shell, "--no-config", "-c", asks],
+            cwd=shell_room.folder,
+            env=environ,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert (
+            done.stdout.split("\t")[0] == "status" and "\nanalysis\n" in done.stdout
+        ), done
         return
     options = {"bash": ["--norc", "--noprofile", "-i"], "zsh": ["-f", "-i"]}[shell]
-    child = pexpect.spawn(shell, options, cwd=str(shell_room.folder), env=environ, encoding="utf-8", timeout=30)
+    child = pexpect.spawn(
+        shell,
+        options,
+        cwd=str(shell_room.folder),
+        env=environ,
+        encoding="utf-8",
+        timeout=30,
+    )
     if shell == "zsh":
         child.sendline("autoload -Uz compinit; compinit -u -D")
     child.sendline(f"source {tmp_path}/completion; echo rea''dy")
@@ -470,10 +660,19 @@ def test_completion_in_the_shells_themselves(shell_room: Project, tmp_path: Path
     child.close(force=True)
 
 
-def test_bash_types_a_name_as_it_stands(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_bash_types_a_name_as_it_stands(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(complete, "_paths", lambda: Paths(str(tmp_path)))
-    monkeypatch.setattr(complete, "_known", lambda _: {"zz$(touch x) y": str(tmp_path / "z.ipynb"), "plain": "p"})
-    for kind, name in (("bash_complete", r"zz\$\(touch\ x\)\ y"), ("zsh_complete", "zz$(touch x) y")):
+    monkeypatch.setattr(
+        complete,
+        "_known",
+        lambda _: {"zz$(touch x) y": str(tmp_path / "z.ipynb"), "plain": "p"},
+    )
+    for kind, name in (
+        ("bash_complete", r"zz\$\(touch\ x\)\ y"),
+        ("zsh_complete", "zz$(touch x) y"),
+    ):
         monkeypatch.setenv(complete.VARIABLE, kind)
         assert [item.value for item in complete.notebooks(None, "zz")] == [name]
 
@@ -482,7 +681,12 @@ def test_who_reads_no_further_ends_nothing() -> None:
     reads, writes = os.pipe()
     os.close(reads)
     program = "import sys; from stepper.cli.terminal import say; say('a'); say('b'); sys.stderr.write('went on')"
-    done = subprocess.run([sys.executable, "-c", program], stdout=writes, stderr=subprocess.PIPE, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        stdout=writes,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
     os.close(writes)
     assert (done.returncode, done.stderr) == (0, b"went on")
 
@@ -494,10 +698,14 @@ def test_the_link_stays_for_a_project_whatever_its_folders_are_called(
     other.parent.mkdir(parents=True)
     other.touch()
     script = tmp_path / "stepper"
-    script.write_text(f"# (notebook-stepper)\nany={tmp_path}/records/gone/bin/stepper\n")
+    script.write_text(
+        f"# (notebook-stepper)\nany={tmp_path}/records/gone/bin/stepper\n"
+    )
     monkeypatch.setattr(shell, "record_root", lambda: str(tmp_path / "records"))
     monkeypatch.setattr(shell, "place", lambda: script)
     assert "for your other projects" in (shell.take_away() or "")
-    assert script.read_text().endswith(f"any={other}\n")  # what it calls where there is no project is there
+    assert script.read_text().endswith(
+        f"any={other}\n"
+    )  # what it calls where there is no project is there
     other.unlink()
     assert shell.take_away() == "" and not script.exists()

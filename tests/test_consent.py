@@ -14,15 +14,28 @@ from tests.conftest import Answer, Notebook, Project, code, scratch
 
 def inserted(notebook: Notebook, source: str, mode: str) -> Answer:
     last = notebook.raw["cells"][-1]["id"] if notebook.raw["cells"] else None
-    return notebook.project.hook("PostToolUse", notebook.edited("insert", source, last) | {"permission_mode": mode})
+    return notebook.project.hook(
+        "PostToolUse",
+        notebook.edited("insert", source, last) | {"permission_mode": mode},
+    )
 
 
 def written(notebook: Notebook, source: str, mode: str) -> Answer:
-    text = json.dumps({"cells": [code(source, "one")], "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
+    text = json.dumps(
+        {
+            "cells": [code(source, "one")],
+            "metadata": {},
+            "nbformat": 4,
+            "nbformat_minor": 5,
+        }
+    )
     notebook.path.write_text(text)
     given = {"file_path": str(notebook.path), "content": text}
     payload = notebook.payload(
-        "PostToolUse", "Write", given, tool_response={"type": "update", "filePath": str(notebook.path)}
+        "PostToolUse",
+        "Write",
+        given,
+        tool_response={"type": "update", "filePath": str(notebook.path)},
     )
     return notebook.project.hook("PostToolUse", payload | {"permission_mode": mode})
 
@@ -49,22 +62,34 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
         ("ask", "plan", False),
     ],
 )
-def test_a_cell_runs_where_its_edit_was_accepted(shared: Project, how, auto_run: str, mode: str, runs: bool) -> None:
+def test_a_cell_runs_where_its_edit_was_accepted(
+    shared: Project, how, auto_run: str, mode: str, runs: bool
+) -> None:
     shared.config(f"auto_run: {auto_run}\n")
     name = f"{how.__name__}-{auto_run}-{mode.replace(' ', '-')}"
-    notebook = shared.notebook(f"{how.__name__ if runs else name}.ipynb")  # what runs shares a kernel
+    notebook = shared.notebook(
+        f"{how.__name__ if runs else name}.ipynb"
+    )  # what runs shares a kernel
     ran = shared.folder / "notebooks" / f"{name}.ran"
     answer = how(notebook, f"open({ran.name!r}, 'a').write('x'); print('it ran')", mode)
     assert ran.exists() == runs, answer.text
     if runs:
         assert "| it ran" in answer.text
         return
-    assert "the cell was NOT run" in answer.text and f"stepper run notebooks/{name}.ipynb" in answer.text
+    assert (
+        "the cell was NOT run" in answer.text
+        and f"stepper run notebooks/{name}.ipynb" in answer.text
+    )
     assert ("plan mode" if mode == "plan" else "`auto_run` is `ask`") in answer.text
-    assert f"stepper run notebooks/{name}.ipynb" in answer.line  # the agent is not the one to run it
+    assert (
+        f"stepper run notebooks/{name}.ipynb" in answer.line
+    )  # the agent is not the one to run it
     assert shared.json("status", name)["kernel"]["state"] == "none"  # not even a kernel
     if (auto_run, mode) == ("ask", "default"):
-        assert shared.json("run", f"notebooks/{name}.ipynb")["ran"] == 1 and ran.read_text() == "x"
+        assert (
+            shared.json("run", f"notebooks/{name}.ipynb")["ran"] == 1
+            and ran.read_text() == "x"
+        )
 
 
 @pytest.mark.parametrize(
@@ -92,25 +117,40 @@ def test_no_command_of_the_agents_runs_what_no_edit_may(
 ) -> None:
     """`--allow` has the client call stepper without a question: what it refuses in a hook it would run in a shell."""
     shared.config(f"auto_run: {auto_run}\n")
-    payload = shared.notebook("book.ipynb").payload("PreToolUse", "Bash", {"command": command})
-    said = shared.hook("PreToolUse", payload | {"permission_mode": mode}).data.get("hookSpecificOutput", {})
+    payload = shared.notebook("book.ipynb").payload(
+        "PreToolUse", "Bash", {"command": command}
+    )
+    said = shared.hook("PreToolUse", payload | {"permission_mode": mode}).data.get(
+        "hookSpecificOutput", {}
+    )
     assert said.get("permissionDecision") == decision
     if decision and "continue" not in command:
-        assert ("plan mode" if mode == "plan" else "`auto_run` is `ask`") in said["permissionDecisionReason"]
+        assert ("plan mode" if mode == "plan" else "`auto_run` is `ask`") in said[
+            "permissionDecisionReason"
+        ]
 
 
-def decision(notebook: Notebook, mode: str, tool: str, **given: str) -> tuple[str | None, str, str]:
+def decision(
+    notebook: Notebook, mode: str, tool: str, **given: str
+) -> tuple[str | None, str, str]:
     """What PreToolUse says of an edit in a mode of the client's: decision, reason, line."""
     path = {"NotebookEdit": "notebook_path", "Write": "file_path"}[tool]
     payload = notebook.payload("PreToolUse", tool, {path: str(notebook.path), **given})
     said = notebook.project.hook("PreToolUse", payload | {"permission_mode": mode})
     told = said.data.get("hookSpecificOutput", {})
-    return told.get("permissionDecision"), told.get("permissionDecisionReason", ""), said.line
+    return (
+        told.get("permissionDecision"),
+        told.get("permissionDecisionReason", ""),
+        said.line,
+    )
 
 
 INSERT = {"edit_mode": "insert", "new_source": "1"}
 FILE = {"metadata": {}, "nbformat": 4, "nbformat_minor": 5}
-RAN, NEW = json.dumps({**FILE, "cells": []}), json.dumps({**FILE, "cells": [code("2", "new")]})
+RAN, NEW = (
+    json.dumps({**FILE, "cells": []}),
+    json.dumps({**FILE, "cells": [code("2", "new")]}),
+)
 
 
 @pytest.mark.parametrize(
@@ -122,18 +162,37 @@ RAN, NEW = json.dumps({**FILE, "cells": []}), json.dumps({**FILE, "cells": [code
         ("ask", "auto", "Write", {"content": RAN}, False),
         ("ask", "auto", "NotebookEdit", {**INSERT, "cell_type": "markdown"}, False),
         ("ask", "auto", "NotebookEdit", {"cell_id": "text", "new_source": "1"}, False),
-        ("ask", "auto", "NotebookEdit", {"cell_id": "code", "new_source": "", "edit_mode": "delete"}, False),
+        (
+            "ask",
+            "auto",
+            "NotebookEdit",
+            {"cell_id": "code", "new_source": "", "edit_mode": "delete"},
+            False,
+        ),
         ("always", "auto", "NotebookEdit", {**INSERT, "cell_type": "code"}, False),
         ("ask", "acceptEdits", "NotebookEdit", {**INSERT, "cell_type": "code"}, False),
-        ("ask", "default", "NotebookEdit", {**INSERT, "cell_type": "code"}, False),  # the client asks, the cell waits
+        (
+            "ask",
+            "default",
+            "NotebookEdit",
+            {**INSERT, "cell_type": "code"},
+            False,
+        ),  # the client asks, the cell waits
     ],
 )
 def test_in_auto_mode_the_person_is_asked_before_a_cell_runs(
-    shared: Project, auto_run: str, mode: str, tool: str, given: dict[str, str], asked: bool
+    shared: Project,
+    auto_run: str,
+    mode: str,
+    tool: str,
+    given: dict[str, str],
+    asked: bool,
 ) -> None:
     shared.config(f"auto_run: {auto_run}\n")
     text = {"id": "text", "cell_type": "markdown", "source": "# a", "metadata": {}}
-    said, reason, _ = decision(shared.notebook("asked.ipynb", [text, code("3", "code")]), mode, tool, **given)
+    said, reason, _ = decision(
+        shared.notebook("asked.ipynb", [text, code("3", "code")]), mode, tool, **given
+    )
     assert said == ("ask" if asked else None)
     assert ("saying yes runs this cell at once" in reason) == asked
 
@@ -141,44 +200,95 @@ def test_in_auto_mode_the_person_is_asked_before_a_cell_runs(
 def test_a_step_asks_once_where_each_edit_is_asked_for(shared: Project) -> None:
     """Its new text is not asked for by itself: it runs nothing, replaces nothing, and the code below it is asked for."""
     shared.config("")
-    text, planned = {**INSERT, "cell_type": "markdown"}, shared.new("Load", problem="asked once")
+    text, planned = (
+        {**INSERT, "cell_type": "markdown"},
+        shared.new("Load", problem="asked once"),
+    )
     said, reason, line = decision(planned, "default", "NotebookEdit", **text)
     assert said == "allow" and "saying yes to it runs it at once" in reason == line
-    assert decision(planned, "default", "NotebookEdit", **text) == ("allow", reason, "")  # said once a session
+    assert decision(planned, "default", "NotebookEdit", **text) == (
+        "allow",
+        reason,
+        "",
+    )  # said once a session
     for mode, given in [
         ("default", {**INSERT, "cell_type": "code"}),
-        ("default", {"cell_id": "cell-0", "new_source": "# other"}),  # it would take away what stands there
+        (
+            "default",
+            {"cell_id": "cell-0", "new_source": "# other"},
+        ),  # it would take away what stands there
         ("default", {"cell_id": "cell-0", "edit_mode": "delete", "new_source": ""}),
-        *((mode, text) for mode in ("dontAsk", "plan", "auto", "acceptEdits", "bypassPermissions", "of tomorrow")),
+        *(
+            (mode, text)
+            for mode in (
+                "dontAsk",
+                "plan",
+                "auto",
+                "acceptEdits",
+                "bypassPermissions",
+                "of tomorrow",
+            )
+        ),
     ]:
         assert decision(planned, mode, "NotebookEdit", **given)[0] is None
-    assert decision(shared.notebook("no plan.ipynb"), "default", "NotebookEdit", **text)[0] is None
+    assert (
+        decision(shared.notebook("no plan.ipynb"), "default", "NotebookEdit", **text)[0]
+        is None
+    )
     shared.config("auto_run: ask\n")  # now the code is asked for in auto mode too
     planned.session = "another"
-    assert decision(planned, "auto", "NotebookEdit", **text) == ("allow", reason, reason)
+    assert decision(planned, "auto", "NotebookEdit", **text) == (
+        "allow",
+        reason,
+        reason,
+    )
 
 
-@pytest.mark.parametrize(("mode", "sent"), [("default", False), ("plan", False), ("acceptEdits", True)])
-def test_the_agent_is_not_sent_on_to_what_waits_for_the_person(shared: Project, mode: str, sent: bool) -> None:
+@pytest.mark.parametrize(
+    ("mode", "sent"), [("default", False), ("plan", False), ("acceptEdits", True)]
+)
+def test_the_agent_is_not_sent_on_to_what_waits_for_the_person(
+    shared: Project, mode: str, sent: bool
+) -> None:
     shared.config("auto_run: ask\n")
     notebook = shared.new("Load", problem=f"a problem in {mode}")
     inserted(notebook, "1 / 0", mode)
-    stop = notebook.payload("Stop", "", {}, last_assistant_message="done") | {"permission_mode": mode}
+    stop = notebook.payload("Stop", "", {}, last_assistant_message="done") | {
+        "permission_mode": mode
+    }
     assert ("1 of 1 steps" in shared.hook("Stop", stop).text) == sent
 
 
-def test_the_environment_that_a_kernel_does_not_get(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_that_a_kernel_does_not_get(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     project.config("hide_env: [MY_TOKEN, 'AWS_*']\n")
-    names = ["MY_TOKEN", "AWS_SECRET", "ANTHROPIC_API_KEY", "CLAUDECODE", "CLAUDE_CODE_ENTRYPOINT", "SHOWN"]
+    names = [
+        "MY_TOKEN",
+        "AWS_SECRET",
+        "ANTHROPIC_API_KEY",
+        "CLAUDECODE",
+        "CLAUDE_CODE_ENTRYPOINT",
+        "SHOWN",
+    ]
     for name in names:
         monkeypatch.setenv(name, "canary")
     notebook = project.notebook("book.ipynb")
-    _, answer = notebook.insert(f"import os\nprint(sorted({{n for n in {names!r}}} & os.environ.keys()))")
+    _, answer = notebook.insert(
+        f"import os\nprint(sorted({{n for n in {names!r}}} & os.environ.keys()))"
+    )
     assert "| ['SHOWN']" in answer.text
 
 
 @pytest.mark.parametrize(
-    "text", ["auto_run: never", "auto_run: true", "hide_env: MY_TOKEN", "hide_env: [1]", "hide_env: ['']"]
+    "text",
+    [
+        "auto_run: never",
+        "auto_run: true",
+        "hide_env: MY_TOKEN",
+        "hide_env: [1]",
+        "hide_env: ['']",
+    ],
 )
 def test_wrong_values_are_named(text: str) -> None:
     with pytest.raises(UsageError, match=f"line 1: `{text.partition(':')[0]}` must be"):

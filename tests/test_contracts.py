@@ -12,9 +12,17 @@ import pytest
 
 from tests.conftest import ROOT
 
-pytest.importorskip("importlinter.contracts.acyclic_siblings", reason="an import-linter without that contract")
+pytest.importorskip(
+    "importlinter.contracts.acyclic_siblings",
+    reason="an import-linter without that contract",
+)
 LINT = "from importlinter.cli import lint_imports_command; lint_imports_command()"
-FLOORS, PURE, DIAGNOSIS, CIRCLES = "floors", "pure", "diagnosis can be taken out", "no circles"
+FLOORS, PURE, DIAGNOSIS, CIRCLES = (
+    "floors",
+    "pure",
+    "diagnosis can be taken out",
+    "no circles",
+)
 PLACES, FACES, ONLOOKERS, SDK = "places", "faces", "onlookers", "SDK"
 
 
@@ -23,15 +31,28 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the package with its contracts."""
     root = tmp_path_factory.mktemp("copy")
     shutil.copy(ROOT / "pyproject.toml", root)
-    shutil.copytree(ROOT / "stepper", root / "stepper", ignore=shutil.ignore_patterns("__pycache__", "*.c"))
+    shutil.copytree(
+        ROOT / "stepper",
+        root / "stepper",
+        ignore=shutil.ignore_patterns("__pycache__", "*.c"),
+    )
     return root
 
 
 def broken(root: Path) -> set[str]:
     """Return the contracts that do not hold in the copy, each by the beginning of its name."""
-    done = subprocess.run([sys.executable, "-c", LINT, "--no-cache"], cwd=root, capture_output=True, text=True)
-    verdicts = dict(re.findall(r"^([\w ]+).* (KEPT|BROKEN)(?: |$)", done.stdout, re.MULTILINE))
-    assert len(verdicts) == (ROOT / "pyproject.toml").read_text().count("[[tool.importlinter.contracts]]"), done.stdout
+    done = subprocess.run(
+        [sys.executable, "-c", LINT, "--no-cache"],
+        cwd=root,
+        capture_output=True,
+        text=True,
+    )
+    verdicts = dict(
+        re.findall(r"^([\w ]+).* (KEPT|BROKEN)(?: |$)", done.stdout, re.MULTILINE)
+    )
+    assert len(verdicts) == (ROOT / "pyproject.toml").read_text().count(
+        "[[tool.importlinter.contracts]]"
+    ), done.stdout
     assert (done.returncode == 0) == ("BROKEN" not in verdicts.values()), done.stderr
     return {name for name, verdict in verdicts.items() if verdict == "BROKEN"}
 
@@ -46,14 +67,30 @@ def test_the_contracts_hold(package: Path) -> None:
         ("policy/gate.py", "import asyncio", {PURE}),
         ("policy/progress.py", "from os import path", {PURE}),
         ("words/report.py", "import orjson", {PURE}),
-        ("words/brief.py", "from stepper.ground import private", {PURE}),  # what it imports opens files
+        (
+            "words/brief.py",
+            "from stepper.ground import private",
+            {PURE},
+        ),  # what it imports opens files
         ("policy/gate.py", "from stepper.words import brief", {FLOORS, CIRCLES}),
         ("ground/text.py", "from stepper.session import ports", {FLOORS, CIRCLES}),
-        ("session/keeper.py", "from stepper.kernel import execution", {FLOORS, CIRCLES}),
+        (
+            "session/keeper.py",
+            "from stepper.kernel import execution",
+            {FLOORS, CIRCLES},
+        ),
         ("daemon/verbs.py", "from stepper.diagnosis import adviser", {DIAGNOSIS}),
         ("cli/main.py", "from stepper.diagnosis import adviser", {DIAGNOSIS}),
-        ("daemon/server.py", "from stepper.kernel.local.kernels import LocalKernels", {PLACES}),
-        ("kernel/execution.py", "from stepper.kernel.local.memory import OomKills", {PLACES, CIRCLES}),
+        (
+            "daemon/server.py",
+            "from stepper.kernel.local.kernels import LocalKernels",
+            {PLACES},
+        ),
+        (
+            "kernel/execution.py",
+            "from stepper.kernel.local.memory import OomKills",
+            {PLACES, CIRCLES},
+        ),
         ("hook/start.py", "from stepper.hook import client", {CIRCLES}),
         ("mcp/texts.py", "from stepper.session import answers", {FACES}),
         ("mcp/texts.py", "from stepper.cli import terminal", {FLOORS}),
@@ -66,7 +103,9 @@ def test_the_contracts_hold(package: Path) -> None:
         ("notebook/afterwards.py", "from stepper.notebook import file", {CIRCLES}),
     ],
 )
-def test_what_breaks_a_contract_is_seen(package: Path, module: str, line: str, contracts: set[str]) -> None:
+def test_what_breaks_a_contract_is_seen(
+    package: Path, module: str, line: str, contracts: set[str]
+) -> None:
     path = package / "stepper" / module
     text = path.read_text()
     path.write_text(f"{text}\n\n{line}\n")

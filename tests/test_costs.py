@@ -82,7 +82,10 @@ def counted(project: Project, tmp_path: Path) -> Iterator[Callable[[], Counts]]:
     """A daemon that counts: what the last hook event took."""
     told = tmp_path / "counts.json"
     log = (tmp_path / "log").open("wb")
-    with subprocess.Popen([sys.executable, "-I", "-c", COUNTING, str(project.folder), str(told)], stderr=log) as daemon:
+    with subprocess.Popen(
+        [sys.executable, "-I", "-c", COUNTING, str(project.folder), str(told)],
+        stderr=log,
+    ) as daemon:
         while not os.path.exists(project.paths.socket):
             assert daemon.poll() is None, (tmp_path / "log").read_text()
         yield lambda: json.loads(told.read_text())
@@ -92,7 +95,9 @@ def counted(project: Project, tmp_path: Path) -> Iterator[Callable[[], Counts]]:
 
 @pytest.mark.parametrize("cells", [10, 100])
 def test_a_step(project: Project, counted: Callable[[], Counts], cells: int) -> None:
-    filler = [code(f"x_{number} = {number}", f"cell-{number:03}") for number in range(cells)]
+    filler = [
+        code(f"x_{number} = {number}", f"cell-{number:03}") for number in range(cells)
+    ]
     notebook = project.notebook("a.ipynb", filler)
     steps = []
     for number in range(6):
@@ -101,17 +106,32 @@ def test_a_step(project: Project, counted: Callable[[], Counts], cells: int) -> 
     looks = []
     for found in steps[3:]:  # the first ones start the kernel, load and remember
         assert found.pop("requests") == 1
-        assert found.pop("notebook reads") == 2  # before the cell, and fresh before its outputs are put
+        assert (
+            found.pop("notebook reads") == 2
+        )  # before the cell, and fresh before its outputs are put
         assert found.pop("notebook writes") == 1
         assert found.pop("journal writes") == 3  # the start, the run, the report
-        assert found.pop("fsyncs") in (1, 2)  # the notebook; the journal soon after, which nobody waits for
-        assert found.pop("other writes") == 1  # .stepper/batch: the file keeps its time until the message ends
-        looks.append(found.pop("other reads"))  # the memory guard: the machine's and each cgroup's above the kernel
-        assert found == {}, "a step starts no process and no thread, imports nothing and walks no way to a folder anew"
-    assert min(looks) <= 12  # on a busy machine a step lasts longer, and the guard looks twice
+        assert found.pop("fsyncs") in (
+            1,
+            2,
+        )  # the notebook; the journal soon after, which nobody waits for
+        assert (
+            found.pop("other writes") == 1
+        )  # .stepper/batch: the file keeps its time until the message ends
+        looks.append(
+            found.pop("other reads")
+        )  # the memory guard: the machine's and each cgroup's above the kernel
+        assert found == {}, (
+            "a step starts no process and no thread, imports nothing and walks no way to a folder anew"
+        )
+    assert (
+        min(looks) <= 12
+    )  # on a busy machine a step lasts longer, and the guard looks twice
 
 
-def test_the_look_before_an_edit(project: Project, counted: Callable[[], Counts]) -> None:
+def test_the_look_before_an_edit(
+    project: Project, counted: Callable[[], Counts]
+) -> None:
     notebook = project.notebook("a.ipynb", [code("x = 1", "a")])
     for _ in range(3):
         assert notebook.before("replace", "x = 2", "a").stdout == b""
@@ -132,7 +152,9 @@ def test_the_hook_that_would_wake_the_agent_finds_a_short_cell_over(
     assert found == {}, "it reads, writes and starts nothing"
 
 
-def test_the_hook_process_loads_only_the_ground_and_what_python_starts_with(project: Project) -> None:
+def test_the_hook_process_loads_only_the_ground_and_what_python_starts_with(
+    project: Project,
+) -> None:
     notebook = project.notebook("a.ipynb", [code("x = 1", "a")])
     notebook.replace("a", "x = 2")
     payload = json.dumps(notebook.edited("replace", "x = 3", "a")).encode()
@@ -141,9 +163,14 @@ def test_the_hook_process_loads_only_the_ground_and_what_python_starts_with(proj
     def loaded(*command: str, stdin: bytes = b"") -> set[str]:
         python = [sys.executable, "-I", "-S", "-X", "importtime", "-c", *command]
         done = subprocess.run(python, input=stdin, capture_output=True, check=True)
-        return {line.rpartition(b"|")[2].strip().decode() for line in done.stderr.splitlines()}
+        return {
+            line.rpartition(b"|")[2].strip().decode()
+            for line in done.stderr.splitlines()
+        }
 
-    more = loaded(source, str(ROOT), str(project.folder), "PostToolUse", stdin=payload) - loaded("pass")
+    more = loaded(
+        source, str(ROOT), str(project.folder), "PostToolUse", stdin=payload
+    ) - loaded("pass")
     own = {
         "stepper",
         "stepper.ground",
@@ -159,7 +186,10 @@ def test_the_hook_process_loads_only_the_ground_and_what_python_starts_with(proj
 
 def test_the_hook_script_starts_nothing_but_python(project: Project) -> None:
     """A shell that finds no command on its PATH: what the script needs are the shell's own, and the interpreter."""
-    script, env = project.folder / ".claude" / "hooks" / "stepper", bare_env(project.paths)
+    script, env = (
+        project.folder / ".claude" / "hooks" / "stepper",
+        bare_env(project.paths),
+    )
     script.parent.mkdir(parents=True)
     shutil.copy(ROOT / "hooks" / "stepper", script)
     (env / "packages").symlink_to(ROOT)
@@ -181,11 +211,15 @@ def test_the_hook_script_starts_nothing_but_python(project: Project) -> None:
             "Rearm",
         ):
             environ = {"PATH": "/nowhere", "XDG_STATE_HOME": STATE}
-            done = subprocess.run([script, event], input=b"{}\n", capture_output=True, env=environ)
+            done = subprocess.run(
+                [script, event], input=b"{}\n", capture_output=True, env=environ
+            )
             assert (done.returncode, done.stderr) == (0, b""), event
             assert (done.stdout == b"started\n") == recorded, event
     text = script.read_text()
-    assert "$(" not in text and "`" not in text.replace("\\`", "")  # nor a shell of its own
+    assert "$(" not in text and "`" not in text.replace(
+        "\\`", ""
+    )  # nor a shell of its own
 
 
 @pytest.mark.parametrize("cells", [100, 200])
@@ -204,12 +238,30 @@ def test_who_is_stale(cells: int) -> None:
         return flow(source)
 
     past, runs = dataflow.History(counted), list[Ran]()
-    notebook = [Cell(name, at, at + 1, "code", source) for at, (name, source) in enumerate(sources.items())]
+    notebook = [
+        Cell(name, at, at + 1, "code", source)
+        for at, (name, source) in enumerate(sources.items())
+    ]
     known = {source_hash(source): source for source in sources.values()}
     for cell in (*notebook, notebook[0]):
-        how = {"outcome": Outcome.OK, "verdict": Verdict.FINE, "started_at": "2026-01-01T00:00:00Z", "duration_s": 0.0}
-        runs.append(Ran(run=len(runs) + 1, cell_id=cell.id, number=cell.number, index=cell.index, step=None, key=cell.id,
-                        source_hash=source_hash(cell.source), **how))  # fmt: skip
+        how = {
+            "outcome": Outcome.OK,
+            "verdict": Verdict.FINE,
+            "started_at": "2026-01-01T00:00:00Z",
+            "duration_s": 0.0,
+        }
+        runs.append(
+            Ran(
+                run=len(runs) + 1,
+                cell_id=cell.id,
+                number=cell.number,
+                index=cell.index,
+                step=None,
+                key=cell.id,
+                source_hash=source_hash(cell.source),
+                **how,
+            )
+        )
         past.catch_up(runs, known)
     assert len(asked) == cells + 1 and len(read) == cells
     asked.clear()

@@ -127,7 +127,11 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
     python = old_python() if request.param == "Python 3.9" else ""
     if request.param == "Python 3.9" and not python:
         pytest.skip("there is no Python 3.9 on this machine")
-    made = Lab(environment(python, *OLD) if python else environment(sys.executable, "ipykernel>=7", "pandas>=2.2,<4"))
+    made = Lab(
+        environment(python, *OLD)
+        if python
+        else environment(sys.executable, "ipykernel>=7", "pandas>=2.2,<4")
+    )
     made.ok(SET_UP)
     yield made
     made.close()
@@ -136,16 +140,25 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
 def asked(lab: Lab, criterion: str, code: str = "pass") -> Execution:
     given = plan.expression(criterion)
     assert given, criterion
-    return lab.loop.run_until_complete(lab.kernel.execute(code, 30, Limits(), criterion=given))
+    return lab.loop.run_until_complete(
+        lab.kernel.execute(code, 30, Limits(), criterion=given)
+    )
 
 
 def lines(text: str) -> list[str]:
     return [line for line in text.splitlines() if line]
 
 
-@pytest.mark.parametrize(("criteria", "holds"), [(TRUE, True), (FALSE, False), (UNKNOWN, None)])
-def test_what_a_kernel_says_of_a_criterion(lab: Lab, criteria: str, holds: bool | None) -> None:
-    said = {each: (asked(lab, each).told.get("criterion") or {}).get("holds") for each in lines(criteria)}
+@pytest.mark.parametrize(
+    ("criteria", "holds"), [(TRUE, True), (FALSE, False), (UNKNOWN, None)]
+)
+def test_what_a_kernel_says_of_a_criterion(
+    lab: Lab, criteria: str, holds: bool | None
+) -> None:
+    said = {
+        each: (asked(lab, each).told.get("criterion") or {}).get("holds")
+        for each in lines(criteria)
+    }
     if holds is False:
         assert said.pop("score == float") is None  # no name of the user's
     assert {each: found for each, found in said.items() if found is not holds} == {}
@@ -154,13 +167,20 @@ def test_what_a_kernel_says_of_a_criterion(lab: Lab, criteria: str, holds: bool 
 def test_nothing_of_the_users_ran_was_shown_or_is_held(lab: Lab) -> None:
     assert lab.value("ran") == []
     done = asked(
-        lab, "new.score > 1 and frame.a.sum() == 0", "new, frame = Model(), pd.DataFrame({'a': [1]}); new.score = 2"
+        lab,
+        "new.score > 1 and frame.a.sum() == 0",
+        "new, frame = Model(), pd.DataFrame({'a': [1]}); new.score = 2",
     )
-    assert done.told["criterion"] == {"holds": False, "values": [["new.score", "2"], ["frame.a.sum()", "1"]]}
+    assert done.told["criterion"] == {
+        "holds": False,
+        "values": [["new.score", "2"], ["frame.a.sum()", "1"]],
+    }
     assert done.outputs == []
     lab.ok("gc.disable(); looks = weakref.ref(new), weakref.ref(frame); del new, frame")
     assert lab.value("[look() is None for look in looks]") == [True, True]
-    done = asked(lab, "series[5:].mean() > 1 or empty.mean() > 1", "empty = np.array([0.0])[1:]")
+    done = asked(
+        lab, "series[5:].mean() > 1 or empty.mean() > 1", "empty = np.array([0.0])[1:]"
+    )
     assert done.outputs == []  # numpy warns of a mean of nothing
     assert "ran" in text(lab.ok("gc.enable(); print('ran')"))
 
@@ -169,7 +189,9 @@ def test_it_is_looked_at_where_it_is_asked_and_the_cell_ended_well(lab: Lab) -> 
     assert "criterion" not in lab.ok("score = 0.5").told
     assert asked(lab, "score > 0.9", "score = 0.95").told["criterion"]["holds"] is True
     assert "criterion" not in asked(lab, "score > 0.9", "score = 0.1; 1 / 0").told
-    assert asked(lab, "len(df) == 3", "len = None").told.get("criterion") is None  # no `len` of Python's
+    assert (
+        asked(lab, "len(df) == 3", "len = None").told.get("criterion") is None
+    )  # no `len` of Python's
     lab.ok("del len")
     lab.ok("score = 0.85")  # as the others have it, which may run later
 
@@ -177,11 +199,27 @@ def test_it_is_looked_at_where_it_is_asked_and_the_cell_ended_well(lab: Lab) -> 
 @pytest.mark.parametrize(
     "prose",
     [
-        "", "3 rows", "rows are there", "accuracy >= 90%", "the mean is about 5", "no NaN", "plot", "score", "it's done",
-        "it is good", "n is 3", "this is not x",
-        "a > b, roughly", "rows > 0; no gaps", "x = 1", "(", "\0", "lambda: 0", "rows > 100 and columns are named",
+        "",
+        "3 rows",
+        "rows are there",
+        "accuracy >= 90%",
+        "the mean is about 5",
+        "no NaN",
+        "plot",
+        "score",
+        "it's done",
+        "it is good",
+        "n is 3",
+        "this is not x",
+        "a > b, roughly",
+        "rows > 0; no gaps",
+        "x = 1",
+        "(",
+        "\0",
+        "lambda: 0",
+        "rows > 100 and columns are named",
     ],
-)  # fmt: skip
+)
 def test_a_criterion_in_prose_is_the_agents_to_judge(prose: str) -> None:
     assert plan.expression(prose) == ""
 
@@ -198,7 +236,12 @@ FALSE_ONE = Checked(False, (("score", "0.85"),))
 
 
 def doubted(number: int = 1, source: str = "x") -> events.Ran:
-    return events.Ran(**{**vars(run(number, FINE, source)), "unmet": "`score > 0.9` is false: score is 0.85"})
+    return events.Ran(
+        **{
+            **vars(run(number, FINE, source)),
+            "unmet": "`score > 0.9` is false: score is 0.85",
+        }
+    )
 
 
 def test_a_false_criterion_leaves_the_step_open() -> None:
@@ -207,22 +250,38 @@ def test_a_false_criterion_leaves_the_step_open() -> None:
     assert turn.unmet(made, started(), "score > 0.9", Checked(True)) == ""
     assert turn.unmet(made, started(), "score > 0.9", FALSE_ONE) == doubted().unmet
     ledger.apply(doubted(), made)
-    assert (made.of(1).status, made.of(1).attempts, made.open_step(), made.complete) == (
+    assert (
+        made.of(1).status,
+        made.of(1).attempts,
+        made.open_step(),
+        made.complete,
+    ) == (
         StepStatus.DOUBTED,
         0,
         1,
         False,
     )
-    assert plan.step_of(made, [cell(0)], cell(0)) == 1 and plan.failed_cell(made, [cell(0)], 1) is None
-    assert "? 1. step 1 (why: `score > 0.9` is false: score is 0.85)" in brief.plan_lines(made)[0]
-    assert '(its criterion is false: replace its cell, or `stepper confirm "WORDS"`)' in brief.next_line(made)
+    assert (
+        plan.step_of(made, [cell(0)], cell(0)) == 1
+        and plan.failed_cell(made, [cell(0)], 1) is None
+    )
+    assert (
+        "? 1. step 1 (why: `score > 0.9` is false: score is 0.85)"
+        in brief.plan_lines(made)[0]
+    )
+    assert (
+        '(its criterion is false: replace its cell, or `stepper confirm "WORDS"`)'
+        in brief.next_line(made)
+    )
     with pytest.raises(ValueError, match="ran already"):
         plan.removed(made, 1)
 
 
 def test_the_work_may_go_on_past_a_doubted_step() -> None:
     made, new = state(doubted()), cell(1)
-    assert plan.step_of(made, [cell(0), new], new) == 2  # the next one's: the doubted one has its cell
+    assert (
+        plan.step_of(made, [cell(0), new], new) == 2
+    )  # the next one's: the doubted one has its cell
     assert plan.step_of(made, [cell(2), new], new) == 1  # whose cell is gone
     assert gate.waiting(made, [cell(0), new], 2) is None
     ledger.apply(run(2, FIXABLE, key=2, at=1), made)
@@ -240,8 +299,16 @@ def test_the_work_may_go_on_past_a_doubted_step() -> None:
         ([doubted(2, "y")], StepStatus.DOUBTED, doubted().unmet),
         ([run(2, FIXABLE, "y")], StepStatus.FAILED, ""),
         ([events.Confirmed(key=1, reason="enough")], StepStatus.DONE, "enough"),
-        ([events.Confirmed(key=1, reason="enough"), run(2, FINE)], StepStatus.DONE, "enough"),  # the same source again
-        ([events.Confirmed(key=1, reason="enough"), run(2, FINE, "y")], StepStatus.DONE, ""),
+        (
+            [events.Confirmed(key=1, reason="enough"), run(2, FINE)],
+            StepStatus.DONE,
+            "enough",
+        ),  # the same source again
+        (
+            [events.Confirmed(key=1, reason="enough"), run(2, FINE, "y")],
+            StepStatus.DONE,
+            "",
+        ),
         ([events.Skipped(key=1, reason="no"), run(2, FINE)], StepStatus.DONE, ""),
     ],
 )
@@ -259,6 +326,8 @@ def test_what_was_confirmed_is_not_asked_again_of_the_same_source() -> None:
 def test_only_a_steps_own_criterion_is_asked_for() -> None:
     made, steps = state(), (Step(1, "a", "x > 1"), Step(2, "b", "it is good"))
     ledger.apply(events.Planned(plan=plan.to_json(Plan("p", steps))), made)
-    asked_for = [turn.task(made, [], cell(0, source), Limits()).criterion for source in
-                 ("x", "# stepper: step=2\nx", "# stepper: scratch\nx")]  # fmt: skip
+    asked_for = [
+        turn.task(made, [], cell(0, source), Limits()).criterion
+        for source in ("x", "# stepper: step=2\nx", "# stepper: scratch\nx")
+    ]
     assert asked_for == ["x > 1", "", ""]

@@ -37,7 +37,12 @@ FLOWS = [  # source; what it reads, binds, changes in place
     ("df.head()\nx = 1", "df", "x", ""),
     ("xs.append(1)", "xs", "", "xs"),
     ("[xs.append(y) for y in ys]", "xs ys", "", "xs"),
-    ("df = df.append(row)", "df row", "df", ""),  # who returns what it made changes nothing
+    (
+        "df = df.append(row)",
+        "df row",
+        "df",
+        "",
+    ),  # who returns what it made changes nothing
     ("df2 = df.set_index('a')", "df", "df2", ""),
     ("df.set_index('a')", "df", "", ""),
     ("ax.set_title('a')", "ax", "", "ax"),
@@ -45,7 +50,12 @@ FLOWS = [  # source; what it reads, binds, changes in place
     ("y = xs.pop()", "xs", "y", "xs"),
     ("model.fit(X, y)", "model X y", "", "model"),
     ("df.unique()\nx = 1", "df", "x", ""),  # what a library's method does is its own
-    ("class C:\n    def f(self):\n        self.n += 1\n    def g(self):\n        pass\nc.f()", "c", "C", ""),
+    (
+        "class C:\n    def f(self):\n        self.n += 1\n    def g(self):\n        pass\nc.f()",
+        "c",
+        "C",
+        "",
+    ),
     ("class C:\n    def f(self):\n        self.n += 1\nc = C()\nc.f()", "", "C c", "c"),
     ("random.shuffle(xs)", "random xs", "", "random xs"),
     ("a = b\na.append(1)", "b", "a", "a b"),
@@ -54,7 +64,12 @@ FLOWS = [  # source; what it reads, binds, changes in place
     ("if ok:\n    x = 1\nx", "ok x", "x", ""),
     ("if ok:\n    x = 1\nelse:\n    x = 2\nx", "ok", "x", ""),
     ("with open(p) as f:\n    data = f.read()", "open p", "f data", "f"),
-    ("try:\n    import a\nexcept ImportError as e:\n    a = None", "ImportError", "a", ""),
+    (
+        "try:\n    import a\nexcept ImportError as e:\n    a = None",
+        "ImportError",
+        "a",
+        "",
+    ),
     ("import a.b, c as d\nfrom e import f as g", "", "a d g", ""),
     ("[x for x in xs if x > n]", "xs n", "", ""),
     ("{k: v for k, v in d.items()}", "d", "", ""),
@@ -66,9 +81,19 @@ FLOWS = [  # source; what it reads, binds, changes in place
     ("def f(a):\n    a.append(1)\nf(xs)", "xs", "f", "xs"),
     ("f = lambda a: a + g", "", "f", ""),
     ("df.apply(lambda row: row + g)", "df g", "", ""),
-    ("class A(B):\n    n = m\n    k = n\n    def f(self):\n        return g", "B m", "A", ""),
+    (
+        "class A(B):\n    n = m\n    k = n\n    def f(self):\n        return g",
+        "B m",
+        "A",
+        "",
+    ),
     ("@deco\ndef f():\n    return g", "deco g", "f", ""),
-    ("match x:\n    case [a, *rest]:\n        a\n    case {'k': v, **more}:\n        v", "x", "a rest v more", ""),
+    (
+        "match x:\n    case [a, *rest]:\n        a\n    case {'k': v, **more}:\n        v",
+        "x",
+        "a rest v more",
+        "",
+    ),
     ("%matplotlib inline\nx = 1", "", "x", ""),
     ("%time y = f(x)", "f x", "y", ""),
     ("%timeit -n 3 y = f(x)", "f x", "", ""),
@@ -81,13 +106,22 @@ FLOWS = [  # source; what it reads, binds, changes in place
     ("x = (", "", "", ""),
     ("print(f'{x!r:>{w}}')", "print x w", "", ""),
     ("async def f():\n    return x\nawait f()", "x", "f", ""),
-    ("def f():\n    n = 1\n    def g():\n        nonlocal n\n        n = x\n    g()\nf()", "x", "f", ""),
+    (
+        "def f():\n    n = 1\n    def g():\n        nonlocal n\n        n = x\n    g()\nf()",
+        "x",
+        "f",
+        "",
+    ),
     ("%%bash -s $x --out made\necho $1", "x", "made", ""),
 ]
 
 
-@pytest.mark.parametrize(("source", "reads", "binds", "changes"), FLOWS, ids=[source for source, *_ in FLOWS])
-def test_what_a_source_does_to_names(source: str, reads: str, binds: str, changes: str) -> None:
+@pytest.mark.parametrize(
+    ("source", "reads", "binds", "changes"), FLOWS, ids=[source for source, *_ in FLOWS]
+)
+def test_what_a_source_does_to_names(
+    source: str, reads: str, binds: str, changes: str
+) -> None:
     found = binder.flow(source, ipython.transformer())
     ignored = {"get_ipython"}
     assert (found.reads - ignored, {*found.binds}, found.changes) == (
@@ -108,7 +142,9 @@ def edges(*sources: str) -> str:
     order, found = Order(), []
     for number, source in enumerate(sources, 1):
         reads = order.follow(number, binder.flow(source, ipython.transformer()))
-        found += [f"{name}:{bound.by}>{number}" for name, bound in sorted(reads.items())]
+        found += [
+            f"{name}:{bound.by}>{number}" for name, bound in sorted(reads.items())
+        ]
     return " ".join(found)
 
 
@@ -117,11 +153,31 @@ def edges(*sources: str) -> str:
     [
         (("x = 1", "y = x", "x = 2", "x"), "x:1>2 x:3>4"),
         (("df = load()", "df['a'] = 1", "df"), "df:1>2 df:2>3"),
-        (("import numpy as np", "np.random.seed(0)\nx = 1", "np.ones(3)"), "np:1>2 np:1>3"),  # a module is not changed
-        (("g = 1", "def f():\n    return g", "g = 2", "f()"), "f:2>4 g:3>4"),  # read where it is called
-        (("def h():\n    return n", "def f():\n    return h()", "n = 1", "f()"), "f:2>4 h:1>4 n:3>4"),
-        (("def add(xs):\n    xs.append(1)", "xs = []", "add(xs)", "xs"), "add:1>3 xs:2>3 xs:3>4"),
-        (("class A:\n    def f(self):\n        return g", "g = 1", "a = A()", "a.f()"), "A:1>3 g:2>3 a:3>4"),
+        (
+            ("import numpy as np", "np.random.seed(0)\nx = 1", "np.ones(3)"),
+            "np:1>2 np:1>3",
+        ),  # a module is not changed
+        (
+            ("g = 1", "def f():\n    return g", "g = 2", "f()"),
+            "f:2>4 g:3>4",
+        ),  # read where it is called
+        (
+            ("def h():\n    return n", "def f():\n    return h()", "n = 1", "f()"),
+            "f:2>4 h:1>4 n:3>4",
+        ),
+        (
+            ("def add(xs):\n    xs.append(1)", "xs = []", "add(xs)", "xs"),
+            "add:1>3 xs:2>3 xs:3>4",
+        ),
+        (
+            (
+                "class A:\n    def f(self):\n        return g",
+                "g = 1",
+                "a = A()",
+                "a.f()",
+            ),
+            "A:1>3 g:2>3 a:3>4",
+        ),
         (
             (
                 "class C:\n    def f(self):\n        self.n += 1\n    def g(self):\n        pass",
@@ -147,14 +203,28 @@ class Played:
     """Runs of a notebook's cells, as a journal has them; cells are letters."""
 
     def __init__(self, **sources: str) -> None:
-        self.sources, self.runs, self.hashes = dict(sources), list[Ran](), dict[str, str]()
+        self.sources, self.runs, self.hashes = (
+            dict(sources),
+            list[Ran](),
+            dict[str, str](),
+        )
         self.past = History(binder.flow)
 
     @property
     def cells(self) -> list[Cell]:
-        return [Cell(name, at, at + 1, "code", source) for at, (name, source) in enumerate(self.sources.items())]
+        return [
+            Cell(name, at, at + 1, "code", source)
+            for at, (name, source) in enumerate(self.sources.items())
+        ]
 
-    def run(self, *names: str, ok: bool = True, expected: bool = False, kernel: str = "k", **bound: str) -> Played:
+    def run(
+        self,
+        *names: str,
+        ok: bool = True,
+        expected: bool = False,
+        kernel: str = "k",
+        **bound: str,
+    ) -> Played:
         for name in names:
             cell = next(cell for cell in self.cells if cell.id == name)
             mark = source_hash(cell.source)
@@ -162,10 +232,22 @@ class Played:
             verdict = Verdict.FINE if ok or expected else Verdict.RECOVERABLE
             how = (Outcome.OK if ok else Outcome.ERROR, verdict)
             self.runs.append(
-                Ran(run=len(self.runs) + 1, cell_id=name, number=cell.number, index=cell.index, step=None, key=name,
-                    source_hash=mark, started_at="2026-01-01T00:00:00Z", duration_s=0, outcome=how[0], verdict=how[1],
-                    kernel=kernel, bound=bound)
-            )  # fmt: skip
+                Ran(
+                    run=len(self.runs) + 1,
+                    cell_id=name,
+                    number=cell.number,
+                    index=cell.index,
+                    step=None,
+                    key=name,
+                    source_hash=mark,
+                    started_at="2026-01-01T00:00:00Z",
+                    duration_s=0,
+                    outcome=how[0],
+                    verdict=how[1],
+                    kernel=kernel,
+                    bound=bound,
+                )
+            )
         return self
 
     def told(self) -> str:
@@ -181,7 +263,9 @@ class Played:
 
 
 def test_a_cell_is_stale_when_its_provider_above_ran_later() -> None:
-    book = Played(a="x = load()", b="y = x", c="z = y", d="w = x").run("a", "b", "c", "d")
+    book = Played(a="x = load()", b="y = x", c="z = y", d="w = x").run(
+        "a", "b", "c", "d"
+    )
     assert book.told() == ""
     assert book.run("a").told() == "b<x<a d<x<a"  # c is, once b ran
     assert book.run("b").told() == "c<y<b d<x<a"
@@ -194,12 +278,20 @@ def test_what_is_bound_to_an_equal_small_value_makes_nothing_stale() -> None:
     assert book.told() == ""
     assert book.run("a", x="two").told() == "b<x<a"
     assert book.run("a", x="one").told() == ""  # back again
-    changed = Played(a="xs = []", b="xs.look()\n0", c="xs").run("a", xs="e").run("b", xs="e").run("c").run("b", xs="e")
+    changed = (
+        Played(a="xs = []", b="xs.look()\n0", c="xs")
+        .run("a", xs="e")
+        .run("b", xs="e")
+        .run("c")
+        .run("b", xs="e")
+    )
     assert changed.told() == ""  # it was not changed in place after all
 
 
 def test_an_import_or_a_function_that_is_the_same_makes_nothing_stale() -> None:
-    book = Played(a="import numpy as np\ndef f():\n    return 1", b="np.ones(f())").run("a", "b", "a")
+    book = Played(a="import numpy as np\ndef f():\n    return 1", b="np.ones(f())").run(
+        "a", "b", "a"
+    )
     assert book.told() == ""
     book.sources["a"] = "import numpy as np\nimport os\ndef f():\n    return 1"
     assert book.run("a").told() == ""
@@ -208,7 +300,9 @@ def test_an_import_or_a_function_that_is_the_same_makes_nothing_stale() -> None:
 
 
 def test_what_a_class_is_made_of_is_part_of_it() -> None:
-    book = Played(a="class A:\n    n = 1", b="class B(A):\n    pass", c="B()").run("a", "b", "c", "a", "b")
+    book = Played(a="class A:\n    n = 1", b="class B(A):\n    pass", c="B()").run(
+        "a", "b", "c", "a", "b"
+    )
     assert book.told() == ""
     book.sources["a"] = "class A:\n    n = 2"
     assert book.run("a").told() == "b<A<a"
@@ -224,19 +318,63 @@ def test_what_the_helper_had_no_time_for_is_as_it_was() -> None:
 
 
 VALUES = [
-    [], (), {}, set(), [[]], [()], [1], [True], [1.0], [1j], ["1"], [b"1"], [None], ["None"], ["1", "2"], ["1,2"],
-    ["1','2"], [1, 2], [12], (1, 2), {1, 2}, {1: 2}, {"1": 2}, [1, [2]], [[1], 2], ["x" * 300], ["x" * 301], [2**1998],
-    [2**1998 + 1], "[1]", 1, 1.0, True, "1", float("nan"), [float("nan")], [-0.0], [0.0], ["é" * 200], [{"a": [1, (2,)]}],
-]  # fmt: skip
+    [],
+    (),
+    {},
+    set(),
+    [[]],
+    [()],
+    [1],
+    [True],
+    [1.0],
+    [1j],
+    ["1"],
+    [b"1"],
+    [None],
+    ["None"],
+    ["1", "2"],
+    ["1,2"],
+    ["1','2"],
+    [1, 2],
+    [12],
+    (1, 2),
+    {1, 2},
+    {1: 2},
+    {"1": 2},
+    [1, [2]],
+    [[1], 2],
+    ["x" * 300],
+    ["x" * 301],
+    [2**1998],
+    [2**1998 + 1],
+    "[1]",
+    1,
+    1.0,
+    True,
+    "1",
+    float("nan"),
+    [float("nan")],
+    [-0.0],
+    [0.0],
+    ["é" * 200],
+    [{"a": [1, (2,)]}],
+]
 
 
-def test_other_values_have_other_prints_however_they_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_values_have_other_prints_however_they_are_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     at_once = [prints.told(value, [200]) for value in VALUES]
     assert "" not in at_once and len({*at_once}) == len(VALUES)
     monkeypatch.setattr(prints, "SMALL", 0)
     assert [prints.told(value, [200]) for value in VALUES] == at_once
     assert prints.told({0, 8}, [200]) == prints.told({8, 0}, [200])
-    assert prints.told(["x" * 2000], [200]) == prints.told([2**2000], [200]) == prints.told([object()], [200]) == ""
+    assert (
+        prints.told(["x" * 2000], [200])
+        == prints.told([2**2000], [200])
+        == prints.told([object()], [200])
+        == ""
+    )
     assert prints.told([1] * 200, [200]) == "" != prints.told([1] * 199, [200])
 
 
@@ -255,17 +393,21 @@ def test_a_provider_that_no_longer_binds_the_name() -> None:
     book = Played(a="x = load()\nn = 1", b="y = x", c="n").run("a", "b", "c")
     book.sources["a"] = "z = load()\nn = 1"
     assert book.run("a", n="1").told() == "c<n<a b?x<a"
-    assert [each.where for marked in dataflow.look(book.cells, book.past).hidden for each in marked.because] == [
-        "unbound"
-    ]
+    assert [
+        each.where
+        for marked in dataflow.look(book.cells, book.past).hidden
+        for each in marked.because
+    ] == ["unbound"]
 
 
 def test_who_only_changed_what_another_had_bound_is_not_its_provider() -> None:
     book = Played(a="xs.append(2)", b="xs.append(1)", c="xs.append(0)", d="xs = []")
     assert book.run("d", "b", "a", "c").told() == "a?xs<b b?xs<d c?xs<d"
-    assert [each.where for marked in dataflow.look(book.cells, book.past).hidden for each in marked.because] == [
-        "below"
-    ] * 3
+    assert [
+        each.where
+        for marked in dataflow.look(book.cells, book.past).hidden
+        for each in marked.because
+    ] == ["below"] * 3
     gone = Played(a="x = 1", b="del x", c="x").run("a", "c", "b")
     assert gone.told() == ""  # the first binds it as ever
 
@@ -285,34 +427,55 @@ def test_a_changed_or_a_failed_cell() -> None:
 
 
 def test_a_fresh_kernel_holds_nothing_of_the_one_before() -> None:
-    book = Played(a="x = load()", b="y = x", c="x = 5").run("a", "b", "c").run("b", kernel="other")
+    book = (
+        Played(a="x = load()", b="y = x", c="x = 5")
+        .run("a", "b", "c")
+        .run("b", kernel="other")
+    )
     assert book.told() == "b<x<a" or book.told() == ""  # it found no x there
     assert book.run("a", kernel="other").told() == "b<x<a"
 
 
 def test_a_provider_that_is_no_longer_run() -> None:
     book = Played(a="x = load()", b="y = x").run("a", "b")
-    for changed in ({"tags": ("skip-execution",)}, {"type": "markdown", "number": 0}, {"source": " "}):
+    for changed in (
+        {"tags": ("skip-execution",)},
+        {"type": "markdown", "number": 0},
+        {"source": " "},
+    ):
         cells = [replace(book.cells[0], **changed), book.cells[1]]
         book.told()
         found = dataflow.look(cells, book.past)
-        assert words.hidden(found.hidden) == "Hidden state: cell 2 read `x` from cell 1, which is no longer run."
+        assert (
+            words.hidden(found.hidden)
+            == "Hidden state: cell 2 read `x` from cell 1, which is no longer run."
+        )
         told = "cell 2 reads `x`, which cell 1, which is no longer run, had bound."
         assert words.order(dataflow.gaps(cells, book.past), 0).endswith(told)
 
 
-def test_cells_without_an_id_are_known_by_their_source_where_that_tells_them_apart() -> None:
+def test_cells_without_an_id_are_known_by_their_source_where_that_tells_them_apart() -> (
+    None
+):
     def stands(*numbers: int) -> Played:
         sources = ["x = load()", "x.fit()", "y = x.score()", "x.fit()", "x.score()"]
         book = Played(**{f"cell-{at}": source for at, source in enumerate(sources)})
         return book.run(*(f"cell-{number}" for number in numbers))
 
     assert stands(0, 1, 2, 3, 4).told() == ""
-    assert stands(0, 1, 2, 3, 4, 1).told() == ""  # the first or the second: nobody knows
+    assert (
+        stands(0, 1, 2, 3, 4, 1).told() == ""
+    )  # the first or the second: nobody knows
     assert stands(0, 1, 2, 3, 4, 0).told() == ""
-    book = Played(**{"cell-0": "x = load()", "cell-1": "x.score()"}).run("cell-0", "cell-1", "cell-0")
+    book = Played(**{"cell-0": "x = load()", "cell-1": "x.score()"}).run(
+        "cell-0", "cell-1", "cell-0"
+    )
     assert book.told() == "cell-1<x<cell-0"
-    book.sources = {"cell-0": "n = 1", "cell-1": "x = load()", "cell-2": "x.score()"}  # each stands one further down
+    book.sources = {
+        "cell-0": "n = 1",
+        "cell-1": "x = load()",
+        "cell-2": "x.score()",
+    }  # each stands one further down
     assert book.told() == "cell-2<x<cell-1"
 
 
@@ -338,17 +501,33 @@ def test_whether_the_order_could_reproduce() -> None:
     )
     del book.sources["d"]
     told = words.order(dataflow.gaps(book.cells, book.past), 1)
-    assert told.endswith("cell 2 reads `y`, which cell 4, which was deleted, had bound. 1 cell of it is stale:"
-                         " `stepper run --stale`.")  # fmt: skip
-    assert dataflow.had_bound("y", "b", book.cells, book.past) == "cell 4, which was deleted, had bound it"
-    assert dataflow.had_bound("x", "b", book.cells, book.past) == "cell 3, below it, binds it"
+    assert told.endswith(
+        "cell 2 reads `y`, which cell 4, which was deleted, had bound. 1 cell of it is stale:"
+        " `stepper run --stale`."
+    )
+    assert (
+        dataflow.had_bound("y", "b", book.cells, book.past)
+        == "cell 4, which was deleted, had bound it"
+    )
+    assert (
+        dataflow.had_bound("x", "b", book.cells, book.past)
+        == "cell 3, below it, binds it"
+    )
     assert dataflow.had_bound("nothing", "b", book.cells, book.past) == ""
     book.sources = {"c": "x = 1", "d": "y = 2", "b": "x + y + left_over"}
-    told = words.order(dataflow.gaps(book.cells, book.past), 0, dataflow.unbound(book.cells, book.past))
-    assert told == "No cell of the notebook is known to bind these names: cell 3 reads `left_over`."
+    told = words.order(
+        dataflow.gaps(book.cells, book.past), 0, dataflow.unbound(book.cells, book.past)
+    )
+    assert (
+        told
+        == "No cell of the notebook is known to bind these names: cell 3 reads `left_over`."
+    )
     book.sources = {"c": "x = 1", "d": "y = 2", "b": "x + y"}
     assert dataflow.unbound(book.cells, book.past) == []
-    assert words.order(dataflow.gaps(book.cells, book.past), 0) == "The order of its cells could reproduce it."
+    assert (
+        words.order(dataflow.gaps(book.cells, book.past), 0)
+        == "The order of its cells could reproduce it."
+    )
 
 
 def test_a_cell_that_is_appended_leaves_all_as_it_was() -> None:
@@ -358,16 +537,27 @@ def test_a_cell_that_is_appended_leaves_all_as_it_was() -> None:
     assert dataflow.at_the_end(book.cells, book.cells[1:2], book.past)
     book.run("c").told()
     assert dataflow.at_the_end(book.cells, book.cells[2:], book.past)
-    assert not dataflow.at_the_end(book.cells[1:], book.cells[2:], book.past)  # one is gone
+    assert not dataflow.at_the_end(
+        book.cells[1:], book.cells[2:], book.past
+    )  # one is gone
 
 
 def test_the_line_of_the_report() -> None:
     def line(book: Played) -> str:
         book.past.catch_up(book.runs, book.hashes)
         found = dataflow.look(book.cells, book.past)
-        return "\n".join(filter(None, [words.stale(found.stale), words.hidden(found.hidden)]))
+        return "\n".join(
+            filter(None, [words.stale(found.stale), words.hidden(found.hidden)])
+        )
 
-    book = Played(a="import pandas", b="df = load()", c="n = 1", d="df.head()", e="n", f="df.tail()")
+    book = Played(
+        a="import pandas",
+        b="df = load()",
+        c="n = 1",
+        d="df.head()",
+        e="n",
+        f="df.tail()",
+    )
     book.run(*"abcdef", "b")
     assert line(book) == (
         "Stale: cells 4 and 6 read `df`, which cell 2 rebound after they ran. `stepper run --stale` runs them in order."
@@ -376,8 +566,13 @@ def test_the_line_of_the_report() -> None:
         "Stale: cell 6 read `df`, which cell 2 rebound after it ran. `stepper run --stale` runs it."
     )
     del book.sources["c"]
-    assert line(book.run("f")) == "Hidden state: cell 4 read `n` from a deleted cell (it was cell 3)."
-    many = Played(a="x, y, z, w, v = load()", **{f"c{n}": "x + y + z + w + v" for n in range(12)})
+    assert (
+        line(book.run("f"))
+        == "Hidden state: cell 4 read `n` from a deleted cell (it was cell 3)."
+    )
+    many = Played(
+        a="x, y, z, w, v = load()", **{f"c{n}": "x + y + z + w + v" for n in range(12)}
+    )
     many.run(*many.sources, "a")
     assert line(many).startswith(
         "Stale: cells 2, 3, 4, 5, 6, 7, 8 and 5 more read `v`, `w`, `x` and 2 more, which cell 1 rebound after they ran."
@@ -386,7 +581,10 @@ def test_the_line_of_the_report() -> None:
 
 def test_it_is_not_quadratic() -> None:
     def seconds(count: int) -> float:
-        book = Played(c0="x0 = load()", **{f"c{n}": f"x{n} = f(x{n - 1}, x0)" for n in range(1, count)})
+        book = Played(
+            c0="x0 = load()",
+            **{f"c{n}": f"x{n} = f(x{n - 1}, x0)" for n in range(1, count)},
+        )
         book.run(*book.sources, "c0")
         book.told()
         began = time.perf_counter()

@@ -17,8 +17,14 @@ NOTEBOOKS, SECONDS = 60, 100.0  # at least so many of them run
 @pytest.mark.timeout(3600)  # a hundred notebooks are had and run
 def test_the_edges_that_a_tracer_saw(tmp_path: Path) -> None:
     python = environment(sys.executable, *NEEDED)
-    held = [path for path in unpacked(sys.executable, tmp_path) if part(str(path)) == "held"]
-    traces = [traced for path in held if (traced := trace(python, path, SECONDS)) and any(traced["ok"])]
+    held = [
+        path for path in unpacked(sys.executable, tmp_path) if part(str(path)) == "held"
+    ]
+    traces = [
+        traced
+        for path in held
+        if (traced := trace(python, path, SECONDS)) and any(traced["ok"])
+    ]
     cells, names = scored(traces)
     assert cells.notebooks >= NOTEBOOKS, "too few notebooks run here"
     sys.stdout.write(f"cell to cell: {cells}\nby name: {names}\n")

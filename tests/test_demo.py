@@ -21,7 +21,9 @@ from stepper.ground.errors import StepperError
 from stepper.ground.paths import Paths
 
 ROOT = Path(__file__).resolve().parent.parent
-pytestmark = pytest.mark.timeout(400)  # the packages may have to come over a slow line, without uv
+pytestmark = pytest.mark.timeout(
+    400
+)  # the packages may have to come over a slow line, without uv
 
 
 class Played(NamedTuple):
@@ -39,7 +41,11 @@ class Played(NamedTuple):
 
     @property
     def code_cells(self) -> list[dict[str, Any]]:
-        return [cell for cell in json.loads(self.notebook.read_text())["cells"] if cell["cell_type"] == "code"]
+        return [
+            cell
+            for cell in json.loads(self.notebook.read_text())["cells"]
+            if cell["cell_type"] == "code"
+        ]
 
 
 @pytest.fixture(scope="module")
@@ -66,17 +72,28 @@ def played() -> Iterator[Played]:
 def test_the_demo_ends_well_and_tells_what_happened(played: Played) -> None:
     assert played.code == 0, played.out + played.err
     lines = played.out.splitlines()
-    seen = [line.split(maxsplit=2)[2] for line in lines if line.startswith("  you see ")]
+    seen = [
+        line.split(maxsplit=2)[2] for line in lines if line.startswith("  you see ")
+    ]
     wanted = []
     for number, step in enumerate(demo.STEPS, 1):
         where = f'step {number} of 7 "{step.title}" · '
-        wanted += [f"✗ {where}NameError: name 'WET_DAY_MM' is not defined"] if step.forgotten else []
+        wanted += (
+            [f"✗ {where}NameError: name 'WET_DAY_MM' is not defined"]
+            if step.forgotten
+            else []
+        )
         wanted += [f"✓ {where}ok"]
     assert [" · ".join(line.split(" · ")[:2]) for line in seen] == wanted
     assert sum("insert markdown cell" in line for line in lines) == 7
-    assert 'return days["precipitation"] >= WET_DAY_MM' in played.out  # the line of the earlier cell's function
+    assert (
+        'return days["precipitation"] >= WET_DAY_MM' in played.out
+    )  # the line of the earlier cell's function
     assert "complete, 7 of 7 steps done" in played.out
-    assert "REPRODUCES · 7 of 7 cells as recorded · " in played.out and "1 fresh kernel;" in played.out
+    assert (
+        "REPRODUCES · 7 of 7 cells as recorded · " in played.out
+        and "1 fresh kernel;" in played.out
+    )
     assert f"  · file {demo.RESULT}: written again, same bytes" in lines
     assert str(played.notebook) in played.out
     assert "/new-notebook" in lines[-1]
@@ -85,17 +102,40 @@ def test_the_demo_ends_well_and_tells_what_happened(played: Played) -> None:
 @pytest.mark.nightly
 def test_its_notebook_is_valid_and_holds_all_seven_steps(played: Played) -> None:
     nbformat.validate(nbformat.read(played.notebook, as_version=4))
-    assert ["".join(cell["source"]) for cell in played.code_cells] == [step.code for step in demo.STEPS]
+    assert ["".join(cell["source"]) for cell in played.code_cells] == [
+        step.code for step in demo.STEPS
+    ]
     # 5 raised, 6 is its fix
-    assert [cell["execution_count"] for cell in played.code_cells] == [1, 2, 3, 4, 6, 7, 8]
-    assert all(cell["metadata"]["execution"]["shell.execute_reply"] for cell in played.code_cells)
-    assert not any(output["output_type"] == "error" for cell in played.code_cells for output in cell["outputs"])
+    assert [cell["execution_count"] for cell in played.code_cells] == [
+        1,
+        2,
+        3,
+        4,
+        6,
+        7,
+        8,
+    ]
+    assert all(
+        cell["metadata"]["execution"]["shell.execute_reply"]
+        for cell in played.code_cells
+    )
+    assert not any(
+        output["output_type"] == "error"
+        for cell in played.code_cells
+        for output in cell["outputs"]
+    )
 
 
 @pytest.mark.nightly
-def test_the_figure_is_in_the_notebook_and_the_results_beside_it(played: Played) -> None:
-    pictures = [output["data"].get("image/png") for output in played.code_cells[5]["outputs"]]
-    assert len(pictures) == 1 and pictures[0].startswith("iVBORw0KGgo")  # the signature of PNG
+def test_the_figure_is_in_the_notebook_and_the_results_beside_it(
+    played: Played,
+) -> None:
+    pictures = [
+        output["data"].get("image/png") for output in played.code_cells[5]["outputs"]
+    ]
+    assert len(pictures) == 1 and pictures[0].startswith(
+        "iVBORw0KGgo"
+    )  # the signature of PNG
     results = played.notebook.with_name(demo.RESULT).read_text().splitlines()
     assert results[0] == "month,precipitation,wet_days,temp_max,temp_min"
     assert results[7].startswith("7,12.05,1.75,") and len(results) == 13
@@ -105,11 +145,16 @@ def test_the_figure_is_in_the_notebook_and_the_results_beside_it(played: Played)
 def test_nothing_of_it_runs_afterwards(played: Played) -> None:
     def of_the_demo(process: psutil.Process) -> bool:
         try:
-            return any(str(played.target) in part for part in [*process.cmdline(), process.cwd()])
+            return any(
+                str(played.target) in part
+                for part in [*process.cmdline(), process.cwd()]
+            )
         except psutil.Error:
             return False
 
-    assert [process.cmdline() for process in psutil.process_iter() if of_the_demo(process)] == []
+    assert [
+        process.cmdline() for process in psutil.process_iter() if of_the_demo(process)
+    ] == []
     assert not Path(Paths(str(played.target)).socket).exists()
 
 
@@ -118,7 +163,9 @@ def player(tmp_path: Path) -> demo.Player:
     """A player before a notebook with one cell and a hook that says what `said` holds."""
     script = tmp_path / ".claude" / "hooks" / "stepper"
     script.parent.mkdir(parents=True)
-    script.write_text('#!/bin/sh\ncat >"${0%/*}/$1"\n[ "$1" != PostToolUse ] || cat "${0%/*}/said"\n')
+    script.write_text(
+        '#!/bin/sh\ncat >"${0%/*}/$1"\n[ "$1" != PostToolUse ] || cat "${0%/*}/said"\n'
+    )
     script.chmod(0o755)
     script.with_name("said").touch()
     cell = nbformat.v4.new_markdown_cell("# A problem", id="first")
@@ -128,14 +175,22 @@ def player(tmp_path: Path) -> demo.Player:
 
 def said(player: demo.Player, text: str) -> None:
     answer = {
-        "hookSpecificOutput": {"hookEventName": "PostToolUse", "additionalContext": text},
+        "hookSpecificOutput": {
+            "hookEventName": "PostToolUse",
+            "additionalContext": text,
+        },
         "systemMessage": "line",
     }
     Path(player.target, ".claude/hooks/said").write_text(json.dumps(answer))
 
 
-@pytest.mark.parametrize("report", ["", "stepper: the cell was NOT run: no kernel", "stepper: Cell 1 FAILED\nran ok"])
-def test_a_cell_that_did_not_run_ok_ends_the_demo(player: demo.Player, report: str) -> None:
+@pytest.mark.parametrize(
+    "report",
+    ["", "stepper: the cell was NOT run: no kernel", "stepper: Cell 1 FAILED\nran ok"],
+)
+def test_a_cell_that_did_not_run_ok_ends_the_demo(
+    player: demo.Player, report: str
+) -> None:
     if report:
         said(player, report)
     with pytest.raises(StepperError, match="expected was: ran ok"):
@@ -157,7 +212,9 @@ def test_an_edit_is_made_and_told_as_claude_code_does_it(player: demo.Player) ->
 
     cells = json.loads(player.notebook.read_text())["cells"]
     assert [cell["source"] for cell in cells] == [["# A problem"], "fixed"]
-    assert '   "source": "é"' in before and before.endswith("}\n")  # indent 1, letters as they are
+    assert '   "source": "é"' in before and before.endswith(
+        "}\n"
+    )  # indent 1, letters as they are
     payload = json.loads(Path(player.target, ".claude/hooks/PostToolUse").read_text())
     assert payload["tool_input"] == {
         "notebook_path": str(player.notebook),
@@ -165,7 +222,11 @@ def test_an_edit_is_made_and_told_as_claude_code_does_it(player: demo.Player) ->
         "new_source": "fixed",
     }
     response = payload["tool_response"]
-    assert (response["old_source"], response["cell_id"], response["original_file"]) == ("é", cells[1]["id"], before)
+    assert (response["old_source"], response["cell_id"], response["original_file"]) == (
+        "é",
+        cells[1]["id"],
+        before,
+    )
     batch = json.loads(Path(player.target, ".claude/hooks/PostToolBatch").read_text())
     assert batch["tool_calls"][0]["tool_use_id"] == payload["tool_use_id"]
 
@@ -174,7 +235,9 @@ def test_a_notebook_without_its_figure_is_not_accepted(tmp_path: Path) -> None:
     path = tmp_path / "a.ipynb"
     path.with_name(demo.RESULT).touch()
     figure = nbformat.v4.new_output("display_data", {"image/png": "iVBORw0KGgo="})
-    cells = [nbformat.v4.new_code_cell(step.code, execution_count=1) for step in demo.STEPS]
+    cells = [
+        nbformat.v4.new_code_cell(step.code, execution_count=1) for step in demo.STEPS
+    ]
     cells[5].outputs = [figure]
     nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
     demo.check(path, "complete")

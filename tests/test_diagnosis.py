@@ -59,8 +59,10 @@ class Project:
         raise OSError("gone")
 
 
-BASES = {"ModuleNotFoundError": ("ModuleNotFoundError", "ImportError"),
-         "IsADirectoryError": ("IsADirectoryError", "OSError")}  # fmt: skip
+BASES = {
+    "ModuleNotFoundError": ("ModuleNotFoundError", "ImportError"),
+    "IsADirectoryError": ("IsADirectoryError", "OSError"),
+}
 LASTING = Lasting("1", ("pandas",), ("../src",), False, (), (), (3, 11))
 
 
@@ -69,12 +71,23 @@ def adviser_of(project: Project) -> Adviser:
 
 
 def said(
-    ename: str, evalue: str, *findings: Any, project: Project | None = None, source: str = "", live: Any = None,
-    cells: Sequence[Cell] = (), ran: Sequence[str] = (), look: Any = None, **more: Any,
-) -> str:  # fmt: skip
+    ename: str,
+    evalue: str,
+    *findings: Any,
+    project: Project | None = None,
+    source: str = "",
+    live: Any = None,
+    cells: Sequence[Cell] = (),
+    ran: Sequence[str] = (),
+    look: Any = None,
+    **more: Any,
+) -> str:
     """The suggestion, in the class's own order of bases as far as the rows need it."""
     fault = Fault(ename, evalue, mro=BASES.get(ename, (ename,)), **more)
-    told = [finding if isinstance(finding, dict) else {"text": finding} for finding in findings]
+    told = [
+        finding if isinstance(finding, dict) else {"text": finding}
+        for finding in findings
+    ]
     state = State("n.ipynb")
     state.ran = dict.fromkeys(ran, "") if isinstance(state.ran, dict) else set(ran)
     state.counts = {4: "a"}
@@ -89,31 +102,73 @@ def said(
     )
 
 
-ONE, TWO = Cell("a", 0, 1, "code", "raw = read()\nclean = 1"), Cell("b", 1, 2, "code", "del raw")
-LOCAL = Cell("c", 2, 3, "code", "rows = []\ndef fitted(xs):\n    fit = sum(xs)\n    return fit / 2")
+ONE, TWO = (
+    Cell("a", 0, 1, "code", "raw = read()\nclean = 1"),
+    Cell("b", 1, 2, "code", "del raw"),
+)
+LOCAL = Cell(
+    "c",
+    2,
+    3,
+    "code",
+    "rows = []\ndef fitted(xs):\n    fit = sum(xs)\n    return fit / 2",
+)
 
 
 @pytest.mark.parametrize(
     ("evalue", "given", "told"),
     [
-        ("name 'raw' is not defined", {"cells": [ONE, TWO], "ran": ["a", "b"]}, r"`raw` was deleted by line 1 of cell 2"),
-        ("name 'raw' is not defined", {"cells": [ONE]}, r"defined by line 1 of cell 1 .*`raw = read\(\)`\), which has not run"),
-        ("name 'tidy' is not defined", {"project": Project(defines=[("src/a.py", 3, "tidy")])}, "line 3 of src/a.py defines `tidy`"),
-        ("name 'presure' is not defined", {"live": {"pressure": "float"}}, r"closest live names: `pressure` \(float\)"),
-        ("name 'base' is not defined", {"look": {"locals": ["basis"]}}, "closest live names: `basis`"),
-        ("name 'fit' is not defined", {"cells": [LOCAL], "ran": ["c"]}, r"^`fit` is local to `fitted` \(line 2 of cell 3"),
+        (
+            "name 'raw' is not defined",
+            {"cells": [ONE, TWO], "ran": ["a", "b"]},
+            r"`raw` was deleted by line 1 of cell 2",
+        ),
+        (
+            "name 'raw' is not defined",
+            {"cells": [ONE]},
+            r"defined by line 1 of cell 1 .*`raw = read\(\)`\), which has not run",
+        ),
+        (
+            "name 'tidy' is not defined",
+            {"project": Project(defines=[("src/a.py", 3, "tidy")])},
+            "line 3 of src/a.py defines `tidy`",
+        ),
+        (
+            "name 'presure' is not defined",
+            {"live": {"pressure": "float"}},
+            r"closest live names: `pressure` \(float\)",
+        ),
+        (
+            "name 'base' is not defined",
+            {"look": {"locals": ["basis"]}},
+            "closest live names: `basis`",
+        ),
+        (
+            "name 'fit' is not defined",
+            {"cells": [LOCAL], "ran": ["c"]},
+            r"^`fit` is local to `fitted` \(line 2 of cell 3",
+        ),
         ("name 'true' is not defined", {}, "`true` is JSON's; Python writes `True`"),
         ("name 'np' is not defined", {}, "`import numpy as np` defines it"),
-        ("name 'zz' is not defined", {"live": {str(n): "int" for n in range(9)}}, "no live name is like it"),
+        (
+            "name 'zz' is not defined",
+            {"live": {str(n): "int" for n in range(9)}},
+            "no live name is like it",
+        ),
     ],
-)  # fmt: skip
-def test_a_name_that_is_not_there(evalue: str, given: dict[str, Any], told: str) -> None:
+)
+def test_a_name_that_is_not_there(
+    evalue: str, given: dict[str, Any], told: str
+) -> None:
     assert re.search(told, said("NameError", evalue, **given))
 
 
 def test_why_a_name_can_not_be_seen_comes_instead_of_others_like_it() -> None:
     text = said(
-        "NameError", "name 'base' is not defined", "line 2 binds `base` in the class body", live={"bases": "int"}
+        "NameError",
+        "name 'base' is not defined",
+        "line 2 binds `base` in the class body",
+        live={"bases": "int"},
     )
     assert text == "line 2 binds `base` in the class body"
 
@@ -127,10 +182,15 @@ def test_why_a_name_can_not_be_seen_comes_instead_of_others_like_it() -> None:
         ("clean", {"project": Project(defines=[("src/a.py", 3, "other")])}, "a.py"),
     ],
 )
-def test_names_that_are_not_meant(source: str, given: dict[str, Any], untold: str) -> None:
+def test_names_that_are_not_meant(
+    source: str, given: dict[str, Any], untold: str
+) -> None:
     given.pop("names", None)
     name = re.split(r"\W", source)[0]
-    assert not re.search(untold, said("NameError", f"name {name!r} is not defined", source=source, **given))
+    assert not re.search(
+        untold,
+        said("NameError", f"name {name!r} is not defined", source=source, **given),
+    )
 
 
 LOCAL = Project(modules=[("src/utils/plots.py", "../src")])
@@ -139,23 +199,84 @@ LOCAL = Project(modules=[("src/utils/plots.py", "../src")])
 @pytest.mark.parametrize(
     ("ename", "evalue", "findings", "given", "told"),
     [
-        ("ModuleNotFoundError", "No module named 'utils.plots'", ["`utils` is here the file utils.py, no package"], {"project": LOCAL}, r"no package; src/utils/plots.py .* is on sys.path"),
-        ("ModuleNotFoundError", "No module named 'a.old'", ["there is no `old` in a; `K` is in a.new"], {}, "`K` is in a.new"),
-        ("ModuleNotFoundError", "No module named 'prep'", [], {"project": Project(defines=[("src/features.py", 1, "encode")]), "source": "from prep import encode"}, "features.py defines `encode`$"),
-        ("ModuleNotFoundError", "No module named 'cv2'", [], {}, "opencv-python provides it: uv add opencv-python$"),
-        ("ModuleNotFoundError", "No module named 'pandsa'", [], {}, "closest modules that are there: pandas$"),
-        ("ModuleNotFoundError", "No module named 'qqq'", [], {}, "no distribution is known"),
-        ("ImportError", "attempted relative import with no known parent package", [], {"project": LOCAL, "source": "from .readers import a"}, "is in no package: .*src/utils/plots.py"),
-        ("ImportError", "cannot import name 'X'", ["sklearn 1.5; `X` is in sklearn.metrics"], {}, "is in sklearn.metrics"),
+        (
+            "ModuleNotFoundError",
+            "No module named 'utils.plots'",
+            ["`utils` is here the file utils.py, no package"],
+            {"project": LOCAL},
+            r"no package; src/utils/plots.py .* is on sys.path",
+        ),
+        (
+            "ModuleNotFoundError",
+            "No module named 'a.old'",
+            ["there is no `old` in a; `K` is in a.new"],
+            {},
+            "`K` is in a.new",
+        ),
+        (
+            "ModuleNotFoundError",
+            "No module named 'prep'",
+            [],
+            {
+                "project": Project(defines=[("src/features.py", 1, "encode")]),
+                "source": "from prep import encode",
+            },
+            "features.py defines `encode`$",
+        ),
+        (
+            "ModuleNotFoundError",
+            "No module named 'cv2'",
+            [],
+            {},
+            "opencv-python provides it: uv add opencv-python$",
+        ),
+        (
+            "ModuleNotFoundError",
+            "No module named 'pandsa'",
+            [],
+            {},
+            "closest modules that are there: pandas$",
+        ),
+        (
+            "ModuleNotFoundError",
+            "No module named 'qqq'",
+            [],
+            {},
+            "no distribution is known",
+        ),
+        (
+            "ImportError",
+            "attempted relative import with no known parent package",
+            [],
+            {"project": LOCAL, "source": "from .readers import a"},
+            "is in no package: .*src/utils/plots.py",
+        ),
+        (
+            "ImportError",
+            "cannot import name 'X'",
+            ["sklearn 1.5; `X` is in sklearn.metrics"],
+            {},
+            "is in sklearn.metrics",
+        ),
     ],
-)  # fmt: skip
-def test_modules(ename: str, evalue: str, findings: list[str], given: dict[str, Any], told: str) -> None:
+)
+def test_modules(
+    ename: str, evalue: str, findings: list[str], given: dict[str, Any], told: str
+) -> None:
     assert re.search(told, said(ename, evalue, *findings, **given))
 
 
 def test_a_circle_names_the_files_in_order() -> None:
-    frames = tuple(Frame(0, line, "<module>", file=file) for file, line in (("a.py", 2), ("b.py", 3)))
-    text = said("ImportError", "cannot import name 'X' from partially initialized module 'a'", "a", frames=frames)
+    frames = tuple(
+        Frame(0, line, "<module>", file=file)
+        for file, line in (("a.py", 2), ("b.py", 3))
+    )
+    text = said(
+        "ImportError",
+        "cannot import name 'X' from partially initialized module 'a'",
+        "a",
+        frames=frames,
+    )
     assert "a.py line 2 → b.py line 3" in text
 
 
@@ -163,20 +284,46 @@ def test_a_circle_names_the_files_in_order() -> None:
     ("ename", "path", "given", "told"),
     [
         ("FileNotFoundError", "~/a.json", {}, "expanduser"),
-        ("FileNotFoundError", "/no-such/x/a.csv", {}, r"the folder '/no-such' does not exist; the"),
-        ("FileNotFoundError", "/usr/no-such/a.csv", {}, r"'/usr/no-such' does not exist \('/usr' does\); the kernel's folder is notebooks/$"),
-        ("FileNotFoundError", "a.csv", {"project": Project(paths=["../data/a.csv"])}, "closest existing paths: '../data/a.csv'; the kernel's folder is notebooks/"),
+        (
+            "FileNotFoundError",
+            "/no-such/x/a.csv",
+            {},
+            r"the folder '/no-such' does not exist; the",
+        ),
+        (
+            "FileNotFoundError",
+            "/usr/no-such/a.csv",
+            {},
+            r"'/usr/no-such' does not exist \('/usr' does\); the kernel's folder is notebooks/$",
+        ),
+        (
+            "FileNotFoundError",
+            "a.csv",
+            {"project": Project(paths=["../data/a.csv"])},
+            "closest existing paths: '../data/a.csv'; the kernel's folder is notebooks/",
+        ),
         ("FileNotFoundError", "a.csv", {}, "nothing below the project is like it"),
-        ("IsADirectoryError", str(Path(__file__).parent / "realclient"), {}, "realclient' is a folder; it holds .*[.]py"),
+        (
+            "IsADirectoryError",
+            str(Path(__file__).parent / "realclient"),
+            {},
+            "realclient' is a folder; it holds .*[.]py",
+        ),
     ],
-)  # fmt: skip
+)
 def test_files(ename: str, path: str, given: dict[str, Any], told: str) -> None:
     assert re.search(told, said(ename, "…", attributes={"filename": path}, **given))
 
 
 def test_a_program_is_no_file_of_the_project() -> None:
-    text = said("FileNotFoundError", "…", "'xsv' was sought as a program on PATH and is not there", look={"program": True},
-                project=Project(paths=["xsv.py"]), attributes={"filename": "xsv"})  # fmt: skip
+    text = said(
+        "FileNotFoundError",
+        "…",
+        "'xsv' was sought as a program on PATH and is not there",
+        look={"program": True},
+        project=Project(paths=["xsv.py"]),
+        attributes={"filename": "xsv"},
+    )
     assert text == "'xsv' was sought as a program on PATH and is not there"
 
 
@@ -184,9 +331,9 @@ BOUND = {"cell": 4, "file": "", "line": 2, "text": "y = df['y']"}
 
 
 def test_a_finding_has_the_place_where_its_subject_was_bound() -> None:
-    assert said("TypeError", "no", {"text": "`y` is None", "bound": BOUND}, cells=[ONE]) == (
-        "`y` is None; last bound by line 2 of cell 1 (id a): `y = df['y']`"
-    )
+    assert said(
+        "TypeError", "no", {"text": "`y` is None", "bound": BOUND}, cells=[ONE]
+    ) == ("`y` is None; last bound by line 2 of cell 1 (id a): `y = df['y']`")
     given = {**BOUND, "cell": 0, "file": "src/a.py", "argument": True}
     assert said("TypeError", "no", {"text": "`y`", "bound": given}).endswith(
         "given by line 2 of src/a.py: `y = df['y']`"
@@ -204,7 +351,10 @@ def test_where_nothing_is_found_nothing_is_said() -> None:
 
 
 def test_an_event_loop_that_runs_already_is_the_kernels() -> None:
-    for text in ("asyncio.run() cannot be called from a running event loop", "This event loop is already running"):
+    for text in (
+        "asyncio.run() cannot be called from a running event loop",
+        "This event loop is already running",
+    ):
         assert "a cell can `await`" in said("RuntimeError", text)
 
 
@@ -218,7 +368,11 @@ def test_what_goes_wrong_costs_no_report() -> None:
     found = adviser_of(Project())
     assert found.changed_since({"started_at": "x"}, UNKNOWN) is True
     assert found.doubtful(Execution(None, told={"doubts": 5})) == []  # type: ignore[arg-type]
-    told = {"rebound": [["df", "3 × 2", "3 × 1"]], "in_place": [["rows", 2]], "bound": ["x"]}
+    told = {
+        "rebound": [["df", "3 × 2", "3 × 1"]],
+        "in_place": [["rows", 2]],
+        "bound": ["x"],
+    }
     assert found.kept({"changed": told}, 0) == [
         "before failing, this cell rebound `df`: 3 × 2 → 3 × 1; changed in place `rows` (line 2); bound `x`",
         "files that changed before failing, written by this cell or by another process: data/out.csv (1,200 bytes)",
@@ -229,21 +383,47 @@ def test_what_goes_wrong_costs_no_report() -> None:
 
 
 @pytest.mark.parametrize(
-    "told", [5, "x", [], {"findings": 5}, {"findings": [{"text": 5}]}, {"locals": [5]}, {"path": 5}, {"findings": [{}]}]
-)  # fmt: skip
+    "told",
+    [
+        5,
+        "x",
+        [],
+        {"findings": 5},
+        {"findings": [{"text": 5}]},
+        {"locals": [5]},
+        {"path": 5},
+        {"findings": [{}]},
+    ],
+)
 def test_what_is_not_so_is_refused_and_the_fault_stays_as_it_is(told: Any) -> None:
     with pytest.raises((KeyError, TypeError)):
         reading.read(facts.Look, told)
     fault = Fault("KeyError", "'x'")
-    assert adviser_of(Project()).suggested(fault, {"look": told}, ONE, [ONE], State(), UNKNOWN, "python") == fault
+    assert (
+        adviser_of(Project()).suggested(
+            fault, {"look": told}, ONE, [ONE], State(), UNKNOWN, "python"
+        )
+        == fault
+    )
 
 
 def test_the_reader_keeps_what_is_so_and_passes_over_what_it_does_not_know() -> None:
-    told = {"findings": [{"text": "a"}, {"text": "b", "bound": BOUND, "new": 1}], "program": True}
+    told = {
+        "findings": [{"text": "a"}, {"text": "b", "bound": BOUND, "new": 1}],
+        "program": True,
+    }
     read = reading.read(facts.Look, told)
-    assert read.findings == (facts.Finding("a"), facts.Finding("b", facts.Bound(4, "", 2, "y = df['y']")))
-    assert read.program and reading.read_all(facts.Finding, [5, {"text": "a"}, {}]) == [facts.Finding("a")]
-    changed = reading.read(facts.Changed, {"rebound": [["a", "b", "c"]], "in_place": [["x", 3]], "bound": ["y"]})
+    assert read.findings == (
+        facts.Finding("a"),
+        facts.Finding("b", facts.Bound(4, "", 2, "y = df['y']")),
+    )
+    assert read.program and reading.read_all(facts.Finding, [5, {"text": "a"}, {}]) == [
+        facts.Finding("a")
+    ]
+    changed = reading.read(
+        facts.Changed,
+        {"rebound": [["a", "b", "c"]], "in_place": [["x", 3]], "bound": ["y"]},
+    )
     assert changed == facts.Changed((("a", "b", "c"),), ("y",), (("x", 3),))
 
 
@@ -258,7 +438,11 @@ def test_the_reader_keeps_what_is_so_and_passes_over_what_it_does_not_know() -> 
         ("  from . import x; y = 1", r"\.+", (".", ["x"])),
         ("from ..io.readers import a", r"\.+", ("..io.readers", ["a"])),
         ("from .", r"\.+", ("", [])),
-        ("import os\nfrom google.cloud import bigquery", "google", ("google.cloud", ["bigquery"])),
+        (
+            "import os\nfrom google.cloud import bigquery",
+            "google",
+            ("google.cloud", ["bigquery"]),
+        ),
         ("import googlemaps", r"google\b", ("", [])),
     ],
 )
@@ -286,11 +470,21 @@ def test_defining_and_missing_folders(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("x = 1\n\n\nasync def load(path):\n    inner = 2\n")
     (tmp_path / "b.py").write_text("LIMIT: int = 3\nload == 4\n")
     around = Surroundings(str(tmp_path))
-    assert around.defining(["load", "LIMIT"]) == [("a.py", 4, "load"), ("b.py", 1, "LIMIT")]
+    assert around.defining(["load", "LIMIT"]) == [
+        ("a.py", 4, "load"),
+        ("b.py", 1, "LIMIT"),
+    ]
     assert around.defining(["inner", "no name", "*"]) == []
     assert missing_folder("new/deep/x.md", str(tmp_path)) == ("new", ".")
-    assert missing_folder(f"{tmp_path}/new/x", "/") == (f"{tmp_path}/new", str(tmp_path))
-    assert missing_folder("x.md", str(tmp_path)) == missing_folder("x/" * 9000, str(tmp_path)) == ("", "")
+    assert missing_folder(f"{tmp_path}/new/x", "/") == (
+        f"{tmp_path}/new",
+        str(tmp_path),
+    )
+    assert (
+        missing_folder("x.md", str(tmp_path))
+        == missing_folder("x/" * 9000, str(tmp_path))
+        == ("", "")
+    )
 
 
 # --- nearness ------------------------------------------------------------------------------------------------------
@@ -307,9 +501,14 @@ def test_nearest_names() -> None:
 # --- where a name is defined, by what is known of the cell ----------------------------------------------------------
 
 
-def defined(source: str, ran: str = "", ended: str = "", failed_at: int = 0, name: str = "raw") -> str:
+def defined(
+    source: str, ran: str = "", ended: str = "", failed_at: int = 0, name: str = "raw"
+) -> str:
     """The suggestion for a name whose cell `source` is now; it ran in this kernel as `ran`, with `ended`."""
-    cell, failing = Cell("a", 0, 1, "code", source), Cell("own", 1, 2, "code", f"print({name})")
+    cell, failing = (
+        Cell("a", 0, 1, "code", source),
+        Cell("own", 1, 2, "code", f"print({name})"),
+    )
     state = State("n.ipynb")
     if ran:
         state.counts, state.ran_ever = {4: "a"}, {"a": source_hash(ran)}
@@ -319,16 +518,28 @@ def defined(source: str, ran: str = "", ended: str = "", failed_at: int = 0, nam
             fault = Fault("ValueError", "bad", line=failed_at)
             state.runs.append(
                 events.Ran(
-                    started_at="2026-01-01T00:00:00.000+00:00", run=1, cell_id="a",
-                    index=0, step=None, source_hash=source_hash(ran), duration_s=1.0, outcome=Outcome(ended),
-                    verdict=Verdict.UNRECOVERABLE, fault=fault, key="a",
+                    started_at="2026-01-01T00:00:00.000+00:00",
+                    run=1,
+                    cell_id="a",
+                    index=0,
+                    step=None,
+                    source_hash=source_hash(ran),
+                    duration_s=1.0,
+                    outcome=Outcome(ended),
+                    verdict=Verdict.UNRECOVERABLE,
+                    fault=fault,
+                    key="a",
                 )
-            )  # fmt: skip
-    known = Namespace(variables={"other": Variable("int")}, cwd="/project/notebooks", lasting=LASTING)
+            )
+    known = Namespace(
+        variables={"other": Variable("int")}, cwd="/project/notebooks", lasting=LASTING
+    )
     fault = Fault("NameError", f"name '{name}' is not defined", mro=("NameError",))
     found = adviser_of(Project())
     found = dataclasses.replace(found, transform=transformer())
-    return found.suggested(fault, {"look": {}}, failing, [cell, failing], state, known, "python").suggestion
+    return found.suggested(
+        fault, {"look": {}}, failing, [cell, failing], state, known, "python"
+    ).suggestion
 
 
 TWO_LINES = "import os\nraw = os.listdir()"
@@ -337,20 +548,50 @@ TWO_LINES = "import os\nraw = os.listdir()"
 @pytest.mark.parametrize(
     ("source", "given", "told"),
     [
-        (TWO_LINES, {}, "line 2 of cell 1 (id a) (`raw = os.listdir()`), which has not run"),
-        (TWO_LINES, {"ran": TWO_LINES, "ended": "error", "failed_at": 1}, "which failed at line 1, before it"),
-        (TWO_LINES, {"ran": TWO_LINES, "ended": "error", "failed_at": 2}, "which failed at line 2"),
-        (TWO_LINES, {"ran": "import os", "ended": "ok"}, "line 2 of cell 1 (id a) (`raw = os.listdir()`), which was changed since"),
-        (TWO_LINES, {"ran": "import os", "ended": "error", "failed_at": 1}, "which was changed since it ran"),
-        (TWO_LINES, {"ran": TWO_LINES, "ended": "cancelled"}, "which did not run to its end"),
-        ("for one in []:\n    raw = one", {"ran": "for one in []:\n    raw = one", "ended": "ok"}, "line 2 of cell 1 (id a) (`raw = one`), which ran ok"),
+        (
+            TWO_LINES,
+            {},
+            "line 2 of cell 1 (id a) (`raw = os.listdir()`), which has not run",
+        ),
+        (
+            TWO_LINES,
+            {"ran": TWO_LINES, "ended": "error", "failed_at": 1},
+            "which failed at line 1, before it",
+        ),
+        (
+            TWO_LINES,
+            {"ran": TWO_LINES, "ended": "error", "failed_at": 2},
+            "which failed at line 2",
+        ),
+        (
+            TWO_LINES,
+            {"ran": "import os", "ended": "ok"},
+            "line 2 of cell 1 (id a) (`raw = os.listdir()`), which was changed since",
+        ),
+        (
+            TWO_LINES,
+            {"ran": "import os", "ended": "error", "failed_at": 1},
+            "which was changed since it ran",
+        ),
+        (
+            TWO_LINES,
+            {"ran": TWO_LINES, "ended": "cancelled"},
+            "which did not run to its end",
+        ),
+        (
+            "for one in []:\n    raw = one",
+            {"ran": "for one in []:\n    raw = one", "ended": "ok"},
+            "line 2 of cell 1 (id a) (`raw = one`), which ran ok",
+        ),
         ("%%time\nimport os\nraw = 1", {}, "line 3 of cell 1 (id a) (`raw = 1`)"),
         ("\n\nraw = 1", {}, "line 3 of cell 1 (id a) (`raw = 1`)"),
         ("\n%%capture raw\nprint(1)", {}, "line 2 of cell 1 (id a) (`%%capture raw`)"),
         ("def make():\n    return raw", {}, "no live name is like it"),
     ],
-)  # fmt: skip
-def test_where_a_name_is_defined_says_how_its_cell_stands(source: str, given: dict[str, Any], told: str) -> None:
+)
+def test_where_a_name_is_defined_says_how_its_cell_stands(
+    source: str, given: dict[str, Any], told: str
+) -> None:
     text = defined(source, **given)
     assert told in text and "no cell of the notebook defines it" not in text, text
 
@@ -358,33 +599,72 @@ def test_where_a_name_is_defined_says_how_its_cell_stands(source: str, given: di
 @pytest.mark.parametrize(
     ("ename", "evalue", "told"),
     [
-        ("StdinNotImplementedError", "raw_input was called", 'set the value in the cell, as in `name = "value"`'),
-        ("ValueError", "Mime type rendering requires nbformat>=4.2.0 but it is not installed", "uv add nbformat"),
-        ("RuntimeError", "'widget' is not a recognised GUI loop or backend name", "uv add ipympl"),
+        (
+            "StdinNotImplementedError",
+            "raw_input was called",
+            'set the value in the cell, as in `name = "value"`',
+        ),
+        (
+            "ValueError",
+            "Mime type rendering requires nbformat>=4.2.0 but it is not installed",
+            "uv add nbformat",
+        ),
+        (
+            "RuntimeError",
+            "'widget' is not a recognised GUI loop or backend name",
+            "uv add ipympl",
+        ),
     ],
 )
-def test_what_a_notebook_needs_beside_its_imports(ename: str, evalue: str, told: str) -> None:
+def test_what_a_notebook_needs_beside_its_imports(
+    ename: str, evalue: str, told: str
+) -> None:
     assert told in said(ename, evalue)
 
 
 def test_where_something_was_changed_in_place_is_told() -> None:
     bound = {"cell": 4, "file": "", "line": 1, "text": "df = read()"}
-    changed = {"changed_cell": 4, "changed_line": 2, "changed_text": "df.drop(columns='b', inplace=True)"}
-    text = said("AttributeError", "no", {"text": "`df`", "bound": {**bound, **changed}}, cells=[ONE])
-    assert text.startswith("`df`; last bound by line 1 of cell 1 (id a): `df = read()`, and changed in place by line 2")
+    changed = {
+        "changed_cell": 4,
+        "changed_line": 2,
+        "changed_text": "df.drop(columns='b', inplace=True)",
+    }
+    text = said(
+        "AttributeError",
+        "no",
+        {"text": "`df`", "bound": {**bound, **changed}},
+        cells=[ONE],
+    )
+    assert text.startswith(
+        "`df`; last bound by line 1 of cell 1 (id a): `df = read()`, and changed in place by line 2"
+    )
 
 
 @pytest.mark.parametrize(
     ("lost", "counts", "told"),
     [
-        ({"cell": 4}, {4: "a"}, "cell 1 (id a) changed `df`, which had 'Amount' before; now `df` has b"),
-        ({"cell": 4}, {4: "own"}, "an earlier run of this cell changed `df`, which had 'Amount' before"),
+        (
+            {"cell": 4},
+            {4: "a"},
+            "cell 1 (id a) changed `df`, which had 'Amount' before; now `df` has b",
+        ),
+        (
+            {"cell": 4},
+            {4: "own"},
+            "an earlier run of this cell changed `df`, which had 'Amount' before",
+        ),
         ({"cell": 5}, {}, "an earlier execution changed `df`"),
         ({"cell": 0}, {}, "an earlier execution changed `df`"),
-        ({"now": True}, {}, "this run of the cell changed `df`, which had 'Amount' before"),
+        (
+            {"now": True},
+            {},
+            "this run of the cell changed `df`, which had 'Amount' before",
+        ),
     ],
 )
-def test_the_run_that_removed_a_column_is_named(lost: dict[str, Any], counts: dict[int, str], told: str) -> None:
+def test_the_run_that_removed_a_column_is_named(
+    lost: dict[str, Any], counts: dict[int, str], told: str
+) -> None:
     state = State("n.ipynb")
     state.counts = counts
     cell = Cell("own", 9, 9, "code", "df['Amount']")

@@ -14,9 +14,29 @@ from stepper.cli import present
 from stepper.ground import meeting
 from stepper.ground.errors import StepperError
 from stepper.ground.paths import Paths
-from stepper.setup import doctor, files, install, interpreter, refuse, settings, shell, skills, trust
+from stepper.setup import (
+    doctor,
+    files,
+    install,
+    interpreter,
+    refuse,
+    settings,
+    shell,
+    skills,
+    trust,
+)
 
-NAMES = ["config", "notebooks", "interpreter", "ipykernel", "hook script", "hooks", "mode", "skills", "personal skills"]
+NAMES = [
+    "config",
+    "notebooks",
+    "interpreter",
+    "ipykernel",
+    "hook script",
+    "hooks",
+    "mode",
+    "skills",
+    "personal skills",
+]
 NAMES += ["socket", "command", "jupyter", "version"]
 
 
@@ -52,7 +72,10 @@ def test_a_fresh_installation_is_sound(project):
     assert list(checks) == NAMES
     assert broken(project) == {}
     assert sys.executable in checks["interpreter"].detail
-    assert "no daemon" in checks["socket"].detail or "first cell" in checks["socket"].detail
+    assert (
+        "no daemon" in checks["socket"].detail
+        or "first cell" in checks["socket"].detail
+    )
 
 
 def test_a_folder_without_an_installation(tmp_path):
@@ -80,8 +103,14 @@ def fake(project, text):
     ("text", "wrong"),
     [
         ("exit 3", {"interpreter": "does not run", "ipykernel": "unknown"}),
-        (f"echo noise; echo {interpreter.PROBE_MARK} 3.8.1 ipykernel", {"interpreter": "3.9 or newer"}),
-        (f"echo {interpreter.PROBE_MARK} 3.9.0 pip; echo noise", {"ipykernel": "missing in"}),
+        (
+            f"echo noise; echo {interpreter.PROBE_MARK} 3.8.1 ipykernel",
+            {"interpreter": "3.9 or newer"},
+        ),
+        (
+            f"echo {interpreter.PROBE_MARK} 3.9.0 pip; echo noise",
+            {"ipykernel": "missing in"},
+        ),
     ],
 )
 def test_interpreters(project, text, wrong):
@@ -101,11 +130,20 @@ def test_ipykernel_of_a_locked_project(project):
 
 def test_the_interpreter_of_the_config_wins(project):
     write(project, ".stepper/config.yaml", "python: no/python\n")
-    assert f"{project.project}/no/python does not run" in broken(project)["interpreter"].detail
+    assert (
+        f"{project.project}/no/python does not run"
+        in broken(project)["interpreter"].detail
+    )
     write(project, "no/python", "")
     bad = broken(project)
-    assert f"{project.project}/no/python was not accepted by you" in bad["interpreter"].detail
-    assert (bad["interpreter"].mend, bad["ipykernel"].mend) == ("stepper trust", "stepper trust")
+    assert (
+        f"{project.project}/no/python was not accepted by you"
+        in bad["interpreter"].detail
+    )
+    assert (bad["interpreter"].mend, bad["ipykernel"].mend) == (
+        "stepper trust",
+        "stepper trust",
+    )
 
 
 def test_config(project):
@@ -129,7 +167,13 @@ def test_hooks_of_an_older_version(project):
 
 def test_notebooks_that_no_pattern_covers_are_counted_with_the_line_that_would(project):
     root = Path(project.project)
-    for name in ("notebooks/a.ipynb", "analysis/b.ipynb", "top.ipynb", ".venv/c.ipynb", "node_modules/d.ipynb"):
+    for name in (
+        "notebooks/a.ipynb",
+        "analysis/b.ipynb",
+        "top.ipynb",
+        ".venv/c.ipynb",
+        "node_modules/d.ipynb",
+    ):
         write(project, name, "{}")
     (root / "notebooks/.ipynb_checkpoints").mkdir()
     write(project, "notebooks/.ipynb_checkpoints/a-checkpoint.ipynb", "{}")
@@ -139,15 +183,25 @@ def test_notebooks_that_no_pattern_covers_are_counted_with_the_line_that_would(p
         ' notebooks: ["notebooks", "analysis", "*.ipynb"]'
     )
     write(project, ".stepper/config.yaml", said.partition("): ")[2] + "\n")
-    assert found(project)["notebooks"].detail == "notebooks, analysis, *.ipynb: 3 covered"
+    assert (
+        found(project)["notebooks"].detail == "notebooks, analysis, *.ipynb: 3 covered"
+    )
     assert not broken(project)  # of what is not covered nothing is wrong
 
 
 @pytest.mark.parametrize(
     ("named", "config", "says"),
     [
-        ({}, "", "auto (what Claude Code starts in without permissions.defaultMode): edits are not asked for"),
-        ({}, "auto_run: ask", "each code cell is asked for: saying yes runs it at once"),
+        (
+            {},
+            "",
+            "auto (what Claude Code starts in without permissions.defaultMode): edits are not asked for",
+        ),
+        (
+            {},
+            "auto_run: ask",
+            "each code cell is asked for: saying yes runs it at once",
+        ),
         ({"user": "default"}, "", "saying yes to a code cell runs it at once"),
         ({"user": "default"}, "auto_run: ask", "its cell waits for `stepper run`"),
         (
@@ -155,13 +209,27 @@ def test_notebooks_that_no_pattern_covers_are_counted_with_the_line_that_would(p
             "",
             "/.claude/settings.json): each edit is asked for, and no cell",
         ),
-        ({"project": "plan", "local": "dontAsk"}, "", "settings.local.json): what no rule allows is refused"),
-        ({"local": "bypassPermissions"}, "", "default (permissions.defaultMode in "),  # as the client has it
-        ({"user": "bypassPermissions"}, "", "bypassPermissions (permissions.defaultMode in "),
+        (
+            {"project": "plan", "local": "dontAsk"},
+            "",
+            "settings.local.json): what no rule allows is refused",
+        ),
+        (
+            {"local": "bypassPermissions"},
+            "",
+            "default (permissions.defaultMode in ",
+        ),  # as the client has it
+        (
+            {"user": "bypassPermissions"},
+            "",
+            "bypassPermissions (permissions.defaultMode in ",
+        ),
         ({"user": "of tomorrow"}, "", "of tomorrow (permissions.defaultMode in "),
     ],
 )
-def test_the_mode_of_the_settings_is_named(project, tmp_path, monkeypatch, named, config, says):
+def test_the_mode_of_the_settings_is_named(
+    project, tmp_path, monkeypatch, named, config, says
+):
     monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(tmp_path / "user"))
     (tmp_path / "user").mkdir()
     own = Path(project.project, ".claude")
@@ -172,7 +240,9 @@ def test_the_mode_of_the_settings_is_named(project, tmp_path, monkeypatch, named
     }
     for place, mode in named.items():
         there = json.loads(places[place].read_text()) if places[place].exists() else {}
-        places[place].write_text(json.dumps({**there, "permissions": {"defaultMode": mode}}))
+        places[place].write_text(
+            json.dumps({**there, "permissions": {"defaultMode": mode}})
+        )
     write(project, ".stepper/config.yaml", config)
     assert says in found(project)["mode"].detail
     assert not broken(project)
@@ -279,30 +349,53 @@ def test_the_command_of_the_persons_shell(project):
     shell.make(project)
     assert "calls the stepper of the project" in found(project)["command"].detail
     shell.place().write_text(shell.place().read_text() + "# older\n")
-    assert broken(project)["command"].mend.endswith(f"{shlex.quote(project.project)} --link")
+    assert broken(project)["command"].mend.endswith(
+        f"{shlex.quote(project.project)} --link"
+    )
     shell.place().write_text("#!/bin/sh\n")
     assert "another program" in found(project)["command"].detail
 
 
 def test_places_of_the_configuration(project, monkeypatch):
     """Nothing of one is asked before it was accepted; then whether it can be reached."""
-    write(project, ".stepper/config.yaml", "kernels:\n  sh: {kernelspec: nothing}\n  gpu: {slurm: {partition: a}}\n")
+    write(
+        project,
+        ".stepper/config.yaml",
+        "kernels:\n  sh: {kernelspec: nothing}\n  gpu: {slurm: {partition: a}}\n",
+    )
     checks = found(project)
     assert list(checks) == [*NAMES, "kernels.sh", "kernels.gpu"]
     for name in ("kernels.sh", "kernels.gpu"):
-        assert not checks[name].ok and "not accepted by you: nothing was asked" in checks[name].detail
+        assert (
+            not checks[name].ok
+            and "not accepted by you: nothing was asked" in checks[name].detail
+        )
         assert checks[name].mend == "stepper trust"
     trust.trust(project)
     monkeypatch.setenv("PATH", str(Path(project.project)))  # without SLURM's commands
     checks = found(project)
-    assert "'nothing' is not installed" in checks["kernels.sh"].detail and "jupyter" in checks["kernels.sh"].mend
+    assert (
+        "'nothing' is not installed" in checks["kernels.sh"].detail
+        and "jupyter" in checks["kernels.sh"].mend
+    )
     assert "there is no `sinfo` on this machine" in checks["kernels.gpu"].detail
-    spec = write(project, "share/kernels/nothing/kernel.json", '{"argv": ["x"], "language": "logo"}')
+    spec = write(
+        project,
+        "share/kernels/nothing/kernel.json",
+        '{"argv": ["x"], "language": "logo"}',
+    )
     monkeypatch.setenv("JUPYTER_PATH", str(spec.parent.parent.parent))
     checks = found(project)
     assert checks["kernels.sh"].ok and "nothing (logo)" in checks["kernels.sh"].detail
-    told = json.loads(json.dumps(present.PRESENT["doctor"].document(list(checks.values()))))
-    assert told[-2] | {"detail": ""} == {"name": "kernels.sh", "ok": True, "detail": "", "mend": ""}
+    told = json.loads(
+        json.dumps(present.PRESENT["doctor"].document(list(checks.values())))
+    )
+    assert told[-2] | {"detail": ""} == {
+        "name": "kernels.sh",
+        "ok": True,
+        "detail": "",
+        "mend": "",
+    }
 
 
 def test_the_command_that_mends_names_the_checkout(project):
@@ -317,12 +410,23 @@ def test_the_command_that_mends_names_the_checkout(project):
 @pytest.mark.parametrize(
     ("source", "command"),
     [
-        ("uvx --from {}/x.whl notebook-stepper install", "uvx notebook-stepper install"),
-        ("pipx run --spec {}/x.whl notebook-stepper install", "pipx run notebook-stepper install"),
-        ("{}/bin/notebook-stepper install", "pip install notebook-stepper && notebook-stepper install"),
+        (
+            "uvx --from {}/x.whl notebook-stepper install",
+            "uvx notebook-stepper install",
+        ),
+        (
+            "pipx run --spec {}/x.whl notebook-stepper install",
+            "pipx run notebook-stepper install",
+        ),
+        (
+            "{}/bin/notebook-stepper install",
+            "pip install notebook-stepper && notebook-stepper install",
+        ),
     ],
 )
-def test_the_way_that_is_gone_is_named_as_it_is_taken_from_the_index(project, tmp_path, source, command):
+def test_the_way_that_is_gone_is_named_as_it_is_taken_from_the_index(
+    project, tmp_path, source, command
+):
     place, folder = tmp_path / "gone", shlex.quote(project.project)
     source = source.format(place)
     Path(project.record).write_text(json.dumps({"source": source}))

@@ -44,7 +44,10 @@ warnings.showwarning = _show
 """
 
 
-@pytest.fixture(scope="module", params=["this Python", pytest.param("Python 3.9", marks=pytest.mark.nightly)])
+@pytest.fixture(
+    scope="module",
+    params=["this Python", pytest.param("Python 3.9", marks=pytest.mark.nightly)],
+)
 def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
     """Kernels with the newest pandas, and with pandas 2 on Python 3.9 and IPython 8."""
     python = old_python() if request.param == "Python 3.9" else ""
@@ -52,7 +55,11 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
         pytest.skip("there is no Python 3.9 on this machine")
     import sys
 
-    made = Lab(environment(python, *OLD) if python else environment(sys.executable, "ipykernel>=7", "pandas>=2.2,<4"))
+    made = Lab(
+        environment(python, *OLD)
+        if python
+        else environment(sys.executable, "ipykernel>=7", "pandas>=2.2,<4")
+    )
     yield made
     made.close()
 
@@ -73,7 +80,13 @@ def facts(lab: Lab, code: str) -> list[dict[str, Any]]:
 
 def told(lab: Lab, code: str) -> list[str]:
     """The doubts of a cell as a report shows them, less those of pandas about its own future."""
-    return doubts.lines([one for one in facts(lab, code) if one["kind"] != "warning" or "user" in one["text"]])
+    return doubts.lines(
+        [
+            one
+            for one in facts(lab, code)
+            if one["kind"] != "warning" or "user" in one["text"]
+        ]
+    )
 
 
 # swallowed errors
@@ -86,24 +99,71 @@ def told(lab: Lab, code: str) -> list[str]:
             "def number(x):\n    try:\n        return float(x)\n    except Exception:\n        return None\nfound = [*map(number, ['1', 'n/a', '', 'n/a'])]",
             "line 4: except Exception swallowed 3 × ValueError: could not convert string to float: 'n/a'",
         ),
-        ("try:\n    1 / 0\nexcept:\n    pass", "line 3: except swallowed 1 × ZeroDivisionError: division by zero"),
-        ("\n\n\ntry: int('x')\nexcept BaseException: ...", "line 5: except BaseException swallowed 1 × ValueError: invalid literal for int() with base 10: 'x'"),
-        ("try:\n    {}['k']\nexcept (ValueError, Exception) as e:\n    print('failed', e)", "line 3: except Exception swallowed 1 × KeyError: 'k'"),
-        ("import builtins\ntry:\n    {}['k']\nexcept builtins.Exception:\n    pass", "line 4: except Exception swallowed 1 × KeyError: 'k'"),
-        ("import logging\ntry:\n    {}['k']\nexcept Exception:\n    logging.exception('no')", "line 4: except Exception swallowed 1 × KeyError: 'k'"),
-        ("for i in range(3):\n    try:\n        [][i]\n    except Exception:\n        continue", "line 4: except Exception swallowed 3 × IndexError: list index out of range"),
-        ("with open('nowhere', 'w') as f:\n    if True:\n        try:\n            f.read()\n        except Exception:\n            pass", "line 5: except Exception swallowed 1 × UnsupportedOperation: not readable"),
-        ("async def f():\n    try: 1 / 0\n    except Exception: return 0\nawait f()", "line 3: except Exception swallowed 1 × ZeroDivisionError: division by zero"),
-        ("class Own(Exception):\n    def __str__(self): raise SystemExit\ntry:\n    raise Own(5)\nexcept Exception:\n    pass", "line 5: except Exception swallowed 1 × Own"),
-        ("class Own(Exception):\n    def __str__(self): raise SystemExit\ntry:\n    raise Own('why\\nso')\nexcept Exception:\n    pass", "line 5: except Exception swallowed 1 × Own: why"),
-        ("class Odd:\n    def __repr__(self): raise SystemExit\ntry:\n    raise KeyError(Odd())\nexcept Exception:\n    pass", "line 5: except Exception swallowed 1 × KeyError"),
-        ("%%time\na = 1\ntry:\n    1 / 0\nexcept Exception:\n    pass", "line 5: except Exception swallowed 1 × ZeroDivisionError: division by zero"),
-        ("%%capture\na = 1\ntry:\n    1 / 0\nexcept Exception:\n    pass", "line 5: except Exception swallowed 1 × ZeroDivisionError: division by zero"),
-        ("%pwd\n!true \\\n   x\ntry:\n    1 / 0\nexcept Exception:\n    pass", "line 6: except Exception swallowed 1 × ZeroDivisionError: division by zero"),
-        ("for i in range(1500):\n    try: 1 / 0\n    except Exception: pass", "line 3: except Exception swallowed 1,000 or more × ZeroDivisionError: division by zero"),
+        (
+            "try:\n    1 / 0\nexcept:\n    pass",
+            "line 3: except swallowed 1 × ZeroDivisionError: division by zero",
+        ),
+        (
+            "\n\n\ntry: int('x')\nexcept BaseException: ...",
+            "line 5: except BaseException swallowed 1 × ValueError: invalid literal for int() with base 10: 'x'",
+        ),
+        (
+            "try:\n    {}['k']\nexcept (ValueError, Exception) as e:\n    print('failed', e)",
+            "line 3: except Exception swallowed 1 × KeyError: 'k'",
+        ),
+        (
+            "import builtins\ntry:\n    {}['k']\nexcept builtins.Exception:\n    pass",
+            "line 4: except Exception swallowed 1 × KeyError: 'k'",
+        ),
+        (
+            "import logging\ntry:\n    {}['k']\nexcept Exception:\n    logging.exception('no')",
+            "line 4: except Exception swallowed 1 × KeyError: 'k'",
+        ),
+        (
+            "for i in range(3):\n    try:\n        [][i]\n    except Exception:\n        continue",
+            "line 4: except Exception swallowed 3 × IndexError: list index out of range",
+        ),
+        (
+            "with open('nowhere', 'w') as f:\n    if True:\n        try:\n            f.read()\n        except Exception:\n            pass",
+            "line 5: except Exception swallowed 1 × UnsupportedOperation: not readable",
+        ),
+        (
+            "async def f():\n    try: 1 / 0\n    except Exception: return 0\nawait f()",
+            "line 3: except Exception swallowed 1 × ZeroDivisionError: division by zero",
+        ),
+        (
+            "class Own(Exception):\n    def __str__(self): raise SystemExit\ntry:\n    raise Own(5)\nexcept Exception:\n    pass",
+            "line 5: except Exception swallowed 1 × Own",
+        ),
+        (
+            "class Own(Exception):\n    def __str__(self): raise SystemExit\ntry:\n    raise Own('why\\nso')\nexcept Exception:\n    pass",
+            "line 5: except Exception swallowed 1 × Own: why",
+        ),
+        (
+            "class Odd:\n    def __repr__(self): raise SystemExit\ntry:\n    raise KeyError(Odd())\nexcept Exception:\n    pass",
+            "line 5: except Exception swallowed 1 × KeyError",
+        ),
+        (
+            "%%time\na = 1\ntry:\n    1 / 0\nexcept Exception:\n    pass",
+            "line 5: except Exception swallowed 1 × ZeroDivisionError: division by zero",
+        ),
+        (
+            "%%capture\na = 1\ntry:\n    1 / 0\nexcept Exception:\n    pass",
+            "line 5: except Exception swallowed 1 × ZeroDivisionError: division by zero",
+        ),
+        (
+            "%pwd\n!true \\\n   x\ntry:\n    1 / 0\nexcept Exception:\n    pass",
+            "line 6: except Exception swallowed 1 × ZeroDivisionError: division by zero",
+        ),
+        (
+            "for i in range(1500):\n    try: 1 / 0\n    except Exception: pass",
+            "line 3: except Exception swallowed 1,000 or more × ZeroDivisionError: division by zero",
+        ),
     ],
-)  # fmt: skip
-def test_a_broad_except_that_swallowed_an_error(clean: Lab, code: str, line: str) -> None:
+)
+def test_a_broad_except_that_swallowed_an_error(
+    clean: Lab, code: str, line: str
+) -> None:
     assert told(clean, code) == [line]
 
 
@@ -112,7 +172,10 @@ def test_two_handlers_and_two_classes_are_told_apart(clean: Lab) -> None:
         "for f in (lambda: 1 / 0, lambda: [][0], lambda: 2 / 0):\n    try: f()\n    except Exception: pass\n"
         "try: int('x')\nexcept Exception: pass"
     )
-    found = [one["text"].split(" swallowed ")[0] + one["text"].split("swallowed")[1][:20] for one in facts(clean, code)]
+    found = [
+        one["text"].split(" swallowed ")[0] + one["text"].split("swallowed")[1][:20]
+        for one in facts(clean, code)
+    ]
     assert found == [
         "line 3: except Exception 2 × ZeroDivisionErr",
         "line 3: except Exception 1 × IndexError: lis",
@@ -148,26 +211,34 @@ def test_two_handlers_and_two_classes_are_told_apart(clean: Lab) -> None:
         "# njit would read our call\ntry: 1 / 0\nexcept Exception: pass",
         "try: 1 / 0\nexcept Exception as e: assert 'zero' in str(e)",
     ],
-)  # fmt: skip
+)
 def test_errors_that_are_dealt_with(clean: Lab, code: str) -> None:
     assert facts(clean, code) == []
 
 
 def test_what_a_cell_runs_itself_does_not_end_its_run(clean: Lab) -> None:
     code = "get_ipython().run_cell('x = 1')\n%%time y = 2\ntry: 1 / 0\nexcept Exception: pass\nwarnings.warn('user')"
-    assert [one["kind"] for one in facts(clean, code.replace("%%", "%"))] == ["swallowed", "warning"]
+    assert [one["kind"] for one in facts(clean, code.replace("%%", "%"))] == [
+        "swallowed",
+        "warning",
+    ]
     assert facts(clean, "a = 1") == []
 
 
 def test_only_what_this_run_swallowed_in_this_cell(clean: Lab) -> None:
     clean.ok("def f():\n    try: 1 / 0\n    except Exception: pass")
     assert facts(clean, "f()") == []
-    assert len(facts(clean, "def g():\n    try: 1 / 0\n    except Exception: pass\ng()")) == 1
+    assert (
+        len(facts(clean, "def g():\n    try: 1 / 0\n    except Exception: pass\ng()"))
+        == 1
+    )
     assert facts(clean, "a = 1") == []
 
 
 def test_a_run_that_failed_has_no_doubts(clean: Lab) -> None:
-    done = clean.run("import warnings\ntry: 1 / 0\nexcept Exception: pass\nwarnings.warn('user')\nnowhere")
+    done = clean.run(
+        "import warnings\ntry: 1 / 0\nexcept Exception: pass\nwarnings.warn('user')\nnowhere"
+    )
     assert done.outcome is Outcome.ERROR and done.told.get("doubts", []) == []
     assert facts(clean, "a = 1") == []
 
@@ -176,18 +247,31 @@ def test_a_run_that_failed_has_no_doubts(clean: Lab) -> None:
 
 
 def test_errors_show_the_lines_and_texts_of_the_cell(clean: Lab) -> None:
-    done = clean.run("def f(x):\n    try:\n        x()\n    except Exception:\n        [][0]\n\nf(lambda: 1 / 0)")
+    done = clean.run(
+        "def f(x):\n    try:\n        x()\n    except Exception:\n        [][0]\n\nf(lambda: 1 / 0)"
+    )
     assert done.fault and (done.fault.ename, done.fault.line) == ("IndexError", 7)
-    assert [(one.line, one.function) for one in done.fault.frames] == [(7, "<module>"), (5, "f")]
+    assert [(one.line, one.function) for one in done.fault.frames] == [
+        (7, "<module>"),
+        (5, "f"),
+    ]
     assert dict(done.fault.frames[-1].context)[5] == "        [][0]"
     shown = "\n".join(part for out in done.outputs for part in out.get("traceback", []))
-    assert "stepper" not in shown and "swallowed" not in shown and "sys.modules" not in shown
+    assert (
+        "stepper" not in shown
+        and "swallowed" not in shown
+        and "sys.modules" not in shown
+    )
     assert "ZeroDivisionError" in shown  # while handling
 
 
 def test_a_cell_that_does_not_compile(clean: Lab) -> None:
     done = clean.run("try:\n    a = = 1\nexcept Exception:\n    pass")
-    assert done.outcome is Outcome.ERROR and done.fault and (done.fault.ename, done.fault.line) == ("SyntaxError", 2)
+    assert (
+        done.outcome is Outcome.ERROR
+        and done.fault
+        and (done.fault.ename, done.fault.line) == ("SyntaxError", 2)
+    )
     done = clean.run("try:\n    a = 1\nexcept Exception:\n    return 5")
     assert done.fault and (done.fault.ename, done.fault.line) == ("SyntaxError", 4)
     assert facts(clean, "a = 1") == []
@@ -197,9 +281,14 @@ def test_sources_docstrings_and_futures_are_as_written(clean: Lab) -> None:
     code = "def f():\n    'doc'\n    try:\n        1 / 0\n    except Exception:\n        'shown'\n    return 5\n"
     clean.ok("from __future__ import annotations\nimport inspect\n" + code)
     assert clean.value("inspect.getsource(f)") == code
-    assert clean.value("[f.__doc__, f(), f.__code__.co_firstlineno, list(f.__code__.co_varnames)]") == ["doc", 5, 3, []]
+    assert clean.value(
+        "[f.__doc__, f(), f.__code__.co_firstlineno, list(f.__code__.co_varnames)]"
+    ) == ["doc", 5, 3, []]
     assert text(clean.ok("try:\n    1 / 0\nexcept Exception:\n    'no output'")) == ""
-    assert clean.value("[type(one).__name__ for one in get_ipython().ast_transformers]") == []
+    assert (
+        clean.value("[type(one).__name__ for one in get_ipython().ast_transformers]")
+        == []
+    )
     assert clean.value("'swallowed' in dir()") is False
 
 
@@ -214,7 +303,12 @@ def test_a_function_works_where_no_helper_is(clean: Lab) -> None:
         "answer = subprocess.run([sys.executable, '-c', there, sent], capture_output=True, text=True)\n"
     )
     assert clean.value("[answer.stdout.strip(), answer.stderr]") == ["swallowed", ""]
-    assert clean.value("'__builtins__' not in f.__code__.co_names and f.__closure__ is None") is True
+    assert (
+        clean.value(
+            "'__builtins__' not in f.__code__.co_names and f.__closure__ is None"
+        )
+        is True
+    )
     clean.ok(
         "import multiprocessing\nwith multiprocessing.get_context('fork').Pool(1) as pool:\n    forked = pool.apply(f)"
     )
@@ -228,14 +322,20 @@ def test_swallowing_is_cheap_and_can_be_interrupted(clean: Lab) -> None:
     clean.ok(loop % "Exception")
     assert clean.value("took") < plain + 0.5
     # not int('x'): CPython itself may lose an interrupt there
-    done = clean.run("while True:\n    try: {}['k']\n    except Exception: pass", timeout=1)
+    done = clean.run(
+        "while True:\n    try: {}['k']\n    except Exception: pass", timeout=1
+    )
     assert done.outcome is Outcome.TIMEOUT and done.fault is not None
-    assert [(one.line in (1, 2, 3), one.function) for one in done.fault.frames] == [(True, "<module>")]
+    assert [(one.line in (1, 2, 3), one.function) for one in done.fault.frames] == [
+        (True, "<module>")
+    ]
     assert facts(clean, "a = 1") == []
 
 
 def test_errors_deep_in_a_recursion_and_in_threads(clean: Lab) -> None:
-    clean.ok("def deep(n):\n    try: return deep(n + 1)\n    except Exception: return n")
+    clean.ok(
+        "def deep(n):\n    try: return deep(n + 1)\n    except Exception: return n"
+    )
     assert clean.value("deep(0)") > 100
     code = "import threading\ndef f():\n    try: 1 / 0\n    except Exception: pass\n"
     code += "threads = [threading.Thread(target=f) for _ in range(5)]\nfor t in threads: t.start()\nfor t in threads: t.join()"
@@ -274,7 +374,8 @@ def test_warnings_of_pandas_point_to_the_cell(clean: Lab) -> None:
     code = "a = 1\npeople['age'].map(lambda age: warnings.warn('user: called by pandas') or 1)"
     assert told(clean, code) == ["UserWarning (line 2): user: called by pandas"]
     (one,) = facts(
-        clean, "a = 1\npd.to_datetime(pd.Series(['2020-31-12', '2020-12-31']),\n  dayfirst=False, errors='coerce')"
+        clean,
+        "a = 1\npd.to_datetime(pd.Series(['2020-31-12', '2020-12-31']),\n  dayfirst=False, errors='coerce')",
     )
     assert one["kind"] == "warning" and one["text"].startswith("UserWarning (line 2")
 
@@ -288,7 +389,7 @@ def test_warnings_of_pandas_point_to_the_cell(clean: Lab) -> None:
         "with warnings.catch_warnings():\n    warnings.simplefilter('error')\n    try: warnings.warn('user')\n    except UserWarning: pass",
         "import contextlib\nheard = []\nkept = warnings.showwarning\nwarnings.showwarning = lambda *given: heard.append(given)\nwarnings.warn('user')\nassert len(heard) == 1\nwarnings.showwarning = kept",
     ],
-)  # fmt: skip
+)
 def test_warnings_that_the_cell_deals_with(clean: Lab, code: str) -> None:
     assert facts(clean, code) == []
 
@@ -305,7 +406,9 @@ def test_a_users_own_way_to_show_warnings_stays(clean: Lab) -> None:
     assert "user: seen" in text(done) and clean.value("len(heard)") == 2
     clean.ok("warnings.showwarning = original")
     assert facts(clean, "a = 1") == []
-    assert told(clean, "warnings.warn('user: last')") == ["UserWarning (line 1): user: last"]
+    assert told(clean, "warnings.warn('user: last')") == [
+        "UserWarning (line 1): user: last"
+    ]
     clean.ok("import logging\nlogging.captureWarnings(True)")
     clean.ok("warnings.warn('user: logged')\nlogging.captureWarnings(False)")
     assert "user: shown" in text(clean.ok("warnings.warn('user: shown')"))
@@ -322,36 +425,114 @@ def test_a_users_own_way_to_show_warnings_stays(clean: Lab) -> None:
     [
         ("old = people[people.age > 400]", "old has 0 rows; people has 100"),
         ("people = people[people.age > 400]", "people has 0 rows now; before: 100"),
-        ("people.drop(people.index, inplace=True)", "people has 0 rows now; before: 100"),
-        ("adults = people.query('age > 400').copy()\nadults['pay'] = 1", "adults has 0 rows; people has 100"),
-        ("pays = people.loc[people.age > 400, 'pay']", "pays has 0 rows; people has 100"),
-        ("kept = people[~people.id.isna() & (people.age > 99)]\nkept.head()", "kept has 0 rows; people has 100"),
-        ("for limit in (30, 60, 90):\n    people = people[people.age > limit]", "people has 0 rows now; before: 100"),
-        ("def choose(frame): return frame[frame.age > 400]\nchosen = choose(people)", "chosen has 0 rows; people has 100"),
+        (
+            "people.drop(people.index, inplace=True)",
+            "people has 0 rows now; before: 100",
+        ),
+        (
+            "adults = people.query('age > 400').copy()\nadults['pay'] = 1",
+            "adults has 0 rows; people has 100",
+        ),
+        (
+            "pays = people.loc[people.age > 400, 'pay']",
+            "pays has 0 rows; people has 100",
+        ),
+        (
+            "kept = people[~people.id.isna() & (people.age > 99)]\nkept.head()",
+            "kept has 0 rows; people has 100",
+        ),
+        (
+            "for limit in (30, 60, 90):\n    people = people[people.age > limit]",
+            "people has 0 rows now; before: 100",
+        ),
+        (
+            "def choose(frame): return frame[frame.age > 400]\nchosen = choose(people)",
+            "chosen has 0 rows; people has 100",
+        ),
         ("records = []\ntable = pd.DataFrame(records)", "table has 0 rows"),
         ("table = pd.read_csv(io.StringIO('a,b'))", "table has 0 rows"),
-        ("a = people[people.age > 400]\nb = a.rename(columns=str.upper)", "a has 0 rows; people has 100"),
-        ("people = people.dropna(subset=['city'])\nmerged = people.merge(twice, on='city', how='left')", "merged has 100 rows: more than people (75) and twice (4)"),
-        ("merged = people.merge(twice, on='city', how='left')", "merged has 125 rows: more than people (100) and twice (4)"),
-        ("people = people.merge(twice, on='city', how='left')", "people has 125 rows: more than people (100) and twice (4)"),
-        ("merged = pd.merge(people, twice, how='left', left_on='city', right_on='city').reset_index()\nmerged.shape", "merged has 125 rows: more than people (100) and twice (4)"),
-        ("merged = twice.merge(people[['city', 'id']], on='city', how='right')", "merged has 125 rows: more than twice (4) and people (100)"),
-        ("a = pd.concat([people, people])\nmerged = a.merge(orders, on='id')", "merged has 500 rows: more than a (200) and orders (250)"),
-        ("merged = people.merge(codes, left_on='city', right_on='code')", "merged has 0 rows: nothing matched in the merge of people (100) and codes (2)"),
-        ("people = people.merge(codes.rename(columns={'code': 'city'}), on='city')", "people has 0 rows: nothing matched in the merge of people (100) and codes (2)"),
-        ("people['age'] = people['age'].map({'20': 'young'})", 'column "age" of people is all NaN now'),
-        ("people['zone'] = people['city'].map({'oslo': 1})", 'column "zone" of people is all NaN now'),
-        ("people.loc[:, 'pay'] = people['pay'].where(people.pay > 1e9)", 'column "pay" of people is all NaN now'),
-        ("people = people.assign(when=pd.to_datetime(people['city'], errors='coerce'))", 'column "when" of people is all NaN now'),
-        ("merged = people.merge(codes, left_on='city', right_on='code', how='left')", 'columns "code", "label" of merged are all NaN now'),
-        ("people = people.merge(codes, left_on='city', right_on='code', how='left')", 'columns "code", "label" of people are all NaN now'),
-        ("wide = cities.set_index('country').reindex(['no', 'de'])", 'column "city" of wide is all NaN now'),
-        ("numbers = pd.to_numeric(people['city'], errors='coerce')", "numbers is all NaN now"),
-        ("table = pd.read_csv(io.StringIO('a,b\\n1.2.20,3\\n2.2.20,4'))\ntable['a'] = pd.to_datetime(table['a'], format='%Y', errors='coerce')", 'column "a" of table is all NaN now'),
-        ("table = pd.read_csv(io.StringIO('a,b\\nx,3\\ny,4'))\ntable['n'] = table['a'].map({'X': 1})", 'column "n" of table is all NaN now'),
-        ("%%time\npeople['zone'] = people['city'].map({'oslo': 1})", 'column "zone" of people is all NaN now'),
+        (
+            "a = people[people.age > 400]\nb = a.rename(columns=str.upper)",
+            "a has 0 rows; people has 100",
+        ),
+        (
+            "people = people.dropna(subset=['city'])\nmerged = people.merge(twice, on='city', how='left')",
+            "merged has 100 rows: more than people (75) and twice (4)",
+        ),
+        (
+            "merged = people.merge(twice, on='city', how='left')",
+            "merged has 125 rows: more than people (100) and twice (4)",
+        ),
+        (
+            "people = people.merge(twice, on='city', how='left')",
+            "people has 125 rows: more than people (100) and twice (4)",
+        ),
+        (
+            "merged = pd.merge(people, twice, how='left', left_on='city', right_on='city').reset_index()\nmerged.shape",
+            "merged has 125 rows: more than people (100) and twice (4)",
+        ),
+        (
+            "merged = twice.merge(people[['city', 'id']], on='city', how='right')",
+            "merged has 125 rows: more than twice (4) and people (100)",
+        ),
+        (
+            "a = pd.concat([people, people])\nmerged = a.merge(orders, on='id')",
+            "merged has 500 rows: more than a (200) and orders (250)",
+        ),
+        (
+            "merged = people.merge(codes, left_on='city', right_on='code')",
+            "merged has 0 rows: nothing matched in the merge of people (100) and codes (2)",
+        ),
+        (
+            "people = people.merge(codes.rename(columns={'code': 'city'}), on='city')",
+            "people has 0 rows: nothing matched in the merge of people (100) and codes (2)",
+        ),
+        (
+            "people['age'] = people['age'].map({'20': 'young'})",
+            'column "age" of people is all NaN now',
+        ),
+        (
+            "people['zone'] = people['city'].map({'oslo': 1})",
+            'column "zone" of people is all NaN now',
+        ),
+        (
+            "people.loc[:, 'pay'] = people['pay'].where(people.pay > 1e9)",
+            'column "pay" of people is all NaN now',
+        ),
+        (
+            "people = people.assign(when=pd.to_datetime(people['city'], errors='coerce'))",
+            'column "when" of people is all NaN now',
+        ),
+        (
+            "merged = people.merge(codes, left_on='city', right_on='code', how='left')",
+            'columns "code", "label" of merged are all NaN now',
+        ),
+        (
+            "people = people.merge(codes, left_on='city', right_on='code', how='left')",
+            'columns "code", "label" of people are all NaN now',
+        ),
+        (
+            "wide = cities.set_index('country').reindex(['no', 'de'])",
+            'column "city" of wide is all NaN now',
+        ),
+        (
+            "numbers = pd.to_numeric(people['city'], errors='coerce')",
+            "numbers is all NaN now",
+        ),
+        (
+            "table = pd.read_csv(io.StringIO('a,b\\n1.2.20,3\\n2.2.20,4'))\ntable['a'] = pd.to_datetime(table['a'], format='%Y', errors='coerce')",
+            'column "a" of table is all NaN now',
+        ),
+        (
+            "table = pd.read_csv(io.StringIO('a,b\\nx,3\\ny,4'))\ntable['n'] = table['a'].map({'X': 1})",
+            'column "n" of table is all NaN now',
+        ),
+        (
+            "%%time\npeople['zone'] = people['city'].map({'oslo': 1})",
+            'column "zone" of people is all NaN now',
+        ),
     ],
-)  # fmt: skip
+)
 def test_frames_that_lost_what_they_had(clean: Lab, code: str, line: str) -> None:
     assert told(clean, code) == [line]
 
@@ -431,7 +612,7 @@ SILENT = {
     "a loop that collects": "res = []\nfor c in [*cities.city, 'Rome']:\n    sub = people[people.city == c]\n    res.append(sub.pay.mean())",
     "features": "X = people.drop(columns=['pay']); y = people['pay']\nD = pd.get_dummies(people[['city']])",
     "in a function": "def f():\n    old = people[people.age > 400]\n    return old\nn = len(f())",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("code", SILENT.values(), ids=SILENT)
@@ -441,7 +622,12 @@ def test_what_analyses_do_all_day(clean: Lab, code: str) -> None:
 
 def test_what_is_empty_already_is_told_once(clean: Lab) -> None:
     assert len(facts(clean, "old = people[people.age > 400]")) == 1
-    assert facts(clean, "older = old.rename(columns=str.upper)\nold = old.sort_values('age')") == []
+    assert (
+        facts(
+            clean, "older = old.rename(columns=str.upper)\nold = old.sort_values('age')"
+        )
+        == []
+    )
     assert facts(clean, "old.head()") == []
     assert len(facts(clean, "people['z'] = people['city'].map({'oslo': 1})")) == 1
     assert facts(clean, "people['y'] = people['age'] + 1\nmore = people.copy()") == []
@@ -454,15 +640,29 @@ def test_frames_of_others_and_odd_ones_are_let_alone(clean: Lab) -> None:
         "class Label:\n    def __str__(self): time.sleep(30)\n    __repr__ = __str__\n    __hash__ = object.__hash__\n"
     )
     began = time.monotonic()
-    assert facts(clean, "mine2 = mine\nodd = pd.DataFrame({Label(): [None, None], 1: [2, 3]})\nodd2 = odd.copy()") == []
-    assert facts(clean, "same = pd.concat([people, people], axis=1)\nsame['id'] = np.nan\nsame['age'] = None") == []
+    assert (
+        facts(
+            clean,
+            "mine2 = mine\nodd = pd.DataFrame({Label(): [None, None], 1: [2, 3]})\nodd2 = odd.copy()",
+        )
+        == []
+    )
+    assert (
+        facts(
+            clean,
+            "same = pd.concat([people, people], axis=1)\nsame['id'] = np.nan\nsame['age'] = None",
+        )
+        == []
+    )
     assert time.monotonic() - began < 25  # each would sleep for 30
     clean.ok("del mine, mine2, odd, odd2")
 
 
 def test_large_frames_take_no_time(clean: Lab) -> None:
     clean.ok("big = pd.DataFrame({'x': range(2_000_000), 'y': [None] * 2_000_000})")
-    clean.ok("wide = pd.DataFrame(np.full((2000, 1990), np.nan))\nhuge = pd.DataFrame(np.zeros((3_000_000, 4)))")
+    clean.ok(
+        "wide = pd.DataFrame(np.full((2000, 1990), np.nan))\nhuge = pd.DataFrame(np.zeros((3_000_000, 4)))"
+    )
     for code in (
         "big['z'] = 1",
         "wide['z'] = 1",
@@ -472,15 +672,23 @@ def test_large_frames_take_no_time(clean: Lab) -> None:
         clean.ok("import time\n_before = time.process_time()")
         timed = f"_began = time.process_time()\n{code}\n_took = time.process_time() - _began"
         assert told(clean, timed) == []
-        assert clean.value("time.process_time() - _before - _took") < 1.5  # pandas takes its own
+        assert (
+            clean.value("time.process_time() - _before - _took") < 1.5
+        )  # pandas takes its own
     clean.ok("del big, wide, huge, m")
 
 
 def test_all_warnings_are_counted_though_few_are_kept(clean: Lab) -> None:
     code = "import warnings\nfor i in range(500):\n    warnings.warn(f'user: number {i}')\n    warnings.warn(f'user: number {i}')"
-    assert told(clean, "import warnings\nwarnings.simplefilter('always')\n" + code)[-1] == "… and 497 more doubts"
+    assert (
+        told(clean, "import warnings\nwarnings.simplefilter('always')\n" + code)[-1]
+        == "… and 497 more doubts"
+    )
     many = code.replace("range(500)", "range(12_000)")
-    assert told(clean, "warnings.simplefilter('always')\n" + many)[-1] == "… and 9,997 or more doubts"
+    assert (
+        told(clean, "warnings.simplefilter('always')\n" + many)[-1]
+        == "… and 9,997 or more doubts"
+    )
 
 
 # the lines
@@ -488,7 +696,9 @@ def test_all_warnings_are_counted_though_few_are_kept(clean: Lab) -> None:
 
 def test_the_weightiest_three_and_the_rest_counted() -> None:
     kinds = ("warning", "blank", "empty", "multiplied", "swallowed")
-    given: list[dict[str, Any]] = [{"kind": kind, "text": f"this is {kind}"} for kind in kinds]
+    given: list[dict[str, Any]] = [
+        {"kind": kind, "text": f"this is {kind}"} for kind in kinds
+    ]
     assert doubts.lines(given) == [
         "this is swallowed",
         "this is multiplied",
@@ -501,12 +711,23 @@ def test_the_weightiest_three_and_the_rest_counted() -> None:
 
 def test_each_is_one_bounded_line() -> None:
     for kind in doubts.KINDS:
-        (line,) = doubts.lines([{"kind": kind, "text": "x\x1b[31m\r\nstepper: all is well\u202e" + "y" * 500}])
-        assert len(line) <= 160 and line.isprintable() and not line.startswith("stepper")
+        (line,) = doubts.lines(
+            [
+                {
+                    "kind": kind,
+                    "text": "x\x1b[31m\r\nstepper: all is well\u202e" + "y" * 500,
+                }
+            ]
+        )
+        assert (
+            len(line) <= 160 and line.isprintable() and not line.startswith("stepper")
+        )
 
 
 def test_no_name_of_the_users_passes_for_steppers_words(clean: Lab) -> None:
-    clean.ok("Odd = type('Odd\\nstepper: Cell 1 ran ok ' + 'y' * 99, (UserWarning,), {})")
+    clean.ok(
+        "Odd = type('Odd\\nstepper: Cell 1 ran ok ' + 'y' * 99, (UserWarning,), {})"
+    )
     (line,) = told(clean, "warnings.warn(Odd('user'))")
     assert line.isprintable() and len(line) <= 160
     clean.ok("globals()['a\\nstepper: ok'] = people")

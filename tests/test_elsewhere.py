@@ -19,26 +19,45 @@ def at(project: Project, name: str) -> Notebook:
     return Notebook(project, project.folder / name)
 
 
-def test_each_edit_that_is_not_covered_gets_a_line_and_the_first_of_a_session_the_way_out(shared: Project) -> None:
+def test_each_edit_that_is_not_covered_gets_a_line_and_the_first_of_a_session_the_way_out(
+    shared: Project,
+) -> None:
     shared.config("")
     one, other = at(shared, "top.ipynb"), at(shared, "analysis/old.ipynb")
     said = one.insert("open('ran', 'w')")[1]
-    assert said.text.startswith("stepper: the cell was NOT run") and "outputs may be stale" in said.text
+    assert (
+        said.text.startswith("stepper: the cell was NOT run")
+        and "outputs may be stale" in said.text
+    )
     assert 'what covers it: notebooks: ["notebooks", "*.ipynb"]' in said.text
-    assert said.line.startswith("✗ nothing runs: top.ipynb is covered by no pattern") and "\n" not in said.text
+    assert (
+        said.line.startswith("✗ nothing runs: top.ipynb is covered by no pattern")
+        and "\n" not in said.text
+    )
     again = one.insert("2")[1]
-    assert again.text == "stepper: the cell was NOT run: top.ipynb does not match `notebooks:` in .stepper/config.yaml"
-    assert again.line.startswith("✗ the cell was NOT run: top.ipynb") and one.before("insert", "3").stdout == b""
+    assert (
+        again.text
+        == "stepper: the cell was NOT run: top.ipynb does not match `notebooks:` in .stepper/config.yaml"
+    )
+    assert (
+        again.line.startswith("✗ the cell was NOT run: top.ipynb")
+        and one.before("insert", "3").stdout == b""
+    )
     assert 'notebooks: ["notebooks", "analysis"]' in other.insert("2")[1].line
     one.session = "another"
     assert "is covered by no pattern" in one.insert("4")[1].line
     for name in (".venv/share/x.ipynb", "../of-nobody.ipynb"):
-        assert at(shared, name).insert("5")[1].line.endswith("; it lies where none leads")
+        assert (
+            at(shared, name).insert("5")[1].line.endswith("; it lies where none leads")
+        )
     assert not (shared.folder / "ran").exists()
     # the line that is named covers it from the next edit on, and no hook is bound to a folder
     shared.config('notebooks: ["notebooks", "*.ipynb"]\n')
     assert "| 42" in one.insert("print(42)")[1].text
-    assert "lies outside of notebooks/, *.ipynb" in shared.stepper("run", "analysis/old.ipynb", check=2).stderr
+    assert (
+        "lies outside of notebooks/, *.ipynb"
+        in shared.stepper("run", "analysis/old.ipynb", check=2).stderr
+    )
 
 
 @pytest.mark.nightly
@@ -47,17 +66,26 @@ def test_each_notebook_has_a_journal_and_a_kernel_of_its_own(shared: Project) ->
     shared.config("notebooks: [analysis, '*.ipynb', 'labs/**']\n")
     names = ["book.ipynb", "analysis/book.ipynb", "labs/a/b/book.ipynb"]
     for name in names:
-        assert f"| {name}" in at(shared, name).insert(f"mine = {name!r}\nprint(mine)")[1].text
-    shared.config("notebooks: [notebooks, analysis, '*.ipynb', 'labs/**']\n")  # in another order
+        assert (
+            f"| {name}"
+            in at(shared, name).insert(f"mine = {name!r}\nprint(mine)")[1].text
+        )
+    shared.config(
+        "notebooks: [notebooks, analysis, '*.ipynb', 'labs/**']\n"
+    )  # in another order
     names += ["notebooks/book.ipynb", "notebooks/analysis/book.ipynb"]
     for name in names[3:]:
         at(shared, name).insert(f"mine = {name!r}")
     shared.kill_daemon()
     for name in names:  # their kernels outlive the daemon
-        assert shared.json("eval", "mine", "--notebook", name)["text"].endswith(f"| {name!r}")
+        assert shared.json("eval", "mine", "--notebook", name)["text"].endswith(
+            f"| {name!r}"
+        )
         assert len(shared.json("history", name)) == 1
     journals = shared.folder / ".stepper/journal"
-    assert {str(path.relative_to(journals)) for path in journals.rglob("*book.jsonl")} == {
+    assert {
+        str(path.relative_to(journals)) for path in journals.rglob("*book.jsonl")
+    } == {
         *("book.jsonl", "analysis/book.jsonl"),
         *("@/book.jsonl", "@/analysis/book.jsonl", "@/labs/a/b/book.jsonl"),
     }

@@ -22,14 +22,23 @@ def looks(said: progressing.Said) -> tuple[float, list[tuple[float, float | None
         while pieces[0][0] <= now:
             text = pieces.pop(0)[1]
             name = "stderr" if "\r" in text else "stdout"
-            area.take({"msg_type": "stream", "header": {}, "content": {"name": name, "text": text}})
+            area.take(
+                {
+                    "msg_type": "stream",
+                    "header": {},
+                    "content": {"name": name, "text": text},
+                }
+            )
         told.append((float(now), estimate.look(now, area.last_lines())))
     return end, told
 
 
 def cases(*every: Callable[[], progressing.Said]) -> list[Any]:
     """Each third one by day."""
-    return [pytest.param(case, marks=[pytest.mark.nightly] * (place % 3 > 0)) for place, case in enumerate(every)]
+    return [
+        pytest.param(case, marks=[pytest.mark.nightly] * (place % 3 > 0))
+        for place, case in enumerate(every)
+    ]
 
 
 @pytest.mark.parametrize("case", cases(*progressing.END))
@@ -39,14 +48,20 @@ def test_the_end_is_told_in_time(case: Callable[[], progressing.Said]) -> None:
     known = [(now, left) for now, left in late if left is not None]
     right = [now for now, left in known if abs(now + left - end) <= RIGHT * end]
     assert len(known) >= 0.7 * len(late)
-    assert len(right) >= (0.75 if case is progressing.tqdm_slow_start else 0.9) * len(known)
+    assert len(right) >= (0.75 if case is progressing.tqdm_slow_start else 0.9) * len(
+        known
+    )
 
 
 @pytest.mark.parametrize("case", cases(*progressing.NONE, *progressing.RESETS))
-def test_nothing_is_told_that_nobody_knows(case: Callable[[], progressing.Said]) -> None:
+def test_nothing_is_told_that_nobody_knows(
+    case: Callable[[], progressing.Said],
+) -> None:
     end, told = looks(case())
     begin = 0.5 if case in progressing.RESETS else 0.2
-    assert not [(now, left) for now, left in told if now >= begin * end and left is not None]
+    assert not [
+        (now, left) for now, left in told if now >= begin * end and left is not None
+    ]
 
 
 @pytest.mark.parametrize(
@@ -78,7 +93,13 @@ def test_too_little_is_known() -> None:
     assert counted((10, "1/10"), (20, "2/10"), (21, "1/10")) is None  # it fell
     assert counted((10, "1/10"), (20, "2/10")) == pytest.approx(80)
     assert counted((10, "5/10"), (20, "6/10")) is None  # it did not begin here
-    assert counted((10, "1/10"), (20, "2/10"), (24, "saved")) == pytest.approx(76)  # it was seen before
+    assert counted((10, "1/10"), (20, "2/10"), (24, "saved")) == pytest.approx(
+        76
+    )  # it was seen before
     assert counted((10, "a 1/10"), (20, "b 2/10")) is None  # two counters
-    assert counted((10, "1/10"), (20, "2/10"), (30, "3/10"), (500, "3/10")) is None  # it hangs
-    assert counted((10, "1/3\n10 %"), (20, "1/3\n20 %"), (30, "1/3\n30 %")) is None  # the outer one is at its beginning
+    assert (
+        counted((10, "1/10"), (20, "2/10"), (30, "3/10"), (500, "3/10")) is None
+    )  # it hangs
+    assert (
+        counted((10, "1/3\n10 %"), (20, "1/3\n20 %"), (30, "1/3\n30 %")) is None
+    )  # the outer one is at its beginning

@@ -15,7 +15,9 @@ def test_the_corpus_is_large_and_its_cases_have_names_of_their_own() -> None:
     assert len({case.name for case in cases}) == len(cases)
 
 
-def test_the_example_notebooks_raise_no_doubt_and_no_cell_of_theirs_is_stopped() -> None:
+def test_the_example_notebooks_raise_no_doubt_and_no_cell_of_theirs_is_stopped() -> (
+    None
+):
     assert examples()
     for case in examples():
         bench = Bench(python())
@@ -33,10 +35,19 @@ DEAR = ("recursion-error-cycle",)  # a quarter of the time of all others: by nig
 
 def sample(size: int = 30) -> list[Case]:
     """A fixed part of each class, by its share of the corpus, spread over its file."""
-    whole = {name: [case for case in cases if case.name not in DEAR] for name, cases in load().items()}
+    whole = {
+        name: [case for case in cases if case.name not in DEAR]
+        for name, cases in load().items()
+    }
     total = sum(map(len, whole.values()))
-    parts = {name: max(2, round(size * len(cases) / total)) for name, cases in whole.items()}
-    return [cases[n * len(cases) // parts[name]] for name, cases in whole.items() for n in range(parts[name])]
+    parts = {
+        name: max(2, round(size * len(cases) / total)) for name, cases in whole.items()
+    }
+    return [
+        cases[n * len(cases) // parts[name]]
+        for name, cases in whole.items()
+        for n in range(parts[name])
+    ]
 
 
 @pytest.mark.timeout(600)
@@ -57,11 +68,21 @@ def test_reports_hold_the_fact(group: str) -> None:
 
 def judge(found: list[Seen]) -> None:
     """Three of four reports of a class hold the fact; no preparing cell is stopped, none is held that would have run."""
-    assert [one.stopped for one in found if one.stopped] == [], "a preparing cell did not run ok, or was stopped before"
-    assert [one.case.name for one in found if one.held and one.ename != one.case.ename] == [], "it would have run"
+    assert [one.stopped for one in found if one.stopped] == [], (
+        "a preparing cell did not run ok, or was stopped before"
+    )
+    assert [
+        one.case.name for one in found if one.held and one.ename != one.case.ename
+    ] == [], "it would have run"
     missed = [one.case.name for one in found if not one.holds]
-    allowed = max(1, len(found) // 4)  # of a class; of all, 88 % must hold it, by `make faults`
+    allowed = max(
+        1, len(found) // 4
+    )  # of a class; of all, 88 % must hold it, by `make faults`
     assert len(missed) <= allowed, missed
-    assert [one.swallowed for one in found if one.swallowed] == [], "the helper failed, and kept it quiet"
+    assert [one.swallowed for one in found if one.swallowed] == [], (
+        "the helper failed, and kept it quiet"
+    )
     assert max(len(one.report.text) for one in found) <= 6000
-    assert [one.case.name for one in found if one.look > 1.0] == [], "the look takes a second at most"
+    assert [one.case.name for one in found if one.look > 1.0] == [], (
+        "the look takes a second at most"
+    )

@@ -56,7 +56,9 @@ def daemon(project: Project) -> psutil.Process:
 def becomes_small(process: psutil.Process, before: int) -> None:
     until = time.monotonic() + 10
     while process.memory_info().rss > before + GROWTH:
-        assert time.monotonic() < until, f"{(process.memory_info().rss - before) >> 20} MB more than before"
+        assert time.monotonic() < until, (
+            f"{(process.memory_info().rss - before) >> 20} MB more than before"
+        )
         time.sleep(0.05)
 
 
@@ -66,19 +68,33 @@ def test_floods_of_text(project: Project) -> None:
     run(notebook, "line = 'x' * 99 + '\\n'")
     process = daemon(project)
     before = process.memory_info().rss
-    text = text_of(run(notebook, "for i in range(1000): print(i, line * 1000, end='')\nprint('the end')"))
-    assert text.startswith("0 xxx") and text.endswith("x\nthe end\n") and "characters left out by stepper" in text
+    text = text_of(
+        run(
+            notebook,
+            "for i in range(1000): print(i, line * 1000, end='')\nprint('the end')",
+        )
+    )
+    assert (
+        text.startswith("0 xxx")
+        and text.endswith("x\nthe end\n")
+        and "characters left out by stepper" in text
+    )
     becomes_small(process, before)
     run(notebook, "print('7\\n' * 2_000_000)")
     text = text_of(run(notebook, "print('a' + 'é' * 50_000_000 + 'z')"))
     assert text.startswith("aéé") and text.endswith("éz\n")
     left = int(text.split("… ")[1].split(" ")[0].replace(",", ""))
-    assert left == 50_000_003 - (len(text) - len(text.split("\n")[1]) - 2), "what is said to be left out is"
+    assert left == 50_000_003 - (len(text) - len(text.split("\n")[1]) - 2), (
+        "what is said to be left out is"
+    )
     becomes_small(process, before)
     cell = run(
-        notebook, "import sys\nfor i in range(30_000): print(i, file=[sys.stdout, sys.stderr][i % 2], flush=True)"
+        notebook,
+        "import sys\nfor i in range(30_000): print(i, file=[sys.stdout, sys.stderr][i % 2], flush=True)",
     )
-    assert cell["outputs"][0]["text"] == ["0\n"] and cell["outputs"][-1]["text"] == ["29999\n"]
+    assert cell["outputs"][0]["text"] == ["0\n"] and cell["outputs"][-1]["text"] == [
+        "29999\n"
+    ]
     becomes_small(process, before)
 
 
@@ -92,7 +108,9 @@ def test_a_flood_of_display_updates_is_folded_to_the_last(project: Project) -> N
     )
     assert [out["output_type"] for out in cell["outputs"]] == ["display_data", "stream"]
     assert cell["outputs"][0]["data"]["text/plain"] in ("9999", ["9999"])
-    cell = run(notebook, "for i in range(3000):\n    clear_output(wait=True)\n    print(i)")
+    cell = run(
+        notebook, "for i in range(3000):\n    clear_output(wait=True)\n    print(i)"
+    )
     assert text_of(cell) == "2999\n" and len(cell["outputs"]) == 1
 
 
@@ -100,14 +118,19 @@ def test_a_flood_of_display_updates_is_folded_to_the_last(project: Project) -> N
 def test_a_flood_of_pictures(project: Project) -> None:
     notebook = project.new()
     run(
-        notebook, "import base64\nfrom IPython.display import Image, display\n" + f"png = base64.b64decode({PICTURE!r})"
+        notebook,
+        "import base64\nfrom IPython.display import Image, display\n"
+        + f"png = base64.b64decode({PICTURE!r})",
     )
     process = daemon(project)
     before = process.memory_info().rss
     cell_id, answer = notebook.insert(
         "for i in range(1000): display(Image(png + bytes(50_000) + str(i).encode(), format='png'))\nprint('done')"
     )
-    assert answer.text.count("Figure ") == 8 and "and 992 more pictures, not saved" in answer.text
+    assert (
+        answer.text.count("Figure ") == 8
+        and "and 992 more pictures, not saved" in answer.text
+    )
     cell = notebook.cell(cell_id)
     assert text_of(cell).endswith("done\n") and "outputs (" in text_of(cell)
     assert notebook.path.stat().st_size < 1.5 * LIMIT
@@ -128,10 +151,20 @@ def test_a_traceback_of_30_mb(project: Project) -> None:
 @pytest.mark.nightly
 def test_binary_junk(project: Project) -> None:
     notebook = project.new()
-    text = text_of(run(notebook, "print('a\\x00\\x1b[31m', bytes(range(256)).decode('latin-1'), 'z')"))
+    text = text_of(
+        run(
+            notebook,
+            "print('a\\x00\\x1b[31m', bytes(range(256)).decode('latin-1'), 'z')",
+        )
+    )
     assert text.startswith("a\x00\x1b[31m") and text.endswith("ÿ z\n")
-    assert "surrogates not allowed" in text_of(run(notebook, "print(chr(0xD800))")), "ipykernel's own words"
-    run(notebook, "import os\nfor i in range(100): os.write(1, bytes(range(256)) * 100)\nprint('end')")
+    assert "surrogates not allowed" in text_of(run(notebook, "print(chr(0xD800))")), (
+        "ipykernel's own words"
+    )
+    run(
+        notebook,
+        "import os\nfor i in range(100): os.write(1, bytes(range(256)) * 100)\nprint('end')",
+    )
     cell = run(
         notebook,
         "from IPython.display import display\ndisplay({'text/plain': 5, 'application/json': {'a': [1]}}, raw=True)",
@@ -142,10 +175,22 @@ def test_binary_junk(project: Project) -> None:
 
 # What the kernel may say, for the area and for nbclient.
 SAID = st.one_of(
-    st.tuples(st.just("stream"), st.sampled_from(["stdout", "stderr"]), st.text("ab\n", max_size=9)),
-    st.tuples(st.just("display_data"), st.sampled_from(["", "d1", "d2"]), st.integers(0, 99)),
-    st.tuples(st.just("update_display_data"), st.sampled_from(["d1", "d2", "d3"]), st.integers(0, 99)),
-    st.tuples(st.just("execute_result"), st.sampled_from(["", "d1"]), st.integers(0, 99)),
+    st.tuples(
+        st.just("stream"),
+        st.sampled_from(["stdout", "stderr"]),
+        st.text("ab\n", max_size=9),
+    ),
+    st.tuples(
+        st.just("display_data"), st.sampled_from(["", "d1", "d2"]), st.integers(0, 99)
+    ),
+    st.tuples(
+        st.just("update_display_data"),
+        st.sampled_from(["d1", "d2", "d3"]),
+        st.integers(0, 99),
+    ),
+    st.tuples(
+        st.just("execute_result"), st.sampled_from(["", "d1"]), st.integers(0, 99)
+    ),
     st.tuples(st.just("clear_output"), st.booleans(), st.none()),
     st.tuples(st.just("error"), st.just(""), st.just(0)),
     st.tuples(st.just("status"), st.just("busy"), st.none()),
@@ -178,7 +223,11 @@ def test_the_outputs_are_those_that_nbclient_makes(said: list[tuple]) -> None:
         client.process_message(message(*one), client.nb.cells[0], 0)
     joined: list[dict] = []
     for out in client.nb.cells[0].outputs:  # it leaves streams apart
-        if joined and out["output_type"] == "stream" == joined[-1]["output_type"] and out["name"] == joined[-1]["name"]:
+        if (
+            joined
+            and out["output_type"] == "stream" == joined[-1]["output_type"]
+            and out["name"] == joined[-1]["name"]
+        ):
             joined[-1] = {**joined[-1], "text": joined[-1]["text"] + out["text"]}
         else:
             joined.append(dict(out))
@@ -186,7 +235,11 @@ def test_the_outputs_are_those_that_nbclient_makes(said: list[tuple]) -> None:
 
 
 def test_the_end_is_said_as_nbclient_says_it() -> None:
-    client = NotebookClient(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(metadata={"execution": {}})]))
+    client = NotebookClient(
+        nbformat.v4.new_notebook(
+            cells=[nbformat.v4.new_code_cell(metadata={"execution": {}})]
+        )
+    )
     idle = message("status", "idle", None)
     assert OutputArea(LIMIT).take(idle)
     with pytest.raises(CellExecutionComplete):
@@ -213,13 +266,20 @@ def test_pictures_that_are_not_saved_are_not_held() -> None:
         area.take({**message("display_data", "", 0), "content": shown})
     assert len(area.pictures()) == 500
     assert sum(len(one["data"]["image/png"]) for one in area.pictures()) < 20 * 4000
-    assert [one["data"]["image/png"][:4] for one in area.pictures()[:8]] == [f"{n:04d}" for n in range(8)]
+    assert [one["data"]["image/png"][:4] for one in area.pictures()[:8]] == [
+        f"{n:04d}" for n in range(8)
+    ]
 
 
-def test_an_interrupt_between_a_cells_end_and_its_reply_costs_no_kernel(project: Project) -> None:
+def test_an_interrupt_between_a_cells_end_and_its_reply_costs_no_kernel(
+    project: Project,
+) -> None:
     """ipykernel sends `idle` then and never a reply."""
     notebook = project.new()
-    run(notebook, "import os, time\nkernel, pid = get_ipython().kernel, os.getpid()\nfinish = kernel.finish_metadata")
+    run(
+        notebook,
+        "import os, time\nkernel, pid = get_ipython().kernel, os.getpid()\nfinish = kernel.finish_metadata",
+    )
     answers = []
     slow = "def late(*given):\n    open('late', 'w')\n    time.sleep(60)\n\nkernel.finish_metadata = late\nprint('ran')"
     cell = threading.Thread(target=lambda: answers.append(notebook.insert(slow)))
@@ -231,7 +291,9 @@ def test_an_interrupt_between_a_cells_end_and_its_reply_costs_no_kernel(project:
     project.stepper("interrupt")
     cell.join(60)
     cell_id, answer = answers[0]
-    assert "interrupted" in answer.text.lower() and "ran\n" in text_of(notebook.cell(cell_id)), answer.text
+    assert "interrupted" in answer.text.lower() and "ran\n" in text_of(
+        notebook.cell(cell_id)
+    ), answer.text
     assert "stepper: " in answer.text and "died" not in answer.text.lower()
     cell = run(notebook, "kernel.finish_metadata = finish\nprint(pid == os.getpid())")
     assert text_of(cell) == "True\n"

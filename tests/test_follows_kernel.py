@@ -16,13 +16,26 @@ frame = pd.DataFrame({'a': [1, 2], 'b': ['x', None]})
 large = list(range(100_000))
 def f(): return 1
 """
-READ = [("n", "n"), ("text", "text"), ("both", "both"), ("small", "small"), ("frame", "frame"), ("large", "large")]
+READ = [
+    ("n", "n"),
+    ("text", "text"),
+    ("both", "both"),
+    ("small", "small"),
+    ("frame", "frame"),
+    ("large", "large"),
+]
 
 
 def test_equal_small_values_make_nothing_stale(lasting: Project) -> None:
-    packages = Path(environment(sys.executable, "numpy", "pandas>=2.2,<4")).parent.parent.glob("lib/*/site-packages")
+    packages = Path(
+        environment(sys.executable, "numpy", "pandas>=2.2,<4")
+    ).parent.parent.glob("lib/*/site-packages")
     there = code(f"import sys; sys.path.append({str(next(packages))!r})", "there")
-    cells = [there, code(SMALL, "a"), *(code(f"{name}; f()", cell_id) for cell_id, name in READ)]
+    cells = [
+        there,
+        code(SMALL, "a"),
+        *(code(f"{name}; f()", cell_id) for cell_id, name in READ),
+    ]
     notebook = lasting.notebook("small.ipynb", cells)
     assert lasting.json("run", "small")["ok"]
 
@@ -33,7 +46,12 @@ def test_equal_small_values_make_nothing_stale(lasting: Project) -> None:
     assert stale() == ["large"]
     assert lasting.json("run", "small", "--stale")["ran"] == 1
     assert stale() == []
-    notebook.replace("a", SMALL.replace("2.5", "2.6").replace("arange(5)", "arange(5) + 1").replace("'x'", "'y'"))
+    notebook.replace(
+        "a",
+        SMALL.replace("2.5", "2.6")
+        .replace("arange(5)", "arange(5) + 1")
+        .replace("'x'", "'y'"),
+    )
     assert stale() == ["both", "small", "frame", "large"]
 
 
@@ -48,6 +66,11 @@ def test_what_only_the_kernel_sees(lasting: Project) -> None:
     assert lasting.json("run", "seen")["ok"]
     notebook.replace("a", "exec('x = [2]')")
     found = lasting.json("status", "seen")["stale"]
-    assert [(each["cell_id"], each["because"]) for each in found] == [("b", [{"name": "x", "provider_cell_id": "a"}])]
+    assert [(each["cell_id"], each["because"]) for each in found] == [
+        ("b", [{"name": "x", "provider_cell_id": "a"}])
+    ]
     deleted = notebook.delete("c").text
-    assert "Hidden state: cell 3 read `own` from a deleted cell (it was cell 3)." in deleted
+    assert (
+        "Hidden state: cell 3 read `own` from a deleted cell (it was cell 3)."
+        in deleted
+    )

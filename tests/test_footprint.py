@@ -67,16 +67,31 @@ EXPECTED = {
 
 def plain(folder: Path) -> dict[str, Any]:
     """What a kernel shows that nobody changed."""
-    environ = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+    environ = {
+        name: value
+        for name, value in os.environ.items()
+        if name != "PYTEST_CURRENT_TEST"
+    }
     manager = KernelManager(transport="ipc", ip=str(folder / "k"))
-    manager.start_kernel(env=environ, cwd=str(folder), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                         extra_arguments=["--HistoryManager.hist_file=:memory:"])  # fmt: skip
+    manager.start_kernel(
+        env=environ,
+        cwd=str(folder),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        extra_arguments=["--HistoryManager.hist_file=:memory:"],
+    )
     client = manager.client()
     client.start_channels()
     client.wait_for_ready(timeout=60)
     said: list[str] = []
-    client.execute_interactive("None", timeout=60, silent=True)  # as the helper is set up by a request, too
-    client.execute_interactive(PROBE, timeout=60, output_hook=lambda one: said.append(one["content"].get("text", "")))
+    client.execute_interactive(
+        "None", timeout=60, silent=True
+    )  # as the helper is set up by a request, too
+    client.execute_interactive(
+        PROBE,
+        timeout=60,
+        output_hook=lambda one: said.append(one["content"].get("text", "")),
+    )
     client.stop_channels()
     manager.shutdown_kernel(now=True)
     return json.loads("".join(said))
@@ -95,7 +110,9 @@ def test_user_code_sees_nothing_of_the_helper_but_what_the_architecture_names(
 ) -> None:
     theirs, ours = both
     differ = {name for name in theirs if ours[name] != theirs[name]}
-    assert differ <= set(EXPECTED), {name: (theirs[name], ours[name]) for name in differ - set(EXPECTED)}
+    assert differ <= set(EXPECTED), {
+        name: (theirs[name], ours[name]) for name in differ - set(EXPECTED)
+    }
     callers = {
         "COLUMNS",
         "LINES",
@@ -106,16 +123,25 @@ def test_user_code_sees_nothing_of_the_helper_but_what_the_architecture_names(
         "SHLVL",
         "_",
     }  # and the interpreter's
-    assert set(ours["environment"]) ^ set(theirs["environment"]) <= callers | {"STEPPER_KERNEL"}
+    assert set(ours["environment"]) ^ set(theirs["environment"]) <= callers | {
+        "STEPPER_KERNEL"
+    }
     assert {name for name in ours["modules"] if "step" in name} == {"_stepper_helper"}
     more = set(ours["modules"]) - set(theirs["modules"]) - {"_stepper_helper"}
-    assert not [name for name in more if name.partition(".")[0] not in sys.stdlib_module_names | {"_distutils_hack"}], (
-        more
-    )
+    assert not [
+        name
+        for name in more
+        if name.partition(".")[0] not in sys.stdlib_module_names | {"_distutils_hack"}
+    ], more
     assert {name: held for name, held in ours["events"].items() if held} == {
-        "pre_run_cell": ["on_pre_run"], "post_run_cell": ["on_post_run"],
-    }  # fmt: skip
-    changed = {number for number, handler in ours["handlers"].items() if theirs["handlers"][number] != handler}
+        "pre_run_cell": ["on_pre_run"],
+        "post_run_cell": ["on_post_run"],
+    }
+    changed = {
+        number
+        for number, handler in ours["handlers"].items()
+        if theirs["handlers"][number] != handler
+    }
     assert changed <= {str(int(__import__("signal").SIGURG))}
     assert set(ours["iopub thread"]) - set(theirs["iopub thread"]) == {"send_multipart"}
     assert (theirs["faulthandler"], ours["faulthandler"]) == (False, True)
@@ -125,6 +151,8 @@ def test_each_row_of_the_table_stands_in_the_architecture() -> None:
     text = (ROOT / "docs" / "decisions.md").read_text()
     _, _, table = text.partition("## What the helper changes in the user's kernel\n")
     assert table, "there is no table"
-    rows = [line for line in table.split("\n## ")[0].splitlines() if line.startswith("| ")]
+    rows = [
+        line for line in table.split("\n## ")[0].splitlines() if line.startswith("| ")
+    ]
     for word in EXPECTED.values():
         assert any(re.search(re.escape(word), row) for row in rows), word

@@ -30,7 +30,16 @@ from stepper.kernel.wake import Watch
 from stepper.notebook.file import IpynbFile
 from stepper.notebook.journal import JsonLines
 from stepper.notebook.plainjson import load_json
-from stepper.policy import arguments, cellcommands, events, firstline, gate, ledger, patterns, plan
+from stepper.policy import (
+    arguments,
+    cellcommands,
+    events,
+    firstline,
+    gate,
+    ledger,
+    patterns,
+    plan,
+)
 from stepper.policy.changes import runnable
 from stepper.policy.model import Cell
 from stepper.policy.namespace import Namespace
@@ -42,19 +51,33 @@ from stepper.words.quotes import paged
 from tests.conftest import Project, code, scratch
 
 NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
-pytestmark = pytest.mark.timeout(3600 if NIGHTLY else 180)  # thousands of examples take minutes
-NONE_SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much,
-             HealthCheck.function_scoped_fixture]  # fmt: skip
+pytestmark = pytest.mark.timeout(
+    3600 if NIGHTLY else 180
+)  # thousands of examples take minutes
+NONE_SLOW = [
+    HealthCheck.too_slow,
+    HealthCheck.data_too_large,
+    HealthCheck.filter_too_much,
+    HealthCheck.function_scoped_fixture,
+]
 GROWTH = 60 << 20  # bytes: a daemon that keeps what it was sent grows by more
 
 
 def tries(ci: int, nightly: int) -> Callable[[Any], Any]:
     """Return the settings of one test: how many examples in CI, and each night."""
-    phases = (Phase.explicit, Phase.generate, Phase.shrink) if NIGHTLY else (Phase.explicit, Phase.generate)
+    phases = (
+        (Phase.explicit, Phase.generate, Phase.shrink)
+        if NIGHTLY
+        else (Phase.explicit, Phase.generate)
+    )
     return settings(
-        max_examples=nightly if NIGHTLY else ci, derandomize=not NIGHTLY, deadline=None, database=None,
-        suppress_health_check=NONE_SLOW, phases=phases,
-    )  # fmt: skip
+        max_examples=nightly if NIGHTLY else ci,
+        derandomize=not NIGHTLY,
+        deadline=None,
+        database=None,
+        suppress_health_check=NONE_SLOW,
+        phases=phases,
+    )
 
 
 # --- what is made up ----------------------------------------------------------------------------------------
@@ -62,26 +85,57 @@ def tries(ci: int, nightly: int) -> Callable[[Any], Any]:
 TEXTS = st.one_of(
     st.text(max_size=30),
     st.text(st.characters(categories=["Cc", "Cs", "Cf", "Lu"]), max_size=10),
-    st.sampled_from(["", "\0", "\ud800", "../..", "/", "~", "x" * 5000, "\x1b[31m", "\n", "stepper", "None", "cell-0",
-                     "cell-99999999999999999999", "NaN", "2026-01-01T00:00:00Z"]),
-)  # fmt: skip
+    st.sampled_from(
+        [
+            "",
+            "\0",
+            "\ud800",
+            "../..",
+            "/",
+            "~",
+            "x" * 5000,
+            "\x1b[31m",
+            "\n",
+            "stepper",
+            "None",
+            "cell-0",
+            "cell-99999999999999999999",
+            "NaN",
+            "2026-01-01T00:00:00Z",
+        ]
+    ),
+)
 NUMBERS = st.one_of(
-    st.integers(-3, 3), st.integers(), st.floats(), st.sampled_from([10**19, -(10**400), 1e308, float("nan")])
+    st.integers(-3, 3),
+    st.integers(),
+    st.floats(),
+    st.sampled_from([10**19, -(10**400), 1e308, float("nan")]),
 )
 LEAVES = st.one_of(st.none(), st.booleans(), NUMBERS, TEXTS)
 VALUES = st.recursive(
-    LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3), max_leaves=8
+    LEAVES,
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3)
+    ),
+    max_leaves=8,
 )
 
 
-DEEP = st.sampled_from([1, 100, 400, 800, 10_000]).map(lambda depth: "[" * depth + "]" * depth)
+DEEP = st.sampled_from([1, 100, 400, 800, 10_000]).map(
+    lambda depth: "[" * depth + "]" * depth
+)
 
 
 def odd(**fields: Any) -> st.SearchStrategy[dict[str, Any]]:
     """Objects with these fields: right, of any other kind, or not there."""
     absent = object()
-    each = {name: st.one_of(right, right, VALUES, st.just(absent)) for name, right in fields.items()}
-    return st.fixed_dictionaries(each).map(lambda made: {k: v for k, v in made.items() if v is not absent})
+    each = {
+        name: st.one_of(right, right, VALUES, st.just(absent))
+        for name, right in fields.items()
+    }
+    return st.fixed_dictionaries(each).map(
+        lambda made: {k: v for k, v in made.items() if v is not absent}
+    )
 
 
 def spelled(value: Any) -> bytes:
@@ -97,7 +151,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     """One daemon for all: at the end it is the same process, with no more descriptors and little more memory."""
     for made in scratch(tmp_path_factory.mktemp("fuzz") / "repo"):
         made.notebook("plain.ipynb", [code("1 + 1", "one")])
-        made.stepper("run", "plain")  # its kernel's descriptors are there before and after
+        made.stepper(
+            "run", "plain"
+        )  # its kernel's descriptors are there before and after
         daemon = psutil.Process(made.json("status")["daemon"]["pid"])
         before, descriptors = daemon.memory_info().rss, daemon.num_fds()
         yield made
@@ -112,11 +168,16 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
 
 def sent(place: Project, data: bytes, pieces: int = 1, timeout: float = 20) -> bytes:
     """Send bytes to the daemon's socket, in pieces, and end; return what comes back until it ends."""
-    with socket.socket(socket.AF_UNIX) as link, contextlib.suppress(BrokenPipeError, ConnectionResetError):
+    with (
+        socket.socket(socket.AF_UNIX) as link,
+        contextlib.suppress(BrokenPipeError, ConnectionResetError),
+    ):
         link.settimeout(timeout)
         link.connect(place.paths.socket)
         for at in range(pieces):
-            link.sendall(data[at * len(data) // pieces : (at + 1) * len(data) // pieces])
+            link.sendall(
+                data[at * len(data) // pieces : (at + 1) * len(data) // pieces]
+            )
         link.shutdown(socket.SHUT_WR)
         answer = b""
         while part := link.recv(65536):
@@ -137,15 +198,21 @@ def parts(answer: bytes) -> list[list[bytes]]:
 
 def asked(place: Project, verb: bytes, payload: bytes) -> tuple[bytes, bytes]:
     """Ask as a client does; return the kind and the body of the answer."""
-    frame = wire.pack(verb, __version__.encode(), b"PATH=/bin", os.fsencode(place.folder), payload)
+    frame = wire.pack(
+        verb, __version__.encode(), b"PATH=/bin", os.fsencode(place.folder), payload
+    )
     with socket.socket(socket.AF_UNIX) as link:
-        link.connect(place.paths.socket)  # without a limit: with one it does not wait where too many are waiting
+        link.connect(
+            place.paths.socket
+        )  # without a limit: with one it does not wait where too many are waiting
         link.settimeout(60)
         link.sendall(frame)
         stream = link.makefile("rb")
         while True:
             count = wire.count(stream.read(wire.PREFIX))
-            kind, body = (stream.read(size) for size in wire.lengths(stream.read(8 * count)))
+            kind, body = (
+                stream.read(size) for size in wire.lengths(stream.read(8 * count))
+            )
             if kind != wire.PROGRESS:
                 return kind, body
 
@@ -156,20 +223,35 @@ def alive(place: Project) -> None:
     assert kind == wire.OK and json.loads(body)["daemon"]["pid"]
 
 
-LENGTHS = st.sampled_from([0, 1, 8, 2**20, 2**30, 2**32, 2**63, 2**64 - 1]) | st.integers(0, 2**64 - 1)
+LENGTHS = st.sampled_from(
+    [0, 1, 8, 2**20, 2**30, 2**32, 2**63, 2**64 - 1]
+) | st.integers(0, 2**64 - 1)
 HEADS = st.lists(LENGTHS, max_size=10).map(
-    lambda sizes: wire.MAGIC + bytes([len(sizes)]) + b"".join(size.to_bytes(8, "big") for size in sizes)
+    lambda sizes: (
+        wire.MAGIC
+        + bytes([len(sizes)])
+        + b"".join(size.to_bytes(8, "big") for size in sizes)
+    )
 )
 WHOLE = st.lists(st.binary(max_size=40), min_size=1, max_size=8).map(
     # A request of another version has the daemon end, which is meant so: an update's next daemon takes over.
-    lambda each: wire.pack(*([each[0], __version__.encode(), *each[2:]] if len(each) == 5 else each))
+    lambda each: wire.pack(
+        *([each[0], __version__.encode(), *each[2:]] if len(each) == 5 else each)
+    )
 )
 
 
 @tries(60, 3000)
-@given(data=st.one_of(st.binary(max_size=60), HEADS, st.tuples(HEADS, st.binary(max_size=99)).map(b"".join), WHOLE,
-                      st.tuples(WHOLE, st.integers(0, 60)).map(lambda one: one[0][: one[1]])),
-       pieces=st.integers(1, 4))  # fmt: skip
+@given(
+    data=st.one_of(
+        st.binary(max_size=60),
+        HEADS,
+        st.tuples(HEADS, st.binary(max_size=99)).map(b"".join),
+        WHOLE,
+        st.tuples(WHOLE, st.integers(0, 60)).map(lambda one: one[0][: one[1]]),
+    ),
+    pieces=st.integers(1, 4),
+)
 def test_frames(place: Project, data: bytes, pieces: int) -> None:
     sent(place, data, pieces)
     alive(place)
@@ -202,20 +284,53 @@ def test_connections_that_send_nothing_block_nobody(project: Project) -> None:
             link.close()
 
 
-VERBS = st.sampled_from([
-    "status", "history", "report", "output", "interrupt", "continue", "fix", "skip", "confirm", "context", "plan", "plan add", "plan edit", "plan remove", "plan move", "plan no", "eval", "restore", "no", ""
-])  # fmt: skip
+VERBS = st.sampled_from(
+    [
+        "status",
+        "history",
+        "report",
+        "output",
+        "interrupt",
+        "continue",
+        "fix",
+        "skip",
+        "confirm",
+        "context",
+        "plan",
+        "plan add",
+        "plan edit",
+        "plan remove",
+        "plan move",
+        "plan no",
+        "eval",
+        "restore",
+        "no",
+        "",
+    ]
+)
 ARGUMENTS = odd(
-    notebook=st.sampled_from(["plain", "notebooks/plain.ipynb", "none", ".."]), run=st.integers(-1, 3),
-    cell=st.sampled_from(["one", "1"]), page=st.integers(-1, 2), reason=TEXTS, words=TEXTS, answer=TEXTS, hint=TEXTS, title=TEXTS, after=st.integers(-1, 3),
-    id=st.integers(-1, 3), source=TEXTS,
-)  # fmt: skip
+    notebook=st.sampled_from(["plain", "notebooks/plain.ipynb", "none", ".."]),
+    run=st.integers(-1, 3),
+    cell=st.sampled_from(["one", "1"]),
+    page=st.integers(-1, 2),
+    reason=TEXTS,
+    words=TEXTS,
+    answer=TEXTS,
+    hint=TEXTS,
+    title=TEXTS,
+    after=st.integers(-1, 3),
+    id=st.integers(-1, 3),
+    source=TEXTS,
+)
 
 
 @tries(60, 2000)
 @example(verb="plan edit", told=b'{"id": 1, "title": ""}')
 @example(verb="plan edit", told=b'{"title": ""}')
-@given(verb=VERBS, told=st.one_of(ARGUMENTS.map(spelled), VALUES.map(spelled), st.binary(max_size=20)))
+@given(
+    verb=VERBS,
+    told=st.one_of(ARGUMENTS.map(spelled), VALUES.map(spelled), st.binary(max_size=20)),
+)
 def test_requests(place: Project, verb: str, told: bytes) -> None:
     kind, body = asked(place, verb.encode(), told)
     assert kind in (wire.OK, wire.FAILED)
@@ -236,14 +351,27 @@ PATHS = st.sampled_from(
     ]
 )
 GIVEN = odd(
-    notebook_path=PATHS, file_path=PATHS, cell_id=st.sampled_from(["none", "cell-7"]), cell_type=st.just("code"),
-    new_source=TEXTS, content=TEXTS, edit_mode=st.sampled_from(["insert", "replace", "delete"]), command=TEXTS,
-)  # fmt: skip
+    notebook_path=PATHS,
+    file_path=PATHS,
+    cell_id=st.sampled_from(["none", "cell-7"]),
+    cell_type=st.just("code"),
+    new_source=TEXTS,
+    content=TEXTS,
+    edit_mode=st.sampled_from(["insert", "replace", "delete"]),
+    command=TEXTS,
+)
 PAYLOADS = odd(
-    session_id=TEXTS, cwd=TEXTS, permission_mode=TEXTS, tool_name=st.sampled_from(["NotebookEdit", "Write", "Bash", "Read"]),
-    tool_input=GIVEN, tool_use_id=TEXTS, tool_response=odd(cell_id=TEXTS, cell_type=TEXTS), prompt=TEXTS,
-    last_assistant_message=TEXTS, tool_calls=st.lists(odd(tool_name=st.just("Write"), tool_input=GIVEN), max_size=3),
-)  # fmt: skip
+    session_id=TEXTS,
+    cwd=TEXTS,
+    permission_mode=TEXTS,
+    tool_name=st.sampled_from(["NotebookEdit", "Write", "Bash", "Read"]),
+    tool_input=GIVEN,
+    tool_use_id=TEXTS,
+    tool_response=odd(cell_id=TEXTS, cell_type=TEXTS),
+    prompt=TEXTS,
+    last_assistant_message=TEXTS,
+    tool_calls=st.lists(odd(tool_name=st.just("Write"), tool_input=GIVEN), max_size=3),
+)
 EVENTS = st.sampled_from(
     [
         "PreToolUse",
@@ -257,18 +385,33 @@ EVENTS = st.sampled_from(
     ]
 )
 BODIES = st.one_of(
-    PAYLOADS.map(spelled), PAYLOADS.map(spelled), VALUES.map(spelled), st.binary(max_size=40), DEEP.map(str.encode),
+    PAYLOADS.map(spelled),
+    PAYLOADS.map(spelled),
+    VALUES.map(spelled),
+    st.binary(max_size=40),
+    DEEP.map(str.encode),
     st.tuples(PAYLOADS.map(spelled), DEEP).map(
-        lambda one: one[0][:-1] + b', "session_id": ' + one[1].encode() + b', "tool_input": ' + one[1].encode() + b"}"
+        lambda one: (
+            one[0][:-1]
+            + b', "session_id": '
+            + one[1].encode()
+            + b', "tool_input": '
+            + one[1].encode()
+            + b"}"
+        )
     ),
     PAYLOADS.map(spelled).map(lambda data: data[: len(data) // 2]),
-)  # fmt: skip
+)
 
 
 @tries(150, 6000)
 @given(event=EVENTS, body=BODIES)
 def test_payloads(place: Project, event: str, body: bytes) -> None:
-    kind, answer = asked(place, b"hook " + event.encode(), body.replace(b"HERE", os.fsencode(place.folder)))
+    kind, answer = asked(
+        place,
+        b"hook " + event.encode(),
+        body.replace(b"HERE", os.fsencode(place.folder)),
+    )
     assert kind == wire.OK, answer
     if answer:
         said = json.loads(answer)["hookSpecificOutput"]
@@ -278,8 +421,12 @@ def test_payloads(place: Project, event: str, body: bytes) -> None:
 
 @tries(4, 60)
 @given(event=EVENTS, body=BODIES)
-def test_payloads_through_the_hook_process(place: Project, event: str, body: bytes) -> None:
-    place.hook(event, body)  # exit code 0, nothing on stderr, JSON or nothing on stdout: asserted there
+def test_payloads_through_the_hook_process(
+    place: Project, event: str, body: bytes
+) -> None:
+    place.hook(
+        event, body
+    )  # exit code 0, nothing on stderr, JSON or nothing on stdout: asserted there
 
 
 @pytest.mark.nightly
@@ -298,7 +445,13 @@ def test_a_huge_payload_leaves_nothing_behind(place: Project) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["stepper" + " '-a'" * 60, "stepper" + "'-\\" * 5000, "stepper " + "-" * 50_000, "stepper" + "\\ " * 20_000]
+    "text",
+    [
+        "stepper" + " '-a'" * 60,
+        "stepper" + "'-\\" * 5000,
+        "stepper " + "-" * 50_000,
+        "stepper" + "\\ " * 20_000,
+    ],
 )
 def test_no_shell_command_keeps_the_daemon_busy(text: str) -> None:
     began = time.process_time()
@@ -310,27 +463,59 @@ def test_no_shell_command_keeps_the_daemon_busy(text: str) -> None:
 
 LINES = TEXTS | st.lists(TEXTS, max_size=3)
 OUTPUTS = odd(
-    output_type=st.sampled_from(["stream", "display_data", "error"]), text=LINES, ename=TEXTS, evalue=TEXTS,
-    data=st.dictionaries(st.sampled_from(["text/plain", "image/png", "x"]), LINES, max_size=2), traceback=LINES,
-)  # fmt: skip
+    output_type=st.sampled_from(["stream", "display_data", "error"]),
+    text=LINES,
+    ename=TEXTS,
+    evalue=TEXTS,
+    data=st.dictionaries(
+        st.sampled_from(["text/plain", "image/png", "x"]), LINES, max_size=2
+    ),
+    traceback=LINES,
+)
 CELLS = odd(
-    cell_type=st.sampled_from(["code", "markdown"]), id=st.sampled_from(["one", "two"]), source=LINES,
+    cell_type=st.sampled_from(["code", "markdown"]),
+    id=st.sampled_from(["one", "two"]),
+    source=LINES,
     metadata=odd(tags=st.lists(TEXTS, max_size=2), stepper=odd(step=st.integers(0, 2))),
-    outputs=st.lists(OUTPUTS, max_size=2), execution_count=st.integers(0, 2),
-)  # fmt: skip
-STEPS = odd(id=st.integers(0, 3), title=TEXTS, criterion=TEXTS, kind=st.sampled_from(["step", "validation"]))
+    outputs=st.lists(OUTPUTS, max_size=2),
+    execution_count=st.integers(0, 2),
+)
+STEPS = odd(
+    id=st.integers(0, 3),
+    title=TEXTS,
+    criterion=TEXTS,
+    kind=st.sampled_from(["step", "validation"]),
+)
 PLANS = odd(problem=TEXTS, steps=st.lists(STEPS, max_size=3))
 NOTEBOOKS = odd(
-    nbformat=st.just(4), nbformat_minor=st.integers(0, 5), cells=st.lists(CELLS, max_size=3),
-    metadata=odd(language_info=odd(name=st.just("python")), kernelspec=odd(language=TEXTS), stepper=PLANS),
-)  # fmt: skip
+    nbformat=st.just(4),
+    nbformat_minor=st.integers(0, 5),
+    cells=st.lists(CELLS, max_size=3),
+    metadata=odd(
+        language_info=odd(name=st.just("python")),
+        kernelspec=odd(language=TEXTS),
+        stepper=PLANS,
+    ),
+)
 FILES = st.one_of(
-    NOTEBOOKS.map(spelled), NOTEBOOKS.map(spelled), VALUES.map(spelled), st.binary(max_size=50), DEEP.map(str.encode),
-    DEEP.map(lambda text: b'{"nbformat": 4, "cells": [], "metadata": {"stepper": {"steps": %s, "problem": %s}}}'
-             % (text.encode(), text.encode())),
-    DEEP.map(lambda text: b'{"nbformat": 4, "cells": [{"cell_type": "code", "source": "1", "metadata": {"tags": [%s]}}]}'
-             % text.encode()),
-)  # fmt: skip
+    NOTEBOOKS.map(spelled),
+    NOTEBOOKS.map(spelled),
+    VALUES.map(spelled),
+    st.binary(max_size=50),
+    DEEP.map(str.encode),
+    DEEP.map(
+        lambda text: (
+            b'{"nbformat": 4, "cells": [], "metadata": {"stepper": {"steps": %s, "problem": %s}}}'
+            % (text.encode(), text.encode())
+        )
+    ),
+    DEEP.map(
+        lambda text: (
+            b'{"nbformat": 4, "cells": [{"cell_type": "code", "source": "1", "metadata": {"tags": [%s]}}]}'
+            % text.encode()
+        )
+    ),
+)
 
 
 @tries(150, 5000)
@@ -358,15 +543,33 @@ def test_notebooks(tmp_path: Path, data: bytes) -> None:
     assert path.exists()
 
 
-FRAMES = odd(cell=st.integers(0, 2), line=st.integers(0, 2), function=TEXTS, file=TEXTS, context=st.just([[1, "x"]]))
+FRAMES = odd(
+    cell=st.integers(0, 2),
+    line=st.integers(0, 2),
+    function=TEXTS,
+    file=TEXTS,
+    context=st.just([[1, "x"]]),
+)
 RUNS: dict[str, Any] = {
-    "run": st.integers(1, 3), "key": st.sampled_from([1, "one"]), "cell_id": TEXTS, "source_hash": TEXTS,
-    "index": st.integers(0, 3), "started_at": st.just("2026-01-01T00:00:00Z"), "duration_s": st.floats(0, 9),
-    "outcome": st.sampled_from(["ok", "error"]), "verdict": st.sampled_from(["fine", "recoverable"]),
-    "tool_use_id": TEXTS, "step": st.integers(0, 2), "fault": odd(
-        ename=TEXTS, evalue=TEXTS, mro=st.lists(TEXTS, max_size=2), attributes=st.just({}), frames=st.lists(FRAMES, max_size=2)
+    "run": st.integers(1, 3),
+    "key": st.sampled_from([1, "one"]),
+    "cell_id": TEXTS,
+    "source_hash": TEXTS,
+    "index": st.integers(0, 3),
+    "started_at": st.just("2026-01-01T00:00:00Z"),
+    "duration_s": st.floats(0, 9),
+    "outcome": st.sampled_from(["ok", "error"]),
+    "verdict": st.sampled_from(["fine", "recoverable"]),
+    "tool_use_id": TEXTS,
+    "step": st.integers(0, 2),
+    "fault": odd(
+        ename=TEXTS,
+        evalue=TEXTS,
+        mro=st.lists(TEXTS, max_size=2),
+        attributes=st.just({}),
+        frames=st.lists(FRAMES, max_size=2),
     ),
-}  # fmt: skip
+}
 KIND = st.sampled_from(sorted(events.KINDS))
 JOURNALED = st.one_of(
     odd(
@@ -386,7 +589,12 @@ JOURNALED = st.one_of(
 
 
 @tries(150, 5000)
-@given(lines=st.lists(JOURNALED.map(spelled) | VALUES.map(spelled) | st.binary(max_size=30), max_size=5))
+@given(
+    lines=st.lists(
+        JOURNALED.map(spelled) | VALUES.map(spelled) | st.binary(max_size=30),
+        max_size=5,
+    )
+)
 def test_journals(tmp_path: Path, lines: list[bytes]) -> None:
     path = tmp_path / "n.jsonl"
     path.write_bytes(b"\n".join(lines))
@@ -398,51 +606,110 @@ def test_journals(tmp_path: Path, lines: list[bytes]) -> None:
         assert brief.after_fix("n", state, key, None, 3)
         assert brief.after_skip("n", state, key, "because")
     assert brief.context("n", state, Namespace(), True)
-    assert brief.built(state) is not None and state.name and state.under_way in (True, False)
+    assert (
+        brief.built(state) is not None
+        and state.name
+        and state.under_way in (True, False)
+    )
     for run in state.runs:
         assert brief.of_journaled(run, state.reports.get(run.run), state.stop).text
     assert present.PRESENT["history"].text([run.to_json() for run in state.runs])
 
 
 LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
-    f"{b}: &{b} [{', '.join(['*' + a] * 9)}]\n" for a, b in zip("abcdefghi", "bcdefghij", strict=True)
+    f"{b}: &{b} [{', '.join(['*' + a] * 9)}]\n"
+    for a, b in zip("abcdefghi", "bcdefghij", strict=True)
 )
-YAMLS = st.sampled_from([
-    LAUGHS, LAUGHS.replace("a:", "hide_env:", 1), "<<: [{a: 1}]", "? [1]\n: 2", "max_cells: !!int x", "max_cells: !!float ''",
-    "max_cells: 2001-13-45", "python: !!python/object/apply:os.system ['touch /tmp/stepper-was-here']", "a: &a [*a]",
-    "python: !!python/name:os.system", "!!set {max_cells}", "!!omap [a: 1]", "max_cells: !!binary x", "python: \"\\0\"",
-    "notebooks_dir: \"a\\nb\"", "notebooks_dir: \"\\ud800\"", "cell_timeout_seconds: .inf", "cell_timeout_seconds: .nan",
-    "max_retries: " + "9" * 5000, "max_cells: 1" + "0" * 400, "max_cells: !!timestamp x", "max_cells: !!bool x",
-    "[" * 19_000, "{" * 5000, "[a," * 6000, "- " * 5000, "a: " * 3000, "\t", "%YAML 9.9\n---\n", "---\n---\n", "&a", "*a", "!", "!!", "\x00",
-    "x" * 200_000,
-])  # fmt: skip
+YAMLS = st.sampled_from(
+    [
+        LAUGHS,
+        LAUGHS.replace("a:", "hide_env:", 1),
+        "<<: [{a: 1}]",
+        "? [1]\n: 2",
+        "max_cells: !!int x",
+        "max_cells: !!float ''",
+        "max_cells: 2001-13-45",
+        "python: !!python/object/apply:os.system ['touch /tmp/stepper-was-here']",
+        "a: &a [*a]",
+        "python: !!python/name:os.system",
+        "!!set {max_cells}",
+        "!!omap [a: 1]",
+        "max_cells: !!binary x",
+        'python: "\\0"',
+        'notebooks_dir: "a\\nb"',
+        'notebooks_dir: "\\ud800"',
+        "cell_timeout_seconds: .inf",
+        "cell_timeout_seconds: .nan",
+        "max_retries: " + "9" * 5000,
+        "max_cells: 1" + "0" * 400,
+        "max_cells: !!timestamp x",
+        "max_cells: !!bool x",
+        "[" * 19_000,
+        "{" * 5000,
+        "[a," * 6000,
+        "- " * 5000,
+        "a: " * 3000,
+        "\t",
+        "%YAML 9.9\n---\n",
+        "---\n---\n",
+        "&a",
+        "*a",
+        "!",
+        "!!",
+        "\x00",
+        "x" * 200_000,
+    ]
+)
 KEYS = st.sampled_from(sorted(config.RULES))
 
 
 @tries(100, 3000)
-@given(text=st.one_of(YAMLS, st.text(max_size=60), st.tuples(KEYS, YAMLS | TEXTS).map(": ".join),
-                      st.dictionaries(KEYS | TEXTS, VALUES, max_size=3).map(json.dumps)))  # fmt: skip
+@given(
+    text=st.one_of(
+        YAMLS,
+        st.text(max_size=60),
+        st.tuples(KEYS, YAMLS | TEXTS).map(": ".join),
+        st.dictionaries(KEYS | TEXTS, VALUES, max_size=3).map(json.dumps),
+    )
+)
 def test_configs(text: str) -> None:
     began = time.process_time()
     try:
         limits = config.parse(text, ".stepper/config.yaml")
     except UsageError as error:
-        assert error.message.startswith(".stepper/config.yaml") and len(error.message) < 2000
+        assert (
+            error.message.startswith(".stepper/config.yaml")
+            and len(error.message) < 2000
+        )
     else:
         assert all(
             rule(getattr(limits, key)) or isinstance(getattr(limits, key), tuple)
             for key, (_, rule) in config.RULES.items()
         )
-        firstline.deadline(firstline.Directive(), limits.cell_timeout_seconds, limits.max_cell_timeout_seconds)
+        firstline.deadline(
+            firstline.Directive(),
+            limits.cell_timeout_seconds,
+            limits.max_cell_timeout_seconds,
+        )
     assert time.process_time() - began < 5
     assert not os.path.exists("/tmp/stepper-was-here")
 
 
-HOOKED = odd(matcher=TEXTS, hooks=st.lists(odd(type=st.just("command"), command=TEXTS), max_size=2))
+HOOKED = odd(
+    matcher=TEXTS,
+    hooks=st.lists(odd(type=st.just("command"), command=TEXTS), max_size=2),
+)
 SETTINGS = odd(
-    hooks=st.dictionaries(st.sampled_from([*sorted({handler.event for handler in merging.HANDLERS}), "Other"]), st.lists(HOOKED, max_size=2) | VALUES, max_size=3),
-    permissions=odd(allow=st.lists(TEXTS, max_size=3), deny=VALUES), model=VALUES,
-)  # fmt: skip
+    hooks=st.dictionaries(
+        st.sampled_from(
+            [*sorted({handler.event for handler in merging.HANDLERS}), "Other"]
+        ),
+        st.lists(HOOKED, max_size=2) | VALUES,
+        max_size=3,
+    ),
+    permissions=odd(allow=st.lists(TEXTS, max_size=3), deny=VALUES),
+    model=VALUES,
+)
 
 
 @tries(150, 4000)
@@ -454,7 +721,9 @@ def test_settings_are_never_lost(data: Any, indent: Any) -> None:
     assume(json.dumps(before) == json.dumps(data))
     if merging.problem(before):
         return  # refused, by name: nothing is written
-    merged, new = merging.add_rules(merging.add_hooks(before), merging.rules(["notebooks"]))
+    merged, new = merging.add_rules(
+        merging.add_hooks(before), merging.rules(["notebooks"])
+    )
     written = merging.render(merged, text)
     assert json.dumps(merging.parse(written)) == json.dumps(merged)
     assert not merging.missing(merged)
@@ -463,7 +732,9 @@ def test_settings_are_never_lost(data: Any, indent: Any) -> None:
             assert json.dumps(merged[name]) == json.dumps(value)
     for event, groups in before.get("hooks", {}).items():
         there = merged["hooks"][event]
-        assert json.dumps(there[: len(groups)] if isinstance(groups, list) else there) == json.dumps(groups)
+        assert json.dumps(
+            there[: len(groups)] if isinstance(groups, list) else there
+        ) == json.dumps(groups)
     gone = merging.remove(merged, new, before)
     assert json.dumps(gone) == json.dumps(before)
     assert merging.render(gone, text) == text
@@ -520,9 +791,11 @@ WAKES = [
 
 @tries(200, 10000)
 @given(
-    pattern=st.sampled_from(WAKES) | st.text("ab.*+?|()[]{}1,^$\\dks\u212a", max_size=8),
+    pattern=st.sampled_from(WAKES)
+    | st.text("ab.*+?|()[]{}1,^$\\dks\u212a", max_size=8),
     pieces=st.lists(
-        st.text("abcknNiIfFxyloss äK\u212a\n\r12", max_size=12) | st.sampled_from(["loss", "nan", "\n", "\x1b[31m"]),
+        st.text("abcknNiIfFxyloss äK\u212a\n\r12", max_size=12)
+        | st.sampled_from(["loss", "nan", "\n", "\x1b[31m"]),
         max_size=8,
     ),
 )
@@ -534,8 +807,12 @@ def test_wake_patterns(pattern: str, pieces: list[str]) -> None:
         watch.take("stdout", piece)
     lines = re.split("[\r\n]", "".join(pieces).replace("\x1b[31m", ""))
     held = [line for line in lines if line and re.search(pattern, line)]
-    if watch.sought.grows or not held or held[0] in lines[:-1]:  # an end is looked at when it is there
-        assert bool(watch.matched) == bool(held) and (not held or held[0].startswith(watch.matched))
+    if (
+        watch.sought.grows or not held or held[0] in lines[:-1]
+    ):  # an end is looked at when it is there
+        assert bool(watch.matched) == bool(held) and (
+            not held or held[0].startswith(watch.matched)
+        )
     assert not watch.unseen
 
 
@@ -554,4 +831,6 @@ def test_arguments(told: bytes) -> None:
     assert cellcommands.CellRun in [row.arguments for row in arguments.VERBS.values()]
     for row in arguments.VERBS.values():
         with contextlib.suppress(UsageError):
-            assert isinstance(arguments.read(row.arguments, load_arguments(told)), row.arguments)
+            assert isinstance(
+                arguments.read(row.arguments, load_arguments(told)), row.arguments
+            )

@@ -15,8 +15,27 @@ import psutil
 import pytest
 
 from stepper.daemon.server import BEAT_SECONDS
-from tests.conftest import Answer, Notebook, Project, code, compiled_client, make_env, some_nightly
-from tests.test_handed_on import SOON, STARTED, WAITS, Edit, delivered, hooked, rearmed, running, woken, written
+from tests.conftest import (
+    Answer,
+    Notebook,
+    Project,
+    code,
+    compiled_client,
+    make_env,
+    some_nightly,
+)
+from tests.test_handed_on import (
+    SOON,
+    STARTED,
+    WAITS,
+    Edit,
+    delivered,
+    hooked,
+    rearmed,
+    running,
+    woken,
+    written,
+)
 from tests.test_main_path import wait_until
 from tests.test_workflow import say, start_session
 
@@ -62,16 +81,27 @@ def starved(process: subprocess.Popen[bytes], project: Project) -> None:
 
 def ended(notebook: Notebook) -> None:
     goes_on(notebook)
-    wait_until(lambda: not notebook.project.json("status", str(notebook.path))["running"])
+    wait_until(
+        lambda: not notebook.project.json("status", str(notebook.path))["running"]
+    )
 
 
-def test_another_session_is_promised_nothing_and_what_it_stops_is_told_to_the_owner(project: Project) -> None:
+def test_another_session_is_promised_nothing_and_what_it_stops_is_told_to_the_owner(
+    project: Project,
+) -> None:
     notebook = project.new("Train", "Test")
     edit = handed_on(notebook)
     other = Notebook(project, notebook.path, session="another")
-    told, denied = start_session(other), other.before("insert", "1 + 1", edit.cell_id).denied
+    told, denied = (
+        start_session(other),
+        other.before("insert", "1 + 1", edit.cell_id).denied,
+    )
     for each in (told, denied):
-        assert "is still running" in each and "another session's" in each and "ou are woken" not in each, each
+        assert (
+            "is still running" in each
+            and "another session's" in each
+            and "ou are woken" not in each
+        ), each
     assert woken(rearmed(other, "SessionStart")) == ""
     assert "you are woken" in notebook.before("insert", "1 + 1", edit.cell_id).denied
     say(other, "stop the cell")
@@ -83,16 +113,25 @@ def test_a_write_of_text_alone_waits_for_nothing(project: Project, by: str) -> N
     notebook = project.new("Train")
     edit = handed_on(notebook)
     cells = [*notebook.raw["cells"], WORDS]
-    given = {"file_path": str(notebook.path), "content": json.dumps({**notebook.raw, "cells": cells})}
-    assert not project.hook("PreToolUse", notebook.payload("PreToolUse", "Write", given)).denied
-    payload = written(notebook, cells) | ({"agent_id": "a"} if by == "a subagent" else {})
+    given = {
+        "file_path": str(notebook.path),
+        "content": json.dumps({**notebook.raw, "cells": cells}),
+    }
+    assert not project.hook(
+        "PreToolUse", notebook.payload("PreToolUse", "Write", given)
+    ).denied
+    payload = written(notebook, cells) | (
+        {"agent_id": "a"} if by == "a subagent" else {}
+    )
     text = Edit(notebook, payload=payload)
     assert text.answer.text == "" == text.woken and running(project)
     goes_on(notebook)
     assert "ran ok" in edit.woken
 
 
-def test_the_end_of_a_cell_leaves_the_notebook_that_is_worked_on_the_current_one(project: Project) -> None:
+def test_the_end_of_a_cell_leaves_the_notebook_that_is_worked_on_the_current_one(
+    project: Project,
+) -> None:
     notebook = project.new("Train", "Test")
     edit = handed_on(notebook)
     other = project.new("Other", problem="another problem")
@@ -102,7 +141,9 @@ def test_the_end_of_a_cell_leaves_the_notebook_that_is_worked_on_the_current_one
     assert project.json("status")["notebook"].endswith(other.path.name)
 
 
-def test_after_clear_the_same_client_is_woken_as_its_new_session(project: Project) -> None:
+def test_after_clear_the_same_client_is_woken_as_its_new_session(
+    project: Project,
+) -> None:
     """Its waker has spoken already, of a line: the next one is the new session's."""
     notebook = project.new("Train")
     edit = Edit(notebook, WAITS.replace("timeout=2h", 'timeout=2h wake="begun"'))
@@ -112,15 +153,26 @@ def test_after_clear_the_same_client_is_woken_as_its_new_session(project: Projec
     edit.waker.wait()
     cleared = Notebook(project, notebook.path, session="cleared")
     env = os.environ | {"CLAUDE_PID": str(os.getpid())}
-    start = hooked(project, "SessionStart", {**cleared.payload("SessionStart", "", {}), "source": "clear"}, env)
-    assert "you are woken with its report" in Answer(start.communicate(timeout=30)[0]).text
-    waker = hooked(project, "Rearm", {"session_id": "cleared", "hook_event_name": "Stop"}, env)
+    start = hooked(
+        project,
+        "SessionStart",
+        {**cleared.payload("SessionStart", "", {}), "source": "clear"},
+        env,
+    )
+    assert (
+        "you are woken with its report" in Answer(start.communicate(timeout=30)[0]).text
+    )
+    waker = hooked(
+        project, "Rearm", {"session_id": "cleared", "hook_event_name": "Stop"}, env
+    )
     goes_on(notebook)
     assert "ran ok" in woken(waker)
 
 
 @pytest.mark.nightly
-def test_a_new_notebook_of_a_deleted_ones_name_ends_the_cell_of_that(project: Project) -> None:
+def test_a_new_notebook_of_a_deleted_ones_name_ends_the_cell_of_that(
+    project: Project,
+) -> None:
     notebook = project.new("Train")
     edit = handed_on(notebook)
     notebook.path.unlink()
@@ -128,14 +180,19 @@ def test_a_new_notebook_of_a_deleted_ones_name_ends_the_cell_of_that(project: Pr
 
 
 @pytest.mark.nightly
-def test_a_cell_in_line_that_is_replaced_runs_once_with_its_new_source(project: Project) -> None:
+def test_a_cell_in_line_that_is_replaced_runs_once_with_its_new_source(
+    project: Project,
+) -> None:
     project.config(SOON + "queue: true\n")
     notebook = project.new("Train", "Count")
     notebook.insert("n = 0")
     edit = handed_on(notebook)
     first = Edit(notebook, "n += 1; print('first', n)")
     assert "waits in line" in first.answer.text
-    again = Edit(notebook, payload=notebook.edited("replace", "n += 1; print('n is', n)", first.cell_id))
+    again = Edit(
+        notebook,
+        payload=notebook.edited("replace", "n += 1; print('n is', n)", first.cell_id),
+    )
     assert "waits in line" in again.answer.text
     goes_on(notebook)
     assert "ran ok" in edit.woken
@@ -146,7 +203,9 @@ def test_a_cell_in_line_that_is_replaced_runs_once_with_its_new_source(project: 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("who", ["its own session", "a session that begins"])
-def test_what_ended_meanwhile_is_told_also_where_another_notebook_is_worked_on(project: Project, who: str) -> None:
+def test_what_ended_meanwhile_is_told_also_where_another_notebook_is_worked_on(
+    project: Project, who: str
+) -> None:
     notebook = project.new("Train", "Test")
     edit = handed_on(notebook)
     lost(edit.waker, project)
@@ -160,15 +219,21 @@ def test_what_ended_meanwhile_is_told_also_where_another_notebook_is_worked_on(p
     else:
         told = start_session(Notebook(project, other.path, session="later"))
     assert "ended meanwhile" in told and "ran ok" in told and notebook.path.name in told
-    assert "ended meanwhile" not in start_session(Notebook(project, other.path, session="later still"))
+    assert "ended meanwhile" not in start_session(
+        Notebook(project, other.path, session="later still")
+    )
 
 
 @pytest.mark.nightly
-def test_a_line_that_woke_the_agent_wakes_it_no_second_time_by_the_next_daemon(project: Project) -> None:
+def test_a_line_that_woke_the_agent_wakes_it_no_second_time_by_the_next_daemon(
+    project: Project,
+) -> None:
     notebook = project.new("Train")
     waits = 'while not os.path.exists("{}"): time.sleep(0.02)\nprint("loss is nan: {}", flush=True)\n'
     lines = "".join(waits.format(each, each) for each in ("bad", "worse"))
-    source = WAITS.replace("timeout=2h", 'timeout=2h wake="loss.*nan"').replace("while not", f"{lines}while not")
+    source = WAITS.replace("timeout=2h", 'timeout=2h wake="loss.*nan"').replace(
+        "while not", f"{lines}while not"
+    )
     edit = handed_on(notebook, source)
     goes_on(notebook, "bad")
     said = edit.woken
@@ -188,13 +253,27 @@ def test_a_line_that_woke_the_agent_wakes_it_no_second_time_by_the_next_daemon(p
 
 @pytest.mark.nightly
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no compiled client")
-def test_a_hook_that_waits_after_a_write_keeps_nothing_of_the_file(project: Project, tmp_path: Path) -> None:
+def test_a_hook_that_waits_after_a_write_keeps_nothing_of_the_file(
+    project: Project, tmp_path: Path
+) -> None:
     make_env(tmp_path / "env")
     shutil.copy(compiled_client(), tmp_path / "env" / "bin" / "hook")
     notebook = project.notebook("big.ipynb")
-    figure = {"output_type": "display_data", "metadata": {}, "data": {"image/png": "A" * 20_000_000}}
-    old = json.dumps({"cells": [code("1", "a") | {"outputs": [figure]}], "nbformat": 4, "nbformat_minor": 5})
-    payload = written(notebook, [code(WAITS, "b")], structuredPatch=[], originalFile=old)
+    figure = {
+        "output_type": "display_data",
+        "metadata": {},
+        "data": {"image/png": "A" * 20_000_000},
+    }
+    old = json.dumps(
+        {
+            "cells": [code("1", "a") | {"outputs": [figure]}],
+            "nbformat": 4,
+            "nbformat_minor": 5,
+        }
+    )
+    payload = written(
+        notebook, [code(WAITS, "b")], structuredPatch=[], originalFile=old
+    )
     edit = Edit(notebook, tools=tmp_path / "env" / "bin", payload=payload)
     assert "still running" in edit.answer.text
     wait_until(lambda: psutil.Process(edit.waker.pid).memory_info().rss <= 3_000_000)
@@ -205,7 +284,9 @@ def test_a_hook_that_waits_after_a_write_keeps_nothing_of_the_file(project: Proj
 
 
 @pytest.mark.nightly
-def test_a_report_whose_reader_dies_as_it_is_told_is_told_later(project: Project) -> None:
+def test_a_report_whose_reader_dies_as_it_is_told_is_told_later(
+    project: Project,
+) -> None:
     notebook = project.new("Train", "Test")
     edit = handed_on(notebook)
     edit.waker.send_signal(signal.SIGSTOP)
@@ -217,7 +298,9 @@ def test_a_report_whose_reader_dies_as_it_is_told_is_told_later(project: Project
 
 
 @pytest.mark.nightly
-def test_a_waker_that_is_killed_with_a_beat_unread_stands_in_nobodys_way(project: Project) -> None:
+def test_a_waker_that_is_killed_with_a_beat_unread_stands_in_nobodys_way(
+    project: Project,
+) -> None:
     notebook = project.new("Train", "Test")
     edit = handed_on(notebook)
     starved(edit.waker, project)
@@ -227,7 +310,9 @@ def test_a_waker_that_is_killed_with_a_beat_unread_stands_in_nobodys_way(project
 
 
 @pytest.mark.nightly
-def test_a_cell_whose_hook_is_killed_with_a_beat_unread_is_interrupted(project: Project) -> None:
+def test_a_cell_whose_hook_is_killed_with_a_beat_unread_is_interrupted(
+    project: Project,
+) -> None:
     project.config("")
     notebook = project.new("Train")
     edit = Edit(notebook, WAITS)

@@ -25,7 +25,18 @@ from stepper.ground.meeting import fnv1a
 from stepper.ground.paths import Paths
 from stepper.hook import client, payload, process
 from stepper.setup import install
-from tests.conftest import CLIENT, CLIENTS, ONE_CLIENT, ROOT, STATE, Project, bare_env, code, scratch, some_nightly
+from tests.conftest import (
+    CLIENT,
+    CLIENTS,
+    ONE_CLIENT,
+    ROOT,
+    STATE,
+    Project,
+    bare_env,
+    code,
+    scratch,
+    some_nightly,
+)
 
 
 def test_the_hook_script_is_short_and_executable() -> None:
@@ -49,7 +60,9 @@ def script(project: Project) -> Path:
     return path
 
 
-def run(script: Path, event: str, stdin: bytes = b"{}", env: dict[str, str] | None = None) -> bytes:
+def run(
+    script: Path, event: str, stdin: bytes = b"{}", env: dict[str, str] | None = None
+) -> bytes:
     done = subprocess.run(
         [script, event],
         input=stdin,
@@ -60,13 +73,28 @@ def run(script: Path, event: str, stdin: bytes = b"{}", env: dict[str, str] | No
     return done.stdout
 
 
-def test_where_stepper_is_not_set_up_an_edit_is_answered_and_all_else_is_silent(script: Path) -> None:
+def test_where_stepper_is_not_set_up_an_edit_is_answered_and_all_else_is_silent(
+    script: Path,
+) -> None:
     answer = json.loads(run(script, "PostToolUse"))
-    assert "NOT run" in answer["systemMessage"] and "install.sh" in answer["systemMessage"]  # the person's line
+    assert (
+        "NOT run" in answer["systemMessage"] and "install.sh" in answer["systemMessage"]
+    )  # the person's line
     said = answer["hookSpecificOutput"]
     assert said["hookEventName"] == "PostToolUse"
-    assert "NOT run" in said["additionalContext"] and "install.sh" in said["additionalContext"]
-    for event in ("PreToolUse", "PostToolBatch", "SessionStart", "Watch", "FileChanged", "UserPromptSubmit", "Stop"):
+    assert (
+        "NOT run" in said["additionalContext"]
+        and "install.sh" in said["additionalContext"]
+    )
+    for event in (
+        "PreToolUse",
+        "PostToolBatch",
+        "SessionStart",
+        "Watch",
+        "FileChanged",
+        "UserPromptSubmit",
+        "Stop",
+    ):
         assert run(script, event) == b"", event
 
 
@@ -75,12 +103,21 @@ def test_what_a_long_cell_prints_is_told_by_the_script_alone(script: Path) -> No
     (env / "packages").symlink_to(ROOT)
     assert run(script, "FileChanged") == b""
     watched = json.loads(run(script, "Watch"))["hookSpecificOutput"]
-    assert watched == {"hookEventName": "SessionStart", "watchPaths": [f"{folder}/.stepper/now"]}
-    (folder / ".stepper" / "now" / "line").write_bytes(payload.notice('running "a\\b"\n'))
-    assert json.loads(run(script, "FileChanged")) == {"systemMessage": 'running "a\\b"\n'}
+    assert watched == {
+        "hookEventName": "SessionStart",
+        "watchPaths": [f"{folder}/.stepper/now"],
+    }
+    (folder / ".stepper" / "now" / "line").write_bytes(
+        payload.notice('running "a\\b"\n')
+    )
+    assert json.loads(run(script, "FileChanged")) == {
+        "systemMessage": 'running "a\\b"\n'
+    }
 
 
-def test_a_batch_or_a_turn_that_concerns_no_notebook_starts_no_python(script: Path) -> None:
+def test_a_batch_or_a_turn_that_concerns_no_notebook_starts_no_python(
+    script: Path,
+) -> None:
     env = bare_env(Paths(str(script.parents[2])))
     (env / "packages").symlink_to(ROOT)
     python = env / "bin" / "python"
@@ -100,17 +137,32 @@ def test_the_script_takes_the_compiled_client_where_there_is_one(script: Path) -
         (env / "bin" / name).write_text(f"#!/bin/sh\nprintf '%s\\n' {word} \"$@\"\n")
         (env / "bin" / name).chmod(0o755)
     (env / "packages").symlink_to(ROOT)
-    told = ["compiled", *map(str, (env / "bin/python", env / "packages", script.parents[2])), "PostToolUse"]
+    told = [
+        "compiled",
+        *map(str, (env / "bin/python", env / "packages", script.parents[2])),
+        "PostToolUse",
+    ]
     assert run(script, "PostToolUse").decode().splitlines() == told
     (env / "bin" / "python").rename(env / "bin" / "gone")
-    answer = json.loads(run(script, "PostToolUse"))  # the Python that it was made of may go: that is said
-    assert "NOT run" in answer["systemMessage"] and "is not complete" in answer["systemMessage"]
+    answer = json.loads(
+        run(script, "PostToolUse")
+    )  # the Python that it was made of may go: that is said
+    assert (
+        "NOT run" in answer["systemMessage"]
+        and "is not complete" in answer["systemMessage"]
+    )
     (env / "bin" / "gone").rename(env / "bin" / "python")
     (env / "bin" / "hook").unlink()
-    assert run(script, "PostToolUse").decode().splitlines()[::5] == ["interpreted", str(env / "packages")]
+    assert run(script, "PostToolUse").decode().splitlines()[::5] == [
+        "interpreted",
+        str(env / "packages"),
+    ]
 
 
-@pytest.mark.parametrize("compiler", ["", "exit 1", "touch no-output", "shift; echo 'exit 1' >$7; chmod +x $7"])
+@pytest.mark.parametrize(
+    "compiler",
+    ["", "exit 1", "touch no-output", "shift; echo 'exit 1' >$7; chmod +x $7"],
+)
 def test_where_the_client_does_not_compile_there_is_none(
     tmp_path: Path, compiler: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,8 +180,18 @@ def test_session_start_exports_path_and_session(script: Path, tmp_path: Path) ->
     env = bare_env(Paths(str(script.parents[2])))
     (env / "session.sh").write_text('export PATH=/x:"$PATH"\n')
     target = tmp_path / "env file"
-    run(script, "SessionStart", env={"CLAUDE_ENV_FILE": str(target), "CLAUDE_CODE_SESSION_ID": "ab-1'; touch x"})
-    assert target.read_text() == "export PATH=/x:\"$PATH\"\nexport STEPPER_SESSION='ab-1'\n"
+    run(
+        script,
+        "SessionStart",
+        env={
+            "CLAUDE_ENV_FILE": str(target),
+            "CLAUDE_CODE_SESSION_ID": "ab-1'; touch x",
+        },
+    )
+    assert (
+        target.read_text()
+        == "export PATH=/x:\"$PATH\"\nexport STEPPER_SESSION='ab-1'\n"
+    )
 
 
 def test_frames_come_back_as_they_were_packed() -> None:
@@ -139,7 +201,11 @@ def test_frames_come_back_as_they_were_packed() -> None:
     sizes = wire.lengths(stream.read(8 * wire.count(stream.read(wire.PREFIX))))
     assert [*map(stream.read, sizes), stream.read()] == [*parts, b""]
     environ = {b"A": b"1=2", b"EMPTY": b"", b"BYTES": b"\xff"}
-    assert wire.unpack_environ(wire.pack_environ(environ)) == {"A": "1=2", "EMPTY": "", "BYTES": "\udcff"}
+    assert wire.unpack_environ(wire.pack_environ(environ)) == {
+        "A": "1=2",
+        "EMPTY": "",
+        "BYTES": "\udcff",
+    }
 
 
 @pytest.mark.parametrize("bad", [b"", b"STP1", b"STP2\x01", b"STP1\x00", b"STP1\x09"])
@@ -153,7 +219,9 @@ def test_a_frame_that_announces_too_much_is_refused() -> None:
         wire.lengths((1 << 32).to_bytes(8, "big"))
 
 
-def test_the_socket_fits_and_is_derived_from_the_project_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_socket_fits_and_is_derived_from_the_project_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     deep = tmp_path / ("é" * 60) / ("x" * 80)
     deep.mkdir(parents=True)
     there = Paths(str(deep)).socket
@@ -163,7 +231,9 @@ def test_the_socket_fits_and_is_derived_from_the_project_alone(tmp_path: Path, m
     (tmp_path / "link").symlink_to(deep)
     assert Paths(str(tmp_path / "link")).socket == there
     assert Paths(str(tmp_path)).socket != there
-    assert fnv1a(b"") == "cbf29ce484222325" and fnv1a(b"a") == "af63dc4c8601ec8c"  # the published test vectors
+    assert (
+        fnv1a(b"") == "cbf29ce484222325" and fnv1a(b"a") == "af63dc4c8601ec8c"
+    )  # the published test vectors
 
 
 def sent(**more: object) -> bytes:
@@ -187,14 +257,25 @@ def sent(**more: object) -> bytes:
 def test_the_copies_of_the_notebook_are_left_out() -> None:
     lean = payload.lean(sent())
     assert len(lean) < len(sent()) - 99
-    assert payload.Event(json.loads(lean)).change == payload.Event(json.loads(sent())).change
+    assert (
+        payload.Event(json.loads(lean)).change
+        == payload.Event(json.loads(sent())).change
+    )
 
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"{}", b"[]", b'{"tool_response":{', sent().replace(b'"cell_id":"ab",', b""), sent()[:-20],
-     sent(new_source='"original_file":"', old_source='"},"tool_use_id":"'), json.dumps(json.loads(sent())).encode()],
-)  # fmt: skip
+    [
+        b"",
+        b"{}",
+        b"[]",
+        b'{"tool_response":{',
+        sent().replace(b'"cell_id":"ab",', b""),
+        sent()[:-20],
+        sent(new_source='"original_file":"', old_source='"},"tool_use_id":"'),
+        json.dumps(json.loads(sent())).encode(),
+    ],
+)
 def test_a_payload_of_another_shape_keeps_its_meaning(data: bytes) -> None:
     try:
         whole = json.loads(data)
@@ -220,7 +301,9 @@ def sleeping(project: Project) -> bytes:
     """The payload of a cell that runs for long, below one that ran."""
     notebook = project.new("One", "Sleep")
     notebook.insert("x = 1")
-    return json.dumps(notebook.edited("insert", "import time\nfor _ in range(6000): time.sleep(0.1)")).encode()
+    return json.dumps(
+        notebook.edited("insert", "import time\nfor _ in range(6000): time.sleep(0.1)")
+    ).encode()
 
 
 def was_cancelled(project: Project) -> None:
@@ -232,10 +315,14 @@ def was_cancelled(project: Project) -> None:
 
 
 @pytest.mark.parametrize("pair", some_nightly([os.pipe, socket.socketpair], os.pipe))
-def test_a_hook_whose_output_nobody_reads_any_more_ends(project: Project, pair: Callable[[], tuple[Any, Any]]) -> None:
+def test_a_hook_whose_output_nobody_reads_any_more_ends(
+    project: Project, pair: Callable[[], tuple[Any, Any]]
+) -> None:
     payload = sleeping(project)
     ours, theirs = pair()
-    with subprocess.Popen(project.client("PostToolUse"), stdin=subprocess.PIPE, stdout=theirs) as hook:
+    with subprocess.Popen(
+        project.client("PostToolUse"), stdin=subprocess.PIPE, stdout=theirs
+    ) as hook:
         close(theirs)
         hook.stdin.write(payload)
         hook.stdin.close()
@@ -254,7 +341,9 @@ def close(end: Any) -> None:
 def test_a_hook_whose_parent_is_gone_ends(project: Project, tmp_path: Path) -> None:
     (tmp_path / "payload").write_bytes(sleeping(project))
     text = '"$@" <payload >said & wait'
-    with subprocess.Popen(["sh", "-c", text, "sh", *project.client("PostToolUse")], cwd=tmp_path) as parent:
+    with subprocess.Popen(
+        ["sh", "-c", text, "sh", *project.client("PostToolUse")], cwd=tmp_path
+    ) as parent:
         wait_until(lambda: project.json("status")["kernel"]["state"] == "busy")
         parent.kill()
     was_cancelled(project)
@@ -267,10 +356,16 @@ def daemons(project: Project) -> int:
 
 
 @ONE_CLIENT
-@pytest.mark.parametrize("number", some_nightly([signal.SIGTERM, signal.SIGKILL], signal.SIGKILL))
-def test_a_hook_that_leaves_after_it_asked_again_cancels_the_cell(project: Project, number: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    "number", some_nightly([signal.SIGTERM, signal.SIGKILL], signal.SIGKILL)
+)
+def test_a_hook_that_leaves_after_it_asked_again_cancels_the_cell(
+    project: Project, number: signal.Signals
+) -> None:
     payload = sleeping(project)
-    with subprocess.Popen(project.client("PostToolUse"), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as hook:
+    with subprocess.Popen(
+        project.client("PostToolUse"), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
+    ) as hook:
         hook.stdin.write(payload)
         hook.stdin.close()
         wait_until(lambda: project.json("status")["kernel"]["state"] == "busy")
@@ -286,7 +381,9 @@ def test_a_hook_that_leaves_after_it_asked_again_cancels_the_cell(project: Proje
 def test_a_hook_asks_again_once(project: Project) -> None:
     payload = sleeping(project)
     answers: list[str] = []
-    thread = threading.Thread(target=lambda: answers.append(project.hook("PostToolUse", payload).text))
+    thread = threading.Thread(
+        target=lambda: answers.append(project.hook("PostToolUse", payload).text)
+    )
     thread.start()
     wait_until(lambda: project.json("status")["kernel"]["state"] == "busy")
     project.kill_daemon()
@@ -294,7 +391,10 @@ def test_a_hook_asks_again_once(project: Project) -> None:
     assert answers == []
     project.kill_daemon()
     thread.join(20)
-    assert "may or may not have run" in answers[0] and "the stepper daemon went away" in answers[0]
+    assert (
+        "may or may not have run" in answers[0]
+        and "the stepper daemon went away" in answers[0]
+    )
     project.stepper("interrupt")
     was_cancelled(project)
 
@@ -326,11 +426,17 @@ def test_where_many_ask_at_once_a_hook_waits_for_its_turn(project: Project) -> N
         listener = links.enter_context(socket.socket(socket.AF_UNIX))
         listener.bind(project.paths.socket)
         listener.listen(0)
-        with pytest.raises(BlockingIOError):  # as many as the system lets wait without being taken
+        with pytest.raises(
+            BlockingIOError
+        ):  # as many as the system lets wait without being taken
             for _ in range(10):
-                links.enter_context(other := socket.socket(socket.AF_UNIX)).setblocking(False)
+                links.enter_context(other := socket.socket(socket.AF_UNIX)).setblocking(
+                    False
+                )
                 other.connect(project.paths.socket)
-        with subprocess.Popen(project.client("PostToolUse"), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as hook:
+        with subprocess.Popen(
+            project.client("PostToolUse"), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as hook:
             hook.stdin.write(b"{}")
             hook.stdin.close()
             with pytest.raises(subprocess.TimeoutExpired):
@@ -342,14 +448,21 @@ def test_where_many_ask_at_once_a_hook_waits_for_its_turn(project: Project) -> N
                 assert hook.stdout.read() == b"its turn"
 
 
-def test_what_stands_in_the_way_of_reading_and_printing_is_no_failure(project: Project) -> None:
+def test_what_stands_in_the_way_of_reading_and_printing_is_no_failure(
+    project: Project,
+) -> None:
     notebook = project.notebook("a.ipynb", [code("x = 1", "a")])
     payload = json.dumps(notebook.edited("replace", "print('ran')", "a")).encode()
     closed = ["sh", "-c", 'exec "$@" <&-', "sh", *project.client("PostToolUse")]
     done = subprocess.run(closed, capture_output=True)
     assert (done.returncode, done.stderr) == (0, b"") and b"NOT run" in done.stdout
     with open("/dev/full", "wb") as full:
-        done = subprocess.run(project.client("PostToolUse"), input=payload, stdout=full, stderr=subprocess.PIPE)
+        done = subprocess.run(
+            project.client("PostToolUse"),
+            input=payload,
+            stdout=full,
+            stderr=subprocess.PIPE,
+        )
     assert (done.returncode, done.stderr) == (0, b"")
     assert len(project.json("history")) == 1  # what could not be read was not asked for
 
@@ -360,7 +473,12 @@ def test_a_kernels_end_is_not_that_of_the_kernel_that_claude_code_was_started_in
 ) -> None:
     monkeypatch.setenv("JPY_PARENT_PID", str(os.getpid()))
     notebook = project.notebook("a.ipynb", [code("x = 1", "a")])
-    assert "| None" in notebook.replace("a", "import os; print(os.environ.get('JPY_PARENT_PID'))").text
+    assert (
+        "| None"
+        in notebook.replace(
+            "a", "import os; print(os.environ.get('JPY_PARENT_PID'))"
+        ).text
+    )
 
 
 def test_the_two_clients_and_the_script_have_the_same_constants() -> None:
@@ -381,8 +499,9 @@ def test_the_two_clients_and_the_script_have_the_same_constants() -> None:
     naps = re.findall(r"#define (?:NAP|COMES)_SECONDS ([\d.]+)", compiled)
     assert [*map(float, naps)] == [process.NAP_SECONDS, process.COMES_SECONDS]
     constants = {int(each, 16) for each in re.findall(r"0x[0-9A-F]{10,}", compiled)}
-    assert constants == {int(each, 16) for each in re.findall(r"0x[0-9A-F]{10,}", inspect.getsource(meeting.fnv1a))} - {
-        (1 << 64) - 1
-    }
+    assert constants == {
+        int(each, 16)
+        for each in re.findall(r"0x[0-9A-F]{10,}", inspect.getsource(meeting.fnv1a))
+    } - {(1 << 64) - 1}
     (line,) = re.findall(r'RUN = "(.*)";', compiled)
     assert line in (ROOT / "hooks/stepper").read_text() and line == CLIENT

@@ -41,11 +41,23 @@ def settle() -> None:
 
 
 def test_what_a_pattern_covers_is_found_wherever_it_appears(project: Path) -> None:
-    put(project, "notebooks/a.ipynb", "notebooks/deep/er/b.ipynb", "top.ipynb", "other/c.ipynb")
+    put(
+        project,
+        "notebooks/a.ipynb",
+        "notebooks/deep/er/b.ipynb",
+        "top.ipynb",
+        "other/c.ipynb",
+    )
     index = NotebookIndex(str(project))
-    assert found(index, "notebooks", "*.ipynb") == ["notebooks/a.ipynb", "notebooks/deep/er/b.ipynb", "top.ipynb"]
+    assert found(index, "notebooks", "*.ipynb") == [
+        "notebooks/a.ipynb",
+        "notebooks/deep/er/b.ipynb",
+        "top.ipynb",
+    ]
     settle()
-    put(project, "notebooks/deep/er/new.ipynb", "notebooks/x/y/z/new.ipynb")  # in an old folder, in new ones
+    put(
+        project, "notebooks/deep/er/new.ipynb", "notebooks/x/y/z/new.ipynb"
+    )  # in an old folder, in new ones
     os.rename(project / "notebooks/a.ipynb", project / "notebooks/renamed.ipynb")
     os.unlink(project / "top.ipynb")
     assert found(index) == [
@@ -75,7 +87,9 @@ def test_only_folders_that_changed_are_read_again(project: Path) -> None:
     assert len(index.notebooks()) == 21
 
 
-def test_a_folder_that_changes_twice_within_one_tick_is_read_again(project: Path) -> None:
+def test_a_folder_that_changes_twice_within_one_tick_is_read_again(
+    project: Path,
+) -> None:
     """Its time may be the same after the second change."""
     put(project, "notebooks/a.ipynb")
     folder = project / "notebooks"
@@ -89,24 +103,41 @@ def test_a_folder_that_changes_twice_within_one_tick_is_read_again(project: Path
     found(index)
     about = os.stat(folder)
     put(project, "notebooks/c.ipynb")
-    os.utime(folder, ns=(about.st_atime_ns, about.st_mtime_ns))  # as rsync gives folders their old time
+    os.utime(
+        folder, ns=(about.st_atime_ns, about.st_mtime_ns)
+    )  # as rsync gives folders their old time
     assert "notebooks/c.ipynb" in found(index)
 
 
-def test_environments_packages_hidden_folders_and_links_are_not_searched(project: Path) -> None:
-    put(project, "env/pyvenv.cfg", "env/lib/a.ipynb", "env/b.ipynb", "node_modules/c.ipynb", ".hidden/d.ipynb")
+def test_environments_packages_hidden_folders_and_links_are_not_searched(
+    project: Path,
+) -> None:
+    put(
+        project,
+        "env/pyvenv.cfg",
+        "env/lib/a.ipynb",
+        "env/b.ipynb",
+        "node_modules/c.ipynb",
+        ".hidden/d.ipynb",
+    )
     put(project, "real/e.ipynb", "kept/f.ipynb")
     (project / "link").symlink_to(project / "real")
     index = NotebookIndex(str(project))
     assert found(index, "**") == ["kept/f.ipynb", "real/e.ipynb"]
     others = {os.path.relpath(path, project) for path in index.others([str(project)])}
-    assert others == {"env/b.ipynb", "node_modules/c.ipynb", "link/e.ipynb"}  # the hook script sees those
+    assert others == {
+        "env/b.ipynb",
+        "node_modules/c.ipynb",
+        "link/e.ipynb",
+    }  # the hook script sees those
     settle()
     put(project, "kept/pyvenv.cfg")  # an environment from now on
     assert found(index) == ["real/e.ipynb"]
 
 
-def test_what_is_left_out_is_read_by_the_next_looks(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_left_out_is_read_by_the_next_looks(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     put(project, *(f"notebooks/f{number:02}/a.ipynb" for number in range(40)))
     settle()
     monkeypatch.setattr("stepper.ground.walk.ENTRIES", 50)
@@ -120,14 +151,19 @@ def test_what_is_left_out_is_read_by_the_next_looks(project: Path, monkeypatch: 
     assert len(index.notebooks()) == 40
 
 
-def test_a_large_folder_does_not_use_up_what_the_others_need(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_folder_does_not_use_up_what_the_others_need(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("stepper.ground.walk.TURN", 10)
     monkeypatch.setattr("stepper.ground.walk.ENTRIES", 60)
     put(project, *(f"notebooks/{number}.png" for number in range(200)))
     put(project, "labs/a/b.ipynb", "labs/c.ipynb")
     settle()
     index = NotebookIndex(str(project))
-    assert found(index, "notebooks", "labs") == ["labs/a/b.ipynb", "labs/c.ipynb"] and index.cut
+    assert (
+        found(index, "notebooks", "labs") == ["labs/a/b.ipynb", "labs/c.ipynb"]
+        and index.cut
+    )
     index.refresh(["notebooks", "labs"], entries=10_000)
     assert not index.cut
 
@@ -138,7 +174,11 @@ def test_a_list_searches_a_folder_that_is_too_large_only_where_told_to(
     monkeypatch.setattr("stepper.ground.walk.ENTRIES", 20)
     monkeypatch.setattr("stepper.ground.walk.TURN", 10)
     monkeypatch.setattr("stepper.daemon.verbs.SEARCH_SECONDS", 0.2)
-    put(project, *(f"notebooks/{number}.png" for number in range(100)), "notebooks/z.ipynb")
+    put(
+        project,
+        *(f"notebooks/{number}.png" for number in range(100)),
+        "notebooks/z.ipynb",
+    )
     paths = Paths(str(project))
     workspace = SimpleNamespace(places=Places(paths, Config(paths)), sessions={})
     request: Any = SimpleNamespace(workspace=workspace)

@@ -21,7 +21,15 @@ from stepper import __version__
 from stepper.ground import wire
 from stepper.ground.errors import StepperError
 from stepper.ground.paths import Paths, project_of, record_root, recorded
-from stepper.setup import install, interpreter, refuse, settings, skills, trust, uninstall
+from stepper.setup import (
+    install,
+    interpreter,
+    refuse,
+    settings,
+    skills,
+    trust,
+    uninstall,
+)
 
 REPO = Path(__file__).resolve().parent.parent
 ODD = 'it\'s "my" $repo é ü'
@@ -64,11 +72,17 @@ def bin_folder(folder, **commands):
 
 
 def find_uv():
-    return shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    return shutil.which(
+        "uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    )
 
 
 def environ(path, **extra):
-    kept = {k: v for k, v in os.environ.items() if k not in ("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH")}
+    kept = {
+        k: v
+        for k, v in os.environ.items()
+        if k not in ("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH")
+    }
     return {**kept, "PATH": str(path), **extra}
 
 
@@ -88,10 +102,20 @@ def checkout(tmp_path_factory):
     """A copy of this checkout that a test may change, below a folder with an odd name."""
     root = tmp_path_factory.mktemp("clone") / "step per'é"
     root.mkdir()
-    for name in ("stepper", "hooks", "skills", "install.sh", "pyproject.toml", "README.md", "LICENSE"):
+    for name in (
+        "stepper",
+        "hooks",
+        "skills",
+        "install.sh",
+        "pyproject.toml",
+        "README.md",
+        "LICENSE",
+    ):
         source = REPO / name
         if source.is_dir():
-            shutil.copytree(source, root / name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(
+                source, root / name, ignore=shutil.ignore_patterns("__pycache__")
+            )
         else:
             shutil.copy(source, root / name)
     return root
@@ -127,8 +151,18 @@ def repo(tmp_path):
 
 def in_the_agents_shell(env, path, *names):
     """Return what these names mean in a shell that read session.sh, those that mean something."""
-    text = (env / "session.sh").read_text() + "".join(f"command -v {name}\n" for name in names) + "true\n"
-    done = subprocess.run(["/bin/sh", "-c", text], env={"PATH": str(path)}, capture_output=True, text=True, check=True)
+    text = (
+        (env / "session.sh").read_text()
+        + "".join(f"command -v {name}\n" for name in names)
+        + "true\n"
+    )
+    done = subprocess.run(
+        ["/bin/sh", "-c", text],
+        env={"PATH": str(path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return done.stdout.splitlines()
 
 
@@ -156,9 +190,13 @@ def test_with_venv_and_pip(checkout, repo, path, kernel):
         "-c",
         "import sys; sys.path.append(sys.argv[1]); import stepper.hook.client; print(stepper.__file__)",
     ]
-    told = subprocess.run([*run, env / "packages"], capture_output=True, text=True, check=True)
+    told = subprocess.run(
+        [*run, env / "packages"], capture_output=True, text=True, check=True
+    )
     assert Path(told.stdout.strip()).is_relative_to(env)
-    command, python = in_the_agents_shell(env, path, "stepper", "python", "python3", "pip", "jupyter", "ipython")
+    command, python = in_the_agents_shell(
+        env, path, "stepper", "python", "python3", "pip", "jupyter", "ipython"
+    )
     assert Path(command).resolve() == env / "bin/stepper"
     assert python == str(path / "python3")
     assert stat.S_IMODE((repo / ".stepper").stat().st_mode) == 0o700
@@ -168,15 +206,23 @@ def test_with_venv_and_pip(checkout, repo, path, kernel):
     noted = json.loads(Path(place.record).read_text())
     assert (noted["python"], noted["version"]) == (str(kernel), 1)
     merged = json.loads((repo / ".claude/settings.json").read_text())
-    assert merged["permissions"]["allow"] == ["Bash(ls *)", "Edit(notebooks/**)", "Bash(stepper *)"]
+    assert merged["permissions"]["allow"] == [
+        "Bash(ls *)",
+        "Edit(notebooks/**)",
+        "Bash(stepper *)",
+    ]
     assert list(merged) == ["model", "hooks", "permissions", "неизвестный"]
 
     again = sh(checkout, str(repo), "--allow", path=path)
     assert again.returncode == 0, again.stderr
     assert (snapshot(repo), snapshot(env)) == (first, beside), again.stdout
     assert "made" not in again.stdout
-    told = subprocess.run([repo / ".stepper/env/bin/stepper", "shutdown"], cwd="/", capture_output=True)
-    assert b"Nothing of stepper's runs" in told.stdout, told.stderr  # it knows its project
+    told = subprocess.run(
+        [repo / ".stepper/env/bin/stepper", "shutdown"], cwd="/", capture_output=True
+    )
+    assert b"Nothing of stepper's runs" in told.stdout, (
+        told.stderr
+    )  # it knows its project
 
     undone = sh(checkout, str(repo), "--uninstall", path=path)
     assert undone.returncode == 0, undone.stderr
@@ -193,7 +239,9 @@ def test_with_uv_from_nothing_to_nothing(checkout, tmp_path):
     target = tmp_path / ODD
     target.mkdir()
     # no python3, so that uv finds one itself
-    path = bin_folder(tmp_path / "bin", uv=f'exec {shlex.quote(uv)} "$@"', python=forward())
+    path = bin_folder(
+        tmp_path / "bin", uv=f'exec {shlex.quote(uv)} "$@"', python=forward()
+    )
     (target / "uv.lock").touch()
 
     done = sh(checkout, path=path, cwd=target)
@@ -233,7 +281,10 @@ def test_with_uv_from_nothing_to_nothing(checkout, tmp_path):
 def test_an_environment_that_cannot_be_made_leaves_nothing(checkout, tmp_path):
     target = tmp_path / "repo"
     target.mkdir()
-    path = bin_folder(tmp_path / "bin", python3=f'case "$*" in *"-m venv"*) exit 1;; esac\n{forward()}')
+    path = bin_folder(
+        tmp_path / "bin",
+        python3=f'case "$*" in *"-m venv"*) exit 1;; esac\n{forward()}',
+    )
     done = sh(checkout, str(target), path=path)
     assert done.returncode == 1
     assert "-venv" in done.stderr
@@ -246,8 +297,16 @@ def test_an_environment_that_cannot_be_made_leaves_nothing(checkout, tmp_path):
 
 
 def python38():
-    found = sorted(Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")).glob("versions/3.8.*/bin/python3.8"))
-    return forward(found[0]) if found else 'case "$*" in *version_info*) echo 3.8;; *) exit 1;; esac'
+    found = sorted(
+        Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")).glob(
+            "versions/3.8.*/bin/python3.8"
+        )
+    )
+    return (
+        forward(found[0])
+        if found
+        else 'case "$*" in *version_info*) echo 3.8;; *) exit 1;; esac'
+    )
 
 
 BARE = f'case "$*" in *ensurepip*|*"-m venv"*) echo "No module named ensurepip" >&2; exit 1;; esac\n{forward()}'
@@ -260,9 +319,18 @@ BARE = f'case "$*" in *ensurepip*|*"-m venv"*) echo "No module named ensurepip" 
         ({"python3": python38()}, ("3.10 or newer", "python3 is Python 3.8")),
         ({"python3": "exit 127", "python3.9": "echo 3.9"}, ("there is no python3",)),
         ({"python3": BARE}, (f"apt install python3.{sys.version_info[1]}-venv", "uv")),
-        ({"python3": BARE, "uv": "exit 1"}, (f"apt install python3.{sys.version_info[1]}-venv",)),
+        (
+            {"python3": BARE, "uv": "exit 1"},
+            (f"apt install python3.{sys.version_info[1]}-venv",),
+        ),
     ],
-    ids=["no python", "old python", "a shim of nothing", "no venv", "no venv, broken uv"],
+    ids=[
+        "no python",
+        "old python",
+        "a shim of nothing",
+        "no venv",
+        "no venv, broken uv",
+    ],
 )
 def test_a_machine_without_what_it_takes(checkout, tmp_path, repo, commands, says):
     before = snapshot(repo)
@@ -274,7 +342,10 @@ def test_a_machine_without_what_it_takes(checkout, tmp_path, repo, commands, say
 
 
 def test_a_newer_python_beside_an_old_one_is_found(checkout, tmp_path, repo):
-    path = bin_folder(tmp_path / "bin", **{"python3": python38(), "python3.12": BARE, "python3.10": forward()})
+    path = bin_folder(
+        tmp_path / "bin",
+        **{"python3": python38(), "python3.12": BARE, "python3.10": forward()},
+    )
     done = sh(checkout, str(repo), "--python", "/nowhere", path=path)
     assert "/nowhere" in done.stderr  # it came as far as the plan
     assert "venv" not in done.stderr.replace("--python", "")
@@ -312,7 +383,10 @@ SPOILT = {
 }
 
 
-@pytest.mark.parametrize(("name", "content"), [(name, item) for name, items in SPOILT.items() for item in items])
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [(name, item) for name, items in SPOILT.items() for item in items],
+)
 def test_what_is_in_the_way_is_named_and_left(repo, monkeypatch, capsys, name, content):
     monkeypatch.delenv("VIRTUAL_ENV", raising=False)
     monkeypatch.delenv("CONDA_PREFIX", raising=False)
@@ -331,7 +405,9 @@ def call(monkeypatch, verb, *arguments):
 
 
 @pytest.mark.parametrize("content", ["{", "[]"])
-def test_uninstall_refuses_settings_that_it_cannot_read(repo, monkeypatch, capsys, content):
+def test_uninstall_refuses_settings_that_it_cannot_read(
+    repo, monkeypatch, capsys, content
+):
     spoil(repo, ".claude/settings.json", content)
     before = snapshot(repo)
     assert call(monkeypatch, "uninstall", "--uninstall", str(repo)) == 1
@@ -361,10 +437,14 @@ def test_wrong_arguments(checkout, tmp_path, path, arguments, says):
     (tmp_path / "a:b").mkdir()
     (tmp_path / "closed").mkdir(mode=0o500)
     # a superuser may write in closed folders, but not in this one
-    closed = "/proc" if os.access(tmp_path / "closed", os.W_OK) else f"{tmp_path}/closed"
+    closed = (
+        "/proc" if os.access(tmp_path / "closed", os.W_OK) else f"{tmp_path}/closed"
+    )
     before = snapshot(tmp_path)
     words = [
-        word.replace("{tmp}/closed", closed).replace("{tmp}", str(tmp_path)).replace("{home}", str(Path.home()))
+        word.replace("{tmp}/closed", closed)
+        .replace("{tmp}", str(tmp_path))
+        .replace("{home}", str(Path.home()))
         for word in arguments
     ]
     done = sh(checkout, *words, path=path)
@@ -406,7 +486,10 @@ def undo(repo):
     [
         (".claude/settings.json", '{"hooks":{"Stop":[]},"permissions":{"allow":[]}}'),
         (".claude/settings.json", "{}\n"),
-        (".claude/settings.json", '{\n\t"permissions": {"allow": ["Edit(notebooks/**)"]}\n}\n'),
+        (
+            ".claude/settings.json",
+            '{\n\t"permissions": {"allow": ["Edit(notebooks/**)"]}\n}\n',
+        ),
         (".gitignore", ""),
         (".gitignore", "/.stepper/\n"),
         ("notebooks/.keep", ""),
@@ -426,13 +509,17 @@ def test_there_and_back(tmp_path, kernel, name, text):
     assert snapshot(repo) == before
 
 
-def test_the_agents_shell_gets_stepper_and_nothing_else_of_its_environment(tmp_path, kernel):
+def test_the_agents_shell_gets_stepper_and_nothing_else_of_its_environment(
+    tmp_path, kernel
+):
     (repo := tmp_path / ODD).mkdir()
     setup(repo, kernel=kernel)
     env = Path(Paths(str(repo)).env)
     for name in (others := ("python", "python3", "pip", "jupyter", "ipython")):
         script(env / "bin" / name, "echo stepper's own")
-    (env / "session.sh").write_text(f"export PATH='/x':\"$PATH\":'{env}/bin'\n")  # as earlier versions left it
+    (env / "session.sh").write_text(
+        f"export PATH='/x':\"$PATH\":'{env}/bin'\n"
+    )  # as earlier versions left it
     setup(repo, kernel=kernel)
     found = in_the_agents_shell(env, tmp_path / "nothing", "stepper", *others)
     assert [Path(each).resolve() for each in found] == [env / "bin/stepper"]
@@ -463,7 +550,10 @@ def test_later_edits_outlive_an_uninstall(repo, kernel):
         stream.write(b"\r\nlater")
     undo(repo)
     data = json.loads(path.read_text())
-    assert [item["hooks"][0]["command"] for item in data["hooks"]["Stop"]] == ["echo é", "later"]
+    assert [item["hooks"][0]["command"] for item in data["hooks"]["Stop"]] == [
+        "echo é",
+        "later",
+    ]
     assert list(data["hooks"]) == ["Stop"]
     assert data["permissions"] == {"allow": ["Bash(ls *)", "Bash(later *)"], "deny": []}
     assert (repo / ".gitignore").read_bytes() == b"*.pyc\r\ndata\r\nlater"
@@ -484,7 +574,9 @@ def test_uninstall_without_a_record(repo, kernel, capsys, again):
     data.pop("permissions")
     assert left == data
     after = snapshot(repo)
-    assert {name for name in before if before[name] != after.get(name)} == {".claude/settings.json"}
+    assert {name for name in before if before[name] != after.get(name)} == {
+        ".claude/settings.json"
+    }
     assert after.keys() == before.keys()
     if not again:
         assert "Edit(notebooks/**)" in capsys.readouterr().out
@@ -517,7 +609,9 @@ def test_a_moved_checkout_is_set_up_anew(repo, kernel):
     setup(there, kernel=kernel)
     assert (there / ".stepper/env").readlink() == Path(Paths(str(there)).env)
     env = Paths(str(repo)).env
-    assert project_of(str(there), env) == str(there)  # that of a project that is gone tells none
+    assert project_of(str(there), env) == str(
+        there
+    )  # that of a project that is gone tells none
     assert project_of("/", Paths(str(there)).env) == str(there)
     trust.forget(Paths(str(repo)))
 
@@ -546,7 +640,12 @@ def test_journal_figures_and_config_are_the_persons(repo, kernel, capsys):
         (home / name).parent.mkdir(exist_ok=True, parents=True)
         (home / name).write_text("")
     undo(repo)
-    assert sorted(item.name for item in home.iterdir()) == [".gitignore", "config.yaml", "figures", "journal"]
+    assert sorted(item.name for item in home.iterdir()) == [
+        ".gitignore",
+        "config.yaml",
+        "figures",
+        "journal",
+    ]
     out = capsys.readouterr().out
     assert "config.yaml, figures, journal" in out
     # its record of a kernel is there, but no command that ends it
@@ -555,9 +654,17 @@ def test_journal_figures_and_config_are_the_persons(repo, kernel, capsys):
 
 def test_whatever_lies_in_the_home_is_stepper_s_own_or_the_persons(tmp_path):
     paths = Paths(str(tmp_path))
-    known = {path for path in vars(paths).values() if isinstance(path, str) and path.startswith(f"{paths.home}/")}
+    known = {
+        path
+        for path in vars(paths).values()
+        if isinstance(path, str) and path.startswith(f"{paths.home}/")
+    }
     names = {path.removeprefix(f"{paths.home}/").split("/")[0] for path in known}
-    assert len(names) > 10 and names - {*uninstall.OWN, "journal", "figures", "config.yaml", "daemon.log"} == set()
+    assert (
+        len(names) > 10
+        and names - {*uninstall.OWN, "journal", "figures", "config.yaml", "daemon.log"}
+        == set()
+    )
 
 
 def test_git_sees_nothing_of_what_an_uninstall_leaves(tmp_path, kernel, capsys):
@@ -569,9 +676,16 @@ def test_git_sees_nothing_of_what_an_uninstall_leaves(tmp_path, kernel, capsys):
     (repo / ".stepper/journal/a.jsonl").write_text("")
     capsys.readouterr()
     undo(repo)
-    assert subprocess.run(["git", "-C", str(repo), "status", "--porcelain"], capture_output=True).stdout == b""
+    assert (
+        subprocess.run(
+            ["git", "-C", str(repo), "status", "--porcelain"], capture_output=True
+        ).stdout
+        == b""
+    )
     out = capsys.readouterr().out
-    assert "removed     notebooks/ (empty)" in out and "kept        notebooks" not in out
+    assert (
+        "removed     notebooks/ (empty)" in out and "kept        notebooks" not in out
+    )
     setup(repo, kernel=kernel)
     (repo / "notebooks/a.ipynb").write_text("{}")
     shutil.rmtree(repo / ".stepper/journal")
@@ -604,24 +718,49 @@ def test_the_command_of_the_persons_own_shell(home, tmp_path, kernel, capsys):
 
     def called(folder, *arguments, **more):
         return subprocess.run(
-            [command, *arguments], cwd=folder, env={**os.environ, **more}, capture_output=True, text=True
+            [command, *arguments],
+            cwd=folder,
+            env={**os.environ, **more},
+            capture_output=True,
+            text=True,
         )
 
     for repo in repos:
         env = Path(Paths(str(repo)).env)
-        (env / "bin/stepper").write_text(f'#!/bin/sh\necho {env.parent.parent.name[-5:]} "$@"\n')
-        assert called(repo / "deep/er", "plan", "a b").stdout == f"{repo.name[-5:]} plan a b\n"
+        (env / "bin/stepper").write_text(
+            f'#!/bin/sh\necho {env.parent.parent.name[-5:]} "$@"\n'
+        )
+        assert (
+            called(repo / "deep/er", "plan", "a b").stdout
+            == f"{repo.name[-5:]} plan a b\n"
+        )
     subprocess.run(["git", "init", "-q", str(repos[1])], check=True)
-    commit = ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "a"]
+    commit = [
+        "-c",
+        "user.name=a",
+        "-c",
+        "user.email=a@b",
+        "commit",
+        "-q",
+        "--allow-empty",
+        "-m",
+        "a",
+    ]
     subprocess.run(["git", "-C", str(repos[1]), *commit], check=True)
-    subprocess.run(["git", "-C", str(repos[1]), "worktree", "add", "-q", str(tmp_path / "tree")], check=True)
+    subprocess.run(
+        ["git", "-C", str(repos[1]), "worktree", "add", "-q", str(tmp_path / "tree")],
+        check=True,
+    )
     assert called(tmp_path / "tree", "status").stdout == "econd status\n"
     stranger = tmp_path / "cloned/.stepper/env/bin"
     stranger.mkdir(parents=True)
     (stranger / "stepper").write_text("#!/bin/sh\necho harm\n")
     (stranger / "stepper").chmod(0o755)
     lost = called(tmp_path / "cloned", "status")
-    assert (lost.returncode, lost.stdout) == (2, "") and "not set up in this folder" in lost.stderr
+    assert (lost.returncode, lost.stdout) == (
+        2,
+        "",
+    ) and "not set up in this folder" in lost.stderr
     assert called(tmp_path, "--help").stdout == "first --help\n"
     assert called(tmp_path, _STEPPER_COMPLETE="bash_complete").returncode == 0
 
@@ -633,7 +772,9 @@ def test_the_command_of_the_persons_own_shell(home, tmp_path, kernel, capsys):
     assert f"removed     {command}" in capsys.readouterr().out and not command.exists()
 
 
-def test_uninstall_names_a_command_that_another_install_made(home, repo, kernel, capsys, monkeypatch, tmp_path):
+def test_uninstall_names_a_command_that_another_install_made(
+    home, repo, kernel, capsys, monkeypatch, tmp_path
+):
     setup(repo, "--link", kernel=kernel)
     command = home / ".local/bin/stepper"
     other = tmp_path / "other"
@@ -644,7 +785,8 @@ def test_uninstall_names_a_command_that_another_install_made(home, repo, kernel,
     undo(other)
     out = capsys.readouterr().out
     assert (
-        f"kept        {command} (made by --link, not by an install that is recorded in" in out
+        f"kept        {command} (made by --link, not by an install that is recorded in"
+        in out
         and f"To remove it, run: rm {command}\n" in out
     )
     assert command.exists()
@@ -684,16 +826,40 @@ def test_notebooks_in_several_folders(repo, kernel, capsys):
     before = snapshot(repo)
     setup(repo, kernel=kernel)
     line = 'notebooks: ["notebooks", "analysis", "*.ipynb"]'
-    told = f"1 covered; 2 not, whose cells never run (analysis/x.ipynb, top.ipynb): {line}"
+    told = (
+        f"1 covered; 2 not, whose cells never run (analysis/x.ipynb, top.ipynb): {line}"
+    )
     out = capsys.readouterr().out
     assert told in out
-    (command,) = [text.partition("To include them, run: ")[2] for text in out.splitlines() if "To include" in text]
-    assert shlex.split(command)[-4:] == ["--notebooks", "notebooks", "analysis", "*.ipynb"]
-    setup(repo, "--allow", "--notebooks", "notebooks", "analysis", "*.ipynb", kernel=kernel)
+    (command,) = [
+        text.partition("To include them, run: ")[2]
+        for text in out.splitlines()
+        if "To include" in text
+    ]
+    assert shlex.split(command)[-4:] == [
+        "--notebooks",
+        "notebooks",
+        "analysis",
+        "*.ipynb",
+    ]
+    setup(
+        repo,
+        "--allow",
+        "--notebooks",
+        "notebooks",
+        "analysis",
+        "*.ipynb",
+        kernel=kernel,
+    )
     assert "3 covered\n" in capsys.readouterr().out
     assert (repo / ".stepper/config.yaml").read_text() == line + "\n"
     data = json.loads((repo / ".claude/settings.json").read_text())
-    rules = ["Edit(notebooks/**)", "Edit(analysis/**)", "Edit(/*.ipynb)", "Bash(stepper *)"]
+    rules = [
+        "Edit(notebooks/**)",
+        "Edit(analysis/**)",
+        "Edit(/*.ipynb)",
+        "Bash(stepper *)",
+    ]
     assert data["permissions"]["allow"] == ["Bash(ls *)", *rules]
     made = snapshot(repo)
     setup(repo, "--allow", kernel=kernel)  # what the config holds stays
@@ -704,17 +870,27 @@ def test_notebooks_in_several_folders(repo, kernel, capsys):
 
 def test_what_the_person_wrote_into_the_config_stays(repo, kernel):
     (repo / ".stepper").mkdir()
-    (repo / ".stepper/config.yaml").write_text("# mine\nmax_retries: 2\nnotebooks: nb\n")
+    (repo / ".stepper/config.yaml").write_text(
+        "# mine\nmax_retries: 2\nnotebooks: nb\n"
+    )
     setup(repo, "--notebooks", "lab", kernel=kernel)
     text = '# mine\nmax_retries: 2\nnotebooks: ["lab"]\n'
-    assert (repo / ".stepper/config.yaml").read_text() == text and (repo / "lab").is_dir()
+    assert (repo / ".stepper/config.yaml").read_text() == text and (
+        repo / "lab"
+    ).is_dir()
     undo(repo)
-    assert (repo / ".stepper/config.yaml").read_text() == text and not (repo / "lab").exists()
+    assert (repo / ".stepper/config.yaml").read_text() == text and not (
+        repo / "lab"
+    ).exists()
 
 
 @pytest.mark.parametrize(
     ("pattern", "says"),
-    [("/abs", "patterns are relative"), ("../x", "inside the project"), (".claude", "inside the project")],
+    [
+        ("/abs", "patterns are relative"),
+        ("../x", "inside the project"),
+        (".claude", "inside the project"),
+    ],
 )
 def test_a_pattern_that_leads_out_is_refused(repo, kernel, pattern, says):
     before = snapshot(repo)
@@ -735,7 +911,9 @@ def test_a_skill_that_the_person_edited_is_kept(repo, kernel, capsys):
     assert "kept        skills new-notebook" in capsys.readouterr().out
 
 
-def test_a_skill_of_the_users_is_left_out_and_the_others_are_installed(repo, kernel, capsys):
+def test_a_skill_of_the_users_is_left_out_and_the_others_are_installed(
+    repo, kernel, capsys
+):
     theirs = repo / skills.SKILLS / "fix" / "SKILL.md"
     install.write(theirs, b"---\nname: fix\n---\nmine\n")
     setup(repo, kernel=kernel)
@@ -850,7 +1028,10 @@ def test_the_order_of_the_interpreters(tmp_path, place):
     new = chosen(VIRTUAL_ENV=str(tmp_path / "gone"))
     assert (new.python, new.make) == (str(project / ".venv/bin/python"), True)
     conda, active = place("conda"), place("active")
-    roots = {"CONDA_PREFIX": str(tmp_path / "conda"), "VIRTUAL_ENV": str(tmp_path / "active")}
+    roots = {
+        "CONDA_PREFIX": str(tmp_path / "conda"),
+        "VIRTUAL_ENV": str(tmp_path / "active"),
+    }
     assert chosen(CONDA_PREFIX=roots["CONDA_PREFIX"]).python == conda
     assert chosen(**roots).python == active
     assert "VIRTUAL_ENV" in chosen(**roots).why
@@ -875,7 +1056,9 @@ def test_the_order_of_the_interpreters(tmp_path, place):
     assert chosen(**roots).python == venv
 
 
-def test_a_given_python_is_remembered_and_not_resolved(repo, kernel, tmp_path, monkeypatch):
+def test_a_given_python_is_remembered_and_not_resolved(
+    repo, kernel, tmp_path, monkeypatch
+):
     link = tmp_path / "link"
     link.symlink_to(kernel)
     monkeypatch.chdir(tmp_path)
@@ -896,7 +1079,10 @@ def answer(version, modules=""):
         (answer("3.12.1"), "-m ensurepip"),
         ("echo boom >&2; exit 3", "boom"),
         ("exit 0", "no message"),
-        (f"echo {interpreter.PROBE_MARK}; echo {interpreter.PROBE_MARK} x.y", "does not run"),
+        (
+            f"echo {interpreter.PROBE_MARK}; echo {interpreter.PROBE_MARK} x.y",
+            "does not run",
+        ),
     ],
 )
 def test_an_interpreter_that_will_not_do(repo, tmp_path, monkeypatch, text, says):
@@ -908,9 +1094,12 @@ def test_an_interpreter_that_will_not_do(repo, tmp_path, monkeypatch, text, says
     assert not (repo / ".stepper").exists()
 
 
-def test_ipykernel_that_cannot_be_added_is_told_with_the_command(repo, tmp_path, monkeypatch):
+def test_ipykernel_that_cannot_be_added_is_told_with_the_command(
+    repo, tmp_path, monkeypatch
+):
     python = script(
-        tmp_path / "python", f'case "$*" in *"-m pip"*) echo "no network" >&2; exit 1;; esac\n{answer("3.12.1", "pip")}'
+        tmp_path / "python",
+        f'case "$*" in *"-m pip"*) echo "no network" >&2; exit 1;; esac\n{answer("3.12.1", "pip")}',
     )
     monkeypatch.setenv("PATH", str(bin_folder(tmp_path / "bin")))
     with pytest.raises(StepperError) as caught:
@@ -923,7 +1112,14 @@ def test_ipykernel_that_cannot_be_added_is_told_with_the_command(repo, tmp_path,
 def test_a_new_venv_does_not_stay_half_made(tmp_path, monkeypatch):
     repo = tmp_path / "repo"
     repo.mkdir()
-    monkeypatch.setenv("PATH", str(bin_folder(tmp_path / "bin", uv="mkdir -p .venv; echo no python >&2; exit 1")))
+    monkeypatch.setenv(
+        "PATH",
+        str(
+            bin_folder(
+                tmp_path / "bin", uv="mkdir -p .venv; echo no python >&2; exit 1"
+            )
+        ),
+    )
     for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(StepperError, match="no python"):
@@ -939,7 +1135,9 @@ def test_a_half_made_or_broken_environment_is_not_ready(repo, kernel):
     place = Paths(str(repo))
     python, stamp = Path(place.env, "bin/python"), Path(place.env, "stamp")
     assert not refuse.env_ready(place, "stamp")
-    stamp.write_text("stamp\n")  # interrupted before it had an interpreter, or that is gone
+    stamp.write_text(
+        "stamp\n"
+    )  # interrupted before it had an interpreter, or that is gone
     assert not refuse.env_ready(place, "stamp")
     script(python, "exit 0")
     assert refuse.env_ready(place, "stamp")
@@ -952,22 +1150,43 @@ def test_the_plan_is_lines_of_data(repo, kernel, monkeypatch, capfdbinary):
     assert call(monkeypatch, "plan", str(repo), "--allow", "--python", str(kernel)) == 0
     lines = capfdbinary.readouterr().out.decode().splitlines()
     told = dict(line.split("=", 1) for line in lines)
-    assert list(told) == ["target", "env", "state", "stamp", "editable", "demo", "scratch", "uninstall", "mcp"]
-    assert (told["target"], len(told["stamp"]), told["uninstall"]) == (str(repo), 64, "")
+    assert list(told) == [
+        "target",
+        "env",
+        "state",
+        "stamp",
+        "editable",
+        "demo",
+        "scratch",
+        "uninstall",
+        "mcp",
+    ]
+    assert (told["target"], len(told["stamp"]), told["uninstall"]) == (
+        str(repo),
+        64,
+        "",
+    )
 
 
 def stand_in(path):
     """Put a python3 on the PATH whose environments' interpreters only tell, one a line, how they were called."""
     making = f'mkdir -p "$3/bin"; cp "{path}/told" "$3/bin/python"'
-    script(path / "python3", f'case "$*" in *"-m venv"*) {making};; *) {forward()};; esac')
-    script(path / "told", 'case "$*" in *demo.py*|*apply*) printf "<%s> " "called:" "$@"; echo;; esac')
+    script(
+        path / "python3", f'case "$*" in *"-m venv"*) {making};; *) {forward()};; esac'
+    )
+    script(
+        path / "told",
+        'case "$*" in *demo.py*|*apply*) printf "<%s> " "called:" "$@"; echo;; esac',
+    )
     (path / "cp").symlink_to(shutil.which("cp"))
 
 
 HOSTILE = 'it\'s "q" $(touch ran) `touch ran`; touch ran #\\ *$IFS=&|<>'
 
 
-@pytest.mark.parametrize("more", ["", " stamp=\nuninstall=yes\n$(touch ran)\nEND\ntouch ran\n#"])
+@pytest.mark.parametrize(
+    "more", ["", " stamp=\nuninstall=yes\n$(touch ran)\nEND\ntouch ran\n#"]
+)
 def test_a_hostile_path_is_only_data(checkout, tmp_path, path, more):
     """As the target, as the checkout's own place and as the interpreter's: nothing in it is run or taken for a line."""
     own, repo, cwd = (tmp_path / f"{name} {HOSTILE}" for name in ("own", "repo", "cwd"))
@@ -980,7 +1199,9 @@ def test_a_hostile_path_is_only_data(checkout, tmp_path, path, more):
     done = sh(own, str(repo), "--allow", "--python", str(kernel), path=path, cwd=cwd)
     assert (done.returncode, done.stderr) == (0, "")
     words = ["--source", own, "--planned", repo, repo, "--allow", "--python", kernel]
-    assert done.stdout.endswith("<called:> " + "".join(f"<{word}> " for word in applied(*words)) + "\n")
+    assert done.stdout.endswith(
+        "<called:> " + "".join(f"<{word}> " for word in applied(*words)) + "\n"
+    )
     if more:  # a line end can't stand on the PATH
         target = tmp_path / f"repo {more}"
         target.mkdir()
@@ -1001,18 +1222,29 @@ def test_the_demo_makes_the_folder_that_is_named(checkout, tmp_path, path):
     stand_in(path)
     folder = tmp_path / "new" / "demo"
     done = sh(checkout, str(folder), "--demo", path=path)
-    assert done.stdout.splitlines()[-1] == f"<called:> <-I> <{checkout}/examples/demo.py> <{folder}> ", done.stderr
+    assert (
+        done.stdout.splitlines()[-1]
+        == f"<called:> <-I> <{checkout}/examples/demo.py> <{folder}> "
+    ), done.stderr
     (tmp_path / "file").touch()
     refused = sh(checkout, str(tmp_path / "file" / "demo"), "--demo", path=path)
-    assert refused.returncode == 2 and "could not be made: Not a directory" in refused.stderr
+    assert (
+        refused.returncode == 2
+        and "could not be made: Not a directory" in refused.stderr
+    )
 
 
 def test_the_demo_is_called_with_the_scratch_folder(checkout, tmp_path, path):
     """With a stand-in for the environment's interpreter: it tells how it was called."""
     stand_in(path)
-    done = sh(checkout, "--demo", path=path, TMPDIR=str(tmp_path), VIRTUAL_ENV=str(tmp_path))
+    done = sh(
+        checkout, "--demo", path=path, TMPDIR=str(tmp_path), VIRTUAL_ENV=str(tmp_path)
+    )
     (scratch,) = tmp_path.glob("stepper-demo-*")
-    assert done.stdout.splitlines()[-1] == f"<called:> <-I> <{checkout}/examples/demo.py> <{scratch}> ", done.stderr
+    assert (
+        done.stdout.splitlines()[-1]
+        == f"<called:> <-I> <{checkout}/examples/demo.py> <{scratch}> "
+    ), done.stderr
     assert f"{scratch}/.stepper/env" in done.stdout
 
 

@@ -29,7 +29,11 @@ def plain(name: str) -> str:
 
 def named() -> list[str]:
     """Return what pyproject.toml names for an installation: the dependencies and what builds the package."""
-    lists = re.findall(r"^(?:requires|dependencies) = \[(.*?)\]$", (ROOT / "pyproject.toml").read_text(), re.S | re.M)
+    lists = re.findall(
+        r"^(?:requires|dependencies) = \[(.*?)\]$",
+        (ROOT / "pyproject.toml").read_text(),
+        re.S | re.M,
+    )
     found = [name for each in lists for name in re.findall(r'"([^"]+)"', each)]
     assert {"hatchling", "pyzmq"} <= set(map(plain, found))
     return found
@@ -56,11 +60,15 @@ class Handler(BaseHTTPRequestHandler):
         if folder == "simple" and name:
             self.server.asked.add(plain(name))
             links = [
-                f'<a href="/wheels/{each.name}">{each.name}</a>' for each in self.server.wheels.get(plain(name), ())
+                f'<a href="/wheels/{each.name}">{each.name}</a>'
+                for each in self.server.wheels.get(plain(name), ())
             ]
             return self.reply(200 if links else 404, "".join(links).encode())
         found = [
-            each for wheels in self.server.wheels.values() for each in wheels if self.path == f"/wheels/{each.name}"
+            each
+            for wheels in self.server.wheels.values()
+            for each in wheels
+            if self.path == f"/wheels/{each.name}"
         ]
         if found:
             return self.reply(200, found[0].read_bytes(), "application/octet-stream")
@@ -89,8 +97,20 @@ class Handler(BaseHTTPRequestHandler):
 def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheels of what is named and of all that it needs, from wherever this machine's pip has them."""
     folder = tmp_path_factory.mktemp("house")
-    asked = [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary", ":all:", "--dest", str(folder)]
-    done = subprocess.run([*asked, *named(), KERNELS], capture_output=True, text=True, check=False)
+    asked = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--only-binary",
+        ":all:",
+        "--dest",
+        str(folder),
+    ]
+    done = subprocess.run(
+        [*asked, *named(), KERNELS], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     return folder
 
@@ -108,16 +128,37 @@ def index(house: Path) -> Iterator[Index]:
 def only(index: Index, path: Path, home: Path) -> dict[str, str]:
     """Return an environment in which no other index, no cache and no other way out is known."""
     kept = environ(path, HOME=str(home))
-    told = {name: value for name, value in kept.items() if not re.match("(PIP|UV|XDG)_|.*_proxy$", name, re.I)}
-    told |= {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": f"{index.url}/simple", "PIP_NO_CACHE_DIR": "1"}
-    told |= {"UV_NO_CONFIG": "1", "UV_DEFAULT_INDEX": f"{index.url}/simple", "UV_CACHE_DIR": str(home / "uv")}
-    told |= dict.fromkeys(("http_proxy", "https_proxy", "all_proxy", "HTTPS_PROXY", "ALL_PROXY"), index.url)
-    return told | {"no_proxy": "127.0.0.1", "NO_PROXY": "127.0.0.1", "XDG_STATE_HOME": str(home / "state")}
+    told = {
+        name: value
+        for name, value in kept.items()
+        if not re.match("(PIP|UV|XDG)_|.*_proxy$", name, re.I)
+    }
+    told |= {
+        "PIP_CONFIG_FILE": os.devnull,
+        "PIP_INDEX_URL": f"{index.url}/simple",
+        "PIP_NO_CACHE_DIR": "1",
+    }
+    told |= {
+        "UV_NO_CONFIG": "1",
+        "UV_DEFAULT_INDEX": f"{index.url}/simple",
+        "UV_CACHE_DIR": str(home / "uv"),
+    }
+    told |= dict.fromkeys(
+        ("http_proxy", "https_proxy", "all_proxy", "HTTPS_PROXY", "ALL_PROXY"),
+        index.url,
+    )
+    return told | {
+        "no_proxy": "127.0.0.1",
+        "NO_PROXY": "127.0.0.1",
+        "XDG_STATE_HOME": str(home / "state"),
+    }
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("way", some_nightly(["pip", "uv"], "uv"))
-def test_nothing_but_the_named_packages_is_asked_for(index: Index, tmp_path: Path, way: str) -> None:
+def test_nothing_but_the_named_packages_is_asked_for(
+    index: Index, tmp_path: Path, way: str
+) -> None:
     commands = {"python3": forward()}
     if way == "uv":
         uv = find_uv()
@@ -128,20 +169,50 @@ def test_nothing_but_the_named_packages_is_asked_for(index: Index, tmp_path: Pat
         (tmp_path / name).mkdir()
     env = only(index, bin_folder(tmp_path / "bin", **commands), tmp_path / "home")
     done = subprocess.run(
-        [ROOT / "install.sh", tmp_path / "repo", "--allow"], env=env, capture_output=True, text=True, check=False
+        [ROOT / "install.sh", tmp_path / "repo", "--allow"],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    assert done.returncode == 0, f"{done.stderr}\n{index.elsewhere}\n{index.asked - set(index.wheels)}"
+    assert done.returncode == 0, (
+        f"{done.stderr}\n{index.elsewhere}\n{index.asked - set(index.wheels)}"
+    )
     assert "ipykernel added" in done.stdout
     assert index.elsewhere == []
-    assert {plain(name) for name in (*named(), KERNELS)} <= index.asked <= set(index.wheels)
+    assert (
+        {plain(name) for name in (*named(), KERNELS)}
+        <= index.asked
+        <= set(index.wheels)
+    )
 
 
 def test_what_is_not_named_is_seen(index: Index, tmp_path: Path) -> None:
     """The other half: another package, and another index, are in the record."""
-    env = only(index, Path(os.environ["PATH"]), tmp_path) | {"PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-    for more in (["nothing-like-it"], ["click", "--index-url", "https://elsewhere.invalid/simple"]):
-        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--retries", "0", "--dest", str(tmp_path)]
-        assert subprocess.run([*pip, *more], env=env, capture_output=True, check=False).returncode != 0
+    env = only(index, Path(os.environ["PATH"]), tmp_path) | {
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1"
+    }
+    for more in (
+        ["nothing-like-it"],
+        ["click", "--index-url", "https://elsewhere.invalid/simple"],
+    ):
+        pip = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--retries",
+            "0",
+            "--dest",
+            str(tmp_path),
+        ]
+        assert (
+            subprocess.run(
+                [*pip, *more], env=env, capture_output=True, check=False
+            ).returncode
+            != 0
+        )
     assert index.asked == {"nothing-like-it"}
     assert index.elsewhere == ["CONNECT elsewhere.invalid:443"]
 
@@ -158,7 +229,11 @@ def test_no_interpreter_is_downloaded(index: Index, tmp_path: Path) -> None:
     }  # it finds no other
     (tmp_path / "repo").mkdir()
     done = subprocess.run(
-        [ROOT / "install.sh", tmp_path / "repo"], env=env, capture_output=True, text=True, check=False
+        [ROOT / "install.sh", tmp_path / "repo"],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 1 and "uv python install" in done.stderr
     assert index.elsewhere == [] and not os.listdir(tmp_path / "repo")

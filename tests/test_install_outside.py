@@ -44,19 +44,29 @@ def treasure(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", LINKS)
-def test_a_place_behind_a_link_is_refused_by_name(tmp_path: Path, treasure: Path, name: str) -> None:
+def test_a_place_behind_a_link_is_refused_by_name(
+    tmp_path: Path, treasure: Path, name: str
+) -> None:
     repo = tmp_path / "repo"
     place = repo / name
     place.parent.mkdir(parents=True)
-    folder = name in (".stepper", ".claude", "notebooks") or name.rpartition("/")[2] in ("env", "hooks", "skills")
-    place.symlink_to(treasure if folder or name.endswith("notebook") else treasure / "file")
+    folder = name in (".stepper", ".claude", "notebooks") or name.rpartition("/")[
+        2
+    ] in ("env", "hooks", "skills")
+    place.symlink_to(
+        treasure if folder or name.endswith("notebook") else treasure / "file"
+    )
     before = snapshot(repo), snapshot(treasure)
     kernel = script(tmp_path / "python", forward())
     with pytest.raises(StepperError, match=re.escape(str(place))) as refused:
         install.apply(refuse.parse([str(repo), "--python", str(kernel)]))
-    assert str(treasure) in refused.value.message and "rm the link" in refused.value.hint
+    assert (
+        str(treasure) in refused.value.message and "rm the link" in refused.value.hint
+    )
     with pytest.raises(StepperError, match=re.escape(str(place))):
-        refuse.plan(refuse.parse([str(repo), "--python", str(kernel)]))  # before install.sh makes an environment
+        refuse.plan(
+            refuse.parse([str(repo), "--python", str(kernel)])
+        )  # before install.sh makes an environment
     if name != "notebooks":
         with pytest.raises(StepperError, match=re.escape(str(place))):
             uninstall.uninstall(refuse.parse(["--uninstall", str(repo)]))
@@ -68,24 +78,42 @@ def test_nothing_is_written_around_the_target(tmp_path: Path, treasure: Path) ->
     uv = find_uv()
     if uv is None:
         pytest.skip("uv is neither beside this Python nor on the PATH")
-    cache = subprocess.run([uv, "cache", "dir"], capture_output=True, text=True, check=True).stdout.strip()
+    cache = subprocess.run(
+        [uv, "cache", "dir"], capture_output=True, text=True, check=True
+    ).stdout.strip()
     for name in ("home", "tmp", "around/repo", "around/beside"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "around" / "beside" / "file").write_text("precious")
     clone = tmp_path / "around" / "clone"
-    names = shutil.ignore_patterns("__pycache__", ".venv", ".git", ".*_cache", "notebooks", "tests", "benchmarks")
+    names = shutil.ignore_patterns(
+        "__pycache__", ".venv", ".git", ".*_cache", "notebooks", "tests", "benchmarks"
+    )
     shutil.copytree(ROOT, clone, ignore=names)
     kernel = script(tmp_path / "python", forward())
     path = bin_folder(tmp_path / "bin", python3=forward(), uv=f'exec {uv} "$@"')
     repo = tmp_path / "around" / "repo"
     before = without(snapshot(tmp_path))
     # the cache of the package manager is that one's: where it is, the person says
-    told = environ(path, HOME=str(tmp_path / "home"), TMPDIR=str(tmp_path / "tmp"), UV_CACHE_DIR=cache)
-    for name in ("XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME"):
+    told = environ(
+        path,
+        HOME=str(tmp_path / "home"),
+        TMPDIR=str(tmp_path / "tmp"),
+        UV_CACHE_DIR=cache,
+    )
+    for name in (
+        "XDG_STATE_HOME",
+        "XDG_CACHE_HOME",
+        "XDG_DATA_HOME",
+        "XDG_CONFIG_HOME",
+    ):
         told.pop(name, None)
     for words in (["--allow", "--python", str(kernel)], [], ["--uninstall"]):
         done = subprocess.run(
-            [clone / "install.sh", str(repo), *words], env=told, capture_output=True, text=True, cwd="/"
+            [clone / "install.sh", str(repo), *words],
+            env=told,
+            capture_output=True,
+            text=True,
+            cwd="/",
         )
         assert done.returncode == 0, done.stderr
         assert (repo / ".claude/settings.json").exists() == ("--uninstall" not in words)
@@ -96,5 +124,11 @@ def test_nothing_is_written_around_the_target(tmp_path: Path, treasure: Path) ->
 def without(found: dict[str, object]) -> dict[str, object]:
     """Return what lies outside of TARGET and of stepper's own state folder."""
     own = ("around/repo", f"home/{STATE}")
-    above = [f"home/{STATE}"[: end.start()] for end in re.finditer("/", f"home/{STATE}")][1:]
-    return {name: seen for name, seen in found.items() if not name.startswith(own) and name not in above}
+    above = [
+        f"home/{STATE}"[: end.start()] for end in re.finditer("/", f"home/{STATE}")
+    ][1:]
+    return {
+        name: seen
+        for name, seen in found.items()
+        if not name.startswith(own) and name not in above
+    }

@@ -50,21 +50,27 @@ def asked(shop: Path) -> list[str]:
     return lines
 
 
-def test_install_offers_to_name_it_and_keeps_a_copy(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_install_offers_to_name_it_and_keeps_a_copy(
+    shop: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     install.apply(refuse.parse([str(shop)]))
     said = capsys.readouterr().out
     assert "uv add --dev ipykernel" in said and "--add-ipykernel" in said
     copy = Path(copy_of_ipykernel(Paths(str(shop)).env, VERSION))
     assert copy.is_dir() and f"copy of ipykernel for Python {VERSION}" in said
     first, *locked = asked(shop)
-    assert first.startswith(f"pip install --python {shop}/.venv/bin/python --quiet --target {copy}.new --constraint ")
+    assert first.startswith(
+        f"pip install --python {shop}/.venv/bin/python --quiet --target {copy}.new --constraint "
+    )
     assert locked == ["packaging==23.2"]  # it is to go with what the project holds
     install.apply(refuse.parse([str(shop)]))
     assert asked(shop) == []
     assert (shop / "pyproject.toml").read_text() == PYPROJECT
 
 
-def test_a_copy_that_cannot_be_made_stops_nothing(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_copy_that_cannot_be_made_stops_nothing(
+    shop: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (shop / "refuse").touch()
     install.apply(refuse.parse([str(shop)]))
     assert "no copy of ipykernel could be made" in capsys.readouterr().out
@@ -72,11 +78,18 @@ def test_a_copy_that_cannot_be_made_stops_nothing(shop: Path, capsys: pytest.Cap
     assert len(asked(shop)) == 3  # with what is locked, then without
 
 
-def test_install_names_it_where_it_is_asked_to(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_install_names_it_where_it_is_asked_to(
+    shop: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     install.apply(refuse.parse([str(shop), "--add-ipykernel"]))
     assert asked(shop)[0] == "add --dev ipykernel"
-    assert "added to the project's dependencies: uv add --dev ipykernel" in capsys.readouterr().out
-    (shop / "uv.lock").write_text(LOCK + '[[package]]\nname = "ipykernel"\nversion = "7.4.0"\n')
+    assert (
+        "added to the project's dependencies: uv add --dev ipykernel"
+        in capsys.readouterr().out
+    )
+    (shop / "uv.lock").write_text(
+        LOCK + '[[package]]\nname = "ipykernel"\nversion = "7.4.0"\n'
+    )
     install.apply(refuse.parse([str(shop), "--add-ipykernel"]))
     assert asked(shop) == []
     assert "uv add" not in capsys.readouterr().out
@@ -103,15 +116,37 @@ def test_what_cannot_be_added_is_refused_before_anything_changes(
         ("pyproject.toml", PYPROJECT, False),
         ("pyproject.toml", '[dependency-groups]\ndev = ["ipykernel>=7"]\n', True),
         ("pyproject.toml", "[tool.poetry.dependencies]\nipykernel = '*'\n", True),
-        ("pyproject.toml", '[tool.ruff]\n# no ipykernel\nexclude = ["my-ipykernel-tools", "ipykernel-tools"]\n', False),
-        ("pyproject.toml", '[project]\nname = "a"\ndependencies = [\n  "tqdm[x]",\n  "ipykernel>=7",\n]\n', True),
-        ("pyproject.toml", '[project.optional-dependencies]\nnb = ["ipykernel>=6"]\n', False),  # no sync brings it
-        ("pyproject.toml", '[dependency-groups]\ndev = ["ruff"]\nnb = ["ipykernel"]\n', False),
+        (
+            "pyproject.toml",
+            '[tool.ruff]\n# no ipykernel\nexclude = ["my-ipykernel-tools", "ipykernel-tools"]\n',
+            False,
+        ),
+        (
+            "pyproject.toml",
+            '[project]\nname = "a"\ndependencies = [\n  "tqdm[x]",\n  "ipykernel>=7",\n]\n',
+            True,
+        ),
+        (
+            "pyproject.toml",
+            '[project.optional-dependencies]\nnb = ["ipykernel>=6"]\n',
+            False,
+        ),  # no sync brings it
+        (
+            "pyproject.toml",
+            '[dependency-groups]\ndev = ["ruff"]\nnb = ["ipykernel"]\n',
+            False,
+        ),
         ("uv.lock", LOCK, False),
-        ("uv.lock", LOCK + '[[package]]\nname = "ipykernel"\n', True),  # of jupyter, say
+        (
+            "uv.lock",
+            LOCK + '[[package]]\nname = "ipykernel"\n',
+            True,
+        ),  # of jupyter, say
     ],
 )
-def test_whether_a_project_names_it(tmp_path: Path, name: str, text: str, there: bool) -> None:
+def test_whether_a_project_names_it(
+    tmp_path: Path, name: str, text: str, there: bool
+) -> None:
     (tmp_path / name).write_text(text)
     assert ipykernel.named(tmp_path) is there
 
@@ -127,7 +162,11 @@ def bare(folder: Path) -> Path:
 
 def house() -> Path:
     """The packages of an environment with ipykernel, which serve as stepper's copy."""
-    return next(Path(environment(sys.executable, "ipykernel>=7")).parent.parent.glob("lib/python*/site-packages"))
+    return next(
+        Path(environment(sys.executable, "ipykernel>=7")).parent.parent.glob(
+            "lib/python*/site-packages"
+        )
+    )
 
 
 @pytest.fixture
@@ -143,7 +182,9 @@ def without(project: Project) -> Project:
     return project
 
 
-def test_a_kernel_without_ipykernel_runs_on_the_copy_behind_the_projects_packages(without: Project) -> None:
+def test_a_kernel_without_ipykernel_runs_on_the_copy_behind_the_projects_packages(
+    without: Project,
+) -> None:
     copy = Path(copy_of_ipykernel(without.paths.env, VERSION))
     copy.parent.mkdir(parents=True, exist_ok=True)
     copy.symlink_to(house())
@@ -157,18 +198,31 @@ def test_a_kernel_without_ipykernel_runs_on_the_copy_behind_the_projects_package
     assert "ipykernel" not in notebook.insert("1 + 1")[1].text
     without.stepper("restart")
     assert "ipykernel" not in notebook.insert("2 + 2")[1].text  # once
-    line = next(each for each in without.stepper("doctor", check=None).stdout.splitlines() if "ipykernel:" in each)
-    assert line.startswith("ok") and "stepper's own copy. What adds it: uv add --dev ipykernel" in line
+    line = next(
+        each
+        for each in without.stepper("doctor", check=None).stdout.splitlines()
+        if "ipykernel:" in each
+    )
+    assert (
+        line.startswith("ok")
+        and "stepper's own copy. What adds it: uv add --dev ipykernel" in line
+    )
 
 
 @pytest.mark.parametrize("name", ["kernel-3.0", f"kernel-{VERSION}"])
-def test_where_the_copy_cannot_serve_the_message_stays(without: Project, name: str) -> None:
+def test_where_the_copy_cannot_serve_the_message_stays(
+    without: Project, name: str
+) -> None:
     """It is for another Python, or breaks."""
     copy = Path(without.paths.env, name)
     (copy / "ipykernel_launcher").mkdir(parents=True)
-    (copy / "ipykernel_launcher/__main__.py").write_text("raise ImportError('of another ABI')\n")
+    (copy / "ipykernel_launcher/__main__.py").write_text(
+        "raise ImportError('of another ABI')\n"
+    )
     answer = without.new().insert("1")[1]
-    assert "NOT run" in answer.text and "No module named ipykernel_launcher" in answer.text
+    assert (
+        "NOT run" in answer.text and "No module named ipykernel_launcher" in answer.text
+    )
     assert "mends it: uv add --dev ipykernel" in answer.text and not answer.stop
     assert without.json("status")["kernel"]["state"] == "none"
 
@@ -177,13 +231,31 @@ def test_a_notebook_that_is_written_whole_says_it_too(without: Project) -> None:
     copy = Path(copy_of_ipykernel(without.paths.env, VERSION))
     copy.parent.mkdir(parents=True, exist_ok=True)
     copy.symlink_to(house())
-    cells = [{"cell_type": "code", "id": f"c{n}", "metadata": {}, "source": f"print({n})", "outputs": [],
-              "execution_count": None} for n in range(3)]  # fmt: skip
+    cells = [
+        {
+            "cell_type": "code",
+            "id": f"c{n}",
+            "metadata": {},
+            "source": f"print({n})",
+            "outputs": [],
+            "execution_count": None,
+        }
+        for n in range(3)
+    ]
     notebook = without.notebook("a.ipynb")
-    notebook.path.write_text(json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}))
-    payload = {"tool_name": "Write", "tool_input": {"file_path": str(notebook.path)}, "tool_use_id": "w",
-               "hook_event_name": "PostToolUse", "tool_response": {"type": "create"}, "session_id": "s",
-               "cwd": str(without.folder), "permission_mode": "default"}  # fmt: skip
+    notebook.path.write_text(
+        json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
+    )
+    payload = {
+        "tool_name": "Write",
+        "tool_input": {"file_path": str(notebook.path)},
+        "tool_use_id": "w",
+        "hook_event_name": "PostToolUse",
+        "tool_response": {"type": "create"},
+        "session_id": "s",
+        "cwd": str(without.folder),
+        "permission_mode": "default",
+    }
     assert without.hook("PostToolUse", payload).text.count("lacks ipykernel") == 1
 
 
@@ -201,7 +273,12 @@ def test_uv_sync_removes_it_and_the_next_cell_runs(tmp_path: Path) -> None:
 
     def sh(*command: object) -> str:
         done = subprocess.run(
-            [str(word) for word in command], cwd=shop, env=env, capture_output=True, text=True, check=False
+            [str(word) for word in command],
+            cwd=shop,
+            env=env,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout + done.stderr
@@ -216,14 +293,24 @@ def test_uv_sync_removes_it_and_the_next_cell_runs(tmp_path: Path) -> None:
         notebook = shop / made["notebook"]
         data = json.loads(notebook.read_text())
         source = "import packaging, traitlets; print(packaging.__version__, traitlets.__version__)"
-        data["cells"].append({"cell_type": "code", "id": "a", "metadata": {}, "source": source, "outputs": [],
-                              "execution_count": None})  # fmt: skip
+        data["cells"].append(
+            {
+                "cell_type": "code",
+                "id": "a",
+                "metadata": {},
+                "source": source,
+                "outputs": [],
+                "execution_count": None,
+            }
+        )
         notebook.write_text(json.dumps(data))
         sh(stepper, "run", notebook)
         report = sh(stepper, "report")
         assert "lacks ipykernel: stepper's own copy" in report
         assert "| 23.2 5.9.0" in report
-        assert "added to the project's dependencies" in sh(ROOT / "install.sh", shop, "--add-ipykernel")
+        assert "added to the project's dependencies" in sh(
+            ROOT / "install.sh", shop, "--add-ipykernel"
+        )
         assert '"ipykernel' in (shop / "pyproject.toml").read_text()
         sh(uv, "sync")
         sh(stepper, "restart")
@@ -238,12 +325,24 @@ def test_uv_sync_removes_it_and_the_next_cell_runs(tmp_path: Path) -> None:
     [
         (["ipython", "pip"], True, "{python} -m pip install ipykernel"),
         (["ipython"], True, "uv pip install --python {python} ipykernel"),
-        (["ipython"], False, "{python} -m ensurepip && {python} -m pip install ipykernel"),
-        ([], False, "{python} -m pip install ipykernel"),  # its packages are not where they are looked for
+        (
+            ["ipython"],
+            False,
+            "{python} -m ensurepip && {python} -m pip install ipykernel",
+        ),
+        (
+            [],
+            False,
+            "{python} -m pip install ipykernel",
+        ),  # its packages are not where they are looked for
     ],
 )
 def test_the_command_that_adds_ipykernel_works_without_pip(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packages: list[str], uv: bool, command: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    packages: list[str],
+    uv: bool,
+    command: str,
 ) -> None:
     prefix, programs = tmp_path / "project" / "venv", tmp_path / "programs"
     for name in packages:

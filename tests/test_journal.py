@@ -51,7 +51,9 @@ def numbers(path: Path) -> list[int]:
     return [json.loads(line)["n"] for line in path.read_text().splitlines()]
 
 
-def test_what_a_full_disk_refuses_is_written_in_order_before_the_next_line(tmp_path: Path) -> None:
+def test_what_a_full_disk_refuses_is_written_in_order_before_the_next_line(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "n.jsonl"
     journal = JsonLines(str(path))
     journal.append({"n": 1})
@@ -95,9 +97,13 @@ def test_a_read_only_journal_keeps_its_lines_until_it_may_be_written() -> None:
 
 
 @pytest.mark.parametrize(
-    "tail", [b'{"n": 2', b'{"n": 2}garbage\n', b"\0" * 40, b"\xff\xfe\n", b'["n"]\n', b"12\n"], ids=repr
+    "tail",
+    [b'{"n": 2', b'{"n": 2}garbage\n', b"\0" * 40, b"\xff\xfe\n", b'["n"]\n', b"12\n"],
+    ids=repr,
 )
-def test_a_torn_or_invalid_line_is_told_and_left_behind(tmp_path: Path, tail: bytes) -> None:
+def test_a_torn_or_invalid_line_is_told_and_left_behind(
+    tmp_path: Path, tail: bytes
+) -> None:
     path = tmp_path / "n.jsonl"
     path.write_bytes(b'{"n":1}\n' + tail)
     journal = JsonLines(str(path))
@@ -177,7 +183,9 @@ def test_a_deleted_journal_is_begun_anew(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", ["\ud800", 10**30, {1: "a"}], ids=repr)
-def test_what_orjson_refuses_is_journaled_all_the_same(tmp_path: Path, value: object) -> None:
+def test_what_orjson_refuses_is_journaled_all_the_same(
+    tmp_path: Path, value: object
+) -> None:
     journal = JsonLines(str(tmp_path / "n.jsonl"))
     journal.append({"value": value})
     (event,), told = journal.load()
@@ -189,12 +197,18 @@ def test_lines_of_somebody_elses_making_are_left_out_and_told(project: Project) 
     notebook.insert("x = 1")
     project.stepper("shutdown")
     journal = next(Path(project.paths.journals).glob("*.jsonl"))
-    journal.write_text('{"event": "run"}\n{"event": "stop", "key": []}\n' + journal.read_text())
+    journal.write_text(
+        '{"event": "run"}\n{"event": "stop", "key": []}\n' + journal.read_text()
+    )
     _, answer = notebook.insert("print('ran')")
-    assert "| ran" in answer.text and "2 line(s) of the journal say nothing" in answer.text
+    assert (
+        "| ran" in answer.text and "2 line(s) of the journal say nothing" in answer.text
+    )
 
 
-def test_files_as_large_as_no_file_of_steppers_is_are_not_read(project: Project) -> None:
+def test_files_as_large_as_no_file_of_steppers_is_are_not_read(
+    project: Project,
+) -> None:
     """A clone may bring holes of any size: a daemon that reads them answers nobody meanwhile."""
     notebook = project.notebook("n.ipynb")
     (project.folder / ".stepper" / "journal").mkdir()
@@ -202,7 +216,10 @@ def test_files_as_large_as_no_file_of_steppers_is_are_not_read(project: Project)
         with open(project.folder / ".stepper" / name, "wb") as stream:
             stream.truncate(1 << 42)
     assert project.json("status", "n")["state"] == "ready"
-    assert "File too large" in (text := notebook.insert("print('ran')")[1].text) and "| ran" in text
+    assert (
+        "File too large" in (text := notebook.insert("print('ran')")[1].text)
+        and "| ran" in text
+    )
 
 
 def test_a_pipe_in_the_journals_place_hangs_nothing(project: Project) -> None:
@@ -212,7 +229,11 @@ def test_a_pipe_in_the_journals_place_hangs_nothing(project: Project) -> None:
     journal.unlink()
     os.mkfifo(journal)
     _, answer = notebook.insert("print('ran')")
-    assert "| ran" in answer.text and "is not a regular file but a FIFO" in answer.text and "moved" in answer.text
+    assert (
+        "| ran" in answer.text
+        and "is not a regular file but a FIFO" in answer.text
+        and "moved" in answer.text
+    )
 
 
 @pytest.mark.parametrize("kept", [True, False])

@@ -44,7 +44,9 @@ def hub() -> Iterator[Hub]:
 
 
 @pytest.fixture
-def project(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
+def project(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Project]:
     """A project whose kernels are that user's; no token is in anything that was written of it."""
     monkeypatch.setenv(VARIABLE, hub.token()[1])
     for made in scratch(tmp_path / "repo"):
@@ -54,7 +56,11 @@ def project(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
         made.stepper("shutdown", check=None)
         for folder in (made.folder, Path(os.environ["XDG_STATE_HOME"])):
             for path in folder.rglob("*"):
-                written = path.read_bytes().decode("utf-8", "replace") if path.is_file() else ""
+                written = (
+                    path.read_bytes().decode("utf-8", "replace")
+                    if path.is_file()
+                    else ""
+                )
                 assert not [token for token in hub.tokens if token in written], path
 
 
@@ -70,11 +76,16 @@ def listed(project: Project) -> tuple[bool, str]:
     return shown["reachable"], f"{shown['why']} | {shown['mend']}"
 
 
-def while_it_runs(notebook: Notebook, act: Callable[[], object], ends: bool = True) -> Answer:
+def while_it_runs(
+    notebook: Notebook, act: Callable[[], object], ends: bool = True
+) -> Answer:
     """Have a cell count, do something when it is at it, let it end; return what is read of it."""
     file = notebook.path.with_suffix(f".{len(notebook.raw['cells'])}")
     payload, said = notebook.edited("insert", COUNTS.format(str(file))), list[Answer]()
-    cell = threading.Thread(target=lambda: said.append(notebook.project.hook("PostToolUse", payload)), daemon=True)
+    cell = threading.Thread(
+        target=lambda: said.append(notebook.project.hook("PostToolUse", payload)),
+        daemon=True,
+    )
     cell.start()
     wait_until(Path(f"{file}.begun").exists, 60)
     act()
@@ -87,7 +98,9 @@ def while_it_runs(notebook: Notebook, act: Callable[[], object], ends: bool = Tr
 def whole(cell: dict[str, Any]) -> bool:
     """Whether all that such a cell printed is on it, each line once, and its value."""
     *printed, value = cell["outputs"]
-    counted = "".join(f"{n}\n" for n in range(int("".join(value["data"]["text/plain"]))))
+    counted = "".join(
+        f"{n}\n" for n in range(int("".join(value["data"]["text/plain"])))
+    )
     return "".join("".join(each["text"]) for each in printed) == f"{counted}over\n"
 
 
@@ -95,50 +108,86 @@ def trouble(project: Project) -> str:
     return project.json("status")["kernel"]["trouble"]
 
 
-def test_cells_run_there_and_a_proxy_that_is_killed_in_one_loses_nothing(hub: Hub, running: Project) -> None:
+def test_cells_run_there_and_a_proxy_that_is_killed_in_one_loses_nothing(
+    hub: Hub, running: Project
+) -> None:
     reachable, _ = listed(running)
     assert reachable and "python3" in str(running.json("kernels")[1]["offers"])
     notebook = running.new()
-    assert "ran ok" in (said := notebook.insert("x = 20\nprint(x)")[1].text) and "| 20" in said
+    assert (
+        "ran ok" in (said := notebook.insert("x = 20\nprint(x)")[1].text)
+        and "| 20" in said
+    )
     assert f"on {hub.url} stepper watches no memory" in said
     assert "ZeroDivisionError" in notebook.insert("1 / 0")[1].text
     assert running.json("status")["kernel"]["where"].endswith(hub.url)
-    shown = subprocess.run(["ps", "-eww", "-o", "args"], capture_output=True, text=True, check=True).stdout
+    shown = subprocess.run(
+        ["ps", "-eww", "-o", "args"], capture_output=True, text=True, check=True
+    ).stdout
     assert os.environ[VARIABLE] not in shown
 
     def killed() -> None:
         hub.kill_proxy()
-        wait_until(lambda: trouble(running).startswith(f"the link is down ({hub.url} can't be reached"), 60)
+        wait_until(
+            lambda: trouble(running).startswith(
+                f"the link is down ({hub.url} can't be reached"
+            ),
+            60,
+        )
         hub.proxy_again()
         wait_until(lambda: not trouble(running), 60)
 
     said = while_it_runs(notebook, killed).text
-    assert "ran ok" in said and "lost" not in said and whole(notebook.raw["cells"][0]), said
-    said = while_it_runs(running.new(), lambda: running.stepper("interrupt"), ends=False).text
+    assert (
+        "ran ok" in said and "lost" not in said and whole(notebook.raw["cells"][0])
+    ), said
+    said = while_it_runs(
+        running.new(), lambda: running.stepper("interrupt"), ends=False
+    ).text
     assert "was CANCELLED" in said and "it was interrupted" in said, said
     assert "| 20" in notebook.insert("print(x)")[1].text
-    assert "the look into the kernel went wrong" not in (running.folder / ".stepper/daemon.log").read_text()
+    assert (
+        "the look into the kernel went wrong"
+        not in (running.folder / ".stepper/daemon.log").read_text()
+    )
 
 
-def test_a_server_that_does_not_run_is_named_with_what_starts_it(hub: Hub, project: Project) -> None:
+def test_a_server_that_does_not_run_is_named_with_what_starts_it(
+    hub: Hub, project: Project
+) -> None:
     hub.server("DELETE")
-    told, starts = f"{hub.url} is not running, says its hub", f"start it at {hub.root}hub/spawn/{USER}"
+    told, starts = (
+        f"{hub.url} is not running, says its hub",
+        f"start it at {hub.root}hub/spawn/{USER}",
+    )
     assert listed(project) == (False, f"{told} | {starts}")
     notebook = project.new()
     said = notebook.insert("x = 1")[1]
-    assert told in said.text + said.stop and starts in said.text + said.stop, (said.text, said.stop)
+    assert told in said.text + said.stop and starts in said.text + said.stop, (
+        said.text,
+        said.stop,
+    )
 
 
-def test_a_server_that_is_stopped_in_a_cell_lost_its_kernel_by_name(hub: Hub, running: Project) -> None:
+def test_a_server_that_is_stopped_in_a_cell_lost_its_kernel_by_name(
+    hub: Hub, running: Project
+) -> None:
     notebook = running.new()
     notebook.insert("x = 20")
     stop = while_it_runs(notebook, lambda: hub.server("DELETE"), ends=False).stop
     starts = f"start it at {hub.root}hub/spawn/{USER}"
-    assert f"kernel died ({hub.url} is not running, says its hub; {starts}): all variables are lost" in stop, stop
+    assert (
+        f"kernel died ({hub.url} is not running, says its hub; {starts}): all variables are lost"
+        in stop
+    ), stop
     assert "nothing in the cell ended the kernel: `stepper restore`" in stop, stop
     assert text_of(notebook.raw["cells"][0]).startswith("0\n")
     said = running.stepper("restore", check=1).stderr
-    assert f"{hub.url} is not running" in said and starts in said and "may live on" not in said, said
+    assert (
+        f"{hub.url} is not running" in said
+        and starts in said
+        and "may live on" not in said
+    ), said
     hub.server("POST")
     assert "ran ok" in running.stepper("restore").stdout
     running.stepper("shutdown")
@@ -153,7 +202,9 @@ def test_a_token_that_is_revoked_is_told_apart_from_one_of_another_user(
     notebook = running.new()
     assert "ran ok" in notebook.insert("x = 20")[1].text
     hub.ask(f"users/{USER}/tokens/{number}", "DELETE")
-    wait_until(lambda: not listed(running)[0])  # a server asks its hub again after a while
+    wait_until(
+        lambda: not listed(running)[0]
+    )  # a server asks its hub again after a while
     assert listed(running) == (False, f"{refuses} | export {VARIABLE}=…")
     assert "| 20" in notebook.insert("print(x)")[1].text  # by the line that is there
 
@@ -173,14 +224,17 @@ def test_a_token_that_is_revoked_is_told_apart_from_one_of_another_user(
     wait_until(lambda: not listed(running)[0])
     said = running.stepper("shutdown").stderr
     assert (
-        f"may live on there: {hub.url} refuses the token" in said and "was NOT ended and may still run there" in said
+        f"may live on there: {hub.url} refuses the token" in said
+        and "was NOT ended and may still run there" in said
     ), said
     monkeypatch.setenv(VARIABLE, hub.token()[1])
     assert "1 kernel" in running.stepper("shutdown").stdout
     monkeypatch.setenv(VARIABLE, hub.token(OTHER)[1])
     reachable, why = listed(running)
     assert (
-        not reachable and f"does not allow this to {OTHER}, the owner of the token that `token_env` names (403)" in why
+        not reachable
+        and f"does not allow this to {OTHER}, the owner of the token that `token_env` names (403)"
+        in why
     )
     hub.server("DELETE")
     assert (
@@ -196,4 +250,8 @@ def test_a_hubs_own_address_is_named_as_such(hub: Hub, project: Project) -> None
     project.config(f"kernels: {json.dumps({'hub': definition})}\n")
     project.stepper("trust")
     reachable, why = listed(project)
-    assert not reachable and why.startswith(f"{hub.root} is a hub's own address") and "/user/NAME/" in why
+    assert (
+        not reachable
+        and why.startswith(f"{hub.root} is a hub's own address")
+        and "/user/NAME/" in why
+    )

@@ -41,7 +41,9 @@ PACKAGES = (
     "pycrdt==0.14.13",
 )
 TOKEN = uuid.uuid4().hex
-pytestmark = pytest.mark.nightly  # a server of some hundred packages; the exchange itself is test_notebook.py's
+pytestmark = (
+    pytest.mark.nightly
+)  # a server of some hundred packages; the exchange itself is test_notebook.py's
 ROOM = Path(__file__).with_name("jupyter_room.py")
 ROUNDS = 5
 
@@ -61,7 +63,10 @@ class Lab:
             self.url + path,
             method=method,
             data=None if body is None else json.dumps(body).encode(),
-            headers={"Authorization": f"token {TOKEN}", "Content-Type": "application/json"},
+            headers={
+                "Authorization": f"token {TOKEN}",
+                "Content-Type": "application/json",
+            },
         )
         with urllib.request.urlopen(request, timeout=30) as answer:
             return json.load(answer)
@@ -73,18 +78,36 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     home, root = tmp_path_factory.mktemp("jupyter"), tmp_path_factory.mktemp("root")
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    command = [python, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ServerApp.ip=127.0.0.1"]
-    command += [f"--ServerApp.port={port}", "--ServerApp.port_retries=0", f"--ServerApp.root_dir={root}"]
+    command = [
+        python,
+        "-m",
+        "jupyterlab",
+        "--no-browser",
+        "--allow-root",
+        "--ServerApp.ip=127.0.0.1",
+    ]
+    command += [
+        f"--ServerApp.port={port}",
+        "--ServerApp.port_retries=0",
+        f"--ServerApp.root_dir={root}",
+    ]
     command += [
         f"--IdentityProvider.token={TOKEN}",
         "--YDocExtension.document_save_delay=0.2",
         "--YDocExtension.file_poll_interval=0.2",
     ]
-    folders = {f"JUPYTER_{name}_DIR": str(home / name.lower()) for name in ("RUNTIME", "DATA", "CONFIG")}
+    folders = {
+        f"JUPYTER_{name}_DIR": str(home / name.lower())
+        for name in ("RUNTIME", "DATA", "CONFIG")
+    }
     log = home / "log"
     with log.open("w") as stream:
         server = subprocess.Popen(
-            command, cwd=home, env={**os.environ, **folders, "HOME": str(home)}, stdout=stream, stderr=stream
+            command,
+            cwd=home,
+            env={**os.environ, **folders, "HOME": str(home)},
+            stdout=stream,
+            stderr=stream,
         )
     found = Lab(f"http://127.0.0.1:{port}/", root, home, python, log)
     try:
@@ -118,7 +141,9 @@ def until(true: Callable[[], Any], what: str, seconds: float = 30) -> None:
 
 
 def source(raw: dict[str, Any], cell_id: str) -> str:
-    return "".join(next("".join(cell["source"]) for cell in raw["cells"] if cell["id"] == cell_id))
+    return "".join(
+        next("".join(cell["source"]) for cell in raw["cells"] if cell["id"] == cell_id)
+    )
 
 
 def valid(raw: dict[str, Any]) -> None:
@@ -136,17 +161,28 @@ class Autosave:
     conflicts: int = 0
 
     def open(self) -> None:
-        told = self.lab.ask("GET", f"api/contents/{self.path}?type=notebook&content=1&hash=1")
+        told = self.lab.ask(
+            "GET", f"api/contents/{self.path}?type=notebook&content=1&hash=1"
+        )
         self.model, self.hash = told["content"], told["hash"]
         valid(self.model)
 
     def unchanged(self) -> bool:
         """What a save asks first; where the file has changed, the person is asked."""
-        return self.lab.ask("GET", f"api/contents/{self.path}?content=0&hash=1")["hash"] == self.hash
+        return (
+            self.lab.ask("GET", f"api/contents/{self.path}?content=0&hash=1")["hash"]
+            == self.hash
+        )
 
     def put(self) -> None:
-        self.lab.ask("PUT", f"api/contents/{self.path}", {"type": "notebook", "format": "json", "content": self.model})
-        self.hash = self.lab.ask("GET", f"api/contents/{self.path}?content=0&hash=1")["hash"]
+        self.lab.ask(
+            "PUT",
+            f"api/contents/{self.path}",
+            {"type": "notebook", "format": "json", "content": self.model},
+        )
+        self.hash = self.lab.ask("GET", f"api/contents/{self.path}?content=0&hash=1")[
+            "hash"
+        ]
 
     def type(self, cell_id: str, text: str) -> None:
         cell = next(cell for cell in self.model["cells"] if cell["id"] == cell_id)
@@ -200,7 +236,10 @@ class Whole(type(Path())):
 
 
 def opened(project: Project) -> Notebook:
-    cells = [{"cell_type": "markdown", "id": "hers", "metadata": {}, "source": "notes"}, code("x = 1", "first")]
+    cells = [
+        {"cell_type": "markdown", "id": "hers", "metadata": {}, "source": "notes"},
+        code("x = 1", "first"),
+    ]
     notebook = project.notebook("n.ipynb", cells)
     notebook.path = Whole(notebook.path)
     return notebook
@@ -211,7 +250,11 @@ def lines(count: int) -> str:
 
 
 def outputs_are_there(raw: dict[str, Any], ran: dict[str, str]) -> bool:
-    found = {cell["id"]: text_of(cell) for cell in raw["cells"] if cell["cell_type"] == "code" and cell["outputs"]}
+    found = {
+        cell["id"]: text_of(cell)
+        for cell in raw["cells"]
+        if cell["cell_type"] == "code" and cell["outputs"]
+    }
     return found == ran
 
 
@@ -230,7 +273,11 @@ def test_autosave_and_stepper_on_one_notebook(project: Project, lab: Lab) -> Non
     def reader(number: int) -> None:
         with quiet:
             valid(json.loads(notebook.path.read_bytes()))
-            valid(lab.ask("GET", f"api/contents/{jupyter.path}?type=notebook&content=1")["content"])
+            valid(
+                lab.ask("GET", f"api/contents/{jupyter.path}?type=notebook&content=1")[
+                    "content"
+                ]
+            )
 
     with meanwhile(person), meanwhile(reader):
         for number in range(ROUNDS):
@@ -241,7 +288,9 @@ def test_autosave_and_stepper_on_one_notebook(project: Project, lab: Lab) -> Non
     assert len(typed) > ROUNDS
 
 
-def test_a_save_that_began_before_the_outputs_were_put(project: Project, lab: Lab) -> None:
+def test_a_save_that_began_before_the_outputs_were_put(
+    project: Project, lab: Lab
+) -> None:
     """It lands after them and drops them: they are put again, and the save's edit stays."""
     notebook = opened(project)
     jupyter = Autosave(lab, str(notebook.path.relative_to(lab.root)))
@@ -259,7 +308,9 @@ def test_a_save_that_began_before_the_outputs_were_put(project: Project, lab: La
     assert source(notebook.raw, "hers") == lines(1)
 
 
-def test_outputs_of_a_step_that_the_person_cleared_stay_cleared(project: Project, lab: Lab) -> None:
+def test_outputs_of_a_step_that_the_person_cleared_stay_cleared(
+    project: Project, lab: Lab
+) -> None:
     notebook = project.new("one", "two")
     jupyter = Autosave(lab, str(notebook.path.relative_to(lab.root)))
     cell_id = insert(notebook, "print(1)", threading.Lock())
@@ -270,7 +321,9 @@ def test_outputs_of_a_step_that_the_person_cleared_stay_cleared(project: Project
     jupyter.put()
     kept = insert(notebook, "print(2)", threading.Lock())
     with pytest.raises(AssertionError):
-        until(lambda: notebook.cell(cell_id)["outputs"], "outputs that must not come", 1)
+        until(
+            lambda: notebook.cell(cell_id)["outputs"], "outputs that must not come", 1
+        )
     assert text_of(notebook.cell(kept)) == "2\n"
 
 
@@ -279,7 +332,9 @@ class Room:
 
     def __init__(self, lab: Lab, path: str) -> None:
         command = [lab.python, str(ROOM), lab.url, TOKEN, path]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         self.lock, self.saved = threading.Lock(), None
 
     def ask(self, **asked: str) -> dict[str, Any]:
@@ -287,7 +342,9 @@ class Room:
         with self.lock:
             self.process.stdin.write(json.dumps(asked) + "\n")
             self.process.stdin.flush()
-            assert select.select([self.process.stdout], [], [], 30)[0], "the room keeps silent"
+            assert select.select([self.process.stdout], [], [], 30)[0], (
+                "the room keeps silent"
+            )
             told = json.loads(self.process.stdout.readline())
         valid(told["notebook"])
         self.saved = told["saved"]
@@ -314,7 +371,10 @@ def test_collaboration_and_stepper_on_one_notebook(project: Project, lab: Lab) -
             write the notebook without it, whoever had written it (`FileLoader.maybe_notify`).
             """
             with quiet:
-                until(lambda: ids(room.ask()) == ids(notebook.raw), "the new cell in the room")
+                until(
+                    lambda: ids(room.ask()) == ids(notebook.raw),
+                    "the new cell in the room",
+                )
                 line, end = f"\nline {number}", time.monotonic() + 60
                 room.ask(type=line, cell="hers")
                 while not is_saved(notebook.path, line, room):
@@ -331,7 +391,11 @@ def test_collaboration_and_stepper_on_one_notebook(project: Project, lab: Lab) -
                 ran[insert(notebook, f"print({number})", quiet)] = f"{number}\n"
         until(lambda: outputs_are_there(notebook.raw, ran), "the outputs")
         until(lambda: outputs_are_there(room.ask(), ran), "the outputs in the room")
-        assert source(notebook.raw, "hers") == source(room.ask(), "hers") == lines(len(typed)), dropped
+        assert (
+            source(notebook.raw, "hers")
+            == source(room.ask(), "hers")
+            == lines(len(typed))
+        ), dropped
         assert len(typed) > 1
     log = lab.log.read_text()
     assert "Error loading content" not in log and "Traceback" not in log, log[-3000:]
@@ -350,7 +414,9 @@ def is_saved(path: Path, line: str, room: Room) -> bool:
     return False
 
 
-def test_a_room_takes_the_outputs_over_while_the_message_is_not_over(project: Project, lab: Lab) -> None:
+def test_a_room_takes_the_outputs_over_while_the_message_is_not_over(
+    project: Project, lab: Lab
+) -> None:
     """The time stays, for Claude Code, within the millisecond; Jupyter sees that it grew."""
     notebook = opened(project)
     with Room(lab, str(notebook.path.relative_to(lab.root))) as room:
@@ -358,11 +424,17 @@ def test_a_room_takes_the_outputs_over_while_the_message_is_not_over(project: Pr
         before = time.time_ns() // 1_000_000 * 1_000_000 + 500_000
         os.utime(notebook.path, ns=(before, before))
         cell_id = payload["tool_response"]["cell_id"]
-        until(lambda: any(cell["id"] == cell_id for cell in room.ask()["cells"]), "the cell in the room")
+        until(
+            lambda: any(cell["id"] == cell_id for cell in room.ask()["cells"]),
+            "the cell in the room",
+        )
         project.hook("PostToolUse", payload)
         after = notebook.path.stat().st_mtime_ns
         assert before < after < before + 100_000
-        until(lambda: outputs_are_there(room.ask(), {cell_id: "1\n"}), "the outputs in the room")
+        until(
+            lambda: outputs_are_there(room.ask(), {cell_id: "1\n"}),
+            "the outputs in the room",
+        )
 
 
 def test_a_server_that_reloads_is_not_named_for_it(lab: Lab, project: Project) -> None:

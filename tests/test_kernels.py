@@ -46,17 +46,41 @@ kernel: gpu
 
 def test_the_places_are_read_as_they_stand() -> None:
     limits = config.parse(EXAMPLE, "config.yaml")
-    assert limits.kernel == "gpu" and list(limits.kernels) == ["gpu", "mine", "hub", "box", "r"]
+    assert limits.kernel == "gpu" and list(limits.kernels) == [
+        "gpu",
+        "mine",
+        "hub",
+        "box",
+        "r",
+    ]
     gpu, mine, hub, box, r = (place.where for place in limits.kernels.values())
     assert gpu == kernels.Slurm(
-        "gpu", time="4:00:00", mem="32G", cpus=8, gres="gpu:1", setup="module load cuda",
-        python="/shared/venv/bin/python", extra=("--account=x",),
-    )  # fmt: skip
+        "gpu",
+        time="4:00:00",
+        mem="32G",
+        cpus=8,
+        gres="gpu:1",
+        setup="module load cuda",
+        python="/shared/venv/bin/python",
+        extra=("--account=x",),
+    )
     assert mine == kernels.Slurm(jobid=1234)
-    assert hub == kernels.Jupyter("https://hub.example.org/user/me/", "python3", token_env="HUB_TOKEN")
-    assert box == kernels.Ssh("box", "/opt/venv/bin/python") and r == kernels.Kernelspec("ir")
-    assert [place.kind for place in limits.kernels.values()] == ["slurm", "slurm", "jupyter", "ssh", "kernelspec"]
-    assert "partition gpu" in kernels.about(limits.kernels["gpu"]) and "ir" in kernels.about(limits.kernels["r"])
+    assert hub == kernels.Jupyter(
+        "https://hub.example.org/user/me/", "python3", token_env="HUB_TOKEN"
+    )
+    assert box == kernels.Ssh(
+        "box", "/opt/venv/bin/python"
+    ) and r == kernels.Kernelspec("ir")
+    assert [place.kind for place in limits.kernels.values()] == [
+        "slurm",
+        "slurm",
+        "jupyter",
+        "ssh",
+        "kernelspec",
+    ]
+    assert "partition gpu" in kernels.about(
+        limits.kernels["gpu"]
+    ) and "ir" in kernels.about(limits.kernels["r"])
     assert config.parse("cell_timeout_seconds: 3\n", "config.yaml").kernels == {}
     assert Limits().kernel == "local"
 
@@ -65,78 +89,275 @@ def test_the_places_are_read_as_they_stand() -> None:
     ("text", "line", "said", "hint"),
     [
         ("kernels: 3", 1, "`kernels` must be a mapping", ""),
-        ("kernels:\n  a: ssh", 2, "`kernels.a` must hold one kind of place: slurm, jupyter, ssh, kernelspec", ""),
+        (
+            "kernels:\n  a: ssh",
+            2,
+            "`kernels.a` must hold one kind of place: slurm, jupyter, ssh, kernelspec",
+            "",
+        ),
         ("kernels:\n  a: {}", 2, "must hold one kind", ""),
         ("kernels:\n  a: {ssh: {host: x}, slurm: {}}", 2, "must hold one kind", ""),
-        ("kernels:\n  a: {slrum: {}}", 2, "`kernels.a.slrum` is not known here", "the nearest is `slurm`"),
+        (
+            "kernels:\n  a: {slrum: {}}",
+            2,
+            "`kernels.a.slrum` is not known here",
+            "the nearest is `slurm`",
+        ),
         ("kernels:\n  local: {ssh: {host: x}}", 2, "take another name", ""),
         ("kernels:\n  'a b': {ssh: {host: x}}", 2, "is no name for a place", ""),
-        ("kernels:\n  a:\n    slurm:\n      partitoin: gpu", 4, "`kernels.a.slurm.partitoin`", "`partition`"),
-        ("kernels:\n  a:\n    slurm:\n      time: 4:00:00", 4, "a walltime in quotes", ""),
-        ("kernels:\n  a:\n    slurm:\n      time: '0:00:00'", 4, "a walltime in quotes", ""),
+        (
+            "kernels:\n  a:\n    slurm:\n      partitoin: gpu",
+            4,
+            "`kernels.a.slurm.partitoin`",
+            "`partition`",
+        ),
+        (
+            "kernels:\n  a:\n    slurm:\n      time: 4:00:00",
+            4,
+            "a walltime in quotes",
+            "",
+        ),
+        (
+            "kernels:\n  a:\n    slurm:\n      time: '0:00:00'",
+            4,
+            "a walltime in quotes",
+            "",
+        ),
         ("kernels:\n  a:\n    slurm:\n      time: soon", 4, "not 'soon'", ""),
-        ("kernels:\n  a:\n    slurm:\n      mem: lots", 4, "an amount of memory such as 32G", ""),
-        ("kernels:\n  a:\n    slurm:\n      cpus: 0", 4, "a whole number above 0, not 0", ""),
-        ("kernels:\n  a:\n    slurm:\n      extra: --account=x", 4, "a list of flags", ""),
-        ("kernels:\n  a:\n    slurm:\n      extra: ['--requeue']", 4, "`--requeue` is stepper's own to say", ""),
+        (
+            "kernels:\n  a:\n    slurm:\n      mem: lots",
+            4,
+            "an amount of memory such as 32G",
+            "",
+        ),
+        (
+            "kernels:\n  a:\n    slurm:\n      cpus: 0",
+            4,
+            "a whole number above 0, not 0",
+            "",
+        ),
+        (
+            "kernels:\n  a:\n    slurm:\n      extra: --account=x",
+            4,
+            "a list of flags",
+            "",
+        ),
+        (
+            "kernels:\n  a:\n    slurm:\n      extra: ['--requeue']",
+            4,
+            "`--requeue` is stepper's own to say",
+            "",
+        ),
         ("kernels:\n  a:\n    slurm:\n      extra: ['-J=x']", 4, "stepper's own", ""),
-        ("kernels:\n  a: {slurm: {jobid: 5, mem: 3G}}", 2, "job 5 has its mem already", ""),
+        (
+            "kernels:\n  a: {slurm: {jobid: 5, mem: 3G}}",
+            2,
+            "job 5 has its mem already",
+            "",
+        ),
         ("kernels:\n  a: {slurm: {folder: tmp}}", 2, "an absolute path", ""),
         ("kernels:\n  a: {slurm: {via: http}}", 2, "must be `ssh`", ""),
-        ("kernels:\n  a:\n    jupyter: {kernel: x}", 3, "`kernels.a.jupyter` lacks `url`", ""),
-        ("kernels:\n  a:\n    jupyter:\n      url: hub.org", 4, "a URL that begins with http:// or https://", ""),
+        (
+            "kernels:\n  a:\n    jupyter: {kernel: x}",
+            3,
+            "`kernels.a.jupyter` lacks `url`",
+            "",
+        ),
+        (
+            "kernels:\n  a:\n    jupyter:\n      url: hub.org",
+            4,
+            "a URL that begins with http:// or https://",
+            "",
+        ),
         ("kernels:\n  a:\n    jupyter:\n      url: 'http://x:99999/'", 4, "a URL", ""),
-        ("kernels:\n  a:\n    jupyter:\n      url: 'http://me:pw@x/'", 4, "does not belong in a file", "token_env"),
-        ("kernels:\n  a:\n    jupyter:\n      url: 'http://x/?token=1'", 4, "does not belong in a file", "token_env"),
-        ("kernels:\n  a:\n    jupyter: {url: 'http://x/', token: s3cret}", 3, "does not belong", "token_env"),
-        ("kernels:\n  a: {jupyter: {url: 'http://x/', token_env: A, token_file: /b}}", 2, "`token_env` says already", ""),
-        ("kernels:\n  a: {jupyter: {url: 'http://x/', ca_file: ca.pem}}", 2, "an absolute path", ""),
+        (
+            "kernels:\n  a:\n    jupyter:\n      url: 'http://me:pw@x/'",
+            4,
+            "does not belong in a file",
+            "token_env",
+        ),
+        (
+            "kernels:\n  a:\n    jupyter:\n      url: 'http://x/?token=1'",
+            4,
+            "does not belong in a file",
+            "token_env",
+        ),
+        (
+            "kernels:\n  a:\n    jupyter: {url: 'http://x/', token: s3cret}",
+            3,
+            "does not belong",
+            "token_env",
+        ),
+        (
+            "kernels:\n  a: {jupyter: {url: 'http://x/', token_env: A, token_file: /b}}",
+            2,
+            "`token_env` says already",
+            "",
+        ),
+        (
+            "kernels:\n  a: {jupyter: {url: 'http://x/', ca_file: ca.pem}}",
+            2,
+            "an absolute path",
+            "",
+        ),
         ("kernels:\n  a: {ssh: {}}", 2, "lacks `host`", ""),
-        ("kernels:\n  a: {ssh: {host: '-oProxyCommand=x'}}", 2, "a host as ssh takes it", ""),
+        (
+            "kernels:\n  a: {ssh: {host: '-oProxyCommand=x'}}",
+            2,
+            "a host as ssh takes it",
+            "",
+        ),
         ("kernels:\n  a: {kernelspec: ../x}", 2, "the name of a kernelspec", ""),
-        ("kernels:\n  r: {kernelspec: ir}\nkernel: gpu", 3, "`kernel: gpu` is none of `kernels:` (r, local)", ""),
+        (
+            "kernels:\n  r: {kernelspec: ir}\nkernel: gpu",
+            3,
+            "`kernel: gpu` is none of `kernels:` (r, local)",
+            "",
+        ),
         ("kernel: ", 1, "the name of one of `kernels:`", ""),
-        ("kernels:\n  a: {ssh: {host: x}}\n  b: {kernelspec: x}\n  a: {kernelspec: y}", 4, "`a` stands in line 2 already", ""),
-        ("kernels:\n  a:\n    ssh:\n      host: x\n      host: y", 5, "`host` stands in line 4 already", ""),
-        ("kernels:\n  r: {kernelspec: ir}\n  on: {kernelspec: ir}", 3, "`kernels.True` is no name for a place", ""),
-        ("kernels:\n  a:\n    slurm:\n      8: x", 4, "`kernels.a.slurm.8` is not known here", ""),
-        ("kernels:\n  a:\n    slurm:\n      cpus: true", 4, "a whole number above 0, not True", ""),
-        ("kernels:\n  a:\n    slurm:\n      queue_seconds: .nan", 4, "a number of seconds, a day at most", ""),
-        ("kernels:\n  a: {ssh: {host: x, setup: \"\\ud800\"}}", 2, "lines of shell", ""),
-        ("kernels:\n  a: {jupyter: {url: 'http://x/', token_command: ' '}}", 2, "must be a text in one line", ""),
-        ("kernels:\n  a: {jupyter: {url: 'http://x/', headers: {X: ﷺ}}}", 2, "texts in ASCII", ""),
-        ("kernels:\n  a:\n    slurm:", 3, "must be a mapping; its keys: partition, ", ""),
+        (
+            "kernels:\n  a: {ssh: {host: x}}\n  b: {kernelspec: x}\n  a: {kernelspec: y}",
+            4,
+            "`a` stands in line 2 already",
+            "",
+        ),
+        (
+            "kernels:\n  a:\n    ssh:\n      host: x\n      host: y",
+            5,
+            "`host` stands in line 4 already",
+            "",
+        ),
+        (
+            "kernels:\n  r: {kernelspec: ir}\n  on: {kernelspec: ir}",
+            3,
+            "`kernels.True` is no name for a place",
+            "",
+        ),
+        (
+            "kernels:\n  a:\n    slurm:\n      8: x",
+            4,
+            "`kernels.a.slurm.8` is not known here",
+            "",
+        ),
+        (
+            "kernels:\n  a:\n    slurm:\n      cpus: true",
+            4,
+            "a whole number above 0, not True",
+            "",
+        ),
+        (
+            "kernels:\n  a:\n    slurm:\n      queue_seconds: .nan",
+            4,
+            "a number of seconds, a day at most",
+            "",
+        ),
+        ('kernels:\n  a: {ssh: {host: x, setup: "\\ud800"}}', 2, "lines of shell", ""),
+        (
+            "kernels:\n  a: {jupyter: {url: 'http://x/', token_command: ' '}}",
+            2,
+            "must be a text in one line",
+            "",
+        ),
+        (
+            "kernels:\n  a: {jupyter: {url: 'http://x/', headers: {X: ﷺ}}}",
+            2,
+            "texts in ASCII",
+            "",
+        ),
+        (
+            "kernels:\n  a:\n    slurm:",
+            3,
+            "must be a mapping; its keys: partition, ",
+            "",
+        ),
         ("kernels:\n  a:\n    jupyter: {url: 'http://a b/'}", 3, "a URL", ""),
-        ("kernels:\n  a:\n    jupyter: {url: 'http://x/lab?reset'}", 3, "nothing stands behind `?` or `#`", ""),
-        ("kernels:\n  a:\n    jupyter:\n      url: http://x/\n      token_env: s3cret-pw", 5, "the name of an environment v", ""),
-        ("kernels:\n  a:\n    jupyter:\n      url: http://x/\n      headers:\n        Authorization: token s3cret", 6,
-         "`kernels.a.jupyter.headers.Authorization` what proves who you are does not belong", "token_env"),
-        ("kernels:\n  a:\n    jupyter: {url: 'http://x/', headers: {'X Y': s3cret}}", 3, "a mapping of headers' names", ""),
-        ("kernels:\n  a:\n    jupyter: {url: 'http://x/', env: {KERNEL_USERNAME: 5}}", 3, "a mapping of variables' names", ""),
+        (
+            "kernels:\n  a:\n    jupyter: {url: 'http://x/lab?reset'}",
+            3,
+            "nothing stands behind `?` or `#`",
+            "",
+        ),
+        (
+            "kernels:\n  a:\n    jupyter:\n      url: http://x/\n      token_env: s3cret-pw",
+            5,
+            "the name of an environment v",
+            "",
+        ),
+        (
+            "kernels:\n  a:\n    jupyter:\n      url: http://x/\n      headers:\n        Authorization: token s3cret",
+            6,
+            "`kernels.a.jupyter.headers.Authorization` what proves who you are does not belong",
+            "token_env",
+        ),
+        (
+            "kernels:\n  a:\n    jupyter: {url: 'http://x/', headers: {'X Y': s3cret}}",
+            3,
+            "a mapping of headers' names",
+            "",
+        ),
+        (
+            "kernels:\n  a:\n    jupyter: {url: 'http://x/', env: {KERNEL_USERNAME: 5}}",
+            3,
+            "a mapping of variables' names",
+            "",
+        ),
     ],
-)  # fmt: skip
-def test_what_is_wrong_is_named_with_its_line(text: str, line: int, said: str, hint: str) -> None:
+)
+def test_what_is_wrong_is_named_with_its_line(
+    text: str, line: int, said: str, hint: str
+) -> None:
     with pytest.raises(UsageError) as wrong:
         config.parse(text, "config.yaml")
-    assert wrong.value.message.startswith(f"config.yaml, line {line}: ") and said in wrong.value.message
-    assert hint in wrong.value.hint and "s3cret" not in str(wrong.value) and "pw" not in str(wrong.value)
+    assert (
+        wrong.value.message.startswith(f"config.yaml, line {line}: ")
+        and said in wrong.value.message
+    )
+    assert (
+        hint in wrong.value.hint
+        and "s3cret" not in str(wrong.value)
+        and "pw" not in str(wrong.value)
+    )
 
 
 ODD = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.dates() | st.text(max_size=8) | st.binary(max_size=4)
-    | st.sampled_from(["gpu", "4:00:00", "32G", "http://x/", "ssh", "-x", "~", "/a", "\x1b[1m", "x" * 500]),
-    lambda held: st.lists(held, max_size=2) | st.dictionaries(st.text(max_size=4) | st.integers(), held, max_size=2),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.dates()
+    | st.text(max_size=8)
+    | st.binary(max_size=4)
+    | st.sampled_from(
+        [
+            "gpu",
+            "4:00:00",
+            "32G",
+            "http://x/",
+            "ssh",
+            "-x",
+            "~",
+            "/a",
+            "\x1b[1m",
+            "x" * 500,
+        ]
+    ),
+    lambda held: (
+        st.lists(held, max_size=2)
+        | st.dictionaries(st.text(max_size=4) | st.integers(), held, max_size=2)
+    ),
     max_leaves=3,
-)  # fmt: skip
+)
 KEYS = sorted({key for _, rules in kernels.RULES.values() for key in rules})
 PLACES = st.dictionaries(
     st.sampled_from(["a", "b-c", "local", "on", " ", "ü"]) | st.integers(),
-    ODD | st.dictionaries(
-        st.sampled_from([*kernels.KINDS, "docker"]), ODD | st.dictionaries(st.sampled_from(KEYS), ODD, max_size=4),
+    ODD
+    | st.dictionaries(
+        st.sampled_from([*kernels.KINDS, "docker"]),
+        ODD | st.dictionaries(st.sampled_from(KEYS), ODD, max_size=4),
         max_size=2,
     ),
     max_size=3,
-)  # fmt: skip
+)
 
 
 @settings(deadline=None)
@@ -147,8 +368,13 @@ def test_no_configuration_is_more_than_refused(places: Any, named: Any) -> None:
     try:
         limits = config.parse(text, "config.yaml")
     except UsageError as wrong:
-        assert (found := re.match(r"config\.yaml, line (\d+): ", wrong.message)), wrong.message
-        assert 1 <= int(found[1]) <= text.count("\n") and "\x1b" not in wrong.message + wrong.hint
+        assert (found := re.match(r"config\.yaml, line (\d+): ", wrong.message)), (
+            wrong.message
+        )
+        assert (
+            1 <= int(found[1]) <= text.count("\n")
+            and "\x1b" not in wrong.message + wrong.hint
+        )
         assert len(wrong.message) < 1000
     else:
         assert limits.kernel == "local" or limits.kernel in limits.kernels
@@ -160,14 +386,33 @@ def test_a_plan_keeps_the_name_of_its_kernel() -> None:
     made = Plan("p", (plan.step(1, "Load"),), "gpu")
     assert plan.from_json(plan.to_json(made)) == made
     assert "kernel" not in plan.to_json(Plan("p"))
-    assert plan.from_json({"kernel": "r"}) == Plan(kernel="r") and plan.from_json({}) is None
-    assert plan.from_json({"kernel": None}) == Plan() and plan.from_json({"kernel": ["r"]}) == Plan(kernel="['r']")
+    assert (
+        plan.from_json({"kernel": "r"}) == Plan(kernel="r")
+        and plan.from_json({}) is None
+    )
+    assert plan.from_json({"kernel": None}) == Plan() and plan.from_json(
+        {"kernel": ["r"]}
+    ) == Plan(kernel="['r']")
 
 
 def test_places_read_well_at_each_width(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = {"kind": "ssh", "accepted": True, "usual": False, "why": "", "offers": [], "mend": "", "unchecked": []}
+    told = {
+        "kind": "ssh",
+        "accepted": True,
+        "usual": False,
+        "why": "",
+        "offers": [],
+        "mend": "",
+        "unchecked": [],
+    }
     places = [
-        {**told, "name": "local", "about": "/p/.venv/bin/python", "reachable": True, "usual": True},
+        {
+            **told,
+            "name": "local",
+            "about": "/p/.venv/bin/python",
+            "reachable": True,
+            "usual": True,
+        },
         {
             **told,
             "name": "gpu",
@@ -176,19 +421,42 @@ def test_places_read_well_at_each_width(monkeypatch: pytest.MonkeyPatch) -> None
             "offers": ["n"],
             "unchecked": ["python on the compute node"],
         },
-        {**told, "name": "hub", "about": "x", "reachable": False, "why": "it is \x1b[1mdown\n", "mend": "ping hub"},
-        {**told, "name": "box", "about": "y", "reachable": None, "why": "not accepted", "mend": "stepper trust"},
+        {
+            **told,
+            "name": "hub",
+            "about": "x",
+            "reachable": False,
+            "why": "it is \x1b[1mdown\n",
+            "mend": "ping hub",
+        },
+        {
+            **told,
+            "name": "box",
+            "about": "y",
+            "reachable": None,
+            "why": "not accepted",
+            "mend": "stepper trust",
+        },
     ]
     shown = present.PRESENT["kernels"].text(places)
     assert shown.splitlines() == [
-        "✓ local  /p/.venv/bin/python (the project's)", "✓ gpu    a SLURM job, partition gpu, time 4:00:00", "         n",
+        "✓ local  /p/.venv/bin/python (the project's)",
+        "✓ gpu    a SLURM job, partition gpu, time 4:00:00",
+        "         n",
         "         not checked: python on the compute node",
-        "✗ hub    x", "         it is down", "         mend: ping hub",
-        "· box    y", "         not accepted", "         mend: stepper trust",
-    ]  # fmt: skip
+        "✗ hub    x",
+        "         it is down",
+        "         mend: ping hub",
+        "· box    y",
+        "         not accepted",
+        "         mend: stepper trust",
+    ]
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", "40")
-    assert "✓ gpu    a SLURM job, partition gpu,\n         time 4:00:00\n" in present.PRESENT["kernels"].text(places)
+    assert (
+        "✓ gpu    a SLURM job, partition gpu,\n         time 4:00:00\n"
+        in present.PRESENT["kernels"].text(places)
+    )
     monkeypatch.setenv("COLUMNS", "10")  # nothing is gained by lines of a word
     assert present.PRESENT["kernels"].text(places) == shown
 
@@ -201,7 +469,10 @@ def test_places_are_looked_at_at_once_and_not_for_ever(
         silent.listen(10)
         port = silent.getsockname()[1]
         flags = json.dumps(["-F", "none", "-p", str(port)])
-        places = "".join(f"  {name}: {{ssh: {{host: 127.0.0.1, extra: {flags}}}}}\n" for name in ("a", "b", "c"))
+        places = "".join(
+            f"  {name}: {{ssh: {{host: 127.0.0.1, extra: {flags}}}}}\n"
+            for name in ("a", "b", "c")
+        )
         project.config(f"kernels:\n{places}")
         trust.trust(project.paths)
         project.config(f"kernels:\n{places}  d: {{ssh: {{host: other}}}}\n")
@@ -216,16 +487,29 @@ def test_places_are_looked_at_at_once_and_not_for_ever(
         ("c", False),
         ("d", None),
     ]
-    assert listed[0].why == "it did not answer within 0.5 s" and listed[3].mend == "stepper trust"
+    assert (
+        listed[0].why == "it did not answer within 0.5 s"
+        and listed[3].mend == "stepper trust"
+    )
 
 
-def test_a_machine_without_ssh_lists_its_other_places(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_ssh_lists_its_other_places(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     project.config("kernels:\n  a: {ssh: {host: x}}\n  b: {kernelspec: BASH}\n")
     trust.trust(project.paths)
     monkeypatch.setenv("PATH", "/nowhere")
-    listed = asyncio.run(looks.named(project.paths, config.load(project.paths), dict(os.environ)))
-    assert [(place.name, place.reachable) for place in listed] == [("a", False), ("b", True)]
-    assert listed[0].why == "ssh can't be run on this machine: No such file or directory" and listed[0].mend
+    listed = asyncio.run(
+        looks.named(project.paths, config.load(project.paths), dict(os.environ))
+    )
+    assert [(place.name, place.reachable) for place in listed] == [
+        ("a", False),
+        ("b", True),
+    ]
+    assert (
+        listed[0].why == "ssh can't be run on this machine: No such file or directory"
+        and listed[0].mend
+    )
 
 
 @pytest.fixture(scope="module")
@@ -233,7 +517,9 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     """A project with bash's kernel installed for its user, and one daemon for all tests."""
     folder = tmp_path_factory.mktemp("kernels")
     (folder / "jupyter/kernels/bash").mkdir(parents=True)
-    (folder / "jupyter/kernels/bash/kernel.json").write_text(json.dumps(places.BASH_KERNEL))
+    (folder / "jupyter/kernels/bash/kernel.json").write_text(
+        json.dumps(places.BASH_KERNEL)
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JUPYTER_PATH", str(folder / "jupyter"))
         yield from scratch(folder / "repo")
@@ -244,66 +530,127 @@ def shell(project: Project) -> Notebook:
     """A notebook in bash, whose place is accepted."""
     project.config("kernels:\n  sh: {kernelspec: bash}\n  box: {ssh: {host: box}}\n")
     trust.trust(project.paths)
-    made = project.json("new", "Count the files", "--step", "List :: 1 == 2", "--step", "Count", "--kernel", "sh")
+    made = project.json(
+        "new",
+        "Count the files",
+        "--step",
+        "List :: 1 == 2",
+        "--step",
+        "Count",
+        "--kernel",
+        "sh",
+    )
     return Notebook(project, project.folder / made["notebook"])
 
 
-def test_a_place_of_a_strangers_runs_nothing_before_it_is_accepted(project: Project) -> None:
+def test_a_place_of_a_strangers_runs_nothing_before_it_is_accepted(
+    project: Project,
+) -> None:
     project.config("kernels: {sh: {kernelspec: bash}}\n")
     made = project.json("new", "A strangers", "--kernel", "sh")
     notebook = Notebook(project, project.folder / made["notebook"])
     ran = project.folder / "notebooks" / "ran"
     cell, answer = notebook.insert("touch ran")
-    assert "was not accepted by you" in answer.text and "stepper trust" in answer.text and not ran.exists()
+    assert (
+        "was not accepted by you" in answer.text
+        and "stepper trust" in answer.text
+        and not ran.exists()
+    )
     listed = {place["name"]: place for place in project.json("kernels")}
-    assert listed["local"]["reachable"] and not listed["sh"]["accepted"] and listed["sh"]["reachable"] is None
+    assert (
+        listed["local"]["reachable"]
+        and not listed["sh"]["accepted"]
+        and listed["sh"]["reachable"] is None
+    )
     said = project.stepper("trust").stdout
     assert 'kernels.sh: {"kernelspec": "bash"}' in said
     assert "ran ok" in notebook.replace(cell, "touch ran; ls").text and ran.exists()
     listed = {place["name"]: place for place in project.json("kernels")}
-    assert listed["sh"]["reachable"] and listed["sh"]["offers"][0].startswith("Bash (bash): ")
+    assert listed["sh"]["reachable"] and listed["sh"]["offers"][0].startswith(
+        "Bash (bash): "
+    )
     # What was accepted is what stands there now, and nothing else by that name.
     project.config("kernels: {sh: {kernelspec: evil}}\n")
-    assert not {place["name"]: place for place in project.json("kernels")}["sh"]["accepted"]
+    assert not {place["name"]: place for place in project.json("kernels")}["sh"][
+        "accepted"
+    ]
     project.stepper("restart", notebook.path.stem, check=1)
 
 
-def test_a_notebook_keeps_its_kernel_and_says_its_language(project: Project, shell: Notebook) -> None:
+def test_a_notebook_keeps_its_kernel_and_says_its_language(
+    project: Project, shell: Notebook
+) -> None:
     metadata = shell.raw["metadata"]
-    assert metadata["stepper"]["kernel"] == "sh" and metadata["language_info"]["name"] == "bash"
-    assert metadata["kernelspec"] == {"name": "bash", "display_name": "Bash", "language": "bash"}
+    assert (
+        metadata["stepper"]["kernel"] == "sh"
+        and metadata["language_info"]["name"] == "bash"
+    )
+    assert metadata["kernelspec"] == {
+        "name": "bash",
+        "display_name": "Bash",
+        "language": "bash",
+    }
     project.stepper("plan", "add", "One more")
     assert shell.raw["metadata"]["stepper"]["kernel"] == "sh"
     used = project.json("use", shell.path.stem, "--kernel", "local")
     assert used == {"notebook": f"notebooks/{shell.path.name}", "kernel": "local"}
-    assert shell.raw["metadata"]["kernelspec"]["name"] == "python3" and "kernel" not in shell.raw["metadata"]["stepper"]
+    assert (
+        shell.raw["metadata"]["kernelspec"]["name"] == "python3"
+        and "kernel" not in shell.raw["metadata"]["stepper"]
+    )
     wrong = project.stepper("use", shell.path.stem, "--kernel", "gpu", check=2).stderr
     assert "no kernel 'gpu'" in wrong and "(sh, box, local)" in wrong
-    assert "no kernel 'gpu'" in project.stepper("new", "x", "--kernel", "gpu", check=2).stderr
-    assert "is the current notebook; its next kernel runs in sh." in project.stepper(
-        "use", shell.path.stem, "--kernel", "sh"
-    ).stdout  # fmt: skip
+    assert (
+        "no kernel 'gpu'"
+        in project.stepper("new", "x", "--kernel", "gpu", check=2).stderr
+    )
+    assert (
+        "is the current notebook; its next kernel runs in sh."
+        in project.stepper("use", shell.path.stem, "--kernel", "sh").stdout
+    )
 
 
-def test_cells_in_bash_are_steps_with_outputs_attempts_and_a_stop(project: Project, shell: Notebook) -> None:
+def test_cells_in_bash_are_steps_with_outputs_attempts_and_a_stop(
+    project: Project, shell: Notebook
+) -> None:
     cell, answer = shell.insert("x=3; echo three $x")
-    assert 'Step 1 of 2 "List": done; criterion: 1 == 2.' in answer.text  # Python's false; bash has no such line
-    assert "ran ok" in answer.text and "| three 3" in answer.text and "is false" not in answer.text
+    assert (
+        'Step 1 of 2 "List": done; criterion: 1 == 2.' in answer.text
+    )  # Python's false; bash has no such line
+    assert (
+        "ran ok" in answer.text
+        and "| three 3" in answer.text
+        and "is false" not in answer.text
+    )
     assert shell.raw["cells"][-1]["outputs"][0]["text"] == ["three 3\n"]
     cell, failed = shell.insert("echo $x; ls /nowhere")
-    assert "failed" in failed.text and "| 3" in failed.text and "No such file" in failed.text
+    assert (
+        "failed" in failed.text
+        and "| 3" in failed.text
+        and "No such file" in failed.text
+    )
     for number in range(3):
         failed = shell.replace(cell, f"ls /nowhere/{number}")
     assert "Error Type: Error" in failed.stop and "Error Message: 2" in failed.stop
     found = project.json("status")
-    assert found["stop"] and found["steps"][1]["attempts"] == 3 and found["kernel"]["state"] == "idle"
+    assert (
+        found["stop"]
+        and found["steps"][1]["attempts"] == 3
+        and found["kernel"]["state"] == "idle"
+    )
     assert [run["outcome"] for run in project.json("history")] == ["ok", *["error"] * 4]
     assert project.json("context")["variables"] == {}
 
 
-def test_a_cell_in_bash_has_a_deadline_and_may_die(project: Project, shell: Notebook) -> None:
+def test_a_cell_in_bash_has_a_deadline_and_may_die(
+    project: Project, shell: Notebook
+) -> None:
     cell, answer = shell.insert("# stepper: timeout=1\necho begun; sleep 60")
-    assert "Timeout" in answer.text and "| begun" in answer.text and "kernel's state is kept" in answer.text
+    assert (
+        "Timeout" in answer.text
+        and "| begun" in answer.text
+        and "kernel's state is kept" in answer.text
+    )
     answer = shell.replace(cell, "kill -9 $PPID; sleep 60")
     assert "KernelDied" in answer.stop and "SIGKILL" in answer.stop
 
@@ -314,16 +661,25 @@ def test_a_killed_daemon_finds_what_bash_ran(project: Project, shell: Notebook) 
     assert "| 4" in shell.insert("echo $x")[1].text
 
 
-def test_a_cell_whose_end_nobody_heard_is_not_run_again(project: Project, shell: Notebook) -> None:
+def test_a_cell_whose_end_nobody_heard_is_not_run_again(
+    project: Project, shell: Notebook
+) -> None:
     cell, _ = shell.insert("x=6")
-    payload = shell.edited("insert", "echo begun; sleep 2; echo x >> ran-once; echo over", cell)
+    payload = shell.edited(
+        "insert", "echo begun; sleep 2; echo x >> ran-once; echo over", cell
+    )
     running = threading.Thread(target=project.hook, args=("PostToolUse", payload))
     running.start()
     time.sleep(1)
     psutil.Process(project.json("status")["daemon"]["pid"]).kill()
-    time.sleep(2)  # the hook's process starts the next daemon; the cell ends before it asks, or while it does
+    time.sleep(
+        2
+    )  # the hook's process starts the next daemon; the cell ends before it asks, or while it does
     running.join()
-    ran, said = project.folder / "notebooks" / "ran-once", project.json("report")["text"]
+    ran, said = (
+        project.folder / "notebooks" / "ran-once",
+        project.json("report")["text"],
+    )
     assert ran.read_text() == "x\n" and "lost its daemon" in said, said
     ended = project.json("history")[-1]["outcome"]
     assert ended == "ok" or "whether it ended well is not known" in said, said
@@ -332,22 +688,36 @@ def test_a_cell_whose_end_nobody_heard_is_not_run_again(project: Project, shell:
 def test_no_cell_in_python_goes_to_another_languages_kernel(project: Project) -> None:
     project.config("kernels: {sh: {kernelspec: bash}}\nkernel: sh\n")
     trust.trust(project.paths)
-    notebook = project.notebook("python.ipynb", [code("print(1)", "a")], language_info={"name": "python"})
+    notebook = project.notebook(
+        "python.ipynb", [code("print(1)", "a")], language_info={"name": "python"}
+    )
     said = project.stepper("run", "python", check=1).stderr
-    assert "is a notebook in Python, and its kernel runs bash: the cell was NOT run" in said
+    assert (
+        "is a notebook in Python, and its kernel runs bash: the cell was NOT run"
+        in said
+    )
     project.stepper("shutdown", "python")
     project.stepper("use", "python", "--kernel", "local")
-    assert project.json("run", "python")["ok"] and notebook.cell("a")["outputs"][0]["text"] == ["1\n"]
+    assert project.json("run", "python")["ok"] and notebook.cell("a")["outputs"][0][
+        "text"
+    ] == ["1\n"]
 
 
 def test_a_notebook_in_another_language_names_what_it_lacks(project: Project) -> None:
     project.config("kernels: {sh: {kernelspec: bash}}\n")
     trust.trust(project.paths)
-    notebook = project.notebook("made-elsewhere.ipynb", [code("echo hi", "a")], language_info={"name": "bash"})
+    notebook = project.notebook(
+        "made-elsewhere.ipynb", [code("echo hi", "a")], language_info={"name": "bash"}
+    )
     said = project.stepper("run", "made-elsewhere", check=1).stderr
-    assert "a notebook of the language 'bash'" in said and "stepper use notebooks/made-elsewhere.ipynb --kernel" in said
+    assert (
+        "a notebook of the language 'bash'" in said
+        and "stepper use notebooks/made-elsewhere.ipynb --kernel" in said
+    )
     project.stepper("use", "made-elsewhere", "--kernel", "sh")
-    assert project.json("run", "made-elsewhere")["ok"] and notebook.cell("a")["outputs"][0]["text"] == ["hi\n"]
+    assert project.json("run", "made-elsewhere")["ok"] and notebook.cell("a")[
+        "outputs"
+    ][0]["text"] == ["hi\n"]
 
 
 @pytest.mark.nightly
@@ -362,7 +732,9 @@ def test_cells_in_r_show_figures_and_their_errors(project: Project) -> None:
     _, answer = notebook.insert("days <- c(1, 5, 2)\nplot(days)")
     assert "ran ok" in answer.text and ".png" in answer.text, answer.text
     cell, answer = notebook.insert("mean(nothing)")
-    assert "FAILED" in answer.text and "object 'nothing' not found" in answer.text, answer.text
+    assert "FAILED" in answer.text and "object 'nothing' not found" in answer.text, (
+        answer.text
+    )
     answer = notebook.replace(cell, "mean(days)")
     assert "ran ok" in answer.text and "| [1] 2.666667" in answer.text, answer.text
 
@@ -374,16 +746,26 @@ def test_a_kernelspec_that_is_not_there_is_named(project: Project) -> None:
     assert "'cobol' is not installed; installed: " in said and "bash" in said
 
 
-def test_a_place_removed_while_its_kernel_lives_is_said_with_the_next_kernel(project: Project, shell: Notebook) -> None:
+def test_a_place_removed_while_its_kernel_lives_is_said_with_the_next_kernel(
+    project: Project, shell: Notebook
+) -> None:
     shell.insert("x=5")
     project.config("")
     assert "| 5" in shell.insert("echo $x")[1].text  # the kernel lives
     told = project.json("status")["kernel"]
     assert told["state"] == "idle" and "its next kernel can't start" in told["trouble"]
-    assert "none of `kernels:`" in told["trouble"] and "stepper use NOTEBOOK --kernel NAME" in told["trouble"]
+    assert (
+        "none of `kernels:`" in told["trouble"]
+        and "stepper use NOTEBOOK --kernel NAME" in told["trouble"]
+    )
     said = project.stepper("restart", shell.path.stem, check=1).stderr
-    assert "'sh', which is none of `kernels:`" in said and "stepper use NOTEBOOK --kernel NAME" in said
-    assert "| 5" in shell.insert("echo $x")[1].text  # nothing was given up for one that can't start
+    assert (
+        "'sh', which is none of `kernels:`" in said
+        and "stepper use NOTEBOOK --kernel NAME" in said
+    )
+    assert (
+        "| 5" in shell.insert("echo $x")[1].text
+    )  # nothing was given up for one that can't start
     project.kill_daemon()
     assert "| 5" in shell.insert("echo $x")[1].text
 
@@ -392,11 +774,21 @@ def test_an_agent_names_places_by_mcp(project: Project, shell: Notebook) -> None
     async def story() -> None:
         async with Client(Face(str(project.folder)).server()) as client:
             made = await client.call_tool(
-                "create_notebook", {"problem": "Say it", "place": "sh", "cells": [{"source": "x=7; echo said $x"}]}
+                "create_notebook",
+                {
+                    "problem": "Say it",
+                    "place": "sh",
+                    "cells": [{"source": "x=7; echo said $x"}],
+                },
             )
             assert "| said 7" in made.content[0].text, made.content[0].text
-            again = await client.call_tool("kernel", {"action": "start", "place": "local"})
-            assert "runs already (idle); the next one runs in local: restart" in again.content[0].text
+            again = await client.call_tool(
+                "kernel", {"action": "start", "place": "local"}
+            )
+            assert (
+                "runs already (idle); the next one runs in local: restart"
+                in again.content[0].text
+            )
             back = await client.call_tool("kernel", {"action": "start", "place": "sh"})
             assert back.content[0].text.endswith("its kernel runs already (idle).")
             kept = await client.call_tool("run_cell", {"source": "echo $x"})
@@ -408,18 +800,35 @@ def test_an_agent_names_places_by_mcp(project: Project, shell: Notebook) -> None
     asyncio.run(asyncio.wait_for(story(), 60))
 
 
-def test_a_place_that_is_another_now_is_the_next_kernels(project: Project, shell: Notebook) -> None:
+def test_a_place_that_is_another_now_is_the_next_kernels(
+    project: Project, shell: Notebook
+) -> None:
     shell.insert("x=5")
     project.config("kernels: {sh: {ssh: {host: evil}}}\n")
     assert "| 5" in shell.insert("echo $x")[1].text
-    assert "was not accepted by you (stepper trust)" in project.json("status")["kernel"]["trouble"]
-    assert "was not accepted" in project.stepper("restart", shell.path.stem, check=1).stderr
+    assert (
+        "was not accepted by you (stepper trust)"
+        in project.json("status")["kernel"]["trouble"]
+    )
+    assert (
+        "was not accepted"
+        in project.stepper("restart", shell.path.stem, check=1).stderr
+    )
     project.config("kernels: {sh: {kernelspec: bash}}\n")
-    assert project.json("status")["kernel"]["trouble"] == "" and "| 5" in shell.insert("echo $x")[1].text
+    assert (
+        project.json("status")["kernel"]["trouble"] == ""
+        and "| 5" in shell.insert("echo $x")[1].text
+    )
 
 
 def test_nothing_of_other_places_is_loaded_for_a_local_kernel() -> None:
     script = "import sys, stepper.daemon.server, stepper.kernel.local.kernels, stepper.kernel.live; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout.split()
+    loaded = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True
+    ).stdout.split()
     assert "stepper.kernel.live" in loaded
-    assert not {"stepper.policy.kernels", "stepper.kernel.local.specs", "stepper.daemon.kernels"} & {*loaded}
+    assert not {
+        "stepper.policy.kernels",
+        "stepper.kernel.local.specs",
+        "stepper.daemon.kernels",
+    } & {*loaded}

@@ -21,18 +21,39 @@ from tests.npm import Unavailable, unavailable
 
 
 def bash() -> dict[str, object]:
-    return {"argv": [sys.executable, "-m", "bash_kernel", "-f", "{connection_file}"], "language": "bash"}
+    return {
+        "argv": [sys.executable, "-m", "bash_kernel", "-f", "{connection_file}"],
+        "language": "bash",
+    }
 
 
 def r() -> dict[str, object]:
-    program = debian.installed("R", "r-base-core", "r-cran-irkernel", file="/usr/share/jupyter/kernels/ir/kernel.json")
-    return {"argv": [program, "--slave", "-e", "IRkernel::main()", "--args", "{connection_file}"], "language": "R"}
+    program = debian.installed(
+        "R",
+        "r-base-core",
+        "r-cran-irkernel",
+        file="/usr/share/jupyter/kernels/ir/kernel.json",
+    )
+    return {
+        "argv": [
+            program,
+            "--slave",
+            "-e",
+            "IRkernel::main()",
+            "--args",
+            "{connection_file}",
+        ],
+        "language": "R",
+    }
 
 
 def deno() -> dict[str, object]:
     """JavaScript and TypeScript, by a program that is in PyPI's package of that name."""
     program = str(Path(environment(sys.executable, "deno>=2.9,<3")).parent / "deno")
-    return {"argv": [program, "jupyter", "--kernel", "--conn", "{connection_file}"], "language": "typescript"}
+    return {
+        "argv": [program, "jupyter", "--kernel", "--conn", "{connection_file}"],
+        "language": "typescript",
+    }
 
 
 SPECS = {"bash": bash, "r": r, "deno": deno}
@@ -44,52 +65,80 @@ def language(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def project(language: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+def project(
+    language: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Project]:
     folder = Path(tempfile.mkdtemp(prefix="lang"))
     spec = folder / "kernels" / "theirs"
     spec.mkdir(parents=True)
     try:
-        (spec / "kernel.json").write_text(json.dumps({"display_name": language, **SPECS[language]()}))
+        (spec / "kernel.json").write_text(
+            json.dumps({"display_name": language, **SPECS[language]()})
+        )
     except Unavailable as why:
         unavailable(why)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JUPYTER_PATH", str(folder))
         for made in scratch(tmp_path_factory.mktemp(language) / "repo"):
-            made.config("kernels: {it: {kernelspec: theirs}}\ncell_timeout_seconds: 20\n")
+            made.config(
+                "kernels: {it: {kernelspec: theirs}}\ncell_timeout_seconds: 20\n"
+            )
             made.stepper("trust")
             yield made
 
 
 CELLS = {  # binds x to 20 and shows it, fails in a function, runs for ever, draws
-    "r": ("x <- 20\nx", "f <- function(a) stop('no such thing')\nf(3)", "repeat Sys.sleep(0.1)", "plot(1:9)"),
+    "r": (
+        "x <- 20\nx",
+        "f <- function(a) stop('no such thing')\nf(3)",
+        "repeat Sys.sleep(0.1)",
+        "plot(1:9)",
+    ),
     "bash": ("x=20; echo $x", "no_such_command", "while true; do sleep 0.1; done", ""),
-    "deno": ("let x = 20; x", "function f() { nope() }\nf()", "await new Promise(r => setTimeout(r, 60000))", ""),
+    "deno": (
+        "let x = 20; x",
+        "function f() { nope() }\nf()",
+        "await new Promise(r => setTimeout(r, 60000))",
+        "",
+    ),
 }
 
 
-def test_reports_say_what_the_kernel_says_and_nothing_that_only_python_knows(project: Project, language: str) -> None:
+def test_reports_say_what_the_kernel_says_and_nothing_that_only_python_knows(
+    project: Project, language: str
+) -> None:
     binds, fails, endless, draws = CELLS[language]
     mark = "//" if language == "deno" else "#"
-    made = project.json("new", "A look", "--kernel", "it", "--step", "x is bound | x > 100")
+    made = project.json(
+        "new", "A look", "--kernel", "it", "--step", "x is bound | x > 100"
+    )
     notebook = Notebook(project, project.folder / made["notebook"])
     said = notebook.insert(f"{mark} stepper: step=1 timeout=9s\n{binds}")[1].text
-    assert "ran ok" in said and "20" in said and "done" in said and "riterion" not in said, said  # the agent's to judge
+    assert (
+        "ran ok" in said and "20" in said and "done" in said and "riterion" not in said
+    ), said  # the agent's to judge
     cell, failed = notebook.insert(fails)
     assert "FAILED" in failed.text and "NameError" not in failed.text
     if language != "bash":  # it has none
         assert (
-            "Traceback:\n| " in failed.text and ("1. f(3)" if language == "r" else "at f (<anonymous>") in failed.text
+            "Traceback:\n| " in failed.text
+            and ("1. f(3)" if language == "r" else "at f (<anonymous>") in failed.text
         )
     for word in ("Values on the line", "last bound", "Before it failed", "helper"):
         assert word not in failed.text
     if draws:
         drawn = notebook.replace(cell, draws).text
-        assert "Figure 1: " in drawn and Path(drawn.split("Figure 1: ")[1].split(".png")[0] + ".png").exists(), drawn
+        assert (
+            "Figure 1: " in drawn
+            and Path(drawn.split("Figure 1: ")[1].split(".png")[0] + ".png").exists()
+        ), drawn
     known = project.stepper("context").stdout
     assert "its variables are there" in known and "no variables" not in known
     assert project.json("eval", binds.replace("let ", ""))["outcome"] == "ok"
     slow = notebook.insert(f"{mark} stepper: timeout=1s\n{endless}")[1]
-    assert f"`{mark} stepper: timeout=10m`" in slow.text + slow.stop, slow.text + slow.stop
+    assert f"`{mark} stepper: timeout=10m`" in slow.text + slow.stop, (
+        slow.text + slow.stop
+    )
     if language == "deno":  # an interrupt ends it, and the report says so
         assert "kernel died (SIGINT)" in slow.stop
         return
@@ -101,33 +150,71 @@ def test_reports_say_what_the_kernel_says_and_nothing_that_only_python_knows(pro
 @pytest.mark.parametrize(
     ("line", "timeout"),
     [
-        ("# stepper: timeout=9s", 9), ("// stepper: timeout=9s", 9), ("-- stepper: timeout=9s", 9),
-        (";; stepper: timeout=9s", 9), ("% stepper: timeout=9s", 9), ("/* stepper: timeout=9s */", 9),
-        ("(* stepper: timeout=9s *)", 9), ("%%bash", None), ("%%time stepper: timeout=9s", None),
-        ("stepper: timeout=9s", None), ("x = 3  # stepper: timeout=9s", None), ('"// stepper: timeout=9s"', None),
+        ("# stepper: timeout=9s", 9),
+        ("// stepper: timeout=9s", 9),
+        ("-- stepper: timeout=9s", 9),
+        (";; stepper: timeout=9s", 9),
+        ("% stepper: timeout=9s", 9),
+        ("/* stepper: timeout=9s */", 9),
+        ("(* stepper: timeout=9s *)", 9),
+        ("%%bash", None),
+        ("%%time stepper: timeout=9s", None),
+        ("stepper: timeout=9s", None),
+        ("x = 3  # stepper: timeout=9s", None),
+        ('"// stepper: timeout=9s"', None),
     ],
-)  # fmt: skip
-def test_a_first_line_is_a_comment_of_whatever_language(line: str, timeout: float | None) -> None:
-    assert firstline.parse(f"{line}\nx").timeout == timeout and not firstline.parse(line).problems
+)
+def test_a_first_line_is_a_comment_of_whatever_language(
+    line: str, timeout: float | None
+) -> None:
     assert (
-        firstline.comment("TypeScript") == "//" and firstline.comment("sql") == "--" and firstline.comment("R") == "#"
+        firstline.parse(f"{line}\nx").timeout == timeout
+        and not firstline.parse(line).problems
+    )
+    assert (
+        firstline.comment("TypeScript") == "//"
+        and firstline.comment("sql") == "--"
+        and firstline.comment("R") == "#"
     )
 
 
 def test_what_is_not_known_in_a_first_line_is_told_as_it_stands() -> None:
-    assert firstline.parse("-- stepper: nonsense").problems[0].startswith("`-- stepper: nonsense` is not known")
+    assert (
+        firstline.parse("-- stepper: nonsense")
+        .problems[0]
+        .startswith("`-- stepper: nonsense` is not known")
+    )
 
 
 def test_a_traceback_is_told_where_no_helper_tells_better() -> None:
     def told(fault: Fault) -> str:
-        how = {"outcome": Outcome.ERROR, "verdict": Verdict.RECOVERABLE, "fault": fault, "step": None, "index": 0}
+        how = {
+            "outcome": Outcome.ERROR,
+            "verdict": Verdict.RECOVERABLE,
+            "fault": fault,
+            "step": None,
+            "index": 0,
+        }
         at = "2026-11-23T12:00:00Z"
-        run = Run(run=1, cell_id="c", number=1, source_hash="", started_at=at, duration_s=0.1, key="c", **how)
+        run = Run(
+            run=1,
+            cell_id="c",
+            number=1,
+            source_hash="",
+            started_at=at,
+            duration_s=0.1,
+            key="c",
+            **how,
+        )
         return report.of_run(Ended(Cell("c", 0, 1, "code", "f(3)"), run)).text
 
-    calls = "Error in f(3): no such thing\nTraceback:\n\n1. f(3)\n2. stop('no such thing')"
+    calls = (
+        "Error in f(3): no such thing\nTraceback:\n\n1. f(3)\n2. stop('no such thing')"
+    )
     assert "Traceback:\n| 1. f(3)\n| 2. stop('no such thing')" in told(
         Fault("ERROR", "Error in f(3): no such thing", (), traceback=calls)
     )
     assert "Traceback" not in told(Fault("Error", "127", (), traceback=""))
-    assert "Traceback" not in told(Fault("ValueError", "no", ("ValueError",), traceback="…\nValueError: no"))
+    assert "Traceback" not in told(
+        Fault("ValueError", "no", ("ValueError",), traceback="…\nValueError: no")
+    )

@@ -72,7 +72,11 @@ print('third')
 """
 
 
-WRITES = ("print('LATE')", "print('LATE', file=__import__('sys').stderr)", "display('LATE')")
+WRITES = (
+    "print('LATE')",
+    "print('LATE', file=__import__('sys').stderr)",
+    "display('LATE')",
+)
 UNTOLD = {
     "a thread": THREAD.format(write="print('LATE')"),
     "a thread that displays": THREAD.format(write="display('LATE')"),
@@ -104,7 +108,11 @@ def until(check: Callable[[], Any], seconds: float = 20) -> Any:
 
 def shown(notebook: Notebook, cell_id: str) -> str:
     """All text that a cell shows."""
-    data = [out["data"].get("text/plain", "") for out in notebook.cell(cell_id)["outputs"] if "data" in out]
+    data = [
+        out["data"].get("text/plain", "")
+        for out in notebook.cell(cell_id)["outputs"]
+        if "data" in out
+    ]
     return text_of(notebook.cell(cell_id)) + "".join(map("".join, data))
 
 
@@ -123,7 +131,9 @@ def written(notebook: Notebook, first: str) -> tuple[list[str], str]:
 
 
 @pytest.mark.parametrize("write", some_nightly(WRITES, "print('LATE')"))
-def test_a_task_that_goes_on_writes_on_its_own_cell(notebook: Notebook, write: str) -> None:
+def test_a_task_that_goes_on_writes_on_its_own_cell(
+    notebook: Notebook, write: str
+) -> None:
     (one, two, three), told = written(notebook, TASK.format(write=write))
     assert "first" in one and one.count("LATE") > 20
     assert "LATE" not in two + three and two.count("mine") == 50
@@ -132,26 +142,40 @@ def test_a_task_that_goes_on_writes_on_its_own_cell(notebook: Notebook, write: s
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("who", some_nightly(UNTOLD, "a thread", "a child"))
-def test_what_can_not_be_told_apart_goes_to_the_cell_that_runs(notebook: Notebook, who: str) -> None:
+def test_what_can_not_be_told_apart_goes_to_the_cell_that_runs(
+    notebook: Notebook, who: str
+) -> None:
     (one, two, three), _ = written(notebook, UNTOLD[who])
     assert "first" in one and two.count("mine") == 50 and "third" in three
     assert "LATE" in one + two + three
 
 
-def test_it_is_on_the_cell_soon_and_told_with_the_next_report(notebook: Notebook) -> None:
+def test_it_is_on_the_cell_soon_and_told_with_the_next_report(
+    notebook: Notebook,
+) -> None:
     cell, answer = notebook.insert(
         "import threading, time\nprint('in time')\nthreading.Timer(1, print, ['LATE']).start()"
     )
     before = notebook.path.stat().st_mtime_ns
     until(lambda: "LATE" in text_of(notebook.cell(cell)))
-    assert text_of(notebook.cell(cell)) == "in time\nLATE\n" and len(notebook.cell(cell)["outputs"]) == 1
-    assert notebook.path.stat().st_mtime_ns == before, "the client may be about to edit it"
+    assert (
+        text_of(notebook.cell(cell)) == "in time\nLATE\n"
+        and len(notebook.cell(cell)["outputs"]) == 1
+    )
+    assert notebook.path.stat().st_mtime_ns == before, (
+        "the client may be about to edit it"
+    )
     assert "LATE" in notebook.project.stepper("output", cell).stdout
     _, answer = notebook.insert("1")
-    assert f"Note: after its run cell 1 (id {cell}) got 5 characters: they are on it." in answer.text
+    assert (
+        f"Note: after its run cell 1 (id {cell}) got 5 characters: they are on it."
+        in answer.text
+    )
     _, answer = notebook.insert("2")
     assert "after its run" not in answer.text, "it is told once"
-    journal = notebook.project.folder / ".stepper" / "journal" / f"{notebook.path.stem}.jsonl"
+    journal = (
+        notebook.project.folder / ".stepper" / "journal" / f"{notebook.path.stem}.jsonl"
+    )
     lines = [json.loads(line) for line in journal.read_text().splitlines()]
     (late,) = [line for line in lines if line["event"] == "late"]
     assert (late["cell_id"], late["characters"], late["there"]) == (cell, 5, True)
@@ -168,13 +192,19 @@ def test_it_is_written_at_most_every_two_seconds(notebook: Notebook) -> None:
     notebook.insert("open('stop', 'w').close()")
 
 
-def test_an_edit_that_began_before_it_was_put_drops_none_of_it(notebook: Notebook) -> None:
-    cell_id, _ = notebook.insert("import threading\nthreading.Timer(1, print, ['late']).start()")
+def test_an_edit_that_began_before_it_was_put_drops_none_of_it(
+    notebook: Notebook,
+) -> None:
+    cell_id, _ = notebook.insert(
+        "import threading\nthreading.Timer(1, print, ['late']).start()"
+    )
     before = notebook.path.read_text()
     until(lambda: shown(notebook, cell_id) == "late\n")
     notebook.path.write_text(
         before.replace(
-            '"cells": [', '"cells": [{"cell_type": "markdown", "id": "m", "metadata": {}, "source": "hi"},', 1
+            '"cells": [',
+            '"cells": [{"cell_type": "markdown", "id": "m", "metadata": {}, "source": "hi"},',
+            1,
         )
     )
     until(lambda: shown(notebook, cell_id) == "late\n")
@@ -189,11 +219,15 @@ def test_late_output_has_the_bounds_of_its_cell(project: Project) -> None:
         "import threading, time\nprint('a' * 500)\ndef late():\n    for i in range(3):\n        time.sleep(0.7)\n"
         "        for n in range(1000): print(i, n)\nthreading.Thread(target=late).start()"
     )
-    whole = "a" * 500 + "\n" + "".join(f"{i} {n}\n" for i in range(3) for n in range(1000))
+    whole = (
+        "a" * 500 + "\n" + "".join(f"{i} {n}\n" for i in range(3) for n in range(1000))
+    )
     until(lambda: text_of(notebook.cell(cell)).endswith("2 999\n"))
     text = text_of(notebook.cell(cell))
     head, _, rest = text.partition("\n… ")
-    number, _, tail = rest.partition(" characters left out by stepper (max_output_bytes) …\n")
+    number, _, tail = rest.partition(
+        " characters left out by stepper (max_output_bytes) …\n"
+    )
     assert whole.startswith(head) and whole.endswith(tail) and len(text) < 2200
     gone = int(number.replace(",", ""))
     assert len(head) + len(tail) + gone == len(whole), "what is said to be left out is"
@@ -201,19 +235,33 @@ def test_late_output_has_the_bounds_of_its_cell(project: Project) -> None:
     assert f"in all, left out of the notebook: {gone:,} characters" in answer.text
 
 
-def test_late_output_of_a_cell_that_was_changed_is_said_to_be_left_out(notebook: Notebook) -> None:
-    cell, _ = notebook.insert("import asyncio, os\nasync def late():\n    while not os.path.exists('edited'): await asyncio.sleep(0.01)\n"
-                              "    print('LATE')\ntask = asyncio.get_running_loop().create_task(late())")  # fmt: skip
+def test_late_output_of_a_cell_that_was_changed_is_said_to_be_left_out(
+    notebook: Notebook,
+) -> None:
+    cell, _ = notebook.insert(
+        "import asyncio, os\nasync def late():\n    while not os.path.exists('edited'): await asyncio.sleep(0.01)\n"
+        "    print('LATE')\ntask = asyncio.get_running_loop().create_task(late())"
+    )
     notebook.edited("replace", "other = 1", cell)
     (notebook.path.parent / "edited").touch()
     texts: list[str] = []
-    until(lambda: texts.append(notebook.insert("await asyncio.sleep(0.1)")[1].text) or "came for cell 1" in texts[-1])
-    assert "5 characters came for cell 1" in texts[-1] and "so they are left out" in texts[-1]
+    until(
+        lambda: (
+            texts.append(notebook.insert("await asyncio.sleep(0.1)")[1].text)
+            or "came for cell 1" in texts[-1]
+        )
+    )
+    assert (
+        "5 characters came for cell 1" in texts[-1]
+        and "so they are left out" in texts[-1]
+    )
     assert "LATE" not in notebook.path.read_text()
 
 
 def test_displays_are_updated_wherever_they_show(notebook: Notebook) -> None:
-    one, _ = notebook.insert("print('above')\nh = display('one', display_id=True)\nprint('below')")
+    one, _ = notebook.insert(
+        "print('above')\nh = display('one', display_id=True)\nprint('below')"
+    )
     _, answer = notebook.insert("h.update('two')")
     assert shown(notebook, one) == "above\nbelow\n'two'"
     assert f"after its run cell 1 (id {one}) got 1 update of a display" in answer.text
@@ -229,16 +277,22 @@ def test_displays_are_updated_wherever_they_show(notebook: Notebook) -> None:
     assert shown(notebook, three) == "'last'", "another kernel's"
 
 
-def test_a_display_in_the_cell_that_runs_is_updated_by_an_earlier_ones_task(notebook: Notebook) -> None:
-    notebook.insert("import asyncio\nasync def late():\n    while 'h' not in globals(): await asyncio.sleep(0.01)\n    h.update('two')\n"
-                    "task = asyncio.get_running_loop().create_task(late())")  # fmt: skip
+def test_a_display_in_the_cell_that_runs_is_updated_by_an_earlier_ones_task(
+    notebook: Notebook,
+) -> None:
+    notebook.insert(
+        "import asyncio\nasync def late():\n    while 'h' not in globals(): await asyncio.sleep(0.01)\n    h.update('two')\n"
+        "task = asyncio.get_running_loop().create_task(late())"
+    )
     cell, _ = notebook.insert("h = display('one', display_id=True)\nawait task")
     assert shown(notebook, cell) == "'two'"
 
 
 @pytest.mark.nightly
 def test_a_killed_daemon_loses_no_late_output_of_the_next(notebook: Notebook) -> None:
-    cell, _ = notebook.insert("import threading\nthreading.Timer(4, print, ['LATE']).start()")
+    cell, _ = notebook.insert(
+        "import threading\nthreading.Timer(4, print, ['LATE']).start()"
+    )
     notebook.project.kill_daemon()
     notebook.project.json("status")
     until(lambda: "LATE" in text_of(notebook.cell(cell)))
@@ -247,14 +301,20 @@ def test_a_killed_daemon_loses_no_late_output_of_the_next(notebook: Notebook) ->
 
 
 @pytest.mark.nightly
-def test_what_came_while_no_daemon_was_there_is_remembered_by_the_kernel(notebook: Notebook) -> None:
-    cell, _ = notebook.insert("import threading\nfor n in range(40): threading.Timer(0.1 * n, print, [n]).start()")
+def test_what_came_while_no_daemon_was_there_is_remembered_by_the_kernel(
+    notebook: Notebook,
+) -> None:
+    cell, _ = notebook.insert(
+        "import threading\nfor n in range(40): threading.Timer(0.1 * n, print, [n]).start()"
+    )
     until(lambda: "10\n" in text_of(notebook.cell(cell)))
     notebook.project.kill_daemon()
     time.sleep(2.5)
     notebook.project.stepper("eval", "0")
     until(lambda: "39\n" in text_of(notebook.cell(cell)))
-    assert sorted(map(int, text_of(notebook.cell(cell)).split())) == [*range(40)], "once each"
+    assert sorted(map(int, text_of(notebook.cell(cell)).split())) == [*range(40)], (
+        "once each"
+    )
 
 
 def test_what_is_in_time_is_all_there_and_in_order(notebook: Notebook) -> None:
@@ -262,19 +322,42 @@ def test_what_is_in_time_is_all_there_and_in_order(notebook: Notebook) -> None:
         "import threading\nprint('a')\nthread = threading.Thread(target=print, args=['b'])\nthread.start()\n"
         "thread.join()\nprint('c')"
     )
-    assert text_of(notebook.cell(cell)) == "a\nb\nc\n" and "after its run" not in answer.text
+    assert (
+        text_of(notebook.cell(cell)) == "a\nb\nc\n"
+        and "after its run" not in answer.text
+    )
     cell, answer = notebook.insert(
         "import os, subprocess\nsubprocess.run(['echo', 'child'])\nos.write(1, b'direct\\n')"
     )
-    assert text_of(notebook.cell(cell)) == "child\ndirect\n" and "after its run" not in answer.text
-    cell, answer = notebook.insert("subprocess.run(['head', '-c', '3000000', '/dev/zero'])\nprint('end')")
+    assert (
+        text_of(notebook.cell(cell)) == "child\ndirect\n"
+        and "after its run" not in answer.text
+    )
+    cell, answer = notebook.insert(
+        "subprocess.run(['head', '-c', '3000000', '/dev/zero'])\nprint('end')"
+    )
     text = text_of(notebook.cell(cell))
-    assert text.startswith("\0\0") and "left out by stepper" in text and "after its run" not in answer.text
-    echoed = notebook.project.folder / ".stepper" / "kernels" / f"{notebook.path.stem}.stderr"
-    notebook.insert("for i in range(4): subprocess.run(['head', '-c', '3000000', '/dev/zero'])")
+    assert (
+        text.startswith("\0\0")
+        and "left out by stepper" in text
+        and "after its run" not in answer.text
+    )
+    echoed = (
+        notebook.project.folder
+        / ".stepper"
+        / "kernels"
+        / f"{notebook.path.stem}.stderr"
+    )
+    notebook.insert(
+        "for i in range(4): subprocess.run(['head', '-c', '3000000', '/dev/zero'])"
+    )
     assert echoed.stat().st_size < 6_000_000
-    cell, answer = notebook.insert("os.write(1, bytes(range(256)) * 1000)\nprint('end')")
-    assert "\ufffd" in text_of(notebook.cell(cell)) and answer.text.startswith("stepper: ")
+    cell, answer = notebook.insert(
+        "os.write(1, bytes(range(256)) * 1000)\nprint('end')"
+    )
+    assert "\ufffd" in text_of(notebook.cell(cell)) and answer.text.startswith(
+        "stepper: "
+    )
     json.loads(notebook.path.read_bytes().decode("utf-8"))
 
 
@@ -284,7 +367,10 @@ def test_the_threads_of_a_pool_work_for_the_cell_that_asks(notebook: Notebook) -
         "print(list(pool.map(str, range(9))))"
     )
     cell, answer = notebook.insert("for one in pool.map(print, 'abc'): pass")
-    assert sorted(text_of(notebook.cell(cell))) == [*"\n\n\nabc"] and "after its run" not in answer.text
+    assert (
+        sorted(text_of(notebook.cell(cell))) == [*"\n\n\nabc"]
+        and "after its run" not in answer.text
+    )
 
 
 def test_descriptors_and_threads_do_not_grow(notebook: Notebook) -> None:
@@ -292,12 +378,16 @@ def test_descriptors_and_threads_do_not_grow(notebook: Notebook) -> None:
     counts = []
     for _ in range(10):
         cell, _ = notebook.insert(count)
-        counts.append(int("".join(notebook.cell(cell)["outputs"][0]["data"]["text/plain"])))
+        counts.append(
+            int("".join(notebook.cell(cell)["outputs"][0]["data"]["text/plain"]))
+        )
     assert max(counts) <= counts[0] + 4, counts  # the last run's may not be closed yet
 
 
 def test_a_cell_that_redirects_the_descriptors_itself(notebook: Notebook) -> None:
-    notebook.insert("import os\nkept = os.dup(1)\nfile = open('own', 'wb', 0)\nos.dup2(file.fileno(), 1)")
+    notebook.insert(
+        "import os\nkept = os.dup(1)\nfile = open('own', 'wb', 0)\nos.dup2(file.fileno(), 1)"
+    )
     notebook.insert("os.write(1, b'own\\n')")
     assert (notebook.path.parent / "own").read_text() == "own\n"
     notebook.insert("os.dup2(kept, 1)")
@@ -308,8 +398,16 @@ def test_a_cell_that_redirects_the_descriptors_itself(notebook: Notebook) -> Non
 def test_the_last_words_of_a_crash_are_told(notebook: Notebook) -> None:
     _, answer = notebook.insert("import ctypes\nctypes.string_at(0)")
     assert "SIGSEGV" in answer.stop, answer.stop
-    written = notebook.project.folder / ".stepper" / "kernels" / f"{notebook.path.stem}.stderr"
-    assert "Segmentation fault" in written.read_text() and "string_at" in written.read_text()
+    written = (
+        notebook.project.folder
+        / ".stepper"
+        / "kernels"
+        / f"{notebook.path.stem}.stderr"
+    )
+    assert (
+        "Segmentation fault" in written.read_text()
+        and "string_at" in written.read_text()
+    )
 
 
 def test_what_the_kernel_says_of_itself_is_of_no_cell(notebook: Notebook) -> None:
@@ -325,20 +423,30 @@ def test_magics_of_the_shell_say_all_in_every_cell(notebook: Notebook) -> None:
     for number in range(4):
         for magic in ("%%bash", "%%sh", "%%script bash"):
             cell, answer = notebook.insert(f"{magic}\necho said {number}")
-            assert text_of(notebook.cell(cell)) == f"said {number}\n" and f"| said {number}" in answer.text
+            assert (
+                text_of(notebook.cell(cell)) == f"said {number}\n"
+                and f"| said {number}" in answer.text
+            )
     cell, answer = notebook.insert("%%sh\necho before; exit 3")
-    assert text_of(notebook.cell(cell)) == "before\n" and "CalledProcessError" in answer.text
+    assert (
+        text_of(notebook.cell(cell)) == "before\n"
+        and "CalledProcessError" in answer.text
+    )
 
 
 def test_a_helper_of_another_version_takes_over(notebook: Notebook) -> None:
-    notebook.insert("import os, subprocess, sys, threading\nsys.modules['_stepper_helper'].version = 'old'")
+    notebook.insert(
+        "import os, subprocess, sys, threading\nsys.modules['_stepper_helper'].version = 'old'"
+    )
     notebook.project.kill_daemon()
     for _ in range(2):
         cell, answer = notebook.insert(
             "print('a')\nthread = threading.Thread(target=print, args=['b'])\nthread.start()\nthread.join()\n"
             "done = subprocess.run(['echo', 'c'])"
         )
-        assert sorted(text_of(notebook.cell(cell)).split()) == ["a", "b", "c"], answer.text
+        assert sorted(text_of(notebook.cell(cell)).split()) == ["a", "b", "c"], (
+            answer.text
+        )
 
 
 ODD = """
@@ -354,7 +462,9 @@ print("sent")
 
 
 @pytest.mark.parametrize("parent", some_nightly(["'nobody'", "[]", "None", "5"], "[]"))
-def test_messages_that_make_no_sense_stop_nothing(notebook: Notebook, parent: str) -> None:
+def test_messages_that_make_no_sense_stop_nothing(
+    notebook: Notebook, parent: str
+) -> None:
     notebook.insert("x = 1")
     cell, answer = notebook.insert(ODD.format(parent=parent))
     assert "ran ok" in answer.text and "sent" in text_of(notebook.cell(cell))
@@ -362,7 +472,9 @@ def test_messages_that_make_no_sense_stop_nothing(notebook: Notebook, parent: st
     assert "ran ok" in answer.text and "| 2" in answer.text
 
 
-def test_a_configuration_that_becomes_wrong_meanwhile_costs_no_output(notebook: Notebook) -> None:
+def test_a_configuration_that_becomes_wrong_meanwhile_costs_no_output(
+    notebook: Notebook,
+) -> None:
     source = "import pathlib\npathlib.Path('../.stepper/config.yaml').write_text('wrong: key')\nprint('said')"
     cell, _ = notebook.insert(source)
     assert text_of(notebook.cell(cell)) == "said\n"

@@ -27,7 +27,9 @@ def package(project: Project, name: str) -> object:
     folder.mkdir()
     (folder / "__init__.py").write_text("")
     (folder / "features.py").write_text(OLD)
-    (folder / "report.py").write_text("from .features import RATE, add\ndef show():\n    return RATE, add(1)\n")
+    (folder / "report.py").write_text(
+        "from .features import RATE, add\ndef show():\n    return RATE, add(1)\n"
+    )
     return folder
 
 
@@ -69,10 +71,17 @@ def test_what_can_not_be_reloaded_is_named_with_the_way_out(project: Project) ->
     assert "the kernel still has the old code" in answer.text and "| 2" in answer.text
     features.write_text(OLD + "raise ValueError('half')\n")
     _, answer = notebook.insert("add(1)")
-    assert "ValueError: half" in answer.text and "line 4" in answer.text and "| 2" in answer.text
+    assert (
+        "ValueError: half" in answer.text
+        and "line 4" in answer.text
+        and "| 2" in answer.text
+    )
     features.unlink()
     _, answer = notebook.insert("add(1)")
-    assert "was deleted; the kernel still has the old code" in answer.text and "| 2" in answer.text
+    assert (
+        "was deleted; the kernel still has the old code" in answer.text
+        and "| 2" in answer.text
+    )
     features.write_text(NEW)
     _, answer = notebook.insert("add(1)")
     assert "Reloaded: broken.features" in answer.text and "| 3" in answer.text
@@ -99,7 +108,10 @@ def test_warn_and_off(project: Project) -> None:
     notebook.insert("from warned.features import add\nadd(1)")
     (folder / "features.py").write_text(NEW)
     _, answer = notebook.insert("add(1)")
-    assert "Warning: warned.features changed since it was imported" in answer.text and "| 2" in answer.text
+    assert (
+        "Warning: warned.features changed since it was imported" in answer.text
+        and "| 2" in answer.text
+    )
     path.write_text("local_modules: off\n")
     _, answer = notebook.insert("add(1)")
     assert "Warning" not in answer.text and "| 2" in answer.text
@@ -108,10 +120,16 @@ def test_warn_and_off(project: Project) -> None:
 def test_the_users_own_autoreload_is_left_to_it(project: Project) -> None:
     folder = package(project, "auto")
     notebook = project.new()
-    notebook.insert("%load_ext autoreload\n%autoreload 2\nfrom auto.features import add\nadd(1)")
+    notebook.insert(
+        "%load_ext autoreload\n%autoreload 2\nfrom auto.features import add\nadd(1)"
+    )
     (folder / "features.py").write_text(NEW)
     _, answer = notebook.insert("add(1)")
-    assert "| 3" in answer.text and "Reloaded" not in answer.text and "Warning" not in answer.text
+    assert (
+        "| 3" in answer.text
+        and "Reloaded" not in answer.text
+        and "Warning" not in answer.text
+    )
 
 
 def test_verify_run_all_and_restore_name_a_changed_module(project: Project) -> None:
@@ -131,7 +149,9 @@ def test_verify_run_all_and_restore_name_a_changed_module(project: Project) -> N
 
 @pytest.mark.parametrize("value", ["reload", "warn", "off", "'off'"])
 def test_local_modules_takes_three_values(value: str) -> None:
-    assert config.parse(f"local_modules: {value}", "config.yaml").local_modules == value.strip("'")
+    assert config.parse(
+        f"local_modules: {value}", "config.yaml"
+    ).local_modules == value.strip("'")
 
 
 @pytest.mark.parametrize("value", ["sometimes", "true", "1", "null"])
@@ -148,7 +168,9 @@ def test_cells_that_used_a_changed_module_are_stale(project: Project) -> None:
     notebook.insert("other = 1")
     (folder / "features.py").write_text(NEW + "# longer\n")
     _, answer = notebook.insert("add(2)")
-    assert "Stale: cell 2 used `used.features`, which changed after it ran." in answer.text
+    assert (
+        "Stale: cell 2 used `used.features`, which changed after it ran." in answer.text
+    )
     name = notebook.path.name
     stale = project.json("status", name)["stale"]
     assert [(each["cell_id"], each["why"]) for each in stale] == [
@@ -165,5 +187,8 @@ def test_a_reload_ends_with_the_cells_deadline(project: Project) -> None:
     notebook.insert("import slow\nran = 0")
     made.write_text("import time\ntime.sleep(3)\nA = 2\n")
     _, answer = notebook.insert("# stepper: timeout=1\nran = 1")
-    assert "Timeout" in answer.text and "its reload was interrupted: the cell did not run." in answer.text
+    assert (
+        "Timeout" in answer.text
+        and "its reload was interrupted: the cell did not run." in answer.text
+    )
     assert "| 0 2" in notebook.insert("print(ran, slow.A)")[1].text

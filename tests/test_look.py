@@ -34,7 +34,12 @@ def spot(source: str, /, **scope: Any) -> Any:
     """A place as the kernel's helper sees one: a statement and what its names hold."""
     made = Spot.__new__(Spot)
     made.tree = ast.parse(source)
-    made.statement, made.line, made.values, made.filename = made.tree.body[0], 1, Values(scope), "<cell>"
+    made.statement, made.line, made.values, made.filename = (
+        made.tree.body[0],
+        1,
+        Values(scope),
+        "<cell>",
+    )
     made.nodes = [node for node in ast.walk(made.tree) if isinstance(node, ast.expr)]
     for above in ast.walk(made.tree):
         for node in ast.iter_child_nodes(above):
@@ -56,15 +61,47 @@ def told(error: BaseException, source: str, /, **scope: Any) -> str:
 @pytest.mark.parametrize(
     ("line", "scope", "said", "where"),
     [
-        ("','.join(r)", {"r": ["a", "b", 3]}, "sequence item 2: expected str instance, int found", "`r[2]` is 3 (int); of 3 most are str"),
-        ("sorted(p)", {"p": [{"a": 1}, {"a": 2}, {"a": "x"}]}, "'<' not supported between instances of 'str' and 'int'", "`p[2]['a']` is 'x'"),
-        ("sum(d.values())", {"d": {"a": 1, "b": 2, "c": "3"}}, "unsupported operand type(s) for +: 'int' and 'str'", "`d['c']` is '3'"),
-        ("sum(p)", {"p": [1, 2, None]}, "unsupported operand type(s) for +: 'int' and 'NoneType'", "`p[2]` is None"),
-        ("sum(p)", {"p": [1, 2, 3]}, "unsupported operand type(s) for +: 'int' and 'str'", ""),
-        ("json.dumps(x)", {"x": {"a": {"b": [1, {2}]}}}, "Object of type set is not JSON serializable", "`x['a']['b'][1]` is a set"),
+        (
+            "','.join(r)",
+            {"r": ["a", "b", 3]},
+            "sequence item 2: expected str instance, int found",
+            "`r[2]` is 3 (int); of 3 most are str",
+        ),
+        (
+            "sorted(p)",
+            {"p": [{"a": 1}, {"a": 2}, {"a": "x"}]},
+            "'<' not supported between instances of 'str' and 'int'",
+            "`p[2]['a']` is 'x'",
+        ),
+        (
+            "sum(d.values())",
+            {"d": {"a": 1, "b": 2, "c": "3"}},
+            "unsupported operand type(s) for +: 'int' and 'str'",
+            "`d['c']` is '3'",
+        ),
+        (
+            "sum(p)",
+            {"p": [1, 2, None]},
+            "unsupported operand type(s) for +: 'int' and 'NoneType'",
+            "`p[2]` is None",
+        ),
+        (
+            "sum(p)",
+            {"p": [1, 2, 3]},
+            "unsupported operand type(s) for +: 'int' and 'str'",
+            "",
+        ),
+        (
+            "json.dumps(x)",
+            {"x": {"a": {"b": [1, {2}]}}},
+            "Object of type set is not JSON serializable",
+            "`x['a']['b'][1]` is a set",
+        ),
     ],
-)  # fmt: skip
-def test_which_item_is_of_another_kind(line: str, scope: dict[str, Any], said: str, where: str) -> None:
+)
+def test_which_item_is_of_another_kind(
+    line: str, scope: dict[str, Any], said: str, where: str
+) -> None:
     line = told(TypeError(said), line, **scope)
     assert line.startswith(where) and bool(line) is bool(where)
 
@@ -72,18 +109,30 @@ def test_which_item_is_of_another_kind(line: str, scope: dict[str, Any], said: s
 @pytest.mark.parametrize(
     ("said", "value", "where"),
     [
-        ("could not convert string to float: 'n/a'", [1.5, "2", "n/a"], "[2]` is 'n/a'"),
+        (
+            "could not convert string to float: 'n/a'",
+            [1.5, "2", "n/a"],
+            "[2]` is 'n/a'",
+        ),
         ("math domain error", [1.0, -3.75], "[1]` is -3.75"),
-        ("Input contains NaN.", {"a": [1.0, float("nan"), None]}, "['a'][1]` is nan (float), 2 such items"),
+        (
+            "Input contains NaN.",
+            {"a": [1.0, float("nan"), None]},
+            "['a'][1]` is nan (float), 2 such items",
+        ),
         ("no", [1, 2], ""),
     ],
 )
-def test_the_item_of_which_the_message_speaks(said: str, value: Any, where: str) -> None:
+def test_the_item_of_which_the_message_speaks(
+    said: str, value: Any, where: str
+) -> None:
     line = told(ValueError(said), "f(x)", x=value)
     assert where in line and bool(line) is bool(where)
 
 
-@pytest.mark.parametrize(("value", "shown"), [(["a", "b", "a"], "`x` has 2 times 'a'"), ([1, 2], "")])
+@pytest.mark.parametrize(
+    ("value", "shown"), [(["a", "b", "a"], "`x` has 2 times 'a'"), ([1, 2], "")]
+)
 def test_what_stands_twice(value: Any, shown: str) -> None:
     assert told(ValueError("labels must be unique"), "f(x)", x=value) == shown
 
@@ -91,7 +140,10 @@ def test_what_stands_twice(value: Any, shown: str) -> None:
 def test_what_an_error_stores_beside_its_message() -> None:
     error = RuntimeError("exit status 1")
     error.stderr = b"Traceback\nValueError: missing column: postcode\n"  # type: ignore[attr-defined]
-    assert told(error, "run()") == "its stderr ends with: ValueError: missing column: postcode"
+    assert (
+        told(error, "run()")
+        == "its stderr ends with: ValueError: missing column: postcode"
+    )
 
 
 # --- keys ----------------------------------------------------------------------------------------------------------
@@ -104,13 +156,23 @@ class State(Enum):
 @pytest.mark.parametrize(
     ("line", "wanted", "value", "shown"),
     [
-        ("x['presure']", "presure", {"pressure": 1, "time": 2}, "`x` (dict) has 'pressure'; 2 keys in all"),
+        (
+            "x['presure']",
+            "presure",
+            {"pressure": 1, "time": 2},
+            "`x` (dict) has 'pressure'; 2 keys in all",
+        ),
         ("x['sales']", "sales", {"Sales": 1}, "has 'Sales'; 1 key in all"),
         ("x['price']", "price", {"price ": 1}, "has 'price '; 1 key in all"),
         ("x['1']", "1", {1: 1}, "1 (of another type)"),
         ("x['zz']", "zz", {"a": 1, "b": 2}, "`x` (dict) has 2 keys: 'a', 'b'"),
         ("x['zz']", "zz", {}, "`x` (dict) is empty"),
-        ("x['zz']", "zz", {"a": {"b": {"c": 1}}, "d": 2}, "2 keys: 'a' (dict: 'b'), 'd'"),
+        (
+            "x['zz']",
+            "zz",
+            {"a": {"b": {"c": 1}}, "d": 2},
+            "2 keys: 'a' (dict: 'b'), 'd'",
+        ),
         ("x.pop('ab')", "ab", {"a_b": 1}, "'a_b'"),
         ("'%(ab)s' % x", "ab", {"a_b": 1}, "'a_b'"),
         ("'{ab}'.format(**x)", "ab", {"a_b": 1}, "'a_b'"),
@@ -135,7 +197,10 @@ def test_what_has_no_such_key(line: str, wanted: str, value: Any, shown: str) ->
         (None, "None"),
         ({"a": [1, None]}, "{'a': [1, None]} (dict), length 1, keys 'a'"),
         (datetime.date(2024, 5, 1), "2024-05-01 (date)"),
-        (datetime.datetime(2024, 5, 1, tzinfo=datetime.timezone.utc), "2024-05-01 00:00:00+00:00 (datetime)"),
+        (
+            datetime.datetime(2024, 5, 1, tzinfo=datetime.timezone.utc),
+            "2024-05-01 00:00:00+00:00 (datetime)",
+        ),
         ([1, "a"], "[1, 'a'] (list), length 2 of int/str"),
         (10**400, "int"),
     ],
@@ -146,9 +211,15 @@ def test_a_value_in_words(value: Any, shown: str) -> None:
 
 def test_objects_of_the_users_are_never_asked() -> None:
     base.swallowed.clear()  # parts of the helper that are imported without a shell
-    assert (words.written(Loud()), words.written([Loud(), 2]), words.described(Loud())) == (None, "[…, 2]", "Loud")
+    assert (
+        words.written(Loud()),
+        words.written([Loud(), 2]),
+        words.described(Loud()),
+    ) == (None, "[…, 2]", "Loud")
     assert told(
-        TypeError("unsupported operand type(s) for +: 'int' and 'Loud'"), "sum(p)", p=[3, 4, Loud()]
+        TypeError("unsupported operand type(s) for +: 'int' and 'Loud'"),
+        "sum(p)",
+        p=[3, 4, Loud()],
     ).startswith("`p[2]` is a Loud")
     assert told(ValueError("negative"), "f(p)", p=Loud()) == ""
     with pytest.raises(CannotEval):
@@ -161,13 +232,27 @@ def test_a_class_name_can_not_forge_a_line() -> None:
     assert "\n" not in words.described(kind())
 
 
-@pytest.mark.parametrize("line", ["x.y()", "f(x)", "x + y", "[a for a in x]", "x.prop", "d[k]", "lambda: x", "'a' * 9"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "x.y()",
+        "f(x)",
+        "x + y",
+        "[a for a in x]",
+        "x.prop",
+        "d[k]",
+        "lambda: x",
+        "'a' * 9",
+    ],
+)
 def test_what_can_not_be_known_without_running_code(line: str) -> None:
     class Own:
         prop = property(lambda self: 1 / 0)
 
     with pytest.raises(CannotEval):
-        Values({"x": Own(), "y": Own(), "d": {}, "k": "z", "f": print})[ast.parse(line, mode="eval").body]
+        Values({"x": Own(), "y": Own(), "d": {}, "k": "z", "f": print})[
+            ast.parse(line, mode="eval").body
+        ]
 
 
 # --- texts ---------------------------------------------------------------------------------------------------------
@@ -177,7 +262,10 @@ def test_what_can_not_be_known_without_running_code(line: str) -> None:
     ("source", "said"),
     [
         ("<!DOCTYPE html>", "line 1 of 1 of the text is `<!DOCTYPE html>`"),
-        ('{"a": 1}\n{"b": 2}\n', 'line 2 of 2 of the text is `{"b": 2}`, after `{"a": 1}`'),
+        (
+            '{"a": 1}\n{"b": 2}\n',
+            'line 2 of 2 of the text is `{"b": 2}`, after `{"a": 1}`',
+        ),
         ('{\n "a": 1,\n // c\n "b": 2}', "line 3 of 4 of the text is `// c`"),
         ("", "the text is empty"),
     ],
@@ -211,7 +299,9 @@ def test_the_line_of_a_file_on_which_a_byte_stands(tmp_path: Any) -> None:
     path.write_bytes(b"a\nb\nJ\xf6n\n")
     with pytest.raises(UnicodeDecodeError) as caught:
         path.read_bytes().decode("utf-8")
-    assert f"line 3 of `{path}`" in next(texts.texts(caught.value, [spot(f"read({str(path)!r})")]))
+    assert f"line 3 of `{path}`" in next(
+        texts.texts(caught.value, [spot(f"read({str(path)!r})")])
+    )
 
 
 # --- in real kernels -----------------------------------------------------------------------------------------------
@@ -247,12 +337,21 @@ FRAME = "import pandas as pd\ndf = pd.DataFrame({'price': ['1,2', '3'], 'qty': [
     [
         (FRAME + "df.price.foo", "closest|Series \\(2,\\)"),  # a column as an attribute
         (FRAME + "df['prise']", r"`df` \(DataFrame\) has 'price'; 2 columns in all"),
-        (FRAME + "df[df['price'] == '9'].iloc[0]", r"`df\['price'\]`: Series \(2,\), \w+, '1,2', '3'"),
+        (
+            FRAME + "df[df['price'] == '9'].iloc[0]",
+            r"`df\['price'\]`: Series \(2,\), \w+, '1,2', '3'",
+        ),
         (FRAME + "df.loc['zz']", "3? ?(row )?labels?: 0, 1"),
-        (FRAME + "df.loc[0, 'prise']", r"`df` \(DataFrame\) has 'price'; 2 columns in all"),
+        (
+            FRAME + "df.loc[0, 'prise']",
+            r"`df` \(DataFrame\) has 'price'; 2 columns in all",
+        ),
         (FRAME + "df.drop('zz')", r"`df` \(DataFrame\) has 2 row labels: 0, 1"),
         (FRAME + "df.drop('price')", r"`df` \(DataFrame\) has 2 row labels: 0, 1"),
-        (FRAME + "df.drop(columns='prise')", r"`df` \(DataFrame\) has 'price'; 2 columns in all"),
+        (
+            FRAME + "df.drop(columns='prise')",
+            r"`df` \(DataFrame\) has 'price'; 2 columns in all",
+        ),
         (
             FRAME + "df.rename(columns={'a': 'b', 'c': 'd'}, errors='raise')",
             "DataFrame.* has 2 columns: 'price', 'qty'",
@@ -266,15 +365,27 @@ FRAME = "import pandas as pd\ndf = pd.DataFrame({'price': ['1,2', '3'], 'qty': [
             "found = {'count': 1, 'rows': [{'a': 1}]}\nfor row in found:\n    row.get('a')",
             r"`row`, with `found`: .*rows",
         ),
-        (FRAME + "df.price + df.qty", "`df.price`: Series .*; `df.qty`: Series .*1 NaN"),
-        ("def f(n_epochs=1): pass\nf(epochs=2)", r"f\(n_epochs=1\); closest to `epochs`: n_epochs"),
+        (
+            FRAME + "df.price + df.qty",
+            "`df.price`: Series .*; `df.qty`: Series .*1 NaN",
+        ),
+        (
+            "def f(n_epochs=1): pass\nf(epochs=2)",
+            r"f\(n_epochs=1\); closest to `epochs`: n_epochs",
+        ),
         ("rows = [1, 2, 3]\nrows[7]", r"length 3 of int"),
-        ("import glob\nfound = glob.glob('*.nowhere')\nfound[0]", r"`found`: \[\].*with \. is a folder with "),
+        (
+            "import glob\nfound = glob.glob('*.nowhere')\nfound[0]",
+            r"`found`: \[\].*with \. is a folder with ",
+        ),
         ("a = b = None\na.split()", "`a`: None"),
         ("import datetime\ndatetime.now()", r"`datetime\.datetime` has `now`"),
         ("import math\nmath.squareroot(2)", "math"),
         ("from collections import OrderDict", "closest in it: OrderedDict"),
-        ("def f():\n    x = y\n    y = 1\ny = 2\nf()", "line 3 of the function assigns `y`|line 3"),
+        (
+            "def f():\n    x = y\n    y = 1\ny = 2\nf()",
+            "line 3 of the function assigns `y`|line 3",
+        ),
         ("class A:\n    n = 2\n    m = [n for _ in range(2)]", "class body of A"),
     ],
 )
@@ -288,7 +399,10 @@ def test_a_change_in_place_is_told_with_where_a_name_was_bound(lab: Lab) -> None
     done = failing(lab, "df.bb")
     (bound,) = [one["bound"] for one in done.told["look"]["findings"] if one["bound"]]
     assert bound["text"].startswith("df = ") and bound["changed_line"] == 1
-    assert bound["changed_text"] == "df.drop(columns='b', inplace=True)" and bound["changed_cell"] == bound["cell"] + 1
+    assert (
+        bound["changed_text"] == "df.drop(columns='b', inplace=True)"
+        and bound["changed_cell"] == bound["cell"] + 1
+    )
 
 
 def lost_columns(done: Any) -> list[Any]:
@@ -296,7 +410,13 @@ def lost_columns(done: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    "fails", ["df['Amount'] * 2", "df.groupby('Amount')", "df[['Amount', 'scaled_Amount']]", "df.Amount"]
+    "fails",
+    [
+        "df['Amount'] * 2",
+        "df.groupby('Amount')",
+        "df[['Amount', 'scaled_Amount']]",
+        "df.Amount",
+    ],
 )
 def test_a_column_that_an_earlier_run_dropped_is_told(lab: Lab, fails: str) -> None:
     lab.ok("import pandas as pd\ndf = pd.DataFrame({'Amount': [1], 'b': [2]})")
@@ -313,16 +433,22 @@ def test_a_column_that_an_earlier_run_dropped_is_told(lab: Lab, fails: str) -> N
 
 def test_a_column_that_the_failing_run_dropped_is_told(lab: Lab) -> None:
     lab.ok("import pandas as pd\ndf = pd.DataFrame({'Amount': [1], 'b': [2]})")
-    (lost,) = lost_columns(failing(lab, "df = df.rename(columns={'Amount': 'amount'})\ndf['Amount']"))
+    (lost,) = lost_columns(
+        failing(lab, "df = df.rename(columns={'Amount': 'amount'})\ndf['Amount']")
+    )
     assert (lost["name"], lost["label"], lost["now"]) == ("df", "'Amount'", True)
-    (lost,) = lost_columns(failing(lab, "df['Amount']"))  # the run before, which failed, changed the frame
+    (lost,) = lost_columns(
+        failing(lab, "df['Amount']")
+    )  # the run before, which failed, changed the frame
     assert not lost["now"]
 
 
 def test_a_new_class_of_the_same_shape_is_told(lab: Lab) -> None:
     lab.ok("import pandas as pd\ndf = pd.DataFrame({'a': [1, 2]})")
     done = failing(lab, "df = df.to_numpy()\n1 / 0")
-    assert done.told["changed"]["rebound"] == [["df", "DataFrame 2 × 1", "ndarray 2 × 1"]]
+    assert done.told["changed"]["rebound"] == [
+        ["df", "DataFrame 2 × 1", "ndarray 2 × 1"]
+    ]
 
 
 def test_a_method_made_of_c_that_has_a_name_is_no_failure_of_the_look(lab: Lab) -> None:
@@ -342,6 +468,12 @@ def test_nothing_of_the_users_is_run(lab: Lab) -> None:
 
 
 def test_what_a_look_swallows_is_counted_and_told(lab: Lab) -> None:
-    done = failing(lab, "class Bad(Exception):\n    def __str__(self): raise SystemExit\nraise Bad('x')")
-    assert done.told["swallowed"]["count"] >= 1 and "SystemExit in " in done.told["swallowed"]["first"]
+    done = failing(
+        lab,
+        "class Bad(Exception):\n    def __str__(self): raise SystemExit\nraise Bad('x')",
+    )
+    assert (
+        done.told["swallowed"]["count"] >= 1
+        and "SystemExit in " in done.told["swallowed"]["first"]
+    )
     assert "swallowed" not in lab.ok("x = 1").told

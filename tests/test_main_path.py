@@ -17,7 +17,16 @@ import nbclient
 import nbformat
 import pytest
 
-from tests.conftest import CLIENT, ROOT, Notebook, Project, code, reused, some_nightly, text_of
+from tests.conftest import (
+    CLIENT,
+    ROOT,
+    Notebook,
+    Project,
+    code,
+    reused,
+    some_nightly,
+    text_of,
+)
 
 
 def wait_until(condition, seconds: float = 20.0) -> None:
@@ -46,9 +55,12 @@ def test_a_cell_runs_and_its_output_is_in_report_and_file(project: Project) -> N
     assert text_of(cell) == "hello\n"
     assert cell["outputs"][1]["data"]["text/plain"] == ["42"]
     assert cell["execution_count"] == 1
-    assert {"iopub.execute_input", "iopub.status.busy", "iopub.status.idle", "shell.execute_reply"} <= set(
-        cell["metadata"]["execution"]
-    )
+    assert {
+        "iopub.execute_input",
+        "iopub.status.busy",
+        "iopub.status.idle",
+        "shell.execute_reply",
+    } <= set(cell["metadata"]["execution"])
     nbformat.validate(nbformat.read(notebook.path, 4))
 
 
@@ -71,7 +83,9 @@ def test_markdown_and_delete_run_and_report_nothing(project: Project) -> None:
     assert len(project.json("history")) == 1
 
 
-def test_an_error_names_the_line_and_the_frame_in_an_earlier_cell(project: Project) -> None:
+def test_an_error_names_the_line_and_the_frame_in_an_earlier_cell(
+    project: Project,
+) -> None:
     notebook = project.new("Define", "Call")
     first, _ = notebook.insert("def scale(a):\n    b = a\n    return b * FACTOR")
     _, answer = notebook.insert("y = 2\n\nscale(y)\ny")
@@ -84,15 +98,22 @@ def test_an_error_names_the_line_and_the_frame_in_an_earlier_cell(project: Proje
     assert answer.line.startswith("✗ step 2 of 2")
 
 
-def test_long_output_is_cut_in_the_report_and_whole_in_the_notebook(project: Project) -> None:
+def test_long_output_is_cut_in_the_report_and_whole_in_the_notebook(
+    project: Project,
+) -> None:
     notebook = project.new()
     cell_id, answer = notebook.insert("for i in range(2000): print('line', i)")
     assert "| line 0\n" in answer.text
     assert "| line 1999" in answer.text
     assert " left out; all is in the notebook" in answer.text
-    assert sum(len(line) - 2 for line in answer.text.splitlines() if line.startswith("| ")) <= 2000
+    assert (
+        sum(len(line) - 2 for line in answer.text.splitlines() if line.startswith("| "))
+        <= 2000
+    )
     assert text_of(notebook.cell(cell_id)).count("\n") == 2000
-    _, answer = notebook.insert("raise ValueError('x' * 100_000 + '\\n' + 'y\\n' * 5000)")
+    _, answer = notebook.insert(
+        "raise ValueError('x' * 100_000 + '\\n' + 'y\\n' * 5000)"
+    )
     assert len(answer.text) < 6000
 
 
@@ -103,12 +124,16 @@ def test_escapes_and_control_characters_never_reach_a_report(project: Project) -
         r"print('\x1b[31mred\x1b[0m \x07\x9b31m'); raise ValueError('\x1b]0;title\x07 \x1b[1mbold')"
     )
     said = answer.text + answer.line
-    assert not [c for c in said if (ord(c) < 32 and c not in "\n\t") or 127 <= ord(c) < 160]
+    assert not [
+        c for c in said if (ord(c) < 32 and c not in "\n\t") or 127 <= ord(c) < 160
+    ]
     assert "bold" in said
 
 
 @pytest.mark.nightly
-def test_three_edits_of_one_message_keep_the_time_and_the_batch_end_sets_it(project: Project) -> None:
+def test_three_edits_of_one_message_keep_the_time_and_the_batch_end_sets_it(
+    project: Project,
+) -> None:
     batch = project.folder / ".stepper" / "batch"
 
     def waiting() -> dict[str, str]:
@@ -119,7 +144,9 @@ def test_three_edits_of_one_message_keep_the_time_and_the_batch_end_sets_it(proj
     others = waiting()
     old = time.time_ns() - 3_600_000_000_000
     for number in range(3):
-        payload = notebook.edited("insert", f"print({number})", notebook.raw["cells"][-1]["id"])
+        payload = notebook.edited(
+            "insert", f"print({number})", notebook.raw["cells"][-1]["id"]
+        )
         os.utime(notebook.path, ns=(old, old))  # as the client left it
         assert f"| {number}" in project.hook("PostToolUse", payload).text
         assert notebook.path.stat().st_mtime_ns == old
@@ -158,18 +185,39 @@ def test_the_same_call_never_runs_twice(project: Project) -> None:
     assert len(project.json("history")) == 1
 
 
-def test_write_runs_new_and_changed_cells_and_stops_at_the_first_failure(project: Project) -> None:
+def test_write_runs_new_and_changed_cells_and_stops_at_the_first_failure(
+    project: Project,
+) -> None:
     notebook = project.notebook("whole.ipynb")
-    answer = notebook.write([code("x = 1", "a"), code("print(x)", "b"), code("1/0", "c"), code("print('no')", "d")])
+    answer = notebook.write(
+        [
+            code("x = 1", "a"),
+            code("print(x)", "b"),
+            code("1/0", "c"),
+            code("print('no')", "d"),
+        ]
+    )
     assert "3 of 4 new or changed code cells ran" in answer.text
     assert "ZeroDivisionError" in answer.text
     assert "Not run: the 1 new or changed code cells below it." in answer.text
     answer = notebook.write(
-        [code("x = 1", "a"), code("print(x, 'changed')", "b"), code("0/1", "c"), code("print('yes')", "d")]
+        [
+            code("x = 1", "a"),
+            code("print(x, 'changed')", "b"),
+            code("0/1", "c"),
+            code("print('yes')", "d"),
+        ]
     )
     assert "3 of 3 new or changed code cells ran" in answer.text
     assert "| 1 changed" in answer.text
-    assert [run["cell_id"] for run in project.json("history")] == ["a", "b", "c", "b", "c", "d"]
+    assert [run["cell_id"] for run in project.json("history")] == [
+        "a",
+        "b",
+        "c",
+        "b",
+        "c",
+        "d",
+    ]
 
 
 @pytest.mark.nightly
@@ -188,7 +236,9 @@ def test_nbformat_4_4_without_cell_ids(project: Project) -> None:
 
 @pytest.mark.nightly
 def test_another_language_is_named_and_not_run(project: Project) -> None:
-    notebook = project.notebook("r.ipynb", kernelspec={"name": "ir", "language": "R", "display_name": "R"})
+    notebook = project.notebook(
+        "r.ipynb", kernelspec={"name": "ir", "language": "R", "display_name": "R"}
+    )
     _, answer = notebook.insert("x <- 1")
     assert "NOT run" in answer.text
     assert "'r'" in answer.text
@@ -199,16 +249,26 @@ def test_files_that_a_cell_makes_have_the_usual_mode(project: Project) -> None:
     notebook.insert("open('made', 'w').close()")
     usual = project.folder / "usual"
     usual.touch()
-    assert (notebook.path.parent / "made").stat().st_mode == usual.stat().st_mode == notebook.path.stat().st_mode
+    assert (
+        (notebook.path.parent / "made").stat().st_mode
+        == usual.stat().st_mode
+        == notebook.path.stat().st_mode
+    )
 
 
 def test_the_working_folder_is_the_notebooks_own(project: Project) -> None:
     notebook = project.new()
-    assert f"| {project.folder / 'notebooks'}" in notebook.insert("import os; print(os.getcwd())")[1].text
+    assert (
+        f"| {project.folder / 'notebooks'}"
+        in notebook.insert("import os; print(os.getcwd())")[1].text
+    )
     project.stepper("restart")
     project.config("kernel_cwd: project")
     project.stepper("restart")
-    assert f"| {project.folder}\n" in notebook.insert("import os; print(os.getcwd())")[1].text + "\n"
+    assert (
+        f"| {project.folder}\n"
+        in notebook.insert("import os; print(os.getcwd())")[1].text + "\n"
+    )
 
 
 def test_the_kernel_survives_the_daemon(project: Project) -> None:
@@ -240,20 +300,37 @@ def test_a_deadline_interrupts_and_keeps_the_state(project: Project) -> None:
     notebook.insert("x = 7")
     _, answer = notebook.insert("import time\ntime.sleep(60)")
     assert "Timeout" in answer.text.splitlines()[0]
-    assert "More time: a first line `# stepper: timeout=10m` or `timeout=none`, 24 h at most." in answer.text
-    assert "| 7" in notebook.insert("# stepper: timeout=5s\nimport time; time.sleep(1.5); print(x)")[1].text
+    assert (
+        "More time: a first line `# stepper: timeout=10m` or `timeout=none`, 24 h at most."
+        in answer.text
+    )
+    assert (
+        "| 7"
+        in notebook.insert(
+            "# stepper: timeout=5s\nimport time; time.sleep(1.5); print(x)"
+        )[1].text
+    )
     project.config("cell_timeout_seconds: 0.5")  # read again without a restart
     assert "after 0.5 s" in notebook.insert("import time; time.sleep(60)")[1].text
     project.config("max_cell_timeout_seconds: 0.5")
-    answer = notebook.insert("# stepper: timeout=none scratch\nimport time; time.sleep(60)")[1]
-    assert "No cell gets more time: max_cell_timeout_seconds, the user's setting, is 0.5." in answer.text
+    answer = notebook.insert(
+        "# stepper: timeout=none scratch\nimport time; time.sleep(60)"
+    )[1]
+    assert (
+        "No cell gets more time: max_cell_timeout_seconds, the user's setting, is 0.5."
+        in answer.text
+    )
 
 
 def test_status_and_interrupt_answer_while_a_cell_runs(project: Project) -> None:
     notebook = project.new("Wait")
-    payload = notebook.edited("insert", "import time\nfor _ in range(600): time.sleep(0.1)")
+    payload = notebook.edited(
+        "insert", "import time\nfor _ in range(600): time.sleep(0.1)"
+    )
     answers = []
-    thread = threading.Thread(target=lambda: answers.append(project.hook("PostToolUse", payload)))
+    thread = threading.Thread(
+        target=lambda: answers.append(project.hook("PostToolUse", payload))
+    )
     thread.start()
     wait_until(lambda: project.json("status")["kernel"]["state"] == "busy")
     status = project.json("status")
@@ -265,30 +342,52 @@ def test_status_and_interrupt_answer_while_a_cell_runs(project: Project) -> None
     assert project.json("status")["steps"][0]["attempts"] == 0
 
 
-@pytest.mark.parametrize("number", some_nightly([signal.SIGTERM, signal.SIGKILL], signal.SIGKILL))
-def test_a_client_that_goes_away_cancels_its_cell(untouched: Project, number: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    "number", some_nightly([signal.SIGTERM, signal.SIGKILL], signal.SIGKILL)
+)
+def test_a_client_that_goes_away_cancels_its_cell(
+    untouched: Project, number: signal.Signals
+) -> None:
     notebook = untouched.new("One", "Sleep")
     notebook.insert("x = 1")
-    payload = notebook.edited("insert", "import time\nfor _ in range(600): time.sleep(0.1)")
-    command = [sys.executable, "-I", "-S", "-c", CLIENT, str(ROOT), str(untouched.folder), "PostToolUse"]
+    payload = notebook.edited(
+        "insert", "import time\nfor _ in range(600): time.sleep(0.1)"
+    )
+    command = [
+        sys.executable,
+        "-I",
+        "-S",
+        "-c",
+        CLIENT,
+        str(ROOT),
+        str(untouched.folder),
+        "PostToolUse",
+    ]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as hook:
         hook.stdin.write(json.dumps(payload).encode())
         hook.stdin.close()
         wait_until(lambda: untouched.json("status")["kernel"]["state"] == "busy")
         hook.send_signal(number)
     wait_until(lambda: len(untouched.json("history")) == 2)
-    wait_until(lambda: not (untouched.folder / ".stepper" / "batch").exists())  # PostToolBatch won't come
+    wait_until(
+        lambda: not (untouched.folder / ".stepper" / "batch").exists()
+    )  # PostToolBatch won't come
     assert untouched.json("history")[-1]["outcome"] == "cancelled"
     assert untouched.json("status")["steps"][1]["attempts"] == 0
     assert "| 2" in notebook.insert("print(x + 1)")[1].text
 
 
-def test_cells_of_one_notebook_in_order_and_notebooks_in_parallel(project: Project) -> None:
+def test_cells_of_one_notebook_in_order_and_notebooks_in_parallel(
+    project: Project,
+) -> None:
     slow, fast = project.new(problem="slow"), project.new(problem="fast")
     slow.insert("order = []")
     answers: dict[int, str] = {}
     payloads = [
-        slow.edited("insert", f"import time; time.sleep(0.3); order.append({n}); print(order)") for n in range(3)
+        slow.edited(
+            "insert", f"import time; time.sleep(0.3); order.append({n}); print(order)"
+        )
+        for n in range(3)
     ]
 
     def play(number: int) -> None:
@@ -300,9 +399,15 @@ def test_cells_of_one_notebook_in_order_and_notebooks_in_parallel(project: Proje
     assert "ran ok" in fast.insert("1 + 1")[1].text
     for thread in threads:
         thread.join(30)
-    runs = [run["cell_id"] for run in project.json("history", "notebooks/" + slow.path.name)][1:]
-    assert sorted(runs) == sorted(payload["tool_response"]["cell_id"] for payload in payloads)
-    printed = [re.findall(r"^\| \[(.*)\]$", text, re.MULTILINE) for text in answers.values()]
+    runs = [
+        run["cell_id"] for run in project.json("history", "notebooks/" + slow.path.name)
+    ][1:]
+    assert sorted(runs) == sorted(
+        payload["tool_response"]["cell_id"] for payload in payloads
+    )
+    printed = [
+        re.findall(r"^\| \[(.*)\]$", text, re.MULTILINE) for text in answers.values()
+    ]
     assert sorted(len(lists[0].split(",")) for lists in printed) == [1, 2, 3]
 
 
@@ -310,9 +415,13 @@ def test_cells_of_one_notebook_in_order_and_notebooks_in_parallel(project: Proje
 def test_an_edit_made_while_the_cell_ran_is_kept(project: Project) -> None:
     notebook = project.new()
     first, _ = notebook.insert("a = 1")
-    payload = notebook.edited("insert", "import time; time.sleep(1.5); print('slow')", first)
+    payload = notebook.edited(
+        "insert", "import time; time.sleep(1.5); print('slow')", first
+    )
     answers = []
-    thread = threading.Thread(target=lambda: answers.append(project.hook("PostToolUse", payload)))
+    thread = threading.Thread(
+        target=lambda: answers.append(project.hook("PostToolUse", payload))
+    )
     thread.start()
     wait_until(lambda: project.json("status")["kernel"]["state"] == "busy")
     raw = notebook.raw
@@ -331,11 +440,15 @@ def test_a_cell_changed_while_it_ran_gets_no_foreign_outputs(project: Project) -
     payload = notebook.edited("insert", "import time; time.sleep(1); print('old')")
     cell_id = payload["tool_response"]["cell_id"]
     answers = []
-    thread = threading.Thread(target=lambda: answers.append(project.hook("PostToolUse", payload)))
+    thread = threading.Thread(
+        target=lambda: answers.append(project.hook("PostToolUse", payload))
+    )
     thread.start()
     wait_until(lambda: project.json("status")["kernel"]["state"] == "busy")
     raw = notebook.raw
-    raw["cells"][-1 if raw["cells"][-1]["id"] == cell_id else 0]["source"] = "print('new')"
+    raw["cells"][-1 if raw["cells"][-1]["id"] == cell_id else 0]["source"] = (
+        "print('new')"
+    )
     notebook.path.write_text(json.dumps(raw))
     thread.join(30)
     assert "its outputs were not written" in answers[0].text
@@ -351,7 +464,12 @@ def test_the_file_mode_is_kept_and_no_temporary_is_left(untouched: Project) -> N
     untouched.hook("PostToolUse", payload)
     assert notebook.path.stat().st_mode & 0o777 == 0o640
     # it goes in the background
-    wait_until(lambda: [path.name for path in notebook.path.parent.iterdir()] == [notebook.path.name])
+    wait_until(
+        lambda: (
+            [path.name for path in notebook.path.parent.iterdir()]
+            == [notebook.path.name]
+        )
+    )
 
 
 def test_a_kernel_gets_the_callers_environment_without_the_agents(
@@ -361,9 +479,7 @@ def test_a_kernel_gets_the_callers_environment_without_the_agents(
     monkeypatch.setenv("ANTHROPIC_API_KEY", "secret")
     monkeypatch.setenv("CLAUDE_CODE_MESSAGING_TOKEN", "secret")
     notebook = project.new()
-    source = (
-        "import os; print(os.environ['MY_SETTING'], [k for k in os.environ if k.startswith(('ANTHROPIC', 'CLAUDE'))])"
-    )
+    source = "import os; print(os.environ['MY_SETTING'], [k for k in os.environ if k.startswith(('ANTHROPIC', 'CLAUDE'))])"
     assert "| 7 []" in notebook.insert(source)[1].text
 
 
@@ -377,20 +493,36 @@ def test_rich_outputs_display_updates_and_clear_output(project: Project) -> None
     assert outputs[0]["data"]["text/plain"] == ["'two'"]
     assert outputs[1]["data"]["text/html"] == ["<b>x</b>"]
     assert outputs[2]["name"] == "stderr"
-    cell_id, _ = notebook.insert("from IPython.display import clear_output\nprint(1); clear_output(); print(2)")
+    cell_id, _ = notebook.insert(
+        "from IPython.display import clear_output\nprint(1); clear_output(); print(2)"
+    )
     assert text_of(notebook.cell(cell_id)) == "2\n"
 
 
-def test_a_daemon_of_another_version_is_replaced_and_the_kernel_stays(project: Project) -> None:
+def test_a_daemon_of_another_version_is_replaced_and_the_kernel_stays(
+    project: Project,
+) -> None:
     notebook = project.new()
     notebook.insert("x = 5")
     status = project.json("status")
     source = CLIENT.replace(
-        "from stepper.hook.process", "import stepper; stepper.__version__ = '0.0.0'; from stepper.hook.process"
+        "from stepper.hook.process",
+        "import stepper; stepper.__version__ = '0.0.0'; from stepper.hook.process",
     )
     payload = notebook.edited("insert", "print(x)")
-    command = [sys.executable, "-I", "-S", "-c", source, str(ROOT), str(project.folder), "PostToolUse"]
-    done = subprocess.run(command, input=json.dumps(payload).encode(), capture_output=True)
+    command = [
+        sys.executable,
+        "-I",
+        "-S",
+        "-c",
+        source,
+        str(ROOT),
+        str(project.folder),
+        "PostToolUse",
+    ]
+    done = subprocess.run(
+        command, input=json.dumps(payload).encode(), capture_output=True
+    )
     # the old client can't be answered by a new daemon: it says so, and the next call of ours finds a fresh one
     assert b"NOT run" in done.stdout
     assert "| 5" in notebook.insert("print(x)")[1].text
@@ -399,19 +531,37 @@ def test_a_daemon_of_another_version_is_replaced_and_the_kernel_stays(project: P
     assert after["daemon"]["pid"] != status["daemon"]["pid"]
 
 
-def test_many_callers_at_once_start_one_daemon_and_one_kernel(untouched: Project) -> None:
-    notebook = untouched.notebook("many.ipynb", [code("import os; print(os.getpid())", f"cell{n}") for n in range(6)])
-    payloads = [notebook.edited("replace", f"import os; print({n}, os.getpid())", f"cell{n}") for n in range(6)]
+def test_many_callers_at_once_start_one_daemon_and_one_kernel(
+    untouched: Project,
+) -> None:
+    notebook = untouched.notebook(
+        "many.ipynb",
+        [code("import os; print(os.getpid())", f"cell{n}") for n in range(6)],
+    )
+    payloads = [
+        notebook.edited("replace", f"import os; print({n}, os.getpid())", f"cell{n}")
+        for n in range(6)
+    ]
     answers: list[str] = []
     threads = [
-        threading.Thread(target=lambda p=p: answers.append(untouched.hook("PostToolUse", p).text)) for p in payloads
+        threading.Thread(
+            target=lambda p=p: answers.append(untouched.hook("PostToolUse", p).text)
+        )
+        for p in payloads
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(60)
-    pids = {line.split()[-1] for text in answers for line in text.splitlines() if line.startswith("| ")}
-    assert len(answers) == 6 and pids == {str(untouched.json("status")["kernel"]["pid"])}
+    pids = {
+        line.split()[-1]
+        for text in answers
+        for line in text.splitlines()
+        if line.startswith("| ")
+    }
+    assert len(answers) == 6 and pids == {
+        str(untouched.json("status")["kernel"]["pid"])
+    }
     log = (untouched.folder / ".stepper" / "daemon.log").read_text()
     assert log.count(" listens, pid ") == 1
 
@@ -426,7 +576,9 @@ def test_the_daemon_ends_where_nothing_needs_it(untouched: Project) -> None:
         "threading.Thread(target=impatient, daemon=True).start()\n"
         "sys.argv = ['d', sys.argv[1]]; d.main()"
     )
-    with subprocess.Popen([sys.executable, "-c", source, str(untouched.folder)]) as daemon:
+    with subprocess.Popen(
+        [sys.executable, "-c", source, str(untouched.folder)]
+    ) as daemon:
         wait_until(lambda: os.path.exists(untouched.paths.socket))
         notebook = untouched.new()
         notebook.insert("1")
@@ -443,22 +595,38 @@ def test_the_daemon_ends_where_nothing_needs_it(untouched: Project) -> None:
 def test_the_log_holds_the_phases_of_a_kernels_start(untouched: Project) -> None:
     untouched.new().insert("1")
     logged = Path(untouched.paths.log).read_text()
-    phases = re.findall(r"INFO kernel (?:start|connection): (.*?)(?: after \d+\.\d\d s|, record .*)$", logged, re.M)
+    phases = re.findall(
+        r"INFO kernel (?:start|connection): (.*?)(?: after \d+\.\d\d s|, record .*)$",
+        logged,
+        re.M,
+    )
     launched = phases.pop(1)
-    assert phases == ["backend local", "shell and iopub replied", "helper loaded", "ready"], logged
+    assert phases == [
+        "backend local",
+        "shell and iopub replied",
+        "helper loaded",
+        "ready",
+    ], logged
     assert re.fullmatch(r"process \d+ launched", launched)
 
 
-def test_the_kernel_that_was_idle_longest_ends_beyond_max_kernels(untouched: Project) -> None:
+def test_the_kernel_that_was_idle_longest_ends_beyond_max_kernels(
+    untouched: Project,
+) -> None:
     source = "import sys, stepper.daemon.server as d; d.WATCH_SECONDS = 0.1; sys.argv = ['d', sys.argv[1]]; d.main()"
     untouched.config("max_kernels: 2")
     names = ("first", "second", "third")
-    notebooks = {name: untouched.notebook(f"{name}.ipynb", [code(f"x = '{name}'; x", "a")]) for name in names}
+    notebooks = {
+        name: untouched.notebook(f"{name}.ipynb", [code(f"x = '{name}'; x", "a")])
+        for name in names
+    }
 
     def states() -> list[str]:
         return [untouched.json("status", name)["kernel"]["state"] for name in names]
 
-    with subprocess.Popen([sys.executable, "-c", source, str(untouched.folder)]) as daemon:
+    with subprocess.Popen(
+        [sys.executable, "-c", source, str(untouched.folder)]
+    ) as daemon:
         try:
             wait_until(lambda: os.path.exists(untouched.paths.socket))
             for name in names:
@@ -467,7 +635,10 @@ def test_the_kernel_that_was_idle_longest_ends_beyond_max_kernels(untouched: Pro
             time.sleep(0.5)
             assert states() == ["none", "idle", "idle"]
             _, answer = notebooks["first"].insert("1")
-            assert "more than 2 kernels were idle (max_kernels), and this one the longest" in answer.text
+            assert (
+                "more than 2 kernels were idle (max_kernels), and this one the longest"
+                in answer.text
+            )
         finally:
             untouched.stepper("shutdown")
             daemon.kill()
@@ -493,12 +664,18 @@ def test_the_context_forgets_a_kernel_that_is_gone(project: Project) -> None:
     assert project.json("context")["variables"] == {}
 
 
-def test_a_run_records_the_language_info_of_the_kernel(project: Project, tmp_path: Path) -> None:
+def test_a_run_records_the_language_info_of_the_kernel(
+    project: Project, tmp_path: Path
+) -> None:
     outdated = {"name": "python", "version": "2.7.1", "own": "key"}
-    notebook = project.notebook("language.ipynb", [code("1", "a"), code("2", "b")], language_info=outdated)
+    notebook = project.notebook(
+        "language.ipynb", [code("1", "a"), code("2", "b")], language_info=outdated
+    )
     project.stepper("run", "language", check=0)
     beside = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1")])
-    nbclient.NotebookClient(beside, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    nbclient.NotebookClient(
+        beside, resources={"metadata": {"path": str(tmp_path)}}
+    ).execute()
     assert notebook.raw["metadata"]["language_info"] == beside.metadata["language_info"]
 
 
@@ -513,19 +690,31 @@ def test_a_run_records_the_language_info_of_the_kernel(project: Project, tmp_pat
     ],
 )
 @pytest.mark.nightly
-def test_a_strangers_metadata_is_no_trouble(project: Project, odd: dict, request: pytest.FixtureRequest) -> None:
-    cells = [{**code("1", "1"), "metadata": {"tags": 5, "stepper": [1]}}, {**code("2", "2"), "outputs": [5, "x"]}]
+def test_a_strangers_metadata_is_no_trouble(
+    project: Project, odd: dict, request: pytest.FixtureRequest
+) -> None:
+    cells = [
+        {**code("1", "1"), "metadata": {"tags": 5, "stepper": [1]}},
+        {**code("2", "2"), "outputs": [5, "x"]},
+    ]
     notebook = project.notebook(f"{request.node.callspec.id}.ipynb", cells, **odd)
     _, answer = notebook.insert("print('fine')")
     assert "| fine" in answer.text
-    replaced = {"language_info": notebook.raw["metadata"]["language_info"]} if "language_info" in odd else odd
+    replaced = (
+        {"language_info": notebook.raw["metadata"]["language_info"]}
+        if "language_info" in odd
+        else odd
+    )
     assert {key: notebook.raw["metadata"][key] for key in odd} == replaced
     assert "ran ok" in notebook.replace("1", "3").text
 
 
 @pytest.mark.nightly
 def test_a_tag_without_a_list_is_a_tag(project: Project) -> None:
-    cells = [{**code("1/0", "a"), "metadata": {"tags": "skip-execution"}}, code("print('ran')", "b")]
+    cells = [
+        {**code("1/0", "a"), "metadata": {"tags": "skip-execution"}},
+        code("print('ran')", "b"),
+    ]
     project.notebook("tag.ipynb", cells)
     assert "1 of 1 cells ran ok" in project.stepper("run", "tag").stdout
 

@@ -39,7 +39,16 @@ from stepper.policy import arguments as told_of
 from stepper.policy import commands
 from stepper.setup import clients, install, tables, trust, uninstall
 from stepper.setup.refuse import parse
-from tests.conftest import ROOT, STATE, Project, bare_env, code, reused, scratch, some_nightly
+from tests.conftest import (
+    ROOT,
+    STATE,
+    Project,
+    bare_env,
+    code,
+    reused,
+    scratch,
+    some_nightly,
+)
 from tests.test_session import Quick
 from tests.test_session import project as without_processes
 
@@ -71,13 +80,17 @@ def play(project: Project, story: Story, era: str = ERAS[0], **more: Any) -> Non
     """Have a client, of one era, play a story with the server in this process."""
 
     async def main() -> None:
-        async with Client(Face(str(project.folder)).server(), mode=era, **more) as client:
+        async with Client(
+            Face(str(project.folder)).server(), mode=era, **more
+        ) as client:
             await asyncio.wait_for(story(client), 100)
 
     try:
         asyncio.run(main())
     except Exception as error:
-        while inner := getattr(error, "exceptions", None):  # what failed, not the groups around it
+        while inner := getattr(
+            error, "exceptions", None
+        ):  # what failed, not the groups around it
             error = inner[0]
         raise error from None
 
@@ -96,7 +109,9 @@ async def made(client: Client, problem: str = "a problem", **more: Any) -> str:
 # --- what is offered --------------------------------------------------------------------------------------
 
 
-def test_tools_are_those_of_the_table_with_their_hints(lasting: Project, era: str) -> None:
+def test_tools_are_those_of_the_table_with_their_hints(
+    lasting: Project, era: str
+) -> None:
     reads = {"list_notebooks", "read_notebook", "notebook_status"}
     runs_code = {*RUN, "verify", "create_notebook"}
     destroys = {*runs_code, "change_cells", "kernel", "lift_stop"}
@@ -117,7 +132,10 @@ def test_tools_are_those_of_the_table_with_their_hints(lasting: Project, era: st
                 assert len(about["description"]) > 8
         assert client.instructions == tools.INSTRUCTIONS
         assert len(tools.INSTRUCTIONS) <= 900
-        assert all(name in tools.INSTRUCTIONS for name in ("create_notebook", "run_cell", "lift_stop", "wait_seconds"))
+        assert all(
+            name in tools.INSTRUCTIONS
+            for name in ("create_notebook", "run_cell", "lift_stop", "wait_seconds")
+        )
 
     play(lasting, story, era)
 
@@ -126,10 +144,18 @@ def test_what_a_daemon_is_asked_it_knows() -> None:
     from stepper.policy import cellcommands  # noqa: F401  # more rows
 
     for tool in tools.TOOLS.values():
-        given = {"action": "add"} if tool.name == "plan" else {"code": ""} if tool.name == "execute_code" else {}
+        given = (
+            {"action": "add"}
+            if tool.name == "plan"
+            else {"code": ""}
+            if tool.name == "execute_code"
+            else {}
+        )
         verb, told = tool.verb({**dict.fromkeys(tool.arguments, None), **given})
         if verb:
-            known = {each.name for each in dataclasses.fields(told_of.VERBS[verb].arguments)}
+            known = {
+                each.name for each in dataclasses.fields(told_of.VERBS[verb].arguments)
+            }
             assert {*told} - {"id"} <= known, tool.name
     assert {*clients.CLIENTS} == {*commands.CLIENTS}
     assert not {*tools.FOR_PEER} & {*tools.TOOLS}
@@ -138,12 +164,33 @@ def test_what_a_daemon_is_asked_it_knows() -> None:
 # --- arguments --------------------------------------------------------------------------------------------
 
 ANYTHING = st.recursive(
-    st.none() | st.booleans() | st.integers(-3, 10**6) | st.floats(allow_nan=False) | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers(-3, 10**6)
+    | st.floats(allow_nan=False)
+    | st.text(max_size=20),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 LIKELY = st.sampled_from(
-    ["show", "add", "move", "delete", "code", "markdown", "x = 1", "cell-0", -1, 1, True, ["a"], [{"source": "1"}]]
+    [
+        "show",
+        "add",
+        "move",
+        "delete",
+        "code",
+        "markdown",
+        "x = 1",
+        "cell-0",
+        -1,
+        1,
+        True,
+        ["a"],
+        [{"source": "1"}],
+    ]
 )
 
 
@@ -151,23 +198,47 @@ LIKELY = st.sampled_from(
     ("name", "given", "parsed"),
     [
         ("run_cell", {"source": "1", "cell_id": None, "after": None}, {"source": "1"}),
-        ("run_cell", {"source": "60", "wait_seconds": "60"}, {"source": "60", "wait_seconds": 60.0}),
+        (
+            "run_cell",
+            {"source": "60", "wait_seconds": "60"},
+            {"source": "60", "wait_seconds": 60.0},
+        ),
         ("run_cell", {"cell_id": "3"}, {"cell_id": "3"}),
-        ("read_notebook", {"cells": '["a", 1]', "page": "2"}, {"cells": ["a", 1], "page": 2}),
-        ("add_cells", {"cells": '[{"source": "1", "cell_type": null}]'}, {"cells": [{"source": "1"}]}),
-        ("add_cells", {"cells": [{"source": "1"}], "run": "False"}, {"cells": [{"source": "1"}], "run": False}),
-        ("create_notebook", {"problem": "[1]", "steps": "a step"}, {"problem": "[1]", "steps": "a step"}),
+        (
+            "read_notebook",
+            {"cells": '["a", 1]', "page": "2"},
+            {"cells": ["a", 1], "page": 2},
+        ),
+        (
+            "add_cells",
+            {"cells": '[{"source": "1", "cell_type": null}]'},
+            {"cells": [{"source": "1"}]},
+        ),
+        (
+            "add_cells",
+            {"cells": [{"source": "1"}], "run": "False"},
+            {"cells": [{"source": "1"}], "run": False},
+        ),
+        (
+            "create_notebook",
+            {"problem": "[1]", "steps": "a step"},
+            {"problem": "[1]", "steps": "a step"},
+        ),
         ("execute_code", {"code": None}, {"code": None}),
         ("run_cell", {"nobody_knows": None}, {"nobody_knows": None}),
         ("verify", {"once": "maybe"}, {"once": "maybe"}),
     ],
 )
-def test_arguments_mean_what_they_can_mean_alone(name: str, given: dict[str, Any], parsed: dict[str, Any]) -> None:
+def test_arguments_mean_what_they_can_mean_alone(
+    name: str, given: dict[str, Any], parsed: dict[str, Any]
+) -> None:
     assert parameters.parse(tools.TOOLS[name].schema, given) == parsed
 
 
 @pytest.mark.parametrize("name", tools.TOOLS)
-def test_arguments_that_the_schema_refuses_never_reach_the_daemon(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arguments_that_the_schema_refuses_never_reach_the_daemon(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tool, asked = tools.TOOLS[name], list[str]()
 
     async def ask(self: Daemon, verb: str, told: Any, *_: Any, **__: Any) -> Any:
@@ -185,7 +256,9 @@ def test_arguments_that_the_schema_refuses_never_reach_the_daemon(name: str, mon
             async with Client(server) as client:
                 asked.clear()
                 result = await client.call_tool(name, told)
-                valid = Draft202012Validator(tool.schema).is_valid(parameters.parse(tool.schema, told))
+                valid = Draft202012Validator(tool.schema).is_valid(
+                    parameters.parse(tool.schema, told)
+                )
                 assert result.is_error
                 assert "itself failed" not in text(result)
                 assert valid or (not asked and "was not called" in text(result))
@@ -195,7 +268,9 @@ def test_arguments_that_the_schema_refuses_never_reach_the_daemon(name: str, mon
     one()
 
 
-@pytest.mark.parametrize(("name", "seconds"), [("claude-code", 86_400), ("codex-mcp-client", None)])
+@pytest.mark.parametrize(
+    ("name", "seconds"), [("claude-code", 86_400), ("codex-mcp-client", None)]
+)
 def test_a_client_that_goes_on_beside_a_call_gets_its_end(
     name: str, seconds: int | None, era: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,7 +284,9 @@ def test_a_client_that_goes_on_beside_a_call_gets_its_end(
 
     async def main() -> None:
         about = Implementation(name=name, version="1")
-        async with Client(Face("/nowhere").server(), mode=era, client_info=about) as client:
+        async with Client(
+            Face("/nowhere").server(), mode=era, client_info=about
+        ) as client:
             await client.call_tool("run_cell", {"source": "1"})
             await client.call_tool("run_cell", {"source": "1", "wait_seconds": 5})
 
@@ -248,22 +325,37 @@ def test_each_tool_does_its_work(project: Project, era: str) -> None:
         assert "FAILED" in text(ran)
         assert not ran.is_error
         assert ran.structured_content is None
-        ran = await client.call_tool("run_cell", {"cell_id": -1, "old_string": "1 / 0", "new_string": "2"})
+        ran = await client.call_tool(
+            "run_cell", {"cell_id": -1, "old_string": "1 / 0", "new_string": "2"}
+        )
         assert "ran ok" in text(ran)
         ran = await client.call_tool("run_cell", {"source": PICTURE})
         assert [block.type for block in ran.content] == ["text", "image"]
         assert base64.b64decode(ran.content[1].data).startswith(b"\x89PNG")
         assert ".stepper/figures/" in text(ran)
         ran = await client.call_tool(
-            "add_cells", {"cells": [{"source": "y = x"}, {"cell_type": "markdown", "source": "# end"}]}
+            "add_cells",
+            {
+                "cells": [
+                    {"source": "y = x"},
+                    {"cell_type": "markdown", "source": "# end"},
+                ]
+            },
         )
         assert "ran ok" in text(ran)
         read = (
-            await client.call_tool("read_notebook", {"cells": ["cell-1", -1], "outputs": "full"})
+            await client.call_tool(
+                "read_notebook", {"cells": ["cell-1", -1], "outputs": "full"}
+            )
         ).structured_content
-        assert [(cell["type"], cell["source"]) for cell in read["cells"]] == [("code", "x = 2"), ("markdown", "# end")]
+        assert [(cell["type"], cell["source"]) for cell in read["cells"]] == [
+            ("code", "x = 2"),
+            ("markdown", "# end"),
+        ]
         assert read["cells"][0]["step"] == 1
-        moved = await client.call_tool("change_cells", {"action": "move", "cell_ids": [-1], "after": "top"})
+        moved = await client.call_tool(
+            "change_cells", {"action": "move", "cell_ids": [-1], "after": "top"}
+        )
         assert "1 cell moved" in text(moved)
         assert "nothing to run" in text(await client.call_tool("run_notebook", {}))
         ran = await client.call_tool("run_notebook", {"which": "all"})
@@ -271,7 +363,11 @@ def test_each_tool_does_its_work(project: Project, era: str) -> None:
         assert [block.type for block in ran.content] == ["text", "image"]
         assert "| 2" in text(await client.call_tool("execute_code", {"code": "x"}))
         planned = await client.call_tool("plan", {"action": "add", "title": "Check"})
-        assert [step["title"] for step in planned.structured_content["steps"]] == ["Load", "Plot", "Check"]
+        assert [step["title"] for step in planned.structured_content["steps"]] == [
+            "Load",
+            "Plot",
+            "Check",
+        ]
         assert "needs id" in text(await client.call_tool("plan", {"action": "remove"}))
         assert "takes no title" in text(await client.call_tool("plan", {"title": "x"}))
         status = (await client.call_tool("notebook_status", {})).structured_content
@@ -280,12 +376,22 @@ def test_each_tool_does_its_work(project: Project, era: str) -> None:
         assert status["resources"]["machine"]["memory_total_bytes"] > 0
         assert {run["by"] for run in status["history"]} == {"mcp"}
         assert "The last report:" in status["text"]
-        rows = (await client.call_tool("list_notebooks", {})).structured_content["notebooks"]
+        rows = (await client.call_tool("list_notebooks", {})).structured_content[
+            "notebooks"
+        ]
         assert [row["notebook"] for row in rows if row["current"]] == [name]
-        assert "runs already" in text(await client.call_tool("kernel", {"action": "start"}))
-        assert "no cell is running" in text(await client.call_tool("kernel", {"action": "interrupt"}))
-        assert "is ended" in text(await client.call_tool("kernel", {"action": "shutdown"}))
-        assert "there was none before" in text(await client.call_tool("kernel", {"action": "start"}))
+        assert "runs already" in text(
+            await client.call_tool("kernel", {"action": "start"})
+        )
+        assert "no cell is running" in text(
+            await client.call_tool("kernel", {"action": "interrupt"})
+        )
+        assert "is ended" in text(
+            await client.call_tool("kernel", {"action": "shutdown"})
+        )
+        assert "there was none before" in text(
+            await client.call_tool("kernel", {"action": "start"})
+        )
         assert "is not stopped" in text(await client.call_tool("lift_stop", {}))
 
     play(project, story, era)
@@ -294,17 +400,33 @@ def test_each_tool_does_its_work(project: Project, era: str) -> None:
 def test_a_replay_is_an_answer_with_its_verdicts(quick: Quick) -> None:
     async def story(client: Client) -> None:
         sources = ("x = 1", "print(x)", "import random\nrandom.random()")
-        name = await made(client, "replayed", cells=[{"source": source} for source in sources])
+        name = await made(
+            client, "replayed", cells=[{"source": source} for source in sources]
+        )
         before = (quick.folder / name).read_bytes()
         found = await client.call_tool("verify", {"scratch": True})
         told = found.structured_content
-        assert not found.is_error and told["notebook"] == name and told["reproduces"] is False
-        assert [cell["verdict"] for cell in told["cells"]] == ["same", "same", "unstable"]
-        assert text(found) == told["text"] and "DOES NOT REPRODUCE · 2 of 3 cells as recorded" in text(found)
-        once = (await client.call_tool("verify", {"notebook": name, "once": True})).structured_content
+        assert (
+            not found.is_error
+            and told["notebook"] == name
+            and told["reproduces"] is False
+        )
+        assert [cell["verdict"] for cell in told["cells"]] == [
+            "same",
+            "same",
+            "unstable",
+        ]
+        assert text(found) == told[
+            "text"
+        ] and "DOES NOT REPRODUCE · 2 of 3 cells as recorded" in text(found)
+        once = (
+            await client.call_tool("verify", {"notebook": name, "once": True})
+        ).structured_content
         assert (once["kernels"], once["cells"][2]["verdict"]) == (1, "changed")
         assert (quick.folder / name).read_bytes() == before
-        assert "DOES NOT REPRODUCE (2 of 3" in text(await client.call_tool("notebook_status", {}))
+        assert "DOES NOT REPRODUCE (2 of 3" in text(
+            await client.call_tool("notebook_status", {})
+        )
         nowhere = await client.call_tool("verify", {"place": "gpu"})
         assert nowhere.is_error and "no kernel 'gpu'" in text(nowhere)
 
@@ -323,36 +445,56 @@ def test_a_cancelled_replay_ends(project: Project, era: str) -> None:
         call.cancel()
         while [*replays.iterdir()]:
             await asyncio.sleep(0.05)
-        assert (await client.call_tool("notebook_status", {"notebook": name})).structured_content["verified"] is None
+        assert (
+            await client.call_tool("notebook_status", {"notebook": name})
+        ).structured_content["verified"] is None
 
     play(project, story, era)
 
 
-def test_a_notebook_made_with_cells_runs_them_to_the_first_that_fails(project: Project) -> None:
+def test_a_notebook_made_with_cells_runs_them_to_the_first_that_fails(
+    project: Project,
+) -> None:
     async def story(client: Client) -> None:
         cells = [{"source": "a = 1"}, {"source": "b"}, {"source": "c = 1"}]
-        result = await client.call_tool("create_notebook", {"problem": "with cells", "cells": cells})
+        result = await client.call_tool(
+            "create_notebook", {"problem": "with cells", "cells": cells}
+        )
         assert "NameError" in text(result)
         assert result.structured_content["text"] == text(result)
-        result = await client.call_tool("create_notebook", {"problem": "not run", "cells": cells, "run": False})
+        result = await client.call_tool(
+            "create_notebook", {"problem": "not run", "cells": cells, "run": False}
+        )
         assert "FAILED" not in text(result)
         read = await client.call_tool("read_notebook", {})
-        assert [cell["source"] for cell in read.structured_content["cells"][1:]] == ["a = 1", "b", "c = 1"]
+        assert [cell["source"] for cell in read.structured_content["cells"][1:]] == [
+            "a = 1",
+            "b",
+            "c = 1",
+        ]
 
     play(project, story)
 
 
 @pytest.mark.nightly
-def test_progress_comes_each_second_with_the_last_line(project: Project, era: str) -> None:
+def test_progress_comes_each_second_with_the_last_line(
+    project: Project, era: str
+) -> None:
     heard: list[tuple[float, str | None]] = []
 
-    async def progress(seconds: float, total: float | None, message: str | None) -> None:
+    async def progress(
+        seconds: float, total: float | None, message: str | None
+    ) -> None:
         heard.append((seconds, message))
 
     async def story(client: Client) -> None:
         await made(client, "progress")
-        source = "import time\nfor i in range(4):\n    print('part', i)\n    time.sleep(0.8)"
-        await client.call_tool("run_cell", {"source": source}, progress_callback=progress)
+        source = (
+            "import time\nfor i in range(4):\n    print('part', i)\n    time.sleep(0.8)"
+        )
+        await client.call_tool(
+            "run_cell", {"source": source}, progress_callback=progress
+        )
         assert len(heard) >= 2
         assert [at for at, _ in heard] == sorted(at for at, _ in heard)
         assert any("part" in (message or "") for _, message in heard)
@@ -372,10 +514,14 @@ async def until(client: Client, holds: Callable[[Any], bool]) -> Any:
 def test_a_cancelled_call_interrupts_its_cell(project: Project, era: str) -> None:
     async def story(client: Client) -> None:
         await made(client, "cancel")
-        call = asyncio.create_task(client.call_tool("run_cell", {"source": "import time\ntime.sleep(25)"}))
+        call = asyncio.create_task(
+            client.call_tool("run_cell", {"source": "import time\ntime.sleep(25)"})
+        )
         await until(client, lambda status: status["running"])
         call.cancel()
-        status = await until(client, lambda status: not status["running"] and status["history"])
+        status = await until(
+            client, lambda status: not status["running"] and status["history"]
+        )
         assert status["history"][-1]["outcome"] == "cancelled"
         assert "ran ok" in text(await client.call_tool("run_cell", {"source": "2"}))
 
@@ -383,12 +529,19 @@ def test_a_cancelled_call_interrupts_its_cell(project: Project, era: str) -> Non
 
 
 @pytest.mark.nightly
-def test_what_lasts_longer_than_it_is_waited_for_goes_on(project: Project, era: str) -> None:
+def test_what_lasts_longer_than_it_is_waited_for_goes_on(
+    project: Project, era: str
+) -> None:
     async def story(client: Client) -> None:
         await made(client, "long")
-        assert "| 2" in text(await client.call_tool("execute_code", {"code": "1 + 1"}))  # before there is a cell
+        assert "| 2" in text(
+            await client.call_tool("execute_code", {"code": "1 + 1"})
+        )  # before there is a cell
         source = "import time\ntime.sleep(3)\nprint('through')"
-        for name, told in (("run_cell", {"source": source}), ("run_notebook", {"which": "all"})):
+        for name, told in (
+            ("run_cell", {"source": source}),
+            ("run_notebook", {"which": "all"}),
+        ):
             ran = await client.call_tool(name, {**told, "wait_seconds": 1})
             assert "`notebook_status` with `wait_seconds`" in text(ran)
             assert not ran.is_error
@@ -404,25 +557,39 @@ def test_fifty_calls_at_once(project: Project) -> None:
     async def story(client: Client) -> None:
         await made(client, "fifty")
         await client.call_tool("run_cell", {"source": "n = 0"})
-        mixed = [("run_cell", {"source": "n += 1"}), ("notebook_status", {}), ("execute_code", {"code": "n"})]
-        done = await asyncio.gather(*(client.call_tool(*mixed[i % len(mixed)]) for i in range(50)))
+        mixed = [
+            ("run_cell", {"source": "n += 1"}),
+            ("notebook_status", {}),
+            ("execute_code", {"code": "n"}),
+        ]
+        done = await asyncio.gather(
+            *(client.call_tool(*mixed[i % len(mixed)]) for i in range(50))
+        )
         assert not [text(result) for result in done if result.is_error]
         assert "| 17" in text(await client.call_tool("execute_code", {"code": "n"}))
 
     play(project, story)
 
 
-def test_an_interrupt_gets_past_all_calls_that_wait(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_gets_past_all_calls_that_wait(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("stepper.mcp.daemon.AT_ONCE", 2)
 
     async def story(client: Client) -> None:
         await made(client, "crowded")
         waiting = [
-            asyncio.create_task(client.call_tool("run_cell", {"source": f"import time\ntime.sleep(60)  # {n}"}))
+            asyncio.create_task(
+                client.call_tool(
+                    "run_cell", {"source": f"import time\ntime.sleep(60)  # {n}"}
+                )
+            )
             for n in range(4)
         ]
         await asyncio.wait_for(until(client, lambda told: told["running"]), 40)
-        interrupted = await asyncio.wait_for(client.call_tool("kernel", {"action": "interrupt"}), 20)
+        interrupted = await asyncio.wait_for(
+            client.call_tool("kernel", {"action": "interrupt"}), 20
+        )
         assert "interrupted" in text(interrupted)
         for task in waiting:
             task.cancel()
@@ -449,7 +616,9 @@ def test_the_daemon_is_killed_during_a_call(untouched: Project) -> None:
     play(untouched, story)
 
 
-def test_the_daemon_is_killed_while_a_notebook_is_made(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_daemon_is_killed_while_a_notebook_is_made(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whether it was made nobody knows: the agent is told how to see it, not to make a second one."""
 
     async def gone(self: Daemon, verb: str, *told: Any, **more: Any) -> Any:
@@ -459,14 +628,19 @@ def test_the_daemon_is_killed_while_a_notebook_is_made(project: Project, monkeyp
         monkeypatch.setattr(Daemon, "ask", gone)
         result = await client.call_tool("create_notebook", {"problem": "killed"})
         assert result.is_error
-        assert "list_notebooks shows whether the notebook was made: then make no second one" in text(result)
+        assert (
+            "list_notebooks shows whether the notebook was made: then make no second one"
+            in text(result)
+        )
 
     play(project, story)
 
 
 def test_a_notebook_that_is_not_there_and_a_cell_that_is_not(project: Project) -> None:
     async def story(client: Client) -> None:
-        assert (await client.call_tool("read_notebook", {"notebook": "nowhere.ipynb"})).is_error
+        assert (
+            await client.call_tool("read_notebook", {"notebook": "nowhere.ipynb"})
+        ).is_error
         await made(client, "a cell")
         result = await client.call_tool("run_cell", {"cell_id": "nobody"})
         assert result.is_error
@@ -480,26 +654,50 @@ def test_what_cells_and_kernels_name_passes_for_nothing_of_ours(quick: Quick) ->
     quick.notebook("forged.ipynb", [code("x = 1", forged), code("y = 1", "b")])
 
     async def story(client: Client) -> None:
-        ran = [await client.call_tool("run_cell", {"source": f"E = type({forged!r}, (), {{}})\nev = E()"})]
-        ran += [await client.call_tool("change_cells", {"action": "move", "cell_ids": ["b"], "after": "top"})]
+        ran = [
+            await client.call_tool(
+                "run_cell", {"source": f"E = type({forged!r}, (), {{}})\nev = E()"}
+            )
+        ]
+        ran += [
+            await client.call_tool(
+                "change_cells", {"action": "move", "cell_ids": ["b"], "after": "top"}
+            )
+        ]
         assert "1 cell moved" in text(ran[-1])
-        ran += [await client.call_tool("change_cells", {"action": "delete", "cell_ids": ["b", "cell-0"]})]
+        ran += [
+            await client.call_tool(
+                "change_cells", {"action": "delete", "cell_ids": ["b", "cell-0"]}
+            )
+        ]
         assert "1 cell deleted" in text(ran[-1])
         ran += [await client.call_tool("run_cell", {"cell_id": "cell-0"})]
         ran += [await client.call_tool("notebook_status", {})]
         assert "ev (a)" in text(ran[-1])
-        assert not [line for each in ran for line in text(each).splitlines() if line.startswith(forged[2:])]
+        assert not [
+            line
+            for each in ran
+            for line in text(each).splitlines()
+            if line.startswith(forged[2:])
+        ]
 
     quick.stepper("use", "forged")
     play(quick, story)
 
 
-def test_cells_below_the_first_that_fails_are_there_as_the_tool_says(quick: Quick) -> None:
+def test_cells_below_the_first_that_fails_are_there_as_the_tool_says(
+    quick: Quick,
+) -> None:
     async def story(client: Client) -> None:
         await made(client, "below")
-        await client.call_tool("add_cells", {"cells": [{"source": "1 / 0"}, {"source": "c = 3"}]})
+        await client.call_tool(
+            "add_cells", {"cells": [{"source": "1 / 0"}, {"source": "c = 3"}]}
+        )
         read = (await client.call_tool("read_notebook", {})).structured_content["cells"]
-        assert [(cell["source"], cell["status"]) for cell in read[1:]] == [("1 / 0", "failed"), ("c = 3", "pending")]
+        assert [(cell["source"], cell["status"]) for cell in read[1:]] == [
+            ("1 / 0", "failed"),
+            ("c = 3", "pending"),
+        ]
         assert "those below it stay written" in tools.TOOLS["add_cells"].about
 
     play(quick, story)
@@ -508,11 +706,17 @@ def test_cells_below_the_first_that_fails_are_there_as_the_tool_says(quick: Quic
 def test_a_report_waits_for_the_agent_whoever_else_looks(quick: Quick) -> None:
     async def story(client: Client) -> None:
         await made(client, "unheard")
-        await client.call_tool("run_cell", {"source": "import time\ntime.sleep(0.8)\nprint(6 * 7)", "wait_seconds": 0})
+        await client.call_tool(
+            "run_cell",
+            {"source": "import time\ntime.sleep(0.8)\nprint(6 * 7)", "wait_seconds": 0},
+        )
         while quick.json("status")["running"]:
             await asyncio.sleep(0.1)
         for _ in range(2):
-            assert "| 42" in (await client.read_resource("stepper://status")).contents[0].text
+            assert (
+                "| 42"
+                in (await client.read_resource("stepper://status")).contents[0].text
+            )
         await client.get_prompt("notebook-status")
         await client.call_tool("kernel", {"action": "interrupt"})
         await client.call_tool("lift_stop", {})
@@ -551,7 +755,10 @@ def test_a_deadline_in_the_call_ends_the_cell(quick: Quick) -> None:
             ("execute_code", {"code": endless}),
         ):
             refused = await client.call_tool(name, {**arguments, "timeout_seconds": 0})
-            assert refused.is_error and "timeout_seconds: 0 is less than the minimum" in text(refused)
+            assert (
+                refused.is_error
+                and "timeout_seconds: 0 is less than the minimum" in text(refused)
+            )
             late = await client.call_tool(name, {**arguments, "timeout_seconds": "0.3"})
             assert "deadline" in text(late), text(late)
 
@@ -566,17 +773,29 @@ def test_a_result_is_bounded() -> None:
 
 def test_the_data_of_large_notebooks_and_projects_are_bounded(quick: Quick) -> None:
     sources = [f"value_{n} = {n}  # {'long ' * n}" for n in range(40)]
-    sources += ["text = '" + '"' * 9_000 + "'", "\n".join(f"print({n})" for n in range(2_000))]
+    sources += [
+        "text = '" + '"' * 9_000 + "'",
+        "\n".join(f"print({n})" for n in range(2_000)),
+    ]
     sources = [*sources, *(f"def function_{n}(): pass" for n in range(40))]
     for number in range(90):
-        quick.notebook(f"{'a long path ' * 8}{number}.ipynb", [code(f"x = {number}", "a")])
+        quick.notebook(
+            f"{'a long path ' * 8}{number}.ipynb", [code(f"x = {number}", "a")]
+        )
 
     async def story(client: Client) -> None:
-        await made(client, "large", cells=[{"source": source} for source in sources], steps=["a step " * 30] * 40)
+        await made(
+            client,
+            "large",
+            cells=[{"source": source} for source in sources],
+            steps=["a step " * 30] * 40,
+        )
         seen: dict[str, str] = {}
         page, pages = 1, 1
         while page <= pages:
-            answer = await client.call_tool("read_notebook", {"page": page, "outputs": "full"})
+            answer = await client.call_tool(
+                "read_notebook", {"page": page, "outputs": "full"}
+            )
             data, pages = answer.structured_content, answer.structured_content["pages"]
             assert len(json.dumps(data, ensure_ascii=False)) <= results.LONGEST
             assert len(text(answer)) <= results.LONGEST
@@ -596,7 +815,10 @@ def test_the_data_of_large_notebooks_and_projects_are_bounded(quick: Quick) -> N
             page += 1
         assert len(names) == len({*names}) == data["count"] == 91
         status = await client.call_tool("notebook_status", {})
-        assert len(json.dumps(status.structured_content, ensure_ascii=False)) <= results.LONGEST
+        assert (
+            len(json.dumps(status.structured_content, ensure_ascii=False))
+            <= results.LONGEST
+        )
         assert status.structured_content["steps"]
 
     play(quick, story)
@@ -606,24 +828,46 @@ def test_data_is_bounded_as_its_text_is(quick: Quick) -> None:
     steps = [f"step {n} {'long ' * 100}" for n in range(120)]
 
     async def story(client: Client) -> None:
-        answers = [await client.call_tool("create_notebook", {"problem": "many steps", "steps": steps})]
-        answers += [await client.call_tool(name, {}) for name in ("plan", "notebook_status", "list_notebooks")]
+        answers = [
+            await client.call_tool(
+                "create_notebook", {"problem": "many steps", "steps": steps}
+            )
+        ]
+        answers += [
+            await client.call_tool(name, {})
+            for name in ("plan", "notebook_status", "list_notebooks")
+        ]
         for answer in answers:
-            assert len(json.dumps(answer.structured_content, ensure_ascii=False)) <= results.LONGEST
+            assert (
+                len(json.dumps(answer.structured_content, ensure_ascii=False))
+                <= results.LONGEST
+            )
             assert len(text(answer)) <= results.LONGEST
-        assert all(10 <= len(answer.structured_content["steps"]) <= 40 for answer in answers[:3])
+        assert all(
+            10 <= len(answer.structured_content["steps"]) <= 40
+            for answer in answers[:3]
+        )
         assert "… and 80 more steps" in text(answers[1])
 
     play(quick, story)
 
 
-def test_all_notebooks_can_be_listed_in_pages_and_by_a_part_of_their_path(quick: Quick) -> None:
+def test_all_notebooks_can_be_listed_in_pages_and_by_a_part_of_their_path(
+    quick: Quick,
+) -> None:
     for number in range(90):
         quick.notebook(f"n{number:02}.ipynb", [])
 
     async def story(client: Client) -> None:
-        pages = [await client.call_tool("list_notebooks", {"page": page}) for page in (1, 2, 3)]
-        found = [row["notebook"] for page in pages for row in page.structured_content["notebooks"]]
+        pages = [
+            await client.call_tool("list_notebooks", {"page": page})
+            for page in (1, 2, 3)
+        ]
+        found = [
+            row["notebook"]
+            for page in pages
+            for row in page.structured_content["notebooks"]
+        ]
         assert len({*found}) == len(found) == pages[0].structured_content["count"] == 90
         assert "Page 2 of 3 (90 notebooks" in text(pages[1])
         some = await client.call_tool("list_notebooks", {"filter": "N8"})
@@ -632,7 +876,10 @@ def test_all_notebooks_can_be_listed_in_pages_and_by_a_part_of_their_path(quick:
         ]
         assert (await client.call_tool("list_notebooks", {"page": 4})).is_error
         none = await client.call_tool("list_notebooks", {"filter": "nobody"})
-        assert "No notebook's path contains 'nobody'; the project has 90 notebooks" in text(none)
+        assert (
+            "No notebook's path contains 'nobody'; the project has 90 notebooks"
+            in text(none)
+        )
 
     play(quick, story)
 
@@ -646,7 +893,14 @@ def test_no_text_of_the_daemon_speaks_of_claude_codes_commands() -> None:
     from stepper.policy import gate
     from stepper.words import brief, remedy
 
-    told = [gate.GO_ON, gate.PLAN_FIRST, *brief.AGAIN.values(), *brief.WAYS.values(), remedy.ELSE, remedy.DECIDE]
+    told = [
+        gate.GO_ON,
+        gate.PLAN_FIRST,
+        *brief.AGAIN.values(),
+        *brief.WAYS.values(),
+        remedy.ELSE,
+        remedy.DECIDE,
+    ]
     told += [remedy.NETWORK, remedy.BUILT]
     told += [
         "Replace that cell (edit_mode replace, cell_id 0e968c97) or delete it",
@@ -664,7 +918,11 @@ def test_no_text_of_the_daemon_speaks_of_claude_codes_commands() -> None:
     assert any(FOREIGN.search(each) for each in told)
     for each in told:
         assert not FOREIGN.search(terms.translate(each)), terms.translate(each)
-    for kept in ("| x = '/fix' # edit_mode replace", "Figure: /tmp/fix/a.png", 'stepper fix "HINT" in a terminal'):
+    for kept in (
+        "| x = '/fix' # edit_mode replace",
+        "Figure: /tmp/fix/a.png",
+        'stepper fix "HINT" in a terminal',
+    ):
         assert terms.translate(kept) == kept
 
 
@@ -674,7 +932,9 @@ def test_reports_and_refusals_speak_of_the_tools_here(project: Project) -> None:
         name = await made(client, "a stop", steps=["Load :: n == 2", "Plot"])
         ran = await client.call_tool("run_cell", {"source": "n = 1"})
         assert text(ran).endswith(f"Notebook: {name}")
-        confirmed = await client.call_tool("plan", {"action": "confirm", "reason": "one is enough"})
+        confirmed = await client.call_tool(
+            "plan", {"action": "confirm", "reason": "one is enough"}
+        )
         assert not confirmed.is_error, text(confirmed)
         assert confirmed.structured_content["steps"][0]["status"] == "done"
         assert (await client.call_tool("plan", {"action": "confirm"})).is_error
@@ -708,7 +968,9 @@ def test_a_refusal_after_a_stop_names_the_tool_that_asks(quick: Quick) -> None:
 
 async def stopped(client: Client) -> None:
     await made(client, "stopped")
-    ran = await client.call_tool("run_cell", {"source": 'raise RuntimeError("STOP: which column?")'})
+    ran = await client.call_tool(
+        "run_cell", {"source": 'raise RuntimeError("STOP: which column?")'}
+    )
     assert ran.is_error
     assert "which column?" in text(ran)
     refused = await client.call_tool("run_cell", {"source": "1"})
@@ -740,7 +1002,9 @@ def test_a_person_lifts_a_stop(project: Project, era: str) -> None:
         assert "the second one" in text(lifted)
         assert len(asked) == 1
         assert "which column?" in asked[0]
-        assert "ran ok" in text(await client.call_tool("run_cell", {"cell_id": -1, "source": "1"}))
+        assert "ran ok" in text(
+            await client.call_tool("run_cell", {"cell_id": -1, "source": "1"})
+        )
 
     play(project, story, era, elicitation_callback=ask)
 
@@ -755,12 +1019,16 @@ def test_a_person_leaves_a_stop(project: Project, era: str, action: str) -> None
         assert kept.is_error
         assert "stays stopped" in text(kept)
         assert len(asked) == 1
-        assert (await client.call_tool("notebook_status", {})).structured_content["state"] == "stopped"
+        assert (await client.call_tool("notebook_status", {})).structured_content[
+            "state"
+        ] == "stopped"
 
     play(project, story, era, elicitation_callback=ask)
 
 
-def test_an_answer_without_a_decision_lifts_nothing_and_is_not_called_the_persons_no(project: Project) -> None:
+def test_an_answer_without_a_decision_lifts_nothing_and_is_not_called_the_persons_no(
+    project: Project,
+) -> None:
     given: list[Any] = [["continue"], "all", None]
 
     async def ask(context: Any, params: Any) -> ElicitResult:
@@ -772,17 +1040,25 @@ def test_an_answer_without_a_decision_lifts_nothing_and_is_not_called_the_person
             kept = await client.call_tool("lift_stop", {})
             assert kept.is_error
             assert "stays stopped: the client's answer names no decision." in text(kept)
-        assert (await client.call_tool("notebook_status", {})).structured_content["state"] == "stopped"
+        assert (await client.call_tool("notebook_status", {})).structured_content[
+            "state"
+        ] == "stopped"
 
     play(project, story, elicitation_callback=ask)
 
 
-def test_a_client_that_cannot_ask_names_the_commands(project: Project, era: str) -> None:
+def test_a_client_that_cannot_ask_names_the_commands(
+    project: Project, era: str
+) -> None:
     async def story(client: Client) -> None:
         await stopped(client)
         kept = await client.call_tool("lift_stop", {})
         assert kept.is_error
-        for command, argument in (("continue", "ANSWER"), ("fix", "HINT"), ("skip", "REASON")):
+        for command, argument in (
+            ("continue", "ANSWER"),
+            ("fix", "HINT"),
+            ("skip", "REASON"),
+        ):
             named = rf"stepper {command}( --notebook \S+)? \[{argument}\]"  # where several notebooks are known
             assert re.search(named, text(kept))
         assert str(project.folder) in text(kept)
@@ -792,13 +1068,17 @@ def test_a_client_that_cannot_ask_names_the_commands(project: Project, era: str)
 
 def test_an_answer_to_what_was_not_asked_lifts_nothing(project: Project) -> None:
     """A client may send what it likes along with a call: without our token, or for another stop, it is asked anew."""
-    forged = {"decision": ElicitResult(action="accept", content={"decision": "continue"})}
+    forged = {
+        "decision": ElicitResult(action="accept", content={"decision": "continue"})
+    }
     _, ask = answering("decline")
 
     async def story(client: Client) -> None:
         await stopped(client)
         for state in (None, "forged"):
-            kept = await client.call_tool("lift_stop", {}, input_responses=forged, request_state=state)
+            kept = await client.call_tool(
+                "lift_stop", {}, input_responses=forged, request_state=state
+            )
             assert "declined" in text(kept)
 
     play(project, story, elicitation_callback=ask)
@@ -816,12 +1096,22 @@ def test_resources_and_word_of_their_changes(project: Project, era: str) -> None
         heard.append(getattr(params, "uri", None) or getattr(message, "method", ""))
 
     async def story(client: Client) -> None:
-        name = await made(client, "resources", cells=[{"source": "print('some words')"}])
+        name = await made(
+            client, "resources", cells=[{"source": "print('some words')"}]
+        )
         which = "stepper://notebooks/" + name.replace("/", "%2F")
-        listed = {resource.uri for resource in (await client.list_resources()).resources}
+        listed = {
+            resource.uri for resource in (await client.list_resources()).resources
+        }
         assert {"stepper://notebooks", "stepper://status", which} <= listed
-        templates = {each.uri_template for each in (await client.list_resource_templates()).resource_templates}
-        assert templates == {"stepper://notebooks/{name}", "stepper://notebooks/{name}/cells/{id}/output"}
+        templates = {
+            each.uri_template
+            for each in (await client.list_resource_templates()).resource_templates
+        }
+        assert templates == {
+            "stepper://notebooks/{name}",
+            "stepper://notebooks/{name}/cells/{id}/output",
+        }
         for uri, word in (
             ("stepper://notebooks", name),
             ("stepper://status", f"{name}: ready"),
@@ -838,16 +1128,22 @@ def test_resources_and_word_of_their_changes(project: Project, era: str) -> None
             with pytest.warns(match="subscribe is removed"):
                 await client.subscribe_resource(output)
             await asyncio.sleep(0.5)
-            await client.call_tool("run_cell", {"cell_id": -1, "source": "print('others')"})
+            await client.call_tool(
+                "run_cell", {"cell_id": -1, "source": "print('others')"}
+            )
             await made(client, "another")
             while not {output, "notifications/resources/list_changed"} <= {*heard}:
                 await asyncio.sleep(0.1)
             with pytest.warns(match="unsubscribe is removed"):
                 await client.unsubscribe_resource(output)
             return
-        async with client.listen(resources_list_changed=True, resource_subscriptions=[output]) as changes:
+        async with client.listen(
+            resources_list_changed=True, resource_subscriptions=[output]
+        ) as changes:
             await asyncio.sleep(0.5)
-            await client.call_tool("run_cell", {"cell_id": -1, "source": "print('others')"})
+            await client.call_tool(
+                "run_cell", {"cell_id": -1, "source": "print('others')"}
+            )
             await made(client, "another")
             kinds = set[str]()
             async for event in changes:
@@ -858,12 +1154,16 @@ def test_resources_and_word_of_their_changes(project: Project, era: str) -> None
     play(project, story, era, message_handler=handler)
 
 
-def test_a_client_of_2025_that_listed_the_resources_hears_of_new_ones(project: Project) -> None:
+def test_a_client_of_2025_that_listed_the_resources_hears_of_new_ones(
+    project: Project,
+) -> None:
     """It subscribed to none: that the list changes was declared to it all the same."""
     heard = asyncio.Event()
 
     async def handler(message: Any) -> None:
-        heard.set() if getattr(message, "method", "") == "notifications/resources/list_changed" else None
+        heard.set() if getattr(
+            message, "method", ""
+        ) == "notifications/resources/list_changed" else None
 
     async def story(client: Client) -> None:
         await client.list_resources()
@@ -874,7 +1174,9 @@ def test_a_client_of_2025_that_listed_the_resources_hears_of_new_ones(project: P
     play(project, story, "legacy", message_handler=handler)
 
 
-def test_prompts_say_what_the_skills_say_of_the_tools_here(project: Project, era: str) -> None:
+def test_prompts_say_what_the_skills_say_of_the_tools_here(
+    project: Project, era: str
+) -> None:
     given = {
         "new-notebook": {"problem": "how wet"},
         "continue": {"answer": "yes"},
@@ -885,13 +1187,27 @@ def test_prompts_say_what_the_skills_say_of_the_tools_here(project: Project, era
 
     async def story(client: Client) -> None:
         name = await made(client, "prompts")
-        assert {prompt.name for prompt in (await client.list_prompts()).prompts} == {*given}
+        assert {prompt.name for prompt in (await client.list_prompts()).prompts} == {
+            *given
+        }
         for prompt, arguments in given.items():
             said = (await client.get_prompt(prompt, arguments)).messages[0].content.text
             assert f"{name}: ready" in said
-            for theirs in ("NotebookEdit", "`stepper", "stepping-notebooks", "$ARGUMENTS", "```!", "!`"):
+            for theirs in (
+                "NotebookEdit",
+                "`stepper",
+                "stepping-notebooks",
+                "$ARGUMENTS",
+                "```!",
+                "!`",
+            ):
                 assert theirs not in said, prompt
-        assert "how wet" in (await client.get_prompt("new-notebook", given["new-notebook"])).messages[0].content.text
+        assert (
+            "how wet"
+            in (await client.get_prompt("new-notebook", given["new-notebook"]))
+            .messages[0]
+            .content.text
+        )
         for wrong in (("new-notebook", {}), ("fix", {"answer": "x"}), ("nonsense", {})):
             with pytest.raises(MCPError):
                 await client.get_prompt(*wrong)
@@ -909,15 +1225,22 @@ def server_of(project: Project) -> list[str]:
 @contextlib.asynccontextmanager
 async def over_stdio(project: Project, **more: Any) -> AsyncIterator[Client]:
     command, *arguments = server_of(project)
-    parameters = StdioServerParameters(command=command, args=arguments, env={**os.environ, **more})
+    parameters = StdioServerParameters(
+        command=command, args=arguments, env={**os.environ, **more}
+    )
     async with Client(parameters) as client:
         yield client
 
 
-def test_over_stdio_the_kernel_gets_the_environment_without_the_agents_keys(project: Project) -> None:
+def test_over_stdio_the_kernel_gets_the_environment_without_the_agents_keys(
+    project: Project,
+) -> None:
     async def main() -> None:
         async with over_stdio(
-            project, ANTHROPIC_API_KEY="secret", CLAUDE_CODE_SESSION_ID="session-7", MINE="mine"
+            project,
+            ANTHROPIC_API_KEY="secret",
+            CLAUDE_CODE_SESSION_ID="session-7",
+            MINE="mine",
         ) as client:
             await made(client, "environment")
             ran = await client.call_tool(
@@ -927,9 +1250,14 @@ def test_over_stdio_the_kernel_gets_the_environment_without_the_agents_keys(proj
                     "'CLAUDE_CODE_SESSION_ID', 'MINE')})"
                 },
             )
-            assert "{'ANTHROPIC_API_KEY': None, 'CLAUDE_CODE_SESSION_ID': None, 'MINE': 'mine'}" in text(ran)
+            assert (
+                "{'ANTHROPIC_API_KEY': None, 'CLAUDE_CODE_SESSION_ID': None, 'MINE': 'mine'}"
+                in text(ran)
+            )
         # hooks and the face share the session's current notebook
-        assert "session-7" in json.loads(Path(project.paths.state).read_text())["sessions"]
+        assert (
+            "session-7" in json.loads(Path(project.paths.state).read_text())["sessions"]
+        )
 
     asyncio.run(main())
 
@@ -942,21 +1270,44 @@ def spoken(process: subprocess.Popen[bytes], **message: Any) -> Any:
     return json.loads(process.stdout.readline()) if "id" in message else None
 
 
-def test_the_era_of_2025_06_18_on_the_wire_and_a_client_that_dies(project: Project) -> None:
-    with subprocess.Popen(server_of(project), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        about = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+def test_the_era_of_2025_06_18_on_the_wire_and_a_client_that_dies(
+    project: Project,
+) -> None:
+    with subprocess.Popen(
+        server_of(project), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        about = {
+            "protocolVersion": "2025-06-18",
+            "capabilities": {},
+            "clientInfo": {"name": "x", "version": "1"},
+        }
         told = spoken(process, id=1, method="initialize", params=about)["result"]
         assert told["protocolVersion"] == "2025-06-18"
-        assert told["capabilities"]["resources"] == {"subscribe": True, "listChanged": True}
+        assert told["capabilities"]["resources"] == {
+            "subscribe": True,
+            "listChanged": True,
+        }
         spoken(process, method="notifications/initialized")
         made = spoken(
-            process, id=2, method="tools/call", params={"name": "create_notebook", "arguments": {"problem": "wire"}}
+            process,
+            id=2,
+            method="tools/call",
+            params={"name": "create_notebook", "arguments": {"problem": "wire"}},
         )
-        assert made["result"]["structuredContent"]["notebook"] in made["result"]["content"][0]["text"]
-        call = {"name": "run_cell", "arguments": {"source": "import time\ntime.sleep(25)"}}
+        assert (
+            made["result"]["structuredContent"]["notebook"]
+            in made["result"]["content"][0]["text"]
+        )
+        call = {
+            "name": "run_cell",
+            "arguments": {"source": "import time\ntime.sleep(25)"},
+        }
         assert process.stdin
         process.stdin.write(
-            json.dumps({"jsonrpc": "2.0", "id": 3, "method": "tools/call", "params": call}).encode() + b"\n"
+            json.dumps(
+                {"jsonrpc": "2.0", "id": 3, "method": "tools/call", "params": call}
+            ).encode()
+            + b"\n"
         )
         process.stdin.flush()
         while not project.json("status")["running"]:
@@ -968,7 +1319,9 @@ def test_the_era_of_2025_06_18_on_the_wire_and_a_client_that_dies(project: Proje
 
 
 def test_over_http_with_a_key_from_nobodys_page(project: Project) -> None:
-    code = SERVE.replace("mcp.server import", "mcp.http import").replace("serve(sys.argv[2])", "serve(sys.argv[2], 0)")
+    code = SERVE.replace("mcp.server import", "mcp.http import").replace(
+        "serve(sys.argv[2])", "serve(sys.argv[2], 0)"
+    )
     command = [sys.executable, "-I", "-c", code, str(ROOT), str(project.folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -983,7 +1336,11 @@ def test_over_http_with_a_key_from_nobodys_page(project: Project) -> None:
                 asked = urllib.request.Request(
                     url,
                     b"{}",
-                    {"Content-Type": "application/json", "Accept": "application/json, text/event-stream", **headers},
+                    {
+                        "Content-Type": "application/json",
+                        "Accept": "application/json, text/event-stream",
+                        **headers,
+                    },
                 )
                 try:
                     with urllib.request.urlopen(asked, timeout=20) as answer:
@@ -1005,29 +1362,52 @@ def test_over_http_with_a_key_from_nobodys_page(project: Project) -> None:
                 for era in ERAS:
                     async with (
                         httpx2.AsyncClient(headers=own) as http,
-                        Client(streamable_http_client(url, http_client=http), mode=era) as client,
+                        Client(
+                            streamable_http_client(url, http_client=http), mode=era
+                        ) as client,
                     ):
                         await made(client, "over http")
-                        assert "ran ok" in text(await client.call_tool("run_cell", {"source": "1"}))
+                        assert "ran ok" in text(
+                            await client.call_tool("run_cell", {"source": "1"})
+                        )
 
                 @contextlib.asynccontextmanager
                 async def known_as(name: str, more: str = "") -> AsyncIterator[Client]:
                     about = Implementation(name=name, version="1")
                     async with (
                         httpx2.AsyncClient(headers=own) as http,
-                        Client(streamable_http_client(url + more, http_client=http), client_info=about) as client,
+                        Client(
+                            streamable_http_client(url + more, http_client=http),
+                            client_info=about,
+                        ) as client,
                     ):
                         yield client
 
-                async with known_as("a") as a, known_as("b") as b, known_as("b", "?client=other") as other:
-                    there = [await made(client, f"of client {n}") for n, client in enumerate((a, b, other))]
+                async with (
+                    known_as("a") as a,
+                    known_as("b") as b,
+                    known_as("b", "?client=other") as other,
+                ):
+                    there = [
+                        await made(client, f"of client {n}")
+                        for n, client in enumerate((a, b, other))
+                    ]
                     for client, mine in zip((a, b, other), there, strict=True):
-                        ran = await client.call_tool("run_cell", {"source": f"mine = {mine!r}"})
+                        ran = await client.call_tool(
+                            "run_cell", {"source": f"mine = {mine!r}"}
+                        )
                         assert "ran ok" in text(ran)
-                        read = (await client.call_tool("read_notebook", {})).structured_content
-                        assert read["notebook"] == mine and mine in read["cells"][-1]["source"]
+                        read = (
+                            await client.call_tool("read_notebook", {})
+                        ).structured_content
+                        assert (
+                            read["notebook"] == mine
+                            and mine in read["cells"][-1]["source"]
+                        )
                 async with known_as("a") as again:  # on another connection
-                    assert (await again.call_tool("read_notebook", {})).structured_content["notebook"] == there[0]
+                    assert (
+                        await again.call_tool("read_notebook", {})
+                    ).structured_content["notebook"] == there[0]
 
             asyncio.run(main())
         finally:
@@ -1038,7 +1418,9 @@ def test_over_http_with_a_key_from_nobodys_page(project: Project) -> None:
     assert f"port {port} of 127.0.0.1 can't be taken" in busy.stderr
 
 
-def test_the_script_serves_where_this_user_set_it_up_and_nowhere_else(project: Project, tmp_path: Path) -> None:
+def test_the_script_serves_where_this_user_set_it_up_and_nowhere_else(
+    project: Project, tmp_path: Path
+) -> None:
     script = project.folder / ".claude" / "hooks" / "stepper"
     script.parent.mkdir(parents=True, exist_ok=True)
     script.write_bytes((ROOT / "hooks" / "stepper").read_bytes())
@@ -1058,14 +1440,18 @@ def test_the_script_serves_where_this_user_set_it_up_and_nowhere_else(project: P
     (strangers / ".stepper/env").symlink_to(env)
     (strangers / ".claude/hooks/stepper").write_bytes(script.read_bytes())
     (strangers / ".claude/hooks/stepper").chmod(0o755)
-    done = subprocess.run([strangers / ".claude/hooks/stepper", "Mcp"], capture_output=True, text=True)
+    done = subprocess.run(
+        [strangers / ".claude/hooks/stepper", "Mcp"], capture_output=True, text=True
+    )
     assert done.returncode == 1
     assert done.stdout == ""
     assert "did not record this checkout" in done.stderr
     Path(project.paths.link).unlink()
 
 
-def test_the_line_runs_nothing_of_folders_above_that_this_user_did_not_set_up(tmp_path: Path) -> None:
+def test_the_line_runs_nothing_of_folders_above_that_this_user_did_not_set_up(
+    tmp_path: Path,
+) -> None:
     script = tmp_path / ".claude/hooks/stepper"
     below = tmp_path / "a repository" / "sub"
     for folder in (script.parent, below):
@@ -1077,19 +1463,28 @@ def test_the_line_runs_nothing_of_folders_above_that_this_user_did_not_set_up(tm
         entry, state = clients.CLIENTS["claude"].entry(""), str(tmp_path / "state")
         env = {**os.environ, "XDG_STATE_HOME": state}
         done = subprocess.run(
-            [entry["command"], *entry["args"]], cwd=below, env=env, capture_output=True, text=True, timeout=60
+            [entry["command"], *entry["args"]],
+            cwd=below,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=60,
         )
         assert done.returncode == 0 or "nothing runs here" in done.stderr
         return done.returncode, done.stdout
 
     assert started() == (1, "")
-    (tmp_path / ".git").mkdir()  # a worktree: the main checkout is the one that is recorded
+    (
+        tmp_path / ".git"
+    ).mkdir()  # a worktree: the main checkout is the one that is recorded
     assert started() == (0, f"ran Mcp in {below}\n")
     (below.parent / ".git").mkdir()
     assert started() == (1, "")
     (below.parent / ".git").rmdir()
     (tmp_path / ".git").rmdir()
-    (tmp_path / "state/stepper/projects" / tmp_path.relative_to("/") / ".stepper").mkdir(parents=True)
+    (
+        tmp_path / "state/stepper/projects" / tmp_path.relative_to("/") / ".stepper"
+    ).mkdir(parents=True)
     assert started() == (0, f"ran Mcp in {below}\n")
 
 
@@ -1112,7 +1507,9 @@ def test_a_clients_lines_are_put_and_taken_back(shop: Project, name: str) -> Non
     assert f"{client.file} of {shop.folder}" in shown
     assert not path.exists()
     others = (
-        '[{"name": "other", "command": "x", "args": []}]' if name == "jupyter-ai" else '{"other": {"command": "x"}}'
+        '[{"name": "other", "command": "x", "args": []}]'
+        if name == "jupyter-ai"
+        else '{"other": {"command": "x"}}'
     )
     rest = (
         '# mine\nmodel = "x"\n\n[mcp_servers.other]\ncommand = "x"\n'
@@ -1122,10 +1519,17 @@ def test_a_clients_lines_are_put_and_taken_back(shop: Project, name: str) -> Non
     for before in (None, rest, "" if name == "codex" else "{}\n"):
         path.parent.mkdir(exist_ok=True) if before is not None else None
         path.write_text(before) if before is not None else None
-        assert "made" in shop.stepper("mcp", "--config", name, "--install").stdout or before is not None
+        assert (
+            "made" in shop.stepper("mcp", "--config", name, "--install").stdout
+            or before is not None
+        )
         text = path.read_text()
         assert ".claude/hooks/stepper" in text
-        assert before != rest or ('"other"' in text and '"theme": "dark"' in text) or text.startswith(rest)
+        assert (
+            before != rest
+            or ('"other"' in text and '"theme": "dark"' in text)
+            or text.startswith(rest)
+        )
         assert "unchanged" in shop.stepper("mcp", "--config", name, "--install").stdout
         assert read_back(path)
         note = install.recorded(str(shop.folder))
@@ -1138,7 +1542,9 @@ def test_a_clients_lines_are_put_and_taken_back(shop: Project, name: str) -> Non
 def forget(shop: Project) -> None:
     """Note no more what was in clients' files before."""
     note = install.recorded(str(shop.folder))
-    trust.remember(shop.paths, {key: value for key, value in note.items() if key != "clients"})
+    trust.remember(
+        shop.paths, {key: value for key, value in note.items() if key != "clients"}
+    )
 
 
 def read_back(path: Path) -> bool:
@@ -1158,22 +1564,33 @@ def test_the_documentation_is_true(shop: Project) -> None:
         shop.stepper(*command.split())
         assert f"| `{name}` | `{clients.CLIENTS[name].file}` |" in docs
     clients.take(shop.paths, install.recorded(str(shop.folder)))
-    rows = re.findall(r"^\| `(\w+)` \| ?([\w,? ]*?) ?\| ?(reads|destroys|) ?\| ?(.*?) ?\|$", docs, re.MULTILINE)
+    rows = re.findall(
+        r"^\| `(\w+)` \| ?([\w,? ]*?) ?\| ?(reads|destroys|) ?\| ?(.*?) ?\|$",
+        docs,
+        re.MULTILINE,
+    )
     assert [row[0] for row in rows] == [*tools.TOOLS]
     for name, arguments, hint, peers in rows:
         tool = tools.TOOLS[name]
         assert (
-            arguments.split(", ") == [each + "?" * (each not in tool.required) for each in tool.arguments]
+            arguments.split(", ")
+            == [each + "?" * (each not in tool.required) for each in tool.arguments]
             or not tool.arguments
         )
         assert hint == "reads" * tool.reads + "destroys" * tool.destroys
-        assert {tools.FOR_PEER[peer] for peer in re.findall(r"`(\w+)`", peers)} <= {name}
+        assert {tools.FOR_PEER[peer] for peer in re.findall(r"`(\w+)`", peers)} <= {
+            name
+        }
 
 
 def test_what_the_person_adds_later_stays(shop: Project) -> None:
     shop.stepper("mcp", "--config", "cursor", "--install")
     path = shop.folder / ".cursor/mcp.json"
-    path.write_text(path.read_text().replace('"stepper": {', '"mine": {"command": "y"},\n    "stepper": {'))
+    path.write_text(
+        path.read_text().replace(
+            '"stepper": {', '"mine": {"command": "y"},\n    "stepper": {'
+        )
+    )
     clients.take(shop.paths, install.recorded(str(shop.folder)))
     assert json.loads(path.read_text()) == {"mcpServers": {"mine": {"command": "y"}}}
     path.unlink()
@@ -1182,13 +1599,23 @@ def test_what_the_person_adds_later_stays(shop: Project) -> None:
 @pytest.mark.parametrize(
     ("name", "there", "why"),
     [
-        ("cursor", '{"mcpServers": {"stepper": {"command": "theirs"}}}', "another server called stepper"),
-        ("codex", '[mcp_servers.stepper]\ncommand = "theirs"\n', "another server called stepper"),
+        (
+            "cursor",
+            '{"mcpServers": {"stepper": {"command": "theirs"}}}',
+            "another server called stepper",
+        ),
+        (
+            "codex",
+            '[mcp_servers.stepper]\ncommand = "theirs"\n',
+            "another server called stepper",
+        ),
         ("vscode", '{\n  // a comment\n  "servers": {}\n}', "maybe for its comments"),
         ("zed", '{"context_servers": []}', "is of another kind"),
     ],
 )
-def test_what_is_not_ours_is_refused(shop: Project, name: str, there: str, why: str) -> None:
+def test_what_is_not_ours_is_refused(
+    shop: Project, name: str, there: str, why: str
+) -> None:
     path = shop.folder / clients.CLIENTS[name].file
     path.parent.mkdir(exist_ok=True)
     path.write_text(there)
@@ -1229,7 +1656,9 @@ def toml(shop: Project) -> Iterator[Path]:
         'model = "x\n',
     ],
 )
-def test_codexs_file_is_never_made_one_that_it_refuses(shop: Project, toml: Path, there: str) -> None:
+def test_codexs_file_is_never_made_one_that_it_refuses(
+    shop: Project, toml: Path, there: str
+) -> None:
     """A server of our name in any spelling, or what can't be read: refused, the file as it was."""
     pytest.importorskip("tomllib")
     toml.write_text(there)
@@ -1242,14 +1671,23 @@ def test_codexs_file_is_never_made_one_that_it_refuses(shop: Project, toml: Path
 
 
 @pytest.mark.parametrize(
-    "header", ["[mcp_servers.stepper]", "[mcp_servers.stepper] # mine", ' [mcp_servers . "stepper"]']
+    "header",
+    [
+        "[mcp_servers.stepper]",
+        "[mcp_servers.stepper] # mine",
+        ' [mcp_servers . "stepper"]',
+    ],
 )
-def test_codexs_table_is_renewed_and_taken_out_whole(shop: Project, toml: Path, header: str) -> None:
+def test_codexs_table_is_renewed_and_taken_out_whole(
+    shop: Project, toml: Path, header: str
+) -> None:
     """What the person put into it, before and after, stays when it is renewed; its subtables go with it."""
     tomllib = pytest.importorskip("tomllib")
     tools = '\n[mcp_servers.stepper.tools.run_cell]\napproval_mode = "approve"\n'
     others = "\n# of other\n[other]\nx = [\n[1]]\ny = '''\n# '''\n"
-    toml.write_text(f"a = 1\n\n{OURS.replace('[mcp_servers.stepper]', header)}{MINE}{tools}{others}")
+    toml.write_text(
+        f"a = 1\n\n{OURS.replace('[mcp_servers.stepper]', header)}{MINE}{tools}{others}"
+    )
     assert clients.put(shop.paths, "codex") == "updated"
     text = toml.read_text()
     assert text.startswith(f"a = 1\n\n{header}\n")
@@ -1286,7 +1724,9 @@ def test_what_the_person_adds_to_our_entry_stays(shop: Project, name: str) -> No
     for args in (entry["args"], ["-c", ".claude/hooks/stepper"]):
         entry.update({**given, "args": args})
         path.write_text(json.dumps(data))
-        assert clients.put(shop.paths, name) == ("unchanged" if args is given["args"] else "updated")
+        assert clients.put(shop.paths, name) == (
+            "unchanged" if args is given["args"] else "updated"
+        )
         new = json.loads(path.read_text())[key]
         assert (new[0] if name == "jupyter-ai" else new["stepper"]) == given
     clients.take(shop.paths, install.recorded(str(shop.folder)))
@@ -1294,7 +1734,9 @@ def test_what_the_person_adds_to_our_entry_stays(shop: Project, name: str) -> No
     forget(shop)
 
 
-def test_uninstall_takes_the_lines_out(shop: Project, capsys: pytest.CaptureFixture[str]) -> None:
+def test_uninstall_takes_the_lines_out(
+    shop: Project, capsys: pytest.CaptureFixture[str]
+) -> None:
     forget(shop)
     for name, client in clients.CLIENTS.items():
         with contextlib.suppress(OSError):
@@ -1302,19 +1744,38 @@ def test_uninstall_takes_the_lines_out(shop: Project, capsys: pytest.CaptureFixt
         shop.stepper("mcp", "--config", name, "--install")
     uninstall.uninstall(parse([str(shop.folder)]))
     assert "our lines from .mcp.json, .cursor/mcp.json" in capsys.readouterr().out
-    left = {str(path.relative_to(shop.folder)) for path in shop.folder.rglob("*") if path.is_file()}
+    left = {
+        str(path.relative_to(shop.folder))
+        for path in shop.folder.rglob("*")
+        if path.is_file()
+    }
     assert not left & {client.file for client in clients.CLIENTS.values()}
     assert not (shop.folder / ".gemini").exists()
 
 
 @pytest.mark.parametrize(
-    ("more", "words"), [([], "Never make a new one unless"), (["--lang", "ja"], "新しいノートブックを作らないこと")]
+    ("more", "words"),
+    [
+        ([], "Never make a new one unless"),
+        (["--lang", "ja"], "新しいノートブックを作らないこと"),
+    ],
 )
-def test_the_system_text_for_agents_without_mcp_or_skills(project: Project, more: list[str], words: str) -> None:
+def test_the_system_text_for_agents_without_mcp_or_skills(
+    project: Project, more: list[str], words: str
+) -> None:
     notebook = project.new(problem="system text")
     notebook.insert("import math\ndef area(r):\n    return r\nwide = [1, 2]")
     said = project.stepper("context", "--for", "Cohere", *more).stdout
-    for part in ("Cohere", words, notebook.path.name, "math", "area", "wide (list", "stepper run", "stepper eval"):
+    for part in (
+        "Cohere",
+        words,
+        notebook.path.name,
+        "math",
+        "area",
+        "wide (list",
+        "stepper run",
+        "stepper eval",
+    ):
         assert part in said, part
     assert said != project.stepper("context").stdout
     assert "text" not in project.json("context", "--for", "Cohere")
@@ -1326,7 +1787,10 @@ def test_without_the_extra_the_command_that_adds_it_is_named(project: Project) -
         "from stepper.cli.main import main; main(prog_name='stepper')"
     )
     done = subprocess.run(
-        [sys.executable, "-I", "-c", code, str(ROOT), "mcp"], cwd=project.folder, capture_output=True, text=True
+        [sys.executable, "-I", "-c", code, str(ROOT), "mcp"],
+        cwd=project.folder,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 1
     assert "install.sh" in done.stderr and " --mcp" in done.stderr
@@ -1334,15 +1798,25 @@ def test_without_the_extra_the_command_that_adds_it_is_named(project: Project) -
     assert "--install needs a client" in wrong.stderr
 
 
-def test_other_commands_load_nothing_of_the_sdk_and_a_server_little_besides(project: Project) -> None:
+def test_other_commands_load_nothing_of_the_sdk_and_a_server_little_besides(
+    project: Project,
+) -> None:
     look = "import sys; sys.path.append(sys.argv[1]); {}; print(*sorted({{name.partition('.')[0] for name in sys.modules}}))"
 
     def loaded(code: str) -> set[str]:
         command = [sys.executable, "-I", "-c", look.format(code), str(ROOT)]
-        return {*subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()}
+        return {
+            *subprocess.run(
+                command, capture_output=True, text=True, check=True
+            ).stdout.split()
+        }
 
-    assert not {"mcp", "mcp_types", "pydantic", "anyio"} & loaded("import stepper.cli.main")
-    ours = loaded("import stepper.mcp.server") - loaded("import mcp.server.lowlevel.server, mcp.server.stdio")
+    assert not {"mcp", "mcp_types", "pydantic", "anyio"} & loaded(
+        "import stepper.cli.main"
+    )
+    ours = loaded("import stepper.mcp.server") - loaded(
+        "import mcp.server.lowlevel.server, mcp.server.stdio"
+    )
     assert ours <= {"stepper", "_socket", "_queue", "posix"}, ours
     assert calls.LAST_RUNS
 
@@ -1353,17 +1827,31 @@ def test_installed_the_script_serves_the_official_client(tmp_path: Path) -> None
     shop = tmp_path / "shop"
     shop.mkdir()
     for more in (["--mcp"], []):
-        command = [str(ROOT / "install.sh"), str(shop), "--python", sys.executable, *more]
+        command = [
+            str(ROOT / "install.sh"),
+            str(shop),
+            "--python",
+            sys.executable,
+            *more,
+        ]
         done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
         assert done.returncode == 0, done.stdout + done.stderr
         assert "stepper mcp --config" in done.stdout
     stepper = [str(shop / ".stepper/env/bin/stepper")]
-    subprocess.run([*stepper, "mcp", "--config", "claude", "--install"], cwd=shop, check=True)
+    subprocess.run(
+        [*stepper, "mcp", "--config", "claude", "--install"], cwd=shop, check=True
+    )
     entry = json.loads((shop / ".mcp.json").read_text())["mcpServers"]["stepper"]
 
     async def main() -> None:
-        given = {"command": entry["command"], "args": entry["args"], "cwd": str(shop / "notebooks")}
-        parameters = StdioServerParameters(**given, env={"PATH": os.environ["PATH"], "XDG_STATE_HOME": STATE})
+        given = {
+            "command": entry["command"],
+            "args": entry["args"],
+            "cwd": str(shop / "notebooks"),
+        }
+        parameters = StdioServerParameters(
+            **given, env={"PATH": os.environ["PATH"], "XDG_STATE_HOME": STATE}
+        )
         async with Client(parameters) as client:
             await made(client, "installed")
             assert "ran ok" in text(await client.call_tool("run_cell", {"source": "1"}))

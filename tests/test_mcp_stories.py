@@ -34,13 +34,17 @@ async def ok(client: Client, tool: str, **given: Any) -> str:
 
 async def context(client: Client) -> dict[str, Any]:
     """What an agent without memory is told of the kernel."""
-    found: dict[str, Any] = (await client.call_tool("notebook_status", {})).structured_content["context"]
+    found: dict[str, Any] = (
+        await client.call_tool("notebook_status", {})
+    ).structured_content["context"]
     return found
 
 
 async def cells(client: Client, **given: Any) -> list[dict[str, Any]]:
     """The notebook's cells."""
-    found: list[dict[str, Any]] = (await client.call_tool("read_notebook", given)).structured_content["cells"]
+    found: list[dict[str, Any]] = (
+        await client.call_tool("read_notebook", given)
+    ).structured_content["cells"]
     return found
 
 
@@ -56,17 +60,24 @@ async def begun(client: Client) -> str:
     name = await made(client, "an experiment")
     assert "a fresh kernel runs" in await ok(client, "kernel", action="start")
     assert "| 1" in await ok(client, "run_cell", source="rate = 1\nprint(rate)")
-    assert "| 2" in await ok(client, "run_cell", cell_id=1, old_string="rate = 1", new_string="rate = 2")
+    assert "| 2" in await ok(
+        client, "run_cell", cell_id=1, old_string="rate = 1", new_string="rate = 2"
+    )
     await ok(client, "run_cell", source="## The rate", cell_type="markdown")
     await ok(client, "run_cell", cell_id=-1, source="## Rate")
     assert "| 20" in await ok(client, "execute_code", code="rate * 10")
-    assert [cell["source"] for cell in await cells(client)][1:] == ["rate = 2\nprint(rate)", "## Rate"]
+    assert [cell["source"] for cell in await cells(client)][1:] == [
+        "rate = 2\nprint(rate)",
+        "## Rate",
+    ]
     return name
 
 
 async def interrupted(client: Client) -> None:
     """A cell that takes too long is interrupted; the kernel keeps what it held."""
-    ran = await ok(client, "run_cell", source="import time\ntime.sleep(60)", wait_seconds=0.5)
+    ran = await ok(
+        client, "run_cell", source="import time\ntime.sleep(60)", wait_seconds=0.5
+    )
     assert "still running" in ran
     assert "interrupted" in await ok(client, "kernel", action="interrupt")
     ended = await client.call_tool("notebook_status", {"wait_seconds": 20})
@@ -78,14 +89,18 @@ async def interrupted(client: Client) -> None:
 async def restored(client: Client, name: str) -> None:
     """The kernel is ended, started again for the same notebook, and what had run well runs again."""
     await ok(client, "kernel", action="shutdown", notebook=name)
-    assert "a fresh kernel runs" in await ok(client, "kernel", action="start", notebook=name)
+    assert "a fresh kernel runs" in await ok(
+        client, "kernel", action="start", notebook=name
+    )
     assert "rate" not in (await context(client))["variables"]
     assert "ran ok" in await ok(client, "run_notebook", which="restore", notebook=name)
     assert (await context(client))["variables"]["rate"].startswith("int")
     assert (await cells(client, outputs="full"))[1]["status"] == "done"
 
 
-@pytest.mark.parametrize("era", ["legacy", pytest.param("auto", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    "era", ["legacy", pytest.param("auto", marks=pytest.mark.nightly)]
+)
 def test_the_life_of_a_session(shared: Project, era: str) -> None:
     before = notebooks(shared)
 
@@ -101,11 +116,17 @@ def test_the_life_of_a_session(shared: Project, era: str) -> None:
 
 
 @pytest.mark.nightly
-def test_a_session_whose_kernel_the_system_kills(project: Project, small: Group) -> None:
-    project.config("max_memory_percent: 100")  # the guard would have to look just as it fills
+def test_a_session_whose_kernel_the_system_kills(
+    project: Project, small: Group
+) -> None:
+    project.config(
+        "max_memory_percent: 100"
+    )  # the guard would have to look just as it fills
 
     async def agreed(*_: Any) -> ElicitResult:
-        return ElicitResult(action="accept", content={"decision": "continue", "words": "less at a time"})
+        return ElicitResult(
+            action="accept", content={"decision": "continue", "words": "less at a time"}
+        )
 
     async def story(client: Client) -> None:
         name = await begun(client)
@@ -133,10 +154,14 @@ def test_a_notebook_is_made_with_cells_and_added_to_later(shared: Project) -> No
         given = [
             {"cell_type": "markdown", "source": "# Primes"},
             {"source": "from math import isqrt"},
-            {"source": "def prime(n):\n    return n > 1 and all(n % k for k in range(2, isqrt(n) + 1))"},
+            {
+                "source": "def prime(n):\n    return n > 1 and all(n % k for k in range(2, isqrt(n) + 1))"
+            },
             {"source": "primes = [n for n in range(20) if prime(n)]\nprint(primes)"},
         ]
-        assert "| [2, 3, 5, 7, 11, 13, 17, 19]" in await ok(client, "create_notebook", problem="Primes", cells=given)
+        assert "| [2, 3, 5, 7, 11, 13, 17, 19]" in await ok(
+            client, "create_notebook", problem="Primes", cells=given
+        )
 
     async def later(client: Client) -> None:
         """Another session, another client: it remembers nothing, and makes no second notebook."""
@@ -146,15 +171,26 @@ def test_a_notebook_is_made_with_cells_and_added_to_later(shared: Project) -> No
         assert "isqrt" in {*found["imported_modules"], *found["defined_functions"]}
         assert "prime" in found["defined_functions"]
         assert found["variables"]["primes"].startswith("list of 8")
-        more = [{"cell_type": "markdown", "source": "Their sum"}, {"source": "print(sum(primes))"}]
+        more = [
+            {"cell_type": "markdown", "source": "Their sum"},
+            {"source": "print(sum(primes))"},
+        ]
         assert "| 77" in await ok(client, "add_cells", cells=more)
-        assert [cell["type"] for cell in await cells(client)][-5:] == ["code", "code", "code", "markdown", "code"]
+        assert [cell["type"] for cell in await cells(client)][-5:] == [
+            "code",
+            "code",
+            "code",
+            "markdown",
+            "code",
+        ]
 
     play(shared, first)
     play(shared, later, "legacy")
     (path,) = notebooks(shared) - before
     document = json.loads(path.read_text())
-    assert [cell["outputs"][0]["text"] for cell in document["cells"] if cell.get("outputs")][-1] in ("77\n", ["77\n"])
+    assert [
+        cell["outputs"][0]["text"] for cell in document["cells"] if cell.get("outputs")
+    ][-1] in ("77\n", ["77\n"])
 
 
 def test_the_text_for_an_agent_without_tools_keeps_the_context(shared: Project) -> None:
@@ -162,7 +198,11 @@ def test_the_text_for_an_agent_without_tools_keeps_the_context(shared: Project) 
 
     async def story(client: Client) -> None:
         await made(client, "context")
-        await ok(client, "run_cell", source="import json\nlimit = 3\ndef double(n):\n    return 2 * n")
+        await ok(
+            client,
+            "run_cell",
+            source="import json\nlimit = 3\ndef double(n):\n    return 2 * n",
+        )
 
     play(shared, story)
     said = shared.stepper("context", "--for", "an agent").stdout
@@ -175,23 +215,36 @@ def test_the_text_for_an_agent_without_tools_keeps_the_context(shared: Project) 
 def test_three_retries_by_read_delete_and_add(shared: Project, mended: bool) -> None:
     async def story(client: Client) -> None:
         await made(client, f"retries {mended}", steps=["Load", "Tell"])
-        tries = ["open('a.csv')", "open('b.csv')", "open('c.csv')", "print('read')" if mended else "open('d.csv')"]
+        tries = [
+            "open('a.csv')",
+            "open('b.csv')",
+            "open('c.csv')",
+            "print('read')" if mended else "open('d.csv')",
+        ]
         result = await client.call_tool("add_cells", {"cells": [{"source": tries[0]}]})
         for retry, source in enumerate(tries[1:], 1):
             assert "FAILED" in text(result)
             assert not result.is_error
             (failed,) = await cells(client, cells=[-1], outputs="full")
             assert "FileNotFoundError" in json.dumps(failed)
-            await ok(client, "change_cells", action="delete", cell_ids=[failed["cell_id"]])
-            result = await client.call_tool("add_cells", {"cells": [{"source": source}]})
+            await ok(
+                client, "change_cells", action="delete", cell_ids=[failed["cell_id"]]
+            )
+            result = await client.call_tool(
+                "add_cells", {"cells": [{"source": source}]}
+            )
             if "FAILED" in text(result) and retry < 3:
-                assert f"left {3 - retry} (of 3)" in text(result)  # a new cell is no new count
+                assert f"left {3 - retry} (of 3)" in text(
+                    result
+                )  # a new cell is no new count
         assert [cell["source"] for cell in await cells(client)][1:] == [tries[-1]]
         if mended:
             assert 'Step 1 of 2 "Load": done' in text(result)
         else:
             assert result.is_error
             assert "Execution stopped" in text(result)
-            assert "stopped" in text(await client.call_tool("add_cells", {"cells": [{"source": "1"}]}))
+            assert "stopped" in text(
+                await client.call_tool("add_cells", {"cells": [{"source": "1"}]})
+            )
 
     play(shared, story)

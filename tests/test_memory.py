@@ -21,12 +21,20 @@ from tests.test_helper import Lab
 MB = 1 << 20
 
 
-def group(folder: Path, maximum: str, current: int, inactive: int, v1: bool = False) -> None:
+def group(
+    folder: Path, maximum: str, current: int, inactive: int, v1: bool = False
+) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    names = ("memory.limit_in_bytes", "memory.usage_in_bytes") if v1 else ("memory.max", "memory.current")
+    names = (
+        ("memory.limit_in_bytes", "memory.usage_in_bytes")
+        if v1
+        else ("memory.max", "memory.current")
+    )
     (folder / names[0]).write_text(maximum + "\n")
     (folder / names[1]).write_text(f"{current}\n")
-    (folder / "memory.stat").write_text(f"anon 1\n{'total_' if v1 else ''}inactive_file {inactive}\n")
+    (folder / "memory.stat").write_text(
+        f"anon 1\n{'total_' if v1 else ''}inactive_file {inactive}\n"
+    )
 
 
 def proc(tmp_path: Path, text: str) -> Path:
@@ -42,7 +50,10 @@ def test_cgroup_v2_counts_without_cache_and_sees_every_level(tmp_path: Path) -> 
     group(root / "a" / "b", "max", 300 * MB, 0)
     group(root / "a" / "b" / "c", str(400 * MB), 300 * MB, 50 * MB)
     found = cgroups(7, root, proc(tmp_path, "0::/a/b/c\n"))
-    assert {(one.total // MB, one.used // MB) for one in found} == {(400, 250), (1000, 400)}
+    assert {(one.total // MB, one.used // MB) for one in found} == {
+        (400, 250),
+        (1000, 400),
+    }
 
 
 def test_cgroup_v1(tmp_path: Path) -> None:
@@ -53,9 +64,13 @@ def test_cgroup_v1(tmp_path: Path) -> None:
     assert [(one.total // MB, one.used // MB) for one in found] == [(100, 50)]
 
 
-def test_a_hybrid_machine_and_a_container_whose_own_group_is_the_root(tmp_path: Path) -> None:
+def test_a_hybrid_machine_and_a_container_whose_own_group_is_the_root(
+    tmp_path: Path,
+) -> None:
     root = tmp_path / "cg"
-    group(root / "memory", str(200 * MB), 90 * MB, 40 * MB, v1=True)  # /docker/1 is seen as the root from inside
+    group(
+        root / "memory", str(200 * MB), 90 * MB, 40 * MB, v1=True
+    )  # /docker/1 is seen as the root from inside
     lines = "12:name=systemd:/docker/1\n4:memory,hugetlb:/docker/1\n0::/docker/1\n"
     found = cgroups(7, root, proc(tmp_path, lines))
     assert [(one.total // MB, one.used // MB) for one in found] == [(200, 50)]
@@ -71,12 +86,16 @@ def test_a_path_that_leads_out_of_the_namespace_is_not_followed(tmp_path: Path) 
 
 def test_more_cache_than_use_is_no_use_at_all(tmp_path: Path) -> None:
     group(tmp_path / "cg", str(100 * MB), 10 * MB, 20 * MB)
-    assert [one.used for one in cgroups(7, tmp_path / "cg", proc(tmp_path, "0::/\n"))] == [0]
+    assert [
+        one.used for one in cgroups(7, tmp_path / "cg", proc(tmp_path, "0::/\n"))
+    ] == [0]
 
 
 @pytest.mark.parametrize("name", ["memory.max", "memory.current", "memory.stat"])
 @pytest.mark.parametrize("text", [None, "", "max\n", "a b c\ninactive_file x\n", "0\n"])
-def test_files_that_are_not_as_they_should_be(tmp_path: Path, name: str, text: str | None) -> None:
+def test_files_that_are_not_as_they_should_be(
+    tmp_path: Path, name: str, text: str | None
+) -> None:
     """They never raise: a guard that fails would fail every cell."""
     group(tmp_path / "cg" / "a", str(100 * MB), 10 * MB, 0)
     path = tmp_path / "cg" / "a" / name
@@ -85,10 +104,15 @@ def test_files_that_are_not_as_they_should_be(tmp_path: Path, name: str, text: s
     assert [one.total for one in found] in ([], [100 * MB])
 
 
-@pytest.mark.parametrize("text", ["", "0::/nowhere\n", "0::/../..\n", "no colons\n", "4:memory\n", "0::/\udcff\n"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "0::/nowhere\n", "0::/../..\n", "no colons\n", "4:memory\n", "0::/\udcff\n"],
+)
 def test_no_limit_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "proc" / "7").mkdir(parents=True)
-    (tmp_path / "proc" / "7" / "cgroup").write_bytes(text.encode("utf-8", "surrogateescape"))
+    (tmp_path / "proc" / "7" / "cgroup").write_bytes(
+        text.encode("utf-8", "surrogateescape")
+    )
     assert cgroups(7, tmp_path / "cg", tmp_path / "proc") == []
     assert cgroups(8, tmp_path / "cg", tmp_path / "proc") == []
 
@@ -115,11 +139,17 @@ def watch(percent: float, *seen: tuple[int, int]) -> Guard:
         ([(500, 0), (799, 500)], False),
         ([(500, 0), (800, 1)], True),  # the limit is reached, whoever took it
         ([(500, 0), (1000, 900)], True),
-        ([(800, 100), (950, 100)], False),  # it was above before the cell began: not its doing
+        (
+            [(800, 100), (950, 100)],
+            False,
+        ),  # it was above before the cell began: not its doing
         ([(900, 100), (950, 140)], False),  # grown by 5 % of the limit, which is 40
         ([(900, 100), (950, 141)], True),
         ([(900, 500), (950, 100)], False),  # shrunk
-        ([(900, 100), (799, 600)], False),  # below again: no matter how much it has grown
+        (
+            [(900, 100), (799, 600)],
+            False,
+        ),  # below again: no matter how much it has grown
     ],
 )
 def test_when_the_guard_trips(seen: list[tuple[int, int]], trips: bool) -> None:
@@ -136,13 +166,20 @@ def test_above_at_the_start_stays_so_while_the_cell_runs() -> None:
 def test_what_the_guard_says() -> None:
     million = 10**6
     seen = iter(
-        [Usage(4000 * million, 3300 * million, "its cgroup"), Usage(4000 * million, 3600 * million, "its cgroup")]
+        [
+            Usage(4000 * million, 3300 * million, "its cgroup"),
+            Usage(4000 * million, 3600 * million, "its cgroup"),
+        ]
     )
     trees = iter([1000 * million, 1500 * million])
     guard = Guard(80, lambda: next(seen), lambda: next(trees))
-    assert guard.warning == "memory was at 82 % of its cgroup before the cell began (the limit is 80 %)"
     assert (
-        guard.trip() == "memory reached 90 % of its cgroup (the limit is 80 %); this kernel holds 1,500 MB of 4,000 MB"
+        guard.warning
+        == "memory was at 82 % of its cgroup before the cell began (the limit is 80 %)"
+    )
+    assert (
+        guard.trip()
+        == "memory reached 90 % of its cgroup (the limit is 80 %); this kernel holds 1,500 MB of 4,000 MB"
     )
     assert watch(80, (100, 0)).warning == ""
 
@@ -168,9 +205,7 @@ def present() -> Usage:
     return usage(os.getpid())
 
 
-STEADY = (
-    "import time\nheld = []\nfor _ in range(100):\n    held.append(bytearray(20_000_000))\n    {pause}\ntime.sleep(20)"
-)
+STEADY = "import time\nheld = []\nfor _ in range(100):\n    held.append(bytearray(20_000_000))\n    {pause}\ntime.sleep(20)"
 CODES = {
     "slowly": STEADY.format(pause="time.sleep(0.02)"),
     "fast": STEADY.format(pause="pass"),
@@ -181,7 +216,11 @@ CODES = {
 
 
 @pytest.mark.parametrize(
-    "code", [pytest.param(code, id=how, marks=[pytest.mark.nightly] * (how != "fast")) for how, code in CODES.items()]
+    "code",
+    [
+        pytest.param(code, id=how, marks=[pytest.mark.nightly] * (how != "fast"))
+        for how, code in CODES.items()
+    ],
 )
 def test_a_cell_that_allocates_to_the_limit_is_stopped(lab: Lab, code: str) -> None:
     lab.ok("before = 1")
@@ -214,11 +253,23 @@ def test_above_the_limit_at_the_start(lab: Lab) -> None:
     now = present()
     percent = min(4.0, 0.9 * now.percent)
     room = int(0.05 * now.total * percent / 100)
-    done = lab.run(f"import time\nheld = b'x' * {room // 4}\ntime.sleep(0.7)", max_memory_percent=percent)
+    done = lab.run(
+        f"import time\nheld = b'x' * {room // 4}\ntime.sleep(0.7)",
+        max_memory_percent=percent,
+    )
     assert done.outcome is Outcome.OK
-    assert [note.split(" at ")[0] for note in done.notes] == ["memory was"] and "before the cell began" in done.notes[0]
-    done = lab.run(f"more = b'x' * {2 * room + 50_000_000}\ntime.sleep(20)", max_memory_percent=percent)
-    assert done.outcome is Outcome.MEMORY and done.notes and share(done) > room // 1_000_000
+    assert [note.split(" at ")[0] for note in done.notes] == [
+        "memory was"
+    ] and "before the cell began" in done.notes[0]
+    done = lab.run(
+        f"more = b'x' * {2 * room + 50_000_000}\ntime.sleep(20)",
+        max_memory_percent=percent,
+    )
+    assert (
+        done.outcome is Outcome.MEMORY
+        and done.notes
+        and share(done) > room // 1_000_000
+    )
 
 
 def test_below_the_limit_nothing_is_said(lab: Lab) -> None:

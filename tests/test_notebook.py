@@ -31,17 +31,34 @@ FLOATS = [1e-5, -1.5e-7, 1e16, 1e22, 12345678901234567.0, 0.00012345, 5e-324, -0
 
 
 def ran() -> Execution:
-    return Execution(Outcome.OK, [nbformat.from_dict(OUTPUT)], 7, {"shell.execute_reply": "2026-01-01T00:00:00Z"})
+    return Execution(
+        Outcome.OK,
+        [nbformat.from_dict(OUTPUT)],
+        7,
+        {"shell.execute_reply": "2026-01-01T00:00:00Z"},
+    )
 
 
 def make(path: Path, cells: list[dict], **dump: object) -> notebook.IpynbFile:
-    raw = {"cells": cells, "metadata": {"zeta": 1, "alpha": "é\u2028"}, "nbformat": 4, "nbformat_minor": 5}
-    path.write_text(json.dumps(raw, ensure_ascii=False, **{"indent": 1, **dump}), encoding="utf-8")
+    raw = {
+        "cells": cells,
+        "metadata": {"zeta": 1, "alpha": "é\u2028"},
+        "nbformat": 4,
+        "nbformat_minor": 5,
+    }
+    path.write_text(
+        json.dumps(raw, ensure_ascii=False, **{"indent": 1, **dump}), encoding="utf-8"
+    )
     return notebook.IpynbFile(str(path))
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from(FLOATS),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text()
+    | st.sampled_from(FLOATS),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     max_leaves=20,
 )
@@ -49,12 +66,17 @@ JSON = st.recursive(
 
 @settings(deadline=None)
 @given(JSON)
-@example({"a": [1, {"b": [], "c": {}, "d": ["x\n  y", "\u0001", "null"]}], "é": "  \n z"})
+@example(
+    {"a": [1, {"b": [], "c": {}, "d": ["x\n  y", "\u0001", "null"]}], "é": "  \n z"}
+)
 def test_json_is_written_as_jupyter_writes_it(document: object) -> None:
     text = json.dumps(document, indent=1, ensure_ascii=False, sort_keys=True)
     assert plainjson.dump_json(document).decode() == text
     nested = json.dumps([[document]], indent=1, ensure_ascii=False, sort_keys=True)
-    assert plainjson.dump_json(document, 2).decode() == nested[len("[\n [\n  ") : -len("\n ]\n]")]
+    assert (
+        plainjson.dump_json(document, 2).decode()
+        == nested[len("[\n [\n  ") : -len("\n ]\n]")]
+    )
 
 
 def test_a_lone_surrogate_alone_is_escaped() -> None:
@@ -65,38 +87,69 @@ TEXTS = st.text("ab\n\r\u2028é", max_size=9)
 SPLIT = TEXTS | st.lists(TEXTS, max_size=3)
 BUNDLE = st.dictionaries(
     st.sampled_from(
-        ["text/plain", "text/html", "image/png", "image/svg+xml", "application/json", "application/x+json"]
+        [
+            "text/plain",
+            "text/html",
+            "image/png",
+            "image/svg+xml",
+            "application/json",
+            "application/x+json",
+        ]
     ),
-    SPLIT | st.dictionaries(st.text(max_size=3), st.floats(allow_nan=False), max_size=2),
+    SPLIT
+    | st.dictionaries(st.text(max_size=3), st.floats(allow_nan=False), max_size=2),
     max_size=3,
 )
 OUTPUTS = st.one_of(
-    st.fixed_dictionaries({"output_type": st.just("stream"), "name": st.just("stdout"), "text": SPLIT}),
-    st.fixed_dictionaries({"output_type": st.just("display_data"), "data": BUNDLE, "metadata": st.just({})}),
-    st.fixed_dictionaries({"output_type": st.just("error"), "ename": TEXTS, "evalue": TEXTS,
-                           "traceback": st.lists(TEXTS, max_size=2)}),
-)  # fmt: skip
+    st.fixed_dictionaries(
+        {"output_type": st.just("stream"), "name": st.just("stdout"), "text": SPLIT}
+    ),
+    st.fixed_dictionaries(
+        {
+            "output_type": st.just("display_data"),
+            "data": BUNDLE,
+            "metadata": st.just({}),
+        }
+    ),
+    st.fixed_dictionaries(
+        {
+            "output_type": st.just("error"),
+            "ename": TEXTS,
+            "evalue": TEXTS,
+            "traceback": st.lists(TEXTS, max_size=2),
+        }
+    ),
+)
 
 
 @settings(deadline=None)
 @given(SPLIT, st.lists(OUTPUTS, max_size=3))
-def test_a_cell_is_written_as_nbformat_writes_it(source: object, outputs: list[dict]) -> None:
+def test_a_cell_is_written_as_nbformat_writes_it(
+    source: object, outputs: list[dict]
+) -> None:
     cell = code("", "a", trusted=True, b=1) | {"source": source, "outputs": outputs}
     raw = {"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
     written = nbformat.v4.writes(nbformat.v4.reads(json.dumps(raw)))
     cell = json.loads(json.dumps(cell))
-    assert plainjson.dump_json({**raw, "cells": [plainjson.as_written(cell)]}).decode() == written
+    assert (
+        plainjson.dump_json({**raw, "cells": [plainjson.as_written(cell)]}).decode()
+        == written
+    )
 
 
 @pytest.mark.parametrize("how", ["as Jupyter has it", "without ids", "with widgets"])
-def test_a_notebook_that_jupyter_saved_stays_as_jupyter_would_save_it(tmp_path: Path, how: str) -> None:
+def test_a_notebook_that_jupyter_saved_stays_as_jupyter_would_save_it(
+    tmp_path: Path, how: str
+) -> None:
     v4 = nbformat.v4
     cells = [
         v4.new_markdown_cell("# é\n\ntext"),
         v4.new_code_cell("x = 1\nx"),
         v4.new_code_cell("y", metadata={"b": 1}),
     ]
-    made = v4.new_notebook(cells=cells, metadata={"kernelspec": {"name": "python3", "display_name": "P"}})
+    made = v4.new_notebook(
+        cells=cells, metadata={"kernelspec": {"name": "python3", "display_name": "P"}}
+    )
     if how == "without ids":
         made.nbformat_minor = 4
         for cell in made.cells:
@@ -104,10 +157,22 @@ def test_a_notebook_that_jupyter_saved_stays_as_jupyter_would_save_it(tmp_path: 
     path = tmp_path / "n.ipynb"
     nbformat.write(made, path)
     file, done = notebook.IpynbFile(str(path)), ran()
-    done.outputs += [{"output_type": "display_data", "metadata": {}, "data": {"text/plain": "a\nb", "application/json":
-                     {"z": 2**70, "a": [1e-5, 1.5e-7, 1e16, 0.1]}, "image/svg+xml": "<a>\n</a>", "image/png": "x\n"}}]  # fmt: skip
+    done.outputs += [
+        {
+            "output_type": "display_data",
+            "metadata": {},
+            "data": {
+                "text/plain": "a\nb",
+                "application/json": {"z": 2**70, "a": [1e-5, 1.5e-7, 1e16, 0.1]},
+                "image/svg+xml": "<a>\n</a>",
+                "image/png": "x\n",
+            },
+        }
+    ]
     if how == "with widgets":
-        done.widgets = Models({"m": {"model_name": "M", "state": {"b": 1, "a": 2**70}}}, 10**6)
+        done.widgets = Models(
+            {"m": {"model_name": "M", "state": {"b": 1, "a": 2**70}}}, 10**6
+        )
     for cell in file.read().cells[1:]:
         assert file.put(cell, done, 3, keep_time=True) == ""
         again = tmp_path / "again.ipynb"
@@ -144,12 +209,23 @@ def test_a_file_keeps_its_own_layout(tmp_path: Path, layout: str) -> None:
 
     path = tmp_path / "n.ipynb"
     cells = [code("x = 'é'", "a"), code("y", "b"), code("z", "c")]
-    raw = {"cells": [plainjson.as_written(cell) for cell in cells], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+    raw = {
+        "cells": [plainjson.as_written(cell) for cell in cells],
+        "metadata": {},
+        "nbformat": 4,
+        "nbformat_minor": 5,
+    }
     path.write_bytes(laid_out(raw))
     file = notebook.IpynbFile(str(path))
     done = ran()
     done.outputs += [{"output_type": "stream", "name": "stdout", "text": "é\n1e-5\n"}]
-    done.outputs += [{"output_type": "display_data", "metadata": {}, "data": {"application/json": [1e-5, {}, []]}}]
+    done.outputs += [
+        {
+            "output_type": "display_data",
+            "metadata": {},
+            "data": {"application/json": [1e-5, {}, []]},
+        }
+    ]
 
     def check() -> None:
         assert path.read_bytes() == laid_out(json.loads(path.read_bytes()))
@@ -168,7 +244,9 @@ def test_a_file_keeps_its_own_layout(tmp_path: Path, layout: str) -> None:
     assert [cell.source for cell in file.read().cells] == ["n = 1"]
 
 
-def test_what_is_not_touched_keeps_its_bytes_however_it_is_laid_out(tmp_path: Path) -> None:
+def test_what_is_not_touched_keeps_its_bytes_however_it_is_laid_out(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "n.ipynb"
     odd = '{"nbformat_minor":5, "cells" :[\t{"id":"a","cell_type":"code","metadata":{},"source":"x","outputs":[], "execution_count":null} ,\n{"id":"b","source" : ["y"],"outputs":[],"metadata":{"n":1.50e2,"big":%d},"execution_count":null,"cell_type":"code"}] ,\r\n "metadata":{"x": 1.0E5},"nbformat":4}'
     path.write_bytes(b"\xef\xbb\xbf" + (odd % 10**30).encode())
@@ -176,15 +254,25 @@ def test_what_is_not_touched_keeps_its_bytes_however_it_is_laid_out(tmp_path: Pa
     file.put(file.read().cells[0], ran(), None, keep_time=True)
     after = path.read_bytes().decode("utf-8")
     first, last = odd.index('{"id":"a"'), odd.index(" ,\n")
-    assert after.startswith("\ufeff" + odd[:first]) and after.endswith((odd[last:] % 10**30) + "\n")
+    assert after.startswith("\ufeff" + odd[:first]) and after.endswith(
+        (odd[last:] % 10**30) + "\n"
+    )
     file.put(file.read().cells[1], ran(), None, keep_time=True)
-    assert f'"big": {10**30}' in path.read_text("utf-8") and '"n": 150.0' in path.read_text("utf-8")
+    assert f'"big": {10**30}' in path.read_text(
+        "utf-8"
+    ) and '"n": 150.0' in path.read_text("utf-8")
     file.set_plan(Plan("p", (Step(1, "a"),)))
-    assert '"x": 100000.0' in path.read_text("utf-8") and path.read_bytes().startswith(b"\xef\xbb\xbf{")
+    assert '"x": 100000.0' in path.read_text("utf-8") and path.read_bytes().startswith(
+        b"\xef\xbb\xbf{"
+    )
 
 
-@pytest.mark.parametrize("dump", [{"indent": 1}, {"indent": 2}, {"indent": None}, {"indent": "\t"}])
-def test_outputs_are_put_on_one_cell_and_all_else_stays(tmp_path: Path, dump: dict) -> None:
+@pytest.mark.parametrize(
+    "dump", [{"indent": 1}, {"indent": 2}, {"indent": None}, {"indent": "\t"}]
+)
+def test_outputs_are_put_on_one_cell_and_all_else_stays(
+    tmp_path: Path, dump: dict
+) -> None:
     tricky = code('s = """\n  {\n   "id": "b"\n  }"""', "a")
     file = make(tmp_path / "n.ipynb", [tricky, code("x", "b"), code("x", "c")], **dump)
     before = json.loads(Path(file.path).read_text())
@@ -192,7 +280,10 @@ def test_outputs_are_put_on_one_cell_and_all_else_stays(tmp_path: Path, dump: di
     assert file.put(cell, ran(), 3, keep_time=True) == ""
     after = json.loads(Path(file.path).read_text())
     changed = after["cells"][1]
-    assert (changed["execution_count"], changed["outputs"][0]["text"]) == (7, ["a\n", "b\n"])
+    assert (changed["execution_count"], changed["outputs"][0]["text"]) == (
+        7,
+        ["a\n", "b\n"],
+    )
     assert changed["metadata"]["stepper"] == {"step": 3}
     after["cells"][1] = before["cells"][1]
     assert after == before
@@ -202,7 +293,11 @@ def test_outputs_are_put_on_one_cell_and_all_else_stays(tmp_path: Path, dump: di
 
 
 def test_a_splice_changes_no_byte_of_another_cell(tmp_path: Path) -> None:
-    cells = [code("x = 1.0e5", "a"), code("y", "b"), code("z = 12345678901234567890123", "c", big=10**30)]
+    cells = [
+        code("x = 1.0e5", "a"),
+        code("y", "b"),
+        code("z = 12345678901234567890123", "c", big=10**30),
+    ]
     file = make(tmp_path / "n.ipynb", cells)
     before = Path(file.path).read_text().split("\n  {")
     file.put(file.read().cells[1], ran(), None, keep_time=True)
@@ -215,11 +310,16 @@ def test_a_splice_changes_no_byte_of_another_cell(tmp_path: Path) -> None:
 def test_two_cells_of_one_id_and_source(tmp_path: Path) -> None:
     file = make(tmp_path / "n.ipynb", [code("x", "a"), code("x", "a")])
     assert file.put(file.read().cells[0], ran(), None, keep_time=True) == ""
-    outputs = [bool(cell["outputs"]) for cell in json.loads(Path(file.path).read_text())["cells"]]
+    outputs = [
+        bool(cell["outputs"])
+        for cell in json.loads(Path(file.path).read_text())["cells"]
+    ]
     assert outputs == [True, False]
 
 
-def test_somebody_else_who_writes_meanwhile_is_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_somebody_else_who_writes_meanwhile_is_not_overwritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = make(tmp_path / "n.ipynb", [code("x", "a"), code("y", "b")])
     cell, times = file.read().cells[0], []
     dump = os.fsync
@@ -234,11 +334,15 @@ def test_somebody_else_who_writes_meanwhile_is_not_overwritten(tmp_path: Path, m
     assert file.put(cell, ran(), None, keep_time=True) == ""
     cells = json.loads(Path(file.path).read_text())["cells"]
     assert cells[1]["source"] == "y = 'edited'" and cells[0]["execution_count"] == 7
-    afterwards.LATER.submit(bool).result()  # what was replaced is taken away in the background
+    afterwards.LATER.submit(
+        bool
+    ).result()  # what was replaced is taken away in the background
     assert [path.name for path in tmp_path.iterdir()] == ["n.ipynb"]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="no other system exchanges two files")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="no other system exchanges two files"
+)
 @pytest.mark.parametrize("how", ["in place", "by renaming"])
 def test_a_save_between_the_last_look_and_the_rename_stands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
@@ -262,7 +366,9 @@ def test_a_save_between_the_last_look_and_the_rename_stands(
     assert file.put(cell, ran(), None, keep_time=True) == ""
     cells = json.loads(Path(file.path).read_text())["cells"]
     assert (cells[0]["execution_count"], cells[1]["source"]) == (7, "edited")
-    afterwards.LATER.submit(bool).result()  # what was replaced is taken away in the background
+    afterwards.LATER.submit(
+        bool
+    ).result()  # what was replaced is taken away in the background
     assert [path.name for path in tmp_path.iterdir()] == ["n.ipynb"]
 
 
@@ -311,7 +417,9 @@ LATER = {
 
 
 @pytest.mark.parametrize("spoil", LATER, ids=lambda spoil: spoil.__name__)
-def test_outputs_that_can_not_be_put_now_can_be_put_later(spoil: Callable[[Path], None]) -> None:
+def test_outputs_that_can_not_be_put_now_can_be_put_later(
+    spoil: Callable[[Path], None],
+) -> None:
     with somebody() as folder:
         path = folder / "n.ipynb"
         file = make(path, [code("x", "a")])
@@ -328,24 +436,40 @@ def test_outputs_that_can_not_be_put_now_can_be_put_later(spoil: Callable[[Path]
         path.write_bytes(old)
         assert file.put(cell, ran(), None, keep_time=True) == ""
         assert file.outputs_of(Target.of(cell))
-        afterwards.LATER.submit(bool).result()  # what was replaced is taken away in the background
+        afterwards.LATER.submit(
+            bool
+        ).result()  # what was replaced is taken away in the background
         assert [one.name for one in folder.iterdir()] == ["n.ipynb"]
 
 
-@pytest.mark.parametrize("cells", [[code("x = 2", "a")], [code("x", "b")], []], ids=["edited", "another", "none"])
-def test_outputs_of_a_cell_that_is_no_more_are_never_put(tmp_path: Path, cells: list[dict]) -> None:
+@pytest.mark.parametrize(
+    "cells",
+    [[code("x = 2", "a")], [code("x", "b")], []],
+    ids=["edited", "another", "none"],
+)
+def test_outputs_of_a_cell_that_is_no_more_are_never_put(
+    tmp_path: Path, cells: list[dict]
+) -> None:
     file = make(tmp_path / "n.ipynb", [code("x", "a")])
     cell = file.read().cells[0]
     make(tmp_path / "n.ipynb", cells)
     left = Path(file.path).read_bytes()
-    assert "changed or deleted while it ran" in file.put(cell, ran(), None, keep_time=True)
+    assert "changed or deleted while it ran" in file.put(
+        cell, ran(), None, keep_time=True
+    )
     assert Path(file.path).read_bytes() == left
 
 
-def test_a_notebook_that_keeps_changing_is_for_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notebook_that_keeps_changing_is_for_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = make(tmp_path / "n.ipynb", [code("x", "a")])
     cell, dump = file.read().cells[0], os.fsync
-    monkeypatch.setattr(os, "fsync", lambda handle: (dump(handle), make(Path(file.path), [code("x", "a")])))
+    monkeypatch.setattr(
+        os,
+        "fsync",
+        lambda handle: (dump(handle), make(Path(file.path), [code("x", "a")])),
+    )
     with pytest.raises(NotebookError, match="kept changing"):
         file.put(cell, ran(), None, keep_time=True)
 
@@ -382,7 +506,9 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert Path(file.path).read_bytes() == old
-    afterwards.LATER.submit(bool).result()  # what was replaced is taken away in the background
+    afterwards.LATER.submit(
+        bool
+    ).result()  # what was replaced is taken away in the background
     assert [path.name for path in tmp_path.iterdir()] == ["n.ipynb"]
 
 
@@ -399,16 +525,23 @@ def test_a_new_notebook_is_valid_and_never_overwrites(tmp_path: Path) -> None:
         creation.create(str(path), Plan("other"))
 
 
-@pytest.mark.parametrize("value", ["NaN", '"\\ud800"', "123456789012345678901234567890"])
+@pytest.mark.parametrize(
+    "value", ["NaN", '"\\ud800"', "123456789012345678901234567890"]
+)
 @pytest.mark.parametrize("indent", [1, 4])
 @pytest.mark.parametrize("where", ["other", "same"])
 def test_what_the_fast_parser_refuses_or_rounds_stands_as_it_was(
     tmp_path: Path, value: str, indent: int, where: str
 ) -> None:
     """Also where the whole file is written anew: one that another program indented."""
-    cells = [code("x", "same", odd="ODD" if where == "same" else ""), code("y", "other", odd="ODD")]
+    cells = [
+        code("x", "same", odd="ODD" if where == "same" else ""),
+        code("y", "other", odd="ODD"),
+    ]
     file = make(tmp_path / "n.ipynb", cells)
-    text = json.dumps(json.loads(Path(file.path).read_text()), indent=indent).replace('"ODD"', value)
+    text = json.dumps(json.loads(Path(file.path).read_text()), indent=indent).replace(
+        '"ODD"', value
+    )
     Path(file.path).write_text(text)
     assert file.put(file.read().cells[0], ran(), None, keep_time=True) == ""
     assert Path(file.path).read_text().count(value) == text.count(value) > 0
@@ -418,11 +551,16 @@ def test_what_the_fast_parser_refuses_or_rounds_stands_as_it_was(
 
 def test_digits_in_a_source_turn_over_no_other_cell(tmp_path: Path) -> None:
     """Nanoseconds since 1970 have as many digits as a number that orjson would round."""
-    file = make(tmp_path / "n.ipynb", [code("print('é–中')", "a"), code("f(x, 1700000000000000000)", "b")])
+    file = make(
+        tmp_path / "n.ipynb",
+        [code("print('é–中')", "a"), code("f(x, 1700000000000000000)", "b")],
+    )
     before = Path(file.path).read_bytes().split(b"},\n  {")[0]
     assert file.put(file.read().cells[1], ran(), None, keep_time=True) == ""
     assert Path(file.path).read_bytes().split(b"},\n  {")[0] == before
-    indented = json.dumps(json.loads(Path(file.path).read_text()), indent=4, ensure_ascii=False)
+    indented = json.dumps(
+        json.loads(Path(file.path).read_text()), indent=4, ensure_ascii=False
+    )
     Path(file.path).write_text(indented)
     assert file.put(file.read().cells[1], ran(), None, keep_time=True) == ""
     assert "é–中" in Path(file.path).read_text()

@@ -41,8 +41,12 @@ class Group:
         except OSError as error:
             pytest.skip(f"no cgroup can be made here: {error}")
         try:
-            (self.folder / ("memory.max" if self.v2 else "memory.limit_in_bytes")).write_text(str(limit))
-            swap = self.folder / ("memory.swap.max" if self.v2 else "memory.memsw.limit_in_bytes")
+            (
+                self.folder / ("memory.max" if self.v2 else "memory.limit_in_bytes")
+            ).write_text(str(limit))
+            swap = self.folder / (
+                "memory.swap.max" if self.v2 else "memory.memsw.limit_in_bytes"
+            )
             if swap.exists():
                 swap.write_text("0" if self.v2 else str(limit))
         except OSError as error:
@@ -51,11 +55,19 @@ class Group:
 
     def inside(self, *command: str) -> list[str]:
         """Return the command that runs another one inside."""
-        return ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(self.folder / "cgroup.procs"), *command]
+        return [
+            "sh",
+            "-c",
+            'echo $$ > "$0" && exec "$@"',
+            str(self.folder / "cgroup.procs"),
+            *command,
+        ]
 
     def kills(self) -> int:
         """How many processes the system has killed in it for want of memory."""
-        text = (self.folder / ("memory.events" if self.v2 else "memory.oom_control")).read_text()
+        text = (
+            self.folder / ("memory.events" if self.v2 else "memory.oom_control")
+        ).read_text()
         return int(dict(line.split() for line in text.splitlines())["oom_kill"])
 
     def remove(self) -> None:
@@ -65,14 +77,19 @@ class Group:
                 self.folder.rmdir()
                 return
             except OSError:
-                assert time.monotonic() < limit, (self.folder / "cgroup.procs").read_text()
+                assert time.monotonic() < limit, (
+                    self.folder / "cgroup.procs"
+                ).read_text()
                 time.sleep(0.05)
 
 
 def start_inside(project: Project, group: Group) -> int:
     """Start the project's daemon in the group, its kernels with it; return its pid."""
     subprocess.run(
-        group.inside(sys.executable, "-c", CLI, "status"), cwd=project.folder, check=True, stdout=subprocess.DEVNULL
+        group.inside(sys.executable, "-c", CLI, "status"),
+        cwd=project.folder,
+        check=True,
+        stdout=subprocess.DEVNULL,
     )
     daemon: int = project.json("status")["daemon"]["pid"]
     assert str(daemon) in (group.folder / "cgroup.procs").read_text().split()
@@ -86,7 +103,9 @@ def small(project: Project) -> Iterator[Group]:
     try:
         group.daemon = start_inside(project, group)
         yield group
-        assert project.json("status")["daemon"]["pid"] == group.daemon, "the daemon did not live"
+        assert project.json("status")["daemon"]["pid"] == group.daemon, (
+            "the daemon did not live"
+        )
     finally:
         project.stepper("shutdown", check=None)
         group.remove()
@@ -97,12 +116,17 @@ IN_ONE_GO = "held = b'x' * 3_000_000_000"
 
 
 @pytest.mark.nightly
-def test_a_cell_that_fills_a_small_cgroup_slowly_is_stopped_by_the_guard(project: Project, small: Group) -> None:
+def test_a_cell_that_fills_a_small_cgroup_slowly_is_stopped_by_the_guard(
+    project: Project, small: Group
+) -> None:
     notebook = project.new("One")
     notebook.insert("before = 41")
     pid = project.json("status")["kernel"]["pid"]
     _, answer = notebook.insert(SLOWLY)
-    assert "Error Type: MemoryLimit" in answer.stop and "of its cgroup (the limit is " in answer.stop
+    assert (
+        "Error Type: MemoryLimit" in answer.stop
+        and "of its cgroup (the limit is " in answer.stop
+    )
     assert "the kernel's state is kept" in answer.stop
     assert small.kills() == 0 and project.json("status")["kernel"]["pid"] == pid
     assert "42" in project.stepper("eval", "before + 1").stdout
@@ -110,12 +134,24 @@ def test_a_cell_that_fills_a_small_cgroup_slowly_is_stopped_by_the_guard(project
 
 def named(stop: str) -> bool:
     """Whether it is said who killed the kernel. The guard may have looked in the very moment: that is said too."""
-    first = "Error Type: MemoryLimit" if "memory reached 100 %" in stop else "Error Type: KernelDied"
-    return first in stop and "kernel died (killed by the system: out of memory (SIGKILL)): all variables are" in stop
+    first = (
+        "Error Type: MemoryLimit"
+        if "memory reached 100 %" in stop
+        else "Error Type: KernelDied"
+    )
+    return (
+        first in stop
+        and "kernel died (killed by the system: out of memory (SIGKILL)): all variables are"
+        in stop
+    )
 
 
-def test_a_cell_that_fills_a_small_cgroup_in_one_go_loses_its_kernel_alone(project: Project, small: Group) -> None:
-    project.config("max_memory_percent: 100")  # the guard would have to look just as it fills
+def test_a_cell_that_fills_a_small_cgroup_in_one_go_loses_its_kernel_alone(
+    project: Project, small: Group
+) -> None:
+    project.config(
+        "max_memory_percent: 100"
+    )  # the guard would have to look just as it fills
     notebook = project.new("One")
     notebook.insert("before = 41")
     pid = project.json("status")["kernel"]["pid"]
@@ -131,7 +167,9 @@ def test_a_cell_that_fills_a_small_cgroup_in_one_go_loses_its_kernel_alone(proje
 
 
 @pytest.mark.nightly
-def test_a_kernel_of_a_former_daemon_that_is_killed_for_want_of_memory(project: Project, small: Group) -> None:
+def test_a_kernel_of_a_former_daemon_that_is_killed_for_want_of_memory(
+    project: Project, small: Group
+) -> None:
     """It is no child of the present daemon, which learns no signal: the counter tells."""
     project.config("max_memory_percent: 100")
     notebook = project.new("One")
@@ -153,7 +191,10 @@ def test_a_child_that_fills_it_is_killed_alone(project: Project, small: Group) -
     assert small.kills() == 1 and "| 32" in answer.text  # -9 + 41
     pid = project.json("status")["kernel"]["pid"]
     os.kill(pid, 9)
-    assert "out of memory" not in project.stepper("run", check=None).stdout + notebook.insert("1")[1].text
+    assert (
+        "out of memory"
+        not in project.stepper("run", check=None).stdout + notebook.insert("1")[1].text
+    )
 
 
 def fresh(project: Project, notebook: Notebook) -> None:
@@ -206,7 +247,9 @@ def counters(tmp_path: Path, cgroup: str) -> tuple[Path, Path]:
     (tmp_path / "cg").mkdir()
     (tmp_path / "proc" / "7").mkdir(parents=True)
     (tmp_path / "proc" / "7" / "cgroup").write_text(cgroup)
-    (tmp_path / "proc" / "vmstat").write_text("nr_free_pages 1\noom_kill 3\nballoon_inflate 0\n")
+    (tmp_path / "proc" / "vmstat").write_text(
+        "nr_free_pages 1\noom_kill 3\nballoon_inflate 0\n"
+    )
     return tmp_path / "cg", tmp_path / "proc"
 
 
@@ -214,7 +257,9 @@ def test_the_counter_of_cgroup_v2(tmp_path: Path) -> None:
     root, proc = counters(tmp_path, "0::/a/b\n")
     for folder, kills in ((root / "a", 5), (root / "a" / "b", 2)):
         folder.mkdir()
-        (folder / "memory.events").write_text(f"low 0\nhigh 0\nmax 9\noom 4\noom_kill {kills}\noom_group_kill 0\n")
+        (folder / "memory.events").write_text(
+            f"low 0\nhigh 0\nmax 9\noom 4\noom_kill {kills}\noom_group_kill 0\n"
+        )
     kills = OomKills(7, root, proc)
     assert not kills.any()
     (root / "a" / "memory.events").write_text("oom_kill 6\n")  # of a neighbour
@@ -237,8 +282,13 @@ def test_the_counter_of_cgroup_v1(tmp_path: Path) -> None:
     assert kills.any()
 
 
-@pytest.mark.parametrize("text", [None, "", "oom_kill\n", "oom_kill x\n", "oom_kill_disable 0\nunder_oom 0\n"])
-def test_without_a_cgroups_counter_the_machines_tells(tmp_path: Path, text: str | None) -> None:
+@pytest.mark.parametrize(
+    "text",
+    [None, "", "oom_kill\n", "oom_kill x\n", "oom_kill_disable 0\nunder_oom 0\n"],
+)
+def test_without_a_cgroups_counter_the_machines_tells(
+    tmp_path: Path, text: str | None
+) -> None:
     root, proc = counters(tmp_path, "4:memory:/\n")
     if text is not None:
         (root / "memory").mkdir()
@@ -258,5 +308,9 @@ def test_without_any_counter_nothing_is_claimed(tmp_path: Path) -> None:
 def test_what_is_said_of_it() -> None:
     death = Death("killed by the system: out of memory (SIGKILL)", cause="OutOfMemory")
     fault, verdict = turn.judged(Outcome.KERNEL_DIED, None, (), death)
-    assert fault is not None and verdict is Verdict.UNRECOVERABLE and fault.ename == "KernelDied"
+    assert (
+        fault is not None
+        and verdict is Verdict.UNRECOVERABLE
+        and fault.ename == "KernelDied"
+    )
     assert "less data at a time" in remedy.action(Outcome.KERNEL_DIED, verdict, fault)

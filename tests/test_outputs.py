@@ -18,7 +18,9 @@ from tests.conftest import Project, text_of
 from tests.folded import folded
 
 
-@pytest.mark.parametrize("pieces", [["a" * 10] * 1000, ["a" * 10_000], ["é"] * 5000, ["x\n"] * 3])
+@pytest.mark.parametrize(
+    "pieces", [["a" * 10] * 1000, ["a" * 10_000], ["é"] * 5000, ["x\n"] * 3]
+)
 def test_text_is_bounded_while_it_arrives(pieces: list[str]) -> None:
     text = Stream(100)
     for piece in pieces:
@@ -32,12 +34,16 @@ def test_text_is_bounded_while_it_arrives(pieces: list[str]) -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.text("ab\r\r\b\n", max_size=8), max_size=8), st.integers(2, 40))
-def test_carriage_returns_and_backspaces_are_folded_as_jupyterlab_does(pieces: list[str], limit: int) -> None:
+def test_carriage_returns_and_backspaces_are_folded_as_jupyterlab_does(
+    pieces: list[str], limit: int
+) -> None:
     text, small, whole = Stream(10_000), Stream(limit), folded("".join(pieces))
     for piece in pieces:
         text.add(piece)
         small.add(piece)
-        assert small.head_size == len("".join(small.head)) and small.tail_size == len("".join(small.tail))
+        assert small.head_size == len("".join(small.head)) and small.tail_size == len(
+            "".join(small.tail)
+        )
         assert small.head_size + small.tail_size <= limit
     assert text.value() == whole
     if len(whole) <= limit and not small.left_out:
@@ -52,12 +58,17 @@ def test_carriage_returns_and_backspaces_are_folded_as_jupyterlab_does(pieces: l
         (["10\r", "9"], "90"),  # as a terminal has it, and JupyterLab
         (["\r\x1b[32m 50%|██\x1b[0m", "\r\x1b[32m 9%\x1b[0m"], "\x1b[32m 9%\x1b[0m"),
         (["\x1b[31mred\x1b[0m\n", "plain"], "\x1b[31mred\x1b[0m\nplain"),
-        (["\router 0", *["\n", "\r  inner", "\x1b[A"] * 9, "\router 1", "\n"], "outer 1\n  inner"),
+        (
+            ["\router 0", *["\n", "\r  inner", "\x1b[A"] * 9, "\router 1", "\n"],
+            "outer 1\n  inner",
+        ),
         (["x" * 70_000, "\ry"], "y" + "x" * 69_999),
         (["\x1b[9A\x1b[A", "a\n\x1b[500Ab"], "b\n"),
     ],
 )
-def test_what_is_left_of_bars_that_are_drawn_again(pieces: list[str], left: str) -> None:
+def test_what_is_left_of_bars_that_are_drawn_again(
+    pieces: list[str], left: str
+) -> None:
     text = Stream(1_000_000)
     for piece in pieces:
         text.add(piece)
@@ -70,13 +81,28 @@ def message(name: str, text: str) -> dict:
 
 def test_a_bar_is_drawn_where_it_stands_and_other_streams_keep_their_order() -> None:
     area = OutputArea(10_000)
-    for name, text in [("stderr", "\r  0%"), ("stdout", "0\n"), ("stderr", "\r 50%"), ("stdout", "1\n"),
-                       ("stderr", "\r100%"), ("stdout", "2\n"), ("stderr", "\n"), ("stderr", "warned\n"),
-                       ("stdout", "a"), ("stderr", "b\n"), ("stdout", "c")]:  # fmt: skip
+    for name, text in [
+        ("stderr", "\r  0%"),
+        ("stdout", "0\n"),
+        ("stderr", "\r 50%"),
+        ("stdout", "1\n"),
+        ("stderr", "\r100%"),
+        ("stdout", "2\n"),
+        ("stderr", "\n"),
+        ("stderr", "warned\n"),
+        ("stdout", "a"),
+        ("stderr", "b\n"),
+        ("stdout", "c"),
+    ]:
         area.take(message(name, text))
     found = [(output["name"], output["text"]) for output in area.outputs()]
     assert found[:2] == [("stderr", "100%\n"), ("stdout", "0\n1\n2\n")]
-    others = [("stderr", "warned\n"), ("stdout", "a"), ("stderr", "b\n"), ("stdout", "c")]
+    others = [
+        ("stderr", "warned\n"),
+        ("stdout", "a"),
+        ("stderr", "b\n"),
+        ("stdout", "c"),
+    ]
     assert found[2:] == others, "what is no bar stands where Jupyter has it"
 
 
@@ -85,14 +111,26 @@ def test_text_after_a_figure_stays_below_it_whatever_it_begins_with() -> None:
     for text in ("\nAccuracy of the figure above: 0.9\n", "\x1b[1mbold\x1b[0m"):
         area.take(message("stdout", "\r2/2"))
         area.take(
-            {"msg_type": "display_data", "header": {}, "content": {"data": {"text/plain": "figure"}, "metadata": {}}}
+            {
+                "msg_type": "display_data",
+                "header": {},
+                "content": {"data": {"text/plain": "figure"}, "metadata": {}},
+            }
         )
         area.take(message("stdout", text))
     kinds = [output["output_type"] for output in area.outputs()]
     assert kinds == ["stream", "display_data", "stream", "display_data", "stream"]
 
 
-@pytest.mark.parametrize("text", ["x\b" * 5_000_000, "x" + "\b" * 9_000_000, "\x1b[1A" * 2_000_000, "x\r" * 5_000_000])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x\b" * 5_000_000,
+        "x" + "\b" * 9_000_000,
+        "\x1b[1A" * 2_000_000,
+        "x\r" * 5_000_000,
+    ],
+)
 def test_what_goes_back_without_end_keeps_nobody_waiting(text: str) -> None:
     began = time.thread_time()
     Stream(10_000).add(text)
@@ -105,15 +143,30 @@ def capped(outputs: list[dict], limit: int) -> list[dict]:
 
 
 @settings(deadline=None)
-@given(st.lists(st.sampled_from(["a", "\\", "\n", '"', "é", "日", "😀", "\x01", "\\u0041", "\ud83d"]), max_size=60), st.integers(32, 50),
-       st.booleans())  # fmt: skip
-def test_a_long_text_is_read_in_pieces(said: list[str], piece: int, ascii_only: bool) -> None:
+@given(
+    st.lists(
+        st.sampled_from(
+            ["a", "\\", "\n", '"', "é", "日", "😀", "\x01", "\\u0041", "\ud83d"]
+        ),
+        max_size=60,
+    ),
+    st.integers(32, 50),
+    st.booleans(),
+)
+def test_a_long_text_is_read_in_pieces(
+    said: list[str], piece: int, ascii_only: bool
+) -> None:
     text = "".join(said)
-    content = json.dumps({"name": "stdout", "text": text}, ensure_ascii=ascii_only).encode("utf-8", "replace")
+    content = json.dumps(
+        {"name": "stdout", "text": text}, ensure_ascii=ascii_only
+    ).encode("utf-8", "replace")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(messages, "PIECE", piece)
         found = [*messages.pieces(content)]
-    assert "".join(found) == json.loads(content)["text"] and len(found) >= len(text) / piece
+    assert (
+        "".join(found) == json.loads(content)["text"]
+        and len(found) >= len(text) / piece
+    )
     assert list(messages.pieces(b'{"text": "x", "name": "stdout"}')) == ["x"]
 
 
@@ -122,7 +175,11 @@ def stream(text: str) -> dict:
 
 
 def picture(size: int) -> dict:
-    return {"output_type": "display_data", "metadata": {}, "data": {"image/png": "A" * size, "text/plain": "<Figure>"}}
+    return {
+        "output_type": "display_data",
+        "metadata": {},
+        "data": {"image/png": "A" * size, "text/plain": "<Figure>"},
+    }
 
 
 @pytest.mark.parametrize(
@@ -132,7 +189,14 @@ def picture(size: int) -> dict:
         [picture(400)] * 20,
         [picture(5000)],
         [stream("a"), picture(3000), stream("b" * 3000), stream("c")],
-        [{"output_type": "error", "ename": "E", "evalue": "", "traceback": ["x" * 50] * 100}],
+        [
+            {
+                "output_type": "error",
+                "ename": "E",
+                "evalue": "",
+                "traceback": ["x" * 50] * 100,
+            }
+        ],
         [stream("日本" * 4000)],
     ],
 )
@@ -155,7 +219,11 @@ def test_a_cell_that_prints_more_than_its_share(project: Project) -> None:
     notebook = project.new()
     cell_id, answer = notebook.insert("for i in range(20000): print('line', i)")
     text = text_of(notebook.cell(cell_id))
-    assert len(text) < 10200 and text.startswith("line 0\n") and text.endswith("line 19999\n")
+    assert (
+        len(text) < 10200
+        and text.startswith("line 0\n")
+        and text.endswith("line 19999\n")
+    )
     assert "left out by stepper (max_output_bytes)" in text
     assert len(answer.text) < 6000
     cell_id, _ = notebook.insert(
@@ -176,11 +244,15 @@ sys.stderr.write("\\n")
 raise ValueError("at the end")"""
 
 
-def test_a_cell_with_a_bar_leaves_one_line_of_it_and_a_traceback_in_colours(project: Project) -> None:
+def test_a_cell_with_a_bar_leaves_one_line_of_it_and_a_traceback_in_colours(
+    project: Project,
+) -> None:
     notebook = project.new()
     cell_id, answer = notebook.insert(BAR)
     bar, printed, error = notebook.cell(cell_id)["outputs"]
-    assert "".join(bar["text"]) == f"100%|{'█' * 39}| 39/39\n" and bar["name"] == "stderr"
+    assert (
+        "".join(bar["text"]) == f"100%|{'█' * 39}| 39/39\n" and bar["name"] == "stderr"
+    )
     assert "".join(printed["text"]) == "".join(f"{i}\n" for i in range(40))
     assert "\x1b[31m" in "".join(error["traceback"]), "Jupyter shows its colours"
     assert "\x1b" not in answer.text and "100%|" in answer.text

@@ -31,7 +31,9 @@ def links(page: Path) -> list[str]:
 def anchors(page: Path) -> set[str]:
     """The names that GitHub gives a page's headings."""
     titles = re.findall(r"(?m)^#+ (.+)$", FENCE.sub("", page.read_text()))
-    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+    return {
+        re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles
+    }
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -65,12 +67,17 @@ def test_the_readme_is_one_screen() -> None:
     (picture,) = re.findall(r'<img src="([^"]+)"', text)
     drawing = ElementTree.parse(ROOT / picture)
     shown = "".join(drawing.getroot().itertext()).replace("\xa0", " ")
-    for line in ('✗ step 2 of 2 "Mean price in Oslo" · KeyError', '✓ step 2 of 2 "Mean price in Oslo" · ok'):
+    for line in (
+        '✗ step 2 of 2 "Mean price in Oslo" · KeyError',
+        '✓ step 2 of 2 "Mean price in Oslo" · ok',
+    ):
         assert line in shown
-    assert "http" not in (ROOT / picture).read_text().replace("http://www.w3.org/2000/svg", "").replace(
-        "https://www.textualize.io", ""
-    )
-    assert "Approving an edit is approving its execution" in text  # what one must know is not behind a link
+    assert "http" not in (ROOT / picture).read_text().replace(
+        "http://www.w3.org/2000/svg", ""
+    ).replace("https://www.textualize.io", "")
+    assert (
+        "Approving an edit is approving its execution" in text
+    )  # what one must know is not behind a link
 
 
 def commands(pattern: str) -> list[tuple[str, str]]:
@@ -88,7 +95,12 @@ def commands(pattern: str) -> list[tuple[str, str]]:
 def test_every_target_of_make_that_a_page_names_exists() -> None:
     named = commands(r"make [a-z]")
     assert len(named) > 5
-    targets = {word for page, line in named for word in line.split("#")[0].split()[1:] if "=" not in word}
+    targets = {
+        word
+        for page, line in named
+        for word in line.split("#")[0].split()[1:]
+        if "=" not in word
+    }
     make = re.findall(r"(?m)^([a-z-]+):", (ROOT / "Makefile").read_text())
     assert targets <= set(make)
 
@@ -98,7 +110,9 @@ def test_every_option_of_install_that_a_page_names_exists() -> None:
     named = commands(way)
     assert {line.split()[0] for _, line in named} >= {"./install.sh", "uvx", "pipx"}
     for _, line in named:
-        words = shlex.split(re.sub(way, "", line.split("  #")[0].replace("…", ""), count=1))
+        words = shlex.split(
+            re.sub(way, "", line.split("  #")[0].replace("…", ""), count=1)
+        )
         if words != ["--help"]:
             parse(words)
 
@@ -116,7 +130,9 @@ def test_the_page_of_the_commands_has_each() -> None:
 
 
 def test_the_settings_page_has_every_key_with_its_default() -> None:
-    (block,) = re.findall(r"(?ms)^```yaml\n(.*?)^```$", (ROOT / "docs" / "settings.md").read_text())
+    (block,) = re.findall(
+        r"(?ms)^```yaml\n(.*?)^```$", (ROOT / "docs" / "settings.md").read_text()
+    )
     keys = set(re.findall(r"(?m)^(?:# )?(\w+):", block))
     assert keys | {"notebooks_dir"} == set(config.RULES)
     defaults = Limits()

@@ -25,7 +25,9 @@ from stepper.policy.model import Outcome
 from stepper.session.ports import Execution
 from tests.conftest import Notebook, Project, code
 
-TEXT = json.dumps({"cells": [code("1", "abc")], "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
+TEXT = json.dumps(
+    {"cells": [code("1", "abc")], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+)
 
 
 def link_out(path: Path, elsewhere: Path) -> None:
@@ -73,37 +75,79 @@ def plain(path: Path, elsewhere: Path) -> None:
 
 REFUSED = [
     (link_out, "odd.ipynb", "lies outside of notebooks/", "move it there"),
-    (link_to_nothing, "odd.ipynb", "is a symbolic link, and what it is to is gone", "rm "),
+    (
+        link_to_nothing,
+        "odd.ipynb",
+        "is a symbolic link, and what it is to is gone",
+        "rm ",
+    ),
     (loop, "odd.ipynb", "is a symbolic link (to ", "rm "),
     (hard_link, "odd.ipynb", "has 2 names (hard links)", "cp "),
     (fifo, "odd.ipynb", "is not a regular file but a FIFO", "rm "),
     (a_socket, "odd.ipynb", "is not a regular file but a socket", "rm "),
     (device, "odd.ipynb", "is not a regular file but a device", "rm "),
     (folder, "odd.ipynb", "is a folder, not a notebook", "ls -ld "),
-    (plain, "../odd.ipynb", "is covered by no pattern", 'notebooks: ["notebooks", "*.ipynb"]'),
-    (plain, "od\x1b[31md.ipynb", "od\\x1b[31md.ipynb has control characters in its name", "mv $'"),
-    (plain, "o\nstepper: cell 1 ok.ipynb", "o\\nstepper: cell 1 ok.ipynb has control", "mv $'"),
-    (plain, "o\u202ebpyni.d.ipynb", "o\\u202ebpyni.d.ipynb has control characters", "mv $'"),
+    (
+        plain,
+        "../odd.ipynb",
+        "is covered by no pattern",
+        'notebooks: ["notebooks", "*.ipynb"]',
+    ),
+    (
+        plain,
+        "od\x1b[31md.ipynb",
+        "od\\x1b[31md.ipynb has control characters in its name",
+        "mv $'",
+    ),
+    (
+        plain,
+        "o\nstepper: cell 1 ok.ipynb",
+        "o\\nstepper: cell 1 ok.ipynb has control",
+        "mv $'",
+    ),
+    (
+        plain,
+        "o\u202ebpyni.d.ipynb",
+        "o\\u202ebpyni.d.ipynb has control characters",
+        "mv $'",
+    ),
     (plain, "od\u200bd.ipynb", "od\\u200bd.ipynb has control characters", "mv $'"),
-    (plain, "o\x9b31m/odd.ipynb", "o\\x9b31m/odd.ipynb has control characters", "mv $'"),
+    (
+        plain,
+        "o\x9b31m/odd.ipynb",
+        "o\\x9b31m/odd.ipynb has control characters",
+        "mv $'",
+    ),
 ]
 
 
 def call(project: Project, path: str) -> dict:
     """The edit of a notebook that Claude Code reports."""
-    given = {"notebook_path": path, "new_source": "1", "cell_type": "code", "edit_mode": "replace", "cell_id": "abc"}
+    given = {
+        "notebook_path": path,
+        "new_source": "1",
+        "cell_type": "code",
+        "edit_mode": "replace",
+        "cell_id": "abc",
+    }
     answered = {**given, "error": ""}
-    return Notebook(project, project.folder).payload("PostToolUse", "NotebookEdit", given, tool_response=answered)
+    return Notebook(project, project.folder).payload(
+        "PostToolUse", "NotebookEdit", given, tool_response=answered
+    )
 
 
-def test_what_is_no_plain_file_of_the_folder_is_refused_by_name(project: Project, tmp_path: Path) -> None:
+def test_what_is_no_plain_file_of_the_folder_is_refused_by_name(
+    project: Project, tmp_path: Path
+) -> None:
     elsewhere = tmp_path / "elsewhere.ipynb"
     elsewhere.write_text(TEXT)
     before = elsewhere.stat().st_mtime_ns
     for number, (make, name, says, mend) in enumerate(REFUSED):
         place = project.folder / "notebooks" / str(number)
         place.mkdir()
-        path = Path(os.path.join(place, f"../{name}" if name.startswith("../") else name))
+        path = Path(
+            os.path.join(place, f"../{name}" if name.startswith("../") else name)
+        )
         path.parent.mkdir(parents=True, exist_ok=True)
         make(path, elsewhere)
         answer = project.hook("PostToolUse", call(project, str(path)))
@@ -112,34 +156,45 @@ def test_what_is_no_plain_file_of_the_folder_is_refused_by_name(project: Project
         assert not ODD.search(answer.text.replace("\n", "")), answer.text
         assert "\nstepper: cell 1 ok" not in answer.text
         said = project.stepper("run", str(path), check=None).stderr
-        assert says.replace("is covered by no pattern", "lies outside of notebooks/") in " ".join(
-            said.split()
-        ) and not ODD.search(said.replace("\n", "")), said
+        assert says.replace(
+            "is covered by no pattern", "lies outside of notebooks/"
+        ) in " ".join(said.split()) and not ODD.search(said.replace("\n", "")), said
         if make in (hard_link, link_out):
             path.unlink()  # for those that follow
     assert (elsewhere.read_text(), elsewhere.stat().st_mtime_ns) == (TEXT, before)
     assert not list(Path(project.paths.kernels).rglob("*.json"))  # nothing ran
 
 
-def test_the_command_that_is_named_mends_a_hard_link(project: Project, tmp_path: Path) -> None:
+def test_the_command_that_is_named_mends_a_hard_link(
+    project: Project, tmp_path: Path
+) -> None:
     notebook = project.notebook("it's one.ipynb", [code("print('ran')", "abc")])
     os.link(notebook.path, tmp_path / "snapshot")
     (hint,) = [
-        line.partition("cp ")[2] for line in notebook.replace("abc", "print('ran')").text.splitlines() if "cp " in line
+        line.partition("cp ")[2]
+        for line in notebook.replace("abc", "print('ran')").text.splitlines()
+        if "cp " in line
     ]
     subprocess.run(["bash", "-c", "cp " + hint], check=True)
     assert "| ran" in notebook.replace("abc", "print('ran')").text
-    assert "ran" not in json.loads((tmp_path / "snapshot").read_text())["cells"][0]["outputs"]
+    assert (
+        "ran"
+        not in json.loads((tmp_path / "snapshot").read_text())["cells"][0]["outputs"]
+    )
 
 
 @pytest.mark.parametrize("name", ["a b", "it's", "\x1b[0m'\\", "é\n", "a\udcff\u202eb"])
 def test_quoted_names_are_those_names_for_bash(name: str) -> None:
     assert not ODD.search(quoted(name)) and not ODD.search(shown(name))
-    said = subprocess.run(["bash", "-c", f"printf %s {quoted(name)}"], capture_output=True, check=True).stdout
+    said = subprocess.run(
+        ["bash", "-c", f"printf %s {quoted(name)}"], capture_output=True, check=True
+    ).stdout
     assert said == os.fsencode(name)
 
 
-def test_a_notebooks_folder_that_leads_out_is_refused(project: Project, tmp_path: Path) -> None:
+def test_a_notebooks_folder_that_leads_out_is_refused(
+    project: Project, tmp_path: Path
+) -> None:
     (project.folder / "notebooks").rmdir()
     (tmp_path / "elsewhere").mkdir()
     (project.folder / "notebooks").symlink_to(tmp_path / "elsewhere")
@@ -154,19 +209,40 @@ def test_a_strangers_state_leads_nowhere(project: Project, tmp_path: Path) -> No
     (tmp_path / "outside.jsonl").write_text("precious")
     before = sorted(os.listdir(tmp_path))
     home, name = project.folder / ".stepper", "../outside.ipynb"
-    (home / "state.json").write_text(json.dumps({"current": name, "sessions": {"session-1": name}}))
+    (home / "state.json").write_text(
+        json.dumps({"current": name, "sessions": {"session-1": name}})
+    )
     (home / "active").touch()
     (home / "batch").write_text(json.dumps({str(outside): "session-1"}))
     times = outside.stat().st_mtime_ns
     said = project.stepper("status", check=None)
     assert "lies outside" in said.stderr
-    project.hook("SessionStart", Notebook(project, outside).payload("SessionStart", "", {}))
-    assert project.hook("PostToolBatch", Notebook(project, outside).payload(
-        "PostToolBatch", "", {}, tool_calls=[{"tool_name": "NotebookEdit", "tool_input": {"notebook_path": str(outside)}}]
-    )).stdout == b""  # fmt: skip
+    project.hook(
+        "SessionStart", Notebook(project, outside).payload("SessionStart", "", {})
+    )
+    assert (
+        project.hook(
+            "PostToolBatch",
+            Notebook(project, outside).payload(
+                "PostToolBatch",
+                "",
+                {},
+                tool_calls=[
+                    {
+                        "tool_name": "NotebookEdit",
+                        "tool_input": {"notebook_path": str(outside)},
+                    }
+                ],
+            ),
+        ).stdout
+        == b""
+    )
     project.new()
     assert (outside.read_text(), outside.stat().st_mtime_ns) == (TEXT, times)
-    assert sorted(os.listdir(tmp_path)) == before and (tmp_path / "outside.jsonl").read_text() == "precious"
+    assert (
+        sorted(os.listdir(tmp_path)) == before
+        and (tmp_path / "outside.jsonl").read_text() == "precious"
+    )
 
 
 # --- between check and use ---------------------------------------------------------------------------------------
@@ -204,11 +280,18 @@ def hard_link_swapped(path: Path, treasure: Path) -> None:
 
 
 def ran() -> Execution:
-    return Execution(Outcome.OK, [{"output_type": "stream", "name": "stdout", "text": "out\n"}], 7, {})
+    return Execution(
+        Outcome.OK,
+        [{"output_type": "stream", "name": "stdout", "text": "out\n"}],
+        7,
+        {},
+    )
 
 
 @pytest.mark.parametrize("how", [file_swapped, folder_swapped, hard_link_swapped])
-def test_a_swap_before_the_use_is_refused(room, how: Callable[[Path, Path], None]) -> None:
+def test_a_swap_before_the_use_is_refused(
+    room, how: Callable[[Path, Path], None]
+) -> None:
     file, treasure, untouched = room
     cell = file.read().cells[0]
     how(Path(file.path), treasure)
@@ -227,7 +310,9 @@ def test_a_swap_before_the_use_is_refused(room, how: Callable[[Path, Path], None
 
 
 @pytest.mark.parametrize("how", [file_swapped, folder_swapped])
-def test_a_swap_in_the_midst_of_a_write_writes_nothing_elsewhere(room, how, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_swap_in_the_midst_of_a_write_writes_nothing_elsewhere(
+    room, how, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file, treasure, untouched = room
     cell, swap, done = file.read().cells[0], adapter.swap, []
 
@@ -248,7 +333,9 @@ def test_a_new_notebook_is_not_made_through_a_link(room) -> None:
     file, treasure, untouched = room
     folder_swapped(Path(file.path), treasure)
     with pytest.raises(OSError, match="symbolic link"):
-        creation.create(os.path.join(os.path.dirname(file.path), "new.ipynb"), adapter.Plan("p"))
+        creation.create(
+            os.path.join(os.path.dirname(file.path), "new.ipynb"), adapter.Plan("p")
+        )
     untouched()
 
 

@@ -29,45 +29,72 @@ def loaded(name: str) -> dict:
 
 
 def test_its_hooks_are_those_that_install_writes() -> None:
-    wanted = json.dumps(settings.add_hooks({})).replace("${CLAUDE_PROJECT_DIR}/" + settings.SCRIPT, HOOK)
+    wanted = json.dumps(settings.add_hooks({})).replace(
+        "${CLAUDE_PROJECT_DIR}/" + settings.SCRIPT, HOOK
+    )
     assert loaded("hooks/hooks.json") == json.loads(wanted)
 
 
 def test_its_papers_agree() -> None:
-    plugin, market = loaded(".claude-plugin/plugin.json"), loaded(".claude-plugin/marketplace.json")
+    plugin, market = (
+        loaded(".claude-plugin/plugin.json"),
+        loaded(".claude-plugin/marketplace.json"),
+    )
     assert plugin["version"] == __version__
-    assert [(each["name"], each["source"]) for each in market["plugins"]] == [(plugin["name"], "./")]
-    assert loaded(".mcp.json")["mcpServers"] == {"stepper": {"command": HOOK, "args": ["Mcp"]}}
+    assert [(each["name"], each["source"]) for each in market["plugins"]] == [
+        (plugin["name"], "./")
+    ]
+    assert loaded(".mcp.json")["mcpServers"] == {
+        "stepper": {"command": HOOK, "args": ["Mcp"]}
+    }
 
 
 def test_its_icon_is_the_one_that_is_drawn_here() -> None:
     there = Image.open(ROOT / ".claude-plugin" / "icon.png")
     assert (there.size, there.format) == ((512, 512), "PNG")
     off = ImageChops.difference(there.convert("RGBA"), icon.drawn())
-    assert max(high for _, high in off.getextrema()) <= 8  # another Pillow rounds otherwise
+    assert (
+        max(high for _, high in off.getextrema()) <= 8
+    )  # another Pillow rounds otherwise
 
 
 # --- its hook script alone
 
 
 def asked(event: str, project: Path, given: str = "{}", plugin: Path = ROOT) -> str:
-    env = {"PATH": "/usr/bin:/bin", "HOME": "/nowhere", "CLAUDE_PROJECT_DIR": str(project)}
+    env = {
+        "PATH": "/usr/bin:/bin",
+        "HOME": "/nowhere",
+        "CLAUDE_PROJECT_DIR": str(project),
+    }
     done = subprocess.run(
-        [plugin / "hooks/plugin", event], input=given, env=env, cwd="/", capture_output=True, text=True
+        [plugin / "hooks/plugin", event],
+        input=given,
+        env=env,
+        cwd="/",
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == (event == "Mcp"), done.stderr
     return done.stdout
 
 
-@pytest.mark.parametrize("name", ["repo", "a répo", "it's", 'a "q" \\n', "a\nb", "$(touch x)"])
+@pytest.mark.parametrize(
+    "name", ["repo", "a répo", "it's", 'a "q" \\n', "a\nb", "$(touch x)"]
+)
 def test_a_start_says_the_one_command(tmp_path: Path, name: str) -> None:
     project = tmp_path / name
     project.mkdir()
     told = json.loads(asked("SessionStart", project, '{"source":"startup"}'))
     said = told["systemMessage"]
-    assert told["hookSpecificOutput"] == {"hookEventName": "SessionStart", "additionalContext": said}
+    assert told["hookSpecificOutput"] == {
+        "hookEventName": "SessionStart",
+        "additionalContext": said,
+    }
     command = said.partition("sets it up: ")[2]
-    words = subprocess.run(["sh", "-c", f'printf "%s\\n" {command}'], capture_output=True, text=True).stdout
+    words = subprocess.run(
+        ["sh", "-c", f'printf "%s\\n" {command}'], capture_output=True, text=True
+    ).stdout
     if {*"'\"\\\n"} & {*name}:
         assert command == "uvx notebook-stepper install --plugin THIS_REPOSITORY"
     else:  # as a shell takes it
@@ -75,7 +102,16 @@ def test_a_start_says_the_one_command(tmp_path: Path, name: str) -> None:
     assert list(project.iterdir()) == []
     for source in ("resume", "compact"):
         assert asked("SessionStart", project, json.dumps({"source": source})) == ""
-    for event in ("Stop", "PostToolBatch", "UserPromptSubmit", "Watch", "Rearm", "FileChanged", "PreToolUse", "Mcp"):
+    for event in (
+        "Stop",
+        "PostToolBatch",
+        "UserPromptSubmit",
+        "Watch",
+        "Rearm",
+        "FileChanged",
+        "PreToolUse",
+        "Mcp",
+    ):
         assert asked(event, project) == ""
     assert "NOT run" in json.loads(asked("PostToolUse", project))["systemMessage"]
 
@@ -91,10 +127,21 @@ def test_what_a_stranger_left_runs_no_more_than_with_install(tmp_path: Path) -> 
     (env / "packages").mkdir()
     (env / "session.sh").write_text(f"touch '{canary}'\n")
     (tmp_path / ".stepper/token").write_text("a\n")
-    for event in ("SessionStart", "PostToolUse", "PreToolUse", "UserPromptSubmit", "Stop", "Watch", "Rearm", "Mcp"):
+    for event in (
+        "SessionStart",
+        "PostToolUse",
+        "PreToolUse",
+        "UserPromptSubmit",
+        "Stop",
+        "Watch",
+        "Rearm",
+        "Mcp",
+    ):
         told = asked(event, tmp_path)
         assert not canary.exists()
-        assert ("did not record this checkout" in told) == (event in ("SessionStart", "PostToolUse"))
+        assert ("did not record this checkout" in told) == (
+            event in ("SessionStart", "PostToolUse")
+        )
 
 
 def test_an_installation_beside_it_speaks_alone(tmp_path: Path) -> None:
@@ -107,7 +154,9 @@ def test_an_installation_beside_it_speaks_alone(tmp_path: Path) -> None:
     assert asked("SessionStart", tmp_path)
     for file in (of, of.with_name("settings.local.json")):
         file.write_text(settings.render(settings.add_hooks({})))
-        assert not asked("SessionStart", tmp_path) and not asked("PostToolUse", tmp_path)
+        assert not asked("SessionStart", tmp_path) and not asked(
+            "PostToolUse", tmp_path
+        )
         file.unlink()
 
 
@@ -119,7 +168,9 @@ def test_the_word_that_is_the_clients_own() -> None:
         said = json.loads(payload.as_plugin(json.dumps(answer).encode()))
         assert "typed /stepper:continue" in json.dumps(said)
     for other in (b"", b'{"systemMessage": "/continue"}', b'{"stopReason": "/fix"}'):
-        assert payload.as_plugin(other) == other or json.loads(payload.as_plugin(other)) == json.loads(other)
+        assert payload.as_plugin(other) == other or json.loads(
+            payload.as_plugin(other)
+        ) == json.loads(other)
 
 
 # --- what `--plugin` sets up
@@ -138,18 +189,29 @@ def apply(folder: Path, *options: str) -> None:
 
 
 def wrong(folder: Path) -> dict[str, str]:
-    return {check.name: check.mend for check in doctor.checks(Paths(str(folder))) if not check.ok}
+    return {
+        check.name: check.mend
+        for check in doctor.checks(Paths(str(folder)))
+        if not check.ok
+    }
 
 
 def test_there_and_back(
-    repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+    repo: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
 ) -> None:
     monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(tmp_path / "client"))
     own = Path(Paths(str(repo)).env)
     apply(repo, "--plugin")
     said = capsys.readouterr().out
     assert "/stepper:new-notebook" in said and "commit .gitignore" in said
-    assert sorted(path.name for path in repo.iterdir()) == [".gitignore", ".stepper", "notebooks"]
+    assert sorted(path.name for path in repo.iterdir()) == [
+        ".gitignore",
+        ".stepper",
+        "notebooks",
+    ]
     assert recorded(str(repo))["plugin"] and recorded(str(repo))["mcp"]
     first = snapshot(repo), snapshot(own)
     apply(repo, "--plugin")
@@ -158,9 +220,13 @@ def test_there_and_back(
     # doctor: the plugin's hooks and skills are to be enabled, nothing else is missing
     assert wrong(repo) == {"hooks": "claude plugin install stepper@stepper"}
     (tmp_path / "client").mkdir()
-    (tmp_path / "client" / "settings.json").write_text('{"enabledPlugins": {"stepper@stepper": true}}')
+    (tmp_path / "client" / "settings.json").write_text(
+        '{"enabledPlugins": {"stepper@stepper": true}}'
+    )
     assert wrong(repo) == {}
-    assert doctor.install_command(Paths(str(repo))) == f"{ROOT}/install.sh {repo} --plugin"
+    assert (
+        doctor.install_command(Paths(str(repo))) == f"{ROOT}/install.sh {repo} --plugin"
+    )
 
     uninstall.uninstall(refuse.parse([str(repo), "--uninstall"]))
     assert list(repo.iterdir()) == [] and not own.exists()
@@ -168,7 +234,15 @@ def test_there_and_back(
 
 def test_a_worktree_works_with_the_main_checkouts(repo: Path, tmp_path: Path) -> None:
     """Although nothing of the plugin is committed that would be there."""
-    git = ["git", "-C", str(repo), "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    git = [
+        "git",
+        "-C",
+        str(repo),
+        "-c",
+        "user.name=a",
+        "-c",
+        "user.email=a@example.org",
+    ]
     tree = tmp_path / "tree"
     subprocess.run([*git, "init", "-q"], check=True)
     subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "first"], check=True)
@@ -176,7 +250,10 @@ def test_a_worktree_works_with_the_main_checkouts(repo: Path, tmp_path: Path) ->
     assert find_project(str(tree)) is None
     apply(repo, "--plugin")
     paths = Paths(str(tree.resolve()))
-    assert find_project(str(tree / ".")) == paths.project and paths.used_env == Paths(str(repo)).env
+    assert (
+        find_project(str(tree / ".")) == paths.project
+        and paths.used_env == Paths(str(repo)).env
+    )
     assert doctor.by_plugin(paths)
 
 
@@ -184,7 +261,10 @@ def test_an_installation_goes_before_it(repo: Path) -> None:
     """Both ways: `--plugin` takes nothing away, and install.sh without it sets all up."""
     apply(repo, "--plugin")
     apply(repo)
-    assert not recorded(str(repo))["plugin"] and settings.missing(loaded_settings(repo)) == []
+    assert (
+        not recorded(str(repo))["plugin"]
+        and settings.missing(loaded_settings(repo)) == []
+    )
     first = snapshot(repo)
     apply(repo, "--plugin")
     assert snapshot(repo) == first and not recorded(str(repo))["plugin"]

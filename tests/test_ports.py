@@ -24,7 +24,13 @@ from stepper.kernel.providers import AnyPlace
 from stepper.policy.model import Death, LeftOut, Limits, Outcome
 from stepper.policy.namespace import UNKNOWN
 from stepper.session.fake import FakeKernels
-from stepper.session.ports import Execution, FromElsewhere, Kernel, KernelPlace, KernelProvider
+from stepper.session.ports import (
+    Execution,
+    FromElsewhere,
+    Kernel,
+    KernelPlace,
+    KernelProvider,
+)
 from tests import places
 from tests.places import Cells, Place, contract
 
@@ -39,7 +45,9 @@ def late(text): threading.Timer(0.3, print, (text,), {'end': ''}).start()
 def update_display(data, raw, display_id): display(data, raw=raw, display_id=display_id, update=True)
 """
 LIMITS = Limits(max_memory_percent=100)
-GAP = re.compile(r"\n… ([\d,]+) characters left out by stepper \(max_output_bytes\) …\n")
+GAP = re.compile(
+    r"\n… ([\d,]+) characters left out by stepper \(max_output_bytes\) …\n"
+)
 ELSEWHERE = ("slurm", "ssh", "jupyter", "r")
 
 
@@ -50,14 +58,20 @@ class Room:
         self.folder, self.at = folder, at
         self.cells, self.left = self.at.cells, dict[str, Any]()
         self.loop = asyncio.new_event_loop()
-        self.place = KernelPlace(sys.executable, str(self.folder), dict(os.environ), at=self.at.at)
+        self.place = KernelPlace(
+            sys.executable, str(self.folder), dict(os.environ), at=self.at.at
+        )
         self.former: list[Kernel] = []
         self.begin()
 
     def provider(self) -> KernelProvider:
         """The provider, as a daemon that has just begun has it."""
         record = str(self.folder / "kernel.json")
-        return FakeKernels(self.left, record) if self.at.name == "fake" else AnyPlace(record, str(self.folder), {})
+        return (
+            FakeKernels(self.left, record)
+            if self.at.name == "fake"
+            else AnyPlace(record, str(self.folder), {})
+        )
 
     def wait(self, work: Coroutine[Any, Any, Any]) -> Any:
         return self.loop.run_until_complete(work)
@@ -69,7 +83,9 @@ class Room:
         return self.kernel
 
     def detach(self) -> None:
-        async def detached() -> None:  # a socket of tornado's is closed where its loop runs
+        async def detached() -> (
+            None
+        ):  # a socket of tornado's is closed where its loop runs
             self.kernel.detach()
 
         self.wait(detached())
@@ -79,7 +95,9 @@ class Room:
         self.former.append(self.kernel)
         self.detach()
         found = self.wait(self.provider().attach())
-        self.kernel = found if found is not None and not isinstance(found, Death) else self.kernel
+        self.kernel = (
+            found if found is not None and not isinstance(found, Death) else self.kernel
+        )
         return found
 
     def found(self) -> Kernel:
@@ -87,10 +105,14 @@ class Room:
         assert kernel is not None and not isinstance(kernel, Death), kernel
         return kernel
 
-    def run(self, code: str, timeout: float = 30, request: str = "", scratch: bool = False) -> Execution:
+    def run(
+        self, code: str, timeout: float = 30, request: str = "", scratch: bool = False
+    ) -> Execution:
         return self.wait(self.kernel.execute(code, timeout, LIMITS, request, scratch))
 
-    def alongside(self, code: str, act: Callable[[], Coroutine[Any, Any, Any]]) -> Execution:
+    def alongside(
+        self, code: str, act: Callable[[], Coroutine[Any, Any, Any]]
+    ) -> Execution:
         """Run a cell, and do something as soon as it has shown something."""
 
         async def both() -> Execution:
@@ -103,14 +125,19 @@ class Room:
 
     async def shows(self) -> None:
         end = time.monotonic() + 20
-        while not (self.kernel.coming and self.kernel.coming.outputs()) and time.monotonic() < end:
+        while (
+            not (self.kernel.coming and self.kernel.coming.outputs())
+            and time.monotonic() < end
+        ):
             await asyncio.sleep(0.01)
 
     def lost(self, code: str, request: str, gone_seconds: float = 0) -> Kernel:
         """The kernel as the next daemon finds it, where the last one went away within a run."""
 
         async def lost() -> None:
-            running = asyncio.create_task(self.kernel.execute(code, 30, LIMITS, request))
+            running = asyncio.create_task(
+                self.kernel.execute(code, 30, LIMITS, request)
+            )
             await self.shows()
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
@@ -122,7 +149,10 @@ class Room:
         return self.found()
 
     def close(self) -> None:
-        for kernel in (self.kernel, *self.former):  # their processes are this one's children
+        for kernel in (
+            self.kernel,
+            *self.former,
+        ):  # their processes are this one's children
             self.wait(kernel.shutdown())
         self.wait(asyncio.sleep(0.1))  # what closes its sockets is not yet done
         self.loop.close()
@@ -130,7 +160,9 @@ class Room:
 
 @pytest.fixture(scope="module")
 def place(request: pytest.FixtureRequest) -> Iterator[Room]:
-    folder = Path(tempfile.mkdtemp(prefix="room"))  # short: a socket's path has at most 107 bytes
+    folder = Path(
+        tempfile.mkdtemp(prefix="room")
+    )  # short: a socket's path has at most 107 bytes
     with places.there(request.param, folder) as at:
         room = Room(at, folder)
         yield room
@@ -166,17 +198,29 @@ def text(done: Execution, name: str = "") -> str:
 
 
 @contract("values", by_day=ELSEWHERE)
-def test_a_cell_that_runs_ok_has_its_outputs_and_a_number(room: Room, cells: Cells) -> None:
+def test_a_cell_that_runs_ok_has_its_outputs_and_a_number(
+    room: Room, cells: Cells
+) -> None:
     before = room.run(cells.assign)
-    assert before.outcome is Outcome.OK and before.outputs == [] and before.fault is None and before.death is None
+    assert (
+        before.outcome is Outcome.OK
+        and before.outputs == []
+        and before.fault is None
+        and before.death is None
+    )
     first = room.run(cells.value)
     said, result = first.outputs
     assert said == {"output_type": "stream", "name": "stdout", "text": "said\n"}
-    assert result["output_type"] in ("execute_result", "display_data")  # R displays its values
+    assert result["output_type"] in (
+        "execute_result",
+        "display_data",
+    )  # R displays its values
     assert result["data"]["text/plain"] == cells.shows
     assert result.get("execution_count", first.execution_count) == first.execution_count
     second = room.run(cells.say)
-    assert text(second) == "20\n" and second.execution_count == first.execution_count + 1
+    assert (
+        text(second) == "20\n" and second.execution_count == first.execution_count + 1
+    )
     assert second.next_inputs == [] and second.captured == [] and second.notes == []
 
 
@@ -191,26 +235,50 @@ def test_a_look_beside_the_notebook_takes_no_number(room: Room, cells: Cells) ->
 def test_both_streams_are_kept_in_their_order(room: Room, cells: Cells) -> None:
     done = room.run(cells.both)
     assert [(out["name"], out["text"].rstrip()) for out in done.outputs] == [
-        ("stdout", "out"), ("stderr", "err"), ("stdout", "out"),
-    ]  # fmt: skip
+        ("stdout", "out"),
+        ("stderr", "err"),
+        ("stdout", "out"),
+    ]
 
 
 @contract(by_day=("r",))
-def test_an_error_is_a_fault_and_what_came_before_it_is_kept(room: Room, cells: Cells) -> None:
+def test_an_error_is_a_fault_and_what_came_before_it_is_kept(
+    room: Room, cells: Cells
+) -> None:
     done = room.run(cells.fails(1))
-    assert done.outcome is Outcome.ERROR and text(done) == "before\n" and done.death is None
-    assert done.fault is not None and done.fault.ename == cells.error[0] and cells.error[1] in done.fault.evalue
+    assert (
+        done.outcome is Outcome.ERROR
+        and text(done) == "before\n"
+        and done.death is None
+    )
+    assert (
+        done.fault is not None
+        and done.fault.ename == cells.error[0]
+        and cells.error[1] in done.fault.evalue
+    )
     assert done.outputs[-1]["output_type"] == "error"
     assert room.run(cells.assign).outcome is Outcome.OK
 
 
 @contract(lacks="helper", by_day=("r",))
-def test_without_the_helper_nothing_is_claimed_that_it_alone_tells(room: Room, cells: Cells) -> None:
+def test_without_the_helper_nothing_is_claimed_that_it_alone_tells(
+    room: Room, cells: Cells
+) -> None:
     done = room.run(cells.assign)
-    assert done.namespace == UNKNOWN == room.wait(room.kernel.namespace()) and done.told == {}
-    assert room.kernel.models() is None and room.wait(room.kernel.missed("b" * 32)) == []
+    assert (
+        done.namespace == UNKNOWN == room.wait(room.kernel.namespace())
+        and done.told == {}
+    )
+    assert (
+        room.kernel.models() is None and room.wait(room.kernel.missed("b" * 32)) == []
+    )
     fault = room.run(cells.fails(1)).fault
-    assert fault is not None and fault.frames == () and fault.mro == () and fault.line is None
+    assert (
+        fault is not None
+        and fault.frames == ()
+        and fault.mro == ()
+        and fault.line is None
+    )
 
 
 @contract("helper", by_day=("slurm",))
@@ -219,10 +287,16 @@ def test_an_error_has_its_line_and_frames(room: Room) -> None:
     done = room.run("print('before')\n\ndivide(0)\nprint('after')")
     assert done.outcome is Outcome.ERROR and text(done) == "before\n"
     fault = done.fault
-    assert fault is not None and (fault.ename, fault.evalue) == ("ZeroDivisionError", "division by zero")
+    assert fault is not None and (fault.ename, fault.evalue) == (
+        "ZeroDivisionError",
+        "division by zero",
+    )
     assert fault.mro[:2] == ("ZeroDivisionError", "ArithmeticError") and fault.line == 3
     frames = [(frame.cell, frame.line, frame.function) for frame in fault.frames]
-    assert frames == [(done.execution_count, 3, "<module>"), (done.execution_count - 1, 2, "divide")]
+    assert frames == [
+        (done.execution_count, 3, "<module>"),
+        (done.execution_count - 1, 2, "divide"),
+    ]
     assert "division by zero" in fault.traceback
 
 
@@ -234,7 +308,9 @@ def test_broken_source_is_a_fault_of_its_line(room: Room) -> None:
 
 
 @contract("bounds", by_day=("jupyter",))
-def test_what_its_outputs_may_take_is_kept_and_the_rest_counted(room: Room, cells: Cells) -> None:
+def test_what_its_outputs_may_take_is_kept_and_the_rest_counted(
+    room: Room, cells: Cells
+) -> None:
     limits = Limits(max_memory_percent=100, max_output_bytes=4000)
     done = room.wait(room.kernel.execute(cells.many, 60, limits))
     assert done.outcome is Outcome.OK
@@ -242,23 +318,31 @@ def test_what_its_outputs_may_take_is_kept_and_the_rest_counted(room: Room, cell
     (gap,) = GAP.findall(said)
     head, _, tail = GAP.sub("\0", said).partition("\0")
     assert whole.startswith(head) and whole.endswith(tail) and len(said) < 4000
-    assert done.left_out == LeftOut(int(gap.replace(",", ""))) and len(head) + len(tail) + done.left_out[0] == len(
-        whole
-    )
+    assert done.left_out == LeftOut(int(gap.replace(",", ""))) and len(head) + len(
+        tail
+    ) + done.left_out[0] == len(whole)
 
 
 @contract("helper", by_day=("jupyter",))
 def test_displays_are_known_by_their_ids_and_updated(room: Room) -> None:
     heard: list[tuple[str, bool]] = []
-    room.kernel.hears = lambda message, late: bool(heard.append((message["msg_type"], late))) or True
-    done = room.run("print(1)\ndisplay({'text/plain': 'a'}, raw=True, display_id='mark')")
-    assert done.displays == {"mark": [1]} and done.outputs[1]["data"] == {"text/plain": "a"}
+    room.kernel.hears = lambda message, late: (
+        bool(heard.append((message["msg_type"], late))) or True
+    )
+    done = room.run(
+        "print(1)\ndisplay({'text/plain': 'a'}, raw=True, display_id='mark')"
+    )
+    assert done.displays == {"mark": [1]} and done.outputs[1]["data"] == {
+        "text/plain": "a"
+    }
     done = room.run(
         "display({'text/plain': 'b'}, raw=True, display_id='own')\n"
         "update_display({'text/plain': 'c'}, raw=True, display_id='own')\n"
         "update_display({'text/plain': 'd'}, raw=True, display_id='mark')"
     )
-    assert [out["data"] for out in done.outputs] == [{"text/plain": "c"}]  # the other one is another cell's
+    assert [out["data"] for out in done.outputs] == [
+        {"text/plain": "c"}
+    ]  # the other one is another cell's
     assert heard == [("display_data", False)] * 2 + [("update_display_data", False)] * 2
 
 
@@ -283,20 +367,32 @@ def test_widgets_have_a_state_and_its_binary_parts_come_whole(room: Room) -> Non
 def test_a_deadline_interrupts_and_keeps_the_state(room: Room, cells: Cells) -> None:
     room.run(cells.assign)
     done = room.run(cells.endless, timeout=0.5)
-    assert done.outcome is Outcome.TIMEOUT and done.death is None and text(done).rstrip() == "begun"
+    assert (
+        done.outcome is Outcome.TIMEOUT
+        and done.death is None
+        and text(done).rstrip() == "begun"
+    )
     assert text(room.run(cells.say)) == "20\n"
 
 
 @contract("helper")
 def test_a_deadline_has_the_line_that_it_met(room: Room) -> None:
-    done = room.run("import time\nprint('begun')\nwhile True:\n    time.sleep(0.01)", timeout=0.3)
-    assert done.outcome is Outcome.TIMEOUT and done.fault is not None and done.fault.line in (3, 4)
+    done = room.run(
+        "import time\nprint('begun')\nwhile True:\n    time.sleep(0.01)", timeout=0.3
+    )
+    assert (
+        done.outcome is Outcome.TIMEOUT
+        and done.fault is not None
+        and done.fault.line in (3, 4)
+    )
 
 
 @contract()
 def test_a_person_and_a_client_that_is_gone_cancel(room: Room, cells: Cells) -> None:
     for reason in ("person", "client gone"):
-        done = room.alongside(cells.endless, lambda why=reason: room.kernel.interrupt(why))
+        done = room.alongside(
+            cells.endless, lambda why=reason: room.kernel.interrupt(why)
+        )
         assert done.outcome is Outcome.CANCELLED and done.death is None
     assert not room.kernel.busy
     room.wait(room.kernel.interrupt("person"))  # nothing runs: nothing happens
@@ -310,13 +406,19 @@ CATCHES = "import time\ntry:\n    while True:\n        time.sleep(0.01)\nexcept 
 @contract("helper")
 def test_a_cell_may_catch_its_interrupt(room: Room) -> None:
     done = room.run(CATCHES, timeout=0.3)
-    assert done.outcome is Outcome.TIMEOUT and text(done) == "caught\n" and done.death is None
+    assert (
+        done.outcome is Outcome.TIMEOUT
+        and text(done) == "caught\n"
+        and done.death is None
+    )
 
 
 @contract("helper", "watched")
 def test_of_a_cell_that_catches_its_interrupt_is_known_where_it_was(room: Room) -> None:
     done = room.run(CATCHES, timeout=0.3)
-    assert done.fault is not None and done.fault.ename == "" and done.fault.line in (3, 4)
+    assert (
+        done.fault is not None and done.fault.ename == "" and done.fault.line in (3, 4)
+    )
 
 
 @contract(by_day=ELSEWHERE)
@@ -332,7 +434,10 @@ def test_a_kernel_that_dies_in_a_cell(room: Room, cells: Cells) -> None:
 def test_exit_ends_the_kernel(room: Room) -> None:
     done = room.run("exit()")
     assert done.death is not None and done.outcome is Outcome.KERNEL_DIED
-    assert (done.death.how, done.death.cause) == ("ended by exit() or quit()", "SystemExit")
+    assert (done.death.how, done.death.cause) == (
+        "ended by exit() or quit()",
+        "SystemExit",
+    )
     assert room.wait(room.kernel.death()) is not None
 
 
@@ -352,16 +457,22 @@ def test_what_its_place_can_not_do_it_says(room: Room) -> None:
 @contract("helper")
 def test_it_tells_what_it_holds(room: Room) -> None:
     assert room.kernel.id
-    done = room.run("import math as m\nrows = [1, 2]\ndef area(r, scale=1): ...\nclass Shape: ...")
+    done = room.run(
+        "import math as m\nrows = [1, 2]\ndef area(r, scale=1): ...\nclass Shape: ..."
+    )
     for known in (done.namespace, room.wait(room.kernel.namespace())):
-        assert known.modules["m"] == "math" and known.functions["area"] == "(r, scale=1)"
+        assert (
+            known.modules["m"] == "math" and known.functions["area"] == "(r, scale=1)"
+        )
         assert known.variables["rows"].len == 2 and "Shape" in known.classes
         assert {"rows", "m", "print"} <= set(known.names)
     assert room.kernel.models() is None
 
 
 @contract("connection file", by_day=("slurm", "ssh", "r"))
-def test_another_client_reaches_it_by_its_file_and_is_heard(room: Room, cells: Cells) -> None:
+def test_another_client_reaches_it_by_its_file_and_is_heard(
+    room: Room, cells: Cells
+) -> None:
     file = room.kernel.connection_file()
     assert stat.S_IMODE(os.stat(file).st_mode) == 0o600
     assert room.kernel.id[:8] in os.path.basename(file)
@@ -390,11 +501,15 @@ def test_another_client_reaches_it_by_its_file_and_is_heard(room: Room, cells: C
 
 
 @contract(by_day=("r",))
-def test_what_comes_is_seen_and_a_line_that_matches_is_told_while_it_runs(room: Room, cells: Cells) -> None:
+def test_what_comes_is_seen_and_a_line_that_matches_is_told_while_it_runs(
+    room: Room, cells: Cells
+) -> None:
     seen: list[tuple[str, str]] = []
 
     async def watched() -> Execution:
-        running = asyncio.create_task(room.kernel.execute(cells.epochs, 30, LIMITS, wake="loss.*nan"))
+        running = asyncio.create_task(
+            room.kernel.execute(cells.epochs, 30, LIMITS, wake="loss.*nan")
+        )
         while not running.done():
             if coming := room.kernel.coming:
                 seen.append((coming.last_line(), coming.matched))
@@ -402,7 +517,10 @@ def test_what_comes_is_seen_and_a_line_that_matches_is_told_while_it_runs(room: 
         return await running
 
     done = room.wait(watched())
-    assert done.outcome is Outcome.OK and text(done) == "loss 3\nloss 2\nloss 1\nloss nan\n"
+    assert (
+        done.outcome is Outcome.OK
+        and text(done) == "loss 3\nloss 2\nloss 1\nloss nan\n"
+    )
     assert room.kernel.coming is None
     told = [*dict.fromkeys(seen)]
     assert ("loss 2", "") in told and told[-1] == ("loss nan", "loss nan")
@@ -424,14 +542,23 @@ time.sleep(0.5)
 
 @pytest.mark.parametrize(
     ("pattern", "line"),
-    [("loss.*nan", "epoch 3 loss nan"), ("^loss", "loss is"), ("nan$", "epoch 3 loss nan"), ("inf", "")],
+    [
+        ("loss.*nan", "epoch 3 loss nan"),
+        ("^loss", "loss is"),
+        ("nan$", "epoch 3 loss nan"),
+        ("inf", ""),
+    ],
 )
 @contract("helper")
-def test_the_first_line_that_matches_is_one_of_a_bar_too(room: Room, pattern: str, line: str) -> None:
+def test_the_first_line_that_matches_is_one_of_a_bar_too(
+    room: Room, pattern: str, line: str
+) -> None:
     seen: list[str] = []
 
     async def watched() -> Execution:
-        running = asyncio.create_task(room.kernel.execute(PRINTS, 30, LIMITS, wake=pattern))
+        running = asyncio.create_task(
+            room.kernel.execute(PRINTS, 30, LIMITS, wake=pattern)
+        )
         while not running.done():
             if room.kernel.coming and room.kernel.coming.matched not in seen:
                 seen.append(room.kernel.coming.matched)
@@ -448,7 +575,9 @@ def test_what_comes_after_a_run_is_heard_as_late(room: Room) -> None:
 
     def hears(message: dict[str, Any], late: bool) -> bool:
         if message["msg_type"] == "stream":
-            heard.append((message["content"]["text"], message["parent_header"]["msg_id"], late))
+            heard.append(
+                (message["content"]["text"], message["parent_header"]["msg_id"], late)
+            )
         return True
 
     room.kernel.hears = hears
@@ -463,7 +592,9 @@ def test_what_comes_after_a_run_is_heard_as_late(room: Room) -> None:
 
 
 @contract(by_day=("r",))
-def test_the_next_daemon_finds_the_kernel_with_its_state(room: Room, cells: Cells) -> None:
+def test_the_next_daemon_finds_the_kernel_with_its_state(
+    room: Room, cells: Cells
+) -> None:
     before = room.kernel.id
     room.run(cells.assign)
     kernel = room.found()
@@ -477,39 +608,64 @@ def test_the_next_daemon_is_told_what_it_missed(room: Room) -> None:
     room.run("late('nobody was there')", request="b" * 32)
     kernel = room.found()
     time.sleep(0.6)
-    heard: list[dict[str, Any]] = []  # a Jupyter server says it again, to whoever comes with the same session
+    heard: list[
+        dict[str, Any]
+    ] = []  # a Jupyter server says it again, to whoever comes with the same session
     kernel.hears = lambda message, late: not heard.append(message)
     assert room.wait(kernel.adopt()) is None
     kernel.listen()
     missed = [*heard, *room.wait(kernel.missed("b" * 32))]
-    assert [message["content"]["text"] for message in missed if message["msg_type"] == "stream"] == ["nobody was there"]
+    assert [
+        message["content"]["text"]
+        for message in missed
+        if message["msg_type"] == "stream"
+    ] == ["nobody was there"]
 
 
 @contract("helper", by_day=("slurm", "ssh", "jupyter"))
 def test_a_run_that_lost_its_daemon_is_recalled(room: Room, cells: Cells) -> None:
     source = "import time\nprint('begun')\ntime.sleep(0.8)\nprint('over')\n'result'"
-    for request, gone in (("c" * 32, 0.0), ("d" * 32, 1.0)):  # it runs still, and it is over
+    for request, gone in (
+        ("c" * 32, 0.0),
+        ("d" * 32, 1.0),
+    ):  # it runs still, and it is over
         kernel = room.lost(source, request, gone)
-        assert room.wait(kernel.recall("0" * 32, 20, LIMITS)) is None  # that one never began
+        assert (
+            room.wait(kernel.recall("0" * 32, 20, LIMITS)) is None
+        )  # that one never began
         done = room.wait(kernel.recall(request, 20, LIMITS))
         assert done.outcome is Outcome.OK and text(done) == "begun\nover\n"
         assert done.outputs[-1]["data"]["text/plain"] == "'result'"
 
 
 @contract(lacks="helper", by_day=("r",))
-def test_a_run_that_lost_its_daemon_is_waited_for_and_its_end_known(room: Room, cells: Cells) -> None:
+def test_a_run_that_lost_its_daemon_is_waited_for_and_its_end_known(
+    room: Room, cells: Cells
+) -> None:
     done = room.wait(room.lost(cells.slow, "c" * 32).recall("c" * 32, 20, LIMITS))
     assert done.outcome is Outcome.OK and done.fault is None and text(done) == "over\n"
-    assert done.notes == ["what it printed while no daemon was there is missing: this kernel does not remember it"]
+    assert done.notes == [
+        "what it printed while no daemon was there is missing: this kernel does not remember it"
+    ]
     done = room.wait(room.lost(cells.slow_fails, "d" * 32).recall("d" * 32, 20, LIMITS))
-    assert done.outcome is Outcome.ERROR and done.fault is not None and done.fault.ename == cells.error[0]
+    assert (
+        done.outcome is Outcome.ERROR
+        and done.fault is not None
+        and done.fault.ename == cells.error[0]
+    )
 
 
 @contract(lacks="helper", by_day=("r",))
-def test_of_one_that_ended_meanwhile_nothing_is_claimed(room: Room, cells: Cells) -> None:
+def test_of_one_that_ended_meanwhile_nothing_is_claimed(
+    room: Room, cells: Cells
+) -> None:
     kernel = room.lost(cells.slow, "e" * 32, gone_seconds=1.5)
     done = room.wait(kernel.recall("e" * 32, 20, LIMITS))
-    assert done.outcome is Outcome.ERROR and done.fault is not None and done.fault.ename == "NobodyHeard"
+    assert (
+        done.outcome is Outcome.ERROR
+        and done.fault is not None
+        and done.fault.ename == "NobodyHeard"
+    )
     assert text(done) == "" and "is not known" in done.fault.evalue
 
 
@@ -530,15 +686,26 @@ def test_a_run_that_lost_its_daemon_is_seen_from_then_on(room: Room) -> None:
         return await recalled
 
     done = room.wait(watched())
-    assert text(done) == "loss nan\n" + "".join(f"loss {n}\n" for n in range(20)) + "loss nan 19\n"
-    numbers = [int(line.removeprefix("loss ")) for line in dict.fromkeys(lines) if line[5:].isdigit()]
+    assert (
+        text(done)
+        == "loss nan\n" + "".join(f"loss {n}\n" for n in range(20)) + "loss nan 19\n"
+    )
+    numbers = [
+        int(line.removeprefix("loss "))
+        for line in dict.fromkeys(lines)
+        if line[5:].isdigit()
+    ]
     assert len(numbers) > 2 and numbers == sorted(numbers)
-    assert matched[0] == "" and matched[-1] == "loss nan 19" and "loss nan" not in matched
+    assert (
+        matched[0] == "" and matched[-1] == "loss nan 19" and "loss nan" not in matched
+    )
     assert kernel.coming is None
 
 
 @contract()
-def test_what_runs_still_is_interrupted_where_nobody_asked_for_it(room: Room, cells: Cells) -> None:
+def test_what_runs_still_is_interrupted_where_nobody_asked_for_it(
+    room: Room, cells: Cells
+) -> None:
     kernel = room.lost(cells.endless, "e" * 32)
     assert room.wait(kernel.adopt()) is None
     room.run(cells.assign)

@@ -24,13 +24,27 @@ from stepper.policy.model import Fault
 from stepper.policy.namespace import Lasting, Namespace
 
 HERE = sys.version_info[:2]
-NAMESPACE = {"rows": [{"a": 1, "b": 2}, {"a": 3, "b": 4}], "number": 3, "empty": [], "some": lambda *_, **__: None}
+NAMESPACE = {
+    "rows": [{"a": 1, "b": 2}, {"a": 3, "b": 4}],
+    "number": 3,
+    "empty": [],
+    "some": lambda *_, **__: None,
+}
 NAMES = frozenset({*dir(builtins), *NAMESPACE, "df", "plt", "np", "ip"})
 
 
-def known(names: Collection[str] = NAMES, python: tuple[int, int] = HERE, magics: Any = None, **more: Any) -> Namespace:
+def known(
+    names: Collection[str] = NAMES,
+    python: tuple[int, int] = HERE,
+    magics: Any = None,
+    **more: Any,
+) -> Namespace:
     """Return what a kernel told."""
-    return Namespace(names=tuple(names), lasting=Lasting("1", (), (), False, magics, (), python), **more)
+    return Namespace(
+        names=tuple(names),
+        lasting=Lasting("1", (), (), False, magics, (), python),
+        **more,
+    )
 
 
 KNOWN, UNKNOWN = known(magics=("ls", "pip", "time", "matplotlib")), known(())
@@ -54,16 +68,31 @@ FOUND = [
     ("later(nowhere)\nlater = 1", 1, "NameError", "name 'nowhere' is not defined"),
     ("for row in nowhere:\n    pass", 1, "NameError", "name 'nowhere' is not defined"),
     ("while nowhere:\n    pass", 1, "NameError", "name 'nowhere' is not defined"),
-    ("with open(nowhere) as file:\n    pass", 1, "NameError", "name 'nowhere' is not defined"),
+    (
+        "with open(nowhere) as file:\n    pass",
+        1,
+        "NameError",
+        "name 'nowhere' is not defined",
+    ),
     ("with some(nowhere):\n    pass", 1, "NameError", "name 'nowhere' is not defined"),
     ("if nowhere > 3:\n    pass", 1, "NameError", "name 'nowhere' is not defined"),
     ("assert nowhere, 'said'\n1", 1, "NameError", "name 'nowhere' is not defined"),
-    ("x = nowhere if number else 1\nnowhere()", 2, "NameError", "name 'nowhere' is not defined"),
+    (
+        "x = nowhere if number else 1\nnowhere()",
+        2,
+        "NameError",
+        "name 'nowhere' is not defined",
+    ),
     ("x = 1 if nowhere else 2", 1, "NameError", "name 'nowhere' is not defined"),
     ("x = nowhere and 1", 1, "NameError", "name 'nowhere' is not defined"),
     ("x = 1 < nowhere < 2", 1, "NameError", "name 'nowhere' is not defined"),
     ("@nowhere\ndef f():\n    pass", 1, "NameError", "name 'nowhere' is not defined"),
-    ("def f(\n    x=nowhere,\n):\n    pass", 2, "NameError", "name 'nowhere' is not defined"),
+    (
+        "def f(\n    x=nowhere,\n):\n    pass",
+        2,
+        "NameError",
+        "name 'nowhere' is not defined",
+    ),
     ("def f(*, x=nowhere):\n    pass", 1, "NameError", "name 'nowhere' is not defined"),
     ("f = lambda x=nowhere: x", 1, "NameError", "name 'nowhere' is not defined"),
     ("class A(nowhere):\n    pass", 1, "NameError", "name 'nowhere' is not defined"),
@@ -75,27 +104,87 @@ FOUND = [
     ("rows[nowhere] = 1", 1, "NameError", "name 'nowhere' is not defined"),
     ("nowhere.x = 1", 1, "NameError", "name 'nowhere' is not defined"),
     ("some(*nowhere)", 1, "NameError", "name 'nowhere' is not defined"),
-    ("some(df=1)\nsome(nowhere=nowhere)", 2, "NameError", "name 'nowhere' is not defined"),
-    ("match nowhere:\n    case 1:\n        pass", 1, "NameError", "name 'nowhere' is not defined"),
+    (
+        "some(df=1)\nsome(nowhere=nowhere)",
+        2,
+        "NameError",
+        "name 'nowhere' is not defined",
+    ),
+    (
+        "match nowhere:\n    case 1:\n        pass",
+        1,
+        "NameError",
+        "name 'nowhere' is not defined",
+    ),
     ("x = await nowhere()", 1, "NameError", "name 'nowhere' is not defined"),
-    ("from pathlib import Path\nroot = Path(__file__)", 2, "NameError", "name '__file__' is not defined"),
+    (
+        "from pathlib import Path\nroot = Path(__file__)",
+        2,
+        "NameError",
+        "name '__file__' is not defined",
+    ),
     ("import math as m\nmath.sqrt(1)", 2, "NameError", "name 'math' is not defined"),
-    ("try:\n    x = 1\nfinally:\n    pass\nnowhere()", 5, "NameError", "name 'nowhere' is not defined"),
-    ("if number > 9:\n    raise ValueError\nnowhere()", 3, "NameError", "name 'nowhere' is not defined"),
-    ("first_missing()\nsecond_missing()", 1, "NameError", "name 'first_missing' is not defined"),
+    (
+        "try:\n    x = 1\nfinally:\n    pass\nnowhere()",
+        5,
+        "NameError",
+        "name 'nowhere' is not defined",
+    ),
+    (
+        "if number > 9:\n    raise ValueError\nnowhere()",
+        3,
+        "NameError",
+        "name 'nowhere' is not defined",
+    ),
+    (
+        "first_missing()\nsecond_missing()",
+        1,
+        "NameError",
+        "name 'first_missing' is not defined",
+    ),
     ("x = 1\r\nnowhere()", 2, "NameError", "name 'nowhere' is not defined"),
     # modules
     ("import missing", 1, "ModuleNotFoundError", "No module named 'missing'"),
-    ("import missing.sub.module as m", 1, "ModuleNotFoundError", "No module named 'missing'"),
-    ("from missing.sub import name", 1, "ModuleNotFoundError", "No module named 'missing'"),
+    (
+        "import missing.sub.module as m",
+        1,
+        "ModuleNotFoundError",
+        "No module named 'missing'",
+    ),
+    (
+        "from missing.sub import name",
+        1,
+        "ModuleNotFoundError",
+        "No module named 'missing'",
+    ),
     ("from missing import *", 1, "ModuleNotFoundError", "No module named 'missing'"),
     ("import os, missing", 1, "ModuleNotFoundError", "No module named 'missing'"),
-    ("import os\nimport numpy as np\n\nimport missing_one", 4, "ModuleNotFoundError", "No module named 'missing_one'"),
-    ("import missing\n!pip install missing", 1, "ModuleNotFoundError", "No module named 'missing'"),
+    (
+        "import os\nimport numpy as np\n\nimport missing_one",
+        4,
+        "ModuleNotFoundError",
+        "No module named 'missing_one'",
+    ),
+    (
+        "import missing\n!pip install missing",
+        1,
+        "ModuleNotFoundError",
+        "No module named 'missing'",
+    ),
     ("import missing\nnowhere", 1, "ModuleNotFoundError", "No module named 'missing'"),
     # input
-    ("name = input('Your name? ')", 1, "StdinNotImplementedError", "raw_input was called, but this frontend"),
-    ("x = 1\nage = int(input())", 2, "StdinNotImplementedError", "raw_input was called"),
+    (
+        "name = input('Your name? ')",
+        1,
+        "StdinNotImplementedError",
+        "raw_input was called, but this frontend",
+    ),
+    (
+        "x = 1\nage = int(input())",
+        2,
+        "StdinNotImplementedError",
+        "raw_input was called",
+    ),
     ("!ls\nx = input()", 2, "StdinNotImplementedError", "raw_input was called"),
     # syntax
     ("x = 1\nprint(x", 2, "SyntaxError", "'(' was never closed"),
@@ -104,13 +193,23 @@ FOUND = [
     ("if number:\nprint(1)", 2, "IndentationError", "expected an indented block"),
     ("x = 1\n  y = 2", 2, "IndentationError", "unexpected indent"),
     ("if number:\n\tx = 1\n        y = 2", 3, "TabError", "inconsistent use of tabs"),
-    ("\nif number:\n        x = 1\n    y = 2", 4, "IndentationError", "unindent does not match"),
+    (
+        "\nif number:\n        x = 1\n    y = 2",
+        4,
+        "IndentationError",
+        "unindent does not match",
+    ),
     ("x = 1\nreturn x", 2, "SyntaxError", "'return' outside function"),
     ("x = 1\nyield x", 2, "SyntaxError", "'yield' outside function"),
     ("x = 1\nbreak", 2, "SyntaxError", "'break' outside loop"),
     ("def f():\n    await some()", 2, "SyntaxError", "'await' outside async function"),
     ("def f(x, x):\n    pass", 1, "SyntaxError", "duplicate argument 'x'"),
-    ("def f():\n    x = 1\n    global x", 3, "SyntaxError", "assigned to before global"),
+    (
+        "def f():\n    x = 1\n    global x",
+        3,
+        "SyntaxError",
+        "assigned to before global",
+    ),
     ("nonlocal x\n1", 1, "SyntaxError", "nonlocal declaration not allowed"),
     ("%matplotlib inline\nx = = 1", 2, "SyntaxError", "invalid syntax"),
     ("!echo a \\\n  b \\\n  c\nx = 1\nx = = 1", 5, "SyntaxError", "invalid syntax"),
@@ -121,7 +220,9 @@ FOUND = [
 
 
 @pytest.mark.parametrize(("source", "line", "ename", "said"), FOUND)
-def test_what_surely_fails_is_found(source: str, line: int, ename: str, said: str) -> None:
+def test_what_surely_fails_is_found(
+    source: str, line: int, ename: str, said: str
+) -> None:
     fault = check(source)
     assert fault is not None
     assert (fault.ename, fault.line) == (ename, line)
@@ -939,7 +1040,10 @@ KERNEL_CELLS.remove("key = getpass.getpass()\n")
 NEWER_CELLS = [
     ((3, 11), "try:\n    pass\nexcept* nowhere:\n    pass"),
     ((3, 12), "type Pair[T] = tuple[T, nowhere]"),
-    ((3, 12), "def first[T](xs: list[T]) -> T: return xs[0]\nclass Box[T]:\n    kind = T\nfirst([1])"),
+    (
+        (3, 12),
+        "def first[T](xs: list[T]) -> T: return xs[0]\nclass Box[T]:\n    kind = T\nfirst([1])",
+    ),
     ((3, 12), "def f[**P, *Ts](x): return P, Ts\nf(1)"),
     ((3, 12), "f'{rows[0]['a']}' f'{'nested' + f'{number}'}'"),
     ((3, 13), "class Box[T = int]: pass"),
@@ -963,7 +1067,12 @@ def execute(code: str, **names: object) -> None:
     """Run a cell as IPython does: statement by statement, a `__future__` holds for what follows, `await` is allowed."""
     compiler = codeop.Compile()
     compiler.flags |= ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-    space = {**NAMESPACE, "rows": [dict(row) for row in NAMESPACE["rows"]], "empty": [], **names}
+    space = {
+        **NAMESPACE,
+        "rows": [dict(row) for row in NAMESPACE["rows"]],
+        "empty": [],
+        **names,
+    }
     space["__builtins__"] = builtins
     for statement in ast.parse(code).body:
         made = compiler(ast.Module([statement], []), "<cell>", "exec")
@@ -974,7 +1083,9 @@ def execute(code: str, **names: object) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("source", PLAIN_CELLS + NEWER_CELLS)
-def test_what_must_not_be_stopped_does_run(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_must_not_be_stopped_does_run(
+    source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path])
     modules, made_for_all = set(sys.modules), set(vars(builtins))
     try:
@@ -990,7 +1101,9 @@ def test_what_must_not_be_stopped_does_run(source: str, monkeypatch: pytest.Monk
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("source", [source for source, _, ename, _ in FOUND if ename == "NameError"])
+@pytest.mark.parametrize(
+    "source", [source for source, _, ename, _ in FOUND if ename == "NameError"]
+)
 def test_the_names_that_are_found_do_fail(source: str) -> None:
     with pytest.raises(NameError):
         execute(ipython.transformer()(source), open=lambda *_: io.StringIO())
@@ -1012,7 +1125,13 @@ def test_a_one_line_cell_may_be_a_magic_where_the_magics_are_not_known() -> None
     unsure = known()
     for source in ("nowhere", "sql SELECT 1", "nowhere (3)", "nowhere(3)", " nowhere "):
         assert check(source, unsure) is None
-    for source in ("nowhere.head()", "x = nowhere", "print(nowhere)", "nowhere\nnowhere", "import missing"):
+    for source in (
+        "nowhere.head()",
+        "x = nowhere",
+        "print(nowhere)",
+        "nowhere\nnowhere",
+        "import missing",
+    ):
         assert check(source, unsure) is not None
 
 
@@ -1030,9 +1149,20 @@ def test_a_fault_looks_as_the_kernel_tells_it() -> None:
     assert name and name.attributes == {"name": "nowhere"}
     assert name.mro == ("NameError", "Exception", "BaseException", "object")
     assert module and module.attributes == {"name": "missing"}
-    assert module.mro == ("ModuleNotFoundError", "ImportError", "Exception", "BaseException", "object")
+    assert module.mro == (
+        "ModuleNotFoundError",
+        "ImportError",
+        "Exception",
+        "BaseException",
+        "object",
+    )
     syntax = check("\n    x = 1\n    if x\n        y")
-    assert syntax and syntax.mro == ("SyntaxError", "Exception", "BaseException", "object")
+    assert syntax and syntax.mro == (
+        "SyntaxError",
+        "Exception",
+        "BaseException",
+        "object",
+    )
     assert syntax.attributes == {"lineno": 3, "offset": 9, "text": "    if x"}
 
 
@@ -1040,20 +1170,42 @@ def test_the_input_fault_has_the_classes_it_has_in_ipython() -> None:
     error = pytest.importorskip("IPython.core.error").StdinNotImplementedError
     found = check("input()")
     names = [
-        kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+        kind.__name__
+        if kind.__module__ == "builtins"
+        else f"{kind.__module__}.{kind.__name__}"
         for kind in error.__mro__
     ]
     assert found and list(found.mro) == names
 
 
-@pytest.mark.parametrize("source", ["(" * 5000, "-" * 50_000 + "1", "a" + ".b" * 20_000, "\0", "\ud800", "x" * 200_000])
-def test_sources_that_break_a_parser_prove_nothing_or_are_syntax_errors(source: str) -> None:
+@pytest.mark.parametrize(
+    "source",
+    [
+        "(" * 5000,
+        "-" * 50_000 + "1",
+        "a" + ".b" * 20_000,
+        "\0",
+        "\ud800",
+        "x" * 200_000,
+    ],
+)
+def test_sources_that_break_a_parser_prove_nothing_or_are_syntax_errors(
+    source: str,
+) -> None:
     fault = check(source)
     assert fault is None or fault.ename == "SyntaxError"
 
 
 @pytest.mark.parametrize(
-    "source", [" " * 19_000, "\n" * 19_000, "a " * 9_000, "(" * 19_000, "f'{" * 6_000, "f'{(" + "''" * 9_000]
+    "source",
+    [
+        " " * 19_000,
+        "\n" * 19_000,
+        "a " * 9_000,
+        "(" * 19_000,
+        "f'{" * 6_000,
+        "f'{(" + "''" * 9_000,
+    ],
 )
 def test_no_source_takes_long(source: str) -> None:
     began = time.process_time()
@@ -1071,7 +1223,16 @@ def test_a_transformer_that_fails_proves_nothing() -> None:
 
 PIECES = st.sampled_from([*FREE_CELLS, *(source for source, *_ in FOUND)])
 MARKS = st.sampled_from(
-    [*"()[]{}'\"\\\n:;%!?#=,* \t\r\x0c\u2028@", '"""', "f'", "f'{", "%%", "await ", "return ", "\\\n"]
+    [
+        *"()[]{}'\"\\\n:;%!?#=,* \t\r\x0c\u2028@",
+        '"""',
+        "f'",
+        "f'{",
+        "%%",
+        "await ",
+        "return ",
+        "\\\n",
+    ]
 )
 
 
@@ -1081,7 +1242,9 @@ def mutated(draw: st.DrawFn) -> str:
     for _ in range(draw(st.integers(1, 3))):
         begin = draw(st.integers(0, len(source)))
         end = draw(st.integers(begin, min(len(source), begin + 8)))
-        source = source[:begin] + draw(st.one_of(MARKS, PIECES, st.just(""))) + source[end:]
+        source = (
+            source[:begin] + draw(st.one_of(MARKS, PIECES, st.just(""))) + source[end:]
+        )
     return source
 
 

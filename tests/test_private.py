@@ -41,17 +41,34 @@ def seen(place: Path) -> dict[str, tuple[int, int, bytes]]:
     found = {}
     for path in sorted([place, *place.rglob("*")]):
         about = path.lstat()
-        found[str(path)] = (about.st_mode, about.st_mtime_ns, path.read_bytes() if path.is_file() else b"")
+        found[str(path)] = (
+            about.st_mode,
+            about.st_mtime_ns,
+            path.read_bytes() if path.is_file() else b"",
+        )
     return found
 
 
 # --- links in the places of stepper's files ----------------------------------------------------------------------
 
-FILES = ("journal/n.jsonl", "kernels/n.json", "state.json", "active", "batch", "daemon.json", "figures/n/0001-1.png")
+FILES = (
+    "journal/n.jsonl",
+    "kernels/n.json",
+    "state.json",
+    "active",
+    "batch",
+    "daemon.json",
+    "figures/n/0001-1.png",
+)
 
 
-def test_files_that_are_links_are_replaced_or_moved_never_written_through(project: Project, tmp_path: Path) -> None:
-    notebook, treasure = project.notebook("n.ipynb", [code("1", "a")]), treasure_of(tmp_path)
+def test_files_that_are_links_are_replaced_or_moved_never_written_through(
+    project: Project, tmp_path: Path
+) -> None:
+    notebook, treasure = (
+        project.notebook("n.ipynb", [code("1", "a")]),
+        treasure_of(tmp_path),
+    )
     for number, name in enumerate(FILES):
         place = project.folder / ".stepper" / name
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -60,7 +77,10 @@ def test_files_that_are_links_are_replaced_or_moved_never_written_through(projec
     before = seen(treasure)
     answer = notebook.replace("a", FIGURE)
     assert "| ran" in answer.text and "Figure 1" in answer.text, answer.text
-    assert "journal/n.jsonl is a symbolic link" in answer.text and "was moved to" in answer.text
+    assert (
+        "journal/n.jsonl is a symbolic link" in answer.text
+        and "was moved to" in answer.text
+    )
     project.stepper("status")
     project.stepper("restart")
     notebook.batch_end("NotebookEdit")
@@ -69,25 +89,41 @@ def test_files_that_are_links_are_replaced_or_moved_never_written_through(projec
 
 
 @pytest.mark.parametrize("name", ["kernels/n.stderr", "kernels/n.stack"])
-def test_a_kernel_does_not_start_onto_a_link(project: Project, tmp_path: Path, name: str) -> None:
-    notebook, treasure = project.notebook("n.ipynb", [code("1", "a")]), treasure_of(tmp_path)
+def test_a_kernel_does_not_start_onto_a_link(
+    project: Project, tmp_path: Path, name: str
+) -> None:
+    notebook, treasure = (
+        project.notebook("n.ipynb", [code("1", "a")]),
+        treasure_of(tmp_path),
+    )
     (treasure / "bashrc").write_text("precious\n")
     place = project.folder / ".stepper" / name
     place.parent.mkdir(parents=True)
     place.symlink_to(treasure / "bashrc")
     before = seen(treasure)
     answer = notebook.replace("a", "print('ran')")
-    assert "NOT run" in answer.text and f"{name} is a symbolic link" in answer.text and f"rm {place}" in answer.text
+    assert (
+        "NOT run" in answer.text
+        and f"{name} is a symbolic link" in answer.text
+        and f"rm {place}" in answer.text
+    )
     assert seen(treasure) == before
     place.unlink()
     assert "| ran" in notebook.replace("a", "print('ran')").text
 
 
 @pytest.mark.parametrize(
-    "name", ["", "journal", "kernels", "figures", "daemon.log", "daemon.lock", "start.lock"], ids=lambda n: n or "home"
+    "name",
+    ["", "journal", "kernels", "figures", "daemon.log", "daemon.lock", "start.lock"],
+    ids=lambda n: n or "home",
 )
-def test_no_daemon_starts_onto_a_link(project: Project, tmp_path: Path, name: str) -> None:
-    notebook, treasure = project.notebook("n.ipynb", [code("1", "a")]), treasure_of(tmp_path)
+def test_no_daemon_starts_onto_a_link(
+    project: Project, tmp_path: Path, name: str
+) -> None:
+    notebook, treasure = (
+        project.notebook("n.ipynb", [code("1", "a")]),
+        treasure_of(tmp_path),
+    )
     place = project.folder / ".stepper" / name if name else project.folder / ".stepper"
     if name in ("", "journal", "kernels", "figures"):
         (treasure / "n.json").write_text('{"kernel": "precious"}\n')
@@ -99,21 +135,33 @@ def test_no_daemon_starts_onto_a_link(project: Project, tmp_path: Path, name: st
         place.symlink_to(treasure / "bashrc")
     before = seen(treasure)
     answer = notebook.replace("a", "print('ran')")
-    assert "NOT run" in answer.text and f"{place} is a symbolic link" in answer.text, answer.text
+    assert "NOT run" in answer.text and f"{place} is a symbolic link" in answer.text, (
+        answer.text
+    )
     assert f"rm {place}" in answer.text
-    project.stepper("shutdown", check=None)  # by force too: records behind a link are not stepper's to remove
+    project.stepper(
+        "shutdown", check=None
+    )  # by force too: records behind a link are not stepper's to remove
     assert seen(treasure) == before
 
 
-def test_a_figures_folder_that_is_a_link_keeps_what_is_in_it(project: Project, tmp_path: Path) -> None:
-    notebook, treasure = project.notebook("n.ipynb", [code("1", "a")]), treasure_of(tmp_path)
+def test_a_figures_folder_that_is_a_link_keeps_what_is_in_it(
+    project: Project, tmp_path: Path
+) -> None:
+    notebook, treasure = (
+        project.notebook("n.ipynb", [code("1", "a")]),
+        treasure_of(tmp_path),
+    )
     for number in range(300):
         (treasure / f"{number:04d}-1.png").touch()
     (project.folder / ".stepper" / "figures").mkdir()
     (project.folder / ".stepper" / "figures" / "n").symlink_to(treasure)
     before = seen(treasure)
     answer = notebook.replace("a", FIGURE)
-    assert "| ran" in answer.text and "Figure 1: not saved: it can't be written" in answer.text
+    assert (
+        "| ran" in answer.text
+        and "Figure 1: not saved: it can't be written" in answer.text
+    )
     assert seen(treasure) == before
 
 
@@ -121,7 +169,9 @@ def test_a_second_name_of_an_own_file_is_not_written(tmp_path: Path) -> None:
     (tmp_path / "bashrc").write_text("precious")
     os.link(tmp_path / "bashrc", tmp_path / "daemon.log")
     with pytest.raises(private.PlaceError, match="2 names"):
-        private.opened(str(tmp_path / "daemon.log"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        private.opened(
+            str(tmp_path / "daemon.log"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        )
     private.replace(str(tmp_path / "daemon.log"), b"own")
     assert (tmp_path / "bashrc").read_text() == "precious"
 
@@ -142,15 +192,23 @@ def moved_and_linked_to(home: Path, treasure: Path) -> None:
     (home / "journal").symlink_to(treasure / "journal")
 
 
-@pytest.mark.parametrize("swap", [swapped_for_a_link, above_swapped_for_a_link, moved_and_linked_to])
-def test_a_folder_that_is_held_is_entered_by_its_path_alone(tmp_path: Path, swap: Callable[[Path, Path], None]) -> None:
+@pytest.mark.parametrize(
+    "swap", [swapped_for_a_link, above_swapped_for_a_link, moved_and_linked_to]
+)
+def test_a_folder_that_is_held_is_entered_by_its_path_alone(
+    tmp_path: Path, swap: Callable[[Path, Path], None]
+) -> None:
     home, treasure = tmp_path / "home", treasure_of(tmp_path)
     file = home / "journal" / "n.jsonl"
     for _ in range(2):
         private.replace(str(file), b"own")
     swap(home, treasure)
     before = seen(treasure)
-    for work in (private.read, lambda path: private.replace(path, b"new"), private.remove):
+    for work in (
+        private.read,
+        lambda path: private.replace(path, b"new"),
+        private.remove,
+    ):
         with pytest.raises(private.PlaceError, match="is a symbolic link"):
             work(str(file))
     assert seen(treasure) == before
@@ -168,13 +226,19 @@ def test_a_folder_that_was_held_may_go_and_come_again(tmp_path: Path) -> None:
         with pytest.raises(FileNotFoundError):
             private.read(str(file))
     private.replace(str(file), b"new")
-    assert (file.read_bytes(), (tmp_path / "away" / "n.jsonl").read_bytes()) == (b"new", b"own")
+    assert (file.read_bytes(), (tmp_path / "away" / "n.jsonl").read_bytes()) == (
+        b"new",
+        b"own",
+    )
 
 
 def test_no_more_folders_are_held_than_that(tmp_path: Path) -> None:
     for number in range(3 * private.HELD):
         private.replace(str(tmp_path / f"{number}" / "file"), b"")
-    held = [os.path.realpath(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")]
+    held = [
+        os.path.realpath(f"/proc/self/fd/{name}")
+        for name in os.listdir("/proc/self/fd")
+    ]
     assert sum(path.startswith(str(tmp_path)) for path in held) == private.HELD
 
 
@@ -199,14 +263,36 @@ def test_nothing_that_stepper_makes_is_open_to_others(project: Project) -> None:
     notebook.insert("print(1)")
     assert "ran" in text_of(notebook.raw["cells"][1])
     found = {}
-    for top in (project.paths.home, project.paths.runtime, os.path.dirname(project.paths.runtime)):
-        for path in [Path(top), *(Path(top).rglob("*") if top != os.path.dirname(project.paths.runtime) else ())]:
+    for top in (
+        project.paths.home,
+        project.paths.runtime,
+        os.path.dirname(project.paths.runtime),
+    ):
+        for path in [
+            Path(top),
+            *(
+                Path(top).rglob("*")
+                if top != os.path.dirname(project.paths.runtime)
+                else ()
+            ),
+        ]:
             found[path.name] = stat.S_IMODE(path.lstat().st_mode)
     assert {name: oct(mode) for name, mode in found.items() if mode & 0o077} == {}
     names = " ".join(found)
-    for expected in ("daemon.sock", "daemon.log", ".jsonl", ".png", ".stderr", ".stack", "start.lock", "state.json"):
+    for expected in (
+        "daemon.sock",
+        "daemon.log",
+        ".jsonl",
+        ".png",
+        ".stderr",
+        ".stack",
+        "start.lock",
+        "state.json",
+    ):
         assert expected in names, names
-    sockets = [path for path in Path(project.paths.runtime).iterdir() if path.is_socket()]
+    sockets = [
+        path for path in Path(project.paths.runtime).iterdir() if path.is_socket()
+    ]
     assert len(sockets) >= 5  # the daemon's and the kernel's channels
 
 
@@ -214,7 +300,12 @@ def test_wrong_modes_are_mended(project: Project) -> None:
     notebook = project.new("Load")
     project.stepper("shutdown")
     home = project.folder / ".stepper"
-    spoiled = [home, home / "journal", home / "daemon.log", next((home / "journal").glob("*.jsonl"))]
+    spoiled = [
+        home,
+        home / "journal",
+        home / "daemon.log",
+        next((home / "journal").glob("*.jsonl")),
+    ]
     for path in spoiled:
         path.chmod(0o777)
     os.makedirs(project.paths.runtime, exist_ok=True)
@@ -225,14 +316,19 @@ def test_wrong_modes_are_mended(project: Project) -> None:
 
 
 @ROOT_ALONE
-@pytest.mark.parametrize("name", some_nightly(["", "journal", "daemon.log"], "", "daemon.log"))
+@pytest.mark.parametrize(
+    "name", some_nightly(["", "journal", "daemon.log"], "", "daemon.log")
+)
 def test_what_another_user_made_is_refused(project: Project, name: str) -> None:
     notebook = project.new("Load")
     project.stepper("shutdown")
     place = project.folder / ".stepper" / name if name else project.folder / ".stepper"
     os.chown(place, STRANGER, STRANGER)
     answer = notebook.insert("print('ran')")[1]
-    assert "NOT run" in answer.text and f"{place} belongs to another user (uid {STRANGER})" in answer.text
+    assert (
+        "NOT run" in answer.text
+        and f"{place} belongs to another user (uid {STRANGER})" in answer.text
+    )
     assert f"chown -R {os.geteuid()} {place}" in answer.text
     os.chown(place, os.geteuid(), os.getegid())
     assert "| ran" in notebook.insert("print('ran')")[1].text
@@ -270,14 +366,19 @@ def test_the_peer_is_known() -> None:
         assert wire.peer_uid(one) == wire.peer_uid(other) == os.getuid()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="a library that stands in for macOS's own")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="a library that stands in for macOS's own"
+)
 def test_the_peer_is_known_by_getpeereid(tmp_path: Path) -> None:
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("there is no C compiler to make a getpeereid")
     (tmp_path / "peer.c").write_text(GETPEEREID)
     library = str(tmp_path / "peer.so")
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, str(tmp_path / "peer.c")], check=True)
+    subprocess.run(
+        [compiler, "-shared", "-fPIC", "-o", library, str(tmp_path / "peer.c")],
+        check=True,
+    )
     one, other = socket.socketpair()
     with one, other:
         assert wire.getpeereid(one.fileno(), library) == os.getuid()
@@ -287,7 +388,9 @@ def test_the_peer_is_known_by_getpeereid(tmp_path: Path) -> None:
         wire.getpeereid(stream.fileno(), library)
 
 
-def test_the_runtime_folder_needs_no_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_runtime_folder_needs_no_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = Paths(str(tmp_path)).runtime
     for name in ("HOME", "TMPDIR", "XDG_RUNTIME_DIR"):
         monkeypatch.setenv(name, "/nowhere")

@@ -65,7 +65,10 @@ class Sleepers:
         for pid in psutil.pids():
             with contextlib.suppress(psutil.Error):
                 process = psutil.Process(pid)
-                if process.cmdline() == ["sleep", self.seconds] and process.status() != psutil.STATUS_ZOMBIE:
+                if (
+                    process.cmdline() == ["sleep", self.seconds]
+                    and process.status() != psutil.STATUS_ZOMBIE
+                ):
                     found.append(process)
         return found
 
@@ -96,8 +99,15 @@ def record(project: Project) -> Path:
 def change(project: Project, **provisioner: Any) -> None:
     """Change what a kernel's record tells of its process; None takes it out."""
     told = json.loads(record(project).read_text())
-    kept = {name: value for name, value in told["provisioner"].items() if name not in provisioner}
-    told["provisioner"] = {**kept, **{name: value for name, value in provisioner.items() if value is not None}}
+    kept = {
+        name: value
+        for name, value in told["provisioner"].items()
+        if name not in provisioner
+    }
+    told["provisioner"] = {
+        **kept,
+        **{name: value for name, value in provisioner.items() if value is not None},
+    }
     record(project).write_text(json.dumps(told))
 
 
@@ -106,7 +116,9 @@ def holding(kernel: str) -> list[int]:
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if f"{MARKER}={kernel}".encode() in (folder / "environ").read_bytes().split(b"\0"):
+            if f"{MARKER}={kernel}".encode() in (folder / "environ").read_bytes().split(
+                b"\0"
+            ):
                 found.append(int(folder.name))
     return found
 
@@ -114,19 +126,31 @@ def holding(kernel: str) -> list[int]:
 def left(project: Project) -> list[str]:
     """What is left in stepper's folders of kernels and daemon that ended."""
     folders = (Path(project.paths.runtime), Path(project.paths.kernels))
-    names = [path.name for folder in folders for path in folder.rglob("*") if not path.is_dir()]
+    names = [
+        path.name
+        for folder in folders
+        for path in folder.rglob("*")
+        if not path.is_dir()
+    ]
     return [name for name in names if not name.endswith(".stderr")]
 
 
 def told_lost(notebook: Notebook) -> None:
     """The next cell does not run: it is said that the kernel is gone. The person goes on."""
     answer = notebook.insert("1")[1].text
-    assert "NOT run" in answer and "KernelDied" in answer and "all variables are lost" in answer
+    assert (
+        "NOT run" in answer
+        and "KernelDied" in answer
+        and "all variables are lost" in answer
+    )
     notebook.project.stepper("continue")
 
 
 def gone(pid: int) -> bool:
-    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    return (
+        not psutil.pid_exists(pid)
+        or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    )
 
 
 def kill(pid: int) -> None:
@@ -154,7 +178,12 @@ def by_exit(project: Project, notebook: Notebook, pid: int) -> None:
 
 
 def by_a_kill_in_a_cell(project: Project, notebook: Notebook, pid: int) -> None:
-    assert "(SIGKILL)" in notebook.insert(f"import os, time; os.kill({pid}, 9); time.sleep(30)")[1].stop
+    assert (
+        "(SIGKILL)"
+        in notebook.insert(f"import os, time; os.kill({pid}, 9); time.sleep(30)")[
+            1
+        ].stop
+    )
 
 
 def by_a_kill_while_idle(project: Project, notebook: Notebook, pid: int) -> None:
@@ -173,7 +202,9 @@ def by_a_kill_without_a_daemon(project: Project, notebook: Notebook, pid: int) -
     told_lost(notebook)
 
 
-def by_shutdown_without_a_daemon(project: Project, notebook: Notebook, pid: int) -> None:
+def by_shutdown_without_a_daemon(
+    project: Project, notebook: Notebook, pid: int
+) -> None:
     project.kill_daemon()
     assert "1 kernel of" in project.stepper("shutdown").stdout
 
@@ -196,21 +227,27 @@ BY_OTHERS = [
 ]
 
 
-@pytest.mark.parametrize("end", some_nightly(BY_STEPPER + BY_OTHERS, by_shutdown, by_a_kill_without_a_daemon))
+@pytest.mark.parametrize(
+    "end", some_nightly(BY_STEPPER + BY_OTHERS, by_shutdown, by_a_kill_without_a_daemon)
+)
 def test_what_cells_start_ends_with_their_kernel(
     project: Project, sleepers: Sleepers, end: Callable[[Project, Notebook, int], None]
 ) -> None:
     project.daemons = False  # who ends one by force knows it by its command line
     notebook = project.new()
     start = START.format(seconds=sleepers.seconds)
-    if end in BY_OTHERS:  # nothing but its parent, which is gone, tells whose a process without an environment is
+    if (
+        end in BY_OTHERS
+    ):  # nothing but its parent, which is gone, tells whose a process without an environment is
         start = start.replace('["env", "-i", *sleep]', "sleep")
     assert "ran ok" in notebook.insert(start)[1].text
     until(lambda: len(sleepers.found()) == STARTED, "not all were started")
     kernel = json.loads(record(project).read_text())["kernel"]
     pid = project.json("status")["kernel"]["pid"]
     assert pid in holding(kernel) and len(holding(kernel)) > STARTED - 1
-    other = sleepers.start(start_new_session=True)  # the test's own: the very same command
+    other = sleepers.start(
+        start_new_session=True
+    )  # the test's own: the very same command
     end(project, notebook, pid)
     assert [process.pid for process in sleepers.found()] == [other.pid]
     assert holding(kernel) == [] and gone(pid)
@@ -228,11 +265,19 @@ def test_a_tree_that_forks_on_is_cleared(project: Project, sleepers: Sleepers) -
     assert sleepers.found() == []
 
 
-def test_another_projects_daemon_and_kernel_that_a_cell_started_live_on(project: Project, tmp_path: Path) -> None:
+def test_another_projects_daemon_and_kernel_that_a_cell_started_live_on(
+    project: Project, tmp_path: Path
+) -> None:
     other = Project(tmp_path / "other")
     inner = other.new()
     other.stepper("shutdown")
-    command = [sys.executable, "-c", "from stepper.cli.main import main; main()", "run", str(inner.path)]
+    command = [
+        sys.executable,
+        "-c",
+        "from stepper.cli.main import main; main()",
+        "run",
+        str(inner.path),
+    ]
     inner.path.write_text(json.dumps({**inner.raw, "cells": [cell("x = 5", "c")]}))
     try:
         notebook = project.new()
@@ -249,12 +294,21 @@ def test_another_projects_daemon_and_kernel_that_a_cell_started_live_on(project:
 
 def cell(source: str, cell_id: str) -> dict[str, Any]:
     return {
-        "id": cell_id, "cell_type": "code", "source": source, "metadata": {}, "execution_count": None, "outputs": []
-    }  # fmt: skip
+        "id": cell_id,
+        "cell_type": "code",
+        "source": source,
+        "metadata": {},
+        "execution_count": None,
+        "outputs": [],
+    }
 
 
-@pytest.mark.parametrize("then", some_nightly(["a cell", "shutdown", "force"], "a cell"))
-def test_a_daemon_that_dies_while_its_kernel_starts_leaves_nothing(project: Project, then: str) -> None:
+@pytest.mark.parametrize(
+    "then", some_nightly(["a cell", "shutdown", "force"], "a cell")
+)
+def test_a_daemon_that_dies_while_its_kernel_starts_leaves_nothing(
+    project: Project, then: str
+) -> None:
     """The kernel's process is there, but the daemon never came to know where it listens."""
     python = project.folder / "python"
     python.write_text("#!/bin/sh\nexec sleep 1000\n")
@@ -263,9 +317,23 @@ def test_a_daemon_that_dies_while_its_kernel_starts_leaves_nothing(project: Proj
     project.stepper("trust")
     notebook = project.new()
     notebook.path.write_text(json.dumps({**notebook.raw, "cells": [cell("1", "c")]}))
-    command = [sys.executable, "-c", "from stepper.cli.main import main; main()", "run", str(notebook.path)]
-    with subprocess.Popen(command, cwd=project.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as client:
-        until(lambda: list(Path(project.paths.kernels).rglob("*.json")), "the kernel is not on record")
+    command = [
+        sys.executable,
+        "-c",
+        "from stepper.cli.main import main; main()",
+        "run",
+        str(notebook.path),
+    ]
+    with subprocess.Popen(
+        command,
+        cwd=project.folder,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as client:
+        until(
+            lambda: list(Path(project.paths.kernels).rglob("*.json")),
+            "the kernel is not on record",
+        )
         kernel = json.loads(record(project).read_text())["kernel"]
         until(lambda: holding(kernel), "the kernel does not start")
         client.send_signal(signal.SIGSTOP)  # else it asks the next daemon
@@ -307,12 +375,18 @@ def test_a_process_that_has_got_a_kernels_pid_is_never_signalled(
 ) -> None:
     notebook = project.new()
     notebook.insert("x = 1")
-    pid, kernel = project.json("status")["kernel"]["pid"], json.loads(record(project).read_text())["kernel"]
+    pid, kernel = (
+        project.json("status")["kernel"]["pid"],
+        json.loads(record(project).read_text())["kernel"],
+    )
     project.kill_daemon()
     kill(pid)
     told: dict[str, Any] = {"pid": foreign.pid, "pgid": foreign.pid}
     if version == "another boot":  # of which even the time on the clock may be the same
-        told |= {"born": OTHER_BOOT, "created": psutil.Process(foreign.pid).create_time()}
+        told |= {
+            "born": OTHER_BOOT,
+            "created": psutil.Process(foreign.pid).create_time(),
+        }
     elif version == "an older stepper's":
         told |= {"born": None, "created": psutil.Process(foreign.pid).create_time() - 5}
     change(project, **told)
@@ -328,7 +402,9 @@ def test_a_process_that_has_got_a_kernels_pid_is_never_signalled(
     assert left(project) == []
 
 
-def test_a_machine_that_restarted(project: Project, foreign: subprocess.Popen[bytes]) -> None:
+def test_a_machine_that_restarted(
+    project: Project, foreign: subprocess.Popen[bytes]
+) -> None:
     """All files are as a power cut leaves them; other processes have got the pids."""
     notebook = project.new()
     notebook.insert("x = 1")
@@ -337,8 +413,12 @@ def test_a_machine_that_restarted(project: Project, foreign: subprocess.Popen[by
     kill(pid)
     change(project, pid=foreign.pid, pgid=foreign.pid, born=OTHER_BOOT)
     about = json.loads(Path(project.paths.daemon_json).read_text())
-    Path(project.paths.daemon_json).write_text(json.dumps({**about, "pid": foreign.pid}))
-    connection = Path(project.paths.runtime) / "k0123abcd.json"  # of a kernel that was just starting
+    Path(project.paths.daemon_json).write_text(
+        json.dumps({**about, "pid": foreign.pid})
+    )
+    connection = (
+        Path(project.paths.runtime) / "k0123abcd.json"
+    )  # of a kernel that was just starting
     connection.write_text("{}")
     assert os.path.exists(project.paths.socket) and len(left(project)) >= 4
     assert "socket" in project.stepper("doctor", check=None).stdout
@@ -353,7 +433,9 @@ def test_a_daemons_pid_that_another_process_has_got_is_not_waited_for(
 ) -> None:
     project.new()
     project.kill_daemon()
-    Path(project.paths.daemon_json).write_text(json.dumps({"pid": foreign.pid, "version": "0", "socket": "x"}))
+    Path(project.paths.daemon_json).write_text(
+        json.dumps({"pid": foreign.pid, "version": "0", "socket": "x"})
+    )
     began = time.monotonic()
     assert "Nothing of stepper's runs" in project.stepper("shutdown").stdout
     assert time.monotonic() - began < 8  # it would wait ten seconds for it
@@ -373,7 +455,9 @@ def test_records_of_older_versions_and_a_clock_that_was_set(project: Project) ->
     pid = project.json("status")["kernel"]["pid"]
     project.kill_daemon()
     created = json.loads(record(project).read_text())["provisioner"]["created"]
-    change(project, created=created - 3600)  # as the clock told it when the kernel started
+    change(
+        project, created=created - 3600
+    )  # as the clock told it when the kernel started
     assert "| 1" in notebook.insert("print(x)")[1].text
     project.kill_daemon()
     change(project, born=None, created=created)
@@ -387,9 +471,14 @@ def test_records_of_older_versions_and_a_clock_that_was_set(project: Project) ->
 @pytest.mark.nightly
 @pytest.mark.parametrize(
     "texts",
-    some_nightly([("", '{"kernel": "*"}'), ("[]", '{"kernel": ""}', '{"connection": {}}')], ("", '{"kernel": "*"}')),
+    some_nightly(
+        [("", '{"kernel": "*"}'), ("[]", '{"kernel": ""}', '{"connection": {}}')],
+        ("", '{"kernel": "*"}'),
+    ),
 )
-def test_records_that_are_none_end_nothing(project: Project, texts: tuple[str, ...]) -> None:
+def test_records_that_are_none_end_nothing(
+    project: Project, texts: tuple[str, ...]
+) -> None:
     """Nor do they keep a cell from running."""
     notebook = project.new()
     notebook.insert("1")
@@ -408,7 +497,9 @@ def test_records_that_are_none_end_nothing(project: Project, texts: tuple[str, .
 def test_an_identity_is_that_of_one_process() -> None:
     with subprocess.Popen(["sleep", "1000"]) as process:
         own = Identity.of(process.pid)
-        assert own.alive() and own == Identity.of(process.pid) == Identity.recorded(own.__dict__)
+        assert own.alive() and own == Identity.of(process.pid) == Identity.recorded(
+            own.__dict__
+        )
         boot, _, ticks = own.born.partition("/")
         others = [f"{boot}/{int(ticks) - 1}", f"{OTHER_BOOT}", f"{ticks}", "gone"]
         for born in others:
@@ -419,7 +510,10 @@ def test_an_identity_is_that_of_one_process() -> None:
         assert not Identity(process.pid, "", own.created - 2).alive()
         assert process.poll() is None
         own.send(signal.SIGKILL)
-        until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE, "not killed")
+        until(
+            lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE,
+            "not killed",
+        )
         assert not own.alive() and not Identity(process.pid, "", own.created).alive()
     assert not Identity.of(process.pid).alive()
 
@@ -433,7 +527,9 @@ def test_no_identity_is_everybody(pid: int, born: str) -> None:
     identity.send(signal.SIGKILL)
 
 
-@pytest.mark.parametrize("told", [{}, {"pid": "x", "created": 1}, {"pid": None, "created": 1}, {"pid": 1}])
+@pytest.mark.parametrize(
+    "told", [{}, {"pid": "x", "created": 1}, {"pid": None, "created": 1}, {"pid": 1}]
+)
 def test_a_record_that_tells_no_identity(told: dict[str, Any]) -> None:
     with pytest.raises((KeyError, TypeError, ValueError)):
         Identity.recorded(told)
@@ -441,11 +537,16 @@ def test_a_record_that_tells_no_identity(told: dict[str, Any]) -> None:
 
 def test_a_tree_ends_where_another_kernels_begins() -> None:
     inner = f"import subprocess, os; subprocess.Popen(['sleep', '1000'], env={{**os.environ, {MARKER!r}: 'b'}}).wait()"
-    with subprocess.Popen([sys.executable, "-c", inner], env={**os.environ, MARKER: "a"}) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", inner], env={**os.environ, MARKER: "a"}
+    ) as process:
         until(lambda: tree("b"), "it did not start")
         (other,) = tree("b")
         assert [one.pid for one in tree("a", Identity.of(process.pid))] == [process.pid]
         assert tree("") == [] == tree("c", Identity(process.pid, OTHER_BOOT, 0.0))
         assert clear("a") == 1 and other.is_running()
         assert clear("b") == 1
-        until(lambda: not other.is_running() or other.status() == psutil.STATUS_ZOMBIE, "it lives")
+        until(
+            lambda: not other.is_running() or other.status() == psutil.STATUS_ZOMBIE,
+            "it lives",
+        )

@@ -31,12 +31,20 @@ class Stranger:
 
     def leave(self, place: str) -> None:
         """Put an environment there in which everything that a hook starts sings, and works else."""
-        for name in ("bin/python", "bin/stepper", "session.sh", "packages/stepper/hook/client.py"):
+        for name in (
+            "bin/python",
+            "bin/stepper",
+            "session.sh",
+            "packages/stepper/hook/client.py",
+        ):
             path = self.folder / place / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(self.song(name))
             path.chmod(0o755)
-        shutil.copy(ROOT / "stepper/__init__.py", self.folder / place / "packages/stepper/__init__.py")
+        shutil.copy(
+            ROOT / "stepper/__init__.py",
+            self.folder / place / "packages/stepper/__init__.py",
+        )
 
     def song(self, name: str) -> str:
         if name.endswith(".py"):
@@ -77,41 +85,82 @@ def pulled(main: Checkout, stranger: Stranger, kind: str) -> Path:
 def sung(stranger: Stranger, main: Checkout, env: Path) -> list[str]:
     """Have everything of an environment run by hand that the hook would run."""
     subprocess.run([env / "bin/python", "-I", "-S", "-c", ""], check=True)
-    subprocess.run(["sh", "-c", ". ./session.sh; exec ./bin/stepper status"], cwd=env, check=True, env=ENVIRON)
+    subprocess.run(
+        ["sh", "-c", ". ./session.sh; exec ./bin/stepper status"],
+        cwd=env,
+        check=True,
+        env=ENVIRON,
+    )
     code = "import sys; sys.path.insert(0, sys.argv[1]); import stepper.hook.client"
-    subprocess.run([Path(main.paths.env, "bin/python"), "-I", "-S", "-c", code, env / "packages"], check=True)
+    subprocess.run(
+        [Path(main.paths.env, "bin/python"), "-I", "-S", "-c", code, env / "packages"],
+        check=True,
+    )
     return stranger.ran()
 
 
-@pytest.mark.parametrize("kind", some_nightly(["folder", "link", "link out"], "link out"))
-def test_a_pulled_environment_is_never_run(main: Checkout, stranger: Stranger, tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize(
+    "kind", some_nightly(["folder", "link", "link out"], "link out")
+)
+def test_a_pulled_environment_is_never_run(
+    main: Checkout, stranger: Stranger, tmp_path: Path, kind: str
+) -> None:
     assert "| 41" in main.ran("x = 41; print(x)")
     place = pulled(main, stranger, kind)
-    assert sung(stranger, main, place) == ["bin/python", "session.sh", "bin/stepper", "packages/stepper/hook/client.py"]
+    assert sung(stranger, main, place) == [
+        "bin/python",
+        "session.sh",
+        "bin/stepper",
+        "packages/stepper/hook/client.py",
+    ]
     exports = tmp_path / "exports"
-    for event in ("SessionStart", "UserPromptSubmit", "PreToolUse", "PostToolBatch", "Stop"):
+    for event in (
+        "SessionStart",
+        "UserPromptSubmit",
+        "PreToolUse",
+        "PostToolBatch",
+        "Stop",
+    ):
         main.hook(event, {}, CLAUDE_ENV_FILE=str(exports))
     assert "| 42" in main.ran("print(x + 1)")
     main.stepper("shutdown")
     assert "| 43" in main.ran("print(43)")  # with a daemon that was started anew
-    assert exports.read_text().startswith(f"export PATH={shlex.quote(f'{main.paths.env}/cli')}:")
+    assert exports.read_text().startswith(
+        f"export PATH={shlex.quote(f'{main.paths.env}/cli')}:"
+    )
     text = f". {shlex.quote(str(exports))}; stepper status"
     assert (
         "idle"
-        in subprocess.run(["sh", "-c", text], cwd=main.folder, env=ENVIRON, capture_output=True, text=True).stdout
+        in subprocess.run(
+            ["sh", "-c", text],
+            cwd=main.folder,
+            env=ENVIRON,
+            capture_output=True,
+            text=True,
+        ).stdout
     )
     assert stranger.ran() == []
 
 
 @pytest.mark.parametrize("kind", ["folder", "link out"])
-def test_doctor_names_it_and_install_mends_it(main: Checkout, stranger: Stranger, kind: str) -> None:
+def test_doctor_names_it_and_install_mends_it(
+    main: Checkout, stranger: Stranger, kind: str
+) -> None:
     place, options = pulled(main, stranger, kind), refuse.parse([str(main.folder)])
     said = main.stepper("doctor", check=1).stdout
-    assert f"BAD  hook script: {place} is not your environment (a pull may have put it there)" in said
+    assert (
+        f"BAD  hook script: {place} is not your environment (a pull may have put it there)"
+        in said
+    )
     mend = f"{ROOT}/install.sh {shlex.quote(str(main.folder))}"
-    assert f"mend: {f'rm {shlex.quote(str(place))} && ' if kind != 'folder' else ''}{mend}\n" in said
+    assert (
+        f"mend: {f'rm {shlex.quote(str(place))} && ' if kind != 'folder' else ''}{mend}\n"
+        in said
+    )
     if kind != "folder":
-        with pytest.raises(StepperError, match=r"\.stepper/env is or lies behind a link"):
+        with pytest.raises(
+            StepperError, match=r"\.stepper/env is or lies behind a link"
+        ):
             install.apply(options)
         place.unlink()
     install.apply(options)
@@ -126,14 +175,23 @@ def test_a_worktree_of_the_strangers_branch_runs_nothing_of_it(
     pulled(main, stranger, "folder")
     git(main.folder, "worktree", "add", "--quiet", str(tmp_path / "tree"))
     worktree = Checkout(tmp_path / "tree", main.folder)
-    assert "the cell was NOT run: this user's install of stepper did not record this checkout" in worktree.ran("1")
+    assert (
+        "the cell was NOT run: this user's install of stepper did not record this checkout"
+        in worktree.ran("1")
+    )
     assert "BAD  hook script" in worktree.stepper("doctor", check=1).stdout
     assert stranger.ran() == []
 
 
-def test_a_kernel_gets_the_environment_on_its_path_by_neither_name(main: Checkout) -> None:
+def test_a_kernel_gets_the_environment_on_its_path_by_neither_name(
+    main: Checkout,
+) -> None:
     own = [f"{folder}/bin" for folder in (main.paths.env, main.paths.link)]
-    found = kernel_environ({"PATH": os.pathsep.join(["/usr/bin", *own, "/bin"])}, "/x/bin/python", main.paths.used_env)
+    found = kernel_environ(
+        {"PATH": os.pathsep.join(["/usr/bin", *own, "/bin"])},
+        "/x/bin/python",
+        main.paths.used_env,
+    )
     assert found["PATH"].split(os.pathsep) == ["/x/bin", "/usr/bin", "/bin"]
 
 
@@ -147,7 +205,9 @@ def test_a_worktree_goes_on_with_what_the_main_checkout_installed(
     assert stranger.ran() == []
 
 
-def test_uninstall_runs_nothing_of_it_and_removes_both(main: Checkout, stranger: Stranger) -> None:
+def test_uninstall_runs_nothing_of_it_and_removes_both(
+    main: Checkout, stranger: Stranger
+) -> None:
     assert "| 1" in main.ran("print(1)")
     place = pulled(main, stranger, "folder")
     uninstall.uninstall(refuse.parse(["--uninstall", str(main.folder)]))

@@ -30,7 +30,14 @@ class Full:
 
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
-        flags = ("--parsable", "--exclusive", "-N2", "--job-name=other", "--output=/dev/null", "--time=20")
+        flags = (
+            "--parsable",
+            "--exclusive",
+            "-N2",
+            "--job-name=other",
+            "--output=/dev/null",
+            "--time=20",
+        )
         self.job = lab.ask("sbatch", *flags, "--wrap=sleep 900").strip()
         wait_until(lambda: lab.jobs().get(int(self.job)) == "RUNNING")
 
@@ -38,7 +45,9 @@ class Full:
         self.lab.ask("scancel", self.job)
 
     def others(self) -> dict[int, str]:
-        return {job: state for job, state in self.lab.jobs().items() if job != int(self.job)}
+        return {
+            job: state for job, state in self.lab.jobs().items() if job != int(self.job)
+        }
 
 
 @pytest.fixture
@@ -64,13 +73,22 @@ def kernel(project: Project) -> Any:
     return project.json("status")["kernel"]
 
 
-def test_it_is_handed_on_and_runs_when_the_job_starts(full: Full, project: Project) -> None:
+def test_it_is_handed_on_and_runs_when_the_job_starts(
+    full: Full, project: Project
+) -> None:
     notebook = project.new("Count", "Show")
     edit = Edit(notebook, "print(6 * 7)")
     told = edit.answer
-    assert QUEUED in told.text and WHY in told.text and "partition batch" in told.text and " ahead" in told.text
+    assert (
+        QUEUED in told.text
+        and WHY in told.text
+        and "partition batch" in told.text
+        and " ahead" in told.text
+    )
     assert "You are woken" in told.text and WHY in told.line
-    assert kernel(project)["state"] == "queued" and kernel(project)["where"].startswith("PENDING (")
+    assert kernel(project)["state"] == "queued" and kernel(project)["where"].startswith(
+        "PENDING ("
+    )
     assert "kernel: queued, PENDING (" in project.stepper("status").stdout
     assert end_turn(notebook) == {} and WHY in start_session(notebook, "resume")
     refused = notebook.before("insert", "1 + 1", edit.cell_id).denied
@@ -83,19 +101,28 @@ def test_it_is_handed_on_and_runs_when_the_job_starts(full: Full, project: Proje
     assert f"Kernel: job {job} on n" in said and "of its walltime left" in said
     delivered(notebook, said)
     assert f"job {job} on n" in project.stepper("status").stdout
-    long = Edit(notebook, "# stepper: timeout=2h\nimport os; print(os.environ['SLURM_JOB_ID'])")
+    long = Edit(
+        notebook, "# stepper: timeout=2h\nimport os; print(os.environ['SLURM_JOB_ID'])"
+    )
     assert f"| {job}\n" in long.answer.text and f"· job {job} on n" in long.answer.line
     beyond = f"its deadline (2 h) lies beyond the walltime of job {job} on n"
     assert beyond in long.answer.text and "(30 min when it began)" in long.answer.text
 
 
-def test_a_killed_daemon_loses_neither_job_nor_cell(full: Full, project: Project) -> None:
+def test_a_killed_daemon_loses_neither_job_nor_cell(
+    full: Full, project: Project
+) -> None:
     notebook = project.new("Count")
     edit = Edit(notebook, "print(6 * 7)")
     assert WHY in edit.answer.text
     before = full.others()
     project.kill_daemon()
-    wait_until(lambda: Path(project.paths.daemon_json).exists() and kernel(project)["state"] == "queued")
+    wait_until(
+        lambda: (
+            Path(project.paths.daemon_json).exists()
+            and kernel(project)["state"] == "queued"
+        )
+    )
     assert full.others() == before
     full.ends()
     assert "| 42" in edit.woken
@@ -103,24 +130,32 @@ def test_a_killed_daemon_loses_neither_job_nor_cell(full: Full, project: Project
 
 
 @pytest.mark.nightly
-def test_a_job_for_which_nobody_waits_any_more_is_withdrawn(full: Full, project: Project) -> None:
+def test_a_job_for_which_nobody_waits_any_more_is_withdrawn(
+    full: Full, project: Project
+) -> None:
     notebook = project.new("Count")
     edit = Edit(notebook, "print(6 * 7)")
     assert WHY in edit.answer.text and full.others()
     edit.waker.kill()
     project.kill_daemon()
     wait_until(lambda: project.json("status") and not full.others())
-    assert "the daemon ended while it waited in line" in start_session(notebook, "resume")
+    assert "the daemon ended while it waited in line" in start_session(
+        notebook, "resume"
+    )
 
 
 @pytest.mark.parametrize("how", ["stop the cell", "interrupt", "shutdown"])
-def test_what_ends_the_wait_withdraws_the_job(full: Full, project: Project, how: str) -> None:
+def test_what_ends_the_wait_withdraws_the_job(
+    full: Full, project: Project, how: str
+) -> None:
     notebook = project.new("Count")
     edit = Edit(notebook, "print(6 * 7)")
     assert WHY in edit.answer.text and full.others()
     told = say(notebook, how) if how == "stop the cell" else project.stepper(how).stdout
     woken = edit.woken
-    assert "interrupted while its kernel waited in a queue: nothing ran" in (told if how == "stop the cell" else woken)
+    assert "interrupted while its kernel waited in a queue: nothing ran" in (
+        told if how == "stop the cell" else woken
+    )
     wait_until(lambda: not full.others())
     assert how == "shutdown" or kernel(project)["state"] == "none"
 
@@ -144,12 +179,19 @@ def test_esc_while_it_is_waited_for_withdraws_it(full: Full, project: Project) -
     assert "interrupted while its kernel waited" in say(notebook, "What now?")
 
 
-def test_kernels_wait_is_over_when_the_cell_begins(full: Full, project: Project) -> None:
+def test_kernels_wait_is_over_when_the_cell_begins(
+    full: Full, project: Project
+) -> None:
     notebook = project.new("Count")
-    edit = Edit(notebook, "import os, time\nwhile not os.path.exists('go'): time.sleep(0.02)\nprint(6 * 7)")
+    edit = Edit(
+        notebook,
+        "import os, time\nwhile not os.path.exists('go'): time.sleep(0.02)\nprint(6 * 7)",
+    )
     assert WHY in edit.answer.text
     threading.Timer(1, full.ends).start()
-    assert "its kernel is there (busy, job " in project.stepper("kernels", "wait").stdout
+    assert (
+        "its kernel is there (busy, job " in project.stepper("kernels", "wait").stdout
+    )
     (notebook.path.parent / "go").touch()
     assert "| 42" in edit.woken
 
@@ -177,23 +219,35 @@ def test_another_place_is_the_next_kernels(full: Full, project: Project) -> None
 
 
 @pytest.mark.nightly
-def test_a_cell_that_was_stopped_while_the_controller_was_silent_does_not_run(full: Full, project: Project) -> None:
+def test_a_cell_that_was_stopped_while_the_controller_was_silent_does_not_run(
+    full: Full, project: Project
+) -> None:
     notebook = project.new("Count")
     edit = Edit(notebook, "print(6 * 7)")
     assert WHY in edit.answer.text
     with full.lab.frozen():
-        wait_until(lambda: "controller does not answer: job " in kernel(project)["where"], 40)
+        wait_until(
+            lambda: "controller does not answer: job " in kernel(project)["where"], 40
+        )
         told = say(notebook, "stop the cell")
         said = edit.woken
-    assert "that waits for its kernel will NOT run; its report comes" in told and "was interrupted" not in told
-    assert "NOT run: interrupted while its kernel waited in a queue" in said and "scancel --me --name=" in said
+    assert (
+        "that waits for its kernel will NOT run; its report comes" in told
+        and "was interrupted" not in told
+    )
+    assert (
+        "NOT run: interrupted while its kernel waited in a queue" in said
+        and "scancel --me --name=" in said
+    )
     full.ends()
     wait_until(lambda: not full.others(), 90)  # the daemon ends it by itself
     assert project.json("history") == [] and kernel(project)["state"] == "none"
 
 
 @pytest.mark.nightly
-def test_a_cell_that_is_interrupted_while_its_kernel_starts_does_not_run(full: Full, project: Project) -> None:
+def test_a_cell_that_is_interrupted_while_its_kernel_starts_does_not_run(
+    full: Full, project: Project
+) -> None:
     full.ends()
     notebook = project.new("Count")
     with full.lab.frozen():
@@ -205,13 +259,20 @@ def test_a_cell_that_is_interrupted_while_its_kernel_starts_does_not_run(full: F
 
 
 @pytest.mark.nightly
-def test_a_shutdown_is_answered_while_the_controller_is_silent(full: Full, project: Project) -> None:
+def test_a_shutdown_is_answered_while_the_controller_is_silent(
+    full: Full, project: Project
+) -> None:
     notebook = project.new("Count")
     edit = Edit(notebook, "print(6 * 7)")
     assert WHY in edit.answer.text
     with full.lab.frozen():
         project.kill_daemon()
-        wait_until(lambda: Path(project.paths.daemon_json).exists() and kernel(project)["state"] == "starting")
+        wait_until(
+            lambda: (
+                Path(project.paths.daemon_json).exists()
+                and kernel(project)["state"] == "starting"
+            )
+        )
         told = project.stepper("shutdown", check=None)
     assert "controller does not answer" in told.stderr
     edit.waker.kill()
@@ -219,7 +280,9 @@ def test_a_shutdown_is_answered_while_the_controller_is_silent(full: Full, proje
     wait_until(lambda: not full.others())
 
 
-def test_kernels_wait_tells_of_the_queue_and_ends_with_the_kernel(full: Full, project: Project) -> None:
+def test_kernels_wait_tells_of_the_queue_and_ends_with_the_kernel(
+    full: Full, project: Project
+) -> None:
     notebook = project.new("Count")
     threading.Timer(3, full.ends).start()
     done = project.stepper("kernels", "wait")

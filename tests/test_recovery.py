@@ -66,10 +66,16 @@ server.main()
 def suicidal_daemon(project: Project, point: str) -> None:
     """Replace the project's daemon by one that will die at that point."""
     project.kill_daemon()
-    made = subprocess.Popen([sys.executable, "-c", SUICIDAL, str(project.folder), point])
+    made = subprocess.Popen(
+        [sys.executable, "-c", SUICIDAL, str(project.folder), point]
+    )
     made.returncode = 0
-    told = Path(project.paths.daemon_json)  # written once it listens; the one that was killed may still be named there
-    wait_until(lambda: told.exists() and json.loads(told.read_text())["pid"] == made.pid)
+    told = Path(
+        project.paths.daemon_json
+    )  # written once it listens; the one that was killed may still be named there
+    wait_until(
+        lambda: told.exists() and json.loads(told.read_text())["pid"] == made.pid
+    )
 
 
 def times(project: Project, name: str) -> int:
@@ -82,9 +88,13 @@ def leaves(name: str) -> str:
     return f"open({name!r}, 'a').write('ran\\n')\n"
 
 
-def in_background(project: Project, payload: dict) -> tuple[threading.Thread, list[Answer]]:
+def in_background(
+    project: Project, payload: dict
+) -> tuple[threading.Thread, list[Answer]]:
     answers: list[Answer] = []
-    thread = threading.Thread(target=lambda: answers.append(project.hook("PostToolUse", payload)))
+    thread = threading.Thread(
+        target=lambda: answers.append(project.hook("PostToolUse", payload))
+    )
     thread.start()
     return thread, answers
 
@@ -96,7 +106,10 @@ def busy(project: Project) -> bool:
     return project.json("status")["kernel"]["state"] == "busy"
 
 
-@pytest.mark.parametrize("point", some_nightly(POINTS, "before the kernel has it", "between write and journal"))
+@pytest.mark.parametrize(
+    "point",
+    some_nightly(POINTS, "before the kernel has it", "between write and journal"),
+)
 def test_a_daemon_killed_at_any_point_of_a_run(project: Project, point: str) -> None:
     notebook = project.new("Load", "Go on")
     notebook.insert("x = 20")
@@ -104,21 +117,31 @@ def test_a_daemon_killed_at_any_point_of_a_run(project: Project, point: str) -> 
     suicidal_daemon(project, point)
     cell_id, answer = notebook.insert(leaves("count") + "print('hello'); x += 1; x + 1")
     assert times(project, "count") == 1  # whatever happened, never twice
-    assert "ok" in answer.text.splitlines()[0] and answer.line.startswith("✓"), answer.text
+    assert "ok" in answer.text.splitlines()[0] and answer.line.startswith("✓"), (
+        answer.text
+    )
     assert text_of(notebook.cell(cell_id)) == "hello\n"
     assert notebook.cell(cell_id)["outputs"][-1]["data"]["text/plain"] == ["22"]
     history = project.json("history")
-    assert [run["outcome"] for run in history] == ["ok", "ok"] and history[1]["cell_id"] == cell_id
+    assert [run["outcome"] for run in history] == ["ok", "ok"] and history[1][
+        "cell_id"
+    ] == cell_id
     assert project.json("status")["kernel"]["pid"] == kernel
     _, answer = notebook.insert("print(x)")
     assert "| 21" in answer.text and "lost" not in answer.text
-    wait_until(lambda: not list(notebook.path.parent.glob(".*.tmp")))  # it goes in the background
+    wait_until(
+        lambda: not list(notebook.path.parent.glob(".*.tmp"))
+    )  # it goes in the background
 
 
-def test_a_cell_that_runs_goes_on_without_its_daemon_and_its_hook_gets_the_report(project: Project) -> None:
+def test_a_cell_that_runs_goes_on_without_its_daemon_and_its_hook_gets_the_report(
+    project: Project,
+) -> None:
     notebook = project.new("Load")
     notebook.insert("x = 77", after=None)
-    payload = notebook.edited("insert", leaves("count") + WAITS + "x + 1", notebook.raw["cells"][0]["id"])
+    payload = notebook.edited(
+        "insert", leaves("count") + WAITS + "x + 1", notebook.raw["cells"][0]["id"]
+    )
     cell_id = payload["tool_response"]["cell_id"]
     thread, answers = in_background(project, payload)
     wait_until(lambda: busy(project))
@@ -128,7 +151,9 @@ def test_a_cell_that_runs_goes_on_without_its_daemon_and_its_hook_gets_the_repor
     assert (status["kernel"]["pid"], status["kernel"]["state"]) == (before, "busy")
     (project.folder / "notebooks" / "go").touch()
     thread.join(30)
-    assert "ran ok" in answers[0].text and "lost its daemon and went on" in answers[0].text
+    assert (
+        "ran ok" in answers[0].text and "lost its daemon and went on" in answers[0].text
+    )
     assert "| begun\n| over\n| 78" in answers[0].text
     assert text_of(notebook.cell(cell_id)) == "begun\nover\n"
     assert times(project, "count") == 1
@@ -138,12 +163,24 @@ def test_a_cell_that_runs_goes_on_without_its_daemon_and_its_hook_gets_the_repor
 def test_a_cell_whose_hook_is_gone_too_is_told_with_the_next(project: Project) -> None:
     notebook = project.new("Load", "Next")
     notebook.insert("x = 1")
-    payload = notebook.edited("insert", leaves("count") + WAITS, notebook.raw["cells"][-1]["id"])
+    payload = notebook.edited(
+        "insert", leaves("count") + WAITS, notebook.raw["cells"][-1]["id"]
+    )
     cell_id = payload["tool_response"]["cell_id"]
     made = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", "import sys; sys.path.append(sys.argv[1]); from stepper.hook.process import hook; hook()",
-         str(Path(__file__).parent.parent), str(project.folder), "PostToolUse"],
-        stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)  # fmt: skip
+        [
+            sys.executable,
+            "-I",
+            "-S",
+            "-c",
+            "import sys; sys.path.append(sys.argv[1]); from stepper.hook.process import hook; hook()",
+            str(Path(__file__).parent.parent),
+            str(project.folder),
+            "PostToolUse",
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+    )
     made.stdin.write(json.dumps(payload).encode())
     made.stdin.close()
     wait_until(lambda: busy(project))
@@ -155,7 +192,10 @@ def test_a_cell_whose_hook_is_gone_too_is_told_with_the_next(project: Project) -
     (project.folder / "notebooks" / "go").touch()
     _, answer = notebook.insert("print(x)")
     assert "Note: run 2 (cell 2) lost its daemon and went on: it ran ok" in answer.text
-    assert text_of(notebook.cell(cell_id)) == "begun\nover\n" and times(project, "count") == 1
+    assert (
+        text_of(notebook.cell(cell_id)) == "begun\nover\n"
+        and times(project, "count") == 1
+    )
     assert "lost its daemon" not in notebook.insert("1")[1].text
 
 
@@ -174,15 +214,26 @@ def test_output_that_nobody_took_is_said_to_be_missing(project: Project) -> None
     project.kill_daemon()
     (project.folder / "notebooks" / "go").touch()
     thread.join(60)
-    assert "ran ok" in answers[0].text and "bytes of its output are missing" in answers[0].text, answers[0].text
+    assert (
+        "ran ok" in answers[0].text
+        and "bytes of its output are missing" in answers[0].text
+    ), answers[0].text
     assert times(project, "count") == 1
     head, gap, tail, result = notebook.cell(edit["tool_response"]["cell_id"])["outputs"]
     assert "".join(head["text"]).startswith("begun\nover\nfirst\nxxx")
-    assert re.fullmatch(r"… [\d,]+ bytes of its output are missing: no daemon was .* …\n", "".join(gap["text"]))
+    assert re.fullmatch(
+        r"… [\d,]+ bytes of its output are missing: no daemon was .* …\n",
+        "".join(gap["text"]),
+    )
     text = "".join(tail["text"])
-    assert text.lstrip().startswith("xxx") and "".join(result["data"]["text/plain"]) == "'result'"
+    assert (
+        text.lstrip().startswith("xxx")
+        and "".join(result["data"]["text/plain"]) == "'result'"
+    )
     held, messages = map(int, text.strip().rpartition("held ")[2].split())
-    assert 500_000 < held < 1_100_000 and messages < 5000, "what is in the user's memory has a bound"
+    assert 500_000 < held < 1_100_000 and messages < 5000, (
+        "what is in the user's memory has a bound"
+    )
 
 
 @pytest.mark.nightly
@@ -190,7 +241,9 @@ def test_the_deadline_holds_without_the_daemon(project: Project) -> None:
     notebook = project.new()
     notebook.insert("x = 1")
     payload = notebook.edited(
-        "insert", "# stepper: timeout=4\nimport time\nwhile True: time.sleep(0.01)", notebook.raw["cells"][-1]["id"]
+        "insert",
+        "# stepper: timeout=4\nimport time\nwhile True: time.sleep(0.01)",
+        notebook.raw["cells"][-1]["id"],
     )
     thread, answers = in_background(project, payload)
     wait_until(lambda: busy(project))
@@ -202,12 +255,20 @@ def test_the_deadline_holds_without_the_daemon(project: Project) -> None:
 
 def test_a_write_whose_daemon_dies_goes_on_with_the_rest(project: Project) -> None:
     notebook = project.notebook("w.ipynb")
-    cells = [code(leaves("first"), "a"), code(leaves("second") + WAITS, "b"), code(leaves("third") + "print(7)", "c")]
-    text = json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
+    cells = [
+        code(leaves("first"), "a"),
+        code(leaves("second") + WAITS, "b"),
+        code(leaves("third") + "print(7)", "c"),
+    ]
+    text = json.dumps(
+        {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+    )
     notebook.path.write_text(text)
     given = {"file_path": str(notebook.path), "content": text}
     answered = {"type": "create", "filePath": str(notebook.path), "content": text}
-    thread, answers = in_background(project, notebook.payload("PostToolUse", "Write", given, tool_response=answered))
+    thread, answers = in_background(
+        project, notebook.payload("PostToolUse", "Write", given, tool_response=answered)
+    )
     wait_until(lambda: times(project, "second") == 1)
     project.kill_daemon()
     (project.folder / "notebooks" / "go").touch()
@@ -226,7 +287,9 @@ KILLERS = {
 
 
 @pytest.mark.parametrize("how", some_nightly(KILLERS, "SIGKILL"))
-def test_a_cell_that_ends_its_kernel_stops_and_restore_leaves_it_out(project: Project, how: str) -> None:
+def test_a_cell_that_ends_its_kernel_stops_and_restore_leaves_it_out(
+    project: Project, how: str
+) -> None:
     notebook = project.new("Load", "Transform", "Break", "Plot")
     notebook.insert(leaves("load") + "x = 5")
     notebook.insert(leaves("transform") + "y = x * 2")
@@ -235,12 +298,23 @@ def test_a_cell_that_ends_its_kernel_stops_and_restore_leaves_it_out(project: Pr
     assert time.monotonic() - began < 60  # a bound of hangs
     died = f"kernel died ({'ended by ' if 'exit()' in how else ''}{how}): all variables are lost"
     assert "Error Type: KernelDied" in answer.stop
-    assert f"Error Message: {died}; steps 1, 2 had built them; `stepper restore` builds" in answer.stop
+    assert (
+        f"Error Message: {died}; steps 1, 2 had built them; `stepper restore` builds"
+        in answer.stop
+    )
     assert notebook.before("insert", "1", notebook.raw["cells"][-1]["id"]).denied
-    assert [times(project, name) for name in ("load", "transform", "break")] == [1, 1, 1]  # nothing is replayed unasked
+    assert [times(project, name) for name in ("load", "transform", "break")] == [
+        1,
+        1,
+        1,
+    ]  # nothing is replayed unasked
     restored = project.json("restore")
     assert restored["ok"] and restored["ran"] == restored["cells"] == 2
-    assert [times(project, name) for name in ("load", "transform", "break")] == [2, 2, 1]
+    assert [times(project, name) for name in ("load", "transform", "break")] == [
+        2,
+        2,
+        1,
+    ]
     cell_id = notebook.raw["cells"][-1]["id"]
     assert "| 10" in notebook.replace(cell_id, "print(y)").text
 
@@ -254,13 +328,17 @@ def test_the_last_words_of_a_kernel_are_told(project: Project) -> None:
     assert "| the last words" in project.json("report")["text"].split("Output:")[0]
 
 
-def test_a_kernel_that_dies_while_nothing_runs_stops_the_notebook(project: Project) -> None:
+def test_a_kernel_that_dies_while_nothing_runs_stops_the_notebook(
+    project: Project,
+) -> None:
     notebook = project.new("Load", "Plot")
     notebook.insert(leaves("load") + "x = 5")
     pid = project.json("status")["kernel"]["pid"]
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: project.json("status")["state"] == "stopped")
-    denied = notebook.before("insert", "print(x)", notebook.raw["cells"][-1]["id"]).denied
+    denied = notebook.before(
+        "insert", "print(x)", notebook.raw["cells"][-1]["id"]
+    ).denied
     assert "KernelDied" in denied and "SIGKILL" in denied and "step 1" in denied
     _, answer = notebook.insert(leaves("second") + "print(x)")
     assert "NOT run" in answer.text and times(project, "second") == 0
@@ -271,14 +349,19 @@ def test_a_kernel_that_dies_while_nothing_runs_stops_the_notebook(project: Proje
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("mend", ["continue", "skip", "fix", "restart"])
-def test_each_of_the_persons_commands_lifts_the_stop_of_an_idle_death(project: Project, mend: str) -> None:
+def test_each_of_the_persons_commands_lifts_the_stop_of_an_idle_death(
+    project: Project, mend: str
+) -> None:
     notebook = project.new("Load", "Plot")
     notebook.insert("x = 5")
     os.kill(project.json("status")["kernel"]["pid"], signal.SIGKILL)
     wait_until(lambda: project.json("status")["state"] == "stopped")
     project.stepper(mend)
     assert project.json("status")["state"] == "ready"
-    assert [step["status"] for step in project.json("status")["steps"]] == ["done", "pending"]
+    assert [step["status"] for step in project.json("status")["steps"]] == [
+        "done",
+        "pending",
+    ]
     assert "| False" in notebook.insert("print('x' in globals())")[1].text
 
 
@@ -288,7 +371,9 @@ def test_a_kernel_that_had_nothing_to_lose_stops_nothing(project: Project) -> No
     notebook.insert("1 / 0")
     kernel = psutil.Process(project.json("status")["kernel"]["pid"])
     kernel.kill()
-    wait_until(lambda: project.json("status")["kernel"]["state"] != "idle")  # its threads end one by one
+    wait_until(
+        lambda: project.json("status")["kernel"]["state"] != "idle"
+    )  # its threads end one by one
     cell_id = notebook.raw["cells"][-1]["id"]
     assert "ran ok" in notebook.replace(cell_id, "x = 1").text
 
@@ -296,10 +381,14 @@ def test_a_kernel_that_had_nothing_to_lose_stops_nothing(project: Project) -> No
 def test_daemon_and_kernel_killed_together(project: Project) -> None:
     notebook = project.new("Load", "Wait")
     notebook.insert("x = 5")
-    payload = notebook.edited("insert", leaves("count") + WAITS, notebook.raw["cells"][-1]["id"])
+    payload = notebook.edited(
+        "insert", leaves("count") + WAITS, notebook.raw["cells"][-1]["id"]
+    )
     thread, answers = in_background(project, payload)
     wait_until(lambda: busy(project))
-    os.kill(project.json("status")["kernel"]["pid"], signal.SIGSTOP)  # so that the daemon does not see it die first
+    os.kill(
+        project.json("status")["kernel"]["pid"], signal.SIGSTOP
+    )  # so that the daemon does not see it die first
     kernel = project.json("status")["kernel"]["pid"]
     project.kill_daemon()
     os.kill(kernel, signal.SIGKILL)
@@ -329,7 +418,11 @@ def test_restore_runs_no_cell_that_was_changed(project: Project) -> None:
     raw["cells"][-1]["source"] = leaves("changed")
     notebook.path.write_text(json.dumps(raw))
     done = project.json("restore", check=1)
-    assert done["ran"] == 1 and "was changed since it ran" in done["report"] and times(project, "changed") == 0
+    assert (
+        done["ran"] == 1
+        and "was changed since it ran" in done["report"]
+        and times(project, "changed") == 0
+    )
     assert changed
 
 
@@ -344,23 +437,38 @@ DEAF = ("a loop that swallows the interrupt", "a loop in C that no signal ends")
 
 
 @pytest.mark.parametrize("what", some_nightly(ENDLESS, "a loop"))
-def test_what_never_ends_is_interrupted_or_killed_while_status_answers(project: Project, what: str) -> None:
+def test_what_never_ends_is_interrupted_or_killed_while_status_answers(
+    project: Project, what: str
+) -> None:
     notebook = project.new()
     notebook.insert("x = 6")
-    payload = notebook.edited("insert", f"# stepper: timeout=1\n{ENDLESS[what]}", notebook.raw["cells"][-1]["id"])
+    payload = notebook.edited(
+        "insert",
+        f"# stepper: timeout=1\n{ENDLESS[what]}",
+        notebook.raw["cells"][-1]["id"],
+    )
     thread, answers = in_background(project, payload)
     wait_until(lambda: busy(project))
     asked = 0
     while thread.is_alive():
-        assert project.json("status")["kernel"]["state"] in ("busy", "idle", "none", "dead")
+        assert project.json("status")["kernel"]["state"] in (
+            "busy",
+            "idle",
+            "none",
+            "dead",
+        )
         asked += 1
     assert asked
     if what in DEAF:
-        assert "killed by stepper: the interrupt had no effect for 5 s" in answers[0].stop
+        assert (
+            "killed by stepper: the interrupt had no effect for 5 s" in answers[0].stop
+        )
         assert project.json("status")["state"] == "stopped"
     else:
         assert "Timeout: interrupted after 1 s (its deadline)" in answers[0].text
-        assert "| 6" in notebook.replace(notebook.raw["cells"][-1]["id"], "print(x)").text
+        assert (
+            "| 6" in notebook.replace(notebook.raw["cells"][-1]["id"], "print(x)").text
+        )
 
 
 @pytest.fixture
@@ -369,7 +477,9 @@ def small_disk(tmp_path: Path):
     folder = tmp_path / "disk"
     folder.mkdir()
     done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], capture_output=True, text=True
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)],
+        capture_output=True,
+        text=True,
     )
     if done.returncode:
         pytest.skip(f"a small file system can't be mounted here: {done.stderr.strip()}")
@@ -381,17 +491,24 @@ def on_disk(project: Project, disk: Path) -> None:
     """Put the notebooks' folder on another file system."""
     (project.folder / "notebooks").rmdir()
     project.config("notebooks_dir: notebooks\nkernel_cwd: project\n")
-    subprocess.run(["mount", "--bind", "--mkdir", str(disk), str(project.folder / "notebooks")], check=True)
+    subprocess.run(
+        ["mount", "--bind", "--mkdir", str(disk), str(project.folder / "notebooks")],
+        check=True,
+    )
 
 
-def test_a_full_disk_keeps_the_old_file_and_the_outputs_wait(project: Project, small_disk: Path) -> None:
+def test_a_full_disk_keeps_the_old_file_and_the_outputs_wait(
+    project: Project, small_disk: Path
+) -> None:
     on_disk(project, small_disk)
     try:
         notebook = project.new("Load", "Fill")
         notebook.insert("x = 1")
         cell_id, _ = notebook.insert("'first'")
         payload = notebook.edited("replace", "print('much ' * 20)", cell_id)
-        wait_until(lambda: not list(notebook.path.parent.glob(".*.tmp")))  # what goes later would make room again
+        wait_until(
+            lambda: not list(notebook.path.parent.glob(".*.tmp"))
+        )  # what goes later would make room again
         fill = project.folder / "notebooks" / "fill"
         with open(fill, "wb", 0) as stream, pytest.raises(OSError):
             while True:
@@ -399,9 +516,14 @@ def test_a_full_disk_keeps_the_old_file_and_the_outputs_wait(project: Project, s
         before = notebook.path.read_bytes()
         answer = project.hook("PostToolUse", payload)
         assert "ran ok" in answer.text and "| much much" in answer.text
-        assert "could not be written" in answer.text and "they wait in the journal" in answer.text
+        assert (
+            "could not be written" in answer.text
+            and "they wait in the journal" in answer.text
+        )
         assert notebook.path.read_bytes() == before
-        wait_until(lambda: not list(notebook.path.parent.glob(".*.tmp")))  # it goes in the background
+        wait_until(
+            lambda: not list(notebook.path.parent.glob(".*.tmp"))
+        )  # it goes in the background
         project.kill_daemon()  # they wait in the journal, not in a daemon
         fill.unlink()
         project.json("status")
@@ -412,7 +534,9 @@ def test_a_full_disk_keeps_the_old_file_and_the_outputs_wait(project: Project, s
         subprocess.run(["umount", "-l", str(project.folder / "notebooks")], check=True)
 
 
-@pytest.mark.parametrize("how", some_nightly(["deleted", "invalid", "replaced by a folder"], "deleted"))
+@pytest.mark.parametrize(
+    "how", some_nightly(["deleted", "invalid", "replaced by a folder"], "deleted")
+)
 def test_a_notebook_that_is_gone_while_its_cell_runs_gets_its_outputs_when_it_is_back(
     project: Project, how: str
 ) -> None:
@@ -436,12 +560,21 @@ def test_a_notebook_that_is_gone_while_its_cell_runs_gets_its_outputs_when_it_is
     wait_until(lambda: text_of(notebook.cell(cell_id)) == "begun\nover\n")
 
 
-def test_a_notebook_replaced_by_another_gets_no_foreign_outputs(project: Project) -> None:
+def test_a_notebook_replaced_by_another_gets_no_foreign_outputs(
+    project: Project,
+) -> None:
     notebook = project.new("Load")
     payload = notebook.edited("insert", WAITS, None)
     thread, answers = in_background(project, payload)
     wait_until(lambda: busy(project))
-    other = json.dumps({"cells": [code("print(1)", "other")], "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
+    other = json.dumps(
+        {
+            "cells": [code("print(1)", "other")],
+            "metadata": {},
+            "nbformat": 4,
+            "nbformat_minor": 5,
+        }
+    )
     notebook.path.write_text(other)
     (project.folder / "notebooks" / "go").touch()
     thread.join(40)
@@ -449,7 +582,9 @@ def test_a_notebook_replaced_by_another_gets_no_foreign_outputs(project: Project
     assert notebook.path.read_text() == other
 
 
-def test_twenty_hooks_at_once_on_one_notebook_with_the_cli_between(project: Project) -> None:
+def test_twenty_hooks_at_once_on_one_notebook_with_the_cli_between(
+    project: Project,
+) -> None:
     notebook = project.new()
     notebook.insert("seen = []")
     first = notebook.raw["cells"][-1]["id"]
@@ -463,15 +598,24 @@ def test_twenty_hooks_at_once_on_one_notebook_with_the_cli_between(project: Proj
         payloads.append(payload)
     assert first
     with ThreadPoolExecutor(26) as pool:
-        answers = [pool.submit(project.hook, "PostToolUse", payload) for payload in payloads]
+        answers = [
+            pool.submit(project.hook, "PostToolUse", payload) for payload in payloads
+        ]
         looks = [pool.submit(project.json, "status") for _ in range(3)]
-        evals = [pool.submit(project.stepper, "eval", "len(seen)", check=None) for _ in range(3)]
+        evals = [
+            pool.submit(project.stepper, "eval", "len(seen)", check=None)
+            for _ in range(3)
+        ]
         texts = [answer.result().text for answer in answers]
-        assert all(look.result()["kernel"]["state"] in ("idle", "busy") for look in looks)
+        assert all(
+            look.result()["kernel"]["state"] in ("idle", "busy") for look in looks
+        )
         assert all(one.result().returncode == 0 for one in evals)
     for number, (payload, text) in enumerate(zip(payloads, texts, strict=True)):
         assert f"| cell {number} " in text
-        assert text_of(notebook.cell(payload["tool_response"]["cell_id"])).startswith(f"cell {number} ")
+        assert text_of(notebook.cell(payload["tool_response"]["cell_id"])).startswith(
+            f"cell {number} "
+        )
     assert "| 20" in notebook.insert("print(len(set(seen)))")[1].text
     assert len({run["run"] for run in project.json("history")}) == 22
     assert len(psutil.Process(project.json("status")["daemon"]["pid"]).children()) == 1
@@ -482,19 +626,26 @@ def test_eight_notebooks_at_once_have_eight_kernels(project: Project) -> None:
     books = [project.notebook(f"n{number}.ipynb") for number in range(8)]
 
     def work(number: int, book: Notebook) -> list[str]:
-        return [book.insert(f"mine = {number}")[1].text, book.insert("print('mine is', mine)")[1].text]
+        return [
+            book.insert(f"mine = {number}")[1].text,
+            book.insert("print('mine is', mine)")[1].text,
+        ]
 
     with ThreadPoolExecutor(8) as pool:
         for number, texts in enumerate(pool.map(work, range(8), books)):
             assert f"| mine is {number}" in texts[1]
-    pids = {project.json("status", f"n{number}")["kernel"]["pid"] for number in range(8)}
+    pids = {
+        project.json("status", f"n{number}")["kernel"]["pid"] for number in range(8)
+    }
     assert len(pids) == 8
 
 
 def test_a_clock_set_back_changes_no_deadline_and_no_order(project: Project) -> None:
     notebook = project.new("Load", "Wait")
     notebook.insert("x = 1")
-    payload = notebook.edited("insert", leaves("count") + WAITS, notebook.raw["cells"][-1]["id"])
+    payload = notebook.edited(
+        "insert", leaves("count") + WAITS, notebook.raw["cells"][-1]["id"]
+    )
     thread, answers = in_background(project, payload)
     wait_until(lambda: busy(project))
     project.kill_daemon()

@@ -22,7 +22,11 @@ def project(lasting: Project) -> Iterator[Project]:
 
 def events(notebook: Notebook, kind: str) -> list[dict[str, Any]]:
     """What the notebook's journal holds of one kind."""
-    lines = (Path(notebook.project.paths.journals) / f"{notebook.path.stem}.jsonl").read_text().splitlines()
+    lines = (
+        (Path(notebook.project.paths.journals) / f"{notebook.path.stem}.jsonl")
+        .read_text()
+        .splitlines()
+    )
     return [event for event in map(json.loads, lines) if event["event"] == kind]
 
 
@@ -37,7 +41,10 @@ def runs(project: Project) -> list[dict[str, Any]]:
     ("source", "said"),
     [
         ("x = (1,\ny = 2", "SyntaxError"),
-        ("print(1)\nprint(undefined_thing)", "NameError: name 'undefined_thing' is not defined"),
+        (
+            "print(1)\nprint(undefined_thing)",
+            "NameError: name 'undefined_thing' is not defined",
+        ),
         pytest.param(
             "import no_such_module_anywhere",
             "ModuleNotFoundError: No module named 'no_such_module_anywhere'",
@@ -46,19 +53,24 @@ def runs(project: Project) -> list[dict[str, Any]]:
         ("age = input('age? ')", "StdinNotImplementedError"),
     ],
 )
-def test_a_fault_is_found_before_anything_ran(project: Project, source: str, said: str) -> None:
+def test_a_fault_is_found_before_anything_ran(
+    project: Project, source: str, said: str
+) -> None:
     notebook = project.new("One")
     _, first = notebook.insert("ready = True  # stepper: scratch")
     assert "ran ok" in first.text
     cell, answer = notebook.insert("# stepper: step=1\nran = 1\n" + source)
-    assert answer.text.splitlines()[0].startswith(f"stepper: Cell 2 (id {cell}) FAILED before it ran: {said}"), (
-        answer.text
-    )
+    assert answer.text.splitlines()[0].startswith(
+        f"stepper: Cell 2 (id {cell}) FAILED before it ran: {said}"
+    ), answer.text
     assert "Nothing of the cell ran; no attempt is counted." in answer.text
     assert answer.line.endswith(" · found before it ran")
     assert answer.stop == ""
     assert project.stepper("eval", "'ran' in globals()").stdout == "False\n"
-    assert notebook.cell(cell)["outputs"] == [] and notebook.cell(cell)["execution_count"] is None
+    assert (
+        notebook.cell(cell)["outputs"] == []
+        and notebook.cell(cell)["execution_count"] is None
+    )
     assert len(runs(project)) == 1
     assert project.json("status")["steps"][0]["attempts"] == 0
 
@@ -75,7 +87,10 @@ def test_the_same_code_written_again_runs(project: Project) -> None:
 def test_the_third_in_a_row_counts_as_an_attempt(project: Project) -> None:
     notebook = project.new("One")
     cell, answer = notebook.insert("undefined_1")
-    texts = [answer.text, *(notebook.replace(cell, f"undefined_{n}").text for n in range(2, 7))]
+    texts = [
+        answer.text,
+        *(notebook.replace(cell, f"undefined_{n}").text for n in range(2, 7)),
+    ]
     counted = ["it counts as an attempt" in text for text in texts]
     assert counted == [False, False, True, False, False, True]
     assert project.json("status")["steps"][0]["attempts"] == 2
@@ -84,7 +99,9 @@ def test_the_third_in_a_row_counts_as_an_attempt(project: Project) -> None:
     for n in range(7, 9):
         notebook.replace(cell, f"undefined_{n}")
     stopped = notebook.replace(cell, "undefined_9")
-    assert stopped.stop.startswith("❌ Execution stopped at cell 1\nTODO: One\nError Type: NameError"), stopped.data
+    assert stopped.stop.startswith(
+        "❌ Execution stopped at cell 1\nTODO: One\nError Type: NameError"
+    ), stopped.data
     assert "Attempted Fixes: 3" in stopped.stop
 
 
@@ -95,7 +112,10 @@ def test_found_before_it_ran_then_run_ok(project: Project) -> None:
     denied = notebook.before("insert", "x = 1", cell)
     assert "failed and is not fixed" in denied.denied
     assert "ran ok" in notebook.replace(cell, "x = 1").text
-    assert [step["status"] for step in project.json("status")["steps"]] == ["done", "pending"]
+    assert [step["status"] for step in project.json("status")["steps"]] == [
+        "done",
+        "pending",
+    ]
 
 
 @pytest.mark.nightly
@@ -109,8 +129,16 @@ def test_preflight_can_be_turned_off(project: Project) -> None:
 
 def test_names_of_earlier_cells_are_known(project: Project) -> None:
     notebook = project.new("One", "Two", "Three")
-    assert "ran ok" in notebook.insert("import json\ndef make():\n    global made\n    made = 1\nvalue = 1")[1].text
-    assert "ran ok" in notebook.insert("make()\nprint(made + value, json.dumps(1))")[1].text
+    assert (
+        "ran ok"
+        in notebook.insert(
+            "import json\ndef make():\n    global made\n    made = 1\nvalue = 1"
+        )[1].text
+    )
+    assert (
+        "ran ok"
+        in notebook.insert("make()\nprint(made + value, json.dumps(1))")[1].text
+    )
     project.stepper("restart")
     assert "FAILED before it ran: NameError" in notebook.insert("value + 1")[1].text
 
@@ -127,11 +155,17 @@ def test_a_daemon_that_starts_anew_knows_the_names(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_the_same_source_after_the_same_error_is_not_run_again(project: Project) -> None:
+def test_the_same_source_after_the_same_error_is_not_run_again(
+    project: Project,
+) -> None:
     notebook = project.new("One")
     cell, _ = notebook.insert("d = {'a': 1}\nd['b']")
     again = notebook.replace(cell, "d = {'a': 1}\nd['b']")
-    assert "the cell was NOT run" in again.text and "that of run 1" in again.text and "KeyError: 'b'" in again.text
+    assert (
+        "the cell was NOT run" in again.text
+        and "that of run 1" in again.text
+        and "KeyError: 'b'" in again.text
+    )
     assert "No attempt is counted" in again.text
     assert len(runs(project)) == 1
     assert project.json("status")["steps"][0]["attempts"] == 0
@@ -142,7 +176,9 @@ def test_another_cell_in_between_lets_it_run(project: Project) -> None:
     notebook = project.new("One")
     notebook.insert("# stepper: scratch\nd = {'a': 1}")
     cell, _ = notebook.insert("d['b']")
-    notebook.insert("# stepper: scratch\nd['b'] = 2", after=notebook.raw["cells"][0]["id"])
+    notebook.insert(
+        "# stepper: scratch\nd['b'] = 2", after=notebook.raw["cells"][0]["id"]
+    )
     assert "ran ok" in notebook.replace(cell, "d['b']").text
 
 
@@ -176,8 +212,13 @@ def test_the_same_error_from_other_sources_is_said(project: Project) -> None:
     second = notebook.replace(cell, "d = {'pressure': 1}\nprint(d)\nd['presure']")
     third = notebook.replace(cell, "d = {'pressure': 2}\n\n\nd['presure']")
     assert "time KeyError" not in first.text
-    assert "Note: second time KeyError: 'presure', same line, from 2 sources." in second.text
-    assert "Note: third time KeyError: 'presure', same line, from 3 sources." in third.text
+    assert (
+        "Note: second time KeyError: 'presure', same line, from 2 sources."
+        in second.text
+    )
+    assert (
+        "Note: third time KeyError: 'presure', same line, from 3 sources." in third.text
+    )
 
 
 @pytest.mark.nightly
@@ -199,7 +240,11 @@ def test_what_was_bound_before_a_failure_is_told(project: Project) -> None:
     _, answer = notebook.insert(
         "rows = rows + [3]\ncount += 1\nfresh = 7\nrows[0] = 9\nopen('out.csv', 'w').write('a,b')\n1 / 0"
     )
-    note = next(line for line in answer.text.splitlines() if line.startswith("Note: before failing"))
+    note = next(
+        line
+        for line in answer.text.splitlines()
+        if line.startswith("Note: before failing")
+    )
     assert "`rows`: length 2 → length 3" in note
     assert "`count`: 5 → 6" in note
     assert "bound `fresh`" in note
@@ -222,7 +267,10 @@ def test_causes_are_told(project: Project) -> None:
     _, answer = notebook.insert(
         "try:\n    int('x')\nexcept ValueError as error:\n    raise RuntimeError('no number') from error"
     )
-    assert "Caused by ValueError: invalid literal for int() with base 10: 'x'" in answer.text
+    assert (
+        "Caused by ValueError: invalid literal for int() with base 10: 'x'"
+        in answer.text
+    )
 
 
 def test_nothing_is_said_for_the_sake_of_saying_something(project: Project) -> None:
@@ -237,7 +285,9 @@ def test_nothing_is_said_for_the_sake_of_saying_something(project: Project) -> N
 
 
 def test_a_frame_in_a_file_of_the_project_is_shown(project: Project) -> None:
-    (project.folder / "notebooks" / "tools.py").write_text("def halve(x):\n    return x / 0\n")
+    (project.folder / "notebooks" / "tools.py").write_text(
+        "def halve(x):\n    return x / 0\n"
+    )
     notebook = project.new("One")
     _, answer = notebook.insert("from tools import halve\nhalve(4)")
     assert "Raised in `halve`, line 2 of tools.py:" in answer.text
@@ -247,7 +297,9 @@ def test_a_frame_in_a_file_of_the_project_is_shown(project: Project) -> None:
 def test_the_line_that_ran_at_the_deadline(project: Project) -> None:
     project.config("cell_timeout_seconds: 1")
     notebook = project.new("One", "Two")
-    _, answer = notebook.insert("import time\nfor n in range(100):\n    time.sleep(0.2)")
+    _, answer = notebook.insert(
+        "import time\nfor n in range(100):\n    time.sleep(0.2)"
+    )
     assert "line 3 of this cell was running: `time.sleep(0.2)`" in answer.text
     assert "# stepper: timeout=" in answer.text
 
@@ -276,7 +328,9 @@ def test_eval_looks_and_leaves_the_notebook_alone(project: Project) -> None:
     assert [event["source"] for event in events(notebook, "scratch")] == ["sum(rows)"]
     _, after = notebook.insert("rows.append(4)\n_")
     assert "| [1, 2, 3, 4]" in after.text
-    assert notebook.raw["cells"][-1]["execution_count"] == 2, "a look takes no execution count"
+    assert notebook.raw["cells"][-1]["execution_count"] == 2, (
+        "a look takes no execution count"
+    )
     assert notebook.cell(cell)["execution_count"] == 1
 
 
@@ -313,7 +367,10 @@ def test_output_fetches_what_a_report_left_out(project: Project) -> None:
     assert "left out" in answer.text
     first = project.json("output", cell)
     assert first["page"] == 1 and first["pages"] > 1
-    told = "\n".join(project.json("output", "1", "--page", str(n))["text"] for n in range(1, first["pages"] + 1))
+    told = "\n".join(
+        project.json("output", "1", "--page", str(n))["text"]
+        for n in range(1, first["pages"] + 1)
+    )
     assert told.splitlines() == [f"| line {n}" for n in range(3000)]
     assert f"page 1 of {first['pages']}" in project.stepper("output", "1").stdout
     assert project.stepper("output", "99", check=2).returncode == 2
@@ -326,9 +383,7 @@ def test_output_fetches_what_a_report_left_out(project: Project) -> None:
 @pytest.mark.nightly
 def test_a_trivial_success_costs_sixty_words(project: Project) -> None:
     title = "Load the measurements of all the weather stations and look at the very first rows of each of them"
-    criterion = (
-        "every station has a row for every day of the four years and no value is missing or absurd anywhere at all"
-    )
+    criterion = "every station has a row for every day of the four years and no value is missing or absurd anywhere at all"
     notebook = project.new(*[f"{title} ({n}) :: {criterion}" for n in range(3)])
     _, answer = notebook.insert("x = 1")
     assert len(answer.text.split()) <= 60, answer.text
@@ -336,8 +391,15 @@ def test_a_trivial_success_costs_sixty_words(project: Project) -> None:
 
 def test_repeated_lines_are_folded() -> None:
     said = quotes.quote("start\n" + "the same\n" * 5000 + "end", 2000)
-    assert said.splitlines() == ["| start", *["| the same"] * 4, "… 4,996 more lines like this", "| end"]
-    assert "more lines" not in quotes.quote("a\nb\n" * 100, 2000), "different lines are no repetition"
+    assert said.splitlines() == [
+        "| start",
+        *["| the same"] * 4,
+        "… 4,996 more lines like this",
+        "| end",
+    ]
+    assert "more lines" not in quotes.quote("a\nb\n" * 100, 2000), (
+        "different lines are no repetition"
+    )
 
 
 @pytest.mark.nightly
@@ -350,7 +412,9 @@ def test_progress_bars_are_collapsed(project: Project) -> None:
 @pytest.mark.nightly
 def test_a_written_notebook_is_looked_at_cell_by_cell(project: Project) -> None:
     notebook = project.notebook("w.ipynb", [code("pass", "a")])
-    answer = notebook.write([code("x = 1", "a"), code("x + undefined_1", "b"), code("x", "c")])
+    answer = notebook.write(
+        [code("x = 1", "a"), code("x + undefined_1", "b"), code("x", "c")]
+    )
     assert "FAILED before it ran: NameError" in answer.text
     assert "Not run: the 1 new or changed code cells below it." in answer.text
 
@@ -374,7 +438,10 @@ def test_a_refused_cell_keeps_its_outputs(project: Project) -> None:
     notebook = project.new("One")
     cell, _ = notebook.insert("print('hello')\n{}['b']")
     assert "NOT run" in notebook.replace(cell, "print('hello')\n{}['b']").text
-    assert [out["output_type"] for out in notebook.cell(cell)["outputs"]] == ["stream", "error"]
+    assert [out["output_type"] for out in notebook.cell(cell)["outputs"]] == [
+        "stream",
+        "error",
+    ]
 
 
 def test_eval_leaves_the_last_results_alone(project: Project) -> None:
@@ -388,14 +455,18 @@ def test_eval_leaves_the_last_results_alone(project: Project) -> None:
 def test_eval_names_its_own_lines(project: Project) -> None:
     notebook = project.new("One", "Two")
     notebook.insert("x = 1")
-    done = project.stepper("eval", "def halve(x):\n    return x / 0\n\nhalve(4)", check=1)
+    done = project.stepper(
+        "eval", "def halve(x):\n    return x / 0\n\nhalve(4)", check=1
+    )
     assert "Line 4 of the cell:" in done.stdout and "return x / 0" in done.stdout
     _, answer = notebook.insert("a = 1\nb = 2\nhalve(a)")
     assert "Line 3 of the cell:" in answer.text and "return x / 0" in answer.text
 
 
 @pytest.mark.nightly
-def test_eval_tells_what_happened_although_the_notebook_cannot_be_read(project: Project) -> None:
+def test_eval_tells_what_happened_although_the_notebook_cannot_be_read(
+    project: Project,
+) -> None:
     notebook = project.new("One")
     notebook.insert("x = 1")
     notebook.path.write_text("{")
@@ -406,13 +477,17 @@ def test_eval_tells_what_happened_although_the_notebook_cannot_be_read(project: 
 
 def test_names_that_any_code_may_bind_are_not_judged(project: Project) -> None:
     notebook = project.new("One", "Two")
-    notebook.insert("class C:\n    def go(self):\n        globals()['made'] = 1\nc = C()")
+    notebook.insert(
+        "class C:\n    def go(self):\n        globals()['made'] = 1\nc = C()"
+    )
     assert "ran ok" in notebook.insert("c.go()\nprint(made)")[1].text
 
 
 def test_an_error_that_a_cell_only_shows_is_no_failure(project: Project) -> None:
     notebook = project.new("One")
-    _, answer = notebook.insert("try:\n    1 / 0\nexcept ZeroDivisionError:\n    get_ipython().showtraceback()\nx = 5")
+    _, answer = notebook.insert(
+        "try:\n    1 / 0\nexcept ZeroDivisionError:\n    get_ipython().showtraceback()\nx = 5"
+    )
     assert "ran ok" in answer.text
 
 
@@ -423,7 +498,9 @@ def test_a_file_name_cannot_speak_for_stepper(project: Project) -> None:
     source = f"import runpy\nrunpy.run_path({name!r})['go']()"
     _, answer = notebook.insert(source)
     assert "ZeroDivisionError" in answer.text
-    assert not any(line.startswith("Suggestion: run it") for line in answer.text.splitlines())
+    assert not any(
+        line.startswith("Suggestion: run it") for line in answer.text.splitlines()
+    )
 
 
 def test_a_long_message_stays_short_in_the_journal(project: Project) -> None:

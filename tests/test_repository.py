@@ -12,7 +12,9 @@ from tests.conftest import ROOT
 
 
 def test_the_committed_hooks_are_what_install_makes() -> None:
-    assert (ROOT / ".claude" / "hooks" / "stepper").read_bytes() == (ROOT / "hooks" / "stepper").read_bytes()
+    assert (ROOT / ".claude" / "hooks" / "stepper").read_bytes() == (
+        ROOT / "hooks" / "stepper"
+    ).read_bytes()
     data = json.loads((ROOT / ".claude" / "settings.json").read_text())
     assert settings.missing(data) == []
     assert settings.add_hooks(data) == data
@@ -25,8 +27,12 @@ def test_the_notebook_of_the_demo_is_finished() -> None:
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert len(cells) == len(notebook.metadata["stepper"]["steps"]) == 7
     assert all(cell.execution_count and "execution" in cell.metadata for cell in cells)
-    assert any("image/png" in out.get("data", {}) for cell in cells for out in cell.outputs)
-    assert not [out for cell in cells for out in cell.outputs if out.output_type == "error"]
+    assert any(
+        "image/png" in out.get("data", {}) for cell in cells for out in cell.outputs
+    )
+    assert not [
+        out for cell in cells for out in cell.outputs if out.output_type == "error"
+    ]
 
 
 def test_every_module_has_a_docstring() -> None:
@@ -37,15 +43,28 @@ def test_every_module_has_a_docstring() -> None:
 
 def test_architecture_names_every_module() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text()
-    modules = [p.relative_to(ROOT / "stepper") for p in (ROOT / "stepper").rglob("*.py") if p.name != "__init__.py"]
+    modules = [
+        p.relative_to(ROOT / "stepper")
+        for p in (ROOT / "stepper").rglob("*.py")
+        if p.name != "__init__.py"
+    ]
     for module in modules:
         assert module.name in text or re.search(rf"`{module.stem}`", text), module
 
 
 def test_no_module_but_payload_knows_claude_codes_field_names() -> None:
-    fields = ("tool_input", "tool_response", "additionalContext", "hookSpecificOutput", "stopReason", "session_id")
+    fields = (
+        "tool_input",
+        "tool_response",
+        "additionalContext",
+        "hookSpecificOutput",
+        "stopReason",
+        "session_id",
+    )
     for path in (ROOT / "stepper").rglob("*.py"):
-        if path.name == "payload.py" or path.parent.name == "jupyter":  # Jupyter calls its own by a name of these, too
+        if (
+            path.name == "payload.py" or path.parent.name == "jupyter"
+        ):  # Jupyter calls its own by a name of these, too
             continue
         text = path.read_text()
         assert [name for name in fields if name in text] == [], path

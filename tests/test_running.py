@@ -69,8 +69,19 @@ class Long:
 
 
 def started(project: Project, *arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", "from stepper.cli.main import main; main()", *arguments]
-    return subprocess.Popen(command, cwd=project.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command = [
+        sys.executable,
+        "-c",
+        "from stepper.cli.main import main; main()",
+        *arguments,
+    ]
+    return subprocess.Popen(
+        command,
+        cwd=project.folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def test_an_agents_shell_command_does_not_wait_for_a_running_cell(
@@ -81,12 +92,18 @@ def test_an_agents_shell_command_does_not_wait_for_a_running_cell(
     try:
         wait_until(lambda: text_of(long.cell) == f"begun\n {BAR}")
         monkeypatch.setenv("STEPPER_SESSION", "session-1")
-        for command in (["eval", "1 + 1", "--notebook", str(notebook.path)], ["run", str(notebook.path)]):
+        for command in (
+            ["eval", "1 + 1", "--notebook", str(notebook.path)],
+            ["run", str(notebook.path)],
+        ):
             began = time.monotonic()
             refused = project.stepper(*command, check=None)
             assert time.monotonic() - began < 10
             assert refused.returncode != 0
-            assert "nothing ran: step 1 of notebooks/" in refused.stderr and "is running" in refused.stderr
+            assert (
+                "nothing ran: step 1 of notebooks/" in refused.stderr
+                and "is running" in refused.stderr
+            )
         monkeypatch.delenv("STEPPER_SESSION")
     finally:
         long.ends()
@@ -99,25 +116,41 @@ def test_a_long_cell_is_seen_while_it_runs(project: Project) -> None:
         wait_until(lambda: text_of(long.cell) == f"begun\n {BAR}")
         edited = notebook.path.stat()
         said = project.stepper("status", str(notebook.path)).stdout
-        assert re.search(rf"^running step 1 for \d+ s of at most 40 s: {re.escape(BAR)}$", said, re.MULTILINE), said
+        assert re.search(
+            rf"^running step 1 for \d+ s of at most 40 s: {re.escape(BAR)}$",
+            said,
+            re.MULTILINE,
+        ), said
         now = long.now
-        assert (now["name"], now["step"], now["timeout"]) == ("step 1", 1, 40) and now["seconds"] >= SHOWN_SECONDS
+        assert (now["name"], now["step"], now["timeout"]) == ("step 1", 1, 40) and now[
+            "seconds"
+        ] >= SHOWN_SECONDS
         wait_until((project.folder / ".stepper" / "running").exists)
         line = (project.folder / ".stepper" / "running").read_text()
-        assert re.fullmatch(rf'running step 1 of 1 "Train" for \d+ s of at most 40 s: {re.escape(BAR)}\n', line), line
+        assert re.fullmatch(
+            rf'running step 1 of 1 "Train" for \d+ s of at most 40 s: {re.escape(BAR)}\n',
+            line,
+        ), line
         notice = json.loads((project.folder / ".stepper" / "now" / "line").read_text())
         assert [*notice] == ["systemMessage"] and BAR in notice["systemMessage"]
-        assert re.match(r"\d\d:\d\d:\d\d running step 1 ", notice["systemMessage"]), notice  # it stays for 5 s
+        assert re.match(r"\d\d:\d\d:\d\d running step 1 ", notice["systemMessage"]), (
+            notice
+        )  # it stays for 5 s
 
         waits = started(project, "eval", "1 + 1", "--notebook", str(notebook.path))
-        follows = started(project, "output", "1", "--notebook", str(notebook.path), "--follow")
+        follows = started(
+            project, "output", "1", "--notebook", str(notebook.path), "--follow"
+        )
         assert waits.stderr and follows.stdout
         told = waits.stderr.readline()
         assert re.fullmatch(
-            rf"waiting for step 1 of notebooks/{re.escape(notebook.path.name)}, running for \d+ s\n", told
+            rf"waiting for step 1 of notebooks/{re.escape(notebook.path.name)}, running for \d+ s\n",
+            told,
         ), told
         assert follows.stdout.readline() == "| begun\n"
-        left = started(project, "output", "1", "--notebook", str(notebook.path), "--follow")
+        left = started(
+            project, "output", "1", "--notebook", str(notebook.path), "--follow"
+        )
         assert left.stdout and left.stdout.readline() == "| begun\n"
         left.terminate()
         left.communicate()
@@ -126,7 +159,10 @@ def test_a_long_cell_is_seen_while_it_runs(project: Project) -> None:
         assert notebook.raw["cells"][1]["cell_type"] == "markdown"
         long.touch("more")
         wait_until(lambda: text_of(notebook.raw["cells"][2]) == "begun\n 40%|████")
-        assert notebook.path.stat().st_mtime_ns // 10**6 <= max(edited.st_mtime_ns, time.time_ns()) // 10**6
+        assert (
+            notebook.path.stat().st_mtime_ns // 10**6
+            <= max(edited.st_mtime_ns, time.time_ns()) // 10**6
+        )
         assert notebook.raw["cells"][1]["source"] in ("Meanwhile.", ["Meanwhile."])
     finally:
         long.ends()
@@ -136,7 +172,9 @@ def test_a_long_cell_is_seen_while_it_runs(project: Project) -> None:
     wait_until(lambda: long.now is None)  # the `eval` that waited is through, too
     assert "2" in waits.communicate()[0]
     printed = follows.communicate()[0]
-    assert printed.startswith("|  40%|████\n| after\n") and re.search(r"cell 1 \(id .*\): ok after \d+", printed)
+    assert printed.startswith("|  40%|████\n| after\n") and re.search(
+        r"cell 1 \(id .*\): ok after \d+", printed
+    )
     wait_until(lambda: not (project.folder / ".stepper" / "running").exists())
 
 
@@ -149,7 +187,9 @@ ENDS = {
 
 
 @pytest.mark.parametrize("how", ENDS)
-def test_nothing_says_that_a_cell_runs_once_it_has_ended(project: Project, how: str) -> None:
+def test_nothing_says_that_a_cell_runs_once_it_has_ended(
+    project: Project, how: str
+) -> None:
     notebook = project.new("Train")
     home = project.folder / ".stepper"
     said, notice, line = home / "running", home / "now" / "line", home / "statusline"
@@ -164,7 +204,11 @@ def test_nothing_says_that_a_cell_runs_once_it_has_ended(project: Project, how: 
     thread.join()
     until = time.monotonic() + 0.5
     while said.exists() or notice.exists() or "⏵" in line.read_text():
-        assert time.monotonic() < until, (said.exists(), notice.exists(), line.read_text())
+        assert time.monotonic() < until, (
+            said.exists(),
+            notice.exists(),
+            line.read_text(),
+        )
         time.sleep(0.01)
 
 
@@ -185,9 +229,14 @@ def test_when_a_cell_will_be_over_is_told_by_what_it_prints(project: Project) ->
         left = project.folder / ".stepper" / "running"
         line = r'running step 1 of 1 "Train" for \d+ s of at most 90 s, ≈ \d+ (s|min) left: epoch \d+/600\n'
         wait_until(lambda: left.exists() and re.fullmatch(line, left.read_text()))
-        assert 0 < project.json("status", str(notebook.path))["running"]["left_seconds"] <= 90
+        assert (
+            0
+            < project.json("status", str(notebook.path))["running"]["left_seconds"]
+            <= 90
+        )
         assert re.search(
-            r"of at most 90 s, ≈ \d+ (s|min) left: epoch", project.stepper("status", str(notebook.path)).stdout
+            r"of at most 90 s, ≈ \d+ (s|min) left: epoch",
+            project.stepper("status", str(notebook.path)).stdout,
         )
     finally:
         (notebook.path.parent / "go").touch()
@@ -195,7 +244,9 @@ def test_when_a_cell_will_be_over_is_told_by_what_it_prints(project: Project) ->
 
 
 @pytest.mark.nightly
-def test_a_daemon_that_is_killed_leaves_what_came_and_the_next_one_the_rest(project: Project) -> None:
+def test_a_daemon_that_is_killed_leaves_what_came_and_the_next_one_the_rest(
+    project: Project,
+) -> None:
     notebook = project.new("Train")
     long = Long(notebook)
     wait_until(lambda: text_of(long.cell) == f"begun\n {BAR}")
@@ -214,20 +265,33 @@ def test_a_daemon_that_is_killed_leaves_what_came_and_the_next_one_the_rest(proj
 def test_a_cell_that_nobody_follows_any_more_is_told_as_it_is(project: Project) -> None:
     notebook = project.new()
     cell_id, _ = notebook.insert("print('all')")
-    assert project.stepper("output", cell_id, "--follow").stdout == project.stepper("output", cell_id).stdout
+    assert (
+        project.stepper("output", cell_id, "--follow").stdout
+        == project.stepper("output", cell_id).stdout
+    )
     page = project.json("output", cell_id, "--follow")
     assert (page["text"], page["ended"]) == ("| all", "")
 
 
 def message(text: str) -> dict[str, Any]:
-    return {"msg_type": "stream", "header": {}, "content": {"name": "stdout", "text": text}}
+    return {
+        "msg_type": "stream",
+        "header": {},
+        "content": {"name": "stdout", "text": text},
+    }
 
 
 @pytest.mark.parametrize(
     ("said", "line"),
-    [([], ""), (["a\nb\n"], "b"), (["a\n", "\n \n"], "a"), (["x"] * 1000 + ["\n"], "x" * 199),
-     (["\r 1%", "\r 2%"], " 2%"), (["y" * 10_000], "y" * 4000)],
-)  # fmt: skip
+    [
+        ([], ""),
+        (["a\nb\n"], "b"),
+        (["a\n", "\n \n"], "a"),
+        (["x"] * 1000 + ["\n"], "x" * 199),
+        (["\r 1%", "\r 2%"], " 2%"),
+        (["y" * 10_000], "y" * 4000),
+    ],
+)
 def test_the_last_line(said: list[str], line: str) -> None:
     area = OutputArea(1000)
     for text in said:
@@ -237,15 +301,30 @@ def test_the_last_line(said: list[str], line: str) -> None:
 
 
 def test_the_words_of_what_runs() -> None:
-    assert quotes.running("step 3", 33.4, 120.0, BAR) == f"running step 3 for 33 s of at most 2 min: {BAR}"
-    assert quotes.running("step 3", 33, 0.5, "") == "running step 3 for 33 s of at most 0.5 s"
-    told = quotes.running("step 3", 33, 120, BAR, None, "job 2 on n1, 40 s of its walltime left")
-    assert told == f"running step 3 for 33 s of at most 2 min, job 2 on n1, 40 s of its walltime left: {BAR}"
     assert (
-        quotes.running("step 3", 2000, 86400, "x", 250) == "running step 3 for 33 min of at most 24 h, ≈ 4 min left: x"
+        quotes.running("step 3", 33.4, 120.0, BAR)
+        == f"running step 3 for 33 s of at most 2 min: {BAR}"
+    )
+    assert (
+        quotes.running("step 3", 33, 0.5, "")
+        == "running step 3 for 33 s of at most 0.5 s"
+    )
+    told = quotes.running(
+        "step 3", 33, 120, BAR, None, "job 2 on n1, 40 s of its walltime left"
+    )
+    assert (
+        told
+        == f"running step 3 for 33 s of at most 2 min, job 2 on n1, 40 s of its walltime left: {BAR}"
+    )
+    assert (
+        quotes.running("step 3", 2000, 86400, "x", 250)
+        == "running step 3 for 33 min of at most 24 h, ≈ 4 min left: x"
     )
 
 
-@pytest.mark.parametrize(("left", "told"), [(0, "5 s"), (42, "40 s"), (58, "1 min"), (3000, "50 min"), (8000, "2.2 h")])
+@pytest.mark.parametrize(
+    ("left", "told"),
+    [(0, "5 s"), (42, "40 s"), (58, "1 min"), (3000, "50 min"), (8000, "2.2 h")],
+)
 def test_what_is_guessed_is_told_roughly(left: float, told: str) -> None:
     assert quotes.about(left) == told

@@ -26,7 +26,9 @@ from stepper.ground.paths import Paths
 from stepper.hook import client
 from tests.conftest import Project
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
+pytestmark = pytest.mark.skipif(
+    os.geteuid() != 0, reason="only root becomes another user"
+)
 VICTIM, OTHER = 54322, 54321  # users that no machine has
 
 
@@ -34,7 +36,9 @@ def as_user(uid: int, work: Callable[[], Any], wait: bool = True) -> Any:
     """Do the work in a process of that user, and return what it returned."""
     reading, writing = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads: the child starts none of theirs
+        warnings.simplefilter(
+            "ignore", DeprecationWarning
+        )  # forking with threads: the child starts none of theirs
         pid = os.fork()
     if pid == 0:
         code = 1
@@ -80,7 +84,12 @@ def open_project(open_place: Path) -> Iterator[Project]:
 
 def reachable(tops: list[str]) -> dict[str, list[str]]:
     """Return what this user can list, read, write or connect to, by way."""
-    found: dict[str, list[str]] = {"listed": [], "read": [], "written": [], "connected": []}
+    found: dict[str, list[str]] = {
+        "listed": [],
+        "read": [],
+        "written": [],
+        "connected": [],
+    }
     waiting = list(tops)
     while waiting:
         path = waiting.pop()
@@ -92,13 +101,18 @@ def reachable(tops: list[str]) -> dict[str, list[str]]:
                 os.close(os.open(path, flags | os.O_NONBLOCK))
                 if not os.path.isdir(path):
                     found[way].append(path)
-        with contextlib.closing(socket.socket(socket.AF_UNIX)) as sock, contextlib.suppress(OSError):
+        with (
+            contextlib.closing(socket.socket(socket.AF_UNIX)) as sock,
+            contextlib.suppress(OSError),
+        ):
             sock.connect(path)
             found["connected"].append(path)
     return found
 
 
-def test_a_second_user_neither_reads_nor_reaches_anything(open_project: Project) -> None:
+def test_a_second_user_neither_reads_nor_reaches_anything(
+    open_project: Project,
+) -> None:
     umask = os.umask(0)
     try:
         notebook = open_project.new("Load")
@@ -108,16 +122,33 @@ def test_a_second_user_neither_reads_nor_reaches_anything(open_project: Project)
     home, runtime = open_project.paths.home, open_project.paths.runtime
     # by their full names too: a folder that can't be listed may still be passed through
     everything = [str(path) for top in (home, runtime) for path in Path(top).rglob("*")]
-    assert any(name.endswith("daemon.sock") for name in everything) and len(everything) > 12
+    assert (
+        any(name.endswith("daemon.sock") for name in everything)
+        and len(everything) > 12
+    )
     readme = Path(open_project.folder, "README")
     readme.write_text("for all")
-    found = as_user(OTHER, lambda: reachable([str(open_project.folder / "README"), home, runtime, *everything]))
-    assert found == {"listed": [], "read": [str(readme)], "written": [], "connected": []}
-    assert reachable([open_project.paths.socket])["connected"]  # the same look finds it for the user
+    found = as_user(
+        OTHER,
+        lambda: reachable(
+            [str(open_project.folder / "README"), home, runtime, *everything]
+        ),
+    )
+    assert found == {
+        "listed": [],
+        "read": [str(readme)],
+        "written": [],
+        "connected": [],
+    }
+    assert reachable([open_project.paths.socket])[
+        "connected"
+    ]  # the same look finds it for the user
     assert open_project.json("status")["kernel"]["state"] == "idle"
 
 
-def test_the_daemon_turns_another_user_away_even_where_the_folder_is_open(open_project: Project) -> None:
+def test_the_daemon_turns_another_user_away_even_where_the_folder_is_open(
+    open_project: Project,
+) -> None:
     open_project.new("Load")
     # A second name of the socket, in a folder that is open: the user's own one is every daemon's, and each closes it.
     way = Path(open_project.folder).parent / "open.sock"
@@ -139,7 +170,9 @@ def test_the_daemon_turns_another_user_away_even_where_the_folder_is_open(open_p
     assert f"turned away: uid {OTHER} is not ours" in log
 
 
-def test_a_client_tells_nothing_to_another_users_socket(open_place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_tells_nothing_to_another_users_socket(
+    open_place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(meeting, "RUNTIME_ROOTS", (str(open_place),))
     (open_place / "repo").mkdir()
     told = Paths(str(open_place / "repo"))
@@ -217,7 +250,9 @@ def test_a_squatted_name_is_not_used_and_blocks_nothing(
             task = asyncio.create_task(serving.serve())
             while not (os.path.exists(told.daemon_json) or task.done()):
                 await asyncio.sleep(0.01)
-            answer = await asyncio.to_thread(client.ask, Paths(str(home)), b"status", b"{}", None, False)
+            answer = await asyncio.to_thread(
+                client.ask, Paths(str(home)), b"status", b"{}", None, False
+            )
             serving.ending.set()
             await task
             return json.loads(answer or b"null")["state"]
@@ -225,7 +260,9 @@ def test_a_squatted_name_is_not_used_and_blocks_nothing(
         return told.runtime, asyncio.run(both()), os.lstat(told.runtime).st_mode & 0o777
 
     hash_name = fnv1a(os.fsencode(str(home)))
-    expected = [f"{root}/{name}/{hash_name}" for root in roots] + [str(home / ".stepper" / "run" / "s")]
+    expected = [f"{root}/{name}/{hash_name}" for root in roots] + [
+        str(home / ".stepper" / "run" / "s")
+    ]
     as_user(OTHER, squat(roots[0]))
     assert as_user(VICTIM, served) == [expected[1], "ready", 0o700]
     shutil.rmtree(os.path.join(roots[1], name))
@@ -233,8 +270,15 @@ def test_a_squatted_name_is_not_used_and_blocks_nothing(
     assert as_user(VICTIM, served) == [expected[2], "ready", 0o700]
     for root in roots:  # nothing was put there
         path = Path(root, name)
-        assert path.lstat().st_uid == OTHER and (kind != "folder" or not list(path.iterdir()))
-    assert as_user(OTHER, lambda: reachable([expected[2], f"{expected[2]}/daemon.sock", str(home / ".stepper")])) == {
+        assert path.lstat().st_uid == OTHER and (
+            kind != "folder" or not list(path.iterdir())
+        )
+    assert as_user(
+        OTHER,
+        lambda: reachable(
+            [expected[2], f"{expected[2]}/daemon.sock", str(home / ".stepper")]
+        ),
+    ) == {
         "listed": [],
         "read": [],
         "written": [],
@@ -251,12 +295,19 @@ def test_where_every_name_is_taken_and_the_project_lies_deep_that_is_said(
     deep.mkdir()
     for root in roots:
         as_user(OTHER, lambda root=root: os.mkdir(f"{root}/stepper-0"))
-    with pytest.raises(DaemonError, match=r"another user holds .* is too long for a socket") as refused:
+    with pytest.raises(
+        DaemonError, match=r"another user holds .* is too long for a socket"
+    ) as refused:
         Paths(str(deep)).make_runtime()
-    assert refused.value.hint.startswith("ask whoever made them") and f"{roots[0]}/stepper-0" in refused.value.hint
+    assert (
+        refused.value.hint.startswith("ask whoever made them")
+        and f"{roots[0]}/stepper-0" in refused.value.hint
+    )
 
 
-def test_callers_meet_in_the_first_folder_that_is_the_users(open_place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_callers_meet_in_the_first_folder_that_is_the_users(
+    open_place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     roots = sticky(open_place / "tmp"), sticky(open_place / "var")
     monkeypatch.setattr(meeting, "RUNTIME_ROOTS", roots)
     first = Paths(str(open_place)).runtime

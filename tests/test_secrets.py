@@ -12,7 +12,13 @@ import pytest
 from tests.conftest import Project, text_of
 
 CANARY = "canary-7f3a"
-AGENTS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDECODE", "CLAUDE_CODE_OAUTH_TOKEN", "CLAUDE_CONFIG_DIR")
+AGENTS = (
+    "ANTHROPIC_API_KEY",
+    "ANTHROPIC_AUTH_TOKEN",
+    "CLAUDECODE",
+    "CLAUDE_CODE_OAUTH_TOKEN",
+    "CLAUDE_CONFIG_DIR",
+)
 LISTED = ("MY_TOKEN", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 OPEN = ("MY_SETTING", "AWSOME", "NOT_MY_TOKEN")
 
@@ -31,7 +37,9 @@ def kept(project: Project) -> list[str]:
     return [str(path) for path in files if CANARY.encode() in path.read_bytes()]
 
 
-def test_kernels_get_no_key_and_nothing_that_is_listed(project: Project, canaries: None) -> None:
+def test_kernels_get_no_key_and_nothing_that_is_listed(
+    project: Project, canaries: None
+) -> None:
     project.config("hide_env: [MY_TOKEN, 'AWS_*']\n")
     book = project.notebook("n.ipynb")
     source = f"import os\nprint(sorted(name for name, value in os.environ.items() if {CANARY!r} in value))"
@@ -41,10 +49,14 @@ def test_kernels_get_no_key_and_nothing_that_is_listed(project: Project, canarie
     cell_id, _ = book.insert(f"!env | grep -c {CANARY}")
     assert text_of(book.cell(cell_id)).strip() == str(len(OPEN))
     kernel = psutil.Process(project.json("status")["kernel"]["pid"])
-    assert {name for name, value in kernel.environ().items() if CANARY in value} == set(OPEN)
+    assert {name for name, value in kernel.environ().items() if CANARY in value} == set(
+        OPEN
+    )
 
 
-def test_nothing_kept_or_said_holds_the_environment(project: Project, canaries: None) -> None:
+def test_nothing_kept_or_said_holds_the_environment(
+    project: Project, canaries: None
+) -> None:
     """A session with failures, a timeout, a kernel that dies, a daemon that dies, every command, the doctor."""
     project.config("hide_env: [MY_TOKEN]\ncell_timeout_seconds: 2\nmax_retries: 50\n")
     book = project.notebook("n.ipynb")
@@ -86,7 +98,9 @@ def test_nothing_kept_or_said_holds_the_environment(project: Project, canaries: 
     answer = project.hook("PostToolUse", b"no JSON")
     said += [answer.text, answer.line]
     for event in ("SessionStart", "Stop"):
-        said.append(project.hook(event, book.payload(event, "", {}, prompt="")).stdout.decode())
+        said.append(
+            project.hook(event, book.payload(event, "", {}, prompt="")).stdout.decode()
+        )
     assert not [text for text in said if CANARY in text]
     assert kept(project) == []
     assert CANARY not in book.path.read_text()

@@ -32,7 +32,9 @@ from tests.conftest import Answer, Project, code, text_of
 from tests.test_main_path import wait_until
 from tests.test_verbs import DOCUMENTS
 
-UNCLOSED = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning").mark  # files that cells open
+UNCLOSED = pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+).mark  # files that cells open
 # What is a session's alone, by where it is shown with a real kernel, too.
 SAME = {
     test_workflow: """
@@ -134,15 +136,23 @@ class Quick(Project):
         self, *arguments: str, check: int | None = 0, cwd: Path | None = None
     ) -> subprocess.CompletedProcess[str]:
         out, err, code = io.StringIO(), io.StringIO(), 0
-        with inside(cwd or self.folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        with (
+            inside(cwd or self.folder),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+        ):
             try:
                 main(list(arguments), prog_name="stepper")
             except SystemExit as end:
                 code = int(end.code or 0)
         assert check is None or code == check, out.getvalue() + err.getvalue()
-        return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
+        return subprocess.CompletedProcess(
+            arguments, code, out.getvalue(), err.getvalue()
+        )
 
-    def hook(self, event: str, stdin: bytes | dict[str, Any], timeout: float = 120) -> Answer:
+    def hook(
+        self, event: str, stdin: bytes | dict[str, Any], timeout: float = 120
+    ) -> Answer:
         data = stdin if isinstance(stdin, bytes) else json.dumps(stdin).encode()
         if event in process.ONLY_UNDER_WAY and not os.path.exists(self.paths.active):
             return Answer(b"")
@@ -188,22 +198,35 @@ def untouched(project: Quick) -> Quick:
 
 def here(test: Callable[..., None]) -> Callable[..., None]:
     """Return a test as one of this module, whose project it gets, by day."""
-    made = types.FunctionType(test.__code__, test.__globals__, test.__name__, test.__defaults__, test.__closure__)
+    made = types.FunctionType(
+        test.__code__,
+        test.__globals__,
+        test.__name__,
+        test.__defaults__,
+        test.__closure__,
+    )
     made.__dict__.update(test.__dict__)
     marks = [mark for mark in getattr(test, "pytestmark", []) if mark.name != "nightly"]
     made.pytestmark = [*marks, UNCLOSED]  # type: ignore[attr-defined]
     return made
 
 
-globals().update({f"test_{name}": here(getattr(module, f"test_{name}")) for module, names in SAME.items()
-                  for name in names.split()})  # fmt: skip
+globals().update(
+    {
+        f"test_{name}": here(getattr(module, f"test_{name}"))
+        for module, names in SAME.items()
+        for name in names.split()
+    }
+)
 
 
 def status(project: Quick) -> str:
     return project.json("status")["state"]
 
 
-def test_a_cell_that_ends_its_kernel_stops_and_restore_leaves_it_out(project: Quick) -> None:
+def test_a_cell_that_ends_its_kernel_stops_and_restore_leaves_it_out(
+    project: Quick,
+) -> None:
     notebook = project.new("Load", "Transform", "Break", "Plot")
     notebook.insert("x = 5")
     notebook.insert("y = x * 2")
@@ -236,12 +259,21 @@ def test_the_daemon_answers_each_command_with_its_keys(project: Quick) -> None:
     for name in sorted(
         DOCUMENTS, key=lambda name: name in ("new", "run", "use")
     ):  # last: another notebook is current then
-        body = client.ask(project.paths, name.encode(), json.dumps(given.get(name, {})).encode(), launch=False)
+        body = client.ask(
+            project.paths,
+            name.encode(),
+            json.dumps(given.get(name, {})).encode(),
+            launch=False,
+        )
         told = json.loads(body)
-        assert " ".join(told[0] if isinstance(told, list) else told) == DOCUMENTS[name], name
+        assert (
+            " ".join(told[0] if isinstance(told, list) else told) == DOCUMENTS[name]
+        ), name
 
 
-def test_a_file_in_the_notebooks_folders_place_is_said(project: Quick, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_in_the_notebooks_folders_place_is_said(
+    project: Quick, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(project.folder)
     (project.folder / "notebooks").rmdir()
     (project.folder / "notebooks").write_text("")
@@ -259,7 +291,9 @@ def test_lost_state_is_said_first_with_the_next_run(project: Quick) -> None:
 
 
 @pytest.mark.parametrize("mend", ["continue", "skip", "fix", "restart"])
-def test_each_of_the_persons_commands_lifts_the_stop_of_an_idle_death(project: Quick, mend: str) -> None:
+def test_each_of_the_persons_commands_lifts_the_stop_of_an_idle_death(
+    project: Quick, mend: str
+) -> None:
     notebook = project.new("Load", "Plot")
     cell_id, _ = notebook.insert("x = 5")
     project.kernel().ends("SIGKILL")
@@ -268,7 +302,10 @@ def test_each_of_the_persons_commands_lifts_the_stop_of_an_idle_death(project: Q
     assert "KernelDied" in denied and "SIGKILL" in denied and "step 1" in denied
     project.stepper(mend)
     assert status(project) == "ready"
-    assert [step["status"] for step in project.json("status")["steps"]] == ["done", "pending"]
+    assert [step["status"] for step in project.json("status")["steps"]] == [
+        "done",
+        "pending",
+    ]
     assert "| False" in notebook.insert("print('x' in globals())")[1].text
 
 
@@ -282,24 +319,37 @@ def test_a_kernel_that_had_nothing_to_lose_stops_nothing(project: Quick) -> None
 def test_a_deadline_interrupts_and_keeps_the_state(project: Quick) -> None:
     notebook = project.new("Load")
     notebook.insert("# stepper: scratch\nx = 1")
-    cell_id, answer = notebook.insert("# stepper: timeout=1\nimport time\nwhile True:\n    time.sleep(0.01)")
+    cell_id, answer = notebook.insert(
+        "# stepper: timeout=1\nimport time\nwhile True:\n    time.sleep(0.01)"
+    )
     assert "Timeout" in answer.text.splitlines()[0]
     assert "| 1" in notebook.replace(cell_id, "print(x)").text
 
 
-def test_a_cell_that_runs_goes_on_without_its_daemon_and_its_hook_gets_the_report(project: Quick) -> None:
+def test_a_cell_that_runs_goes_on_without_its_daemon_and_its_hook_gets_the_report(
+    project: Quick,
+) -> None:
     notebook = project.new("Load", "Plot")
     answers = []
     waits = threading.Thread(
-        target=lambda: answers.append(notebook.insert("import time\ntime.sleep(0.6)\nprint('over')"))
+        target=lambda: answers.append(
+            notebook.insert("import time\ntime.sleep(0.6)\nprint('over')")
+        )
     )
     waits.start()
     wait_until(lambda: project.left and project.kernel().busy)
     project.kill_daemon()
     waits.join()
     ((cell_id, answer),) = answers
-    assert "ran ok" in answer.text and "| over" in answer.text and "lost its daemon and went on" in answer.text
-    assert text_of(notebook.cell(cell_id)) == "over\n" and len(project.json("history")) == 1
+    assert (
+        "ran ok" in answer.text
+        and "| over" in answer.text
+        and "lost its daemon and went on" in answer.text
+    )
+    assert (
+        text_of(notebook.cell(cell_id)) == "over\n"
+        and len(project.json("history")) == 1
+    )
 
 
 @pytest.mark.parametrize("comes_back", [True, False])
@@ -323,8 +373,12 @@ def test_of_a_run_whose_kernel_can_not_be_reached_nothing_is_said_before_it_can(
         project.stepper("restart")  # the person need not wait for it
     waits.join()
     said = answers[0].text + answers[0].stop
-    assert ("ran ok" in said and "| over" in said) if comes_back else "KernelDied" in said, said
-    assert [run["outcome"] for run in project.json("history")] == ["ok" if comes_back else "kernel_died"]
+    assert (
+        ("ran ok" in said and "| over" in said) if comes_back else "KernelDied" in said
+    ), said
+    assert [run["outcome"] for run in project.json("history")] == [
+        "ok" if comes_back else "kernel_died"
+    ]
 
 
 def test_outputs_that_come_after_the_run_are_put_on_the_cell(project: Quick) -> None:
@@ -344,7 +398,9 @@ def test_a_write_of_the_same_source_runs_it(project: Project) -> None:
     assert len(project.json("history")) == 2
 
 
-def test_a_restore_lifts_no_stop_after_failed_attempts_and_says_so(project: Quick) -> None:
+def test_a_restore_lifts_no_stop_after_failed_attempts_and_says_so(
+    project: Quick,
+) -> None:
     notebook = project.new("Load", "Break")
     notebook.insert("x = 5")
     notebook.insert("raise RuntimeError('STOP: which column?')")
@@ -396,7 +452,11 @@ def test_a_refusal_after_an_idle_death_begins_with_the_way_out(project: Quick) -
     project.kernel().ends("SIGKILL")
     wait_until(lambda: status(project) == "stopped")
     denied = notebook.before("insert", "print(x)", cell_id).denied
-    assert denied.index("stepper restore") < denied.index("/continue") < denied.index("KernelDied")
+    assert (
+        denied.index("stepper restore")
+        < denied.index("/continue")
+        < denied.index("KernelDied")
+    )
     line = notebook.insert("print(x)")[1].line
     assert "stepper restore" in line and "/continue" in line
 
@@ -411,20 +471,28 @@ def test_words_from_a_terminal_reach_the_agent_once(project: Quick) -> None:
     assert "the second one" not in notebook.insert("y = 1")[1].text
 
 
-def test_a_plain_answer_to_a_question_resumes_the_notebook_and_the_user_reads_so(project: Quick) -> None:
+def test_a_plain_answer_to_a_question_resumes_the_notebook_and_the_user_reads_so(
+    project: Quick,
+) -> None:
     notebook = project.new("Load", "Plot")
     notebook.insert("raise RuntimeError('STOP: may I use price?')")
     payload = notebook.payload("UserPromptSubmit", "", {}, prompt="yes, use it")
     answer = project.hook("UserPromptSubmit", payload)
     assert 'To "may I use price?" the user answers: yes, use it' in answer.text
-    assert answer.line.startswith("stepper: understood as /continue: The stop is lifted")
+    assert answer.line.startswith(
+        "stepper: understood as /continue: The stop is lifted"
+    )
     assert status(project) == "ready"
 
 
-def test_the_user_reads_once_what_a_typed_command_did(project: Quick, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_user_reads_once_what_a_typed_command_did(
+    project: Quick, monkeypatch: pytest.MonkeyPatch
+) -> None:
     notebook = project.new("Load", "Plot")
     notebook.insert("raise RuntimeError('STOP: which column?')")
-    monkeypatch.setenv("STEPPER_SESSION", "session-1")  # as the client gives it to a skill's command
+    monkeypatch.setenv(
+        "STEPPER_SESSION", "session-1"
+    )  # as the client gives it to a skill's command
     project.stepper("fix", "take price")
     batch = notebook.payload("PostToolBatch", "", {}, tool_calls=[])
     line = project.hook("PostToolBatch", batch).line
@@ -433,27 +501,39 @@ def test_the_user_reads_once_what_a_typed_command_did(project: Quick, monkeypatc
     assert project.hook("PostToolBatch", batch).line == ""
     project.stepper("skip", "no data")
     prompt = notebook.payload("UserPromptSubmit", "", {}, prompt="/skip no data")
-    assert '"Load" in' in (line := project.hook("UserPromptSubmit", prompt).line) and "is skipped (no data)" in line
+    assert (
+        '"Load" in' in (line := project.hook("UserPromptSubmit", prompt).line)
+        and "is skipped (no data)" in line
+    )
     project.stepper("continue")
     end = notebook.payload("Stop", "", {}, last_assistant_message="Shall I go on?")
-    assert project.hook("Stop", end).line == f"stepper continue: Nothing was stopped. Go on. ({name})"
+    assert (
+        project.hook("Stop", end).line
+        == f"stepper continue: Nothing was stopped. Go on. ({name})"
+    )
     assert project.hook("Stop", end).line == ""
 
 
 def test_the_user_reads_what_plain_words_did(project: Quick) -> None:
     notebook = project.new("Load", "Plot")
     notebook.insert("raise RuntimeError('STOP: which column?')")
-    prompt = notebook.payload("UserPromptSubmit", "", {}, prompt="skip cell because we lack data")
-    line = project.hook("UserPromptSubmit", prompt).line
-    assert line.startswith("stepper: understood as /skip: ") and "is skipped (we lack data)" in line.replace(
-        "because ", ""
+    prompt = notebook.payload(
+        "UserPromptSubmit", "", {}, prompt="skip cell because we lack data"
     )
+    line = project.hook("UserPromptSubmit", prompt).line
+    assert line.startswith(
+        "stepper: understood as /skip: "
+    ) and "is skipped (we lack data)" in line.replace("because ", "")
     prompt = notebook.payload("UserPromptSubmit", "", {}, prompt="stop the cell")
     line = project.hook("UserPromptSubmit", prompt).line
-    assert line.startswith("stepper: understood as `stop the cell`: no cell of ") and line.endswith(" runs.")
+    assert line.startswith(
+        "stepper: understood as `stop the cell`: no cell of "
+    ) and line.endswith(" runs.")
 
 
-def test_status_names_the_notebook_in_the_commands_where_several_are_known(project: Quick) -> None:
+def test_status_names_the_notebook_in_the_commands_where_several_are_known(
+    project: Quick,
+) -> None:
     names = []
     for problem in ("first problem", "second problem"):
         notebook = project.new("Load", problem=problem)
@@ -461,7 +541,10 @@ def test_status_names_the_notebook_in_the_commands_where_several_are_known(proje
         names.append(f"notebooks/{notebook.path.name}")
     for name in names:
         text = project.json("status", name)["stop"]["text"]
-        assert f"stepper fix --notebook {name} [HINT]  " in text and f"stepper skip --notebook {name} [REASON]" in text
+        assert (
+            f"stepper fix --notebook {name} [HINT]  " in text
+            and f"stepper skip --notebook {name} [REASON]" in text
+        )
     project.stepper("fix", "--notebook", names[0])  # as printed
     states = [project.json("status", name)["state"] for name in names]
     assert states[0] != "stopped" and states[1] == "stopped"

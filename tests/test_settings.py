@@ -7,10 +7,17 @@ import pytest
 from stepper.setup import settings, skills
 
 OTHER = {"type": "command", "command": "echo hi"}
-OURS = {"type": "command", "command": "${CLAUDE_PROJECT_DIR}/.claude/hooks/stepper", "args": ["Stop"]}
+OURS = {
+    "type": "command",
+    "command": "${CLAUDE_PROJECT_DIR}/.claude/hooks/stepper",
+    "args": ["Stop"],
+}
 USERS = {
     "model": "opus",
-    "hooks": {"Stop": [{"hooks": [OTHER]}], "Notification": [{"matcher": "", "hooks": [OTHER]}]},
+    "hooks": {
+        "Stop": [{"hooks": [OTHER]}],
+        "Notification": [{"matcher": "", "hooks": [OTHER]}],
+    },
     "permissions": {"deny": ["Read(.env)"], "allow": ["Bash(ls *)"]},
     "unknown": {"ключ": [1, 2.50, None]},
 }
@@ -18,7 +25,12 @@ USERS = {
 
 def test_every_handler_is_in_exec_form_and_bound_to_notebooks():
     data = settings.add_hooks({})
-    specs = [spec for groups in data["hooks"].values() for item in groups for spec in item["hooks"]]
+    specs = [
+        spec
+        for groups in data["hooks"].values()
+        for item in groups
+        for spec in item["hooks"]
+    ]
     assert len(specs) == len(settings.HANDLERS) == 15
     for spec in specs:
         assert spec["type"] == "command"
@@ -34,7 +46,10 @@ def test_every_handler_is_in_exec_form_and_bound_to_notebooks():
         "statusMessage": "Running cell…",
     }
     assert post[1]["hooks"][0]["if"] == "Write(**/*.ipynb)"
-    gate = [(item["matcher"], item["hooks"][0]["if"]) for item in data["hooks"]["PreToolUse"]]
+    gate = [
+        (item["matcher"], item["hooks"][0]["if"])
+        for item in data["hooks"]["PreToolUse"]
+    ]
     assert gate[-1] == ("Bash", "Bash(*stepper *)")
     assert [item["hooks"][0]["args"] for item in data["hooks"]["SessionStart"]] == [
         ["SessionStart"],
@@ -42,7 +57,12 @@ def test_every_handler_is_in_exec_form_and_bound_to_notebooks():
         ["Rearm"],
     ]
     wakers = [spec for spec in specs if spec.get("asyncRewake")]
-    assert [spec["args"] for spec in wakers] == [["Wake"], ["Wake"], ["Rearm"], ["Rearm"]]
+    assert [spec["args"] for spec in wakers] == [
+        ["Wake"],
+        ["Wake"],
+        ["Rearm"],
+        ["Rearm"],
+    ]
     assert all(spec["rewakeSummary"] and spec["timeout"] == 604800 for spec in wakers)
     for event in ("PostToolBatch", "FileChanged", "UserPromptSubmit", "Stop"):
         only = data["hooks"][event][0]
@@ -68,8 +88,16 @@ def test_the_handlers_of_an_older_version_are_replaced():
     """They are bound to one folder, and go on to work until install runs again."""
     new = settings.add_hooks(USERS)
     old = json.loads(json.dumps(new).replace("(**/*.ipynb)", "(notebooks/**/*.ipynb)"))
-    edits = [f"{event} {tool}" for event in ("PreToolUse", "PostToolUse") for tool in ("NotebookEdit", "Write")]
-    assert settings.missing(old) == [*edits, "PostToolUse NotebookEdit Wake", "PostToolUse Write Wake"]
+    edits = [
+        f"{event} {tool}"
+        for event in ("PreToolUse", "PostToolUse")
+        for tool in ("NotebookEdit", "Write")
+    ]
+    assert settings.missing(old) == [
+        *edits,
+        "PostToolUse NotebookEdit Wake",
+        "PostToolUse Write Wake",
+    ]
     assert settings.add_hooks(old) == new
 
 
@@ -97,10 +125,27 @@ def test_without_a_record_what_became_empty_through_us_goes():
     ("hooks", "left"),
     [
         # the person put a handler of theirs into our group, or copied ours into theirs
-        ({"Stop": [{"hooks": [OURS, OTHER], "x": 1}]}, {"Stop": [{"hooks": [OTHER], "x": 1}]}),
-        ({"Stop": [{"hooks": [OTHER]}, {"hooks": [OURS]}]}, {"Stop": [{"hooks": [OTHER]}]}),
+        (
+            {"Stop": [{"hooks": [OURS, OTHER], "x": 1}]},
+            {"Stop": [{"hooks": [OTHER], "x": 1}]},
+        ),
+        (
+            {"Stop": [{"hooks": [OTHER]}, {"hooks": [OURS]}]},
+            {"Stop": [{"hooks": [OTHER]}]},
+        ),
         ({"Stop": [{"hooks": [{**OURS, "timeout": 1}]}], "End": []}, {"End": []}),
-        ({"Stop": [{"hooks": [{"command": '"$CLAUDE_PROJECT_DIR"/.claude/hooks/stepper'}]}]}, None),
+        (
+            {
+                "Stop": [
+                    {
+                        "hooks": [
+                            {"command": '"$CLAUDE_PROJECT_DIR"/.claude/hooks/stepper'}
+                        ]
+                    }
+                ]
+            },
+            None,
+        ),
         ({"Stop": [{"hooks": [{"command": "/x/.claude/hooks/stepper2"}]}]}, "same"),
         ({"Stop": "what?", "End": [3, {"hooks": 4}]}, "same"),
         ("what?", "same"),
@@ -114,7 +159,13 @@ def test_later_edits_are_kept(hooks, left):
 
 @pytest.mark.parametrize(
     "before",
-    [{}, {"permissions": {}}, {"permissions": {"allow": []}}, {"permissions": {"allow": ["Bash(stepper *)"]}}, USERS],
+    [
+        {},
+        {"permissions": {}},
+        {"permissions": {"allow": []}},
+        {"permissions": {"allow": ["Bash(stepper *)"]}},
+        USERS,
+    ],
 )
 def test_rules_come_and_go(before):
     wanted = settings.rules(["notebooks"])
@@ -185,20 +236,43 @@ def test_text_on_one_line_is_laid_out():
 @pytest.mark.parametrize("name", [f"{settings.MARK}{number}" for number in (0, 7)])
 def test_a_key_that_is_called_as_our_marks_are_is_kept(name):
     old = json.dumps({name: {"a": 1}, "b": [1]}, indent=2) + "\n"
-    assert json.loads(settings.render({name: {"a": 1}, "b": [1], "c": 2}, old)) == {name: {"a": 1}, "b": [1], "c": 2}
+    assert json.loads(settings.render({name: {"a": 1}, "b": [1], "c": 2}, old)) == {
+        name: {"a": 1},
+        "b": [1],
+        "c": 2,
+    }
 
 
 def test_a_change_of_type_or_order_is_a_change():
-    assert json.loads(settings.render({"a": True, "c": 2, "b": 1}, '{"a": 1, "b": 1, "c": 2}')) == {
+    assert json.loads(
+        settings.render({"a": True, "c": 2, "b": 1}, '{"a": 1, "b": 1, "c": 2}')
+    ) == {
         "a": True,
         "c": 2,
         "b": 1,
     }
-    assert settings.render({"a": [2, 1]}, '{"a": [1, 2]}').split() == ["{", '"a":', "[", "2,", "1", "]", "}"]
+    assert settings.render({"a": [2, 1]}, '{"a": [1, 2]}').split() == [
+        "{",
+        '"a":',
+        "[",
+        "2,",
+        "1",
+        "]",
+        "}",
+    ]
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "{'a': 1}", '{"a": 1,}', '{"a": 1, "a": 2}', '{"x": {"a": 1, "a": 2}}', "// x\n{}"]
+    "text",
+    [
+        "",
+        "{",
+        "{'a': 1}",
+        '{"a": 1,}',
+        '{"a": 1, "a": 2}',
+        '{"x": {"a": 1, "a": 2}}',
+        "// x\n{}",
+    ],
 )
 def test_bad_text_raises_value_error(text):
     with pytest.raises(ValueError):
@@ -226,7 +300,9 @@ def test_gitignore_there_and_back(old, new):
     assert settings.unignore(new) == old
 
 
-@pytest.mark.parametrize("line", [b".stepper", b".stepper/", b"/.stepper", b"/.stepper/  "])
+@pytest.mark.parametrize(
+    "line", [b".stepper", b".stepper/", b"/.stepper", b"/.stepper/  "]
+)
 def test_a_line_that_covers_it_suffices(line):
     assert settings.ignore(b"a\n" + line + b"\r\nb") == b"a\n" + line + b"\r\nb"
 
@@ -247,8 +323,14 @@ SKILL = {"SKILL.md": "---\nname: x\n---\nWörter\n".encode(), "more/a.md": b"a"}
         ({}, "ours"),
         ({"more/a.md": b"b"}, "edited"),
         ({"more/b.md": b"new"}, "edited"),
-        ({"SKILL.md": skills.stamped(SKILL)["SKILL.md"].replace(b"name", b"nome")}, "edited"),
-        ({"SKILL.md": skills.stamped(SKILL)["SKILL.md"].replace(b"\n", b"\r\n")}, "ours"),
+        (
+            {"SKILL.md": skills.stamped(SKILL)["SKILL.md"].replace(b"name", b"nome")},
+            "edited",
+        ),
+        (
+            {"SKILL.md": skills.stamped(SKILL)["SKILL.md"].replace(b"\n", b"\r\n")},
+            "ours",
+        ),
         ({"SKILL.md": skills.stamped(SKILL)["SKILL.md"] + b"a line\n"}, "edited"),
         ({"SKILL.md": SKILL["SKILL.md"]}, "foreign"),
     ],

@@ -15,8 +15,16 @@ from stepper.policy.commands import COMMANDS
 from tests.conftest import ROOT
 
 SKILLS = sorted((ROOT / "skills").iterdir())
-TEXTS = [*sorted((ROOT / "skills").rglob("*.md")), ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-LIFTING = {skill.name for skill in SKILLS if skill.name in COMMANDS and COMMANDS[skill.name].persons}
+TEXTS = [
+    *sorted((ROOT / "skills").rglob("*.md")),
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+]
+LIFTING = {
+    skill.name
+    for skill in SKILLS
+    if skill.name in COMMANDS and COMMANDS[skill.name].persons
+}
 
 
 def front(skill: Path) -> dict:
@@ -30,13 +38,21 @@ def test_a_skill_is_short_and_says_when(skill: Path) -> None:
     assert 20 < len(head["description"]) < 300
     assert len((skill / "SKILL.md").read_text().splitlines()) < 100
     assert head.get("disable-model-invocation", False) == (skill.name in LIFTING)
-    assert head.get("user-invocable", True) == (skill.name != "stepping-notebooks")  # that one is the agent's
-    assert ("argument-hint" in head) == (skill.name in LIFTING | {"new-notebook", "notebook-status"})
+    assert head.get("user-invocable", True) == (
+        skill.name != "stepping-notebooks"
+    )  # that one is the agent's
+    assert ("argument-hint" in head) == (
+        skill.name in LIFTING | {"new-notebook", "notebook-status"}
+    )
 
 
 def test_the_five_commands_are_there() -> None:
     assert {"continue", "fix", "skip"} == LIFTING
-    assert {path.name for path in SKILLS} == LIFTING | {"new-notebook", "notebook-status", "stepping-notebooks"}
+    assert {path.name for path in SKILLS} == LIFTING | {
+        "new-notebook",
+        "notebook-status",
+        "stepping-notebooks",
+    }
 
 
 def named() -> list[tuple[str, str]]:
@@ -44,7 +60,9 @@ def named() -> list[tuple[str, str]]:
     found = []
     for path in TEXTS:
         text = path.read_text()
-        spans = re.findall(r"`(?:!)?(stepper [^`\n]+)`", text) + re.findall(r"(?m)^(?:\$ )?(stepper [^`\n|]+)$", text)
+        spans = re.findall(r"`(?:!)?(stepper [^`\n]+)`", text) + re.findall(
+            r"(?m)^(?:\$ )?(stepper [^`\n|]+)$", text
+        )
         found += [(path.name, span) for span in spans]
     return found
 
@@ -54,15 +72,23 @@ def test_there_is_something_to_check() -> None:
 
 
 @pytest.mark.parametrize(("where", "command"), sorted(set(named())))
-def test_every_command_and_flag_that_a_text_names_exists(where: str, command: str) -> None:
-    words = shlex.split(command.split("<<")[0].split("#")[0].replace("…", ""), posix=True)[1:]
+def test_every_command_and_flag_that_a_text_names_exists(
+    where: str, command: str
+) -> None:
+    words = shlex.split(
+        command.split("<<")[0].split("#")[0].replace("…", ""), posix=True
+    )[1:]
     group: click.Command = main
     while isinstance(group, click.Group) and words and words[0] in group.commands:
         group = group.commands[words.pop(0)]
     assert group is not main or words[0].startswith("-"), command
     if isinstance(group, click.Group) and "show" in group.commands:
         group = group.commands["show"]
-    flags = {flag for parameter in group.params for flag in (*parameter.opts, *parameter.secondary_opts)} | {
+    flags = {
+        flag
+        for parameter in group.params
+        for flag in (*parameter.opts, *parameter.secondary_opts)
+    } | {
         "--help",
         "--version",
     }

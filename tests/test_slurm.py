@@ -40,18 +40,34 @@ LIMITS = Limits(max_memory_percent=100)
 
 
 def place(**where: Any) -> kernels.Place:
-    given = {"partition": "batch", "time": "10", "mem": "400M", "python": sys.executable, **where}
-    return kernels.read({"gpu": {"slurm": {name: told for name, told in given.items() if told}}})["gpu"]
+    given = {
+        "partition": "batch",
+        "time": "10",
+        "mem": "400M",
+        "python": sys.executable,
+        **where,
+    }
+    return kernels.read(
+        {"gpu": {"slurm": {name: told for name, told in given.items() if told}}}
+    )["gpu"]
 
 
 def text(done: Execution) -> str:
-    return "".join(out["text"] for out in done.outputs if out["output_type"] == "stream")
+    return "".join(
+        out["text"] for out in done.outputs if out["output_type"] == "stream"
+    )
 
 
 def jobs_of(lab: Lab, runtime: str) -> dict[int, str]:
     """Return the state of each job of a project that waits or runs."""
-    rows = (line.split() for line in lab.ask("squeue", "-h", "-o", "%i %T %j").splitlines())
-    return {int(job): state for job, state, name in rows if name.startswith(queue.prefix(runtime))}
+    rows = (
+        line.split() for line in lab.ask("squeue", "-h", "-o", "%i %T %j").splitlines()
+    )
+    return {
+        int(job): state
+        for job, state, name in rows
+        if name.startswith(queue.prefix(runtime))
+    }
 
 
 class Room:
@@ -69,7 +85,9 @@ class Room:
         return AnyPlace(str(self.record), str(self.folder), {})
 
     def start(self, at: kernels.Place, provider: AnyPlace | None = None) -> Any:
-        return (provider or self.provider()).start(KernelPlace("", str(self.folder), self.environ, at=at))
+        return (provider or self.provider()).start(
+            KernelPlace("", str(self.folder), self.environ, at=at)
+        )
 
     def begin(self, at: kernels.Place) -> None:
         self.kernel = self.wait(self.start(at))
@@ -77,7 +95,9 @@ class Room:
     def fails(self, at: kernels.Place) -> str:
         with pytest.raises(KernelError) as failed:
             self.begin(at)
-        assert not self.record.exists() and not [*(self.folder / "stepper-jobs").glob("*")]
+        assert not self.record.exists() and not [
+            *(self.folder / "stepper-jobs").glob("*")
+        ]
         return str(failed.value)
 
     def wait(self, work: Any) -> Any:
@@ -102,7 +122,9 @@ class Room:
 
         async def looked() -> Death | None:
             end = time.monotonic() + seconds
-            while (found := await self.kernel.death()) is None and time.monotonic() < end:
+            while (
+                found := await self.kernel.death()
+            ) is None and time.monotonic() < end:
                 await asyncio.sleep(1)
             return found
 
@@ -156,15 +178,27 @@ def test_what_squeue_says() -> None:
     def left(told: str) -> float | None:
         return queue.Job(1, "", "RUNNING", time=told).left
 
-    assert [left(told) for told in ("9:57", "1:00:00", "2-03:00:01", "0:05")] == [597, 3600, 183601, 5]
-    assert [left(told) for told in ("UNLIMITED", "INVALID", "", "NOT_SET")] == [None] * 4
+    assert [left(told) for told in ("9:57", "1:00:00", "2-03:00:01", "0:05")] == [
+        597,
+        3600,
+        183601,
+        5,
+    ]
+    assert [left(told) for told in ("UNLIMITED", "INVALID", "", "NOT_SET")] == [
+        None
+    ] * 4
     job, now = (
-        queue.Job(1, "", "PENDING", "Priority", starts="2026-03-01T14:05:33", partition="gpu"),
+        queue.Job(
+            1, "", "PENDING", "Priority", starts="2026-03-01T14:05:33", partition="gpu"
+        ),
         datetime(2026, 3, 1),
     )
     told = "PENDING (Priority), 3 ahead, partition gpu"
     assert job.standing(3, now) == f"{told}, estimated start 14:05"
-    assert job.standing(3, datetime(2026, 2, 28)) == f"{told}, estimated start 2026-03-01 14:05"
+    assert (
+        job.standing(3, datetime(2026, 2, 28))
+        == f"{told}, estimated start 2026-03-01 14:05"
+    )
     assert replace(job, starts="N/A").standing(3, now) == told
 
 
@@ -174,13 +208,26 @@ def test_a_kernel_is_a_job_and_its_messages_are_encrypted(room: Room) -> None:
     job = room.kernel.process.job
     assert text(done) == f"{job} {room.folder}\n" and room.ours == {job: "RUNNING"}
     assert room.kernel.channels.client.curve_publickey
-    found = room.run("import os, shutil\nprint(shutil.which('python'), os.environ.get('VIRTUAL_ENV'))")
+    found = room.run(
+        "import os, shutil\nprint(shutil.which('python'), os.environ.get('VIRTUAL_ENV'))"
+    )
     assert text(found) == f"{sys.executable} {sys.prefix}\n"
     failed = room.run("print('before')\n1 / 0")
-    assert failed.outcome is Outcome.ERROR and failed.fault is not None and failed.fault.line == 2
+    assert (
+        failed.outcome is Outcome.ERROR
+        and failed.fault is not None
+        and failed.fault.line == 2
+    )
     about = room.kernel.about()
-    assert about.python == sys.executable and about.where == f"job {job} on {room.lab.node_of(job)}"
-    assert 0 < about.left <= 600 and about.trouble == "" and "not encrypted" not in about.without
+    assert (
+        about.python == sys.executable
+        and about.where == f"job {job} on {room.lab.node_of(job)}"
+    )
+    assert (
+        0 < about.left <= 600
+        and about.trouble == ""
+        and "not encrypted" not in about.without
+    )
     time.sleep(0.1)
     assert room.kernel.about().left < about.left
     for path in (room.folder / "stepper-jobs").iterdir():
@@ -189,7 +236,11 @@ def test_a_kernel_is_a_job_and_its_messages_are_encrypted(room: Room) -> None:
 
 def test_a_deadline_interrupts_there(room: Room) -> None:
     done = room.run("import time\nprint('begun')\ntime.sleep(60)", timeout=0.5)
-    assert done.outcome is Outcome.TIMEOUT and done.death is None and text(done) == "begun\n"
+    assert (
+        done.outcome is Outcome.TIMEOUT
+        and done.death is None
+        and text(done) == "begun\n"
+    )
 
 
 def test_the_next_daemon_finds_job_and_variables(room: Room) -> None:
@@ -197,36 +248,61 @@ def test_the_next_daemon_finds_job_and_variables(room: Room) -> None:
     job = room.kernel.process.job
     room.again()
     assert room.kernel.process.job == job
-    assert room.wait(room.kernel.adopt()) is None and text(room.run("print(kept)")) == "7\n"
+    assert (
+        room.wait(room.kernel.adopt()) is None
+        and text(room.run("print(kept)")) == "7\n"
+    )
 
 
-def test_a_controller_that_does_not_answer_ends_nothing(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_controller_that_does_not_answer_ends_nothing(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(jobs, "POLL_SECONDS", 0.1)
     monkeypatch.setattr(jobs, "SLOW_SECONDS", 0.5)
     monkeypatch.setattr(queue, "LATER_SECONDS", (0.5, 0.5))
     with room.lab.frozen():
-        done = room.run("import time\nfor n in range(10): time.sleep(0.1)\nprint('went on')")
+        done = room.run(
+            "import time\nfor n in range(10): time.sleep(0.1)\nprint('went on')"
+        )
         assert done.outcome is Outcome.OK and text(done) == "went on\n"
-        assert room.kernel.about().trouble == "SLURM's controller does not answer: the job's state is not known"
+        assert (
+            room.kernel.about().trouble
+            == "SLURM's controller does not answer: the job's state is not known"
+        )
         assert room.wait(room.kernel.death()) is None
         job = room.kernel.process.job
         room.again()  # the next daemon does not wait for SLURM
-        assert room.wait(room.kernel.adopt()) is None and text(room.run("print('there')")) == "there\n"
+        assert (
+            room.wait(room.kernel.adopt()) is None
+            and text(room.run("print('there')")) == "there\n"
+        )
         monkeypatch.setattr(queue, "SECONDS", 1)
         room.wait(room.kernel.shutdown())
-        with pytest.raises(KernelError, match="SLURM's controller does not answer: nothing was submitted"):
+        with pytest.raises(
+            KernelError,
+            match="SLURM's controller does not answer: nothing was submitted",
+        ):
             room.begin(place())
-        late = json.loads(room.record.read_text())["job_name"]  # what may have been submitted is found by its name
+        late = json.loads(room.record.read_text())[
+            "job_name"
+        ]  # what may have been submitted is found by its name
     monkeypatch.setattr(queue, "SECONDS", 15)
     assert room.until(lambda: job not in room.ours)  # the kernel ended by itself
-    assert room.until(lambda: f"{late} CANCELLED" in room.lab.ask("squeue", "-h", "-t", "all", "-o", "%j %T"))
+    assert room.until(
+        lambda: (
+            f"{late} CANCELLED"
+            in room.lab.ask("squeue", "-h", "-t", "all", "-o", "%j %T")
+        )
+    )
     assert room.until(lambda: not queue.LATER) and not room.ours
     room.begin(place())
     room.death(0.5)
     assert room.kernel.about().trouble == "" and text(room.run("print(1)")) == "1\n"
 
 
-def test_the_queue_is_not_asked_while_the_heart_beats(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_queue_is_not_asked_while_the_heart_beats(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked, told = list[str](), queue.Queue.told
 
     async def counted(self: queue.Queue, *command: str, **given: Any) -> str | None:
@@ -235,21 +311,29 @@ def test_the_queue_is_not_asked_while_the_heart_beats(room: Room, monkeypatch: p
 
     monkeypatch.setattr(queue.Queue, "told", counted)
     assert room.run("import time; time.sleep(2)").outcome is Outcome.OK
-    assert room.death(3) is None and len(asked) <= 1  # one falls due each `POLL_SECONDS`
+    assert (
+        room.death(3) is None and len(asked) <= 1
+    )  # one falls due each `POLL_SECONDS`
     monkeypatch.setattr(jobs, "POLL_SECONDS", 0.5)
     assert room.death(3) is None and 2 <= asked.count("squeue") <= 7
 
 
-def test_scancel_in_a_cell_and_while_nothing_runs(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scancel_in_a_cell_and_while_nothing_runs(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
 
     async def cancelled() -> Execution:
-        running = asyncio.create_task(room.kernel.execute("import time; time.sleep(60)", 90, LIMITS))
+        running = asyncio.create_task(
+            room.kernel.execute("import time; time.sleep(60)", 90, LIMITS)
+        )
         await asyncio.sleep(0.5)
         room.lab.ask("scancel", str(room.kernel.process.job))
         return await asyncio.wait_for(running, 10)
 
     done = room.wait(cancelled())
-    assert done.outcome is Outcome.KERNEL_DIED and done.death.how.endswith("its job was cancelled (CANCELLED)")
+    assert done.outcome is Outcome.KERNEL_DIED and done.death.how.endswith(
+        "its job was cancelled (CANCELLED)"
+    )
     assert not room.record.exists()
     room.begin(place())
     monkeypatch.undo()  # as it is for users
@@ -263,7 +347,11 @@ def test_scancel_in_a_cell_and_while_nothing_runs(room: Room, monkeypatch: pytes
 def test_a_job_that_fails_and_one_that_takes_too_much_memory(other: Room) -> None:
     other.begin(place(mem="300M"))
     done = other.run("import os, sys\nos.write(2, b'last words\\n')\nos._exit(3)")
-    assert done.outcome is Outcome.KERNEL_DIED and "(FAILED)" in done.death.how and "last words" in done.death.stderr
+    assert (
+        done.outcome is Outcome.KERNEL_DIED
+        and "(FAILED)" in done.death.how
+        and "last words" in done.death.stderr
+    )
     other.begin(place(mem="300M"))
     done = other.run("import time\nheld = b'x' * 700_000_000\ntime.sleep(20)")
     assert done.outcome is Outcome.KERNEL_DIED and "(OUT_OF_MEMORY)" in done.death.how
@@ -272,10 +360,14 @@ def test_a_job_that_fails_and_one_that_takes_too_much_memory(other: Room) -> Non
 
 def test_a_job_that_waits_is_left_to_the_next_daemon(other: Room) -> None:
     at, asked = place(extra=["--begin=now+1hour"], queue_seconds=3), other.provider()
-    ahead = other.lab.ask("sbatch", "--parsable", "--begin=now+1hour", "--wrap=true").strip()
+    ahead = other.lab.ask(
+        "sbatch", "--parsable", "--begin=now+1hour", "--wrap=true"
+    ).strip()
     begun = other.loop.create_task(other.start(at, asked))
     queued = other.until(lambda: asked.queued)
-    assert queued.text.startswith("PENDING (BeginTime), 1 ahead, partition batch, estimated start ")
+    assert queued.text.startswith(
+        "PENDING (BeginTime), 1 ahead, partition batch, estimated start "
+    )
     assert queued.seconds == 3
     ((job, state),) = other.ours.items()
     assert state == "PENDING" and json.loads(other.record.read_text())["job"] == job
@@ -297,24 +389,36 @@ def test_what_was_asked_for_is_withdrawn(other: Room) -> None:
     with pytest.raises(asyncio.CancelledError):
         other.wait(begun)
     other.wait(other.provider().withdraw())
-    assert other.ours == {} and not other.record.exists() and [*(other.folder / "stepper-jobs").iterdir()] == []
+    assert (
+        other.ours == {}
+        and not other.record.exists()
+        and [*(other.folder / "stepper-jobs").iterdir()] == []
+    )
     begun = other.loop.create_task(other.start(place(extra=["--hold"])))
     (job,) = other.until(lambda: other.ours)
     other.lab.ask("scancel", str(job))
-    with pytest.raises(KernelError, match=rf"job {job} ended before the kernel began \(CANCELLED\)$"):
+    with pytest.raises(
+        KernelError, match=rf"job {job} ended before the kernel began \(CANCELLED\)$"
+    ):
         other.wait(begun)
     assert not other.record.exists()
 
 
 def test_a_queue_that_tells_nothing_is_no_reason_to_end_a_job(other: Room) -> None:
     asked, script = other.provider(), other.folder / "squeue"
-    script.write_text("#!/bin/sh\necho 'slurm_load_jobs error: Unexpected message received' >&2\nexit 1\n")
+    script.write_text(
+        "#!/bin/sh\necho 'slurm_load_jobs error: Unexpected message received' >&2\nexit 1\n"
+    )
     script.chmod(0o755)
     other.environ["PATH"] = f"{other.folder}:{other.environ['PATH']}"
     begun = other.loop.create_task(other.start(place(extra=["--hold"]), asked))
     told = other.until(lambda: asked.queued or begun.done()) and asked.queued
     ((job, _),) = other.ours.items()
-    assert told and told.text == f"squeue: slurm_load_jobs error: Unexpected message received: job {job} may wait"
+    assert (
+        told
+        and told.text
+        == f"squeue: slurm_load_jobs error: Unexpected message received: job {job} may wait"
+    )
     script.unlink()
     assert other.until(lambda: asked.queued.text.startswith("PENDING (JobHeldUser)"))
     other.lab.ask("scontrol", "release", str(job))
@@ -323,11 +427,23 @@ def test_a_queue_that_tells_nothing_is_no_reason_to_end_a_job(other: Room) -> No
 
 
 def test_a_task_of_an_array_is_a_job_as_any(other: Room) -> None:
-    flags = ("--parsable", "--array=1-2", "--mem=20M", "--wrap=sleep 60", "--output=/dev/null", "--time=5")
+    flags = (
+        "--parsable",
+        "--array=1-2",
+        "--mem=20M",
+        "--wrap=sleep 60",
+        "--output=/dev/null",
+        "--time=5",
+    )
     first = int(other.lab.ask("sbatch", *flags))
     try:
         asked = queue.Queue(os.environ)
-        wait_until(lambda: other.lab.ask("squeue", "-h", "-j", str(first), "-o", "%T").split() == ["RUNNING"] * 2)
+        wait_until(
+            lambda: (
+                other.lab.ask("squeue", "-h", "-j", str(first), "-o", "%T").split()
+                == ["RUNNING"] * 2
+            )
+        )
         states = [other.wait(asked.look(job)).state for job in (first, first + 1)]
         assert states == ["RUNNING", "RUNNING"]
     finally:
@@ -339,17 +455,42 @@ def test_orphans_are_found_by_their_names(other: Room, room: Room) -> None:
     told = json.loads(other.record.read_text())
     del told["job"], told["connection"]  # killed between sbatch's answer and the record
     records.write(str(other.record), told)
-    assert other.again() is None and not other.record.exists() and other.until(lambda: not other.ours)
+    assert (
+        other.again() is None
+        and not other.record.exists()
+        and other.until(lambda: not other.ours)
+    )
     other.begin(place())
     other.record.unlink()  # a job whose record is gone
     names = [f"stepper-{'0' * 8}-{'1' * 32}", "somebody"]
-    foreign = [int(other.lab.ask("sbatch", "--parsable", f"--job-name={name}", "--wrap=sleep 60")) for name in names]
+    foreign = [
+        int(
+            other.lab.ask(
+                "sbatch", "--parsable", f"--job-name={name}", "--wrap=sleep 60"
+            )
+        )
+        for name in names
+    ]
     (other.folder / "odd.json").symlink_to("/dev/null")
     with pytest.raises(OSError):  # it may be the record that is missing
-        other.wait(reconcile([place()], str(other.folder), lambda: other.folder.rglob("*.json"), os.environ))
+        other.wait(
+            reconcile(
+                [place()],
+                str(other.folder),
+                lambda: other.folder.rglob("*.json"),
+                os.environ,
+            )
+        )
     (other.folder / "odd.json").unlink()
     assert list(other.ours.values()) == ["RUNNING"]
-    other.wait(reconcile([place()], str(other.folder), lambda: other.folder.rglob("*.json"), os.environ))
+    other.wait(
+        reconcile(
+            [place()],
+            str(other.folder),
+            lambda: other.folder.rglob("*.json"),
+            os.environ,
+        )
+    )
     assert other.until(lambda: not other.ours)
     assert {*foreign, room.kernel.process.job} <= {*other.lab.jobs()}
     other.lab.ask("scancel", *map(str, foreign))
@@ -358,22 +499,36 @@ def test_orphans_are_found_by_their_names(other: Room, room: Room) -> None:
     other.lab.ask("scancel", str(other.kernel.process.job))
     other.until(lambda: not other.ours)
     told = json.loads(other.record.read_text())
-    records.write(str(other.record), {**told, "job": 999_999})  # as if SLURM had forgotten it
+    records.write(
+        str(other.record), {**told, "job": 999_999}
+    )  # as if SLURM had forgotten it
     death = other.again()  # a record whose job is gone
-    assert isinstance(death, Death) and "(CANCELLED)" in death.how and not other.record.exists()
+    assert (
+        isinstance(death, Death)
+        and "(CANCELLED)" in death.how
+        and not other.record.exists()
+    )
 
 
-def test_what_can_not_be(other: Room, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_can_not_be(
+    other: Room, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert "invalid partition" in other.fails(place(partition="nope"))
     assert "Memory specification can not be satisfied" in other.fails(place(mem="900G"))
     said = other.fails(place(python="/no_such_python"))
-    assert "ended before the kernel began (FAILED)" in said and "/no_such_python" in said
+    assert (
+        "ended before the kernel began (FAILED)" in said and "/no_such_python" in said
+    )
     bare = tmp_path / "python"
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
     bare.chmod(0o755)
     said = other.fails(place(python=str(bare)))
-    assert f"{bare} lacks ipykernel" in said and f"{bare} -m pip install ipykernel" in said
-    apart = tmp_path / "apart"  # a node that has a folder of its own there: the kernel runs, and nothing is seen of it
+    assert (
+        f"{bare} lacks ipykernel" in said and f"{bare} -m pip install ipykernel" in said
+    )
+    apart = (
+        tmp_path / "apart"
+    )  # a node that has a folder of its own there: the kernel runs, and nothing is seen of it
     folder = f"{other.folder}/stepper-jobs"
     own = f"cp -rp {folder} {tmp_path}/own && mount -t tmpfs none {folder} && cp -p {tmp_path}/own/* {folder}"
     first = f'[ -e {tmp_path}/own ] || exec unshare -m sh -c \'{own} && exec {sys.executable} "$@"\' sh "$@"'
@@ -382,19 +537,29 @@ def test_what_can_not_be(other: Room, tmp_path: Path, monkeypatch: pytest.Monkey
     with monkeypatch.context() as patch:
         patch.setattr(provider, "START_SECONDS", 3)
         said = other.fails(place(python=str(apart)))
-    assert "wrote no connection file" in said and f"{other.folder} is not on a file system that n" in said
+    assert (
+        "wrote no connection file" in said
+        and f"{other.folder} is not on a file system that n" in said
+    )
     assert "address here" in other.fails(place(address="nosuch0"))
     other.environ["PATH"] = "/nowhere"
     assert "there is no `sbatch` on this machine" in other.fails(place())
     with pytest.raises(KernelError, match="there is no `sinfo`"):
         other.wait(look(place(), other.environ, ""))
     assert other.ours == {}
-    assert any("partition batch" in line for line in other.wait(look(place(), os.environ, "")))
-    for wrong, words in (({"partition": "nosuch"}, "invalid partition"), ({"mem": "900G"}, "sbatch: ")):
+    assert any(
+        "partition batch" in line for line in other.wait(look(place(), os.environ, ""))
+    )
+    for wrong, words in (
+        ({"partition": "nosuch"}, "invalid partition"),
+        ({"mem": "900G"}, "sbatch: "),
+    ):
         with pytest.raises(KernelError, match=words):
             other.wait(look(place(**wrong), os.environ, ""))
     assert other.ours == {}
-    assert unchecked(place(python="/usr/bin/python3.99")) == ["python /usr/bin/python3.99 on the compute node"]
+    assert unchecked(place(python="/usr/bin/python3.99")) == [
+        "python /usr/bin/python3.99 on the compute node"
+    ]
 
 
 def test_a_port_that_somebody_took_and_an_interface_by_name(other: Room) -> None:
@@ -403,27 +568,58 @@ def test_a_port_that_somebody_took_and_an_interface_by_name(other: Room) -> None
     taken = f"[ -e {once} ] || {{ touch {once}; echo 'zmq: Address already in use' >&2; exit 1; }}"
     python.write_text(f'#!/bin/sh\n{taken}\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
-    other.begin(place(python=str(python), address="lo", time=""))  # the partition's limit is below stepper's own
+    other.begin(
+        place(python=str(python), address="lo", time="")
+    )  # the partition's limit is below stepper's own
     assert 0 < other.kernel.about().left <= 3600
-    assert json.loads(other.record.read_text())["connection"]["ip"] == "127.0.0.1" and len(other.ours) == 1
+    assert (
+        json.loads(other.record.read_text())["connection"]["ip"] == "127.0.0.1"
+        and len(other.ours) == 1
+    )
 
 
 def test_a_step_in_an_allocation_that_the_person_holds(other: Room) -> None:
-    held = int(other.lab.ask("sbatch", "--parsable", "--mem=500", "--time=5", "--hold", "--wrap=sleep 300"))
-    at = kernels.read({"mine": {"slurm": {"jobid": held, "python": sys.executable}}})["mine"]
+    held = int(
+        other.lab.ask(
+            "sbatch",
+            "--parsable",
+            "--mem=500",
+            "--time=5",
+            "--hold",
+            "--wrap=sleep 300",
+        )
+    )
+    at = kernels.read({"mine": {"slurm": {"jobid": held, "python": sys.executable}}})[
+        "mine"
+    ]
     try:
         asked = other.provider()
         begun = other.loop.create_task(other.start(at, asked))
-        assert other.until(lambda: asked.queued).text.startswith("PENDING (JobHeldUser), ")
+        assert other.until(lambda: asked.queued).text.startswith(
+            "PENDING (JobHeldUser), "
+        )
         other.lab.ask("scontrol", "release", str(held))
         other.kernel = other.wait(begun)
-        assert text(other.run("import os\nkept = 4\nprint(os.environ['SLURM_JOB_ID'])")) == f"{held}\n"
+        assert (
+            text(other.run("import os\nkept = 4\nprint(os.environ['SLURM_JOB_ID'])"))
+            == f"{held}\n"
+        )
         about = other.kernel.about()
-        assert about.where.startswith(f"a step of job {held} on n") and 0 < about.left <= 300
-        assert other.wait(look(at, os.environ, ""))[0].startswith(f"job {held} (wrap): RUNNING, n")
+        assert (
+            about.where.startswith(f"a step of job {held} on n")
+            and 0 < about.left <= 300
+        )
+        assert other.wait(look(at, os.environ, ""))[0].startswith(
+            f"job {held} (wrap): RUNNING, n"
+        )
         other.again()
-        assert other.wait(other.kernel.adopt()) is None and text(other.run("print(kept)")) == "4\n"
-        step = other.wait(queue.Queue(os.environ)._steps(held, other.kernel.process.name))[0]
+        assert (
+            other.wait(other.kernel.adopt()) is None
+            and text(other.run("print(kept)")) == "4\n"
+        )
+        step = other.wait(
+            queue.Queue(os.environ)._steps(held, other.kernel.process.name)
+        )[0]
         other.lab.ask("scancel", step)
         death = other.death(15)
         assert death is not None and "its step ended, and the job goes on" in death.how
@@ -432,17 +628,29 @@ def test_a_step_in_an_allocation_that_the_person_holds(other: Room) -> None:
         other.wait(other.kernel.shutdown())
         other.kernel = None
         assert other.lab.jobs()[held] == "RUNNING" and not other.record.exists()
-        assert other.until(lambda: "stepper-" not in other.lab.ask("squeue", "-h", "-s", "-j", str(held), "-o", "%j"))
+        assert other.until(
+            lambda: (
+                "stepper-"
+                not in other.lab.ask("squeue", "-h", "-s", "-j", str(held), "-o", "%j")
+            )
+        )
         assert not [
-            each for each in psutil.process_iter(["cmdline"]) if f"--jobid={held}" in (each.info["cmdline"] or ())
+            each
+            for each in psutil.process_iter(["cmdline"])
+            if f"--jobid={held}" in (each.info["cmdline"] or ())
         ]
         other.begin(at)
         other.lab.ask("scancel", str(held))
         death = other.death(15)
-        assert death is not None and f"job {held}: its job was cancelled (CANCELLED)" in death.how
+        assert (
+            death is not None
+            and f"job {held}: its job was cancelled (CANCELLED)" in death.how
+        )
     finally:
         other.lab.ask("scancel", str(held), check=False)
-    gone = kernels.read({"mine": {"slurm": {"jobid": 987654, "python": sys.executable}}})["mine"]
+    gone = kernels.read(
+        {"mine": {"slurm": {"jobid": 987654, "python": sys.executable}}}
+    )["mine"]
     assert "job 987654 can hold no kernel" in other.fails(gone)
 
 
@@ -471,21 +679,38 @@ def test_a_notebook_on_the_cluster(cluster: Lab, tmp_path: Path) -> None:
         project.kill_daemon()
         assert "| 4" in notebook.insert("print(x + 1)")[1].text
         kernel = project.json("status")["kernel"]
-        assert kernel["where"].startswith("job ") and 0 < kernel["left_seconds"] <= 600 and kernel["trouble"] == ""
-        payload = notebook.edited("insert", "import time\nprint('begun')\ntime.sleep(2)\nprint('over', x)", cell)
+        assert (
+            kernel["where"].startswith("job ")
+            and 0 < kernel["left_seconds"] <= 600
+            and kernel["trouble"] == ""
+        )
+        payload = notebook.edited(
+            "insert",
+            "import time\nprint('begun')\ntime.sleep(2)\nprint('over', x)",
+            cell,
+        )
         running = threading.Thread(target=project.hook, args=("PostToolUse", payload))
         running.start()
         time.sleep(1)
         project.kill_daemon()
         running.join()
         said = project.json("report")["text"]
-        assert "| begun" in said and "| over 3" in said and "lost its daemon" in said, said
-        project.config("kernel_cwd: notebook\n")  # the place is gone from it, and its kernel lives on
+        assert "| begun" in said and "| over 3" in said and "lost its daemon" in said, (
+            said
+        )
+        project.config(
+            "kernel_cwd: notebook\n"
+        )  # the place is gone from it, and its kernel lives on
         assert "| 5" in notebook.insert("print(x + 2)")[1].text
-        assert "this kernel goes on until `stepper shutdown`" in project.json("status")["kernel"]["trouble"]
+        assert (
+            "this kernel goes on until `stepper shutdown`"
+            in project.json("status")["kernel"]["trouble"]
+        )
         cluster.ask("scancel", kernel["where"].split()[1])
         answer = notebook.insert("x")[1]
-        assert "(CANCELLED)" in answer.stop and "all variables are lost" in answer.stop, answer.data
+        assert (
+            "(CANCELLED)" in answer.stop and "all variables are lost" in answer.stop
+        ), answer.data
         assert "`stepper restore` builds them again" in answer.stop
         said = project.json("report")["text"]
         assert "slurmstepd" in said and "To connect another client" not in said, said
@@ -496,10 +721,17 @@ def test_what_a_daemon_finds_at_its_start(cluster: Lab, tmp_path: Path) -> None:
     mine = {"slurm": {"jobid": held, "python": sys.executable}}
     for project in project_on(tmp_path / "repo", gpu=place().definition, mine=mine):
         kept, lost = (
-            Notebook(project, project.folder / project.json("new", "Look", "--kernel", name)["notebook"])
+            Notebook(
+                project,
+                project.folder
+                / project.json("new", "Look", "--kernel", name)["notebook"],
+            )
             for name in ("mine", "gpu")
         )
-        assert "| 2" in kept.insert("y = 1\ny + 1")[1].text and "| 2" in lost.insert("1 + 1")[1].text
+        assert (
+            "| 2" in kept.insert("y = 1\ny + 1")[1].text
+            and "| 2" in lost.insert("1 + 1")[1].text
+        )
         assert [*jobs_of(cluster, project.paths.runtime).values()] == ["RUNNING"]
         project.kill_daemon()
         for record in Path(project.paths.kernels).rglob("*.json"):
@@ -509,11 +741,15 @@ def test_what_a_daemon_finds_at_its_start(cluster: Lab, tmp_path: Path) -> None:
         end = time.monotonic() + 15
         while jobs_of(cluster, project.paths.runtime) and time.monotonic() < end:
             time.sleep(0.1)
-        assert jobs_of(cluster, project.paths.runtime) == {}  # what no record tells of is ended, and nothing else
+        assert (
+            jobs_of(cluster, project.paths.runtime) == {}
+        )  # what no record tells of is ended, and nothing else
         assert "| 4" in kept.insert("print(y + 3)")[1].text
         project.stepper("shutdown")
         assert cluster.jobs()[held] == "RUNNING"
-        assert "stepper-" not in cluster.ask("squeue", "-h", "-s", "-j", str(held), "-o", "%j")
+        assert "stepper-" not in cluster.ask(
+            "squeue", "-h", "-s", "-j", str(held), "-o", "%j"
+        )
     cluster.ask("scancel", str(held))
 
 
@@ -535,7 +771,10 @@ def broken(ours_alone: Lab, monkeypatch: pytest.MonkeyPatch) -> Lab:
 def test_a_walltime_that_is_over(broken: Lab) -> None:
     room = Room(broken, place(time="1"))
     done = room.run("import time\ntime.sleep(150)", 170)
-    assert done.outcome is Outcome.KERNEL_DIED and "its walltime was over (TIMEOUT)" in done.death.how
+    assert (
+        done.outcome is Outcome.KERNEL_DIED
+        and "its walltime was over (TIMEOUT)" in done.death.how
+    )
     assert "DUE TO TIME LIMIT" in done.death.stderr
     room.kernel = None
     room.close()
@@ -547,9 +786,14 @@ def test_a_node_that_fails_leaves_no_second_kernel(broken: Lab) -> None:
     old, node = room.kernel, broken.node_of(room.kernel.process.job)
     pid = int(text(room.run("import os\nprint(os.getpid())")))
     broken.fail(node)
-    assert text(room.run("print('it answers')")) == "it answers\n" and psutil.pid_exists(pid)
+    assert text(
+        room.run("print('it answers')")
+    ) == "it answers\n" and psutil.pid_exists(pid)
     done = room.run("import time\nfor n in range(150): time.sleep(1)", 170)
-    assert done.outcome is Outcome.KERNEL_DIED and "its node failed (NODE_FAIL)" in done.death.how
+    assert (
+        done.outcome is Outcome.KERNEL_DIED
+        and "its node failed (NODE_FAIL)" in done.death.how
+    )
     assert "Error" not in done.death.stderr, (
         done.death.stderr
     )  # what the fence makes it write is not what it ended with
@@ -570,8 +814,13 @@ def test_memory_that_a_cgroup_holds() -> None:
             patch.setenv("SLURM_CONF", lab.conf)
             room = Room(lab, place(mem="300M"))
             done = room.run("import time\nheld = b'x' * 700_000_000\ntime.sleep(20)")
-            assert done.outcome is Outcome.KERNEL_DIED and "(OUT_OF_MEMORY)" in done.death.how
-            assert done.death.cause == "OutOfMemory" and "oom" in done.death.stderr.lower()
+            assert (
+                done.outcome is Outcome.KERNEL_DIED
+                and "(OUT_OF_MEMORY)" in done.death.how
+            )
+            assert (
+                done.death.cause == "OutOfMemory" and "oom" in done.death.stderr.lower()
+            )
             room.kernel = None
             room.close()
     finally:
@@ -584,33 +833,48 @@ def test_a_kernel_whose_ports_are_reached_through_its_node(
     with sshd.running(tmp_path) as facts:
         folder = tmp_path / "bin"
         folder.mkdir()
-        (folder / "ssh").write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {facts["config"]} "$@"\n')
+        (folder / "ssh").write_text(
+            f'#!/bin/sh\nexec {shutil.which("ssh")} -F {facts["config"]} "$@"\n'
+        )
         (folder / "ssh").chmod(0o755)
         monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
         other.begin(place(via="ssh"))
         told = json.loads(other.record.read_text())
-        assert told["connection"]["ip"] == "127.0.0.1" and told["node"] == other.lab.node_of(told["job"])
-        assert other.kernel.channels.client.transport == "ipc"  # sockets of the user's own, at this end
+        assert told["connection"]["ip"] == "127.0.0.1" and told[
+            "node"
+        ] == other.lab.node_of(told["job"])
+        assert (
+            other.kernel.channels.client.transport == "ipc"
+        )  # sockets of the user's own, at this end
         assert text(other.run("kept = 5\nprint(kept)")) == "5\n"
 
         async def cut() -> Execution:
-            source = "import time\nfor n in range(12):\n    print(n)\n    time.sleep(0.2)"
+            source = (
+                "import time\nfor n in range(12):\n    print(n)\n    time.sleep(0.2)"
+            )
             running = asyncio.create_task(other.kernel.execute(source, 60, LIMITS))
             await asyncio.sleep(1)
             other.kernel.process.link.master.kill()
             return await running
 
         done = other.wait(cut())
-        assert done.outcome is Outcome.OK and text(done) == "".join(f"{n}\n" for n in range(12))
+        assert done.outcome is Outcome.OK and text(done) == "".join(
+            f"{n}\n" for n in range(12)
+        )
         other.again()
-        assert other.wait(other.kernel.adopt()) is None and text(other.run("print(kept)")) == "5\n"
+        assert (
+            other.wait(other.kernel.adopt()) is None
+            and text(other.run("print(kept)")) == "5\n"
+        )
         other.wait(other.kernel.shutdown())
         other.kernel = None
         assert not [*other.folder.glob("k*-*")] and other.until(lambda: not other.ours)
 
 
 @pytest.mark.nightly
-def test_what_can_not_be_ended_now_is_ended_by_the_next_daemon(other: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_can_not_be_ended_now_is_ended_by_the_next_daemon(
+    other: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
     other.begin(place())
     os.kill(int(text(other.run("import os\nprint(os.getpid())"))), signal.SIGSTOP)
     monkeypatch.setattr(queue, "SECONDS", 1)
@@ -618,13 +882,19 @@ def test_what_can_not_be_ended_now_is_ended_by_the_next_daemon(other: Room, monk
         other.wait(other.kernel.shutdown())
     monkeypatch.setattr(queue, "SECONDS", 15)
     assert list(other.ours.values()) == ["RUNNING"] and other.record.exists()
-    assert other.again() is None and other.until(lambda: not other.ours) and not other.record.exists()
+    assert (
+        other.again() is None
+        and other.until(lambda: not other.ours)
+        and not other.record.exists()
+    )
 
 
 @pytest.mark.nightly
 def test_a_job_that_another_one_takes_the_place_of(cluster: Lab) -> None:
     room = Room(cluster, place(extra=["--exclusive"]))
-    urgent = cluster.ask("sbatch", "--parsable", "-p", "urgent", "-N2", "--exclusive", "--wrap=sleep 100").strip()
+    urgent = cluster.ask(
+        "sbatch", "--parsable", "-p", "urgent", "-N2", "--exclusive", "--wrap=sleep 100"
+    ).strip()
     death = room.death(60)
     assert death is not None and "its job was preempted (PREEMPTED)" in death.how, death
     cluster.ask("scancel", urgent)
@@ -656,7 +926,9 @@ def test_a_clock_that_differs(cluster: Lab, tmp_path: Path) -> None:
         run = project.json("history")[-1]
         assert 0 <= run["duration_s"] < 60, run
         project.kill_daemon()
-        payload = notebook.edited("insert", "import time\ntime.sleep(3)\nprint('over', x)", cell)
+        payload = notebook.edited(
+            "insert", "import time\ntime.sleep(3)\nprint('over', x)", cell
+        )
         running = threading.Thread(target=project.hook, args=("PostToolUse", payload))
         running.start()
         time.sleep(1.5)
@@ -666,28 +938,68 @@ def test_a_clock_that_differs(cluster: Lab, tmp_path: Path) -> None:
         assert project.json("report")["outcome"] == "ok"
         cell, answer = notebook.insert("# stepper: timeout=1\ntime.sleep(30)")
         assert "Timeout" in answer.text, answer.data
-        for _ in range(2):  # what its machine has for files is not known: the same cell runs again
-            answer = notebook.replace(cell, "y = 1\nopen('made.txt', 'w').write('x')\n1 / 0")
-            assert "ZeroDivisionError" in answer.text and "made.txt (" not in answer.text, answer.text
-        assert [run["outcome"] for run in project.json("history")][-2:] == ["error", "error"]
+        for _ in range(
+            2
+        ):  # what its machine has for files is not known: the same cell runs again
+            answer = notebook.replace(
+                cell, "y = 1\nopen('made.txt', 'w').write('x')\n1 / 0"
+            )
+            assert (
+                "ZeroDivisionError" in answer.text and "made.txt (" not in answer.text
+            ), answer.text
+        assert [run["outcome"] for run in project.json("history")][-2:] == [
+            "error",
+            "error",
+        ]
 
 
 @pytest.mark.nightly
-def test_an_ipykernel_that_does_not_encrypt_is_told_of_once(cluster: Lab, tmp_path: Path) -> None:
-    older = ["install", "--no-deps", "--target", str(tmp_path / "older"), "ipykernel==6.29.5"]
-    subprocess.run([sys.executable, "-m", "pip", *older], check=True, capture_output=True, timeout=120)
+def test_an_ipykernel_that_does_not_encrypt_is_told_of_once(
+    cluster: Lab, tmp_path: Path
+) -> None:
+    older = [
+        "install",
+        "--no-deps",
+        "--target",
+        str(tmp_path / "older"),
+        "ipykernel==6.29.5",
+    ]
+    subprocess.run(
+        [sys.executable, "-m", "pip", *older],
+        check=True,
+        capture_output=True,
+        timeout=120,
+    )
     room = Room(cluster, place(setup=f"export PYTHONPATH={tmp_path}/older"))
     assert "are signed, and not encrypted" in room.kernel.about().without
-    assert not room.kernel.channels.client.curve_publickey and text(room.run("print(1)")) == "1\n"
+    assert (
+        not room.kernel.channels.client.curve_publickey
+        and text(room.run("print(1)")) == "1\n"
+    )
     room.close()
 
 
 @pytest.mark.nightly
-def test_setup_loads_modules(cluster: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    debian.installed("modulecmd", "environment-modules", file="/etc/profile.d/modules.sh")
+def test_setup_loads_modules(
+    cluster: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    debian.installed(
+        "modulecmd", "environment-modules", file="/etc/profile.d/modules.sh"
+    )
     (tmp_path / "pet").write_text("#%Module\nsetenv PET cat\n")
     room = Room(cluster)
-    room.environ = {name: told for name, told in room.environ.items() if not name.startswith("BASH_FUNC_")}
-    room.begin(place(setup=f"module use {tmp_path}\nmodule load pet\nsource <(echo export SEEN=1)"))
-    assert text(room.run("import os\nprint(os.environ['PET'], os.environ['SEEN'])")) == "cat 1\n"
+    room.environ = {
+        name: told
+        for name, told in room.environ.items()
+        if not name.startswith("BASH_FUNC_")
+    }
+    room.begin(
+        place(
+            setup=f"module use {tmp_path}\nmodule load pet\nsource <(echo export SEEN=1)"
+        )
+    )
+    assert (
+        text(room.run("import os\nprint(os.environ['PET'], os.environ['SEEN'])"))
+        == "cat 1\n"
+    )
     room.close()

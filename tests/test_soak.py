@@ -30,8 +30,12 @@ MB = 1 << 20
 
 @pytest.mark.nightly
 @pytest.mark.timeout(400)
-def test_two_minutes_of_faults_lose_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = soak.soak(cells=2000, seconds=120, seed=7, books=8, folder=tmp_path, say=print)
+def test_two_minutes_of_faults_lose_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = soak.soak(
+        cells=2000, seconds=120, seed=7, books=8, folder=tmp_path, say=print
+    )
     assert found["cells"] > 50
     assert found["done"].keys() & soak.FIRST_HALF.keys()  # daemons were killed
     assert found["done"].keys() & {"kernel_killed", "kernel_ended"}
@@ -70,7 +74,13 @@ def test_hours_of_a_megabyte_a_second_take_no_memory(project: Project) -> None:
     took = time.monotonic() - began
     said = edit.woken
     text = text_of(notebook.cell(edit.cell_id))
-    assert "ran ok" in said and "left out of the notebook: " in said and text.rstrip().endswith("1500/1500")
+    assert (
+        "ran ok" in said
+        and "left out of the notebook: " in said
+        and text.rstrip().endswith("1500/1500")
+    )
     assert max(sizes) < 2 * MB, f"the file had {max(sizes) / MB:.2f} MB"
-    assert max(held) < 10 * MB, f"{took:.0f} s: + {max(held) / MB:.1f} MB at most, + {held[-1] / MB:.1f} in the end"
+    assert max(held) < 10 * MB, (
+        f"{took:.0f} s: + {max(held) / MB:.1f} MB at most, + {held[-1] / MB:.1f} in the end"
+    )
     assert any(lefts), "when it is over could be told"

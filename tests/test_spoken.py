@@ -263,12 +263,18 @@ MENTIONS = """
 
 
 def phrases(text: str) -> list[str]:
-    return [line.strip().replace("⏎", "\n") for line in text.splitlines() if line.strip()]
+    return [
+        line.strip().replace("⏎", "\n") for line in text.splitlines() if line.strip()
+    ]
 
 
 @pytest.mark.parametrize("words", COMMANDS)
 def test_what_begins_with_a_commands_words_is_that_command(words: str) -> None:
-    missed = [phrase for phrase in phrases(COMMANDS[words]) if (command(phrase) or ("",))[0] != words]
+    missed = [
+        phrase
+        for phrase in phrases(COMMANDS[words])
+        if (command(phrase) or ("",))[0] != words
+    ]
     assert len(phrases(COMMANDS[words])) > 10 and missed == []
 
 
@@ -285,7 +291,9 @@ def test_what_only_mentions_them_is_none() -> None:
     assert [phrase for phrase in phrases(MENTIONS) if command(phrase)] == []
 
 
-def test_what_says_when_or_on_what_condition_a_cell_is_to_be_stopped_stops_none() -> None:
+def test_what_says_when_or_on_what_condition_a_cell_is_to_be_stopped_stops_none() -> (
+    None
+):
     assert len(phrases(NOT_NOW)) > 40
     assert [phrase for phrase in phrases(NOT_NOW) if command(phrase)] == []
 
@@ -299,10 +307,19 @@ def test_what_says_when_or_on_what_condition_a_cell_is_to_be_stopped_stops_none(
         ("fix and retry with the other file", "with the other file"),
         ("continue notebook, drop the rows", "drop the rows"),
         ("show status please", ""),
-        ("continue notebook, please: drop them. Why so many?", "drop them. Why so many?"),
-        ("fix and retry\n\nuse data/new.csv instead\nit is complete", "use data/new.csv instead\nit is complete"),
+        (
+            "continue notebook, please: drop them. Why so many?",
+            "drop them. Why so many?",
+        ),
+        (
+            "fix and retry\n\nuse data/new.csv instead\nit is complete",
+            "use data/new.csv instead\nit is complete",
+        ),
         ("skip cell (the API key is missing)", "(the API key is missing)"),
-        ("continue notebook - `rm -rf $HOME` is not what I mean", "`rm -rf $HOME` is not what I mean"),
+        (
+            "continue notebook - `rm -rf $HOME` is not what I mean",
+            "`rm -rf $HOME` is not what I mean",
+        ),
     ],
 )
 def test_the_rest_is_the_reason_the_hint_or_the_answer(prompt: str, said: str) -> None:
@@ -400,18 +417,29 @@ READINGS = {
 
 
 def test_plain_sentences_are_read_as_the_commands_they_can_only_mean() -> None:
-    expected = {phrase: words for words, text in READINGS.items() for phrase in phrases(text)}
-    read = {phrase: (understood(phrase, True, True, True) or ("", ""))[0] for phrase in expected}
+    expected = {
+        phrase: words for words, text in READINGS.items() for phrase in phrases(text)
+    }
+    read = {
+        phrase: (understood(phrase, True, True, True) or ("", ""))[0]
+        for phrase in expected
+    }
     assert len(expected) >= 60
     assert read == expected
 
 
 def test_a_plain_sentence_needs_a_stop_or_a_cell_that_runs() -> None:
-    sentences = [phrase for words, text in READINGS.items() for phrase in phrases(text) if words]
-    assert [phrase for phrase in sentences if understood(phrase, False, False, False)] == []
+    sentences = [
+        phrase for words, text in READINGS.items() for phrase in phrases(text) if words
+    ]
+    assert [
+        phrase for phrase in sentences if understood(phrase, False, False, False)
+    ] == []
     assert understood("yes, use it", True, False, True) is None
     assert understood("stop it", True, True, False) is None
-    assert understood("please fix that, the column is unit_price", True, False, False) == (
+    assert understood(
+        "please fix that, the column is unit_price", True, False, False
+    ) == (
         "fix and retry",
         "the column is unit_price",
     )

@@ -58,7 +58,9 @@ class Room:
     def __init__(self, host: Host, **where: Any) -> None:
         self.host, self.folder = host, Path(tempfile.mkdtemp(prefix="ssh"))
         self.loop = asyncio.new_event_loop()
-        self.kernel: Kernel = self.begin(host.place(**{"folder": str(self.folder), **where}))
+        self.kernel: Kernel = self.begin(
+            host.place(**{"folder": str(self.folder), **where})
+        )
 
     def provider(self) -> AnyPlace:
         return AnyPlace(str(self.folder / "kernel.json"), str(self.folder), {})
@@ -72,11 +74,15 @@ class Room:
     def run(self, code: str, timeout: float = 30, request: str = "") -> Execution:
         return self.wait(self.kernel.execute(code, timeout, LIMITS, request))
 
-    def with_cell(self, code: str, *acts: tuple[float, Callable[[], Any]], timeout: float = 60) -> Any:
+    def with_cell(
+        self, code: str, *acts: tuple[float, Callable[[], Any]], timeout: float = 60
+    ) -> Any:
         """Run a cell, and do something else after so many seconds of it; return what came of it, or the error."""
 
         async def both() -> Any:
-            running = asyncio.create_task(self.kernel.execute(code, timeout, LIMITS, REQUEST))
+            running = asyncio.create_task(
+                self.kernel.execute(code, timeout, LIMITS, REQUEST)
+            )
             for seconds, act in acts:
                 await asyncio.sleep(seconds)
                 if asyncio.iscoroutine(done := act()):
@@ -89,7 +95,9 @@ class Room:
         self.kernel.detach()
         self.kernel.process.link.close()  # as a daemon's end does: its pipe is gone
         found = self.wait(self.provider().attach())
-        self.kernel = found if found is not None and not isinstance(found, Death) else self.kernel
+        self.kernel = (
+            found if found is not None and not isinstance(found, Death) else self.kernel
+        )
         return found
 
     def until(self, holds: Callable[[], Any], seconds: float = 20) -> None:
@@ -116,14 +124,24 @@ class Room:
 
 
 def lives(pid: int) -> bool:
-    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return (
+        psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    )
 
 
 def lines(folder: Path) -> list[int]:
     """The processes of ssh that carry a line of that folder's kernels."""
-    found = [process for process in psutil.process_iter(["name", "cmdline"]) if process.info["name"] == "ssh"]
+    found = [
+        process
+        for process in psutil.process_iter(["name", "cmdline"])
+        if process.info["name"] == "ssh"
+    ]
     told = [(process.pid, process.info["cmdline"] or []) for process in found]
-    return [pid for pid, command in told if "-M" in command and str(folder) in " ".join(command)]
+    return [
+        pid
+        for pid, command in told
+        if "-M" in command and str(folder) in " ".join(command)
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -134,23 +152,39 @@ def room(host: Host) -> Iterator[Room]:
 
 
 def text(done: Execution) -> str:
-    return "".join(out["text"] for out in done.outputs if out["output_type"] == "stream")
+    return "".join(
+        out["text"] for out in done.outputs if out["output_type"] == "stream"
+    )
 
 
 def test_cells_run_there_with_all_that_the_helper_tells(room: Room) -> None:
     done = room.run("import os\nx = 20\nprint(os.getcwd())")
-    assert done.outcome is Outcome.OK and text(done) == f"{room.folder}\n" and done.namespace.variables["x"]
+    assert (
+        done.outcome is Outcome.OK
+        and text(done) == f"{room.folder}\n"
+        and done.namespace.variables["x"]
+    )
     failed = room.run("print('before')\n1 / 0")
-    assert failed.outcome is Outcome.ERROR and failed.fault is not None and failed.fault.line == 2
+    assert (
+        failed.outcome is Outcome.ERROR
+        and failed.fault is not None
+        and failed.fault.line == 2
+    )
     assert room.kernel.about().python.endswith(f"box:{sys.executable}")
     names = sorted(path.name for path in room.folder.iterdir())
-    assert "kernel.json" in names and all(path.stat().st_mode & 0o077 == 0 for path in room.folder.iterdir())
+    assert "kernel.json" in names and all(
+        path.stat().st_mode & 0o077 == 0 for path in room.folder.iterdir()
+    )
 
 
 def test_a_deadline_interrupts_there(room: Room) -> None:
     room.run("kept = 5")
     done = room.run("import time\nprint('begun')\ntime.sleep(60)", timeout=0.5)
-    assert done.outcome is Outcome.TIMEOUT and done.death is None and text(done) == "begun\n"
+    assert (
+        done.outcome is Outcome.TIMEOUT
+        and done.death is None
+        and text(done) == "begun\n"
+    )
     assert text(room.run("print(kept)")) == "5\n"
 
 
@@ -173,8 +207,13 @@ def test_a_line_that_is_cut_in_a_cell_loses_nothing(room: Room) -> None:
         room.kernel.process.link.master.kill()
 
     done = room.with_cell(source, (0.6, room.host.cut), (0.6, end_here))
-    assert done.outcome is Outcome.OK and text(done) == "".join(f"{n}\n" for n in range(12))
-    assert done.outputs[-1]["data"]["text/plain"] == "11" and not room.kernel.about().trouble
+    assert done.outcome is Outcome.OK and text(done) == "".join(
+        f"{n}\n" for n in range(12)
+    )
+    assert (
+        done.outputs[-1]["data"]["text/plain"] == "11"
+        and not room.kernel.about().trouble
+    )
     assert text(room.run("print('on the same sockets')")) == "on the same sockets\n"
 
 
@@ -184,32 +223,53 @@ def test_a_line_that_is_down_for_longer_than_the_cell(room: Room, hasty: None) -
     say = lambda: told.append(room.kernel.about().trouble)  # noqa: E731
     cell = SLOW.format(1) + "\nruns += 1"
     done = room.with_cell(cell, (0.5, room.host.stop), (1.5, say), (0, room.host.start))
-    assert re.fullmatch(r"the link to box is down since [12] s; the kernel lives on there", told[0])
+    assert re.fullmatch(
+        r"the link to box is down since [12] s; the kernel lives on there", told[0]
+    )
     assert done.outcome is Outcome.OK and text(done) == "begun\nover\n"
     assert text(room.run("print(runs)")) == "1\n" and not room.kernel.about().trouble
 
 
 @pytest.mark.parametrize("how", some_nightly(("deadline", "person"), "deadline"))
-def test_a_host_that_went_away_is_never_called_dead(room: Room, hasty: None, how: str) -> None:
+def test_a_host_that_went_away_is_never_called_dead(
+    room: Room, hasty: None, how: str
+) -> None:
     room.run("runs = 0")
     timeout = 1.5 if how == "deadline" else 60.0
-    acts = [(0.5, room.host.stop)] + ([(0.5, partial(room.kernel.interrupt, "person"))] if how == "person" else [])
+    acts = [(0.5, room.host.stop)] + (
+        [(0.5, partial(room.kernel.interrupt, "person"))] if how == "person" else []
+    )
     began = time.monotonic()
     gave_up = room.with_cell("runs += 1\n" + SLOW.format(60), *acts, timeout=timeout)
-    assert isinstance(gave_up, LineDownError) and "the kernel lives on there" in gave_up.message, gave_up
+    assert (
+        isinstance(gave_up, LineDownError)
+        and "the kernel lives on there" in gave_up.message
+    ), gave_up
     assert time.monotonic() < began + 10 and lives(room.pid)
     with pytest.raises(LineDownError):
         room.wait(room.kernel.reached())
     room.host.start()
     room.until(lambda: not room.kernel.about().trouble)
-    done = room.wait(room.kernel.recall(REQUEST, 30.0 if how == "person" else 0.0, LIMITS))
-    assert done.outcome is (Outcome.TIMEOUT if how == "deadline" else Outcome.CANCELLED), done
-    assert text(done) == "begun\n" and done.death is None and text(room.run("print(runs)")) == "1\n"
+    done = room.wait(
+        room.kernel.recall(REQUEST, 30.0 if how == "person" else 0.0, LIMITS)
+    )
+    assert done.outcome is (
+        Outcome.TIMEOUT if how == "deadline" else Outcome.CANCELLED
+    ), done
+    assert (
+        text(done) == "begun\n"
+        and done.death is None
+        and text(room.run("print(runs)")) == "1\n"
+    )
 
 
-def test_a_daemon_that_is_killed_while_the_line_is_down(room: Room, hasty: None) -> None:
+def test_a_daemon_that_is_killed_while_the_line_is_down(
+    room: Room, hasty: None
+) -> None:
     async def lost() -> None:
-        running = asyncio.create_task(room.kernel.execute(SLOW.format(1), 60, LIMITS, REQUEST))
+        running = asyncio.create_task(
+            room.kernel.execute(SLOW.format(1), 60, LIMITS, REQUEST)
+        )
         await asyncio.sleep(0.5)
         room.host.stop()
         running.cancel()
@@ -252,20 +312,33 @@ def test_a_notebook_names_the_host_and_its_daemon_is_killed(
         project.kill_daemon()
         assert "| 4" in notebook.insert("print(x + 1)")[1].text
         kernel = project.json("status")["kernel"]
-        assert kernel["state"] == "idle" and kernel["pid"] is None and "box:" in kernel["python"]
-        payload = notebook.edited("insert", "import time\nprint('begun')\ntime.sleep(4)\nprint('over')", cell)
+        assert (
+            kernel["state"] == "idle"
+            and kernel["pid"] is None
+            and "box:" in kernel["python"]
+        )
+        payload = notebook.edited(
+            "insert", "import time\nprint('begun')\ntime.sleep(4)\nprint('over')", cell
+        )
         running = threading.Thread(target=project.hook, args=("PostToolUse", payload))
         running.start()
         time.sleep(1.5)
         project.kill_daemon()
         running.join()
         said = project.json("report")["text"]
-        assert "| begun" in said and "| over" in said and "lost its daemon" in said, said
+        assert "| begun" in said and "| over" in said and "lost its daemon" in said, (
+            said
+        )
 
 
-def test_a_kernel_that_dies_there_also_while_the_line_is_down(room: Room, hasty: None) -> None:
+def test_a_kernel_that_dies_there_also_while_the_line_is_down(
+    room: Room, hasty: None
+) -> None:
     done = room.run("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)")
-    assert done.outcome is Outcome.KERNEL_DIED and done.death.how == "its process on box is gone"
+    assert (
+        done.outcome is Outcome.KERNEL_DIED
+        and done.death.how == "its process on box is gone"
+    )
     assert done.death.cause == ""  # the cell may have done it
     assert not (room.folder / "kernel.json").exists() and not lines(room.folder)
     room.kernel = room.begin(room.host.place(folder=str(room.folder)))
@@ -285,7 +358,9 @@ def test_a_kernel_that_dies_there_also_while_the_line_is_down(room: Room, hasty:
     room.kernel = room.begin(room.host.place(folder=str(room.folder)))
 
 
-def test_what_is_ended_is_ended_there_or_told_and_ended_later(room: Room, hasty: None) -> None:
+def test_what_is_ended_is_ended_there_or_told_and_ended_later(
+    room: Room, hasty: None
+) -> None:
     other = Room(room.host)
     pid = other.pid
     assert len(lines(other.folder)) == 1
@@ -294,7 +369,9 @@ def test_what_is_ended_is_ended_there_or_told_and_ended_later(room: Room, hasty:
     other.kernel = other.begin(room.host.place(folder=str(other.folder)))
     pid = other.pid
     room.host.stop()
-    with pytest.raises(KernelError, match=rf"process {pid}\) was let go and may live on") as told:
+    with pytest.raises(
+        KernelError, match=rf"process {pid}\) was let go and may live on"
+    ) as told:
         other.wait(other.kernel.shutdown())
     assert told.value.hint == f"ssh -F {room.host.client} box kill -9 -- -{pid}"
     assert lives(pid) and not lines(other.folder) and other.again() is None
@@ -319,17 +396,35 @@ def fails(room: Room, at: kernels.Place) -> KernelError:
 def test_what_is_wrong_is_said_in_sshs_words(room: Room, host: Host) -> None:
     ssh = f"ssh -F {host.client} box"
     assert "no_such_python" in fails(room, host.place(python="/no_such_python")).message
-    assert "there is no folder /nowhere" in fails(room, host.place(folder="/nowhere")).message
+    assert (
+        "there is no folder /nowhere"
+        in fails(room, host.place(folder="/nowhere")).message
+    )
     odd = fails(room, host.place(python="/bin/true"))
-    assert odd.message == "box: /bin/true said nothing: it is no Python" and odd.hint == f"{ssh} /bin/true --version"
+    assert (
+        odd.message == "box: /bin/true said nothing: it is no Python"
+        and odd.hint == f"{ssh} /bin/true --version"
+    )
     bare = venv(room.folder / "bare")
     lacks = fails(room, host.place(python=bare))
     by_pip = f"{ssh} {bare} -m pip install ipykernel"  # which needs pip first: the host may have uv
     by_uv = f"{ssh} uv pip install --python {bare} ipykernel"
-    assert "lacks ipykernel" in lacks.message and lacks.hint in (by_uv, f"{ssh} {bare} -m ensurepip && {by_pip}")
-    (Path(bare).parent.parent / "lib" / f"python3.{sys.version_info.minor}" / "site-packages" / "pip").mkdir()
+    assert "lacks ipykernel" in lacks.message and lacks.hint in (
+        by_uv,
+        f"{ssh} {bare} -m ensurepip && {by_pip}",
+    )
+    (
+        Path(bare).parent.parent
+        / "lib"
+        / f"python3.{sys.version_info.minor}"
+        / "site-packages"
+        / "pip"
+    ).mkdir()
     assert fails(room, host.place(python=bare)).hint == by_pip
-    for key, said in (("other", "Host key verification failed."), ("", "Host key verification failed.")):
+    for key, said in (
+        ("other", "Host key verification failed."),
+        ("", "Host key verification failed."),
+    ):
         host.known(key)
         try:
             refused = fails(room, host.place())
@@ -337,24 +432,36 @@ def test_what_is_wrong_is_said_in_sshs_words(room: Room, host: Host) -> None:
             host.known("host")
         assert said in refused.message, refused
         if key:
-            assert "the host key of box has changed" in refused.message and f"{host.folder}/known" in refused.message
-            assert refused.hint.startswith(f"ssh-keygen -f '{host.folder}/known' -R '[127.0.0.1]:{host.port}'; {ssh}")
+            assert (
+                "the host key of box has changed" in refused.message
+                and f"{host.folder}/known" in refused.message
+            )
+            assert refused.hint.startswith(
+                f"ssh-keygen -f '{host.folder}/known' -R '[127.0.0.1]:{host.port}'; {ssh}"
+            )
         else:
             assert refused.hint == f"{ssh} true"
     host_keys = (host.folder / "authorized").read_text()
     (host.folder / "authorized").write_text((host.folder / "other.pub").read_text())
     try:
         refused = fails(room, host.place())
-        assert "Permission denied (publickey" in refused.message and refused.hint == f"{ssh} true"
+        assert (
+            "Permission denied (publickey" in refused.message
+            and refused.hint == f"{ssh} true"
+        )
     finally:
         (host.folder / "authorized").write_text(host_keys)
-    unknown = fails(room, kernels.read({"x": {"ssh": {"host": "no-such-host.invalid"}}})["x"])
+    unknown = fails(
+        room, kernels.read({"x": {"ssh": {"host": "no-such-host.invalid"}}})["x"]
+    )
     assert "Could not resolve hostname no-such-host.invalid" in unknown.message
 
 
 def venv(folder: Path) -> str:
     """A Python without any package."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    subprocess.run(
+        [sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True
+    )
     return str(folder / "bin" / "python")
 
 
@@ -372,7 +479,11 @@ def test_a_login_shell_of_whatever_kind(room: Room, shell: str) -> None:
             debian.installed(shell, shell)
         except Unavailable as why:
             unavailable(why)
-    with own_host(ForceCommand=SHELLS[shell], Banner="/etc/os-release", AllowStreamLocalForwarding="no") as host:
+    with own_host(
+        ForceCommand=SHELLS[shell],
+        Banner="/etc/os-release",
+        AllowStreamLocalForwarding="no",
+    ) as host:
         other = Room(host)
         assert text(other.run("print('it runs')")) == "it runs\n"
         other.close()
@@ -382,8 +493,13 @@ def test_an_sshd_that_forbids_forwarding(room: Room) -> None:
     with own_host(AllowTcpForwarding="no") as host:
         began = time.monotonic()
         refused = fails(room, host.place())
-        assert "forbids forwarding" in refused.message and "AllowTcpForwarding" in refused.hint, refused
-        assert time.monotonic() < began + 20 and not os.listdir(host.home / ".local/state/stepper/kernels")
+        assert (
+            "forbids forwarding" in refused.message
+            and "AllowTcpForwarding" in refused.hint
+        ), refused
+        assert time.monotonic() < began + 20 and not os.listdir(
+            host.home / ".local/state/stepper/kernels"
+        )
 
 
 @contextlib.contextmanager
@@ -398,25 +514,38 @@ def own_host(**options: str) -> Iterator[Host]:
 
 
 @pytest.mark.nightly
-def test_a_shutdown_ends_remote_kernels_of_a_daemon_that_hangs(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_shutdown_ends_remote_kernels_of_a_daemon_that_hangs(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
     with own_host() as host:
         for project in scratch(tmp_path_factory.mktemp("hangs") / "repo"):
             project.config(f"kernels: {json.dumps({'box': host.place().definition})}\n")
             project.stepper("trust")
             project.stepper("shutdown")
-            project.daemons = False  # who ends one by force knows it by its command line
+            project.daemons = (
+                False  # who ends one by force knows it by its command line
+            )
             made = project.json("new", "Look there", "--kernel", "box")
-            assert "ran ok" in Notebook(project, project.folder / made["notebook"]).insert("1")[1].text
+            assert (
+                "ran ok"
+                in Notebook(project, project.folder / made["notebook"])
+                .insert("1")[1]
+                .text
+            )
             daemon = json.loads(Path(project.paths.daemon_json).read_text())["pid"]
             os.kill(daemon, signal.SIGSTOP)
             ended = project.stepper("shutdown")
-            assert "Ended: the daemon and 1 kernel of this project." in ended.stdout, ended
+            assert "Ended: the daemon and 1 kernel of this project." in ended.stdout, (
+                ended
+            )
             assert "shutdown" not in ended.stderr, ended.stderr
             assert not list((host.home / ".local/state/stepper/kernels").glob("*.json"))
 
 
 @pytest.mark.nightly
-def test_a_host_that_goes_away_and_comes_back_as_people_see_it(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_host_that_goes_away_and_comes_back_as_people_see_it(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
     with own_host() as host:
         for project in scratch(tmp_path_factory.mktemp("away") / "repo"):
             project.config(f"kernels: {json.dumps({'box': host.place().definition})}\n")
@@ -425,20 +554,40 @@ def test_a_host_that_goes_away_and_comes_back_as_people_see_it(tmp_path_factory:
             notebook = Notebook(project, project.folder / made["notebook"])
             notebook.insert("runs = 0")
             threading.Timer(2, host.stop).start()
-            answer = notebook.insert("# stepper: timeout=4s\nruns += 1\n" + SLOW.format(8))[1]
-            assert "may run on, or have ended: the link to box is down since" in answer.text, answer.text
-            assert "NOT run" not in answer.text and "the kernel lives on there" in answer.text
+            answer = notebook.insert(
+                "# stepper: timeout=4s\nruns += 1\n" + SLOW.format(8)
+            )[1]
+            assert (
+                "may run on, or have ended: the link to box is down since"
+                in answer.text
+            ), answer.text
+            assert (
+                "NOT run" not in answer.text
+                and "the kernel lives on there" in answer.text
+            )
             kernel = project.json("status")["kernel"]
-            assert kernel["where"] == "box" and re.match(r"the link to box is down since \d+ s;", kernel["trouble"])
+            assert kernel["where"] == "box" and re.match(
+                r"the link to box is down since \d+ s;", kernel["trouble"]
+            )
             refused = notebook.insert("print('not yet')")[1].text
-            assert "NOT run" in refused and "what became of run 2 (cell 2) is not known yet" in refused, refused
-            assert "interrupted as soon as the line is back" in project.stepper("interrupt", check=1).stderr
+            assert (
+                "NOT run" in refused
+                and "what became of run 2 (cell 2) is not known yet" in refused
+            ), refused
+            assert (
+                "interrupted as soon as the line is back"
+                in project.stepper("interrupt", check=1).stderr
+            )
             host.start()
             until = time.monotonic() + 40
             while project.json("status")["running"] and time.monotonic() < until:
                 time.sleep(0.5)
             said = project.json("report")["text"]
-            assert "| begun" in said and "lost its line and went on" in said and "lost its daemon" not in said, said
+            assert (
+                "| begun" in said
+                and "lost its line and went on" in said
+                and "lost its daemon" not in said
+            ), said
             assert "| runs 1" in notebook.insert("print('runs', runs)")[1].text
             host.stop()
             time.sleep(3)

@@ -37,28 +37,61 @@ FRAMES = Namespace(
 
 
 def state(*done: int, running: int | None = None) -> State:
-    made = State(plan=Plan("p", tuple(Step(n, title) for n, title in enumerate(("Load", "Look", "Clean"), 1))))
+    made = State(
+        plan=Plan(
+            "p",
+            tuple(
+                Step(n, title) for n, title in enumerate(("Load", "Look", "Clean"), 1)
+            ),
+        )
+    )
     from stepper.policy import ledger
 
     for number in done:
         ledger.apply(
-            events.Ran(run=number, cell_id=f"c{number}", index=number, step=number, source_hash="h", started_at=AT,
-                       duration_s=1.0, outcome=Outcome.OK, verdict=Verdict.FINE, key=number), made)  # fmt: skip
+            events.Ran(
+                run=number,
+                cell_id=f"c{number}",
+                index=number,
+                step=number,
+                source_hash="h",
+                started_at=AT,
+                duration_s=1.0,
+                outcome=Outcome.OK,
+                verdict=Verdict.FINE,
+                key=number,
+            ),
+            made,
+        )
     if running:
-        made.running = events.Started(run=9, key=running, at=AT, cell_id="c", timeout=30)
+        made.running = events.Started(
+            run=9, key=running, at=AT, cell_id="c", timeout=30
+        )
     return made
 
 
 @pytest.mark.parametrize(
     ("of", "given", "line"),
     [
-        (state(1, 2, running=3), {"clock": words.clock(12.4, 30)}, "⏵ 3/3 Clean · 12 s of 30 · df 1,461×7 · 156 MB"),
+        (
+            state(1, 2, running=3),
+            {"clock": words.clock(12.4, 30)},
+            "⏵ 3/3 Clean · 12 s of 30 · df 1,461×7 · 156 MB",
+        ),
         (state(1), {}, "· 2/3 Look · df 1,461×7 · 156 MB"),
         (state(1, 2, 3), {}, "✓ 3/3 complete · df 1,461×7 · 156 MB"),
-        (state(1), {"queued": "job 12 waits"}, "⧖ 2/3 Look · job 12 waits · df 1,461×7 · 156 MB"),
-        (State(), {"clock": words.clock(700, 3600), "where": "cell 4"}, "⏵ cell 4 · 12 min of 60 min · df 1,461×7 · 156 MB"),
+        (
+            state(1),
+            {"queued": "job 12 waits"},
+            "⧖ 2/3 Look · job 12 waits · df 1,461×7 · 156 MB",
+        ),
+        (
+            State(),
+            {"clock": words.clock(700, 3600), "where": "cell 4"},
+            "⏵ cell 4 · 12 min of 60 min · df 1,461×7 · 156 MB",
+        ),
     ],
-)  # fmt: skip
+)
 def test_the_words(of: State, given: dict[str, str], line: str) -> None:
     told = {"where": "", "clock": "", "queued": "", **given}
     assert words.line(of, known=FRAMES, frame="df", memory=156_400_000, **told) == line
@@ -66,8 +99,12 @@ def test_the_words(of: State, given: dict[str, str], line: str) -> None:
 
 def test_a_stop_and_titles_that_are_odd() -> None:
     made = state(1)
-    made.plan = Plan("p", (*made.plan.steps[:1], Step(2, "L\x1b[31mook\n" + "long " * 40)))
-    made.stop = events.Stopped(at=AT, key=2, cell_id="c", block="b", error="KeyError: \x1b]0;'x'\x07")
+    made.plan = Plan(
+        "p", (*made.plan.steps[:1], Step(2, "L\x1b[31mook\n" + "long " * 40))
+    )
+    made.stop = events.Stopped(
+        at=AT, key=2, cell_id="c", block="b", error="KeyError: \x1b]0;'x'\x07"
+    )
     line = words.line(made, "", "", "", UNKNOWN, "", 0)
     assert line == "■ 2/2 Look · stopped: KeyError:"
     assert line.isprintable()
@@ -94,10 +131,15 @@ def tools(tmp_path: Path) -> Path:
     return folder
 
 
-def printed(project: Project, tools: Path, session: str = "", stdin: bytes = b"{}") -> list[str]:
+def printed(
+    project: Project, tools: Path, session: str = "", stdin: bytes = b"{}"
+) -> list[str]:
     environ = {"PATH": str(tools), "CLAUDE_CODE_SESSION_ID": session}
     done = subprocess.run(
-        [shutil.which("sh"), ROOT / "hooks/statusline", project.folder], input=stdin, env=environ, capture_output=True
+        [shutil.which("sh"), ROOT / "hooks/statusline", project.folder],
+        input=stdin,
+        env=environ,
+        capture_output=True,
     )
     assert (done.returncode, done.stderr) == (0, b"")
     return done.stdout.decode().splitlines()
@@ -107,7 +149,9 @@ def kept(project: Project) -> Path:
     return Path(project.paths.statusline)
 
 
-def test_the_file_is_kept_and_a_script_without_python_prints_it(project: Project, tools: Path, tmp_path: Path) -> None:
+def test_the_file_is_kept_and_a_script_without_python_prints_it(
+    project: Project, tools: Path, tmp_path: Path
+) -> None:
     assert printed(project, tools) == []
     notebook = project.new("Load", "Clean")
     notebook.insert("class Frame: shape = (1461, 7)\nn = 1")
@@ -115,19 +159,33 @@ def test_the_file_is_kept_and_a_script_without_python_prints_it(project: Project
     until(lambda: weighed.fullmatch("\n".join(printed(project, tools))))
     assert stat.S_IMODE(kept(project).stat().st_mode) == 0o600
     quiet = kept(project).stat().st_mtime_ns
-    until(lambda: project.stepper("statusline").stdout.splitlines() == printed(project, tools))
+    until(
+        lambda: (
+            project.stepper("statusline").stdout.splitlines() == printed(project, tools)
+        )
+    )
 
     gate = tmp_path / "gate"
-    source = f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.02)"
+    source = (
+        f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.02)"
+    )
     work = threading.Thread(target=lambda: notebook.insert(source))
     work.start()
-    until(lambda: any(line.startswith("⏵ 2/2 Clean · ") and " s of 30 · " in line for line in printed(project, tools)))
+    until(
+        lambda: any(
+            line.startswith("⏵ 2/2 Clean · ") and " s of 30 · " in line
+            for line in printed(project, tools)
+        )
+    )
     first = printed(project, tools)
     until(lambda: printed(project, tools) != first)  # its clock goes on
     assert kept(project).stat().st_mtime_ns > quiet
 
     # a daemon that hangs: its word holds for some seconds
-    (_, holds), lines = kept(project).read_text().split("\n")[0].split(), kept(project).read_text().split("\n", 1)[1]
+    (_, holds), lines = (
+        kept(project).read_text().split("\n")[0].split(),
+        kept(project).read_text().split("\n", 1)[1],
+    )
     assert 0 < int(holds) - time.time() < 15
     gate.touch()
     work.join(60)
@@ -140,7 +198,9 @@ def test_the_file_is_kept_and_a_script_without_python_prints_it(project: Project
     assert printed(project, tools) == []  # a dead daemon's word
     kept(project).write_text(f"{os.getpid()} {int(time.time()) - 1}\n{lines}")
     assert printed(project, tools) == []  # … and one's that hangs
-    kept(project).write_text(f"{os.getpid()} 9999999999\n- all others\nsession-b its own\n")
+    kept(project).write_text(
+        f"{os.getpid()} 9999999999\n- all others\nsession-b its own\n"
+    )
     assert printed(project, tools) == ["all others"]
     assert printed(project, tools, "session-b") == ["its own"]
     project.stepper("status")  # a new daemon knows nothing that runs
@@ -168,27 +228,49 @@ def kernel(tmp_path: Path) -> Path:
 
 def shown(repo: Path, stdin: bytes) -> str:
     """What the client shows: it has a shell run the command."""
-    command = json.loads((repo / ".claude/settings.json").read_text())["statusLine"]["command"]
+    command = json.loads((repo / ".claude/settings.json").read_text())["statusLine"][
+        "command"
+    ]
     environ = {**os.environ, "CLAUDE_PROJECT_DIR": str(repo)}
-    done = subprocess.run(["/bin/sh", "-c", command], input=stdin, env=environ, capture_output=True, check=True)
+    done = subprocess.run(
+        ["/bin/sh", "-c", command],
+        input=stdin,
+        env=environ,
+        capture_output=True,
+        check=True,
+    )
     return done.stdout.decode()
 
 
 @pytest.mark.parametrize("before", ["none", "users", "projects"])
-def test_the_persons_own_comes_first_and_is_given_back(tmp_path: Path, home: Path, kernel: Path, before: str) -> None:
+def test_the_persons_own_comes_first_and_is_given_back(
+    tmp_path: Path, home: Path, kernel: Path, before: str
+) -> None:
     repo = tmp_path / "a repo é"
     (repo / ".claude").mkdir(parents=True)
-    own = {"type": "command", "command": "read -r told; printf 'mine %s' \"$told\"", "padding": 2}
+    own = {
+        "type": "command",
+        "command": "read -r told; printf 'mine %s' \"$told\"",
+        "padding": 2,
+    }
     if before == "users":
         (home / ".claude/settings.json").write_text(json.dumps({"statusLine": own}))
     told = {"model": "opus", **({"statusLine": own} if before == "projects" else {})}
     (repo / ".claude/settings.json").write_text(json.dumps(told, indent=4))
-    was, mine = snapshot(repo), (home / ".claude/settings.json").exists() and snapshot(home)
+    was, mine = (
+        snapshot(repo),
+        (home / ".claude/settings.json").exists() and snapshot(home),
+    )
 
     setup(repo, kernel=kernel)
     assert "StatusLine" not in (repo / ".claude/settings.json").read_text()
     setup(repo, "--statusline", kernel=kernel)
-    assert json.loads((repo / ".claude/settings.json").read_text())["statusLine"]["refreshInterval"] == 1
+    assert (
+        json.loads((repo / ".claude/settings.json").read_text())["statusLine"][
+            "refreshInterval"
+        ]
+        == 1
+    )
     first = snapshot(repo)
     setup(repo, kernel=kernel)  # what is there stays
     setup(repo, "--statusline", kernel=kernel)
@@ -199,7 +281,10 @@ def test_the_persons_own_comes_first_and_is_given_back(tmp_path: Path, home: Pat
     expected = "ours\n" if before == "none" else 'mine {"session_id": 1}\nours\n'
     assert shown(repo, b'{"session_id": 1}\n') == expected
     done = subprocess.run(
-        [f"{paths.env}/bin/stepper", "statusline"], cwd=repo, capture_output=True, stdin=subprocess.DEVNULL
+        [f"{paths.env}/bin/stepper", "statusline"],
+        cwd=repo,
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
     )
     assert done.stdout.decode().endswith("ours\n")
 
@@ -208,16 +293,22 @@ def test_the_persons_own_comes_first_and_is_given_back(tmp_path: Path, home: Pat
     assert mine == ((home / ".claude/settings.json").exists() and snapshot(home))
 
 
-def test_who_has_not_installed_it_sees_nothing_of_ours(tmp_path: Path, home: Path, kernel: Path) -> None:
+def test_who_has_not_installed_it_sees_nothing_of_ours(
+    tmp_path: Path, home: Path, kernel: Path
+) -> None:
     repo = tmp_path / "clone"
     (repo / ".claude/hooks").mkdir(parents=True)
     shutil.copy(ROOT / "hooks/stepper", repo / ".claude/hooks/stepper")
     ours = {"type": "command", "command": statusline.COMMAND}
     (repo / ".claude/settings.json").write_text(json.dumps({"statusLine": ours}))
     (repo / ".stepper").mkdir(0o700)
-    (repo / ".stepper/statusline").write_text(f"{os.getpid()} 9999999999\n- a stranger's\n")
+    (repo / ".stepper/statusline").write_text(
+        f"{os.getpid()} 9999999999\n- a stranger's\n"
+    )
     assert shown(repo, b"{}") == ""
-    setup(repo, kernel=kernel)  # a colleague's: the person's own is run above it from now on
+    setup(
+        repo, kernel=kernel
+    )  # a colleague's: the person's own is run above it from now on
     (repo / ".stepper/statusline").write_text(f"{os.getpid()} 9999999999\n- ours\n")
     assert shown(repo, b"{}") == "ours\n"
     undo(repo)

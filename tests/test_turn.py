@@ -9,28 +9,59 @@ import pytest
 
 from stepper.policy import events, ledger, plan, turn
 from stepper.policy.changes import source_hash
-from stepper.policy.model import Cell, Consent, Fault, Limits, Outcome, Plan, Run, Step, Verdict
+from stepper.policy.model import (
+    Cell,
+    Consent,
+    Fault,
+    Limits,
+    Outcome,
+    Plan,
+    Run,
+    Step,
+    Verdict,
+)
 from stepper.policy.state import State
 from stepper.policy.turn import Act, Do
 
 AT = "2026-01-01T00:00:00Z"
 GIVEN, ASKED, WITHHELD = Consent.GIVEN, Consent.ASKED, Consent.WITHHELD
-FINE, FIXABLE, NET, BAD = Verdict.FINE, Verdict.RECOVERABLE, Verdict.TRANSIENT, Verdict.UNRECOVERABLE
+FINE, FIXABLE, NET, BAD = (
+    Verdict.FINE,
+    Verdict.RECOVERABLE,
+    Verdict.TRANSIENT,
+    Verdict.UNRECOVERABLE,
+)
 
 
-def cell(number: int, source: str = "x", tags: tuple[str, ...] = (), kind: str = "code") -> Cell:
+def cell(
+    number: int, source: str = "x", tags: tuple[str, ...] = (), kind: str = "code"
+) -> Cell:
     return Cell(f"id{number}", number, number + 1, kind, source, tags)
 
 
 def run(
-    number: int, verdict: Verdict, source: str = "x", key: int | str = 1, at: int = 0, repeat: int = 0
+    number: int,
+    verdict: Verdict,
+    source: str = "x",
+    key: int | str = 1,
+    at: int = 0,
+    repeat: int = 0,
 ) -> events.Ran:
     fault = None if verdict is FINE else Fault("KeyError", "'a'", ("KeyError",))
     return events.Ran(
-        run=number, cell_id=f"id{at}", index=at, step=key if isinstance(key, int) else None, source_hash=source_hash(source),
-        started_at=AT, duration_s=0.1, outcome=Outcome.ERROR if fault else Outcome.OK, verdict=verdict, fault=fault, key=key,
+        run=number,
+        cell_id=f"id{at}",
+        index=at,
+        step=key if isinstance(key, int) else None,
+        source_hash=source_hash(source),
+        started_at=AT,
+        duration_s=0.1,
+        outcome=Outcome.ERROR if fault else Outcome.OK,
+        verdict=verdict,
+        fault=fault,
+        key=key,
         repeat=repeat,
-    )  # fmt: skip
+    )
 
 
 def state(*happened: events.Event) -> State:
@@ -42,7 +73,13 @@ def state(*happened: events.Event) -> State:
 
 
 STOP = events.Stopped(key=1, cell_id="id0", block="❌", error="MemoryError: no room")
-HELD = events.Held(**{name: value for name, value in vars(run(0, FIXABLE)).items() if name in Run.__dataclass_fields__})
+HELD = events.Held(
+    **{
+        name: value
+        for name, value in vars(run(0, FIXABLE)).items()
+        if name in Run.__dataclass_fields__
+    }
+)
 TWO = [cell(0), cell(1)]
 
 
@@ -55,7 +92,15 @@ TWO = [cell(0), cell(1)]
         ((), cell(1, tags=("skip-execution",)), GIVEN, Limits(), True, Do.NOTHING, ""),
         ((), cell(1), WITHHELD, Limits(), True, Do.WAIT, "plan mode"),
         ((), cell(1), ASKED, Limits(), True, Do.RUN, ""),
-        ((), cell(1), ASKED, Limits(auto_run="ask"), True, Do.WAIT, "`auto_run` is `ask`"),
+        (
+            (),
+            cell(1),
+            ASKED,
+            Limits(auto_run="ask"),
+            True,
+            Do.WAIT,
+            "`auto_run` is `ask`",
+        ),
         ((), cell(1), GIVEN, Limits(auto_run="ask"), True, Do.RUN, ""),
         ((STOP,), cell(1), GIVEN, Limits(), True, Do.REFUSE, "MemoryError: no room"),
         ((STOP,), cell(1), WITHHELD, Limits(), True, Do.WAIT, "plan mode"),
@@ -63,13 +108,25 @@ TWO = [cell(0), cell(1)]
         ((run(1, FIXABLE),), cell(1), GIVEN, Limits(), True, Do.REFUSE, "is not fixed"),
         ((run(1, FIXABLE),), cell(1), GIVEN, Limits(), False, Do.RUN, ""),
         ((run(1, FIXABLE), run(2, FINE)), cell(1), GIVEN, Limits(), True, Do.RUN, ""),
-        ((), cell(1), GIVEN, Limits(max_cells=1), True, Do.REFUSE, "2 code cells are more than the limit of 1"),
+        (
+            (),
+            cell(1),
+            GIVEN,
+            Limits(max_cells=1),
+            True,
+            Do.REFUSE,
+            "2 code cells are more than the limit of 1",
+        ),
         ((), cell(1), GIVEN, Limits(max_cells=1), False, Do.RUN, ""),
     ],
-)  # fmt: skip
-def test_what_is_decided_before(happened, written, consent, limits, new, do: Do, why: str) -> None:
+)
+def test_what_is_decided_before(
+    happened, written, consent, limits, new, do: Do, why: str
+) -> None:
     made = state(*happened)
-    decided = turn.before(made, [cell(0), written], written, consent, lambda: limits, new)
+    decided = turn.before(
+        made, [cell(0), written], written, consent, lambda: limits, new
+    )
     assert decided.do is do
     assert why in decided.why and bool(why) == bool(decided.why)
 
@@ -88,7 +145,12 @@ def test_what_is_decided_before(happened, written, consent, limits, new, do: Do,
 def test_what_would_only_repeat_itself(happened, source: str, repeats: bool) -> None:
     written = cell(0, source)
     decided = turn.before(state(*happened), [written], written, GIVEN, Limits, False)
-    assert turn.before(state(*happened), [written], written, GIVEN, Limits, False, alone=False).repeats is None
+    assert (
+        turn.before(
+            state(*happened), [written], written, GIVEN, Limits, False, alone=False
+        ).repeats
+        is None
+    )
     assert decided.do is Do.RUN
     assert (decided.repeats is not None) == repeats
 
@@ -103,15 +165,25 @@ def test_what_would_only_repeat_itself(happened, source: str, repeats: bool) -> 
         ((HELD,), cell(0, "y"), Limits(), True),
     ],
 )
-def test_when_is_looked_ahead(happened, written: Cell, limits: Limits, looks: bool) -> None:
-    assert turn.before(state(*happened), [written], written, GIVEN, lambda: limits, False).look_ahead == looks
+def test_when_is_looked_ahead(
+    happened, written: Cell, limits: Limits, looks: bool
+) -> None:
+    assert (
+        turn.before(
+            state(*happened), [written], written, GIVEN, lambda: limits, False
+        ).look_ahead
+        == looks
+    )
 
 
 def test_a_decision_changes_nothing() -> None:
     made = state()
     turn.before(made, TWO, TWO[1], GIVEN, Limits, True)
     turn.task(made, TWO, TWO[1], Limits())
-    assert vars(made) == vars(state()) | {"progress": made.progress} and "id1" not in made.progress
+    assert (
+        vars(made) == vars(state()) | {"progress": made.progress}
+        and "id1" not in made.progress
+    )
 
 
 @pytest.mark.parametrize(
@@ -120,7 +192,13 @@ def test_a_decision_changes_nothing() -> None:
         ((), run(1, FINE), Act.GO_ON, 0, ""),
         ((), run(1, FIXABLE), Act.FIX, 0, ""),
         ((run(1, FIXABLE),), run(2, FIXABLE), Act.FIX, 1, ""),
-        ((run(1, FIXABLE),), run(2, FIXABLE, "y"), Act.FIX, 1, "second time KeyError: 'a', from 2 sources"),
+        (
+            (run(1, FIXABLE),),
+            run(2, FIXABLE, "y"),
+            Act.FIX,
+            1,
+            "second time KeyError: 'a', from 2 sources",
+        ),
         ([run(n, FIXABLE) for n in range(1, 4)], run(4, FIXABLE), Act.STOP, 3, ""),
         ((), run(1, NET), Act.AGAIN, 0, ""),
         ((run(1, NET),), run(2, NET, repeat=3), Act.STOP, 0, ""),
@@ -128,9 +206,15 @@ def test_a_decision_changes_nothing() -> None:
         ((run(1, FIXABLE),), run(2, Verdict.CANCELLED), Act.GO_ON, 0, ""),
     ],
 )
-def test_what_follows_a_run(happened, ended: events.Ran, act: Act, attempts: int, note: str) -> None:
+def test_what_follows_a_run(
+    happened, ended: events.Ran, act: Act, attempts: int, note: str
+) -> None:
     follows = turn.after(state(*happened), ended, Limits())
-    assert (follows.act, follows.attempts, [*follows.notes]) == (act, attempts, [note] if note else [])
+    assert (follows.act, follows.attempts, [*follows.notes]) == (
+        act,
+        attempts,
+        [note] if note else [],
+    )
 
 
 @pytest.mark.parametrize(
@@ -144,7 +228,9 @@ def test_what_follows_a_run(happened, ended: events.Ran, act: Act, attempts: int
         ([run(n, FIXABLE) for n in range(1, 5)], Act.FIX, 3, False),
     ],
 )
-def test_what_follows_a_cell_that_did_not_run(happened, act: Act, attempts: int, counts: bool) -> None:
+def test_what_follows_a_cell_that_did_not_run(
+    happened, act: Act, attempts: int, counts: bool
+) -> None:
     made = state(*happened)
     follows = turn.held(made, HELD, Limits())
     assert (follows.act, follows.attempts, follows.counts) == (act, attempts, counts)
@@ -153,7 +239,9 @@ def test_what_follows_a_cell_that_did_not_run(happened, act: Act, attempts: int,
 
 
 def test_how_a_cell_is_to_run() -> None:
-    made = state(run(1, FIXABLE, "a"), run(2, FIXABLE, "b"), run(3, FINE, key="id1", at=1))
+    made = state(
+        run(1, FIXABLE, "a"), run(2, FIXABLE, "b"), run(3, FINE, key="id1", at=1)
+    )
     written = cell(0, "a")
     task = turn.task(made, [written, cell(1)], written, Limits())
     assert (task.key, task.timeout) == (1, 30)
@@ -161,12 +249,25 @@ def test_how_a_cell_is_to_run() -> None:
         "out of order: it ran after cell 2, which stands below it",
         "this source is that of run 1, which ended with KeyError: 'a'",
     )
-    asked = turn.task(made, [], cell(2, '# stepper: timeout=48h scratch x wake="loss.*nan"'), Limits())
+    asked = turn.task(
+        made, [], cell(2, '# stepper: timeout=48h scratch x wake="loss.*nan"'), Limits()
+    )
     assert (asked.timeout, asked.wake) == (86400, "loss.*nan")
-    assert turn.task(made, [], cell(2, "# stepper: timeout=none"), Limits()).timeout == 86400
-    made.plan = replace(made.plan, steps=tuple(replace(step, long=True) for step in made.plan.steps))
-    assert turn.task(made, [], written, Limits(max_cell_timeout_seconds=7200)).timeout == 7200
-    assert turn.task(made, [], cell(0, "# stepper: step=1 timeout=10m"), Limits()).timeout == 600
+    assert (
+        turn.task(made, [], cell(2, "# stepper: timeout=none"), Limits()).timeout
+        == 86400
+    )
+    made.plan = replace(
+        made.plan, steps=tuple(replace(step, long=True) for step in made.plan.steps)
+    )
+    assert (
+        turn.task(made, [], written, Limits(max_cell_timeout_seconds=7200)).timeout
+        == 7200
+    )
+    assert (
+        turn.task(made, [], cell(0, "# stepper: step=1 timeout=10m"), Limits()).timeout
+        == 600
+    )
     assert turn.task(made, [], cell(0, "# stepper: scratch"), Limits()).timeout == 30
 
 
@@ -174,12 +275,41 @@ def test_how_a_cell_is_to_run() -> None:
 def test_a_line_is_read_as_it_was_written(kind: str) -> None:
     lines = {
         "kernel": {"what": "started", "kernel": "k", "pid": 1, "at": AT},
-        "start": {"run": 1, "key": 1, "at": AT, "tool_use_id": None, "request": "r", "timeout": 30, "cell_id": "a",
-                  "number": 1, "index": 0, "source": "x", "tags": ["t"], "kernel": "k"},
-        "late": {"at": AT, "cell_id": "a", "source_hash": "h", "characters": 1, "shows": 0, "updates": 0,
-                 "left_out": [0, 0, 0], "displays": {"d": [1]}, "there": True},
-        "unwritten": {"run": 1, "cell_id": "a", "number": 1, "source": "x", "step": None, "outputs": [{}],
-                      "execution_count": 1, "timings": {}},
+        "start": {
+            "run": 1,
+            "key": 1,
+            "at": AT,
+            "tool_use_id": None,
+            "request": "r",
+            "timeout": 30,
+            "cell_id": "a",
+            "number": 1,
+            "index": 0,
+            "source": "x",
+            "tags": ["t"],
+            "kernel": "k",
+        },
+        "late": {
+            "at": AT,
+            "cell_id": "a",
+            "source_hash": "h",
+            "characters": 1,
+            "shows": 0,
+            "updates": 0,
+            "left_out": [0, 0, 0],
+            "displays": {"d": [1]},
+            "there": True,
+        },
+        "unwritten": {
+            "run": 1,
+            "cell_id": "a",
+            "number": 1,
+            "source": "x",
+            "step": None,
+            "outputs": [{}],
+            "execution_count": 1,
+            "timings": {},
+        },
         "written": {"run": 1, "cell_id": "a", "why_not": None},
         "unheard": {"at": AT, "text": "t"},
         "handed": {"at": AT, "call": "t", "session": "s"},
@@ -187,21 +317,57 @@ def test_a_line_is_read_as_it_was_written(kind: str) -> None:
         "void": {"run": 1, "tool_use_id": "t"},
         "report": {"run": 1, "text": "t"},
         "stop": {"at": AT, "key": None, "cell_id": "", "block": "b"},
-        "scratch": {"at": AT, "source": "x", "outcome": "ok", "duration_s": 0.1, "fault": None},
+        "scratch": {
+            "at": AT,
+            "source": "x",
+            "outcome": "ok",
+            "duration_s": 0.1,
+            "fault": None,
+        },
         "plan": {"at": AT, "plan": {"problem": "p", "steps": []}},
         "fix": {"at": AT, "key": 1},
         "skip": {"at": AT, "key": "a", "reason": "r"},
         "reopen": {"at": AT, "key": 1},
         "confirm": {"at": AT, "key": 1, "reason": "r"},
         "verified": {"at": AT, "reproduces": True, "sources": "h", "text": "2 of 2"},
-        "elsewhere": {"at": AT, "after": 1, "kernel": "k", "code": "x = 1", "duration_s": 0.1, "bound": {"x": "p"}},
-    }  # fmt: skip
-    fault = {"ename": "E", "evalue": "e", "mro": ["E"], "line": 1, "frames": [
-        {"cell": 1, "line": 1, "function": "f", "context": [[1, "x"]], "file": ""}], "attributes": {"n": 1},
-        "traceback": "", "chain": [["h", "E", "e"]], "suggestion": ""}  # fmt: skip
-    ended = {"run": 1, "cell_id": "a", "number": 1, "index": 0, "step": None, "source_hash": "h", "started_at": AT,
-             "duration_s": 0.1, "outcome": "error", "verdict": "recoverable", "fault": fault, "kernel": "k",
-             "tool_use_id": None, "key": "a"}  # fmt: skip
+        "elsewhere": {
+            "at": AT,
+            "after": 1,
+            "kernel": "k",
+            "code": "x = 1",
+            "duration_s": 0.1,
+            "bound": {"x": "p"},
+        },
+    }
+    fault = {
+        "ename": "E",
+        "evalue": "e",
+        "mro": ["E"],
+        "line": 1,
+        "frames": [
+            {"cell": 1, "line": 1, "function": "f", "context": [[1, "x"]], "file": ""}
+        ],
+        "attributes": {"n": 1},
+        "traceback": "",
+        "chain": [["h", "E", "e"]],
+        "suggestion": "",
+    }
+    ended = {
+        "run": 1,
+        "cell_id": "a",
+        "number": 1,
+        "index": 0,
+        "step": None,
+        "source_hash": "h",
+        "started_at": AT,
+        "duration_s": 0.1,
+        "outcome": "error",
+        "verdict": "recoverable",
+        "fault": fault,
+        "kernel": "k",
+        "tool_use_id": None,
+        "key": "a",
+    }
     lines["run"] = {
         **ended,
         "repeat": 0,

@@ -39,9 +39,14 @@ def project(lasting: Project) -> Iterator[Project]:
 
 def broken_off(notebook: Notebook, source: str, settled: bool = True) -> str:
     """Insert a cell as the client does, and press Esc while it runs; return its id."""
-    project, payload = notebook.project, notebook.edited("insert", source, notebook.raw["cells"][-1]["id"])
+    project, payload = (
+        notebook.project,
+        notebook.edited("insert", source, notebook.raw["cells"][-1]["id"]),
+    )
     runs = len(project.json("history"))
-    with subprocess.Popen(project.client("PostToolUse"), stdin=subprocess.PIPE, cwd=project.folder) as hook:
+    with subprocess.Popen(
+        project.client("PostToolUse"), stdin=subprocess.PIPE, cwd=project.folder
+    ) as hook:
         hook.stdin.write(json.dumps(payload).encode())
         hook.stdin.close()
         wait_until(lambda: project.json("status")["kernel"]["state"] == "busy")
@@ -55,25 +60,46 @@ def statuses(project: Project) -> list[str]:
     return [step["status"] for step in project.json("status")["steps"]]
 
 
-def test_after_escape_the_next_prompt_tells_once_what_became_of_the_cell(project: Project) -> None:
+def test_after_escape_the_next_prompt_tells_once_what_became_of_the_cell(
+    project: Project,
+) -> None:
     notebook = project.new("Load", "Count")
     notebook.insert("rows = [1, 2, 3]")
     cell_id = broken_off(notebook, SLOW)
     assert statuses(project) == ["done", "interrupted"]
     assert "■ 2. Count  (interrupted)" in project.stepper("plan").stdout
-    answer = project.hook("UserPromptSubmit", notebook.payload("UserPromptSubmit", "", {}, prompt="What happened?"))
-    told, begins = answer.text, f"stepper: the last edit of notebooks/{notebook.path.name} is in the notebook"
-    assert answer.line.startswith(begins) and '■ step 2 of 2 "Count" · cancelled · ' in answer.line
-    assert f"an edit of notebooks/{notebook.path.name} WAS made" in told and "was rejected" in told
-    assert f"Cell 2 (id {cell_id}) was CANCELLED after" in told and "replace that cell rather than insert" in told
-    assert "rebound `rows`" in told and "made.csv (3 bytes)" in told and "| begun" in told
+    answer = project.hook(
+        "UserPromptSubmit",
+        notebook.payload("UserPromptSubmit", "", {}, prompt="What happened?"),
+    )
+    told, begins = (
+        answer.text,
+        f"stepper: the last edit of notebooks/{notebook.path.name} is in the notebook",
+    )
+    assert (
+        answer.line.startswith(begins)
+        and '■ step 2 of 2 "Count" · cancelled · ' in answer.line
+    )
+    assert (
+        f"an edit of notebooks/{notebook.path.name} WAS made" in told
+        and "was rejected" in told
+    )
+    assert (
+        f"Cell 2 (id {cell_id}) was CANCELLED after" in told
+        and "replace that cell rather than insert" in told
+    )
+    assert (
+        "rebound `rows`" in told and "made.csv (3 bytes)" in told and "| begun" in told
+    )
     assert say(notebook, "And now?") == ""
     assert "WAS made" not in start_session(notebook)
     assert "WAS made" not in notebook.replace(cell_id, "len(rows)").text
     assert statuses(project) == ["done", "done"]
 
 
-def test_it_survives_the_daemon_and_another_session_reads_it(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_survives_the_daemon_and_another_session_reads_it(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     notebook = project.new("Load", "Count")
     notebook.insert("rows = [1, 2, 3]")
     broken_off(notebook, SLOW)
@@ -81,7 +107,9 @@ def test_it_survives_the_daemon_and_another_session_reads_it(project: Project, m
     assert "WAS made" in project.stepper("status").stdout  # the person may look …
     other = Notebook(project, notebook.path, session="another")
     told = start_session(other, "resume")
-    assert told.startswith("stepper: an edit of ") and "was CANCELLED after" in told  # … and the agent is told
+    assert (
+        told.startswith("stepper: an edit of ") and "was CANCELLED after" in told
+    )  # … and the agent is told
     assert "■ 2. Count" in told and '"Count" (its cell was interrupted)' in told
     assert "WAS made" not in start_session(notebook)
     broken_off(notebook, SLOW)
@@ -96,12 +124,22 @@ def test_the_next_report_tells_it_too(project: Project) -> None:
     broken_off(notebook, "import time; time.sleep(600)")
     answer = notebook.insert("print('next')", first)[1]
     assert answer.text.startswith("stepper: an edit of ")
-    assert answer.text.index("CANCELLED") < answer.text.index("ran ok") < answer.text.index("| next")
-    assert answer.line.startswith("✓ cell 2") and "is in the notebook" in answer.line and "cancelled" in answer.line
+    assert (
+        answer.text.index("CANCELLED")
+        < answer.text.index("ran ok")
+        < answer.text.index("| next")
+    )
+    assert (
+        answer.line.startswith("✓ cell 2")
+        and "is in the notebook" in answer.line
+        and "cancelled" in answer.line
+    )
     assert "WAS made" not in notebook.insert("print('later')", first)[1].text
 
 
-def test_a_prompt_waits_for_the_cell_that_is_being_interrupted(project: Project) -> None:
+def test_a_prompt_waits_for_the_cell_that_is_being_interrupted(
+    project: Project,
+) -> None:
     notebook = project.new("Load", "Count")
     notebook.insert("1")
     broken_off(notebook, DEAF, settled=False)
@@ -110,9 +148,13 @@ def test_a_prompt_waits_for_the_cell_that_is_being_interrupted(project: Project)
 
 def test_a_cell_that_never_ran_is_told_too(project: Project) -> None:
     notebook = project.new("Load", "Count", "Tell")
-    first = notebook.edited("insert", "import time; time.sleep(600)", notebook.raw["cells"][-1]["id"])
+    first = notebook.edited(
+        "insert", "import time; time.sleep(600)", notebook.raw["cells"][-1]["id"]
+    )
     answers: list[Answer] = []
-    running = threading.Thread(target=lambda: answers.append(project.hook("PostToolUse", first)))
+    running = threading.Thread(
+        target=lambda: answers.append(project.hook("PostToolUse", first))
+    )
     running.start()
     wait_until(lambda: project.json("status")["kernel"]["state"] == "busy")
     broken_off(notebook, "print('waits')", settled=False)
@@ -120,7 +162,11 @@ def test_a_cell_that_never_ran_is_told_too(project: Project) -> None:
     project.stepper("interrupt")  # the person's: its report is read
     running.join(20)
     told = answers[0].text
-    assert told.index("WAS made") < told.index("it waited for another cell") < told.index("CANCELLED")
+    assert (
+        told.index("WAS made")
+        < told.index("it waited for another cell")
+        < told.index("CANCELLED")
+    )
     assert say(notebook, "Well?") == ""
     assert statuses(project)[0] == "interrupted"
 
@@ -131,10 +177,14 @@ def test_a_cell_that_never_ran_is_told_too(project: Project) -> None:
 def message(notebook: Notebook, *tools: str) -> Answer:
     """End a message in which these tools were called."""
     calls = [{"tool_name": tool, "tool_input": {"command": "…"}} for tool in tools]
-    return notebook.project.hook("PostToolBatch", notebook.payload("PostToolBatch", "", {}, tool_calls=calls))
+    return notebook.project.hook(
+        "PostToolBatch", notebook.payload("PostToolBatch", "", {}, tool_calls=calls)
+    )
 
 
-def rewrite(notebook: Notebook, change: Callable[[list[dict[str, Any]]], object]) -> None:
+def rewrite(
+    notebook: Notebook, change: Callable[[list[dict[str, Any]]], object]
+) -> None:
     """Change a notebook as a script does."""
     raw = notebook.raw
     change(raw["cells"])
@@ -142,10 +192,16 @@ def rewrite(notebook: Notebook, change: Callable[[list[dict[str, Any]]], object]
 
 
 def sources(**changed: str) -> Callable[[list[dict[str, Any]]], object]:
-    return lambda cells: [cell.update(source=changed[cell["id"]]) for cell in cells if cell["id"] in changed]
+    return lambda cells: [
+        cell.update(source=changed[cell["id"]])
+        for cell in cells
+        if cell["id"] in changed
+    ]
 
 
-def test_cells_changed_by_a_shell_are_told_once_with_the_command_that_runs_them(project: Project) -> None:
+def test_cells_changed_by_a_shell_are_told_once_with_the_command_that_runs_them(
+    project: Project,
+) -> None:
     notebook = project.new("Load", "Count")
     first, _ = notebook.insert("rows = [1, 2, 3]\nrows")
     notebook.batch_end("NotebookEdit")
@@ -163,9 +219,15 @@ def test_cells_changed_by_a_shell_are_told_once_with_the_command_that_runs_them(
     assert statuses(project) == ["changed", "pending"]
     assert "≠ 1. Load  (changed since it ran)" in project.stepper("status").stdout
     left = end_turn(notebook, "All is done.")["hookSpecificOutput"]["additionalContext"]
-    assert "2 of 2 steps" in left and '"Load" (its cell was changed and has not run)' in left
+    assert (
+        "2 of 2 steps" in left
+        and '"Load" (its cell was changed and has not run)' in left
+    )
     project.stepper("run", name)
-    assert statuses(project) == ["done", "done"] and project.json("status")["state"] == "complete"
+    assert (
+        statuses(project) == ["done", "done"]
+        and project.json("status")["state"] == "complete"
+    )
     assert message(notebook, "Bash").data == {}
 
 
@@ -188,7 +250,9 @@ def test_new_broken_and_many_notebooks(project: Project) -> None:
     notebook = project.new("Load")
     message(notebook, "Bash")
     project.notebook("sub/by hand.ipynb", [code("1", "a")])
-    assert "notebooks/sub/by hand.ipynb: cell 1" in (told := message(notebook, "Bash").text)
+    assert "notebooks/sub/by hand.ipynb: cell 1" in (
+        told := message(notebook, "Bash").text
+    )
     assert told.endswith(
         "cell 1 (id a) has NOT run here. What runs what has not run: stepper run 'notebooks/sub/by hand.ipynb'"
     )
@@ -196,7 +260,9 @@ def test_new_broken_and_many_notebooks(project: Project) -> None:
     broken.path.write_text('{"cells": [')
     assert "broken.ipynb is not valid JSON" in message(notebook, "Bash").text
     assert message(notebook, "Bash").data == {}
-    project.notebook("other.ipynb", [code("1", "a")], kernelspec={"language": "R", "name": "ir"})
+    project.notebook(
+        "other.ipynb", [code("1", "a")], kernelspec={"language": "R", "name": "ir"}
+    )
     project.notebook(".ipynb_checkpoints/x.ipynb", [code("1", "a")])
     assert message(notebook, "Bash").data == {}
     for number in range(5):
@@ -227,8 +293,12 @@ def test_it_looks_where_notebooks_are_covered(project: Project) -> None:
     marker = os.stat(project.paths.seen).st_mtime_ns
     assert "analysis" not in Path(project.paths.seen).read_text().splitlines()
     project.config('notebooks: ["notebooks", "analysis", "*.ipynb"]')
-    assert message(notebook, "Bash").data == {}  # what is covered from now on did not change
-    assert {".", "analysis", "notebooks"} <= {*Path(project.paths.seen).read_text().splitlines()}
+    assert (
+        message(notebook, "Bash").data == {}
+    )  # what is covered from now on did not change
+    assert {".", "analysis", "notebooks"} <= {
+        *Path(project.paths.seen).read_text().splitlines()
+    }
     assert os.stat(project.paths.seen).st_mtime_ns >= marker
     for name in ("analysis/old.ipynb", "top.ipynb"):
         project.notebook(f"../{name}", [code("2", "a")])
@@ -236,10 +306,14 @@ def test_it_looks_where_notebooks_are_covered(project: Project) -> None:
     project.notebook("../other/x.ipynb", [code("2", "a")])
     assert message(notebook, "Bash").data == {}
     seen = os.stat(project.paths.seen).st_mtime_ns
-    assert seen >= os.stat(project.folder / "other" / "x.ipynb").st_mtime_ns  # the hook script may see that one
+    assert (
+        seen >= os.stat(project.folder / "other" / "x.ipynb").st_mtime_ns
+    )  # the hook script may see that one
 
 
-def test_what_a_person_saves_in_jupyter_is_told_where_a_shell_was_used_alone(project: Project) -> None:
+def test_what_a_person_saves_in_jupyter_is_told_where_a_shell_was_used_alone(
+    project: Project,
+) -> None:
     notebook = project.new("Load")
     message(notebook, "Bash")
     trace = project.folder / ".jupyter_ystore.db"
@@ -248,7 +322,10 @@ def test_what_a_person_saves_in_jupyter_is_told_where_a_shell_was_used_alone(pro
         rewrite(notebook, lambda cells: cells.append(code("1", "a")))
         assert message(notebook, "Read").data == {}
         rewrite(notebook, lambda cells: cells.append(code("2", "b")))
-        assert "cells 1 (id a) and 2 (id b) have NOT run here" in message(notebook, "Bash").text
+        assert (
+            "cells 1 (id a) and 2 (id b) have NOT run here"
+            in message(notebook, "Bash").text
+        )
     finally:
         trace.unlink()
 
@@ -261,23 +338,37 @@ def test_a_skip_leaves_out_what_was_said_to_be_next(project: Project) -> None:
     notebook.path.write_text(json.dumps(raw))
     assert "\u2260 1. Load" in project.stepper("status").stdout
     said = project.stepper("skip", "no data").stdout
-    assert said.startswith('stepper: step 1 of 2 "Load" in ') and said.endswith('Next: step 2 of 2 "Count".\n')
+    assert said.startswith('stepper: step 1 of 2 "Load" in ') and said.endswith(
+        'Next: step 2 of 2 "Count".\n'
+    )
 
 
-def test_steps_of_a_notebook_that_was_written_anew_are_not_done(project: Project) -> None:
+def test_steps_of_a_notebook_that_was_written_anew_are_not_done(
+    project: Project,
+) -> None:
     notebook = project.new("Load", "Count")
     notebook.insert("x = 1")
     notebook.insert("x + 1")
     assert project.json("status")["state"] == "complete"
     raw = notebook.raw
-    raw["cells"][1:] = [code("1 / 0", "n1"), code("x + 1", "n2")]  # the second as it was
+    raw["cells"][1:] = [
+        code("1 / 0", "n1"),
+        code("x + 1", "n2"),
+    ]  # the second as it was
     notebook.path.write_text(json.dumps(raw))
     status = project.json("status")
-    assert (status["state"], [step["status"] for step in status["steps"]]) == ("ready", ["changed", "done"])
-    assert "1 of 2 steps" in end_turn(notebook)["hookSpecificOutput"]["additionalContext"]
+    assert (status["state"], [step["status"] for step in status["steps"]]) == (
+        "ready",
+        ["changed", "done"],
+    )
+    assert (
+        "1 of 2 steps" in end_turn(notebook)["hookSpecificOutput"]["additionalContext"]
+    )
 
 
-def test_a_walk_that_is_cut_short_tells_nothing_false(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_walk_that_is_cut_short_tells_nothing_false(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Notebooks that a later look comes to were there before; one that is new is looked at."""
     paths, looked = Paths(str(tmp_path)), list[str]()
     folders = [tmp_path / "notebooks" / f"f{number}" for number in range(30)]
@@ -306,7 +397,9 @@ def test_a_walk_that_is_cut_short_tells_nothing_false(tmp_path: Path, monkeypatc
 
 
 def test_cells_without_ids_that_moved_did_not_change() -> None:
-    cells = [Cell(f"cell-{n}", n, n + 1, "code", source) for n, source in enumerate("bc")]
+    cells = [
+        Cell(f"cell-{n}", n, n + 1, "code", source) for n, source in enumerate("bc")
+    ]
     ran = {f"cell-{n}": changes.source_hash(source) for n, source in enumerate("abc")}
     assert changes.changed(cells, ran) == []
     assert len(changes.not_run_yet(cells, ran)) == 2
@@ -327,7 +420,13 @@ def test_a_message_that_changed_no_notebook_starts_nothing(tmp_path: Path) -> No
 
     def started() -> bool:
         environ = {"PATH": "/nowhere", "XDG_STATE_HOME": STATE}
-        done = subprocess.run([script, "PostToolBatch"], input=b"{}\n", capture_output=True, env=environ, check=True)
+        done = subprocess.run(
+            [script, "PostToolBatch"],
+            input=b"{}\n",
+            capture_output=True,
+            env=environ,
+            check=True,
+        )
         assert done.stderr == b""
         return done.stdout == b"started\n"
 
@@ -367,7 +466,9 @@ def test_a_message_that_changed_no_notebook_starts_nothing(tmp_path: Path) -> No
         ("Is it done? Yes.\n\nThe notebook is complete.", True),
     ],
 )
-def test_who_says_why_it_ends_is_not_told_what_is_left(message: str, spoken_to: bool) -> None:
+def test_who_says_why_it_ends_is_not_told_what_is_left(
+    message: str, spoken_to: bool
+) -> None:
     assert parting.unexplained(message) == spoken_to
 
 
@@ -384,19 +485,27 @@ def test_who_says_why_it_ends_is_not_told_what_is_left(message: str, spoken_to: 
         ("please finish the notebook", False),
     ],
 )
-def test_a_prompt_that_limits_the_turn_is_recognized(prompt: str, limited: bool) -> None:
+def test_a_prompt_that_limits_the_turn_is_recognized(
+    prompt: str, limited: bool
+) -> None:
     assert parting.limits(prompt) == limited
 
 
-def test_the_turns_end_is_silent_where_the_user_limited_the_turn(project: Project) -> None:
+def test_the_turns_end_is_silent_where_the_user_limited_the_turn(
+    project: Project,
+) -> None:
     notebook = project.new("Load", "Plot")
-    prompt = notebook.payload("UserPromptSubmit", "", {}, prompt="only step 1, then stop")
+    prompt = notebook.payload(
+        "UserPromptSubmit", "", {}, prompt="only step 1, then stop"
+    )
     project.hook("UserPromptSubmit", prompt)
     notebook.insert("x = 1")
     assert end_turn(notebook) == {}
 
 
-def test_a_notebook_without_a_plan_whose_last_run_failed_is_failing(project: Project) -> None:
+def test_a_notebook_without_a_plan_whose_last_run_failed_is_failing(
+    project: Project,
+) -> None:
     notebook = project.new()
     assert project.json("status")["state"] == "ready"
     project.config("preflight: false")
@@ -404,11 +513,21 @@ def test_a_notebook_without_a_plan_whose_last_run_failed_is_failing(project: Pro
     assert project.json("status")["state"] == "failing"
     assert ": failing" in project.stepper("status").stdout
     told = end_turn(notebook, "It works.")["hookSpecificOutput"]["additionalContext"]
-    assert f"the last run of notebooks/{notebook.path.name} failed and is not mended." in told
-    assert f"Cell 1 (id {cell_id}) ended with ZeroDivisionError: division by zero." in told
+    assert (
+        f"the last run of notebooks/{notebook.path.name} failed and is not mended."
+        in told
+    )
+    assert (
+        f"Cell 1 (id {cell_id}) ended with ZeroDivisionError: division by zero." in told
+    )
     assert end_turn(notebook, "It works.") == {}
     notebook.replace(cell_id, "1 / 0 + 1")
-    assert "ZeroDivisionError" in end_turn(notebook, "Now it works.")["hookSpecificOutput"]["additionalContext"]
+    assert (
+        "ZeroDivisionError"
+        in end_turn(notebook, "Now it works.")["hookSpecificOutput"][
+            "additionalContext"
+        ]
+    )
     notebook.delete(cell_id)
     assert project.json("status")["state"] == "ready"
     cell_id, _ = notebook.insert("0 / 0")

@@ -35,7 +35,10 @@ DOCUMENTS = {
     "restart": "notebook had_kernel",
     **dict.fromkeys(("confirm", "continue", "fix", "skip"), "text"),
     "context": "current_notebook imported_modules defined_functions variables plan text",
-    **dict.fromkeys(("plan", "plan add", "plan edit", "plan remove", "plan move", "plan reopen"), "notebook steps"),
+    **dict.fromkeys(
+        ("plan", "plan add", "plan edit", "plan remove", "plan move", "plan reopen"),
+        "notebook steps",
+    ),
     "shutdown": "kernels notebook left",
 }
 WITHIN = {
@@ -57,7 +60,10 @@ def keys(answer: type) -> str:
 def test_each_row_has_one_document_and_one_rendering() -> None:
     assert set(DOCUMENTS) == {name for name, row in COMMANDS.items() if row.daemon}
     assert set(PRESENT) == set(COMMANDS)
-    assert set(HERE) == {name for name, row in COMMANDS.items() if not row.daemon} | {"attach", "shutdown"}
+    assert set(HERE) == {name for name, row in COMMANDS.items() if not row.daemon} | {
+        "attach",
+        "shutdown",
+    }
 
 
 @pytest.mark.parametrize("answer", WITHIN, ids=lambda answer: answer.__name__)
@@ -67,7 +73,9 @@ def test_the_keys_within(answer: type) -> None:
 
 def test_an_answer_becomes_json_with_all_that_is_in_it() -> None:
     step = answers.StepStatus(1, "a", "done", None, 0)
-    answer = answers.Status("a.ipynb", "ready", [step], answers.KernelStatus(), {"pid": 1}, cells=[])
+    answer = answers.Status(
+        "a.ipynb", "ready", [step], answers.KernelStatus(), {"pid": 1}, cells=[]
+    )
     assert json.loads(answers.to_json(answer)) == dataclasses.asdict(answer)
 
 
@@ -88,8 +96,22 @@ def test_the_command_line_has_each_row(name: str) -> None:
 def test_whose_commands_they_are() -> None:
     """Literally, because a row that loses its word would let an agent lift its own stop."""
     persons = {name for name, row in COMMANDS.items() if row.persons}
-    assert persons == {"continue", "fix", "skip", "restart", "restore", "trust", "plan reopen"}
-    assert {name for name, row in COMMANDS.items() if row.runs_code} == {"run", "verify", "eval", "restart", "restore"}
+    assert persons == {
+        "continue",
+        "fix",
+        "skip",
+        "restart",
+        "restore",
+        "trust",
+        "plan reopen",
+    }
+    assert {name for name, row in COMMANDS.items() if row.runs_code} == {
+        "run",
+        "verify",
+        "eval",
+        "restart",
+        "restore",
+    }
     for name, row in COMMANDS.items():
         assert gate.asks_person(f"stepper {name} x") == (name if row.persons else None)
         assert gate.runs_code(f"stepper {name} x") == (name if row.runs_code else None)
@@ -102,15 +124,28 @@ def test_whose_commands_they_are() -> None:
         (commands.Output, {"cell": None}, "'cell' is missing"),
         (commands.Output, {"cell": 1}, "'cell' must be of the kind str"),
         (commands.PlanMove, {"id": 1, "after": "2"}, "'after' must be of the kind int"),
-        (commands.New, {"problem": "p", "steps": "one"}, "'steps' must be of the kind list"),
+        (
+            commands.New,
+            {"problem": "p", "steps": "one"},
+            "'steps' must be of the kind list",
+        ),
         (commands.Run, {"notebook": "n", "all": 1}, "'all' must be of the kind bool"),
     ],
 )
-def test_arguments_that_are_not_so_are_named(row: type, told: dict, problem: str) -> None:
+def test_arguments_that_are_not_so_are_named(
+    row: type, told: dict, problem: str
+) -> None:
     with pytest.raises(UsageError, match=f"the request's argument {problem}"):
         arguments.read(row, told)
 
 
 def test_what_is_null_or_unknown_is_left_out() -> None:
-    told = arguments.read(commands.Output, {"cell": "a", "page": None, "of": "a newer stepper's"})
-    assert dataclasses.asdict(told) == {"cell": "a", "page": 1, "follow": False, "notebook": None}
+    told = arguments.read(
+        commands.Output, {"cell": "a", "page": None, "of": "a newer stepper's"}
+    )
+    assert dataclasses.asdict(told) == {
+        "cell": "a",
+        "page": 1,
+        "follow": False,
+        "notebook": None,
+    }

@@ -44,7 +44,9 @@ def real(lasting: Project) -> Iterator[Project]:
     yield from reused(lasting)
 
 
-def ran(project: Project, *sources: str, name: str = "a.ipynb", **metadata: Any) -> Notebook:
+def ran(
+    project: Project, *sources: str, name: str = "a.ipynb", **metadata: Any
+) -> Notebook:
     """A notebook whose cells have run; their ids are a, b, c …"""
     cells = [code(source, chr(97 + place)) for place, source in enumerate(sources)]
     notebook = project.notebook(name, cells, **metadata)
@@ -52,7 +54,9 @@ def ran(project: Project, *sources: str, name: str = "a.ipynb", **metadata: Any)
     return notebook
 
 
-def verified(project: Project, *more: str, name: str = "a", check: int | None = None) -> Any:
+def verified(
+    project: Project, *more: str, name: str = "a", check: int | None = None
+) -> Any:
     return project.json("verify", name, *more, check=check)
 
 
@@ -70,20 +74,44 @@ def test_what_reproduces(project: Quick) -> None:
     notebook = ran(project, "x = 1", "print(x)", "x + 1")
     before, journal = notebook.path.read_bytes(), project.json("history")
     found = verified(project, check=0)
-    assert found["reproduces"] and words(found) == "a:same b:same c:same" and found["kernels"] == 1
+    assert (
+        found["reproduces"]
+        and words(found) == "a:same b:same c:same"
+        and found["kernels"] == 1
+    )
     keys = "notebook reproduces cells files duration_s kernels packages where failing open_steps"
     assert " ".join(found) == keys
-    assert [*found["cells"][0]] == ["cell_id", "number", "verdict", "difference", "lines"]
+    assert [*found["cells"][0]] == [
+        "cell_id",
+        "number",
+        "verdict",
+        "difference",
+        "lines",
+    ]
     assert notebook.path.read_bytes() == before and project.json("history") == journal
     text = project.stepper("verify", "a").stdout
-    assert text.startswith("notebooks/a.ipynb: REPRODUCES · 3 of 3 cells as recorded · ")
-    assert text.strip().endswith(" s in 1 fresh kernel; the living kernel was not touched")
-    assert [name for name in project.left if "verify" in name] == [], "the fresh kernels are ended"
+    assert text.startswith(
+        "notebooks/a.ipynb: REPRODUCES · 3 of 3 cells as recorded · "
+    )
+    assert text.strip().endswith(
+        " s in 1 fresh kernel; the living kernel was not touched"
+    )
+    assert [name for name in project.left if "verify" in name] == [], (
+        "the fresh kernels are ended"
+    )
     assert not os.listdir(project.paths.verify)
 
 
 def test_what_does_not(project: Quick) -> None:
-    notebook = ran(project, "import random", "print(random.random())", "df = 3", "print('a')", "print(df)", "1 + 1")
+    notebook = ran(
+        project,
+        "import random",
+        "print(random.random())",
+        "df = 3",
+        "print('a')",
+        "print(df)",
+        "1 + 1",
+    )
     change(notebook, lambda cells: cells[3]["outputs"][0].update(text="b\nc\n"))
     change(notebook, lambda cells: cells.pop(2))
     found = verified(project, check=1)
@@ -91,13 +119,25 @@ def test_what_does_not(project: Quick) -> None:
     assert not found["reproduces"] and found["kernels"] == 2
     said = [cell["difference"] for cell in found["cells"]]
     assert said[1:3] == ["two fresh runs differ as well (no seed?)", "-2 +1"]
-    assert said[3] == "NameError: name 'df' is not defined (cell 3, which was deleted, had bound it)"
+    assert (
+        said[3]
+        == "NameError: name 'df' is not defined (cell 3, which was deleted, had bound it)"
+    )
     text = project.stepper("verify", "a", check=1).stdout
-    assert "DOES NOT REPRODUCE · 1 of 5 cells as recorded" in text and " in 2 fresh kernels" in text
-    assert "  ✗ cell 3 (id d) changed: -2 +1\n      | - b\n      | - c\n      | + a\n" in text
+    assert (
+        "DOES NOT REPRODUCE · 1 of 5 cells as recorded" in text
+        and " in 2 fresh kernels" in text
+    )
+    assert (
+        "  ✗ cell 3 (id d) changed: -2 +1\n      | - b\n      | - c\n      | + a\n"
+        in text
+    )
     assert "  · cell 5 not run: a cell above failed" in text
     once = verified(project, "--once", check=1)
-    assert words(once) == "a:same b:changed d:changed e:failed f:not_run" and once["kernels"] == 1
+    assert (
+        words(once) == "a:same b:changed d:changed e:failed f:not_run"
+        and once["kernels"] == 1
+    )
 
 
 def test_a_cell_that_was_changed_had_bound_it(project: Quick) -> None:
@@ -105,10 +145,15 @@ def test_a_cell_that_was_changed_had_bound_it(project: Quick) -> None:
     change(notebook, lambda cells: cells[0].update(source="frame = 1"))
     project.stepper("run", "a")
     found = verified(project, check=1)["cells"][2]["difference"]
-    assert found == "NameError: name 'df' is not defined (cell 1 had bound it before it was changed)"
+    assert (
+        found
+        == "NameError: name 'df' is not defined (cell 1 had bound it before it was changed)"
+    )
 
 
-def test_the_living_kernel_its_counts_and_the_current_notebook_stay(project: Quick) -> None:
+def test_the_living_kernel_its_counts_and_the_current_notebook_stay(
+    project: Quick,
+) -> None:
     other = ran(project, "y = 1", name="other.ipynb")
     notebook = ran(project, "x = 1\nprint(x)", "x += 1")
     project.stepper("use", "other")
@@ -119,9 +164,13 @@ def test_the_living_kernel_its_counts_and_the_current_notebook_stay(project: Qui
     assert words(verified(project)) == "a:same b:same"
     assert project.json("eval", "x", "--notebook", "a")["output"].strip() == "7"
     assert (
-        project.json("status")["notebook"] == project.folder.joinpath(other.path).relative_to(project.folder).as_posix()
+        project.json("status")["notebook"]
+        == project.folder.joinpath(other.path).relative_to(project.folder).as_posix()
     )
-    assert (notebook.path.stat().st_mtime_ns, notebook.path.stat().st_ino) == (about.st_mtime_ns, about.st_ino)
+    assert (notebook.path.stat().st_mtime_ns, notebook.path.stat().st_ino) == (
+        about.st_mtime_ns,
+        about.st_ino,
+    )
     assert lines < 0 or journal.read_text().count('"event":"run"') == lines
 
 
@@ -130,27 +179,44 @@ def test_a_notebook_that_never_ran(project: Quick) -> None:
     found = verified(project, check=1)
     assert words(found) == "a:not_recorded b:not_recorded" and found["kernels"] == 1
     text = project.stepper("verify", "a", check=1).stdout
-    assert "  ✗ cells 1, 2 not recorded: nothing is recorded" in text and "`stepper run notebooks/a.ipynb`" in text
+    assert (
+        "  ✗ cells 1, 2 not recorded: nothing is recorded" in text
+        and "`stepper run notebooks/a.ipynb`" in text
+    )
     project.notebook("empty.ipynb", [])
     assert verified(project, name="empty", check=0)["kernels"] == 0
 
 
 def test_a_cell_that_was_changed_and_not_run(project: Quick) -> None:
     notebook = ran(project, "x = 1", "print(x)")
-    change(notebook, lambda cells: cells[1].update(source="print(x + 1)", outputs=[], execution_count=None))
+    change(
+        notebook,
+        lambda cells: cells[1].update(
+            source="print(x + 1)", outputs=[], execution_count=None
+        ),
+    )
     assert words(verified(project, check=1)) == "a:same b:not_recorded"
 
 
 def test_failing_cells(project: Quick) -> None:
     """One that fails as it had when it was recorded holds up nothing; nor does one that may fail."""
-    notebook = project.notebook("a.ipynb", [
-        code("print('before')\n1 / 0", "a"), code("print(1)", "b"), code("int('x')", "c", tags=["raises-exception"]),
-        code("print(3)", "d", tags=["skip-execution"]), code("print(2)", "e"),
-    ])  # fmt: skip
+    notebook = project.notebook(
+        "a.ipynb",
+        [
+            code("print('before')\n1 / 0", "a"),
+            code("print(1)", "b"),
+            code("int('x')", "c", tags=["raises-exception"]),
+            code("print(3)", "d", tags=["skip-execution"]),
+            code("print(2)", "e"),
+        ],
+    )
     project.stepper("run", "a", check=1)
     for _ in range(2):
         project.stepper("continue", check=None)
-        change(notebook, lambda cells: cells[0]["metadata"].update(tags=["raises-exception"]))
+        change(
+            notebook,
+            lambda cells: cells[0]["metadata"].update(tags=["raises-exception"]),
+        )
         project.stepper("run", "a", check=None)
     change(notebook, lambda cells: cells[0]["metadata"].pop("tags"))
     assert words(verified(project, check=0)) == "a:same b:same c:same e:same"
@@ -167,15 +233,26 @@ def test_failing_cells(project: Quick) -> None:
 def test_a_cell_that_fails_as_recorded_is_told(project: Quick) -> None:
     notebook = ran(project, "1 / 0", "print(2)")
     change(
-        notebook, lambda cells: cells[1].update(outputs=[{"output_type": "stream", "name": "stdout", "text": "2\n"}])
+        notebook,
+        lambda cells: cells[1].update(
+            outputs=[{"output_type": "stream", "name": "stdout", "text": "2\n"}]
+        ),
     )
     text = project.stepper("verify", "a", check=0).stdout
-    assert "2 of 2 cells" in text and "  · cell 1: fails, as recorded: ZeroDivisionError: division by zero" in text
+    assert (
+        "2 of 2 cells" in text
+        and "  · cell 1: fails, as recorded: ZeroDivisionError: division by zero"
+        in text
+    )
 
 
-def test_where_the_execution_counts_were_taken_away_what_shows_nothing_may_have_run(project: Quick) -> None:
+def test_where_the_execution_counts_were_taken_away_what_shows_nothing_may_have_run(
+    project: Quick,
+) -> None:
     notebook = ran(project, "x = 1", "print(x)", "print(x + 1)")
-    change(notebook, lambda cells: [cell.update(execution_count=None) for cell in cells])
+    change(
+        notebook, lambda cells: [cell.update(execution_count=None) for cell in cells]
+    )
     assert words(verified(project, check=0)) == "a:same b:same c:same"
     change(notebook, lambda cells: cells[2].update(outputs=[]))
     assert words(verified(project, check=1)) == "a:same b:same c:not_recorded"
@@ -186,34 +263,50 @@ def test_outputs_of_another_source_are_told(project: Quick) -> None:
     notebook = ran(project, "x = 1", "print(x)")
     change(notebook, lambda cells: cells[1].update(source="print(x + 1)"))
     cell = verified(project, check=1)["cells"][1]
-    assert (cell["verdict"], cell["difference"]) == ("changed", "-1 +1; its source was changed since it ran")
+    assert (cell["verdict"], cell["difference"]) == (
+        "changed",
+        "-1 +1; its source was changed since it ran",
+    )
     change(notebook, lambda cells: cells[1].update(execution_count=9))
     assert verified(project, check=1)["cells"][1]["difference"] == "-1 +1"
 
 
 def test_deadlines_first_lines_and_a_kernel_that_dies(project: Quick) -> None:
     notebook = ran(project, "print(1)", "pass", "print(2)")
-    change(notebook, lambda cells: cells[1].update(source="# stepper: timeout=1s\nwhile True: pass"))
-    found = verified(project, check=1)
-    assert words(found) == "a:same b:failed c:not_run" and found["cells"][1]["difference"].endswith(
-        "deadline of 1.00 s"
+    change(
+        notebook,
+        lambda cells: cells[1].update(source="# stepper: timeout=1s\nwhile True: pass"),
     )
+    found = verified(project, check=1)
+    assert words(found) == "a:same b:failed c:not_run" and found["cells"][1][
+        "difference"
+    ].endswith("deadline of 1.00 s")
     project.config("cell_timeout_seconds: 1\n")
     change(notebook, lambda cells: cells[1].update(source="while True: pass"))
     said = verified(project, check=1)["cells"][1]["difference"]
-    assert said == "no end within its deadline of 1.00 s (`# stepper: timeout=10m` as its first line gives more)"
+    assert (
+        said
+        == "no end within its deadline of 1.00 s (`# stepper: timeout=10m` as its first line gives more)"
+    )
     change(notebook, lambda cells: cells[1].update(source="die('SIGSEGV')"))
     found = verified(project, check=1)
     assert words(found) == "a:same b:failed c:not_run"
-    assert found["cells"][1]["difference"] == "KernelDied: kernel died (SIGSEGV)", "nothing of it is there to restore"
+    assert found["cells"][1]["difference"] == "KernelDied: kernel died (SIGSEGV)", (
+        "nothing of it is there to restore"
+    )
 
 
 def test_what_comes_late_and_displays_that_others_update(project: Quick) -> None:
     shown = "display({'text/plain': 'one'}, raw=True, display_id='d')"
     ran(
-        project, "late('later')\nprint('now')", shown, "update_display({'text/plain': 'two'}, raw=True, display_id='d')"
+        project,
+        "late('later')\nprint('now')",
+        shown,
+        "update_display({'text/plain': 'two'}, raw=True, display_id='d')",
     )
-    wait_until(lambda: "later" in json.dumps(project.json("output", "1", "--notebook", "a")))
+    wait_until(
+        lambda: "later" in json.dumps(project.json("output", "1", "--notebook", "a"))
+    )
     assert words(verified(project, check=0)) == "a:same b:same c:same"
 
 
@@ -221,7 +314,10 @@ def test_files_that_cells_write_are_told(project: Quick) -> None:
     folder = project.folder / "notebooks"
     (folder / "gone.csv").write_text("1")
     there = f"import os\nos.chdir({str(folder)!r})\n"
-    write = there + "for name, text in (('same.csv', 'a'), ('other.csv', 'b')): open(name, 'w').write(text)"
+    write = (
+        there
+        + "for name, text in (('same.csv', 'a'), ('other.csv', 'b')): open(name, 'w').write(text)"
+    )
     notebook = ran(project, write)
     (folder / "other.csv").write_text("before")
     (folder / "kept.csv").write_text("kept")
@@ -232,19 +328,29 @@ def test_files_that_cells_write_are_told(project: Quick) -> None:
     change(notebook, lambda cells: cells[0].update(source=write + more))
     files = verified(project, "--once")["files"]
     assert {each["name"]: each["change"] for each in files} == {
-        "same.csv": "same", "other.csv": "changed", "gone.csv": "deleted", "new.csv": "new",
-    }  # fmt: skip
-    assert "  · file same.csv: written again, same bytes" in project.stepper("verify", "a", check=None).stdout
+        "same.csv": "same",
+        "other.csv": "changed",
+        "gone.csv": "deleted",
+        "new.csv": "new",
+    }
+    assert (
+        "  · file same.csv: written again, same bytes"
+        in project.stepper("verify", "a", check=None).stdout
+    )
 
 
-def test_files_too_large_to_be_compared_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_too_large_to_be_compared_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("stepper.daemon.written.LARGEST", 10)
     (tmp_path / "large").write_text("x" * 20)
     written = Written(str(tmp_path), str(tmp_path / "a.ipynb"))
     time.sleep(0.02)
     (tmp_path / "large").write_text("y" * 20)
     (tmp_path / "a.ipynb").write_text("{}")
-    assert [(each.name, each.change) for each in written.changes()] == [("large", "written")]
+    assert [(each.name, each.change) for each in written.changes()] == [
+        ("large", "written")
+    ]
 
 
 def test_of_a_folder_too_large_to_be_walked_nothing_is_told_that_is_not_so(
@@ -259,38 +365,64 @@ def test_of_a_folder_too_large_to_be_walked_nothing_is_told_that_is_not_so(
     written = Written(str(tmp_path), str(tmp_path / "a.ipynb"))
     (tmp_path / "7.csv").unlink()
     monkeypatch.setattr("stepper.ground.walk.ENTRIES", 10)
-    assert [(each.name, each.change) for each in written.changes()] == [("7.csv", "deleted")]
+    assert [(each.name, each.change) for each in written.changes()] == [
+        ("7.csv", "deleted")
+    ]
 
 
-def test_status_shows_the_last_verdict_and_that_it_no_longer_holds(project: Quick) -> None:
+def test_status_shows_the_last_verdict_and_that_it_no_longer_holds(
+    project: Quick,
+) -> None:
     notebook = ran(project, "print(1)", "print(2)")
     assert project.json("status", "a")["verified"] is None
     verified(project, check=0)
     last = project.json("status", "a")["verified"]
-    assert last["reproduces"] and last["holds"] and last["text"].endswith("reproduces (2 of 2 cells as recorded)")
+    assert (
+        last["reproduces"]
+        and last["holds"]
+        and last["text"].endswith("reproduces (2 of 2 cells as recorded)")
+    )
     project.kill_daemon()
     change(notebook, lambda cells: cells[0].update(source="print(3)"))
-    assert "no longer holds: a source was changed since" in project.stepper("status", "a").stdout
-    assert verified(project, check=1) and not project.json("status", "a")["verified"]["reproduces"]
+    assert (
+        "no longer holds: a source was changed since"
+        in project.stepper("status", "a").stdout
+    )
+    assert (
+        verified(project, check=1)
+        and not project.json("status", "a")["verified"]["reproduces"]
+    )
 
 
 def test_verify_auto_runs_it_when_a_notebook_becomes_complete(project: Quick) -> None:
     project.config("verify: auto\n")
     notebook = project.new("One", "Two")
     assert "verify" not in notebook.insert("x = 1")[1].text
-    assert "It is replayed in a fresh kernel now (verify: auto)" in notebook.insert("print(x)")[1].text
+    assert (
+        "It is replayed in a fresh kernel now (verify: auto)"
+        in notebook.insert("print(x)")[1].text
+    )
     wait_until(lambda: project.json("status")["verified"])
     wait_until(lambda: project.json("status")["unheard"])
-    prompt = notebook.payload("UserPromptSubmit", "", {}, prompt="and what does it say?")
-    assert "REPRODUCES · 2 of 2 cells as recorded" in project.hook("UserPromptSubmit", prompt).text
+    prompt = notebook.payload(
+        "UserPromptSubmit", "", {}, prompt="and what does it say?"
+    )
+    assert (
+        "REPRODUCES · 2 of 2 cells as recorded"
+        in project.hook("UserPromptSubmit", prompt).text
+    )
     assert project.hook("UserPromptSubmit", prompt).text == "", "once"
 
 
 @pytest.mark.parametrize("config", ["", "verify: auto\nverify_seconds: 0.0001\n"])
-def test_verify_is_named_where_it_does_not_run_by_itself(project: Quick, config: str) -> None:
+def test_verify_is_named_where_it_does_not_run_by_itself(
+    project: Quick, config: str
+) -> None:
     project.config(config)
     text = project.new("One").insert("x = 1")[1].text
-    assert "`stepper verify notebooks/" in text and "replays it in a fresh kernel" in text
+    assert (
+        "`stepper verify notebooks/" in text and "replays it in a fresh kernel" in text
+    )
     time.sleep(1.5)
     assert project.json("status")["verified"] is None
 
@@ -301,18 +433,35 @@ def test_verify_auto_is_not_the_first_to_run_a_cell(project: Quick) -> None:
     raw = notebook.raw
     raw["cells"].insert(0, code("open('never', 'w').close()", "theirs"))
     notebook.path.write_text(json.dumps(raw, indent=1))
-    assert "Outside the plan: cell 1 (id theirs) has not run" in notebook.insert("x = 1")[1].text
+    assert (
+        "Outside the plan: cell 1 (id theirs) has not run"
+        in notebook.insert("x = 1")[1].text
+    )
     time.sleep(1)
-    assert project.json("status")["verified"] is None and not (notebook.path.parent / "never").exists()
+    assert (
+        project.json("status")["verified"] is None
+        and not (notebook.path.parent / "never").exists()
+    )
 
 
 def test_wrong_use_is_named(project: Quick) -> None:
     ran(project, "print(1)")
-    assert "no kernel 'gpu'" in project.stepper("verify", "a", "--kernel", "gpu", check=2).stderr
-    assert "there is no notebook" in project.stepper("verify", "nothing", check=2).stderr
-    project.notebook("r.ipynb", [code("1", "a")], kernelspec={"name": "ir", "language": "R", "display_name": "R"})
+    assert (
+        "no kernel 'gpu'"
+        in project.stepper("verify", "a", "--kernel", "gpu", check=2).stderr
+    )
+    assert (
+        "there is no notebook" in project.stepper("verify", "nothing", check=2).stderr
+    )
+    project.notebook(
+        "r.ipynb",
+        [code("1", "a")],
+        kernelspec={"name": "ir", "language": "R", "display_name": "R"},
+    )
     assert "language 'r'" in project.stepper("verify", "r", check=1).stderr
-    (project.folder / "notebooks" / "old.ipynb").write_text('{"nbformat": 3, "worksheets": []}')
+    (project.folder / "notebooks" / "old.ipynb").write_text(
+        '{"nbformat": 3, "worksheets": []}'
+    )
     assert "nbformat 3" in project.stepper("verify", "old", check=1).stderr
 
 
@@ -321,14 +470,22 @@ def test_notebooks_without_cell_ids(project: Quick, minor: int) -> None:
     notebook = project.notebook("a.ipynb", [code("print(1)"), code("print(2)")], minor)
     project.stepper("run", "a")
     before = notebook.path.read_bytes()
-    assert words(verified(project, check=0)) == "cell-0:same cell-1:same" and notebook.path.read_bytes() == before
+    assert (
+        words(verified(project, check=0)) == "cell-0:same cell-1:same"
+        and notebook.path.read_bytes() == before
+    )
 
 
 def test_two_at_once_wait_for_each_other(project: Quick) -> None:
-    ran(project, "import os, time\nassert not os.path.exists('busy')\nopen('busy', 'w').close()\ntime.sleep(1)\n"
-                 "os.remove('busy')\nprint(1)")  # fmt: skip
+    ran(
+        project,
+        "import os, time\nassert not os.path.exists('busy')\nopen('busy', 'w').close()\ntime.sleep(1)\n"
+        "os.remove('busy')\nprint(1)",
+    )
     found = list[Any]()
-    both = [threading.Thread(target=lambda: found.append(ask(project))) for _ in range(2)]
+    both = [
+        threading.Thread(target=lambda: found.append(ask(project))) for _ in range(2)
+    ]
     for each in both:
         each.start()
     for each in both:
@@ -336,13 +493,20 @@ def test_two_at_once_wait_for_each_other(project: Quick) -> None:
     assert [each["reproduces"] for each in found] == [True, True]
 
 
-def test_what_is_edited_while_a_replay_waits_for_another_is_what_it_compares(project: Quick) -> None:
+def test_what_is_edited_while_a_replay_waits_for_another_is_what_it_compares(
+    project: Quick,
+) -> None:
     ran(project, "import time\ntime.sleep(2)\nprint(1)", name="slow.ipynb")
     notebook = ran(project, "print(1)", "print(2)")
     found = list[Any]()
-    both = [threading.Thread(target=lambda name=name: found.append(ask(project, name))) for name in ("slow", "a")]
+    both = [
+        threading.Thread(target=lambda name=name: found.append(ask(project, name)))
+        for name in ("slow", "a")
+    ]
     both[0].start()
-    wait_until(lambda: os.path.isdir(project.paths.verify) and os.listdir(project.paths.verify))
+    wait_until(
+        lambda: os.path.isdir(project.paths.verify) and os.listdir(project.paths.verify)
+    )
     both[1].start()
     time.sleep(0.5)
     change(notebook, lambda cells: cells.reverse())
@@ -358,7 +522,9 @@ def ask(project: Project, name: str = "a") -> Any:
     return json.loads(client.ask(project.paths, b"verify", asked) or b"null")
 
 
-def test_a_full_disk_is_said_and_nothing_of_the_notebook(project: Quick, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_said_and_nothing_of_the_notebook(
+    project: Quick, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ran(project, "print(1)")
 
     def full(*_: Any) -> None:
@@ -366,11 +532,17 @@ def test_a_full_disk_is_said_and_nothing_of_the_notebook(project: Quick, monkeyp
 
     monkeypatch.setattr(replays.shutil, "copyfile", full)
     done = project.stepper("verify", "a", check=1)
-    assert "can't be replayed: No space left on device" in done.stderr and "df -h" in done.stderr and done.stdout == ""
+    assert (
+        "can't be replayed: No space left on device" in done.stderr
+        and "df -h" in done.stderr
+        and done.stdout == ""
+    )
     assert project.json("status", "a")["verified"] is None
 
 
-def test_outputs_that_can_not_be_kept_are_no_verdict(project: Quick, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outputs_that_can_not_be_kept_are_no_verdict(
+    project: Quick, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ran(project, "print(1)")
     from stepper.notebook.file import IpynbFile
 
@@ -384,14 +556,21 @@ def test_outputs_that_can_not_be_kept_are_no_verdict(project: Quick, monkeypatch
         return put(file, *given)
 
     monkeypatch.setattr(IpynbFile, "put", full)
-    assert "what the replay showed could not be kept" in (said := project.stepper("verify", "a", check=1).stderr)
+    assert "what the replay showed could not be kept" in (
+        said := project.stepper("verify", "a", check=1).stderr
+    )
     assert "{}" not in said
 
 
-def test_a_copy_of_the_folder_has_a_limit(project: Quick, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_of_the_folder_has_a_limit(
+    project: Quick, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ran(project, "print(1)")
     monkeypatch.setattr(replays, "SCRATCH_BYTES", 10)
-    assert "holds more than 0.0 GB" in project.stepper("verify", "a", "--scratch", check=2).stderr
+    assert (
+        "holds more than 0.0 GB"
+        in project.stepper("verify", "a", "--scratch", check=2).stderr
+    )
 
 
 PLACES = """kernels:
@@ -403,21 +582,44 @@ PLACES = """kernels:
 def test_a_place_elsewhere_is_said_before_it_waits(project: Quick) -> None:
     ran(project, "print(1)")
     project.config(PLACES)
-    assert "was not accepted by you" in project.stepper("verify", "a", "--kernel", "far", check=1).stderr
+    assert (
+        "was not accepted by you"
+        in project.stepper("verify", "a", "--kernel", "far", check=1).stderr
+    )
     accepted = yaml.safe_load(PLACES)["kernels"]
-    trust.remember(project.paths, {"python": sys.executable, "kernels": [*accepted.values()]})
+    trust.remember(
+        project.paths, {"python": sys.executable, "kernels": [*accepted.values()]}
+    )
     done = project.stepper("verify", "a", "--kernel", "far")
     assert "the replay has a kernel of its own in far (" in done.stderr
-    assert " in 1 fresh kernel (in far); the living kernel was not touched" in done.stdout
-    assert project.json("status", "a")["kernel"]["where"] == "", "the notebook's own kernel stays where it is"
-    assert "--scratch" in project.stepper("verify", "a", "--kernel", "far", "--scratch", check=2).stderr
-    project.notebook("r.ipynb", [code("1 + 1", "a")], kernelspec={"name": "ir", "language": "R", "display_name": "R"})
+    assert (
+        " in 1 fresh kernel (in far); the living kernel was not touched" in done.stdout
+    )
+    assert project.json("status", "a")["kernel"]["where"] == "", (
+        "the notebook's own kernel stays where it is"
+    )
+    assert (
+        "--scratch"
+        in project.stepper(
+            "verify", "a", "--kernel", "far", "--scratch", check=2
+        ).stderr
+    )
+    project.notebook(
+        "r.ipynb",
+        [code("1 + 1", "a")],
+        kernelspec={"name": "ir", "language": "R", "display_name": "R"},
+    )
     assert words(verified(project, "--kernel", "far", name="r")) == "a:not_recorded"
     refused = project.stepper("verify", "a", "--kernel", "there", check=1).stderr
-    assert "`kernels.there` is one kernel that is there: a replay needs one of its own" in refused
+    assert (
+        "`kernels.there` is one kernel that is there: a replay needs one of its own"
+        in refused
+    )
 
 
-def test_a_link_in_the_place_of_its_folder_leads_nowhere(project: Quick, tmp_path: Path) -> None:
+def test_a_link_in_the_place_of_its_folder_leads_nowhere(
+    project: Quick, tmp_path: Path
+) -> None:
     ran(project, "print(1)")
     others = tmp_path / "others"
     (others / "kept").mkdir(parents=True)
@@ -429,9 +631,15 @@ def test_a_link_in_the_place_of_its_folder_leads_nowhere(project: Quick, tmp_pat
 
 
 def test_what_a_killed_daemon_left_is_removed(project: Quick, tmp_path: Path) -> None:
-    private.replace(os.path.join(project.paths.verify, "123-1", "0", "kernel.json"), b"{}")
-    private.replace(os.path.join(project.paths.verify, "123-1", "scratch", "a.csv"), b"1")
-    left = asyncio.run(replays.clear(project.paths, private.names(project.paths.verify), dict))
+    private.replace(
+        os.path.join(project.paths.verify, "123-1", "0", "kernel.json"), b"{}"
+    )
+    private.replace(
+        os.path.join(project.paths.verify, "123-1", "scratch", "a.csv"), b"1"
+    )
+    left = asyncio.run(
+        replays.clear(project.paths, private.names(project.paths.verify), dict)
+    )
     assert left == []
     assert os.listdir(project.paths.verify) == []
 
@@ -440,9 +648,17 @@ def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     with RunProgress(quiet=False) as progress:
         for position, of in ((1, 3), (2, 3), (4, 6)):
-            progress(answers.to_json(underway.CellBegins(cell=position, position=position, of=of)))
+            progress(
+                answers.to_json(
+                    underway.CellBegins(cell=position, position=position, of=of)
+                )
+            )
             (task,) = progress.bar.tasks
-            assert (task.completed, task.total, task.description) == (position - 1, of, f"cell {position}")
+            assert (task.completed, task.total, task.description) == (
+                position - 1,
+                of,
+                f"cell {position}",
+            )
 
 
 # --- with kernels that are processes --------------------------------------------------------------------------------
@@ -451,13 +667,18 @@ def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_whole_of_it_with_real_kernels(real: Project) -> None:
     (real.folder / "data.txt").write_text("42")
     notebook = ran(
-        real, "import os\nprint(open('../data.txt').read())", "print({'a', 'b', 'c', 'd', 'e', 'f', 'g', 'h'})",
-        "open('out.csv', 'w').write('1')\nos.getpid() and None", "print(object())",
-    )  # fmt: skip
+        real,
+        "import os\nprint(open('../data.txt').read())",
+        "print({'a', 'b', 'c', 'd', 'e', 'f', 'g', 'h'})",
+        "open('out.csv', 'w').write('1')\nos.getpid() and None",
+        "print(object())",
+    )
     pid, before = real.json("status", "a")["kernel"]["pid"], notebook.path.read_bytes()
     found = verified(real, check=1)
     assert words(found) == "a:same b:unstable c:same d:same" and found["kernels"] == 2
-    assert found["files"] == [{"name": "out.csv", "change": "same", "text": "written again, same bytes"}]
+    assert found["files"] == [
+        {"name": "out.csv", "change": "same", "text": "written again, same bytes"}
+    ]
     # Of a draw two fresh runs agree on the first lines by chance: a third one tells.
     drawn = "import os\nprint(os.environ.get('PYTHONHASHSEED') in ('0', '1'))\nprint(os.getpid())"
     ran(real, drawn, "print(2)", name="drawn.ipynb")
@@ -466,9 +687,17 @@ def test_the_whole_of_it_with_real_kernels(real: Project) -> None:
     assert verified(real, "--once", name="drawn", check=1)["kernels"] == 1
     real.stepper("shutdown", "drawn")
     os.remove(real.folder / "notebooks" / "out.csv")
-    assert verified(real, "--scratch")["files"] == [{"name": "out.csv", "change": "new", "text": "new"}]
-    assert not (real.folder / "notebooks" / "out.csv").exists() and (real.folder / "data.txt").read_text() == "42"
-    assert real.json("status", "a")["kernel"]["pid"] == pid and notebook.path.read_bytes() == before
+    assert verified(real, "--scratch")["files"] == [
+        {"name": "out.csv", "change": "new", "text": "new"}
+    ]
+    assert (
+        not (real.folder / "notebooks" / "out.csv").exists()
+        and (real.folder / "data.txt").read_text() == "42"
+    )
+    assert (
+        real.json("status", "a")["kernel"]["pid"] == pid
+        and notebook.path.read_bytes() == before
+    )
     assert len(kernels(real)) == 1, "the living one alone"
 
 
@@ -477,15 +706,27 @@ def kernels(project: Project) -> list[int]:
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if MARKER in process.environ() and process.cwd().startswith(str(project.folder)):
+            if MARKER in process.environ() and process.cwd().startswith(
+                str(project.folder)
+            ):
                 found.append(process.pid)
     return found
 
 
 def begun(project: Project, name: str) -> subprocess.Popen[str]:
     """A replay under way, in its first cell, which waits for ever."""
-    command = [sys.executable, "-c", "from stepper.cli.main import main; main()", "verify", name]
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    command = [
+        sys.executable,
+        "-c",
+        "from stepper.cli.main import main; main()",
+        "verify",
+        name,
+    ]
+    pipes: dict[str, Any] = {
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "text": True,
+    }
     (project.folder / "notebooks" / "waits").touch()
     doing = subprocess.Popen(command, cwd=project.folder, **pipes)
     wait_until((project.folder / "notebooks" / "begun").exists, 20)
@@ -500,24 +741,43 @@ def test_ctrl_c_ends_it(real: Project) -> None:
     doing = begun(real, "ctrlit2")
     doing.send_signal(signal.SIGINT)
     out, err = doing.communicate(timeout=20)
-    assert doing.returncode == 130 and "interrupted: the replay was given up" in err and out == ""
+    assert (
+        doing.returncode == 130
+        and "interrupted: the replay was given up" in err
+        and out == ""
+    )
     wait_until(lambda: len(kernels(real)) == 1)
-    assert real.json("status", "ctrlit2")["verified"] is None and not os.listdir(real.paths.verify)
+    assert real.json("status", "ctrlit2")["verified"] is None and not os.listdir(
+        real.paths.verify
+    )
 
 
 def test_the_readmes_notebook_reproduces(tmp_path: Path) -> None:
     python = environment(sys.executable, *demo.PACKAGES)
-    found = json.loads(subprocess.run([python, "-c", demo.PROBE], capture_output=True, text=True, check=True).stdout)
+    found = json.loads(
+        subprocess.run(
+            [python, "-c", demo.PROBE], capture_output=True, text=True, check=True
+        ).stdout
+    )
     for made in scratch(tmp_path / "repo"):
         trust.remember(made.paths, {"python": python})
         shutil.copyfile(found[1][0], made.folder / demo.DATA)
         ran(made, *(step.code for step in demo.STEPS))
         out = made.stepper("verify", "a").stdout
-        assert "REPRODUCES · 7 of 7 cells as recorded · " in out and " in 1 fresh kernel; " in out
+        assert (
+            "REPRODUCES · 7 of 7 cells as recorded · " in out
+            and " in 1 fresh kernel; " in out
+        )
         assert f"  · file {demo.RESULT}: written again, same bytes" in out
-        change(Notebook(made, made.folder / "notebooks" / "a.ipynb"), lambda cells: cells.pop(3))
+        change(
+            Notebook(made, made.folder / "notebooks" / "a.ipynb"),
+            lambda cells: cells.pop(3),
+        )
         out = made.stepper("verify", "a", check=1).stdout
-        assert "NameError: name 'weather' is not defined (cell 4, which was deleted, had bound it)" in out
+        assert (
+            "NameError: name 'weather' is not defined (cell 4, which was deleted, had bound it)"
+            in out
+        )
 
 
 @pytest.mark.nightly
@@ -526,7 +786,9 @@ def test_a_client_that_is_killed_ends_it(real: Project) -> None:
     doing = begun(real, "ait4")
     doing.kill()
     doing.communicate()
-    wait_until(lambda: len(kernels(real)) == 1 and not os.listdir(real.paths.verify), 20)
+    wait_until(
+        lambda: len(kernels(real)) == 1 and not os.listdir(real.paths.verify), 20
+    )
 
 
 def test_a_killed_daemon_leaves_nothing_behind(real: Project) -> None:
@@ -561,22 +823,36 @@ def test_cells_that_do_odd_things(real: Project) -> None:
         ("# stepper: timeout=1s\nwhile True: pass", "no end within its deadline"),
         ("import os\nos.kill(os.getpid(), 9)", "KernelDied"),
     ):
-        notebook = real.notebook("odd.ipynb", [code(source, "a"), code("print(2)", "b")])
+        notebook = real.notebook(
+            "odd.ipynb", [code(source, "a"), code("print(2)", "b")]
+        )
         real.stepper("run", "odd", check=None)
-        change(notebook, lambda cells: [cell.update(execution_count=1, outputs=[]) for cell in cells])
+        change(
+            notebook,
+            lambda cells: [
+                cell.update(execution_count=1, outputs=[]) for cell in cells
+            ],
+        )
         found = verified(real, name="odd", check=1)
         assert words(found) == "a:failed b:not_run"
         difference = found["cells"][0]["difference"]
         assert any(each in difference for each in said.split("|")), found["cells"][0]
         living = "(the living kernel may hold it: `stepper shutdown notebooks/odd.ipynb` ends that)"
-        assert difference.endswith(living) == (source is serves) and "restore" not in difference
+        assert (
+            difference.endswith(living) == (source is serves)
+            and "restore" not in difference
+        )
         real.stepper("shutdown", "odd")
 
 
 @pytest.mark.nightly
 def test_a_real_disk_that_is_full(real: Project, small_disk: Path) -> None:
     """The one on which the replay's copy lies, and what it showed."""
-    ran(real, "import os\nprint('x' * (600_000 if os.path.exists('more') else 1))", name="full.ipynb")
+    ran(
+        real,
+        "import os\nprint('x' * (600_000 if os.path.exists('more') else 1))",
+        name="full.ipynb",
+    )
     os.makedirs(real.paths.verify, 0o700, exist_ok=True)
     small_disk.chmod(0o700)
     subprocess.run(["mount", "--bind", str(small_disk), real.paths.verify], check=True)
@@ -585,14 +861,22 @@ def test_a_real_disk_that_is_full(real: Project, small_disk: Path) -> None:
         assert "REPRODUCES" in real.stepper("verify", "full").stdout
         (real.folder / "notebooks" / "more").touch()
         done = real.stepper("verify", "full", check=1)
-        assert "what the replay showed could not be kept" in done.stderr and done.stdout == ""
+        assert (
+            "what the replay showed could not be kept" in done.stderr
+            and done.stdout == ""
+        )
         with open(small_disk / "fill", "ab", 0) as stream, pytest.raises(OSError):
             while True:
                 stream.write(b"x" * 4096)
         done = real.stepper("verify", "full", check=1)
-        assert "can't be replayed: No space left on device" in done.stderr and done.stdout == ""
+        assert (
+            "can't be replayed: No space left on device" in done.stderr
+            and done.stdout == ""
+        )
         assert os.listdir(small_disk) == ["fill"] and len(kernels(real)) == 1
-        assert "verified" in real.stepper("status", "full").stdout, "the last one that was whole"
+        assert "verified" in real.stepper("status", "full").stdout, (
+            "the last one that was whole"
+        )
     finally:
         subprocess.run(["umount", "-l", real.paths.verify], check=True)
 
@@ -606,26 +890,52 @@ import matplotlib.pyplot as plt
 class A: pass
 df = pd.DataFrame({'a': [1.5, np.nan, 1e-6], 'b': pd.date_range('2020', periods=3)})"""
 SAME = (
-    "np.random.default_rng(0).normal(size=3)", "{*'abc'}", "{'a': A(), 'b': [A()]}", "df", "df.info()",
-    "plt.plot([1, 2, 3])", "plt.subplots(2)[1]", "df.groupby('a')", "(i for i in 'ab')", "lambda x: x", "A().__init__",
-    "warnings.warn('careful')\nprint(1)", "for i in tqdm(range(5)): time.sleep(.01)",
-    "for i in tqdm(range(5), file=sys.stdout): time.sleep(.01)", "%timeit -n 10 -r 2 sum(range(1000))",
-    "%time sum(range(9))", "%%time\nsum(range(9))", "print('a   \\n\\n\\n', -0.0, float('inf'))",
-    "HTML(go.Figure(go.Bar(x=['a'], y=[1])).to_html(include_plotlyjs=False))", "ipywidgets.IntSlider(value=7)", "uuid.uuid4()", "print(tempfile.mkdtemp())",
-    "HTML(f'<div id=\"{uuid.uuid4().hex}\">hello</div>')", "HTML(f'<table id=\"T_{uuid.uuid4().hex[:5]}\"></table>')",
-    "Javascript('console.log(1)')", "print('oops', time.time(), file=sys.stderr)", "!echo hi",
-)  # fmt: skip
+    "np.random.default_rng(0).normal(size=3)",
+    "{*'abc'}",
+    "{'a': A(), 'b': [A()]}",
+    "df",
+    "df.info()",
+    "plt.plot([1, 2, 3])",
+    "plt.subplots(2)[1]",
+    "df.groupby('a')",
+    "(i for i in 'ab')",
+    "lambda x: x",
+    "A().__init__",
+    "warnings.warn('careful')\nprint(1)",
+    "for i in tqdm(range(5)): time.sleep(.01)",
+    "for i in tqdm(range(5), file=sys.stdout): time.sleep(.01)",
+    "%timeit -n 10 -r 2 sum(range(1000))",
+    "%time sum(range(9))",
+    "%%time\nsum(range(9))",
+    "print('a   \\n\\n\\n', -0.0, float('inf'))",
+    "HTML(go.Figure(go.Bar(x=['a'], y=[1])).to_html(include_plotlyjs=False))",
+    "ipywidgets.IntSlider(value=7)",
+    "uuid.uuid4()",
+    "print(tempfile.mkdtemp())",
+    "HTML(f'<div id=\"{uuid.uuid4().hex}\">hello</div>')",
+    "HTML(f'<table id=\"T_{uuid.uuid4().hex[:5]}\"></table>')",
+    "Javascript('console.log(1)')",
+    "print('oops', time.time(), file=sys.stderr)",
+    "!echo hi",
+)
 UNSTABLE = (
-    "print('made at', datetime.datetime.now())", "random.random()", "print({*'abcdefgh'})", "for x in {*'abcdefgh'}: print(x)",
+    "print('made at', datetime.datetime.now())",
+    "random.random()",
+    "print({*'abcdefgh'})",
+    "for x in {*'abcdefgh'}: print(x)",
     "logging.basicConfig(stream=sys.stdout, format='%(asctime)s %(message)s')\nlogging.error('got %r', A())",
-    "t = time.perf_counter()\ntime.sleep(.01)\nprint(f'took {time.perf_counter() - t:.6f} s')", "os.getpid()",
-    "plt.scatter(np.random.rand(5), np.random.rand(5)); plt.show()", "df.assign(c=np.random.rand(3))",
-)  # fmt: skip
+    "t = time.perf_counter()\ntime.sleep(.01)\nprint(f'took {time.perf_counter() - t:.6f} s')",
+    "os.getpid()",
+    "plt.scatter(np.random.rand(5), np.random.rand(5)); plt.show()",
+    "df.assign(c=np.random.rand(3))",
+)
 
 
 @pytest.mark.nightly
 def test_what_people_have_in_their_notebooks(tmp_path: Path) -> None:
-    python = environment(sys.executable, "pandas", "matplotlib", "plotly", "tqdm", "ipywidgets")
+    python = environment(
+        sys.executable, "pandas", "matplotlib", "plotly", "tqdm", "ipywidgets"
+    )
     for made in scratch(tmp_path / "repo"):
         trust.remember(made.paths, {"python": python})
         for name, text in (("title", "Rain"), ("colour", "navy"), ("bars", "3 4")):
@@ -634,16 +944,26 @@ def test_what_people_have_in_their_notebooks(tmp_path: Path) -> None:
         sources = (PEOPLE, *SAME, *UNSTABLE)
         made.notebook("a.ipynb", [code(source) for source in sources], minor=4)
         made.stepper("run", "a")
-        verdicts = dict(zip(sources, (cell["verdict"] for cell in verified(made, check=1)["cells"]), strict=True))
+        verdicts = dict(
+            zip(
+                sources,
+                (cell["verdict"] for cell in verified(made, check=1)["cells"]),
+                strict=True,
+            )
+        )
         wrong = {
-            source: verdict for source, verdict in verdicts.items() if (verdict == "unstable") != (source in UNSTABLE)
+            source: verdict
+            for source, verdict in verdicts.items()
+            if (verdict == "unstable") != (source in UNSTABLE)
         }
         assert not wrong and {*verdicts.values()} == {"same", "unstable"}
         draw = f"import matplotlib.pyplot as plt\n{figure}plt.title(open('title').read())\nplt.show()"
         ran(made, draw, name="figure.ipynb")
         for name, text, said in (
-            ("title", "Snow", 'figure 1: "Rain"'), ("colour", "green", "% of its pixels differ"), ("bars", "3 5", "y 0 to"),
-        ):  # fmt: skip
+            ("title", "Snow", 'figure 1: "Rain"'),
+            ("colour", "green", "% of its pixels differ"),
+            ("bars", "3 5", "y 0 to"),
+        ):
             path = made.folder / "notebooks" / name
             before, _ = path.read_text(), path.write_text(text)
             (cell,) = verified(made, name="figure", check=1)["cells"]
@@ -656,20 +976,33 @@ def test_an_output_of_50_megabytes(real: Project) -> None:
     """Recorded by somebody else, whole; the replay takes as much as that."""
     notebook = real.notebook(
         "large.ipynb",
-        [code("print('\\n'.join(f'{n:08} ' + 'x' * 60 for n in range(700_000)))", "a"), code("print(2)", "b")],
+        [
+            code(
+                "print('\\n'.join(f'{n:08} ' + 'x' * 60 for n in range(700_000)))", "a"
+            ),
+            code("print(2)", "b"),
+        ],
     )
 
     def recorded(cells: Any) -> None:
         text = "".join(f"{n:08} {'x' * 60}\n" for n in range(700_000))
-        cells[0].update(execution_count=1, outputs=[{"output_type": "stream", "name": "stdout", "text": text}])
-        cells[1].update(execution_count=2, outputs=[{"output_type": "stream", "name": "stdout", "text": "2\n"}])
+        cells[0].update(
+            execution_count=1,
+            outputs=[{"output_type": "stream", "name": "stdout", "text": text}],
+        )
+        cells[1].update(
+            execution_count=2,
+            outputs=[{"output_type": "stream", "name": "stdout", "text": "2\n"}],
+        )
 
     change(notebook, recorded)
     assert words(verified(real, name="large", check=0)) == "a:same b:same"
     change(
         notebook,
         lambda cells: cells[0]["outputs"][0].update(
-            text=cells[0]["outputs"][0]["text"].replace("7\n", "8\n").replace("00007 x", "00008 x")
+            text=cells[0]["outputs"][0]["text"]
+            .replace("7\n", "8\n")
+            .replace("00007 x", "00008 x")
         ),
     )
     assert words(verified(real, name="large", check=1)) == "a:changed b:same"
@@ -693,16 +1026,26 @@ def test_an_environment_that_changed_is_named(real: Project) -> None:
     (folder / "__init__.py").write_text("__version__ = '3.1.0'\n")
     ran(real, "import rainy\nprint(1)", name="changed.ipynb")
     (folder / "__init__.py").write_text("__version__ = '3.1.1'\n")
-    shutil.rmtree(folder / "__pycache__")  # of the same second and size, it would stand for the new one
-    assert verified(real, name="changed", check=0)["packages"] == [{"name": "rainy", "then": "3.1.0", "now": "3.1.1"}]
+    shutil.rmtree(
+        folder / "__pycache__"
+    )  # of the same second and size, it would stand for the new one
+    assert verified(real, name="changed", check=0)["packages"] == [
+        {"name": "rainy", "then": "3.1.0", "now": "3.1.1"}
+    ]
     assert "  · rainy 3.1.0 then, 3.1.1 now" in real.stepper("verify", "changed").stdout
     # One that does not say so itself: what was installed does.
     packages = real.folder / "notebooks" / "my-packages"
     (packages / "Windy-2.0.dist-info").mkdir(parents=True)
     (packages / "windy.py").touch()
-    ran(real, "import sys\nsys.path.append('my-packages')\nimport windy\nprint(1)", name="installed.ipynb")
+    ran(
+        real,
+        "import sys\nsys.path.append('my-packages')\nimport windy\nprint(1)",
+        name="installed.ipynb",
+    )
     (packages / "Windy-2.0.dist-info").rename(packages / "windy-2.1.dist-info")
-    assert verified(real, name="installed", check=0)["packages"] == [{"name": "windy", "then": "2.0", "now": "2.1"}]
+    assert verified(real, name="installed", check=0)["packages"] == [
+        {"name": "windy", "then": "2.0", "now": "2.1"}
+    ]
 
 
 @pytest.mark.nightly

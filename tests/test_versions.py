@@ -16,24 +16,49 @@ import pytest
 from tests.conftest import CLIENT, ROOT, Project, make_env
 
 Call = Callable[..., dict[str, Any]]
-pytestmark = pytest.mark.nightly  # test_main_path.py has the short one: a daemon of another version is replaced
+pytestmark = (
+    pytest.mark.nightly
+)  # test_main_path.py has the short one: a daemon of another version is replaced
 
 
 @pytest.fixture(params=["newer", "older"])
 def other(project: Project, tmp_path: Path, request: pytest.FixtureRequest) -> Call:
     """Call stepper's other version (a copy of this one) in the project: `other(payload)`, `other("status")`."""
-    copy, version = tmp_path / "other", {"newer": "99.0.0", "older": "0.0.1"}[request.param]
-    shutil.copytree(ROOT / "stepper", copy / "stepper", ignore=shutil.ignore_patterns("__pycache__"))
+    copy, version = (
+        tmp_path / "other",
+        {"newer": "99.0.0", "older": "0.0.1"}[request.param],
+    )
+    shutil.copytree(
+        ROOT / "stepper", copy / "stepper", ignore=shutil.ignore_patterns("__pycache__")
+    )
     (copy / "stepper/__init__.py").write_text(f'__version__ = "{version}"\n')
     make_env(copy / "env", copy)
 
     def call(asked: str | dict[str, Any]) -> dict[str, Any]:
         python = str(copy / "env/bin/python")
-        command = [python, "-I", "-S", "-c", CLIENT, str(copy), str(project.folder), "PostToolUse"]
+        command = [
+            python,
+            "-I",
+            "-S",
+            "-c",
+            CLIENT,
+            str(copy),
+            str(project.folder),
+            "PostToolUse",
+        ]
         if isinstance(asked, str):
-            command = [python, "-I", "-c", "from stepper.cli.main import main; main()", asked, "--json"]
+            command = [
+                python,
+                "-I",
+                "-c",
+                "from stepper.cli.main import main; main()",
+                asked,
+                "--json",
+            ]
         data = json.dumps(asked).encode()
-        done = subprocess.run(command, input=data, capture_output=True, timeout=120, cwd=project.folder)
+        done = subprocess.run(
+            command, input=data, capture_output=True, timeout=120, cwd=project.folder
+        )
         assert (done.returncode, done.stderr) == (0, b"")
         return json.loads(done.stdout)
 
@@ -53,16 +78,23 @@ def wait_until(come: Callable[[], bool], seconds: float = 20.0) -> None:
         time.sleep(0.02)
 
 
-def test_the_daemon_ends_its_cell_and_makes_way_with_the_kernel(project: Project, other: Call) -> None:
+def test_the_daemon_ends_its_cell_and_makes_way_with_the_kernel(
+    project: Project, other: Call
+) -> None:
     notebook = project.new()
     notebook.insert("x = 40")
     kernel = project.json("status")["kernel"]["pid"]
     flag = project.folder / "flag"
     wait = f"import os, time\nwhile not os.path.exists({str(flag)!r}): time.sleep(0.05)\nprint(x + 1)"
-    first, second = notebook.edited("insert", wait), notebook.edited("insert", "print(x + 2)")
+    first, second = (
+        notebook.edited("insert", wait),
+        notebook.edited("insert", "print(x + 2)"),
+    )
     answers: dict[str, str] = {}
     threads = [
-        threading.Thread(target=lambda: answers.update(ours=project.hook("PostToolUse", first).text)),
+        threading.Thread(
+            target=lambda: answers.update(ours=project.hook("PostToolUse", first).text)
+        ),
         threading.Thread(target=lambda: answers.update(theirs=text(other(second)))),
     ]
     threads[0].start()
@@ -83,14 +115,18 @@ def test_the_daemon_ends_its_cell_and_makes_way_with_the_kernel(project: Project
 
 
 @pytest.mark.parametrize("other", ["newer"], indirect=True)
-def test_a_cell_that_lasts_is_not_given_up_for_another_version(project: Project, other: Call) -> None:
+def test_a_cell_that_lasts_is_not_given_up_for_another_version(
+    project: Project, other: Call
+) -> None:
     notebook = project.new()
     notebook.insert("x = 40")
     flag = project.folder / "flag"
     wait = f"import os, time\nwhile not os.path.exists({str(flag)!r}): time.sleep(0.05)\nx += 1"
     payload = notebook.edited("insert", wait)
     answers: list[str] = []
-    thread = threading.Thread(target=lambda: answers.append(project.hook("PostToolUse", payload).text))
+    thread = threading.Thread(
+        target=lambda: answers.append(project.hook("PostToolUse", payload).text)
+    )
     thread.start()
     wait_until(lambda: project.json("status")["kernel"]["state"] == "busy")
     said = text(other(notebook.edited("insert", "x = 0")))

@@ -48,18 +48,29 @@ class View:
     def __init__(self, project: Project, *arguments: str, **environ: str) -> None:
         self.said = (project.folder / "said").open("w+")
         self.process = subprocess.Popen(
-            [*COMMAND, *arguments], cwd=project.folder, stdin=subprocess.DEVNULL, stdout=self.said, stderr=self.said,
+            [*COMMAND, *arguments],
+            cwd=project.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=self.said,
+            stderr=self.said,
             env={**os.environ, **environ},
-        )  # fmt: skip
-        until(lambda: "Ctrl-C" in self.text() or self.process.poll() is not None, self.text)
+        )
+        until(
+            lambda: "Ctrl-C" in self.text() or self.process.poll() is not None,
+            self.text,
+        )
         self.address = re.findall(r"http://\S+", self.text())[0]
-        self.port, self.key = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/\?key=([\w-]{22,})", self.address).groups()
+        self.port, self.key = re.fullmatch(
+            r"http://127\.0\.0\.1:(\d+)/\?key=([\w-]{22,})", self.address
+        ).groups()
         self.cookie = f"stepper-{self.port}={self.key}"
 
     def text(self) -> str:
         return Path(self.said.name).read_text()
 
-    def ask(self, path: str, method: str = "GET", **headers: str | None) -> http.client.HTTPResponse:
+    def ask(
+        self, path: str, method: str = "GET", **headers: str | None
+    ) -> http.client.HTTPResponse:
         """Ask as the page does, but for the headers that are given (None: without)."""
         told = {"Host": f"127.0.0.1:{self.port}", "Cookie": self.cookie}
         told |= {name.replace("_", "-"): value for name, value in headers.items()}
@@ -70,7 +81,11 @@ class View:
                 link.putheader(name, value)
         link.endheaders()
         answer = link.getresponse()
-        answer.body = answer.read() if "event-stream" not in answer.headers.get("Content-Type", "") else b""
+        answer.body = (
+            answer.read()
+            if "event-stream" not in answer.headers.get("Content-Type", "")
+            else b""
+        )
         link.close()
         return answer
 
@@ -99,11 +114,15 @@ def page(browser: Browser, view: View) -> Iterator[Page]:
     made = browser.page()
     made.size(1280)
     made.go(view.address)
-    made.until(f"location.href === 'http://127.0.0.1:{view.port}/' && document.querySelector('#shelf')")
+    made.until(
+        f"location.href === 'http://127.0.0.1:{view.port}/' && document.querySelector('#shelf')"
+    )
     yield made
     assert made.errors() == []
     outside = {
-        url for url in made.requests() if not url.startswith((f"http://127.0.0.1:{view.port}/", "data:", "about:"))
+        url
+        for url in made.requests()
+        if not url.startswith((f"http://127.0.0.1:{view.port}/", "data:", "about:"))
     }
     assert outside == set()
     made.close()
@@ -135,7 +154,9 @@ def test_the_key_becomes_a_cookie_and_leaves_the_address(view: View) -> None:
     assert b'http-equiv="refresh" content="0;url=/"' in by_link.body
     assert view.key.encode() not in by_link.body
     assert len(view.key) * 6 >= 128
-    assert view.ask(f"/?key={view.key}").status == 303  # with the cookie, too: it does not stay in the address
+    assert (
+        view.ask(f"/?key={view.key}").status == 303
+    )  # with the cookie, too: it does not stay in the address
     assert view.ask("/?key=wrong").status == 403
 
 
@@ -151,7 +172,11 @@ def test_the_key_becomes_a_cookie_and_leaves_the_address(view: View) -> None:
         (403, "/nothing", {"Cookie": None}),
         (421, "/", {"Host": "evil.example:80"}),
         (421, "/", {"Host": "127.0.0.1"}),
-        (421, "/?key=KEY", {"Host": "evil.example", "Cookie": None}),  # a name that was rebound to 127.0.0.1
+        (
+            421,
+            "/?key=KEY",
+            {"Host": "evil.example", "Cookie": None},
+        ),  # a name that was rebound to 127.0.0.1
         (403, "/", {"Origin": "http://evil.example"}),
         (403, "/", {"Origin": "null"}),
         (403, "/?key=KEY", {"Origin": "http://127.0.0.1:1", "Cookie": None}),
@@ -163,7 +188,9 @@ def test_the_key_becomes_a_cookie_and_leaves_the_address(view: View) -> None:
         (404, "/run?notebook=/etc/passwd&run=1", {}),
     ],
 )
-def test_who_is_refused(view: View, status: int, path: str, headers: dict[str, str | None]) -> None:
+def test_who_is_refused(
+    view: View, status: int, path: str, headers: dict[str, str | None]
+) -> None:
     answer = view.ask(path.replace("KEY", view.key), **headers)
     assert answer.status == status
     assert answer.headers["Content-Security-Policy"] == PAGE_POLICY
@@ -171,7 +198,10 @@ def test_who_is_refused(view: View, status: int, path: str, headers: dict[str, s
     assert view.key.encode() not in answer.body
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD", "TRACE", "CONNECT", "BREW"])
+@pytest.mark.parametrize(
+    "method",
+    ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD", "TRACE", "CONNECT", "BREW"],
+)
 def test_it_only_reads(view: View, method: str) -> None:
     assert view.ask("/", method).status == 405
     assert view.ask(f"/?key={view.key}", method, Cookie=None).status in (403, 405)
@@ -189,22 +219,33 @@ def test_what_each_answer_says(view: View) -> None:
         assert "Server" not in headers
     own = view.ask("/", Origin=f"http://127.0.0.1:{view.port}")
     assert own.status == view.ask("/", Host=f"localhost:{view.port}").status == 200
-    assert b"http" not in own.body.replace(b"http-equiv", b"")  # no resource of anywhere else is named
+    assert b"http" not in own.body.replace(
+        b"http-equiv", b""
+    )  # no resource of anywhere else is named
     assert b"<script src=" in own.body and b"style=" not in own.body
 
 
-def test_it_listens_on_loopback_alone_and_its_key_is_in_no_command_line(view: View, project: Project) -> None:
+def test_it_listens_on_loopback_alone_and_its_key_is_in_no_command_line(
+    view: View, project: Project
+) -> None:
     process = psutil.Process(view.process.pid)
-    assert {(each.laddr.ip, each.status) for each in process.net_connections("inet") if each.status == "LISTEN"} == {
-        ("127.0.0.1", "LISTEN")
-    }
-    told = [" ".join(each.info["cmdline"] or ()) for each in psutil.process_iter(["cmdline"])]
+    assert {
+        (each.laddr.ip, each.status)
+        for each in process.net_connections("inet")
+        if each.status == "LISTEN"
+    } == {("127.0.0.1", "LISTEN")}
+    told = [
+        " ".join(each.info["cmdline"] or ())
+        for each in psutil.process_iter(["cmdline"])
+    ]
     assert [line for line in told if view.key in line] == []
     for path in (project.folder / ".stepper").rglob("*"):
         assert not path.is_file() or view.key.encode() not in path.read_bytes(), path
 
 
-def test_the_browser_is_led_by_a_file_of_the_users_alone(project: Project, tmp_path: Path) -> None:
+def test_the_browser_is_led_by_a_file_of_the_users_alone(
+    project: Project, tmp_path: Path
+) -> None:
     opener = tmp_path / "opener"
     opener.write_text(
         f'#!/bin/sh\nstat -c \'%a %U\' "${{1#file://}}" > {tmp_path}/mode\ncat "${{1#file://}}" > {tmp_path}/file\necho "$1" > {tmp_path}/told\n'
@@ -216,18 +257,28 @@ def test_the_browser_is_led_by_a_file_of_the_users_alone(project: Project, tmp_p
     assert view.key not in (tmp_path / "told").read_text()
     assert (tmp_path / "mode").read_text().split()[0] == "600"
     assert lead.parent.stat().st_mode & 0o077 == 0
-    assert f"url=http://127.0.0.1:{view.port}/?key={view.key}" in (tmp_path / "file").read_text()
+    assert (
+        f"url=http://127.0.0.1:{view.port}/?key={view.key}"
+        in (tmp_path / "file").read_text()
+    )
     view.ask(f"/?key={view.key}", Cookie=None)
     until(lambda: not lead.exists())  # it was followed
     view.end()
 
 
-def test_what_a_killed_view_left_goes_with_the_next(project: Project, tmp_path: Path) -> None:
+def test_what_a_killed_view_left_goes_with_the_next(
+    project: Project, tmp_path: Path
+) -> None:
     opener = tmp_path / "opener"
     opener.write_text("#!/bin/sh\nexit 0\n")  # it follows nothing
     opener.chmod(0o755)
     view = View(project, BROWSER=str(opener))
-    until(lambda: (leads := [*Path(project.paths.runtime).glob("view-*.html")]) and view.key in leads[0].read_text())
+    until(
+        lambda: (
+            (leads := [*Path(project.paths.runtime).glob("view-*.html")])
+            and view.key in leads[0].read_text()
+        )
+    )
     view.process.kill()
     view.process.wait()
     (left,) = Path(project.paths.runtime).glob("view-*.html")
@@ -242,7 +293,9 @@ def test_a_port_that_is_taken_is_named_with_the_mend(project: Project) -> None:
         done = project.stepper("view", "--no-browser", "--port", port, check=1)
     assert f"port {port} of 127.0.0.1 can't be taken: " in done.stderr
     assert "stepper view" in done.stderr.splitlines()[1]
-    assert project.stepper("view", "nowhere", check=2).stderr.startswith("stepper: there is no notebook 'nowhere'")
+    assert project.stepper("view", "nowhere", check=2).stderr.startswith(
+        "stepper: there is no notebook 'nowhere'"
+    )
     assert "99999" in project.stepper("view", "--port", "99999", check=2).stderr
 
 
@@ -259,7 +312,11 @@ def test_a_second_user_is_refused_even_with_the_key(view: View) -> None:
     from tests.test_second_user import OTHER, as_user
 
     def look() -> list[int]:
-        return [view.ask("/").status, view.ask(f"/?key={view.key}", Cookie=None).status, view.ask("/events").status]
+        return [
+            view.ask("/").status,
+            view.ask(f"/?key={view.key}", Cookie=None).status,
+            view.ask("/events").status,
+        ]
 
     # The view runs as root here, and so do its readers; another user's connection is told from theirs by the system.
     assert as_user(OTHER, look) == [403, 403, 403]
@@ -267,7 +324,9 @@ def test_a_second_user_is_refused_even_with_the_key(view: View) -> None:
     def by_six() -> str:
         with socket.socket(socket.AF_INET6) as link:
             link.connect(("::ffff:127.0.0.1", int(view.port)))
-            link.sendall(f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{view.port}\r\nCookie: {view.cookie}\r\n\r\n".encode())
+            link.sendall(
+                f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{view.port}\r\nCookie: {view.cookie}\r\n\r\n".encode()
+            )
             return link.recv(20).decode()
 
     assert as_user(OTHER, by_six).startswith("HTTP/1.1 403 ")
@@ -278,19 +337,34 @@ def test_a_second_user_is_refused_even_with_the_key(view: View) -> None:
 
 
 def test_a_job_as_it_happens(project: Project, view: View, page: Page) -> None:
-    notebook = project.new("Load :: three rows", "Look", "Train", "Ask", problem="How wet is Seattle?")
-    page.until("document.querySelector('#title').textContent === 'How wet is Seattle?'")  # the current one, by itself
-    assert page.js("[...document.querySelectorAll('#plan .sign')].map(each => each.className)") == ["sign pending"] * 4
-    notebook.insert("## Rows\n\nThey are `made` here, **three** of them.", kind="markdown")
+    notebook = project.new(
+        "Load :: three rows", "Look", "Train", "Ask", problem="How wet is Seattle?"
+    )
+    page.until(
+        "document.querySelector('#title').textContent === 'How wet is Seattle?'"
+    )  # the current one, by itself
+    assert (
+        page.js(
+            "[...document.querySelectorAll('#plan .sign')].map(each => each.className)"
+        )
+        == ["sign pending"] * 4
+    )
+    notebook.insert(
+        "## Rows\n\nThey are `made` here, **three** of them.", kind="markdown"
+    )
     notebook.insert("rows = [1, 2, 3]\nprint('\\x1b[32mgreen\\x1b[0m plain')\nrows")
-    page.until("document.querySelector('.cell.done .outputs .f2')?.textContent === 'green'")
+    page.until(
+        "document.querySelector('.cell.done .outputs .f2')?.textContent === 'green'"
+    )
     assert page.js("document.querySelector('.prose code').textContent") == "made"
     failing, _ = notebook.insert("1/0")
     page.until(
         "document.querySelector('.cell.failed .foot pre')?.textContent.includes('ZeroDivisionError')"
     )  # the report
     notebook.replace(failing, "print('mended')")
-    page.until("document.querySelector('#plan li:nth-child(2)').innerText.includes('1 retry')")
+    page.until(
+        "document.querySelector('#plan li:nth-child(2)').innerText.includes('1 retry')"
+    )
     page.until(
         "document.querySelectorAll('svg .run.bad').length === 1 && document.querySelectorAll('svg .again').length === 1"
     )
@@ -302,31 +376,55 @@ def test_a_job_as_it_happens(project: Project, view: View, page: Page) -> None:
     page.until(
         "!document.querySelector('#now').hidden && /epoch \\d/.test(document.querySelector('#now .last').textContent)"
     )
-    page.until("/epoch \\d+/.test(document.querySelector('.cell.running .outputs')?.textContent || '')")
-    assert page.js("document.querySelector('#now .clock').textContent").endswith(" of 30 s")
-    assert page.js("document.querySelector('#plan [aria-current]').textContent").startswith("▶Train")
+    page.until(
+        "/epoch \\d+/.test(document.querySelector('.cell.running .outputs')?.textContent || '')"
+    )
+    assert page.js("document.querySelector('#now .clock').textContent").endswith(
+        " of 30 s"
+    )
+    assert page.js(
+        "document.querySelector('#plan [aria-current]').textContent"
+    ).startswith("▶Train")
     assert page.js("document.title").startswith("▶ 2/4")
-    before = page.js("Number(/epoch (\\d+)/.exec(document.querySelector('#now .last').textContent)[1])")
-    page.until(f"Number(/epoch (\\d+)/.exec(document.querySelector('#now .last').textContent)[1]) > {before}")
+    before = page.js(
+        "Number(/epoch (\\d+)/.exec(document.querySelector('#now .last').textContent)[1])"
+    )
+    page.until(
+        f"Number(/epoch (\\d+)/.exec(document.querySelector('#now .last').textContent)[1]) > {before}"
+    )
     gate.write_text("")
     runs.join()
-    page.until("document.querySelector('#now').hidden && document.querySelectorAll('.cell.done').length === 3")
+    page.until(
+        "document.querySelector('#now').hidden && document.querySelectorAll('.cell.done').length === 3"
+    )
 
     notebook.insert("raise RuntimeError('STOP: may I drop the duplicates?')")
     page.until("document.querySelector('.stop')")
-    page.until("document.querySelector('.cell.failed').getBoundingClientRect().top < innerHeight")  # it was followed
-    ways = page.js("[...document.querySelectorAll('.stop .ways button')].map(each => each.textContent)")
+    page.until(
+        "document.querySelector('.cell.failed').getBoundingClientRect().top < innerHeight"
+    )  # it was followed
+    ways = page.js(
+        "[...document.querySelectorAll('.stop .ways button')].map(each => each.textContent)"
+    )
     assert ways == ["stepper continue", "stepper fix", "stepper skip"]
-    assert "The agent asks: may I drop the duplicates?" in page.js("document.querySelector('.stop').innerText")
-    assert page.js("document.querySelector('#announce').textContent").startswith("Stopped: ")
+    assert "The agent asks: may I drop the duplicates?" in page.js(
+        "document.querySelector('.stop').innerText"
+    )
+    assert page.js("document.querySelector('#announce').textContent").startswith(
+        "Stopped: "
+    )
     project.stepper("skip", "not needed")
-    page.until("!document.querySelector('.stop') && document.querySelector('#state').textContent === 'complete'")
+    page.until(
+        "!document.querySelector('.stop') && document.querySelector('#state').textContent === 'complete'"
+    )
     assert "RuntimeError" in page.js(
         "document.querySelector('#ran') && (document.querySelector('#history').open = true, new Promise(done => setTimeout(() => done(document.querySelector('#ran').innerText), 100)))"
     )
 
 
-def test_an_event_is_on_the_page_within_half_a_second(project: Project, view: View, page: Page) -> None:
+def test_an_event_is_on_the_page_within_half_a_second(
+    project: Project, view: View, page: Page
+) -> None:
     """The bound of a hang apart, what is asserted is the order of things: the tick is what the server promises."""
     notebook = project.new("A", problem="Quick")
     page.until("document.querySelector('#title').textContent === 'Quick'")
@@ -343,36 +441,56 @@ def test_an_event_is_on_the_page_within_half_a_second(project: Project, view: Vi
     assert min(took) < 0.5, took
 
 
-def test_a_daemon_that_is_killed_and_comes_back(project: Project, view: View, page: Page) -> None:
+def test_a_daemon_that_is_killed_and_comes_back(
+    project: Project, view: View, page: Page
+) -> None:
     notebook = project.new("A", "B", problem="Killed")
     notebook.insert("x = 1")
     page.until(
         "document.querySelectorAll('.cell.done').length === 1 && document.querySelector('#facts').innerText.includes('idle')"
     )
     project.kill_daemon()
-    page.until("document.querySelector('#facts').innerText.includes('none')")  # nobody tells of a kernel
-    assert page.js("document.querySelector('.cell h3').textContent") == "1. A"  # the journal does of the rest
+    page.until(
+        "document.querySelector('#facts').innerText.includes('none')"
+    )  # nobody tells of a kernel
+    assert (
+        page.js("document.querySelector('.cell h3').textContent") == "1. A"
+    )  # the journal does of the rest
     notebook.insert("print('again', x + 1)")
-    page.until("[...document.querySelectorAll('.cell.done .outputs')].some(each => each.innerText.includes('again 2'))")
+    page.until(
+        "[...document.querySelectorAll('.cell.done .outputs')].some(each => each.innerText.includes('again 2'))"
+    )
 
 
-def test_a_notebook_that_is_not_there_is_told_with_those_that_are(project: Project, view: View, page: Page) -> None:
+def test_a_notebook_that_is_not_there_is_told_with_those_that_are(
+    project: Project, view: View, page: Page
+) -> None:
     notebook = project.new("A", problem="One that is there")
     there = str(notebook.path.relative_to(project.folder))
     assert view.ask("/?notebook=notebooks/nosuch.ipynb").status == 404
     assert view.ask(f"/?notebook={there}").status == 200
     page.go(f"http://127.0.0.1:{view.port}/?notebook=notebooks/nosuch.ipynb")
-    page.until("document.querySelector('.empty h2')?.textContent === 'There is no notebook notebooks/nosuch.ipynb'")
-    page.until(f"[...document.querySelectorAll('.empty a')].some(each => each.textContent === {there!r})")
+    page.until(
+        "document.querySelector('.empty h2')?.textContent === 'There is no notebook notebooks/nosuch.ipynb'"
+    )
+    page.until(
+        f"[...document.querySelectorAll('.empty a')].some(each => each.textContent === {there!r})"
+    )
     page.events.clear()  # a browser counts 404 as an error
     notebook.path.rename(notebook.path.with_name("nosuch.ipynb"))
-    page.until("document.querySelector('#facts').innerText.includes('nosuch')")  # it came
+    page.until(
+        "document.querySelector('#facts').innerText.includes('nosuch')"
+    )  # it came
 
 
 @pytest.mark.nightly
-def test_what_is_followed_stays_in_sight_while_the_page_grows(project: Project, view: View, browser: Browser) -> None:
+def test_what_is_followed_stays_in_sight_while_the_page_grows(
+    project: Project, view: View, browser: Browser
+) -> None:
     """A page that was just opened: what stands above the running cell is loaded, and pushes it down."""
-    notebook = project.new(*(f"Part {number}" for number in range(6)), problem="A long one")
+    notebook = project.new(
+        *(f"Part {number}" for number in range(6)), problem="A long one"
+    )
     for number in range(6):
         notebook.insert(f"## Part {number}\n\n" + "text " * 100, kind="markdown")
         notebook.insert("print('line\\n' * 40)")
@@ -381,14 +499,10 @@ def test_what_is_followed_stays_in_sight_while_the_page_grows(project: Project, 
     page.go(view.address)
     page.until("document.querySelector('#state')?.textContent === 'complete'")
     gate = notebook.path.with_name("gate")
-    source = (
-        "import os, time\nwhile not os.path.exists('gate'):\n    print('goes on', flush=True)\n    time.sleep(0.05)"
-    )
+    source = "import os, time\nwhile not os.path.exists('gate'):\n    print('goes on', flush=True)\n    time.sleep(0.05)"
     runs = threading.Thread(target=notebook.insert, args=(source,))
     runs.start()
-    seen = (
-        "(each => each && each.textContent.includes('goes on') && each.getBoundingClientRect().bottom <= innerHeight)"
-    )
+    seen = "(each => each && each.textContent.includes('goes on') && each.getBoundingClientRect().bottom <= innerHeight)"
     page.until(f"{seen}(document.querySelector('.cell.running .outputs'))")
     assert "Part 5" in page.js("document.querySelector('#plan a.here').innerText")
     page.click("#title")  # whoever does something is not led
@@ -416,28 +530,40 @@ def test_what_is_followed_stays_in_sight_while_the_page_grows(project: Project, 
 
 
 @pytest.mark.nightly
-def test_a_notebook_that_goes_while_it_is_open(project: Project, view: View, page: Page) -> None:
+def test_a_notebook_that_goes_while_it_is_open(
+    project: Project, view: View, page: Page
+) -> None:
     notebook = project.new("A", problem="Going")
     notebook.insert("print('it was here')")
     show(page, view, notebook)
     page.until("document.querySelector('.cell.done')")
     notebook.path.rename(notebook.path.with_name("gone_elsewhere.ipynb"))
     page.until("document.querySelector('#state').textContent === 'the file is gone'")
-    page.until("[...document.querySelectorAll('#shelf a')].some(each => each.title.includes('gone_elsewhere'))")
+    page.until(
+        "[...document.querySelectorAll('#shelf a')].some(each => each.title.includes('gone_elsewhere'))"
+    )
     page.go(page.js("location.href"))  # opened anew: the journal tells what ran
-    page.until("document.querySelector('.cell.done .source')?.innerText.includes('it was here')")
+    page.until(
+        "document.querySelector('.cell.done .source')?.innerText.includes('it was here')"
+    )
 
 
 @pytest.mark.nightly
-def test_stale_cells_and_the_last_verify(project: Project, view: View, page: Page) -> None:
+def test_stale_cells_and_the_last_verify(
+    project: Project, view: View, page: Page
+) -> None:
     notebook = project.new("A", "B", problem="Stale")
     first, _ = notebook.insert("rows = 1")
     notebook.insert("print(rows)")
     project.stepper("verify")
-    page.until("/verified\\s*just now: reproduces/.test(document.querySelector('#facts').innerText)")
+    page.until(
+        "/verified\\s*just now: reproduces/.test(document.querySelector('#facts').innerText)"
+    )
     notebook.replace(first, "rows = 2")
     page.until("document.querySelector('.cell .stale')?.innerText.includes('rows')")
-    page.until("document.querySelector('#notices').innerText.includes('stepper run --stale')")
+    page.until(
+        "document.querySelector('#notices').innerText.includes('stepper run --stale')"
+    )
     page.until("document.querySelector('#facts').innerText.includes('changed since')")
     project.stepper("run", "--stale")
     page.until("!document.querySelector('.cell .stale')")
@@ -454,7 +580,9 @@ def test_two_look_on_at_once_and_one_chooses_another_notebook(
     second.go(view.address)
     second.until("document.querySelector('#title')?.textContent === 'The other'")
     show(page, view, one)
-    assert page.js("document.querySelector('#shelf [aria-current]').title") == str(one.path.relative_to(project.folder))
+    assert page.js("document.querySelector('#shelf [aria-current]').title") == str(
+        one.path.relative_to(project.folder)
+    )
     other.insert("print('of the other')")
     second.until("document.querySelector('#cells').innerText.includes('of the other')")
     assert "of the other" not in page.js("document.querySelector('#cells').innerText")
@@ -463,10 +591,14 @@ def test_two_look_on_at_once_and_one_chooses_another_notebook(
 
 # --- nothing of a notebook's becomes more than a text -----------------------------------------------------------
 
-EVIL = "<img src=x onerror=hacked()><script>hacked()</script><svg onload=hacked()></svg>"
+EVIL = (
+    "<img src=x onerror=hacked()><script>hacked()</script><svg onload=hacked()></svg>"
+)
 
 
-def test_what_a_notebook_holds_does_nothing_to_the_page(project: Project, view: View, page: Page) -> None:
+def test_what_a_notebook_holds_does_nothing_to_the_page(
+    project: Project, view: View, page: Page
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as evil:
         evil.settimeout(0.2)
         there = f"http://127.0.0.1:{evil.getsockname()[1]}"
@@ -474,15 +606,43 @@ def test_what_a_notebook_holds_does_nothing_to_the_page(project: Project, view: 
         html = f"{EVIL}{loads}<script>fetch('{there}/x'); parent.postMessage('hacked', '*'); top.location = '{there}/t'</script><a href='{there}/a' target=_top>a</a>"
         svg = f'<svg xmlns="http://www.w3.org/2000/svg" onload="hacked()" width="50" height="50"><script>fetch("{there}/v")</script><image href="{there}/w"/><foreignObject><iframe xmlns="http://www.w3.org/1999/xhtml" src="{there}/y"/></foreignObject></svg>'
         outputs = [
-            {"output_type": "stream", "name": "stdout", "text": f"{EVIL}\x1b[31m{EVIL}\x1b[0m\x1b]8;;javascript:hacked()\x07link\x1b]8;;\x07"},
-            {"output_type": "error", "ename": EVIL, "evalue": EVIL, "traceback": [EVIL]},
-            *({"output_type": "display_data", "metadata": {}, "data": data} for data in (
-                {"text/html": html}, {"image/svg+xml": svg}, {"text/markdown": f"# {EVIL}\n\n[a](javascript:hacked()) `{EVIL}`\n\n![x]({there}/k)"},
-                {"text/html": "<table><tr><td>&lt;img src=x onerror=hacked()&gt;</td></tr></table>"}, {"text/plain": EVIL},
-                {"text/latex": EVIL}, {"application/json": {"a": EVIL}}, {"application/javascript": "hacked()"}, {EVIL: EVIL},
-                {"image/png": EVIL}, {"application/vnd.plotly.v1+json": {"data": [{"y": [1, 2], "name": EVIL}, {"y": [2]}], "layout": {"title": EVIL}}},
-            )),
-        ]  # fmt: skip
+            {
+                "output_type": "stream",
+                "name": "stdout",
+                "text": f"{EVIL}\x1b[31m{EVIL}\x1b[0m\x1b]8;;javascript:hacked()\x07link\x1b]8;;\x07",
+            },
+            {
+                "output_type": "error",
+                "ename": EVIL,
+                "evalue": EVIL,
+                "traceback": [EVIL],
+            },
+            *(
+                {"output_type": "display_data", "metadata": {}, "data": data}
+                for data in (
+                    {"text/html": html},
+                    {"image/svg+xml": svg},
+                    {
+                        "text/markdown": f"# {EVIL}\n\n[a](javascript:hacked()) `{EVIL}`\n\n![x]({there}/k)"
+                    },
+                    {
+                        "text/html": "<table><tr><td>&lt;img src=x onerror=hacked()&gt;</td></tr></table>"
+                    },
+                    {"text/plain": EVIL},
+                    {"text/latex": EVIL},
+                    {"application/json": {"a": EVIL}},
+                    {"application/javascript": "hacked()"},
+                    {EVIL: EVIL},
+                    {"image/png": EVIL},
+                    {
+                        "application/vnd.plotly.v1+json": {
+                            "data": [{"y": [1, 2], "name": EVIL}, {"y": [2]}],
+                            "layout": {"title": EVIL},
+                        }
+                    },
+                )
+            ),
+        ]
         cells = [
             {
                 "cell_type": "markdown",
@@ -501,19 +661,29 @@ def test_what_a_notebook_holds_does_nothing_to_the_page(project: Project, view: 
         ]
         steps = [{"id": 1, "title": EVIL, "criterion": EVIL, "kind": "step"}]
         notebook = project.notebook(
-            f"{EVIL.replace('/', '')[:60]}.ipynb", cells, stepper={"problem": EVIL, "steps": steps}
+            f"{EVIL.replace('/', '')[:60]}.ipynb",
+            cells,
+            stepper={"problem": EVIL, "steps": steps},
         )
-        page.js("window.hacked = () => { window.was = 1 }; addEventListener('message', () => { window.was = 1 })")
+        page.js(
+            "window.hacked = () => { window.was = 1 }; addEventListener('message', () => { window.was = 1 })"
+        )
         name = str(notebook.path.relative_to(project.folder))
-        page.until(f"[...document.querySelectorAll('#shelf a')].some(each => each.title === {json.dumps(name)})")
-        page.js(f"[...document.querySelectorAll('#shelf a')].find(each => each.title === {json.dumps(name)}).click()")
+        page.until(
+            f"[...document.querySelectorAll('#shelf a')].some(each => each.title === {json.dumps(name)})"
+        )
+        page.js(
+            f"[...document.querySelectorAll('#shelf a')].find(each => each.title === {json.dumps(name)}).click()"
+        )
         page.until(
             f"document.querySelector('#title')?.textContent.startsWith('<img') && document.querySelectorAll('.cell .outputs > *').length === {len(outputs)}"
         )
         page.js(
             "window.hacked = () => { window.was = 1 }; addEventListener('message', () => { window.was = 1 }); document.querySelector('iframe').scrollIntoView()"
         )
-        page.until("document.querySelector('iframe').getBoundingClientRect().height > 100")
+        page.until(
+            "document.querySelector('iframe').getBoundingClientRect().height > 100"
+        )
         page.js("new Promise(done => setTimeout(done, 1500))")
         with contextlib.suppress(TimeoutError):
             while True:  # a browser may connect ahead to a host that is named; it must ask for nothing
@@ -529,11 +699,19 @@ def test_what_a_notebook_holds_does_nothing_to_the_page(project: Project, view: 
             "(f => [f.getAttribute('sandbox'), f.contentDocument === null])(document.querySelector('iframe'))"
         )
         assert frame == ["", True]  # of an origin of its own
-        raw = view.ask(page.js("document.querySelector('iframe').src.replace(location.origin, '')"))
-        assert raw.headers["Content-Security-Policy"].startswith("sandbox; default-src 'none'; ")
+        raw = view.ask(
+            page.js("document.querySelector('iframe').src.replace(location.origin, '')")
+        )
+        assert raw.headers["Content-Security-Policy"].startswith(
+            "sandbox; default-src 'none'; "
+        )
         assert "frame-ancestors 'self'" in raw.headers["Content-Security-Policy"]
         # What was refused is told in the console: in the frame, never of the page itself.
-        told = [each for each in page.errors() if "sandbox" not in each and "/output" not in each and there not in each]
+        told = [
+            each
+            for each in page.errors()
+            if "sandbox" not in each and "/output" not in each and there not in each
+        ]
         assert told == []
         page.events.clear()
 
@@ -549,17 +727,44 @@ def large(project: Project) -> Notebook:
     from PIL import Image
 
     def png(seed: int) -> str:
-        noise = Image.frombytes("L", (560, 560), random.Random(seed).randbytes(560 * 560))
+        noise = Image.frombytes(
+            "L", (560, 560), random.Random(seed).randbytes(560 * 560)
+        )
         noise.save(made := io.BytesIO(), "png")
         return base64.b64encode(made.getvalue()).decode()
 
     row = "".join(f"<td>{number}</td>" for number in range(40))
     kinds = [
-        lambda number: {"output_type": "stream", "name": "stdout", "text": "".join(f"epoch {line} of {number}: loss {1 / (line + 1):.8f}\n" for line in range(6000))},
-        lambda number: {"output_type": "display_data", "metadata": {}, "data": {"image/png": png(number), "text/plain": "<Figure>"}},
-        lambda number: {"output_type": "display_data", "metadata": {}, "data": {"text/html": f"<table>{f'<tr>{row}</tr>' * 100}</table>", "text/plain": ""}},
-        lambda number: {"output_type": "display_data", "metadata": {}, "data": {"text/html": f"<section>{'<b>text</b> ' * 10000}</section>", "text/plain": ""}},
-    ]  # fmt: skip
+        lambda number: {
+            "output_type": "stream",
+            "name": "stdout",
+            "text": "".join(
+                f"epoch {line} of {number}: loss {1 / (line + 1):.8f}\n"
+                for line in range(6000)
+            ),
+        },
+        lambda number: {
+            "output_type": "display_data",
+            "metadata": {},
+            "data": {"image/png": png(number), "text/plain": "<Figure>"},
+        },
+        lambda number: {
+            "output_type": "display_data",
+            "metadata": {},
+            "data": {
+                "text/html": f"<table>{f'<tr>{row}</tr>' * 100}</table>",
+                "text/plain": "",
+            },
+        },
+        lambda number: {
+            "output_type": "display_data",
+            "metadata": {},
+            "data": {
+                "text/html": f"<section>{'<b>text</b> ' * 10000}</section>",
+                "text/plain": "",
+            },
+        },
+    ]
     cells = [
         code(f"# cell {number}\nx = {number}", f"c{number:03}")
         | {"execution_count": number + 1, "outputs": [kinds[number % 4](number)]}
@@ -571,7 +776,11 @@ def large(project: Project) -> Notebook:
     if short > 0:
         cells[0]["outputs"][0]["text"] += "y" * 80 + "\n"
         cells[0]["outputs"].append(
-            {"output_type": "stream", "name": "stderr", "text": ("z" * 79 + "\n") * (short // 80 + 1)}
+            {
+                "output_type": "stream",
+                "name": "stderr",
+                "text": ("z" * 79 + "\n") * (short // 80 + 1),
+            }
         )
         notebook = project.notebook("large.ipynb", cells)
     journal = Path(project.paths.journals) / "large.jsonl"
@@ -585,28 +794,54 @@ def large(project: Project) -> Notebook:
             verdict = Verdict.FINE if fine else Verdict.RECOVERABLE
             told = [
                 events.Started(**about, at=at, source=cell["source"]),
-                events.Ran(**about, index=0, step=None, source_hash=source_hash(cell["source"]), started_at=at, duration_s=run % 7,
-                           outcome=Outcome.OK if fine else Outcome.ERROR, verdict=verdict, fault=fault),
-            ]  # fmt: skip
+                events.Ran(
+                    **about,
+                    index=0,
+                    step=None,
+                    source_hash=source_hash(cell["source"]),
+                    started_at=at,
+                    duration_s=run % 7,
+                    outcome=Outcome.OK if fine else Outcome.ERROR,
+                    verdict=verdict,
+                    fault=fault,
+                ),
+            ]
             stream.writelines(json.dumps(each.to_json()) + "\n" for each in told)
     return notebook
 
 
-def test_a_hundred_cells_with_20_mb_and_a_thousand_runs(project: Project, view: View, page: Page) -> None:
+def test_a_hundred_cells_with_20_mb_and_a_thousand_runs(
+    project: Project, view: View, page: Page
+) -> None:
     notebook = large(project)
     assert notebook.path.stat().st_size >= MEGABYTES * 1_000_000
     show(page, view, notebook)
-    page.until(f"document.querySelectorAll('.cell').length === {CELLS} && document.querySelector('.cell .outputs pre')")
+    page.until(
+        f"document.querySelectorAll('.cell').length === {CELLS} && document.querySelector('.cell .outputs pre')"
+    )
     page.until("document.querySelectorAll('svg .run').length === 500")  # the last day's
     assert page.js("document.querySelectorAll('#days button').length") == 2
     most = 0.0
-    for share in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0):  # through all of it, as somebody who reads
-        page.js(f"scrollTo({{top: document.body.scrollHeight * {share}, behavior: 'instant'}})")
+    for share in (
+        0.0,
+        0.2,
+        0.4,
+        0.6,
+        0.8,
+        1.0,
+    ):  # through all of it, as somebody who reads
+        page.js(
+            f"scrollTo({{top: document.body.scrollHeight * {share}, behavior: 'instant'}})"
+        )
         page.until(
             "[...document.querySelectorAll('.cell')].filter(each => { const at = each.getBoundingClientRect(); return at.bottom > 0 && at.top < innerHeight }).every(each => each.querySelector('.outputs').children.length)"
         )
         page.until("[...document.images].every(each => each.complete)")
-        most = max(most, page.js("performance.memory.usedJSHeapSize") + 0.0, float(page.memory()))
+        most = max(
+            most,
+            page.js("performance.memory.usedJSHeapSize") + 0.0,
+            float(page.memory()),
+        )
     assert most < 200e6, f"{most / 1e6:.0f} MB"
     page.js(
         "scrollTo({top: 0, behavior: 'instant'}); window.long = []; new PerformanceObserver(list => list.getEntries().forEach(each => each.name === 'click' && window.long.push(each.duration))).observe({type: 'event', durationThreshold: 16, buffered: false}); window.count = 0; addEventListener('click', () => { window.count += 1 })"
@@ -616,7 +851,9 @@ def test_a_hundred_cells_with_20_mb_and_a_thousand_runs(project: Project, view: 
         for number in range(1, 6):
             page.click(what)
             page.until(f"window.count === {number + 5 * kind}")
-            page.js("new Promise(done => requestAnimationFrame(() => setTimeout(done, 50)))")
+            page.js(
+                "new Promise(done => requestAnimationFrame(() => setTimeout(done, 50)))"
+            )
         # The browser tells of clicks that took 16 ms or longer until they were painted. Others use this machine, too.
         long = page.js("window.long")
         assert min([*long, *[0] * (5 - len(long))]) <= CLICK * 1000, (what, long)
@@ -648,30 +885,51 @@ COLOURS = "\n".join(
 )
 
 
-def test_it_is_readable_in_light_and_dark_on_a_phone_and_by_keyboard(project: Project, view: View, page: Page) -> None:
+def test_it_is_readable_in_light_and_dark_on_a_phone_and_by_keyboard(
+    project: Project, view: View, page: Page
+) -> None:
     notebook = project.new(
         "A step :: that holds",
         "Another",
         "Third",
         problem="A problem whose name is rather long, as they often are when one thinks about it",
     )
-    notebook.insert("# A heading\n\nA text with `code`, and a list:\n\n- one\n- two", kind="markdown")
-    notebook.insert(f"import sys\nprint({COLOURS!r})\nprint('warned', file=sys.stderr)\nprint('w' * 3000)\n{{'a': 1}}")
+    notebook.insert(
+        "# A heading\n\nA text with `code`, and a list:\n\n- one\n- two",
+        kind="markdown",
+    )
+    notebook.insert(
+        f"import sys\nprint({COLOURS!r})\nprint('warned', file=sys.stderr)\nprint('w' * 3000)\n{{'a': 1}}"
+    )
     cell, _ = notebook.insert("1/0")
     notebook.replace(cell, "raise RuntimeError('STOP: may I?')")
-    page.until("document.querySelector('.stop') && document.querySelector('.cell.failed .foot pre')")
-    page.js("document.querySelectorAll('details').forEach(each => { each.open = true })")
+    page.until(
+        "document.querySelector('.stop') && document.querySelector('.cell.failed .foot pre')"
+    )
+    page.js(
+        "document.querySelectorAll('details').forEach(each => { each.open = true })"
+    )
     for scheme in ("light", "dark"):
         page.prefer(prefers_color_scheme=scheme)
         page.until(f"matchMedia('(prefers-color-scheme: {scheme})').matches")
         assert page.js(CONTRAST) == [], scheme
-        dark = page.js("getComputedStyle(document.body).backgroundColor") == "rgb(20, 21, 24)"
+        dark = (
+            page.js("getComputedStyle(document.body).backgroundColor")
+            == "rgb(20, 21, 24)"
+        )
         assert dark == (scheme == "dark")
-    page.js("document.querySelector('#theme').click()")  # its own choice holds against the system's
-    assert page.js("getComputedStyle(document.body).backgroundColor") == "rgb(250, 249, 247)"
+    page.js(
+        "document.querySelector('#theme').click()"
+    )  # its own choice holds against the system's
+    assert (
+        page.js("getComputedStyle(document.body).backgroundColor")
+        == "rgb(250, 249, 247)"
+    )
     page.size(1280)
     page.prefer(prefers_reduced_motion="reduce")
-    assert page.js("[...document.querySelectorAll('*')].every(each => getComputedStyle(each).animationName === 'none')")
+    assert page.js(
+        "[...document.querySelectorAll('*')].every(each => getComputedStyle(each).animationName === 'none')"
+    )
     for width in (320, 390, 768):
         page.size(width, 800, phone=True)
         page.until(f"innerWidth === {width}")
@@ -680,7 +938,9 @@ def test_it_is_readable_in_light_and_dark_on_a_phone_and_by_keyboard(project: Pr
 
     page.js("document.activeElement.blur(); scrollTo(0, 0)")
     page.key("Tab", 9)
-    page.until("document.activeElement.className === 'skip' && document.activeElement.getBoundingClientRect().top >= 0")
+    page.until(
+        "document.activeElement.className === 'skip' && document.activeElement.getBoundingClientRect().top >= 0"
+    )
     page.key("Enter", 13)
     page.until("document.activeElement.id === 'cells'")
     reached = []
@@ -706,20 +966,28 @@ def test_it_is_readable_in_light_and_dark_on_a_phone_and_by_keyboard(project: Pr
 # --- what it leaves alone -------------------------------------------------------------------------------------
 
 
-def test_an_empty_project_is_told_what_to_type_and_no_daemon_is_started(untouched: Project, browser: Browser) -> None:
+def test_an_empty_project_is_told_what_to_type_and_no_daemon_is_started(
+    untouched: Project, browser: Browser
+) -> None:
     view = View(untouched, "--no-browser")
     page = browser.page()
     page.go(view.address)
-    page.until("document.querySelector('.empty')?.innerText.includes('stepper new \"PROBLEM\"')")
+    page.until(
+        "document.querySelector('.empty')?.innerText.includes('stepper new \"PROBLEM\"')"
+    )
     notebook = untouched.notebook("by_hand.ipynb", [code("1 + 1", "a")])
     page.until("document.querySelector('#shelf')?.innerText.includes('by_hand')")
     show(page, view, notebook)
     page.until("document.querySelector('.cell.pending')?.innerText.includes('not run')")
     assert page.errors() == []
     view.end()
-    assert not os.path.exists(untouched.paths.socket) and not os.path.exists(untouched.paths.daemon_json)
+    assert not os.path.exists(untouched.paths.socket) and not os.path.exists(
+        untouched.paths.daemon_json
+    )
     assert not os.path.exists(untouched.paths.journals)
-    page.until("document.querySelector('#notices').innerText.includes('stepper view')")  # it says that it was ended
+    page.until(
+        "document.querySelector('#notices').innerText.includes('stepper view')"
+    )  # it says that it was ended
     again = View(untouched, "--no-browser", "--port", view.port)
     page.events.clear()
     other = browser.page(page.context)
@@ -740,7 +1008,8 @@ server.main()
 def test_who_looks_on_keeps_no_daemon_and_ends_none(untouched: Project) -> None:
     notebook = untouched.notebook("a.ipynb", [code("1 + 1", "a")])
     with subprocess.Popen(
-        [sys.executable, "-I", "-c", IMPATIENT, str(untouched.folder)], stderr=subprocess.DEVNULL
+        [sys.executable, "-I", "-c", IMPATIENT, str(untouched.folder)],
+        stderr=subprocess.DEVNULL,
     ) as daemon:
         until(lambda: os.path.exists(untouched.paths.socket))
         sock = client.connect(untouched.paths)
@@ -749,14 +1018,18 @@ def test_who_looks_on_keeps_no_daemon_and_ends_none(untouched: Project) -> None:
         other = Daemon(str(untouched.folder))
         looks = 0
         while daemon.poll() is None:  # as the page does while it is open
-            found = other.look(str(notebook.path.relative_to(untouched.folder)), 0, 0, True)
+            found = other.look(
+                str(notebook.path.relative_to(untouched.folder)), 0, 0, True
+            )
             looks += found is not None
             assert looks < 400, "it is kept alive"
             time.sleep(0.05)
         assert (
             looks > 5 and daemon.returncode == 0
         )  # it had been there, with one of another version looking on, and ended by itself
-        assert other.look("a.ipynb", 0, 0, False) is None and other.trouble.startswith("no daemon runs")
+        assert other.look("a.ipynb", 0, 0, False) is None and other.trouble.startswith(
+            "no daemon runs"
+        )
     assert not [*Path(untouched.paths.kernels).rglob("*.json")]
 
 
@@ -779,18 +1052,33 @@ def keep(page: Page, path: Path) -> None:
     page.picture(path)
     image = Image.open(path).convert("RGB")
     assert len(image.getcolors(1 << 20) or ()) > 100
-    image.quantize(256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(path, optimize=True)
+    image.quantize(
+        256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE
+    ).save(path, optimize=True)
     if os.environ.get("PICTURES"):
         shutil.copy(path, DOCS / path.name)
 
 
 @pytest.mark.nightly
-def test_the_pictures_of_the_docs(untouched: Project, browser: Browser, tmp_path: Path) -> None:
+def test_the_pictures_of_the_docs(
+    untouched: Project, browser: Browser, tmp_path: Path
+) -> None:
     """Made from a real session; they land in docs/ where PICTURES is set."""
     untouched.folder.rename(folder := untouched.folder.with_name("weather"))
     made = Project(folder)
-    trust.remember(made.paths, {"python": environment(sys.executable, "pandas", "matplotlib", "vega_datasets")})
-    made.compiled, untouched.folder, untouched.paths = untouched.compiled, made.folder, made.paths
+    trust.remember(
+        made.paths,
+        {
+            "python": environment(
+                sys.executable, "pandas", "matplotlib", "vega_datasets"
+            )
+        },
+    )
+    made.compiled, untouched.folder, untouched.paths = (
+        untouched.compiled,
+        made.folder,
+        made.paths,
+    )
     view = View(made, "--no-browser")
     page = browser.page()
     page.size(1280, 860)
@@ -805,23 +1093,38 @@ def test_the_pictures_of_the_docs(untouched: Project, browser: Browser, tmp_path
         "Write the summary",
     )
     notebook = made.new(*steps, problem="How wet is Seattle, and does it get wetter?")
-    notebook.insert("Four years of days, from the package `vega_datasets`.", kind="markdown")
+    notebook.insert(
+        "Four years of days, from the package `vega_datasets`.", kind="markdown"
+    )
     notebook.insert(LOAD)
     cell, _ = notebook.insert(WRONG)
     notebook.replace(cell, RIGHT)
     notebook.insert(PLOT)
     runs = threading.Thread(target=notebook.insert, args=(TRAIN,))
     runs.start()
-    page.until("/epoch +\\d\\d/.test(document.querySelector('.cell.running .outputs')?.textContent || '')")
+    page.until(
+        "/epoch +\\d\\d/.test(document.querySelector('.cell.running .outputs')?.textContent || '')"
+    )
     page.js(
         "following(false); scrollTo({top: document.querySelector('.cell.running').offsetTop - 560, behavior: 'instant'})"
     )
     keep(page, tmp_path / "view.png")
-    console = Console(record=True, width=96, file=io.StringIO(), force_terminal=True, color_system="truecolor")
+    console = Console(
+        record=True,
+        width=96,
+        file=io.StringIO(),
+        force_terminal=True,
+        color_system="truecolor",
+    )
     book = Shelf(made.paths).book(str(notebook.path.relative_to(folder)))
     book.look("")
     console.print(drawn(book, 50))
-    picture = re.sub(r"@font-face \{.*?\}\s*", "", console.export_svg(title="stepper watch"), flags=re.DOTALL)
+    picture = re.sub(
+        r"@font-face \{.*?\}\s*",
+        "",
+        console.export_svg(title="stepper watch"),
+        flags=re.DOTALL,
+    )
     assert "url(http" not in picture  # no font of anywhere else is fetched
     (tmp_path / "watch.svg").write_text(picture)
     if os.environ.get("PICTURES"):
@@ -836,7 +1139,9 @@ def test_the_pictures_of_the_docs(untouched: Project, browser: Browser, tmp_path
     page.prefer(prefers_color_scheme="dark")
     keep(page, tmp_path / "view-dark.png")
     page.size(390, 844, phone=True)
-    page.js("scrollTo({top: document.querySelector('main').offsetTop, behavior: 'instant'})")
+    page.js(
+        "scrollTo({top: document.querySelector('main').offsetTop, behavior: 'instant'})"
+    )
     keep(page, tmp_path / "view-phone.png")
     assert page.errors() == []
     view.end()

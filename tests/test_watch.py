@@ -22,7 +22,9 @@ def project(lasting: Project) -> Iterator[Project]:
 
 
 def test_a_job_on_a_terminal(project: Project) -> None:
-    notebook = project.new("Load", "Train", "Ask", problem="How wet is \x1b[31mSeattle?")
+    notebook = project.new(
+        "Load", "Train", "Ask", problem="How wet is \x1b[31mSeattle?"
+    )
     environ = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "40"}
     child = pexpect.spawn(
         sys.executable,
@@ -40,8 +42,11 @@ def test_a_job_on_a_terminal(project: Project) -> None:
     child.expect(r"\| three rows \[bold\]")
     gate = project.folder / "gate"
     runs = threading.Thread(
-        target=notebook.insert, args=(f"import os, time\nwhile not os.path.exists({str(gate)!r}):\n    print('epoch', flush=True)\n    time.sleep(0.05)",)
-    )  # fmt: skip
+        target=notebook.insert,
+        args=(
+            f"import os, time\nwhile not os.path.exists({str(gate)!r}):\n    print('epoch', flush=True)\n    time.sleep(0.05)",
+        ),
+    )
     runs.start()
     child.expect(r"step 2 · \d+\.\d s of 30 s")
     child.expect("epoch")
@@ -60,5 +65,8 @@ def test_a_job_on_a_terminal(project: Project) -> None:
 
 def test_without_a_terminal_it_says_so(project: Project) -> None:
     refused = project.stepper("watch", check=2)
-    assert re.match(r"stepper: `stepper watch` draws on a terminal.*\n.*stepper status", refused.stderr)
+    assert re.match(
+        r"stepper: `stepper watch` draws on a terminal.*\n.*stepper status",
+        refused.stderr,
+    )
     assert refused.stdout == ""

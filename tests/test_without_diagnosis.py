@@ -26,23 +26,60 @@ from tests.test_helper import environment
 
 def test_cells_run_and_fail_without_it(tmp_path: Path) -> None:
     sources = ["x = 1\nprint('hello')", "x / 0", "del nowhere", "y = (", "print(x)"]
-    cells = [{"cell_type": "code", "id": f"c{n}", "source": text, "metadata": {}, "execution_count": None, "outputs": []}
-             for n, text in enumerate(sources)]  # fmt: skip
+    cells = [
+        {
+            "cell_type": "code",
+            "id": f"c{n}",
+            "source": text,
+            "metadata": {},
+            "execution_count": None,
+            "outputs": [],
+        }
+        for n, text in enumerate(sources)
+    ]
     path = tmp_path / "n.ipynb"
-    place = KernelPlace(environment(sys.executable, "ipykernel>=7", "pandas>=2.2,<4"), str(tmp_path), dict(os.environ))
+    place = KernelPlace(
+        environment(sys.executable, "ipykernel>=7", "pandas>=2.2,<4"),
+        str(tmp_path),
+        dict(os.environ),
+    )
     kernels = LocalKernels(str(tmp_path / "kernel.json"), str(tmp_path))
     session = Session(
-        "n.ipynb", file := IpynbFile(str(path)), Late(file), JsonLines(str(tmp_path / "journal.jsonl")), kernels,
-        Limits, lambda environ, kernel: place, Without(), settle,
-    )  # fmt: skip
+        "n.ipynb",
+        file := IpynbFile(str(path)),
+        Late(file),
+        JsonLines(str(tmp_path / "journal.jsonl")),
+        kernels,
+        Limits,
+        lambda environ, kernel: place,
+        Without(),
+        settle,
+    )
 
     async def play() -> list[Report | None]:
         reports = []
         for number, cell in enumerate(cells):
             path.write_text(
-                json.dumps({"cells": cells[: number + 1], "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
+                json.dumps(
+                    {
+                        "cells": cells[: number + 1],
+                        "metadata": {},
+                        "nbformat": 4,
+                        "nbformat_minor": 5,
+                    }
+                )
             )
-            edit = CellEdit(str(path), str(cell["id"]), None, "code", "insert", sources[number], None, "s", "default")
+            edit = CellEdit(
+                str(path),
+                str(cell["id"]),
+                None,
+                "code",
+                "insert",
+                sources[number],
+                None,
+                "s",
+                "default",
+            )
             reports.append(await edited(session, edit, Caller()))
             cells[number] = json.loads(path.read_text())["cells"][number]
         await session.keeper.kernel.shutdown()
@@ -50,12 +87,24 @@ def test_cells_run_and_fail_without_it(tmp_path: Path) -> None:
 
     first, *failed, last = asyncio.run(play())
     assert first and first.ok and "| hello" in first.text
-    for report, name in zip(failed, ("ZeroDivisionError", "NameError", "SyntaxError"), strict=True):
-        assert report and not report.ok and name in report.text and "Suggestion" not in report.text
+    for report, name in zip(
+        failed, ("ZeroDivisionError", "NameError", "SyntaxError"), strict=True
+    ):
+        assert (
+            report
+            and not report.ok
+            and name in report.text
+            and "Suggestion" not in report.text
+        )
     assert failed[0] and "| →   1  x / 0" in failed[0].text
     assert last and last.ok and "| 1" in last.text
 
 
 def test_the_main_path_imports_no_diagnosis() -> None:
     code = "import sys, stepper.session.edits, stepper.kernel.local.kernel; print([n for n in sys.modules if n.startswith(('stepper.diagnosis.adviser', 'stepper.diagnosis.inside'))])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
+        == "[]\n"
+    )

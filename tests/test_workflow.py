@@ -25,12 +25,16 @@ def project(lasting: Project) -> Iterator[Project]:
 
 
 def step(project: Project, number: int) -> dict:
-    return next(step for step in project.json("status")["steps"] if step["id"] == number)
+    return next(
+        step for step in project.json("status")["steps"] if step["id"] == number
+    )
 
 
 def bash(notebook: Notebook, command: str) -> dict:
     payload = notebook.payload("PreToolUse", "Bash", {"command": command})
-    return notebook.project.hook("PreToolUse", payload).data.get("hookSpecificOutput", {})
+    return notebook.project.hook("PreToolUse", payload).data.get(
+        "hookSpecificOutput", {}
+    )
 
 
 def say(notebook: Notebook, prompt: str) -> str:
@@ -39,7 +43,9 @@ def say(notebook: Notebook, prompt: str) -> str:
 
 
 def end_turn(notebook: Notebook, message: str = "Done.", mode: str = "default") -> dict:
-    payload = notebook.payload("Stop", "", {}, stop_hook_active=False, last_assistant_message=message)
+    payload = notebook.payload(
+        "Stop", "", {}, stop_hook_active=False, last_assistant_message=message
+    )
     return notebook.project.hook("Stop", {**payload, "permission_mode": mode}).data
 
 
@@ -57,7 +63,10 @@ def test_the_happy_path_to_complete(project: Project) -> None:
     _, answer = notebook.insert(
         "from IPython.display import Image, display\nimport base64\npng = base64.b64decode('iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==')\ndisplay(Image(png))"
     )
-    assert "The notebook is complete: 2 steps done, 0 skipped; 2 runs, 0 attempts" in answer.text
+    assert (
+        "The notebook is complete: 2 steps done, 0 skipped; 2 runs, 0 attempts"
+        in answer.text
+    )
     assert "in all; 1 figure." in answer.text
     assert str(notebook.path.name) in answer.text.splitlines()[-1]
     status = project.json("status")
@@ -70,17 +79,25 @@ def test_a_cell_that_fails_outside_a_finished_plan_is_told_of(project: Project) 
     _, answer = notebook.insert("x = 1")
     assert "The notebook is complete" in answer.text
     cell_id, answer = notebook.insert("x / 0")
-    assert f"Outside the plan: cell 2 (id {cell_id}) failed." in answer.text, answer.text
+    assert f"Outside the plan: cell 2 (id {cell_id}) failed." in answer.text, (
+        answer.text
+    )
     status = project.json("status")
     assert status["state"] == "failing"
-    assert [(cell["cell_id"], cell["status"]) for cell in status["off_plan"]] == [(cell_id, "failed")]
+    assert [(cell["cell_id"], cell["status"]) for cell in status["off_plan"]] == [
+        (cell_id, "failed")
+    ]
     shown = project.stepper("status").stdout
-    assert "failing, 1 of 1 steps done" in shown and "outside the plan, failed" in shown, shown
+    assert (
+        "failing, 1 of 1 steps done" in shown and "outside the plan, failed" in shown
+    ), shown
     sent = end_turn(notebook, "All done.")["hookSpecificOutput"]["additionalContext"]
     assert "the notebook is not complete" in sent and f"(id {cell_id}) failed" in sent
     answer = notebook.replace(cell_id, "x / 2")
     assert "The notebook is complete" in answer.text, answer.text
-    assert project.json("status")["state"] == "complete" and not end_turn(notebook, "All done.")
+    assert project.json("status")["state"] == "complete" and not end_turn(
+        notebook, "All done."
+    )
 
 
 def test_a_skipped_step_can_be_reopened(project: Project) -> None:
@@ -88,9 +105,14 @@ def test_a_skipped_step_can_be_reopened(project: Project) -> None:
     notebook.insert("x = 1")
     for way in (("plan", "reopen", "2"), ("continue", "step 2")):
         project.stepper("skip", "not needed")
-        assert "complete, 2 steps: 1 done, 1 skipped" in project.stepper("status").stdout
+        assert (
+            "complete, 2 steps: 1 done, 1 skipped" in project.stepper("status").stdout
+        )
         refused = project.stepper("plan", "edit", "2", "Check it", check=None)
-        assert "step 2 is skipped: reopen it first (stepper plan reopen 2)" in refused.stderr
+        assert (
+            "step 2 is skipped: reopen it first (stepper plan reopen 2)"
+            in refused.stderr
+        )
         project.stepper(*way)
         assert step(project, 2)["status"] == "pending"
     refused = project.stepper("plan", "reopen", "1", check=None)
@@ -130,7 +152,9 @@ def test_three_failed_retries_stop_the_notebook(project: Project) -> None:
         "Attempted Fixes: 3",
     ]
     fact = project.json("report")["fault"]["suggestion"].rstrip(".")
-    expected = f"{fact}; to resume: /fix HINT, or /skip this step" if fact else remedy.ELSE
+    expected = (
+        f"{fact}; to resume: /fix HINT, or /skip this step" if fact else remedy.ELSE
+    )
     assert lines[5:] == [f"Suggestion: {expected}"]
     assert project.json("status")["state"] == "stopped"
     # the gate: no code cell, markdown and deletions are free
@@ -152,7 +176,9 @@ def test_the_stop_names_the_fact_that_the_fix_needs(project: Project) -> None:
     _, answer = notebook.insert("prices = {'unit_price': 3}\nprices['price']")
     assert "Error Type: KeyError" in answer.stop and "Attempted Fixes: 0" in answer.stop
     suggestion = answer.stop.splitlines()[-1]
-    assert suggestion.startswith("Suggestion: ") and "'unit_price'" in suggestion, suggestion
+    assert suggestion.startswith("Suggestion: ") and "'unit_price'" in suggestion, (
+        suggestion
+    )
     assert suggestion.endswith("; to resume: /fix HINT, or /skip this step")
     assert "'unit_price'" in project.json("status")["stop"]["text"]
 
@@ -171,7 +197,10 @@ def test_attempts_survive_deletion_write_daemon_and_session(project: Project) ->
     answer = other.replace("fresh", "a4")
     assert "Attempted Fixes: 3" in answer.stop
     # the Write dropped the plan: it is back
-    assert [s["title"] for s in notebook.raw["metadata"]["stepper"]["steps"]] == ["Load", "Plot"]
+    assert [s["title"] for s in notebook.raw["metadata"]["stepper"]["steps"]] == [
+        "Load",
+        "Plot",
+    ]
 
 
 @pytest.mark.nightly
@@ -198,7 +227,11 @@ def test_skip_marks_step_and_cell_and_names_the_next(project: Project) -> None:
     assert "Error Message: STOP: which file?" in answer.stop
     assert "Attempted Fixes: 0" in answer.stop
     said = project.stepper("skip", "no", "data", "yet").stdout
-    assert 'step 1 of 2 "Load"' in said and "no data yet" in said and 'Next: step 2 of 2 "Plot"' in said
+    assert (
+        'step 1 of 2 "Load"' in said
+        and "no data yet" in said
+        and 'Next: step 2 of 2 "Plot"' in said
+    )
     assert notebook.cell(cell_id)["metadata"]["tags"] == ["skip-execution"]
     assert step(project, 1)["status"] == "skipped"
     _, answer = notebook.insert("1")
@@ -227,19 +260,31 @@ def test_an_answer_is_handed_on_and_journaled(project: Project) -> None:
     notebook = project.new("Load")
     cell_id, _ = notebook.insert("raise RuntimeError('STOP: `a` or \"b\"?')")
     said = project.stepper("continue", "take", "`b`;", "$(echo no) & 'go on'").stdout
-    assert 'To "`a` or "b"?" the user answers: take `b`; $(echo no) & \'go on\'\n' in said
+    assert (
+        'To "`a` or "b"?" the user answers: take `b`; $(echo no) & \'go on\'\n' in said
+    )
     assert notebook.replace(cell_id, "raise MemoryError").stop
     assert "`/fix HINT`" in say(notebook, "buy more of it")
-    said = project.stepper("fix", "half", "of it", "--notebook", notebook.path.name).stdout
+    said = project.stepper(
+        "fix", "half", "of it", "--notebook", notebook.path.name
+    ).stdout
     assert said.splitlines()[-1] == "What the user adds: half of it"
     notebook.replace(cell_id, "raise MemoryError")
-    assert "lifted" in project.stepper("continue", notebook.path.name).stdout  # a notebook's name alone answers nothing
+    assert (
+        "lifted" in project.stepper("continue", notebook.path.name).stdout
+    )  # a notebook's name alone answers nothing
     journal = project.folder / ".stepper/journal" / f"{notebook.path.stem}.jsonl"
     lines = [json.loads(line) for line in journal.read_text().splitlines()]
     lifted = [
-        (line["event"], line.get("answer", line.get("hint"))) for line in lines if line["event"] in ("continue", "fix")
+        (line["event"], line.get("answer", line.get("hint")))
+        for line in lines
+        if line["event"] in ("continue", "fix")
     ]
-    assert lifted == [("continue", "take `b`; $(echo no) & 'go on'"), ("fix", "half of it"), ("continue", None)]
+    assert lifted == [
+        ("continue", "take `b`; $(echo no) & 'go on'"),
+        ("fix", "half of it"),
+        ("continue", None),
+    ]
 
 
 @pytest.mark.nightly
@@ -255,14 +300,18 @@ def test_a_failed_cell_waits_for_its_fix(project: Project) -> None:
     _, answer = notebook.insert("1")
     assert "NOT run" in answer.text and cell_id in answer.text
     _, answer = notebook.insert("broken = 1", after=first)
-    assert "ran ok" in answer.text and "Step" not in answer.text  # a helper is in no step
+    assert (
+        "ran ok" in answer.text and "Step" not in answer.text
+    )  # a helper is in no step
     assert step(project, 1)["status"] == "failed"
     assert 'Step 1 of 2 "Load": done' in notebook.replace(cell_id, "broken\n").text
     assert step(project, 1)["attempts"] == 1
 
 
 @pytest.mark.nightly
-def test_a_batch_whose_first_cell_fails_runs_no_further_new_cell(project: Project) -> None:
+def test_a_batch_whose_first_cell_fails_runs_no_further_new_cell(
+    project: Project,
+) -> None:
     notebook = project.new("Load", "Plot", "Save")
     cell_id, _ = notebook.insert("1/0")
     payload = notebook.edited("insert", "print('second')", cell_id)
@@ -283,7 +332,9 @@ def test_directives_bind_a_cell_to_a_step_or_to_none(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_replacing_a_done_cell_starts_a_fresh_count_and_is_out_of_order(project: Project) -> None:
+def test_replacing_a_done_cell_starts_a_fresh_count_and_is_out_of_order(
+    project: Project,
+) -> None:
     project.config(RUN_IT_ALL)
     notebook = project.new("One", "Two")
     first, _ = notebook.insert("bad")
@@ -297,7 +348,9 @@ def test_replacing_a_done_cell_starts_a_fresh_count_and_is_out_of_order(project:
 
 
 @pytest.mark.nightly
-def test_without_a_plan_attempts_are_counted_by_cell_and_by_place(project: Project) -> None:
+def test_without_a_plan_attempts_are_counted_by_cell_and_by_place(
+    project: Project,
+) -> None:
     project.config(RUN_IT_ALL)
     notebook = project.notebook("free.ipynb", [code("x = 1", "aaaa")])
     cell_id, answer = notebook.insert("nope")
@@ -323,11 +376,17 @@ def test_the_number_of_code_cells_is_limited(project: Project) -> None:
     assert "limit of 3" in notebook.before("insert", "4", "bbbb").denied
     _, answer = notebook.insert("print('four')")
     assert "NOT run" in answer.text
-    content = json.dumps({"cells": [code("1")] * 4, "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
-    payload = notebook.payload("PreToolUse", "Write", {"file_path": str(notebook.path), "content": content})
+    content = json.dumps(
+        {"cells": [code("1")] * 4, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+    )
+    payload = notebook.payload(
+        "PreToolUse", "Write", {"file_path": str(notebook.path), "content": content}
+    )
     assert "limit of 3" in project.hook("PreToolUse", payload).denied
     new = str(notebook.path.parent / "new.ipynb")
-    payload = notebook.payload("PreToolUse", "Write", {"file_path": new, "content": content})
+    payload = notebook.payload(
+        "PreToolUse", "Write", {"file_path": new, "content": content}
+    )
     assert "limit of 3" in project.hook("PreToolUse", payload).denied
 
 
@@ -358,7 +417,9 @@ def flaky(failures: int) -> Iterator[str]:
 def test_a_transient_error_heals_by_itself(project: Project) -> None:
     notebook = project.new("Fetch")
     with flaky(1) as url:
-        _, answer = notebook.insert(f"import urllib.request\nprint(urllib.request.urlopen({url!r}).read())")
+        _, answer = notebook.insert(
+            f"import urllib.request\nprint(urllib.request.urlopen({url!r}).read())"
+        )
     assert "ran ok" in answer.text.splitlines()[0]
     assert "HTTPError" in answer.text and "ran it again after 1 s" in answer.text
     assert [run["outcome"] for run in project.json("history")] == ["error", "ok"]
@@ -377,7 +438,9 @@ def test_a_transient_error_that_stays_stops_the_notebook(project: Project) -> No
     project.config("network_retries: 1")
     notebook = project.new("Fetch")
     with flaky(9) as url:
-        _, answer = notebook.insert(f"import urllib.request\nurllib.request.urlopen({url!r})")
+        _, answer = notebook.insert(
+            f"import urllib.request\nurllib.request.urlopen({url!r})"
+        )
     assert "Error Type: HTTPError" in answer.stop
     assert "Attempted Fixes: 1" in answer.stop
     assert "network" in answer.stop.splitlines()[-1]
@@ -392,7 +455,9 @@ def test_a_transient_error_that_stays_stops_the_notebook(project: Project) -> No
             "kernel died (SIGKILL): all variables are lost",
         ),
         pytest.param("exit()", "KernelDied", "exit()", marks=pytest.mark.nightly),
-        pytest.param("raise SystemExit(3)", "SystemExit", "3", marks=pytest.mark.nightly),
+        pytest.param(
+            "raise SystemExit(3)", "SystemExit", "3", marks=pytest.mark.nightly
+        ),
         ("input('name? ')", "StdinNotImplementedError", "input"),
         pytest.param(
             "open('/proc/1/mem', 'rb').read(); raise PermissionError(13, 'no', 'f.csv')",
@@ -403,11 +468,15 @@ def test_a_transient_error_that_stays_stops_the_notebook(project: Project) -> No
         ("raise MemoryError('too much')", "MemoryError", "too much"),
     ],
 )
-def test_what_stops_at_once(project: Project, source: str, kind: str, message: str) -> None:
+def test_what_stops_at_once(
+    project: Project, source: str, kind: str, message: str
+) -> None:
     project.config("preflight: false")  # else input() is found before it runs
     notebook = project.new("One")
     _, answer = notebook.insert(source)
-    assert answer.stop.startswith("❌ Execution stopped at cell 1\nTODO: One\nError Type: " + kind)
+    assert answer.stop.startswith(
+        "❌ Execution stopped at cell 1\nTODO: One\nError Type: " + kind
+    )
     assert message in answer.stop
     assert "Attempted Fixes: 0" in answer.stop
     if kind == "KernelDied":
@@ -454,34 +523,63 @@ def test_the_agents_own_lifting_asks_the_person(project: Project) -> None:
             f"sh -c 'stepper {verb}'",
         ):
             assert bash(notebook, command)["permissionDecision"] == "ask", command
-    for command in ("stepper status", "stepper plan", "stepper run x", 'stepper new "fix the data"', "ls stepper"):
+    for command in (
+        "stepper status",
+        "stepper plan",
+        "stepper run x",
+        'stepper new "fix the data"',
+        "ls stepper",
+    ):
         assert bash(notebook, command) == {}, command
 
 
 def test_plain_words_and_near_misses(project: Project) -> None:
     notebook = project.new("One", "Two")
-    cell_id, answer = notebook.insert("raise RuntimeError('STOP: which of the two columns?')")
+    cell_id, answer = notebook.insert(
+        "raise RuntimeError('STOP: which of the two columns?')"
+    )
     assert answer.stop.splitlines()[5:] == [
         "Suggestion: answer what the message asks: /continue ANSWER, or /fix HINT",
         "",
         "The agent asks: which of the two columns?",
     ]
-    for near in ("skip cell 3", "status", "the first one", "/data/a.csv is better", "how do I continue notebook work?"):
+    for near in (
+        "skip cell 3",
+        "status",
+        "the first one",
+        "/data/a.csv is better",
+        "how do I continue notebook work?",
+    ):
         said = say(notebook, near)
-        assert f'{notebook.path.name} is stopped (it asks "which of the two columns?")' in said, near
-        assert "lifts nothing" in said and "for the user to give: `/continue ANSWER`." in said
-    for other in ("/help", "/compact the rest", "/continue the first one"):  # that one's own command lifts it
+        assert (
+            f'{notebook.path.name} is stopped (it asks "which of the two columns?")'
+            in said
+        ), near
+        assert (
+            "lifts nothing" in said
+            and "for the user to give: `/continue ANSWER`." in said
+        )
+    for other in (
+        "/help",
+        "/compact the rest",
+        "/continue the first one",
+    ):  # that one's own command lifts it
         assert say(notebook, other) == "", other
     assert project.json("status")["state"] == "stopped"
     assert "stopped" in say(notebook, " Show Status, please \n")
     said = say(notebook, "Please FIX AND RETRY, the second one\nof the two")
     assert "fresh retries" in said
-    assert 'To "which of the two columns?" the user answers: the second one of the two' in said
+    assert (
+        'To "which of the two columns?" the user answers: the second one of the two'
+        in said
+    )
     assert say(notebook, "the first one") == ""  # nothing is in force any more
     assert "Nothing was stopped. Go on.\nWhat the user adds: drop the rows" in say(
         notebook, "continue notebook, drop the rows"
     )
-    assert "is skipped (because we lack data)" in say(notebook, "Skip cell because we lack data")
+    assert "is skipped (because we lack data)" in say(
+        notebook, "Skip cell because we lack data"
+    )
     assert notebook.cell(cell_id)["metadata"]["tags"] == ["skip-execution"]
     assert "The problem: plot the sales" in say(notebook, "New notebook plot the sales")
     project.stepper("shutdown")
@@ -495,12 +593,16 @@ def test_the_end_of_a_turn_sends_the_agent_on_once(project: Project) -> None:
     notebook = project.new("One", "Two", "Three")
     say(notebook, "hello")
     end_turn(notebook)  # what other tests wrote by hand is told here
-    assert end_turn(notebook) == {}  # a person who says hello gets an answer and nothing else
+    assert (
+        end_turn(notebook) == {}
+    )  # a person who says hello gets an answer and nothing else
     notebook.insert("1")
     assert end_turn(notebook, "Shall I drop the empty rows?") == {}
     assert end_turn(notebook, mode="plan") == {}
     sent = end_turn(notebook)
-    assert sent.keys() == {"hookSpecificOutput"}  # the client shows a decision to block as a problem
+    assert sent.keys() == {
+        "hookSpecificOutput"
+    }  # the client shows a decision to block as a problem
     assert 'step 2 of 3 "Two"' in sent["hookSpecificOutput"]["additionalContext"]
     assert end_turn(notebook) == {}  # twice without progress: no
     notebook.insert("2")
@@ -514,18 +616,35 @@ def test_the_end_of_a_turn_sends_the_agent_on_once(project: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_a_criterion_that_is_false_leaves_the_step_open_until_it_is_confirmed(project: Project) -> None:
-    notebook = project.new("Train :: score > 0.9", "Tell :: it reads well", "Count :: n == 3")
+def test_a_criterion_that_is_false_leaves_the_step_open_until_it_is_confirmed(
+    project: Project,
+) -> None:
+    notebook = project.new(
+        "Train :: score > 0.9", "Tell :: it reads well", "Count :: n == 3"
+    )
     cell_id, answer = notebook.insert("score = 0.5")
     assert answer.text.splitlines()[0].endswith("s.") and "ran ok" in answer.text
-    assert "Doubt: its criterion `score > 0.9` is false" in answer.text and "Next:" not in answer.text
+    assert (
+        "Doubt: its criterion `score > 0.9` is false" in answer.text
+        and "Next:" not in answer.text
+    )
     assert 'Step 1 of 3 "Train": not done. Replace its cell, or say why' in answer.text
-    assert answer.line.startswith('? step 1 of 3 "Train" · ok, but `score > 0.9` is false')
-    assert (step(project, 1)["status"], project.json("status")["state"]) == ("doubted", "ready")
+    assert answer.line.startswith(
+        '? step 1 of 3 "Train" · ok, but `score > 0.9` is false'
+    )
+    assert (step(project, 1)["status"], project.json("status")["state"]) == (
+        "doubted",
+        "ready",
+    )
     assert "? 1. Train  (its criterion is false)" in project.stepper("status").stdout
-    assert "is false: replace its cell" in end_turn(notebook)["hookSpecificOutput"]["additionalContext"]
+    assert (
+        "is false: replace its cell"
+        in end_turn(notebook)["hookSpecificOutput"]["additionalContext"]
+    )
     _, answer = notebook.insert("text = ''")  # the work may go on without it
-    assert "done; criterion: it reads well." in answer.text and "Doubt" not in answer.text  # prose is the agent's
+    assert (
+        "done; criterion: it reads well." in answer.text and "Doubt" not in answer.text
+    )  # prose is the agent's
     assert 'Next: step 3 of 3 "Count".' in answer.text
     assert 'step 1 of 3 "Train": done; criterion met: score > 0.9.' in notebook.replace(
         cell_id, "score = 0.95"
@@ -536,14 +655,21 @@ def test_a_criterion_that_is_false_leaves_the_step_open_until_it_is_confirmed(pr
     assert step(project, 1)["status"] == "doubted"
     assert "say why the step is done" in project.stepper("confirm", check=2).stderr
     said = project.stepper("confirm", "the data", "allow no more").stdout
-    assert 'step 1 of 3 "Train"' in said and "is done (the data allow no more). Next: step 3 of 3" in said
-    assert "(confirmed: the data allow no more)" in project.stepper("plan").stdout.replace(
-        "criterion: score > 0.9; ", ""
+    assert (
+        'step 1 of 3 "Train"' in said
+        and "is done (the data allow no more). Next: step 3 of 3" in said
     )
+    assert "(confirmed: the data allow no more)" in project.stepper(
+        "plan"
+    ).stdout.replace("criterion: score > 0.9; ", "")
     assert project.json("plan")["steps"][0]["reason"] == "the data allow no more"
-    assert bash(notebook, 'stepper confirm "the data allow no more"') == {}  # the agent's own to say
+    assert (
+        bash(notebook, 'stepper confirm "the data allow no more"') == {}
+    )  # the agent's own to say
     _, answer = notebook.insert("m = 3")
-    assert "done; criterion: n == 3." in answer.text and "Doubt" not in answer.text  # no such name: as prose
+    assert (
+        "done; criterion: n == 3." in answer.text and "Doubt" not in answer.text
+    )  # no such name: as prose
     assert "complete" in answer.text
     assert project.json("run", str(notebook.path), "--all")["ok"]
     assert project.json("status")["state"] == "complete"  # what was confirmed stays so
@@ -560,14 +686,18 @@ def test_a_session_start_tells_what_is_under_way(project: Project) -> None:
         assert "j (json)" in said and "values: dict of 1" in said
         assert "Further cells go into this notebook" in said
     project.kill_daemon()
-    assert "values: dict of 1" in start_session(notebook)  # a new daemon asks the kernel
+    assert "values: dict of 1" in start_session(
+        notebook
+    )  # a new daemon asks the kernel
     notebook.insert("2")
     assert project.json("status")["state"] == "complete"
     assert start_session(notebook) == ""
 
 
 @pytest.mark.nightly
-def test_sessions_do_not_steer_each_others_notebook(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sessions_do_not_steer_each_others_notebook(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, second = project.new("A"), project.new("B", problem="other")
     first.session, second.session = "s-1", "s-2"
     first.insert("raise RuntimeError('STOP')")
@@ -597,7 +727,13 @@ def test_context_for_other_agents(untouched: Project) -> None:
     notebook = untouched.new("One", "Two")
     notebook.insert("import math\ndef f(a, *, b=2): ...\nx = [1, 2]")
     found = untouched.json("context")
-    assert set(found) == {"current_notebook", "imported_modules", "defined_functions", "variables", "plan"}
+    assert set(found) == {
+        "current_notebook",
+        "imported_modules",
+        "defined_functions",
+        "variables",
+        "plan",
+    }
     assert found["current_notebook"] == f"notebooks/{notebook.path.name}"
     assert found["imported_modules"] == {"math": "math"}
     assert found["defined_functions"] == {"f": "(a, *, b=2)"}
@@ -608,7 +744,9 @@ def test_context_for_other_agents(untouched: Project) -> None:
 @pytest.mark.nightly
 def test_a_plan_from_yaml_with_a_validation_step(project: Project) -> None:
     plan = project.folder / "plan.yaml"
-    plan.write_text("- Load\n- title: Check\n  criterion: no nulls\n  kind: validation\n  long: true\n")
+    plan.write_text(
+        "- Load\n- title: Check\n  criterion: no nulls\n  kind: validation\n  long: true\n"
+    )
     made = project.json("new", "p", "--plan", str(plan))
     assert made["steps"] == [{"id": 1, "title": "Load"}, {"id": 2, "title": "Check"}]
     notebook = Notebook(project, project.folder / made["notebook"])
@@ -618,7 +756,9 @@ def test_a_plan_from_yaml_with_a_validation_step(project: Project) -> None:
     project.stepper("skip")
     assert project.json("status")["state"] == "ready"  # the validation did not pass
     plan.write_text("- {title: A, kind: nonsense}\n")
-    assert "nonsense" in project.stepper("new", "p", "--plan", str(plan), check=2).stderr
+    assert (
+        "nonsense" in project.stepper("new", "p", "--plan", str(plan), check=2).stderr
+    )
 
 
 @pytest.mark.nightly
@@ -635,14 +775,26 @@ def test_the_plan_can_be_changed_where_it_has_not_run(project: Project) -> None:
         (4, "Two and a half"),
     ]
     assert [s["id"] for s in notebook.raw["metadata"]["stepper"]["steps"]] == [1, 3, 4]
-    assert [s.get("long") for s in notebook.raw["metadata"]["stepper"]["steps"]] == [None, None, True]
-    assert "4. Two and a half (criterion: ok; long)" in project.stepper("context").stdout
+    assert [s.get("long") for s in notebook.raw["metadata"]["stepper"]["steps"]] == [
+        None,
+        None,
+        True,
+    ]
+    assert (
+        "4. Two and a half (criterion: ok; long)" in project.stepper("context").stdout
+    )
     for change in (("edit", "1", "x"), ("remove", "1"), ("move", "1", "--after", "3")):
         assert "can only be skipped" in project.stepper("plan", *change, check=2).stderr
-    assert "before it" in project.stepper("plan", "add", "x", "--after", "0", check=2).stderr
+    assert (
+        "before it"
+        in project.stepper("plan", "add", "x", "--after", "0", check=2).stderr
+    )
     assert "no step 9" in project.stepper("plan", "remove", "9", check=2).stderr
     assert "  ✓ 1. One" in project.stepper("plan").stdout
-    assert "  ✓ 1. One" in project.stepper("plan", f"notebooks/{notebook.path.name}").stdout
+    assert (
+        "  ✓ 1. One"
+        in project.stepper("plan", f"notebooks/{notebook.path.name}").stdout
+    )
     _, answer = notebook.insert("2")
     assert 'Step 2 of 3 "Third": done' in answer.text
 
@@ -669,7 +821,9 @@ def test_run_honours_tags_and_stops(project: Project) -> None:
     assert "NameError: name 'nope' is not defined" in done.stdout
     assert project.json("run", "tags", check=1)["ok"] is False
     notebook.replace("eeee", "raise RuntimeError('STOP')")
-    again = project.stepper("run", "tags", check=1).stdout  # a terminal's run is not the agent's: it is not refused
+    again = project.stepper(
+        "run", "tags", check=1
+    ).stdout  # a terminal's run is not the agent's: it is not refused
     assert "RuntimeError: STOP" in again and "the agent is stopped" in again
 
 
@@ -680,7 +834,9 @@ def test_a_helper_that_runs_again_takes_no_step(project: Project) -> None:
     failed, _ = notebook.insert("helper_value")
     helper, answer = notebook.insert("helper_value = 1", after=first)
     assert "Step" not in answer.text
-    assert 'Step 1 of 2 "One": done' in notebook.replace(failed, "helper_value + 1").text
+    assert (
+        'Step 1 of 2 "One": done' in notebook.replace(failed, "helper_value + 1").text
+    )
     assert "Step" not in notebook.replace(helper, "helper_value = 2").text
     project.stepper("run", f"notebooks/{notebook.path.name}", "--all")
     assert step(project, 2)["status"] == "pending"
@@ -700,6 +856,8 @@ def test_skip_never_tags_a_cell_by_a_steps_number(project: Project) -> None:
 @pytest.mark.nightly
 def test_a_large_notebook_may_be_repaired(project: Project) -> None:
     project.config("max_cells: 2")
-    notebook = project.notebook("large.ipynb", [code("1", "a"), code("2", "b"), code("3", "c")])
+    notebook = project.notebook(
+        "large.ipynb", [code("1", "a"), code("2", "b"), code("3", "c")]
+    )
     assert notebook.before("replace", "4", "b").stdout == b""
     assert "ran ok" in notebook.replace("b", "4").text

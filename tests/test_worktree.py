@@ -18,7 +18,11 @@ from stepper.ground.paths import Paths
 from stepper.setup import install, refuse, uninstall
 from tests.conftest import STATE, Answer, Notebook, Project, make_env
 
-ENVIRON = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), "XDG_STATE_HOME": STATE}
+ENVIRON = {
+    "PATH": os.environ["PATH"],
+    "HOME": os.environ.get("HOME", "/"),
+    "XDG_STATE_HOME": STATE,
+}
 
 
 class Checkout(Project):
@@ -27,11 +31,22 @@ class Checkout(Project):
     def __init__(self, folder: Path, main: Path) -> None:
         self.folder, self.main, self.paths = folder, main, Paths(str(folder))
 
-    def hook(self, event: str, stdin: bytes | dict[str, Any], timeout: float = 120, **environ: str) -> Answer:
+    def hook(
+        self,
+        event: str,
+        stdin: bytes | dict[str, Any],
+        timeout: float = 120,
+        **environ: str,
+    ) -> Answer:
         data = stdin if isinstance(stdin, bytes) else json.dumps(stdin).encode()
         command = [self.folder / ".claude/hooks/stepper", event]
         done = subprocess.run(
-            command, input=data, capture_output=True, timeout=timeout, cwd="/", env={**ENVIRON, **environ}
+            command,
+            input=data,
+            capture_output=True,
+            timeout=timeout,
+            cwd="/",
+            env={**ENVIRON, **environ},
         )
         assert (done.returncode, done.stderr) == (0, b"")
         return Answer(done.stdout)
@@ -40,7 +55,14 @@ class Checkout(Project):
         self, *arguments: str, check: int | None = 0, cwd: Path | None = None
     ) -> subprocess.CompletedProcess[str]:
         command = [Path(Paths(str(self.main)).env, "bin/stepper"), *arguments]
-        done = subprocess.run(command, cwd=cwd or self.folder, capture_output=True, text=True, timeout=120, env=ENVIRON)
+        done = subprocess.run(
+            command,
+            cwd=cwd or self.folder,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            env=ENVIRON,
+        )
         assert check is None or done.returncode == check, done.stdout + done.stderr
         return done
 
@@ -52,8 +74,19 @@ class Checkout(Project):
 
 
 def git(folder: Path, *arguments: str) -> str:
-    command = ["git", "-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True, env=ENVIRON).stdout
+    command = [
+        "git",
+        "-c",
+        "user.name=A",
+        "-c",
+        "user.email=a@example.org",
+        "-c",
+        "commit.gpgsign=false",
+        *arguments,
+    ]
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, check=True, env=ENVIRON
+    ).stdout
 
 
 def interpreter(folder: Path) -> Path:
@@ -79,7 +112,10 @@ def main(tmp_path: Path) -> Iterator[Checkout]:
     git(folder, "commit", "--quiet", "--message", "set up")
     made = Checkout(folder, folder)
     yield made
-    for checkout in (made, *(Checkout(Path(each), folder) for each in made.paths.borrowers())):
+    for checkout in (
+        made,
+        *(Checkout(Path(each), folder) for each in made.paths.borrowers()),
+    ):
         if os.path.exists(made.paths.env):
             checkout.stepper("shutdown", check=None)
         shutil.rmtree(checkout.paths.runtime, ignore_errors=True)
@@ -91,18 +127,34 @@ def worktree(main: Checkout, tmp_path: Path) -> Checkout:
 
 
 def added(main: Checkout, folder: Path) -> Checkout:
-    git(main.folder, "worktree", "add", "--quiet", "-b", f"branch{len(main.paths.borrowers())}", str(folder))
+    git(
+        main.folder,
+        "worktree",
+        "add",
+        "--quiet",
+        "-b",
+        f"branch{len(main.paths.borrowers())}",
+        str(folder),
+    )
     assert (folder / ".git").is_file() and not (folder / ".stepper").exists()
     return Checkout(folder, main.folder)
 
 
-def test_a_worktree_has_the_main_checkouts_environment_and_its_own_kernel(main: Checkout, worktree: Checkout) -> None:
+def test_a_worktree_has_the_main_checkouts_environment_and_its_own_kernel(
+    main: Checkout, worktree: Checkout
+) -> None:
     assert "| main" in main.ran("where = 'main'; print(where)")
-    told = worktree.ran("import os; print('where' in globals(), os.getcwd(), os.environ['PATH'].split(':')[0])")
+    told = worktree.ran(
+        "import os; print('where' in globals(), os.getcwd(), os.environ['PATH'].split(':')[0])"
+    )
     assert f"| False {worktree.folder}/notebooks {main.folder}/.venv/bin" in told
     assert "| main" in main.ran("print(where)")
-    assert main.json("status")["kernel"]["pid"] != worktree.json("status")["kernel"]["pid"]
-    assert main.json("status")["daemon"]["pid"] != worktree.json("status")["daemon"]["pid"]
+    assert (
+        main.json("status")["kernel"]["pid"] != worktree.json("status")["kernel"]["pid"]
+    )
+    assert (
+        main.json("status")["daemon"]["pid"] != worktree.json("status")["daemon"]["pid"]
+    )
     for checkout, runs in ((main, 2), (worktree, 1)):
         assert len(checkout.json("history")) == runs
         assert len([*(checkout.folder / ".stepper/journal").iterdir()]) == 1
@@ -110,7 +162,9 @@ def test_a_worktree_has_the_main_checkouts_environment_and_its_own_kernel(main: 
 
 
 @pytest.mark.nightly
-def test_commands_are_for_the_worktree_in_which_they_are_given(main: Checkout, worktree: Checkout) -> None:
+def test_commands_are_for_the_worktree_in_which_they_are_given(
+    main: Checkout, worktree: Checkout
+) -> None:
     assert "Nothing of stepper's runs" in worktree.stepper("shutdown").stdout
     assert not (worktree.folder / ".stepper").exists()
     below = worktree.folder / "notebooks" / "deep"
@@ -124,19 +178,33 @@ def test_commands_are_for_the_worktree_in_which_they_are_given(main: Checkout, w
     assert "the daemon and 1 kernel of" in worktree.stepper("shutdown").stdout
     kernel = main.json("status")["kernel"]
     assert (kernel["pid"], kernel["state"]) == (pid, "idle")
-    assert json.loads(main.stepper("status", "--json", cwd=Path("/")).stdout)["kernel"]["pid"] == pid
+    assert (
+        json.loads(main.stepper("status", "--json", cwd=Path("/")).stdout)["kernel"][
+            "pid"
+        ]
+        == pid
+    )
 
 
-def test_a_command_given_in_a_deleted_folder_is_for_the_main_checkout(main: Checkout, tmp_path: Path) -> None:
+def test_a_command_given_in_a_deleted_folder_is_for_the_main_checkout(
+    main: Checkout, tmp_path: Path
+) -> None:
     text = 'mkdir gone && cd gone && rmdir ../gone && exec "$0" status --json'
     command = ["sh", "-c", text, str(main.folder / ".stepper/env/bin/stepper")]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, env=ENVIRON)
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=60, env=ENVIRON
+    )
     assert json.loads(done.stdout)["daemon"]["socket"] == main.paths.socket, done.stderr
 
 
-def test_doctor_names_the_environment_and_finds_nothing_wrong(main: Checkout, worktree: Checkout) -> None:
+def test_doctor_names_the_environment_and_finds_nothing_wrong(
+    main: Checkout, worktree: Checkout
+) -> None:
     said = worktree.stepper("doctor").stdout
-    assert f"(a worktree, with the environment of the main checkout: {main.folder}/.stepper/env)" in said
+    assert (
+        f"(a worktree, with the environment of the main checkout: {main.folder}/.stepper/env)"
+        in said
+    )
     assert f"ok   interpreter: {main.folder}/.venv/bin/python" in said
     assert "a worktree" not in main.stepper("doctor").stdout
     (main.folder / ".venv/bin/python").write_text("#!/bin/sh\nexit 1\n")
@@ -148,12 +216,16 @@ def test_doctor_names_the_environment_and_finds_nothing_wrong(main: Checkout, wo
 
 
 @pytest.mark.nightly
-def test_what_the_worktree_has_of_its_own_comes_first(main: Checkout, worktree: Checkout) -> None:
+def test_what_the_worktree_has_of_its_own_comes_first(
+    main: Checkout, worktree: Checkout
+) -> None:
     tell = "import os; print(os.environ['PATH'].split(':')[0])"
     for folder in (main.folder, worktree.folder):
         shutil.copytree(main.folder / ".venv", folder / "tools")
     main.config("python: tools/bin/python\nnotebooks_dir: notebooks/deep\n")
-    assert "NOT run" in worktree.ran(tell)  # the main checkout's config holds: the committed hooks are bound to it
+    assert "NOT run" in worktree.ran(
+        tell
+    )  # the main checkout's config holds: the committed hooks are bound to it
     main.config("python: tools/bin/python\n")
     assert "stepper trust" in worktree.ran(tell)
     for checkout in (main, worktree):
@@ -165,8 +237,12 @@ def test_what_the_worktree_has_of_its_own_comes_first(main: Checkout, worktree: 
     interpreter(worktree.folder)
     worktree.config("")
     refused = worktree.stepper("restart", check=1)
-    assert f"{worktree.folder}/.venv/bin/python was not accepted by you" in refused.stderr
-    assert f"| {main.folder}/tools/bin" in worktree.ran(tell)  # where none may start, the old kernel stays
+    assert (
+        f"{worktree.folder}/.venv/bin/python was not accepted by you" in refused.stderr
+    )
+    assert f"| {main.folder}/tools/bin" in worktree.ran(
+        tell
+    )  # where none may start, the old kernel stays
     worktree.stepper("trust")
     worktree.stepper("restart")
     assert f"| {worktree.folder}/.venv/bin" in worktree.ran(tell)
@@ -179,7 +255,13 @@ def test_a_session_in_a_worktree_has_the_command_on_its_path(
     target = tmp_path / "exports"
     worktree.hook("SessionStart", {}, CLAUDE_ENV_FILE=str(target))
     text = f". {shlex.quote(str(target))}; command -v stepper; stepper new p --json"
-    said = subprocess.run(["sh", "-c", text], cwd=worktree.folder, env=ENVIRON, capture_output=True, text=True).stdout
+    said = subprocess.run(
+        ["sh", "-c", text],
+        cwd=worktree.folder,
+        env=ENVIRON,
+        capture_output=True,
+        text=True,
+    ).stdout
     command, _, made = said.partition("\n")
     assert command == f"{main.paths.env}/cli/stepper"
     assert (worktree.folder / json.loads(made)["notebook"]).is_file()
@@ -187,20 +269,35 @@ def test_a_session_in_a_worktree_has_the_command_on_its_path(
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("place", ["main/.claude/worktrees/one", "beside"])
-def test_worktrees_with_relative_links(main: Checkout, tmp_path: Path, place: str) -> None:
+def test_worktrees_with_relative_links(
+    main: Checkout, tmp_path: Path, place: str
+) -> None:
     checkout = added(main, tmp_path / place.replace("main", main.folder.name))
     link = checkout.folder / ".git"
     inside = Path(link.read_text().removeprefix("gitdir: ").strip())
     link.write_text(f"gitdir: {os.path.relpath(inside, checkout.folder)}\n")
     (inside / "gitdir").write_text(os.path.relpath(link, inside) + "\n")
-    assert checkout.paths.checkouts == Paths(str(checkout.folder)).checkouts == (str(checkout.folder), str(main.folder))
+    assert (
+        checkout.paths.checkouts
+        == Paths(str(checkout.folder)).checkouts
+        == (str(checkout.folder), str(main.folder))
+    )
     assert main.paths.borrowers() == [str(checkout.folder)]
-    assert f"| {checkout.folder}/notebooks" in checkout.ran("import os; print(os.getcwd())")
+    assert f"| {checkout.folder}/notebooks" in checkout.ran(
+        "import os; print(os.getcwd())"
+    )
     assert checkout.json("status")["notebook"] == "notebooks/a.ipynb"
 
 
 def test_a_git_file_that_is_no_worktrees(main: Checkout, tmp_path: Path) -> None:
-    for number, told in enumerate(["gitdir: ../.git/modules/sub\n", "gitdir: /gone/.git/worktrees/one\n", "", "\n"]):
+    for number, told in enumerate(
+        [
+            "gitdir: ../.git/modules/sub\n",
+            "gitdir: /gone/.git/worktrees/one\n",
+            "",
+            "\n",
+        ]
+    ):
         folder = tmp_path / f"sub{number}"
         shutil.copytree(main.folder / ".claude", folder / ".claude")
         (folder / ".git").write_text(told)
@@ -213,11 +310,16 @@ def test_a_git_file_that_is_no_worktrees(main: Checkout, tmp_path: Path) -> None
 def test_uninstall_in_a_worktree_leaves_the_main_checkout(
     main: Checkout, worktree: Checkout, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "| 1" in worktree.ran("x = 1; print(x)") and "| 2" in main.ran("x = 2; print(x)")
+    assert "| 1" in worktree.ran("x = 1; print(x)") and "| 2" in main.ran(
+        "x = 2; print(x)"
+    )
     uninstall.uninstall(refuse.parse(["--uninstall", str(worktree.folder)]))
     assert f"daemon and kernels of {worktree.folder}" in capsys.readouterr().out
     assert not os.path.exists(worktree.paths.socket)
-    assert [path.name for path in sorted((worktree.folder / ".stepper").iterdir())] == [".gitignore", "journal"]
+    assert [path.name for path in sorted((worktree.folder / ".stepper").iterdir())] == [
+        ".gitignore",
+        "journal",
+    ]
     assert "| 2" in main.ran("print(x)")
     assert "ok   hook script" in main.stepper("doctor").stdout
 
@@ -232,5 +334,7 @@ def test_uninstall_in_the_main_checkout_ends_what_runs_in_worktrees(
     said = capsys.readouterr().out
     assert f"{worktree.folder} worked with this environment" in said
     assert f"daemon and kernels of {worktree.folder}" in said
-    assert not os.path.exists(f"/proc/{pid}") and not os.path.exists(worktree.paths.socket)
+    assert not os.path.exists(f"/proc/{pid}") and not os.path.exists(
+        worktree.paths.socket
+    )
     assert "NOT run" in worktree.ran("print(2)")

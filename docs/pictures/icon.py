@@ -29,9 +29,17 @@ def ground() -> Image.Image:
     column = Image.new("RGBA", (1, height))
     for y in range(height):
         share = y / height
-        column.putpixel((0, y), (*(round(a + (b - a) * share) for a, b in zip(DUSK, NIGHT, strict=True)), 255))
+        column.putpixel(
+            (0, y),
+            (
+                *(round(a + (b - a) * share) for a, b in zip(DUSK, NIGHT, strict=True)),
+                255,
+            ),
+        )
     mask = Image.new("L", (height, height))
-    ImageDraw.Draw(mask).rounded_rectangle(at(0, 0, SIZE, SIZE), radius=112 * FINER, fill=255)
+    ImageDraw.Draw(mask).rounded_rectangle(
+        at(0, 0, SIZE, SIZE), radius=112 * FINER, fill=255
+    )
     picture = Image.new("RGBA", (height, height))
     picture.paste(column.resize((height, height)), mask=mask)
     return picture
@@ -40,12 +48,19 @@ def ground() -> Image.Image:
 def cell(draw: ImageDraw.ImageDraw, left: float, top: float, runs: bool) -> None:
     """Draw a cell: its mark on the left, two lines of code."""
     colour = RUNS if runs else DONE
-    draw.rounded_rectangle(at(left, top, left + WIDE, top + HIGH), radius=22 * FINER, fill=PAPER)
-    draw.rounded_rectangle(at(left, top, left + 44, top + HIGH), radius=22 * FINER, fill=colour)
+    draw.rounded_rectangle(
+        at(left, top, left + WIDE, top + HIGH), radius=22 * FINER, fill=PAPER
+    )
+    draw.rounded_rectangle(
+        at(left, top, left + 44, top + HIGH), radius=22 * FINER, fill=colour
+    )
     draw.rectangle(at(left + 22, top, left + 44, top + HIGH), fill=colour)
     middle = top + HIGH / 2
     if runs:
-        draw.polygon(at(left + 14, middle - 16, left + 14, middle + 16, left + 36, middle), fill=PAPER)
+        draw.polygon(
+            at(left + 14, middle - 16, left + 14, middle + 16, left + 36, middle),
+            fill=PAPER,
+        )
     else:
         tick = at(left + 11, middle + 1, left + 19, middle + 10, left + 34, middle - 11)
         draw.line(tick, fill=PAPER, width=7 * FINER, joint="curve")
@@ -65,4 +80,7 @@ def drawn() -> Image.Image:
 
 if __name__ == "__main__":
     root = Path(__file__).resolve().parent.parent.parent
-    drawn().save(sys.argv[1] if len(sys.argv) > 1 else root / ".claude-plugin" / "icon.png", optimize=True)
+    drawn().save(
+        sys.argv[1] if len(sys.argv) > 1 else root / ".claude-plugin" / "icon.png",
+        optimize=True,
+    )

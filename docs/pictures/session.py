@@ -58,14 +58,21 @@ SCENES = {
         edits=(
             ("Step 1: load the prices.", LOAD, NEW),
             ("Six rows, as the plan wants it. Step 2: the mean in Oslo.", MEAN, NEW),
-            ("The report names the key that is there, `price`: I mend this cell.", MEAN.replace("prize", "price"), {}),
+            (
+                "The report names the key that is there, `price`: I mend this cell.",
+                MEAN.replace("prize", "price"),
+                {},
+            ),
         ),
         last="The mean price in Oslo is 55.",
         until="mean price in Oslo is 55",
     ),
     "statusline": Scene(
         steps=("Load the prices", "Fit a model"),
-        edits=(("Step 1: load the prices.", LOAD, NEW), ("Step 2: fit a model.", FIT, NEW)),
+        edits=(
+            ("Step 1: load the prices.", LOAD, NEW),
+            ("Step 2: fit a model.", FIT, NEW),
+        ),
         last="Fitted.",
         until="3 s of 30",
         height=28,
@@ -81,7 +88,13 @@ def script(scene: Scene, notebook: Path) -> list[Any]:
         given = {"notebook_path": str(notebook), "new_source": source, **how}
         return lambda _: [
             text(said),
-            tool("NotebookEdit", {**given, "cell_id": json.loads(notebook.read_text())["cells"][-1]["id"]}),
+            tool(
+                "NotebookEdit",
+                {
+                    **given,
+                    "cell_id": json.loads(notebook.read_text())["cells"][-1]["id"],
+                },
+            ),
         ]
 
     return [
@@ -99,20 +112,34 @@ def played(scene: Scene) -> str:
         home.mkdir()
         (project / "prices.csv").write_text(PRICES)
         make_env(Paths(str(project)).env)
-        install.apply(refuse.parse([str(project), "--python", sys.executable, *scene.options]))
+        install.apply(
+            refuse.parse([str(project), "--python", sys.executable, *scene.options])
+        )
         stepper = project / ".stepper/env/bin/stepper"
-        made = [stepper, "new", "Prices", "--json", *(f"--step={step}" for step in scene.steps)]
-        notebook = project / json.loads(subprocess.check_output(made, cwd=project))["notebook"]
+        made = [
+            stepper,
+            "new",
+            "Prices",
+            "--json",
+            *(f"--step={step}" for step in scene.steps),
+        ]
+        notebook = (
+            project / json.loads(subprocess.check_output(made, cwd=project))["notebook"]
+        )
         try:
             with (
                 ScriptedModel(*script(scene, notebook)) as model,
-                InteractiveClaude(project, home, model, size=(WIDE, scene.height)) as client,
+                InteractiveClaude(
+                    project, home, model, size=(WIDE, scene.height)
+                ) as client,
             ):
                 client.send(PROMPT)
                 client.wait_for(scene.until, 60)
                 return client.screen("-e")
         finally:
-            subprocess.run([stepper, "shutdown"], cwd=project, check=True, capture_output=True)
+            subprocess.run(
+                [stepper, "shutdown"], cwd=project, check=True, capture_output=True
+            )
 
 
 def drawn(screen: str, until: str) -> str:
@@ -120,17 +147,34 @@ def drawn(screen: str, until: str) -> str:
     lines = screen.splitlines()
     first = next(number for number, line in enumerate(lines) if PROMPT in line)
     last = max(number for number, line in enumerate(lines) if until in line)
-    console = Console(record=True, width=WIDE, file=io.StringIO(), force_terminal=True, color_system="truecolor")
+    console = Console(
+        record=True,
+        width=WIDE,
+        file=io.StringIO(),
+        force_terminal=True,
+        color_system="truecolor",
+    )
     # signs that few fonts have stand as others that all have
     console.print(
-        Text.from_ansi("\n".join(lines[first : last + 1]).replace("⎿", "└").replace("⏵", "▶")), soft_wrap=True
+        Text.from_ansi(
+            "\n".join(lines[first : last + 1]).replace("⎿", "└").replace("⏵", "▶")
+        ),
+        soft_wrap=True,
     )
-    picture = console.export_svg(title="Claude Code with stepper", theme=MONOKAI, unique_id="session")
+    picture = console.export_svg(
+        title="Claude Code with stepper", theme=MONOKAI, unique_id="session"
+    )
     picture = re.sub(r"\s*@font-face \{.*?\}", "", picture, flags=re.DOTALL)
-    return picture.replace("Fira Code", "ui-monospace, Menlo, Consolas, DejaVu Sans Mono")
+    return picture.replace(
+        "Fira Code", "ui-monospace, Menlo, Consolas, DejaVu Sans Mono"
+    )
 
 
 if __name__ == "__main__":
     name = sys.argv[1] if len(sys.argv) > 1 else "session"
-    target = Path(sys.argv[2]) if len(sys.argv) > 2 else ROOT / "docs" / "pictures" / f"{name}.svg"
+    target = (
+        Path(sys.argv[2])
+        if len(sys.argv) > 2
+        else ROOT / "docs" / "pictures" / f"{name}.svg"
+    )
     target.write_text(drawn(played(SCENES[name]), SCENES[name].until))

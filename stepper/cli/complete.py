@@ -46,15 +46,23 @@ def cells(ctx: Any, incomplete: str) -> list[CompletionItem]:
         lines = [one_line("".join(cell["source"]), 80) for cell in code]
     except (OSError, ValueError, KeyError, TypeError):  # no notebook
         return []
-    items = [CompletionItem(str(number), help=line) for number, line in enumerate(lines, 1)]
+    items = [
+        CompletionItem(str(number), help=line) for number, line in enumerate(lines, 1)
+    ]
     ids = [_typed(str(cell.get("id", ""))) for cell in code]
-    items += [CompletionItem(name, help=line) for name, line in zip(ids, lines, strict=True)]
+    items += [
+        CompletionItem(name, help=line) for name, line in zip(ids, lines, strict=True)
+    ]
     return [item for item in items if item.value.startswith(incomplete)][: len(code)]
 
 
 def _typed(word: str) -> str:
     """Return a word as bash is to have it, which types it as it stands: anybody may have named a file `$(…)`."""
-    return re.sub(r"([^\w./@%+,:=-])", r"\\\1", word) if os.environ.get(VARIABLE, "").startswith("bash") else word
+    return (
+        re.sub(r"([^\w./@%+,:=-])", r"\\\1", word)
+        if os.environ.get(VARIABLE, "").startswith("bash")
+        else word
+    )
 
 
 def _paths() -> Paths | None:
@@ -67,12 +75,22 @@ def _path(paths: Paths, name: str | None) -> str | None:
     if not name:
         try:
             noted = json.loads(Path(paths.state).read_bytes())
-            name = noted.get("sessions", {}).get(os.environ.get("STEPPER_SESSION", "")) or noted["current"]
+            name = (
+                noted.get("sessions", {}).get(os.environ.get("STEPPER_SESSION", ""))
+                or noted["current"]
+            )
             return os.path.join(paths.project, str(name))
         except (OSError, ValueError, KeyError, AttributeError):
             return None
     stem = name.removesuffix(".ipynb")
-    return next((path for known, path in _known(paths).items() if f"/{known}".endswith(f"/{stem}")), None)
+    return next(
+        (
+            path
+            for known, path in _known(paths).items()
+            if f"/{known}".endswith(f"/{stem}")
+        ),
+        None,
+    )
 
 
 def _known(paths: Paths) -> dict[str, str]:
@@ -88,7 +106,14 @@ def _known(paths: Paths) -> dict[str, str]:
         return {}
     known = dict[str, str]()
     for path in found:
-        folder = next((folder for folder in folders if path.startswith(os.path.join(folder, ""))), paths.project)
+        folder = next(
+            (folder for folder in folders if path.startswith(os.path.join(folder, ""))),
+            paths.project,
+        )
         name = os.path.relpath(path, folder)  # two folders may have one of that name
-        known[(name if name[:-6] not in known else paths.relative(path)).removesuffix(".ipynb")] = path
+        known[
+            (name if name[:-6] not in known else paths.relative(path)).removesuffix(
+                ".ipynb"
+            )
+        ] = path
     return known

@@ -17,18 +17,26 @@ def statusline(paths: Paths) -> None:
     os.execv("/bin/sh", ["sh", script, paths.project])  # noqa: S606  # our own script
 
 
-def mcp(paths: Paths, http: int | None, config: str | None, install: bool) -> dict[str, Any] | None:
+def mcp(
+    paths: Paths, http: int | None, config: str | None, install: bool
+) -> dict[str, Any] | None:
     """Serve until the client leaves, or return what was set up, or is to be; raise StepperError."""
     if config is not None:
         return dict(loaded("stepper.setup.clients:told")(paths, config, http, install))
     if install:
-        raise UsageError("--install needs a client", "stepper mcp --config cursor --install")
+        raise UsageError(
+            "--install needs a client", "stepper mcp --config cursor --install"
+        )
     try:
-        serve = loaded("stepper.mcp.server:serve" if http is None else "stepper.mcp.http:serve")
+        serve = loaded(
+            "stepper.mcp.server:serve" if http is None else "stepper.mcp.http:serve"
+        )
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] == "stepper":
             raise
         mend = loaded("stepper.setup.doctor:install_command")(paths, more=" --mcp")
-        raise StepperError(f"the extra that MCP needs is not installed ({error.name} is missing)", mend) from None
+        raise StepperError(
+            f"the extra that MCP needs is not installed ({error.name} is missing)", mend
+        ) from None
     serve(paths.project) if http is None else serve(paths.project, http)
     return None

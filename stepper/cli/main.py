@@ -20,7 +20,8 @@ from stepper.hook import client
 from stepper.policy.arguments import GROUPS, Command, kind, of_shell
 from stepper.policy.commands import COMMANDS
 
-# What does more than to ask the daemon, or something else; loaded where it is asked for.
+# What does more than to ask the daemon, or something else; loaded where it is asked
+# for.
 HERE = {
     "attach": "stepper.cli.attach:attach",
     "shutdown": "stepper.cli.stop:shutdown",
@@ -32,11 +33,17 @@ HERE = {
     "view": "stepper.web.view:view",
     "watch": "stepper.web.watch:watch",
 }
-COMPLETED = {"notebook": "stepper.cli.complete:notebooks", "cell": "stepper.cli.complete:cells"}
-NOT_COMPLETED = {"statusline"}  # Claude Code calls it: a TAB after `stat` is for `status`
+COMPLETED = {
+    "notebook": "stepper.cli.complete:notebooks",
+    "cell": "stepper.cli.complete:cells",
+}
+# Claude Code calls it: a TAB after `stat` is for `status`
+NOT_COMPLETED = {"statusline"}
 EXIT_CODES = "0 done · 1 the work failed · 2 wrong usage · 3 stepper itself failed · 130 interrupted (Ctrl-C)"
 PLAN_FILE = click.Option(
-    ["--plan"], type=click.File(), help="The steps in YAML: titles, or maps of title, criterion, kind, long."
+    ["--plan"],
+    type=click.File(),
+    help="The steps in YAML: titles, or maps of title, criterion, kind, long.",
 )
 
 
@@ -50,24 +57,44 @@ class Commands(click.Group):
         except StepperError as error:
             from stepper.words.quotes import words
 
-            say(f"stepper: {words(error.message)}" + (f"\n         {error.hint}" if error.hint else ""), err=True)
+            say(
+                f"stepper: {words(error.message)}"
+                + (f"\n         {error.hint}" if error.hint else ""),
+                err=True,
+            )
             ctx.exit(error.exit_code)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise  # wrong usage (2), the end of a command
         except KeyboardInterrupt:
-            say("\nstepper: interrupted; `stepper status` tells whether a cell still runs", err=True)
+            say(
+                "\nstepper: interrupted; `stepper status` tells whether a cell still runs",
+                err=True,
+            )
             ctx.exit(INTERRUPTED)
         except Exception as error:
             found = find_project(client.current_folder())
             say(f"stepper itself failed: {type(error).__name__}: {error}", err=True)
-            click.echo(f"         see {Paths(found).log}" if found else "         no project, no log", err=True)
+            click.echo(
+                f"         see {Paths(found).log}"
+                if found
+                else "         no project, no log",
+                err=True,
+            )
             ctx.exit(3)
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_commands(
+        self, ctx: click.Context, formatter: click.HelpFormatter
+    ) -> None:
         """Write the commands below the titles of their groups, each with all that is said of it."""
         for title in GROUPS:
             with formatter.section(title):
-                formatter.write_dl([(shown(row), row.summary) for row in COMMANDS.values() if row.group == title])
+                formatter.write_dl(
+                    [
+                        (shown(row), row.summary)
+                        for row in COMMANDS.values()
+                        if row.group == title
+                    ]
+                )
 
 
 class Subcommands(click.Group):
@@ -76,27 +103,45 @@ class Subcommands(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Take what is no subcommand for what is to be shown."""
         completes = ctx.resilient_parsing and not args  # the subcommands too
-        if not completes and (not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names)):
+        if not completes and (
+            not args
+            or (args[0] not in self.commands and args[0] not in ctx.help_option_names)
+        ):
             args = ["show", *args]
         return super().parse_args(ctx, args)
 
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_options(
+        self, ctx: click.Context, formatter: click.HelpFormatter
+    ) -> None:
         """Write the options of `show`, which the group's name alone is, and the subcommands."""
         self.commands["show"].format_options(ctx, formatter)
         rows = [row for row in COMMANDS.values() if row.name.split()[0] == self.name]
         with formatter.section("Commands"):
-            formatter.write_dl([(shown(row).removeprefix(f"{self.name} "), row.summary) for row in rows])
+            formatter.write_dl(
+                [
+                    (shown(row).removeprefix(f"{self.name} "), row.summary)
+                    for row in rows
+                ]
+            )
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
         """Complete the subcommands, and what may be shown, such as the notebook whose plan it is."""
         shows = self.commands["show"].params[0]
-        more = shows.shell_complete(ctx, incomplete) if isinstance(shows, click.Argument) else []
+        more = (
+            shows.shell_complete(ctx, incomplete)
+            if isinstance(shows, click.Argument)
+            else []
+        )
         return [*super().shell_complete(ctx, incomplete), *more]
 
 
 def shown(row: Command) -> str:
     """Return how help names a command."""
-    return f"{row.name} show" if row.name in SUBCOMMANDS else ", ".join(filter(None, [row.name, row.alias]))
+    return (
+        f"{row.name} show"
+        if row.name in SUBCOMMANDS
+        else ", ".join(filter(None, [row.name, row.alias]))
+    )
 
 
 def epilog(*examples: str) -> str:
@@ -108,7 +153,13 @@ def epilog(*examples: str) -> str:
 @click.group(
     cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
-    epilog=epilog('new "How wet is Seattle?"', "status", "run analysis", 'eval "df.head()"', "COMMAND --help"),
+    epilog=epilog(
+        'new "How wet is Seattle?"',
+        "status",
+        "run analysis",
+        'eval "df.head()"',
+        "COMMAND --help",
+    ),
 )
 @click.version_option(__version__, prog_name="stepper")
 def main() -> None:
@@ -125,12 +176,18 @@ def plan_items(stream: IO[str]) -> list[Any]:
         raise UsageError(f"the plan is not valid YAML: {error}") from None
     if isinstance(items, dict):
         items = items.get("steps")
-    if not isinstance(items, list) or not all(isinstance(item, str | dict) for item in items):
-        raise UsageError("the plan must be a list of titles, or of maps with title, criterion, kind, long")
+    if not isinstance(items, list) or not all(
+        isinstance(item, str | dict) for item in items
+    ):
+        raise UsageError(
+            "the plan must be a list of titles, or of maps with title, criterion, kind, long"
+        )
     return items
 
 
-def perform(row: Command, as_json: bool = False, plan: IO[str] | None = None, **given: Any) -> None:
+def perform(
+    row: Command, as_json: bool = False, plan: IO[str] | None = None, **given: Any
+) -> None:
     """Do what a command is for and show its answer; exit 1 where that came out badly."""
     for argument in of_shell(row.arguments):
         value = given[argument.name]
@@ -149,8 +206,17 @@ def perform(row: Command, as_json: bool = False, plan: IO[str] | None = None, **
     if row.name in HERE:
         answer, interrupted = loaded(HERE[row.name])(paths, **given), False
     else:
-        with RunProgress(quiet=as_json) as progress, Interrupts(row.runs_code) as interrupts:
-            body = client.ask(paths, row.name.encode(), json.dumps(given).encode(), progress, begun=interrupts.watch)
+        with (
+            RunProgress(quiet=as_json) as progress,
+            Interrupts(row.runs_code) as interrupts,
+        ):
+            body = client.ask(
+                paths,
+                row.name.encode(),
+                json.dumps(given).encode(),
+                progress,
+                begun=interrupts.watch,
+            )
         answer, interrupted = json.loads(body or b"null"), interrupts.came
     well = show(row.name, answer, as_json)
     if interrupted or not well:
@@ -167,7 +233,9 @@ def loaded(name: str) -> Any:
 def parameter(argument: Field[Any]) -> click.Parameter:
     """Return how a shell gives an argument of a command."""
     shell, of, required = argument.metadata, kind(argument), argument.default is MISSING
-    more: dict[str, Any] = {"type": click.Choice(shell["choice"]) if "choice" in shell else of}
+    more: dict[str, Any] = {
+        "type": click.Choice(shell["choice"]) if "choice" in shell else of
+    }
     if argument.name in COMPLETED:
         more["shell_complete"] = functools.partial(completed, COMPLETED[argument.name])
     if "about" not in shell:
@@ -180,7 +248,9 @@ def parameter(argument: Field[Any]) -> click.Parameter:
     elif not required:
         more["default"] = argument.default
     flag = shell.get("flag", f"--{argument.name}")
-    return click.Option([flag, argument.name], help=shell["about"], required=required, **more)
+    return click.Option(
+        [flag, argument.name], help=shell["about"], required=required, **more
+    )
 
 
 def completed(by: str, ctx: click.Context, _: click.Parameter, incomplete: str) -> Any:
@@ -195,28 +265,53 @@ def made(row: Command, name: str) -> click.Command:
         parameters.append(PLAN_FILE)
     if PRESENT[row.name].has_times:
         about = "Times in UTC, not in the zone of this machine."
-        parameters.append(click.Option(["--utc"], is_flag=True, callback=in_utc, expose_value=False, help=about))
+        parameters.append(
+            click.Option(
+                ["--utc"], is_flag=True, callback=in_utc, expose_value=False, help=about
+            )
+        )
     if PRESENT[row.name].has_json:
         about = "Print one JSON document and nothing else."
         parameters.append(click.Option(["--json", "as_json"], is_flag=True, help=about))
     return click.Command(
-        name, params=parameters, callback=functools.partial(perform, row), help=row.about, short_help=row.summary,
-        epilog=epilog(*row.examples), hidden=row.name in NOT_COMPLETED,
-    )  # fmt: skip
+        name,
+        params=parameters,
+        callback=functools.partial(perform, row),
+        help=row.about,
+        short_help=row.summary,
+        epilog=epilog(*row.examples),
+        hidden=row.name in NOT_COMPLETED,
+    )
 
 
-# A command that has subcommands → what is said of all of them, what stands for their words in its usage.
+# A command that has subcommands → what is said of all of them, what stands for their
+# words in its usage.
 SUBCOMMANDS = {
-    "plan": ("Show a notebook's plan (`stepper plan [NOTEBOOK] [--json]`), or change what has not run.", "NOTEBOOK | "),
-    "kernels": ("List the places where kernels may run (`stepper kernels [--json]`), or wait for a kernel.", ""),
+    "plan": (
+        "Show a notebook's plan (`stepper plan [NOTEBOOK] [--json]`), or change what has not run.",
+        "NOTEBOOK | ",
+    ),
+    "kernels": (
+        "List the places where kernels may run (`stepper kernels [--json]`), or wait for a kernel.",
+        "",
+    ),
 }
 groups = {}
 for name, (about, words) in SUBCOMMANDS.items():
-    groups[name] = Subcommands(name, help=about, short_help=about, subcommand_metavar=f"[{words}COMMAND [ARGS]...]")
-    of_group = [row for row in COMMANDS.values() if row.name.split()[0] == name and row.examples]
+    groups[name] = Subcommands(
+        name,
+        help=about,
+        short_help=about,
+        subcommand_metavar=f"[{words}COMMAND [ARGS]...]",
+    )
+    of_group = [
+        row for row in COMMANDS.values() if row.name.split()[0] == name and row.examples
+    ]
     groups[name].epilog = epilog(*(row.examples[-1] for row in of_group))
     main.add_command(groups[name])
 for command in COMMANDS.values():
     first, _, last = command.name.partition(" ")
-    for name in filter(None, (last or ("show" if first in groups else first), command.alias)):
+    for name in filter(
+        None, (last or ("show" if first in groups else first), command.alias)
+    ):
         groups.get(first, main).add_command(made(command, name))

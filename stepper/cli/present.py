@@ -19,7 +19,15 @@ from stepper.cli.terminal import coloured, say, write
 from stepper.ground.text import CONTROLS, age, clean, counted, one_line, steps_done
 
 MARKS = {
-    **{"stale": "~", "done": "✓", "failed": "✗", "doubted": "?", "skipped": "–", "running": "▶", "pending": "·"},
+    **{
+        "stale": "~",
+        "done": "✓",
+        "failed": "✗",
+        "doubted": "?",
+        "skipped": "–",
+        "running": "▶",
+        "pending": "·",
+    },
     **{"interrupted": "■", "changed": "≠"},
 }
 CLEARED = "\r\x1b[K"  # the line of a terminal
@@ -54,11 +62,18 @@ def _new(made: dict[str, Any]) -> str:
         lines.append(f"{made['unfinished']} is unfinished; it stays as it is.")
     cwd = made["kernel_cwd"]
     where = f"the {cwd}'s folder" if cwd in ("notebook", "project") else one_line(cwd)
-    return "\n".join([*lines, f"Its kernel will run in {where}: paths in cells are relative to that."])
+    return "\n".join(
+        [
+            *lines,
+            f"Its kernel will run in {where}: paths in cells are relative to that.",
+        ]
+    )
 
 
 def _step(step: dict[str, Any], more: list[str]) -> str:
-    more += {"interrupted": ["interrupted"], "changed": ["changed since it ran"]}.get(step["status"], [])
+    more += {"interrupted": ["interrupted"], "changed": ["changed since it ran"]}.get(
+        step["status"], []
+    )
     told = f"  ({'; '.join(more)})" if more else ""
     return f"  {MARKS[step['status']]} {step['id']}. {one_line(step['title'])}{told}"
 
@@ -76,24 +91,48 @@ def _status(found: dict[str, Any]) -> str:
 
     now = found["running"]
     if now:
-        how_far = now["seconds"], now["timeout"], one_line(now["line"]), now["left_seconds"]
+        how_far = (
+            now["seconds"],
+            now["timeout"],
+            one_line(now["line"]),
+            now["left_seconds"],
+        )
         head += "\n" + running(now["name"], *how_far)
-    marked = {mark["cell_id"]: mark["why"] for mark in (*found["hidden"], *found["stale"])}
-    lines = [_step(step, _stands(step) + _taken(marked, step["cell_id"])) for step in steps]
+    marked = {
+        mark["cell_id"]: mark["why"] for mark in (*found["hidden"], *found["stale"])
+    }
+    lines = [
+        _step(step, _stands(step) + _taken(marked, step["cell_id"])) for step in steps
+    ]
     lines += [_cell(cell, _taken(marked, cell["cell_id"])) for cell in found["cells"]]
     lines += [
-        _cell(cell, [*_taken(marked, cell["cell_id"]), f"outside the plan, {_open(cell['status'])}"])
+        _cell(
+            cell,
+            [
+                *_taken(marked, cell["cell_id"]),
+                f"outside the plan, {_open(cell['status'])}",
+            ],
+        )
         for cell in found["off_plan"]
     ]
-    lines += [f"  ~ cell {mark['cell']} (id {one_line(mark['cell_id'], 100)}): {mark['why']}"
-              for mark in (*found["stale"], *found["hidden"]) if mark["cell_id"] in marked]  # fmt: skip
+    lines += [
+        f"  ~ cell {mark['cell']} (id {one_line(mark['cell_id'], 100)}): {mark['why']}"
+        for mark in (*found["stale"], *found["hidden"])
+        if mark["cell_id"] in marked
+    ]
     lines += [found["stop"]["text"]] if found["stop"] else []
     told = f"kernel: {kernel['state']}"
     if kernel["pid"]:
         told += f", pid {kernel['pid']}, {_memory(kernel)}, {kernel['python']}"
     if kernel["where"] or kernel["trouble"]:
-        told += f", {elsewhere(kernel['where'], kernel['left_seconds'], kernel['trouble'])}"
-    told += f"; state lost: {one_line(found['lost'])} (`stepper restore` builds it again)" if found["lost"] else ""
+        told += (
+            f", {elsewhere(kernel['where'], kernel['left_seconds'], kernel['trouble'])}"
+        )
+    told += (
+        f"; state lost: {one_line(found['lost'])} (`stepper restore` builds it again)"
+        if found["lost"]
+        else ""
+    )
     lines += [found["verified"]["text"]] if found["verified"] else []
     lines += [found["jupyter"]] if found["jupyter"] else []
     lines += [found["renamed"]] if found["renamed"] else []
@@ -103,7 +142,9 @@ def _status(found: dict[str, Any]) -> str:
 
 def _stands(step: dict[str, Any]) -> list[str]:
     doubted = step["status"] == "doubted"
-    return [f"retries: {step['retries']}"] * bool(step["retries"]) + ["its criterion is false"] * doubted
+    return [f"retries: {step['retries']}"] * bool(step["retries"]) + [
+        "its criterion is false"
+    ] * doubted
 
 
 def _taken(marked: dict[str, str], cell_id: str | None) -> list[str]:
@@ -130,12 +171,26 @@ def _list(notebooks: list[dict[str, Any]]) -> str:
     rows = [("", "notebook", "state", "progress", "kernel", "memory", "age")]
     for each in notebooks:
         progress, kernel = each["progress"], each["kernel"]
-        far = f"{progress['done']} of {progress['of']} {progress['what']}" if progress["of"] else "–"
+        far = (
+            f"{progress['done']} of {progress['of']} {progress['what']}"
+            if progress["of"]
+            else "–"
+        )
         if progress["skipped"]:
             far += f", {progress['skipped']} skipped"
         memory = _memory(kernel) if kernel["pid"] else "–"
         mark, name = "*" * each["current"], one_line(each["notebook"], 200)
-        rows.append((mark, name, each["state"], far, kernel["state"], memory, age(each["age_s"])))
+        rows.append(
+            (
+                mark,
+                name,
+                each["state"],
+                far,
+                kernel["state"],
+                memory,
+                age(each["age_s"]),
+            )
+        )
     return _table(rows)
 
 
@@ -156,7 +211,10 @@ def _waited(found: dict[str, Any]) -> str:
     from stepper.words.quotes import elsewhere
 
     kernel = found["kernel"]
-    where = elsewhere(kernel["where"], kernel["left_seconds"], kernel["trouble"]) or f"pid {kernel['pid']}"
+    where = (
+        elsewhere(kernel["where"], kernel["left_seconds"], kernel["trouble"])
+        or f"pid {kernel['pid']}"
+    )
     return f"{one_line(found['notebook'])}: its kernel is there ({kernel['state']}, {where})"
 
 
@@ -165,7 +223,10 @@ def _kernels(places: list[dict[str, Any]]) -> str:
     for place in places:
         mark = {True: "✓", False: "✗", None: "·"}[place["reachable"]]
         usual = " (the project's)" * place["usual"]
-        lines += _wrapped(f"{mark} {place['name']:<{width}}  ", f"{one_line(place['about'], 300)}{usual}")
+        lines += _wrapped(
+            f"{mark} {place['name']:<{width}}  ",
+            f"{one_line(place['about'], 300)}{usual}",
+        )
         mend = [f"mend: {place['mend']}"] if place["mend"] else []
         unchecked = [f"not checked: {what}" for what in place["unchecked"]]
         for told in filter(None, (place["why"], *place["offers"], *unchecked, *mend)):
@@ -181,13 +242,21 @@ def _wrapped(first: str, text: str) -> list[str]:
     import textwrap  # for few
 
     below = " " * len(first)
-    return textwrap.wrap(text, columns, initial_indent=first, subsequent_indent=below, break_on_hyphens=False)
+    return textwrap.wrap(
+        text,
+        columns,
+        initial_indent=first,
+        subsequent_indent=below,
+        break_on_hyphens=False,
+    )
 
 
 def _plan(found: dict[str, Any]) -> str:
     lines = [one_line(found["notebook"])]
     for step in found["steps"]:
-        more = [f"criterion: {one_line(step['criterion'])}"] if step["criterion"] else []
+        more = (
+            [f"criterion: {one_line(step['criterion'])}"] if step["criterion"] else []
+        )
         more += [step["kind"]] if step["kind"] != "step" else []
         more += ["long"] * step["long"]
         why = {"skipped": "skipped", "done": "confirmed"}.get(step["status"], "why")
@@ -199,9 +268,22 @@ def _plan(found: dict[str, Any]) -> str:
 def _history(runs: list[dict[str, Any]]) -> str:
     if not runs:
         return "No cell has run here yet."
-    rows = [("run", f"started ({_time(runs[-1]['started_at']):%Z})", "cell", "step", "took", "by", "outcome")]
+    rows = [
+        (
+            "run",
+            f"started ({_time(runs[-1]['started_at']):%Z})",
+            "cell",
+            "step",
+            "took",
+            "by",
+            "outcome",
+        )
+    ]
     for run in runs:
-        started, cell = f"{_time(run['started_at']):%Y-%m-%d %H:%M:%S}", one_line(run["cell_id"], 100)
+        started, cell = (
+            f"{_time(run['started_at']):%Y-%m-%d %H:%M:%S}",
+            one_line(run["cell_id"], 100),
+        )
         cell = cell or one_line(run["source"], 40)
         took = f"{run['duration_s']:.2f} s"
         rows.append(
@@ -234,7 +316,9 @@ def _trust(found: dict[str, Any]) -> str:
     for name in ("interpreter", "environment"):
         about = found[name] or {"path": "none", "is": "none"}
         is_link = about["is"] != about["path"]
-        lines.append(f"  {name:<12}{about['path']}{' → ' + about['is'] if is_link else ''}")
+        lines.append(
+            f"  {name:<12}{about['path']}{' → ' + about['is'] if is_link else ''}"
+        )
     for name, definition in found["kernels"].items():
         lines.append(f"  kernels.{name}: {json.dumps(definition, ensure_ascii=False)}")
     return "\n".join([*lines, f"Recorded in {found['recorded']}"])
@@ -253,7 +337,9 @@ def _ran() -> Rendering:
 
     def text(ended: dict[str, Any]) -> str:
         summary = f"{ended['ran']} of {ended['cells']} cells ran ok"
-        summary = summary if ended["cells"] else f"nothing to run; {NOTHING[ended['which']]}"
+        summary = (
+            summary if ended["cells"] else f"nothing to run; {NOTHING[ended['which']]}"
+        )
         lines = [ended["report"], f"{ended['notebook']}: {summary}", ended["follows"]]
         if ended["stop"]:
             lines.append(f"stepper: {ended['stop']}")
@@ -278,7 +364,11 @@ def _interrupt(answer: dict[str, Any]) -> str:
 
 
 def _restart(answer: dict[str, Any]) -> str:
-    lost = "all variables of the old one are lost" if answer["had_kernel"] else "there was none before"
+    lost = (
+        "all variables of the old one are lost"
+        if answer["had_kernel"]
+        else "there was none before"
+    )
     return f"{answer['notebook']}: a fresh kernel runs; {lost}."
 
 
@@ -286,9 +376,17 @@ def _shutdown(ended: dict[str, Any] | None) -> str:
     if ended and ended["left"]:
         return f"{ended['notebook']}: {ended['left']} was named by its id: it is left, with its variables."
     if ended and ended["notebook"]:
-        lost = "its kernel is ended; all its variables are lost" if ended["kernels"] else "it has no kernel"
+        lost = (
+            "its kernel is ended; all its variables are lost"
+            if ended["kernels"]
+            else "it has no kernel"
+        )
         return f"{ended['notebook']}: {lost}."
-    done = f"Ended: the daemon and {counted(ended['kernels'], 'kernel')} of this project." if ended else ""
+    done = (
+        f"Ended: the daemon and {counted(ended['kernels'], 'kernel')} of this project."
+        if ended
+        else ""
+    )
     return done or "Nothing of stepper's runs in this project."
 
 
@@ -301,14 +399,25 @@ def _doctor(checks: list[Any]) -> str:
 
 
 PRESENT = {
-    "new": Rendering(_new, document=lambda made: {name: made[name] for name in ("notebook", "steps")}),
+    "new": Rendering(
+        _new, document=lambda made: {name: made[name] for name in ("notebook", "steps")}
+    ),
     "status": Rendering(_status),
     **dict.fromkeys(("run", "restore"), _ran()),
-    "verify": Rendering(document=_without_text, well=lambda found: bool(found["reproduces"])),
+    "verify": Rendering(
+        document=_without_text, well=lambda found: bool(found["reproduces"])
+    ),
     "list": Rendering(_list),
-    "use": Rendering(_use, document=lambda used: {name: used[name] for name in used if used[name] is not None}),
+    "use": Rendering(
+        _use,
+        document=lambda used: {
+            name: used[name] for name in used if used[name] is not None
+        },
+    ),
     "kernels": Rendering(_kernels),
-    "kernels wait": Rendering(_waited, well=lambda found: bool(found["kernel"]["state"] in ("idle", "busy"))),
+    "kernels wait": Rendering(
+        _waited, well=lambda found: bool(found["kernel"]["state"] in ("idle", "busy"))
+    ),
     "history": Rendering(_history, has_times=True),
     "report": Rendering(),
     "eval": Rendering(_eval, well=lambda answer: answer["outcome"] == "ok"),
@@ -317,11 +426,18 @@ PRESENT = {
     "interrupt": Rendering(_interrupt, has_json=False),
     "restart": Rendering(_restart, has_json=False),
     **dict.fromkeys(("continue", "fix", "skip", "confirm"), Rendering(has_json=False)),
-    "context": Rendering(document=lambda told: {name: told[name] for name in told if name != "text"}),
-    **dict.fromkeys(("plan", "plan add", "plan edit", "plan remove", "plan move", "plan reopen"), Rendering(_plan)),
+    "context": Rendering(
+        document=lambda told: {name: told[name] for name in told if name != "text"}
+    ),
+    **dict.fromkeys(
+        ("plan", "plan add", "plan edit", "plan remove", "plan move", "plan reopen"),
+        Rendering(_plan),
+    ),
     "shutdown": Rendering(_shutdown, has_json=False),
     "doctor": Rendering(
-        _doctor, document=lambda checks: [*map(vars, checks)], well=lambda checks: all(check.ok for check in checks)
+        _doctor,
+        document=lambda checks: [*map(vars, checks)],
+        well=lambda checks: all(check.ok for check in checks),
     ),
     "trust": Rendering(_trust),
     "completion": Rendering(has_json=False),
@@ -347,7 +463,9 @@ class RunProgress(contextlib.ExitStack):
         from stepper.session.underway import CellBegins, CellEnded, Printed, Told, Waits
 
         message = json.loads(body)
-        kinds: dict[str, type[Told]] = {kind.what: kind for kind in (CellBegins, CellEnded, Printed, Waits)}
+        kinds: dict[str, type[Told]] = {
+            kind.what: kind for kind in (CellBegins, CellEnded, Printed, Waits)
+        }
         told = read(kinds[message["what"]], message)
         if isinstance(told, Waits):
             say(told.line, err=True)
@@ -360,18 +478,36 @@ class RunProgress(contextlib.ExitStack):
                 say(told.line)
             return
         if self.bar is None:
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+            from rich.progress import (
+                BarColumn,
+                MofNCompleteColumn,
+                Progress,
+                TextColumn,
+                TimeElapsedColumn,
+            )
 
-            columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeElapsedColumn(),
+            )
             self.bar = self.enter_context(Progress(*columns))
             self.bar.add_task("", total=told.of)
         (task,) = self.bar.task_ids
         if isinstance(told, CellBegins):
-            self.bar.update(task, description=f"cell {told.cell}", completed=told.position - 1, total=told.of)
+            self.bar.update(
+                task,
+                description=f"cell {told.cell}",
+                completed=told.position - 1,
+                total=told.of,
+            )
         else:
             from rich.text import Text
 
-            self.bar.console.print(Text.from_ansi(coloured(clean(told.line))), highlight=False)
+            self.bar.console.print(
+                Text.from_ansi(coloured(clean(told.line))), highlight=False
+            )
             self.bar.update(task, completed=told.position)
 
     def _printed(self, lines: Sequence[str], last: str) -> None:

@@ -27,12 +27,14 @@ def shutdown(paths: Paths, notebook: str | None = None) -> Any:
     told = json.dumps({"notebook": notebook}).encode()
     try:
         ended = client.ask(paths, b"shutdown", told, launch=False)
-        if ended is None and any(records.of_project(paths)):  # kernels may live although no daemon does
+        # kernels may live although no daemon does
+        if ended is None and any(records.of_project(paths)):
             ended = client.ask(paths, b"shutdown", told)
         answer = json.loads(ended or b"null")
         if notebook:
             return answer
-    except StepperError as error:  # it hangs, or a wrong config keeps it from finding its notebooks
+    except StepperError as error:
+        # it hangs, or a wrong config keeps it from finding its notebooks
         if notebook:
             raise
         say(f"stepper: {error.message}; ending it by force", err=True)
@@ -42,7 +44,8 @@ def shutdown(paths: Paths, notebook: str | None = None) -> Any:
         answer = {"kernels": kernels, "notebook": None, "left": None}
     if os.path.isdir(paths.home):  # else a worktree in which nothing ran yet
         with open(private.opened(paths.daemon_lock, os.O_CREAT | os.O_RDWR)) as lock:
-            locked(lock.fileno(), WAIT_SECONDS)  # the daemon lets go of it when its process ends
+            # the daemon lets go of it when its process ends
+            locked(lock.fileno(), WAIT_SECONDS)
     return answer
 
 
@@ -50,10 +53,18 @@ def remote_kernels(paths: Paths) -> list[str]:
     """Return the kernels on record that run on other machines, each with its backend."""
     found = []
     for record in records.of_project(paths):
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):  # unreadable
+        # unreadable
+        with contextlib.suppress(
+            OSError, ValueError, KeyError, TypeError, AttributeError
+        ):
             told = json.loads(private.read(str(record)))
             if "definition" in told:
-                found.append(one_line(f"{told['kernel']} ({told['kind']}, `kernels.{told['name']}`)", 300))
+                found.append(
+                    one_line(
+                        f"{told['kernel']} ({told['kind']}, `kernels.{told['name']}`)",
+                        300,
+                    )
+                )
     return found
 
 
@@ -69,13 +80,17 @@ def _end_remote_kernels(paths: Paths, first_error: str) -> int:
             reason = f": {error.message}"
         end_by_force(paths)
     for kernel in remote_kernels(paths):
-        say(f"stepper: the kernel {kernel} was NOT ended and may still run there{reason}", err=True)
+        say(
+            f"stepper: the kernel {kernel} was NOT ended and may still run there{reason}",
+            err=True,
+        )
     return kernels
 
 
 def end_by_force(paths: Paths) -> int:
     """Kill the daemon and its kernels on this machine with all they started; return how many kernels there were."""
-    from stepper.kernel.local.launch import Files  # what it loads takes longer than a shutdown
+    # what it loads takes longer than a shutdown
+    from stepper.kernel.local.launch import Files
     from stepper.kernel.local.process import Identity, clear
 
     kernels = 0
@@ -85,15 +100,28 @@ def end_by_force(paths: Paths) -> int:
             daemon.kill()
     psutil.wait_procs(daemons, timeout=5)
     for record in records.of_project(paths):
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):  # unreadable
+        # unreadable
+        with contextlib.suppress(
+            OSError, ValueError, KeyError, TypeError, AttributeError
+        ):
             told = json.loads(private.read(str(record)))
-            if "definition" in told:  # on another machine: its record is all that leads there
+            # on another machine: its record is all that leads there
+            if "definition" in told:
                 continue
-            root = Identity.recorded(told["provisioner"]) if "provisioner" in told else None
+            root = (
+                Identity.recorded(told["provisioner"])
+                if "provisioner" in told
+                else None
+            )
             kernels += clear(str(told["kernel"]), root) > 0
-        with contextlib.suppress(OSError):  # a link is on the way: what is there is not stepper's
+        # a link is on the way: what is there is not stepper's
+        with contextlib.suppress(OSError):
             Files(str(record)).forget()
-    for leftover in (paths.socket, paths.daemon_json, *map(str, Path(paths.runtime).glob("k*"))):
+    for leftover in (
+        paths.socket,
+        paths.daemon_json,
+        *map(str, Path(paths.runtime).glob("k*")),
+    ):
         if os.path.exists(leftover):
             os.unlink(leftover)
     return kernels

@@ -25,12 +25,18 @@ async def before_tool(workspace: Workspace, event: Event) -> bytes:
             return payload.decided("deny", f"stepper: {why_not}")
         why = gate.unseen(event.consent, session.limits())
         if why and brings_code(session, change):
-            return payload.decided("ask", f"stepper: saying yes runs this cell at once, with all your rights ({why})")
+            return payload.decided(
+                "ask",
+                f"stepper: saying yes runs this cell at once, with all your rights ({why})",
+            )
     except StepperError:
         return payload.SILENT  # PostToolUse says what is wrong
-    # Of an edit the client shows no hook's reason in its question: what yes means stands above it, on the step's text.
+    # Of an edit the client shows no hook's reason in its question: what yes means
+    # stands above it, on the step's text.
     if (event.asks_each or why) and gate.only_adds_text(session.state, change):
-        return payload.decided("allow", TEXT_ALONE, workspace.once(event.session, TEXT_ALONE))
+        return payload.decided(
+            "allow", TEXT_ALONE, workspace.once(event.session, TEXT_ALONE)
+        )
     return payload.SILENT
 
 
@@ -45,20 +51,34 @@ def shell_call(workspace: Workspace, command: str, consent: Consent) -> bytes:
         why = f"`stepper {verb}` is the user's command: lifting a stop or dropping state is theirs to decide"
         return payload.decided("ask", why)
     limits = workspace.config.limits() if runs else None
-    why_not = (gate.unaccepted(consent, limits) or gate.unseen(consent, limits)) if limits else None
-    return payload.decided("ask", f"`stepper {runs}` runs code here: {why_not}") if why_not else payload.SILENT
+    why_not = (
+        (gate.unaccepted(consent, limits) or gate.unseen(consent, limits))
+        if limits
+        else None
+    )
+    return (
+        payload.decided("ask", f"`stepper {runs}` runs code here: {why_not}")
+        if why_not
+        else payload.SILENT
+    )
 
 
 def refused(session: Session, change: CellEdit | FileWrite) -> str | None:
     """Return why an edit that is about to happen must not. Takes no lock, changes nothing: the engine asks again."""
-    limits, state, runs = session.limits(), session.state, handing.refused(session, change.session)
+    limits, state, runs = (
+        session.limits(),
+        session.state,
+        handing.refused(session, change.session),
+    )
     if isinstance(change, FileWrite):
         try:
             cells = session.file.parse(change.content).cells
         except NotebookError:
             return None  # PostToolUse says what is wrong with it
         fresh = handing.code_besides(session, cells)
-        return ((gate.stopped(state) or runs) if fresh else None) or gate.too_many(cells, limits)
+        return ((gate.stopped(state) or runs) if fresh else None) or gate.too_many(
+            cells, limits
+        )
     if change.mode == "delete" or change.cell_type == "markdown":
         return None
     cells = session.read().cells
@@ -77,8 +97,14 @@ def refused(session: Session, change: CellEdit | FileWrite) -> str | None:
 def brings_code(session: Session, change: CellEdit | FileWrite) -> bool:
     """Whether an edit that is about to happen brings code that would run."""
     if isinstance(change, FileWrite):
-        return bool(changes.not_run_yet(session.file.parse(change.content).cells, session.state.ran_ever))
+        return bool(
+            changes.not_run_yet(
+                session.file.parse(change.content).cells, session.state.ran_ever
+            )
+        )
     kind = change.cell_type
-    if kind is None and (target := plan.find_cell(session.read().cells, change.cell_id or "")):
+    if kind is None and (
+        target := plan.find_cell(session.read().cells, change.cell_id or "")
+    ):
         kind = target.type
     return change.mode != "delete" and kind in ("code", None)

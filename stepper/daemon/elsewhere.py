@@ -21,8 +21,11 @@ from stepper.words import elsewhere as words
 
 WALK_SHARE = 50  # how many times what a walk took is waited before the next one
 QUICK_SECONDS = 0.01  # a look at all folders that takes no longer is taken each time
-FOLDERS_SEEN = 200  # of which the hook script looks into each, and one level deeper but where the line begins with `/`
-READ_SECONDS = 0.5  # of one look: what a checkout changed besides waits for the next one
+# of which the hook script looks into each, and one level deeper but where the line
+# begins with `/`
+FOLDERS_SEEN = 200
+# of one look: what a checkout changed besides waits for the next one
+READ_SECONDS = 0.5
 TOLD = 3  # notebooks named at once
 
 Seen = dict[str, tuple[int, int]]  # a notebook's path → its time (ns) and size
@@ -31,10 +34,18 @@ Seen = dict[str, tuple[int, int]]  # a notebook's path → its time (ns) and siz
 class Elsewhere:
     """What becomes of a project's notebooks besides stepper's work."""
 
-    def __init__(self, paths: Paths, places: Places, session: Callable[[str], Session]) -> None:
-        self.seen, self.project, self.places, self.session = paths.seen, paths.project, places, session
+    def __init__(
+        self, paths: Paths, places: Places, session: Callable[[str], Session]
+    ) -> None:
+        self.seen, self.project, self.places, self.session = (
+            paths.seen,
+            paths.project,
+            places,
+            session,
+        )
         self.known: Seen | None = None
-        self.folders, self.walk_at = list[str](), 0.0  # where notebooks were found, when the project is walked again
+        # where notebooks were found, when the project is walked again
+        self.folders, self.walk_at = list[str](), 0.0
         self.reads = -1  # those of the index when the folders were listed
         self.named = b""  # what stands in `seen`
         self.patterns = list[str]()  # of which all notebooks are known
@@ -48,7 +59,9 @@ class Elsewhere:
             self.known, self.patterns = books, self.places.patterns()
             with contextlib.suppress(FileNotFoundError):
                 last = os.stat(self.seen).st_mtime_ns
-                self.known = {path: about for path, about in books.items() if about[0] <= last}
+                self.known = {
+                    path: about for path, about in books.items() if about[0] <= last
+                }
             self._note(books)
 
     def look(self, shell: bool = False) -> list[str]:
@@ -61,12 +74,19 @@ class Elsewhere:
         lines, busy = list[str](), list[str]()
         with contextlib.suppress(StepperError, OSError):
             books = self._scan()
-            if self.patterns != (patterns := self.places.patterns()):  # what is covered from now on did not change
+            # what is covered from now on did not change
+            if self.patterns != (patterns := self.places.patterns()):
                 self.known, self.patterns = {**books, **(self.known or {})}, patterns
             cut = self.incomplete
             self.incomplete = self.places.cut
-            if cut:  # of too large a project each look finds others: what is old was there before
-                found = {path: about for path, about in books.items() if about[0] < self.looked}
+            # of too large a project each look finds others: what is old was there
+            # before
+            if cut:
+                found = {
+                    path: about
+                    for path, about in books.items()
+                    if about[0] < self.looked
+                }
                 self.known = {**found, **(self.known or {})}
             self.looked, until = time.time_ns(), time.monotonic() + READ_SECONDS
             for path in sorted(self._changed(books)):
@@ -75,14 +95,26 @@ class Elsewhere:
                     continue
                 with contextlib.suppress(UsageError):
                     session = self.session(path)
-                    if session.lock.locked():  # a run is under way: the next look sees it
+                    # a run is under way: the next look sees it
+                    if session.lock.locked():
                         busy.append(path)
                     elif shell or not jupyter.about(path):
                         lines += _line(session)
-            lost = {path: about for path, about in (self.known or {}).items() if cut and path not in books}
-            self.known = {**lost, **{path: about for path, about in books.items() if path not in busy}}
+            lost = {
+                path: about
+                for path, about in (self.known or {}).items()
+                if cut and path not in books
+            }
+            self.known = {
+                **lost,
+                **{path: about for path, about in books.items() if path not in busy},
+            }
             self._note(books)
-        more = [f"stepper: and {len(lines) - TOLD} more notebooks"] if len(lines) > TOLD else []
+        more = (
+            [f"stepper: and {len(lines) - TOLD} more notebooks"]
+            if len(lines) > TOLD
+            else []
+        )
         return [*lines[:TOLD], *more]
 
     def waiting(self) -> set[str]:
@@ -100,7 +132,11 @@ class Elsewhere:
                 self._note(books)
 
     def _changed(self, books: Seen) -> set[str]:
-        return {path for path, about in books.items() if (self.known or {}).get(path) != about}
+        return {
+            path
+            for path, about in books.items()
+            if (self.known or {}).get(path) != about
+        }
 
     def _scan(self) -> Seen:
         """Return the notebooks there are. Looking at all folders is done now and then only where that takes long."""
@@ -115,20 +151,30 @@ class Elsewhere:
         self.incomplete = self.incomplete or index.cut
         if self.reads != index.reads:
             self.reads = index.reads
-            folders = {*map(os.path.normpath, self.places.folders()), *index.folders_of_notebooks()}
-            self.folders = sorted(folders, key=lambda folder: (folder.count(os.sep), folder))[:FOLDERS_SEEN]
+            folders = {
+                *map(os.path.normpath, self.places.folders()),
+                *index.folders_of_notebooks(),
+            }
+            self.folders = sorted(
+                folders, key=lambda folder: (folder.count(os.sep), folder)
+            )[:FOLDERS_SEEN]
         return _seen(index.notebooks())
 
     def _note(self, books: Seen) -> None:
         """Have the hook script look for what is newer than all that is known, and than what no pattern covers there."""
         index = self.places.index
-        names = [index.is_crowded(folder) * "/" + os.path.relpath(folder, self.project) for folder in self.folders]
+        names = [
+            index.is_crowded(folder) * "/" + os.path.relpath(folder, self.project)
+            for folder in self.folders
+        ]
         named = os.fsencode("".join(f"{name}\n" for name in names))
         if named != self.named or not os.path.lexists(self.seen):
             private.replace(self.seen, named)
             self.named = named
         others = _seen(index.others(self.folders) - books.keys())
-        latest = max((mtime for mtime, _ in [*books.values(), *others.values()]), default=0)
+        latest = max(
+            (mtime for mtime, _ in [*books.values(), *others.values()]), default=0
+        )
         waiting = [books[path][0] - 1 for path in self._changed(books)]
         at = min(latest, time.time_ns(), *waiting)
         os.utime(self.seen, ns=(at, at), follow_symlinks=False)
@@ -153,7 +199,15 @@ def _line(session: Session) -> list[str]:
         return [words.unreadable(session.name, error.message)]
     if not (fresh := unseen.untold(session, cells)):
         return []
-    counts = {run.cell_id: run.execution_count for run in session.state.runs}  # of the last run that it had here
-    parts = [cell for cell in fresh if cell.id in counts], [cell for cell in fresh if cell.id not in counts]
-    stale = [cell for cell in parts[0] if document.outputs_count(cell) == counts[cell.id] is not None]
+    # of the last run that it had here
+    counts = {run.cell_id: run.execution_count for run in session.state.runs}
+    parts = (
+        [cell for cell in fresh if cell.id in counts],
+        [cell for cell in fresh if cell.id not in counts],
+    )
+    stale = [
+        cell
+        for cell in parts[0]
+        if document.outputs_count(cell) == counts[cell.id] is not None
+    ]
     return [words.changed(session.name, *parts, stale)]

@@ -23,7 +23,9 @@ from stepper.session.session import Session
 from stepper.words import brief, report
 
 PLUGIN = "CLAUDE_PLUGIN_ROOT"  # the client gives it to a plugin's hooks
-PATIENCE_SECONDS = 8.0  # with a cell that is being interrupted: more than that takes, less than the client waits
+# with a cell that is being interrupted: more than that takes, less than the client
+# waits
+PATIENCE_SECONDS = 8.0
 
 
 async def hook(workspace: Workspace, name: str, data: bytes, caller: Caller) -> bytes:
@@ -36,38 +38,59 @@ async def hook(workspace: Workspace, name: str, data: bytes, caller: Caller) -> 
     return payload.as_plugin(answer) if caller.environ.get(PLUGIN) else answer
 
 
-async def _hook(workspace: Workspace, name: str, again: str, data: bytes, caller: Caller) -> bytes:
+async def _hook(
+    workspace: Workspace, name: str, again: str, data: bytes, caller: Caller
+) -> bytes:
     try:
-        event = Event(load_json(payload.lean(data)), caller.environ.get(calls.CLIENT, ""))
+        event = Event(
+            load_json(payload.lean(data)), caller.environ.get(calls.CLIENT, "")
+        )
     except ValueError as error:
-        problem = f"the hook's payload can't be read: {error}" if data.strip() else "the hook's payload is empty"
+        problem = (
+            f"the hook's payload can't be read: {error}"
+            if data.strip()
+            else "the hook's payload is empty"
+        )
         return payload.failed(name, StepperError(problem))
     try:
         if name == "PostToolUse":
             return await after_tool(workspace, event, caller, bool(again))
         if name in ("Wake", "Rearm"):
-            await (wake(workspace, event, caller, bool(again)) if name == "Wake" else rearm(workspace, event, caller))
+            await (
+                wake(workspace, event, caller, bool(again))
+                if name == "Wake"
+                else rearm(workspace, event, caller)
+            )
             return payload.SILENT
-        return await EVENTS[name](workspace, event) if name in EVENTS else payload.SILENT
+        return (
+            await EVENTS[name](workspace, event) if name in EVENTS else payload.SILENT
+        )
     except (payload.PayloadError, StepperError) as error:
         return payload.failed(name, error)
 
 
-async def after_tool(workspace: Workspace, event: Event, caller: Caller, again: bool) -> bytes:
+async def after_tool(
+    workspace: Workspace, event: Event, caller: Caller, again: bool
+) -> bytes:
     """NotebookEdit or Write happened: run what is new."""
     change = event.change
     try:
         path = workspace.resolve(change.notebook)
     except UncoveredError as error:
         if workspace.once(event.session, error.name):
-            return payload.answer("PostToolUse", brief.uncovered(error.name, error.line))
+            return payload.answer(
+                "PostToolUse", brief.uncovered(error.name, error.line)
+            )
         return payload.answer("PostToolUse", brief.still_uncovered(error.name))
     session, used = workspace.session(path), change.tool_use_id
     if used in session.calls and not again:
         return payload.SILENT  # two installations fire
-    # Before the run: the time is given back in the same step that writes, and a daemon may die between the two.
+    # Before the run: the time is given back in the same step that writes, and a daemon
+    # may die between the two.
     workspace.keep(path, change.session)
-    call = calls.begin(session, used, caller, _work(workspace, session, change, caller, again))
+    call = calls.begin(
+        session, used, caller, _work(workspace, session, change, caller, again)
+    )
     calls.waited_for(session, call)
     if not await calls.in_time(session, call, change.session):
         _works(workspace, session, change)
@@ -77,19 +100,29 @@ async def after_tool(workspace: Workspace, event: Event, caller: Caller, again: 
     if found is not None:
         if caller.left.is_set():
             first = found.stop.split("\n", 1)[0]
-            unseen.missed(session, "\n".join(filter(None, [found.text, found.stop])), found.line or first)
+            unseen.missed(
+                session,
+                "\n".join(filter(None, [found.text, found.stop])),
+                found.line or first,
+            )
         elif not found.stop and (missed := unseen.take_report(session)).text:
             found = report.joined([missed, found])
-    if caller.left.is_set() or (found is not None and found.stop):  # then PostToolBatch does not fire
+    # then PostToolBatch does not fire
+    if caller.left.is_set() or (found is not None and found.stop):
         workspace.release(path=path)
-        with contextlib.suppress(StepperError):  # it may be gone; the report matters more
+        # it may be gone; the report matters more
+        with contextlib.suppress(StepperError):
             session.file.touch()
     workspace.mark()
     return payload.answer("PostToolUse", found)
 
 
 async def _work(
-    workspace: Workspace, session: Session, change: CellEdit | FileWrite, caller: Caller, again: bool
+    workspace: Workspace,
+    session: Session,
+    change: CellEdit | FileWrite,
+    caller: Caller,
+    again: bool,
 ) -> report.Report | None:
     """Run what an edit brings; return the report."""
     try:
@@ -101,12 +134,15 @@ async def _work(
         if not caller.left.is_set():
             raise
         found = report.not_run(error.message, error.hint)  # it is told later
-    if found is not None and change.tool_use_id not in session.state.handed:  # it may work elsewhere
+    # it may work elsewhere
+    if found is not None and change.tool_use_id not in session.state.handed:
         _works(workspace, session, change)
     return found
 
 
-def _works(workspace: Workspace, session: Session, change: CellEdit | FileWrite) -> None:
+def _works(
+    workspace: Workspace, session: Session, change: CellEdit | FileWrite
+) -> None:
     """That session of the client works on this notebook."""
     workspace.make_current(session.name, change.session)
     workspace.worked.add(change.session)
@@ -117,17 +153,28 @@ async def wake(workspace: Workspace, event: Event, caller: Caller, again: bool) 
 
     `again` it is asked where the daemon that was asked first has ended: what had waited in line there runs now.
     """
-    if event.of_subagent:  # the client wakes the main agent, never this one: it waits for the end
+    # the client wakes the main agent, never this one: it waits for the end
+    if event.of_subagent:
         return
     change = event.change
-    session, used = workspace.session(workspace.resolve(change.notebook)), change.tool_use_id or ""
-    if used not in session.over:  # a short cell's: there is nothing to ask another daemon
+    session, used = (
+        workspace.session(workspace.resolve(change.notebook)),
+        change.tool_use_id or "",
+    )
+    # a short cell's: there is nothing to ask another daemon
+    if used not in session.over:
         caller.keep(event.asked_again)
     known = session.calls.get(used)
     if again and used in session.state.handed and (known is None or known.recalled):
         alone = Caller(caller.environ)
-        known = calls.begin(session, used, alone, _work(workspace, session, change, alone, True))
-    if again and known is None and any(used == each.call for each in session.state.unheard):
+        known = calls.begin(
+            session, used, alone, _work(workspace, session, change, alone, True)
+        )
+    if (
+        again
+        and known is None
+        and any(used == each.call for each in session.state.unheard)
+    ):
         await _tell_missed(session, caller)
     else:
         await calls.stands_by(session, used, caller)
@@ -136,7 +183,10 @@ async def wake(workspace: Workspace, event: Event, caller: Caller, again: bool) 
 
 async def rearm(workspace: Workspace, event: Event, caller: Caller) -> None:
     """A session begins or a turn of it ends: stand by for what was handed on to it and has nobody else to wake it."""
-    sessions, current = list(workspace.sessions.values()), workspace.under_way(event.session)
+    sessions, current = (
+        list(workspace.sessions.values()),
+        workspace.under_way(event.session),
+    )
     if current is not None and event.begins:
         await calls.caught_up(current)
         calls.taken_over(current, event.session, event.client)
@@ -167,7 +217,9 @@ async def after_batch(workspace: Workspace, event: Event) -> bytes:
     workspace.mark()
     if not told:
         return payload.shown("\n".join(steered))
-    return payload.answer("PostToolBatch", report.Report(told, "\n".join([*steered, told])))
+    return payload.answer(
+        "PostToolBatch", report.Report(told, "\n".join([*steered, told]))
+    )
 
 
 def _steered(workspace: Workspace, event: Event) -> list[str]:
@@ -197,7 +249,11 @@ async def missing(session: Session) -> report.Report:
     """Return what agent and user have not heard of edits; a run that begins, ends or is interrupted is waited for."""
     await calls.caught_up(session)
     left = session.waits_for is None or session.waits_for.left.is_set()
-    if session.lock.locked() and left and not (session.goes_on or session.keeper.queued):
+    if (
+        session.lock.locked()
+        and left
+        and not (session.goes_on or session.keeper.queued)
+    ):
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(session.idle(), PATIENCE_SECONDS)
     return unseen.take_report(session)
@@ -217,7 +273,8 @@ async def prompt(workspace: Workspace, event: Event) -> bytes:
         workspace.limited.add(owner)
     workspace.release(session=owner)  # of a message that was broken off
     new = payload.new_notebook(event)
-    if new or event.is_command:  # 2.1.197 sends this event after the injected command, 2.1.330 before it
+    # 2.1.197 sends this event after the injected command, 2.1.330 before it
+    if new or event.is_command:
         workspace.worked.add(owner)
     if new:
         return new
@@ -233,13 +290,18 @@ async def prompt(workspace: Workspace, event: Event) -> bytes:
     said, lines = [elsewhere, missed.text], [*_steered(workspace, event), missed.line]
     if given is not None:
         words, more = given
-        if PLAIN_WORDS[words] is not _status:  # who asks how far it is gets an answer and nothing else
+        # who asks how far it is gets an answer and nothing else
+        if PLAIN_WORDS[words] is not _status:
             workspace.worked.add(owner)
-        response = await PLAIN_WORDS[words](session, owner if PLAIN_WORDS[words] is _stop else more)
+        response = await PLAIN_WORDS[words](
+            session, owner if PLAIN_WORDS[words] is _stop else more
+        )
         said.append(response)
         if words in UNDERSTOOD:
             first = response.removeprefix("stepper: ").split("\n", 1)[0]
-            lines.append(f"stepper: understood as {UNDERSTOOD[words]}: {one_line(first, 200)}")
+            lines.append(
+                f"stepper: understood as {UNDERSTOOD[words]}: {one_line(first, 200)}"
+            )
     elif session.state.stop and not event.is_slash:
         said.append(brief.in_force(session.name, session.state.stop))
     workspace.mark()
@@ -256,36 +318,55 @@ async def turn_end(workspace: Workspace, event: Event) -> bytes:
     As context: the client shows a decision to block as a problem.
     """
     line = "\n".join(_steered(workspace, event))
-    if event.session in workspace.limited or not parting.unexplained(event.last_message):
+    if event.session in workspace.limited or not parting.unexplained(
+        event.last_message
+    ):
         return payload.shown(line)
     left = await _left(workspace, event)
     text = "\n".join(filter(None, [*workspace.elsewhere.look(), left]))
-    return payload.answer("Stop", report.Report(report.bounded(text), line)) if text else payload.shown(line)
+    return (
+        payload.answer("Stop", report.Report(report.bounded(text), line))
+        if text
+        else payload.shown(line)
+    )
 
 
 async def _left(workspace: Workspace, event: Event) -> str:
     """Return what is left of the work that was done in this turn, '' where nothing is, or that was said already."""
     owner, session = event.session, workspace.under_way(event.session)
-    if session is None or owner not in workspace.worked or session.state.stop or session.goes_on:
+    if (
+        session is None
+        or owner not in workspace.worked
+        or session.state.stop
+        or session.goes_on
+    ):
         return ""
-    if gate.unaccepted(event.consent, session.limits()):  # the next step would wait for the person
+    # the next step would wait for the person
+    if gate.unaccepted(event.consent, session.limits()):
         return ""
     with contextlib.suppress(NotebookError):
         unseen.compare(session)
     state, name = session.state, one_line(session.name)
     steps, failing = len(state.plan.steps), state.failing
     progress = session.name, -state.next_run if failing else steps - len(state.left)
-    if not (state.left or failing or state.open_cells) or workspace.sent_on.get(owner) == progress:
+    if (
+        not (state.left or failing or state.open_cells)
+        or workspace.sent_on.get(owner) == progress
+    ):
         return ""
-    if state.left and state.standing(state.left[0].id) is StepStatus.INTERRUPTED:  # by the person
+    # by the person
+    if state.left and state.standing(state.left[0].id) is StepStatus.INTERRUPTED:
         return ""
-    if any(call.said or call.telling for call in session.calls.values()):  # it is about to be woken
+    # it is about to be woken
+    if any(call.said or call.telling for call in session.calls.values()):
         return ""
     workspace.sent_on[owner] = progress
     if steps and not state.left:
         said = f"all steps of {name} are over, but the notebook is not complete. {brief.open_cells(state)}"
     elif failing:
-        said = f"the last run of {name} failed and is not mended. {brief.failing(state)}"
+        said = (
+            f"the last run of {name} failed and is not mended. {brief.failing(state)}"
+        )
     else:
         said = f"{len(state.left)} of {steps} steps of {name} are not done. {brief.next_line(state)}"
     return f"stepper: {said} If something stands in the way of it, the user can be told what."
@@ -297,21 +378,36 @@ def _context(event: str, text: str) -> bytes:
 
 async def _status(session: Session, _: str) -> str:
     now = await standing.status(session)
-    stands = brief.kernel(now.kernel.state, now.kernel.where, now.kernel.left_seconds, now.kernel.trouble)
+    stands = brief.kernel(
+        now.kernel.state, now.kernel.where, now.kernel.left_seconds, now.kernel.trouble
+    )
     head = f"stepper: {one_line(session.name)}: {now.state}; kernel {stands}."
-    cells = [f"  {brief.MARKS[StepStatus(cell.status)]} cell {cell.cell}: {cell.title}" for cell in now.cells]
+    cells = [
+        f"  {brief.MARKS[StepStatus(cell.status)]} cell {cell.cell}: {cell.title}"
+        for cell in now.cells
+    ]
     cells += [f"  cell {mark.cell}: {mark.why}" for mark in (*now.stale, *now.hidden)]
     stop = [told.text for told in (now.verified, now.stop) if told]
-    return "\n".join([head, *brief.plan_lines(session.state), *cells, *stop, brief.next_line(session.state)])
+    return "\n".join(
+        [
+            head,
+            *brief.plan_lines(session.state),
+            *cells,
+            *stop,
+            brief.next_line(session.state),
+        ]
+    )
 
 
 async def _stop(session: Session, owner: str) -> str:
     return (
-        await calls.stopped(session, owner, PATIENCE_SECONDS) or f"stepper: no cell of {one_line(session.name)} runs."
+        await calls.stopped(session, owner, PATIENCE_SECONDS)
+        or f"stepper: no cell of {one_line(session.name)} runs."
     )
 
 
-PLAIN_WORDS: dict[str, Callable[[Session, str], Awaitable[str]]] = {  # `policy/spoken` finds them in a prompt
+# `policy/spoken` finds them in a prompt
+PLAIN_WORDS: dict[str, Callable[[Session, str], Awaitable[str]]] = {
     "continue notebook": steering.go_on,
     "fix and retry": steering.fix,
     "skip cell": steering.skip,

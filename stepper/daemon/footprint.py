@@ -8,7 +8,8 @@ import gc
 import psutil
 
 GROWN_BYTES = 8 << 20  # after which freed memory is given back
-MMAP_THRESHOLD = -3  # glibc's mallopt: what is larger is mapped, and unmapped when it is freed
+# glibc's mallopt: what is larger is mapped, and unmapped when it is freed
+MMAP_THRESHOLD = -3
 
 
 class Footprint:
@@ -18,7 +19,8 @@ class Footprint:
         libc = ctypes.CDLL(None)
         self.trim = getattr(libc, "malloc_trim", None)
         if self.trim is not None:
-            libc.mallopt(MMAP_THRESHOLD, 256 << 10)  # else glibc raises it with the first large buffer that is freed
+            # else glibc raises it with the first large buffer that is freed
+            libc.mallopt(MMAP_THRESHOLD, 256 << 10)
         self.process = psutil.Process()
         self.settled: int = self.process.memory_info().rss
 

@@ -17,8 +17,11 @@ from stepper.ground import walk
 from stepper.policy import covered
 
 MOST_FOLDERS = 20_000  # in the index; further ones are left out
-RACY_NS = 50_000_000  # a folder that changed this shortly before it was read may have changed once more since
-CROWDED = 2_000  # entries of a folder's folders: more than the hook script may list at the end of each message
+# a folder that changed this shortly before it was read may have changed once more since
+RACY_NS = 50_000_000
+# entries of a folder's folders: more than the hook script may list at the end of each
+# message
+CROWDED = 2_000
 
 
 class Folder:
@@ -31,7 +34,8 @@ class Folder:
         self.books: list[str] = []  # notebooks that a pattern covers
         self.others: list[str] = []  # notebooks that none covers
         self.below: list[str] = []  # folders that are searched
-        self.aside: list[str] = []  # folders that are not: environments, packages, links
+        # folders that are not: environments, packages, links
+        self.aside: list[str] = []
         self.count = 0  # entries
 
 
@@ -46,19 +50,34 @@ class NotebookIndex:
         self.cut = False  # whether some folders have not been read yet
         self.reads = 0  # how many folders were read so far
 
-    def refresh(self, patterns: Sequence[str], seconds: float | None = None, entries: int | None = None) -> None:
+    def refresh(
+        self,
+        patterns: Sequence[str],
+        seconds: float | None = None,
+        entries: int | None = None,
+    ) -> None:
         """Look at every folder; read those that are new or changed, within these bounds (else those of `walk`)."""
         if [*patterns] != self.patterns:
             self.patterns = [*patterns]
             self.folders = {}
-        self.heads = [self._path(head) for head in covered.heads(patterns) if not head.startswith("..")]
-        _Refresh(self, self.heads, seconds or walk.SECONDS, entries or walk.ENTRIES).run()
+        self.heads = [
+            self._path(head)
+            for head in covered.heads(patterns)
+            if not head.startswith("..")
+        ]
+        _Refresh(
+            self, self.heads, seconds or walk.SECONDS, entries or walk.ENTRIES
+        ).run()
 
     def refresh_folders(self, folders: Iterable[str]) -> None:
         """Look at these folders and at the folders in them; all others are taken as they were."""
         looked = dict.fromkeys(folder for folder in folders if folder in self.folders)
         for folder in [*looked]:
-            looked.update(dict.fromkeys([*self.folders[folder].below, *self.folders[folder].aside]))
+            looked.update(
+                dict.fromkeys(
+                    [*self.folders[folder].below, *self.folders[folder].aside]
+                )
+            )
         _Refresh(self, self.heads, walk.SECONDS, walk.ENTRIES, looked.keys()).run()
 
     def notebooks(self) -> list[str]:
@@ -110,8 +129,11 @@ class _Refresh:
         self.until = time.monotonic() + seconds
         self.left = entries
         self.reached: dict[str, Folder] = {}
-        self.waiting = deque((head, True) for head in heads)  # path, whether it is searched
-        self.large = deque[tuple[str, Folder, Iterator[os.DirEntry[str]], tuple[int, int, int] | None]]()
+        # path, whether it is searched
+        self.waiting = deque((head, True) for head in heads)
+        self.large = deque[
+            tuple[str, Folder, Iterator[os.DirEntry[str]], tuple[int, int, int] | None]
+        ]()
         self.cut = False
 
     def run(self) -> None:
@@ -149,7 +171,10 @@ class _Refresh:
         if known is not None and known.stamp == stamp:
             self._take(path, known)
         elif self._may_read():
-            if abs(time.time_ns() - max(stamp[:2])) < RACY_NS or stamp[0] > time.time_ns():
+            if (
+                abs(time.time_ns() - max(stamp[:2])) < RACY_NS
+                or stamp[0] > time.time_ns()
+            ):
                 self._read(path, searched, None)
             else:
                 self._read(path, searched, stamp)
@@ -163,13 +188,17 @@ class _Refresh:
         self.waiting.extend((child, True) for child in folder.below)
         self.waiting.extend((child, False) for child in folder.aside)
 
-    def _read(self, path: str, searched: bool, stamp: tuple[int, int, int] | None) -> None:
+    def _read(
+        self, path: str, searched: bool, stamp: tuple[int, int, int] | None
+    ) -> None:
         """Read a folder; one that is not searched is only asked for its notebooks."""
         self.index.reads += 1
         folder = Folder()
         self.reached[path] = folder
         marks = (os.path.join(path, mark) for mark in walk.ENVIRONMENT)
-        if searched and (path in self.index.heads or not any(map(os.path.lexists, marks))):
+        if searched and (
+            path in self.index.heads or not any(map(os.path.lexists, marks))
+        ):
             self._read_on(path, folder, walk.entries(path), stamp)
             return
         for entry in islice(walk.entries(path), CROWDED):
@@ -218,7 +247,9 @@ class _Refresh:
         else:
             folder.stamp = stamp
 
-    def _add(self, folder: Folder, entry: os.DirEntry[str], former: frozenset[str]) -> None:
+    def _add(
+        self, folder: Folder, entry: os.DirEntry[str], former: frozenset[str]
+    ) -> None:
         """Put a notebook into its folder; `former` are those that were known to be covered."""
         path = entry.path
         name = path[len(self.index.project) + 1 :]

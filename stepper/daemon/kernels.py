@@ -29,27 +29,42 @@ async def metadata(request: Request, name: str) -> KernelMetadata:
         why = f"there is no kernel {one_line(name, 100)!r} in `kernels:` of .stepper/config.yaml ({known})"
         raise UsageError(why, "stepper kernels  # shows them")
     place, workspace = limits.kernels.get(name), request.workspace
-    if place is not None and not place.is_local and not place.is_pythons:  # its server is asked
+    # its server is asked
+    if place is not None and not place.is_local and not place.is_pythons:
         workspace.place(workspace.paths.project, request.caller.environ, name)
-    return await providers.metadata(place, request.caller.environ, workspace.paths.usual_interpreter(limits.python))
+    return await providers.metadata(
+        place, request.caller.environ, workspace.paths.usual_interpreter(limits.python)
+    )
 
 
 async def use(request: Request, session: Session, name: str) -> answers.Used:
     """Have a notebook's kernel run in another place from the next one on; return that it does."""
-    found, usual = await metadata(request, name), request.workspace.config.limits().kernel
+    found, usual = (
+        await metadata(request, name),
+        request.workspace.config.limits().kernel,
+    )
     had = session.state.plan.kernel or usual
     steering.use_kernel(session, "" if name == usual else name, found)
     kernel = await session.keeper.find()
-    lives = session.keeper.queued or (kernel is not None and await kernel.death() is None)
+    lives = session.keeper.queued or (
+        kernel is not None and await kernel.death() is None
+    )
     had = session.keeper.lives_in or had  # it may have been named otherwise since
-    return answers.Used(session.name, name, elsewhere=had if lives and had != name else None)
+    return answers.Used(
+        session.name, name, elsewhere=had if lives and had != name else None
+    )
 
 
 async def wait(request: Request, session: Session) -> answers.Waited:
     """Wait until a notebook's kernel is there, started where none is and nobody else starts one. Raise StepperError."""
     async with telling(request, session):
-        while session.keeper.kernel is None and session.lock.locked() and not request.caller.left.is_set():
-            await asyncio.sleep(WAIT_SECONDS)  # it comes for a cell, whose end is not waited for
+        while (
+            session.keeper.kernel is None
+            and session.lock.locked()
+            and not request.caller.left.is_set()
+        ):
+            # it comes for a cell, whose end is not waited for
+            await asyncio.sleep(WAIT_SECONDS)
         if session.keeper.kernel is None:
             async with session.turn(caller=request.caller):
                 session.read()  # none is begun for another language's notebook
@@ -61,7 +76,13 @@ async def listed(request: Request) -> list[answers.PlaceOfKernels]:
     """Return the places, the project's interpreter first; those that were accepted are looked at."""
     limits, workspace = request.workspace.config.limits(), request.workspace
     python = workspace.paths.python(limits.python)
-    told = (kernels.LOCAL, "local", python, limits.kernel == kernels.LOCAL, workspace.paths.accepts(python))
+    told = (
+        kernels.LOCAL,
+        "local",
+        python,
+        limits.kernel == kernels.LOCAL,
+        workspace.paths.accepts(python),
+    )
     try:
         workspace.place(workspace.paths.project, request.caller.environ, kernels.LOCAL)
         local = answers.PlaceOfKernels(*told, True)
@@ -70,23 +91,39 @@ async def listed(request: Request) -> list[answers.PlaceOfKernels]:
     return [local, *await named(workspace.paths, limits, request.caller.environ)]
 
 
-async def named(paths: Paths, limits: Limits, environ: Mapping[str, str]) -> list[answers.PlaceOfKernels]:
+async def named(
+    paths: Paths, limits: Limits, environ: Mapping[str, str]
+) -> list[answers.PlaceOfKernels]:
     """Return the places that the configuration names, all looked at at once: those that were accepted, no other."""
-    return await asyncio.gather(*(_look(paths, limits, place, environ) for place in limits.kernels.values()))
+    return await asyncio.gather(
+        *(_look(paths, limits, place, environ) for place in limits.kernels.values())
+    )
 
 
 async def _look(
     paths: Paths, limits: Limits, place: kernels.Place, environ: Mapping[str, str]
 ) -> answers.PlaceOfKernels:
     accepted = paths.accepts_kernel(place.definition)
-    told = (place.name, place.kind, kernels.about(place), place.name == limits.kernel, accepted)
+    told = (
+        place.name,
+        place.kind,
+        kernels.about(place),
+        place.name == limits.kernel,
+        accepted,
+    )
     if not accepted:
         return answers.PlaceOfKernels(*told, None, ASK, mend="stepper trust")
     python = paths.usual_interpreter(limits.python)
     try:
-        found = await asyncio.wait_for(providers.look(place, environ, python), LOOK_SECONDS)
+        found = await asyncio.wait_for(
+            providers.look(place, environ, python), LOOK_SECONDS
+        )
     except KernelError as error:
         return answers.PlaceOfKernels(*told, False, error.message, mend=error.hint)
     except asyncio.TimeoutError:
-        return answers.PlaceOfKernels(*told, False, f"it did not answer within {LOOK_SECONDS:g} s")
-    return answers.PlaceOfKernels(*told, True, "", found, unchecked=providers.unchecked(place))
+        return answers.PlaceOfKernels(
+            *told, False, f"it did not answer within {LOOK_SECONDS:g} s"
+        )
+    return answers.PlaceOfKernels(
+        *told, True, "", found, unchecked=providers.unchecked(place)
+    )

@@ -13,7 +13,13 @@ class PrivateLog(RotatingFileHandler):
     """The daemon's log, each of its files the user's alone."""
 
     def _open(self) -> Any:
-        return open(self.baseFilename, "a", encoding="utf-8", errors="backslashreplace", opener=private.opened)
+        return open(
+            self.baseFilename,
+            "a",
+            encoding="utf-8",
+            errors="backslashreplace",
+            opener=private.opened,
+        )
 
 
 def begin(path: str) -> None:

@@ -13,9 +13,11 @@ from stepper.ground.paths import Paths
 from stepper.ground.text import ODD, quoted, shown
 from stepper.policy import covered
 
-DATED = re.compile(r"^\d{4}_\d{2}_\d{2}_")  # how the names of notebooks begin that `stepper new` makes
+# how the names of notebooks begin that `stepper new` makes
+DATED = re.compile(r"^\d{4}_\d{2}_\d{2}_")
 MOST_NAMED = 5  # notebooks in a message
-ELSEWHERE = "@/"  # before the names of what lies in no `notebooks_dir`, in the folders of `.stepper/`
+# before the names of what lies in no `notebooks_dir`, in the folders of `.stepper/`
+ELSEWHERE = "@/"
 
 
 class UncoveredError(UsageError):
@@ -41,21 +43,30 @@ class Places:
         """The folder of new notebooks; raise UsageError where no pattern covers one in a folder."""
         home = covered.home(self.config.limits().patterns)
         if home is None:
-            raise UsageError("`notebooks:` covers single notebooks only", "add a folder to it in .stepper/config.yaml")
+            raise UsageError(
+                "`notebooks:` covers single notebooks only",
+                "add a folder to it in .stepper/config.yaml",
+            )
         return os.path.join(self.paths.project, home)
 
     @property
     def _usual(self) -> str:
         """The folder whose notebooks' journals and kernels bear their names alone: all others' begin with ELSEWHERE."""
-        return os.path.realpath(os.path.join(self.paths.project, self.config.limits().notebooks_dir))
+        return os.path.realpath(
+            os.path.join(self.paths.project, self.config.limits().notebooks_dir)
+        )
 
     def patterns(self) -> list[str]:
         """Return what covers the project's notebooks, the folders as they are where links lead to them."""
         told = []
         for pattern in map(os.path.normpath, self.config.limits().patterns):
             head = covered.head(pattern)
-            real = self.paths.relative(os.path.realpath(os.path.join(self.paths.project, head)))
-            told.append(pattern if real == (head or ".") else real + pattern[len(head) :])
+            real = self.paths.relative(
+                os.path.realpath(os.path.join(self.paths.project, head))
+            )
+            told.append(
+                pattern if real == (head or ".") else real + pattern[len(head) :]
+            )
         return told
 
     def notebooks(self) -> list[str]:
@@ -65,7 +76,9 @@ class Places:
 
     def known(self) -> list[str]:
         """Return the notebooks of the last look, relative to the project."""
-        return sorted(os.path.relpath(path, self.paths.project) for path in self.index.notebooks())
+        return sorted(
+            os.path.relpath(path, self.paths.project) for path in self.index.notebooks()
+        )
 
     def store(self, path: str) -> str:
         """Return the name under which a notebook's journal, kernel and figures lie, whatever else is covered."""
@@ -81,18 +94,26 @@ class Places:
 
     def folders(self) -> list[str]:
         """Return where notebooks are looked for by their names alone."""
-        return [os.path.join(self.paths.project, head) for head in map(covered.head, self.config.limits().patterns)]
+        return [
+            os.path.join(self.paths.project, head)
+            for head in map(covered.head, self.config.limits().patterns)
+        ]
 
     def find(self, name: str, cwd: str) -> str:
         """Return the real path of the notebook that a person in that folder names; raise UsageError."""
-        stem, folders = name if name.endswith(".ipynb") else name + ".ipynb", self.folders()
+        stem, folders = (
+            name if name.endswith(".ipynb") else name + ".ipynb",
+            self.folders(),
+        )
         for base in (cwd, self.paths.project, *folders):
             path = os.path.join(base, stem)
             if os.path.lexists(path):
                 return self.resolve(path)
         if (same := self._dated(name)) is not None:
             return same
-        looked = " ".join(quoted(self.paths.relative(folder) + "/") for folder in folders)
+        looked = " ".join(
+            quoted(self.paths.relative(folder) + "/") for folder in folders
+        )
         raise UsageError(f"there is no notebook {name!r}", f"ls {looked}")
 
     def _dated(self, name: str) -> str | None:
@@ -102,10 +123,17 @@ class Places:
         """
         stem = name.removesuffix(".ipynb")
         books = self.notebooks() if DATED.sub("", stem) == stem else []
-        same = [book for book in books if DATED.sub("", os.path.basename(book)) == f"{stem}.ipynb"]
+        same = [
+            book
+            for book in books
+            if DATED.sub("", os.path.basename(book)) == f"{stem}.ipynb"
+        ]
         if len(same) > 1:
             commands = ", ".join(quoted(book) for book in same[:MOST_NAMED])
-            raise UsageError(f"there are {len(same)} notebooks {name!r}: {commands}", "name one of them with its date")
+            raise UsageError(
+                f"there are {len(same)} notebooks {name!r}: {commands}",
+                "name one of them with its date",
+            )
         return self.resolve(os.path.join(self.paths.project, same[0])) if same else None
 
     def resolve(self, path: str) -> str:
@@ -116,10 +144,15 @@ class Places:
         told, name = shown(path), self.paths.relative(path)
         if ODD.search(name):
             plain = ODD.sub("_", path)
-            raise UsageError(f"{told} has control characters in its name", f"mv {quoted(path)} {quoted(plain)}")
+            raise UsageError(
+                f"{told} has control characters in its name",
+                f"mv {quoted(path)} {quoted(plain)}",
+            )
         real = os.path.realpath(path)
         if not real.endswith(".ipynb"):
-            raise UsageError(f"{told} is not a notebook (.ipynb)", f"ls -l {quoted(path)}")
+            raise UsageError(
+                f"{told} is not a notebook (.ipynb)", f"ls -l {quoted(path)}"
+            )
         linked = real != os.path.normpath(path)
         name = self.paths.relative(real) if linked else name
         # to what no link leads, none leads to the folder that covers it
@@ -127,17 +160,23 @@ class Places:
         if not (plainly or covered.covers(self.patterns(), name)):
             raise self._outside(path, real)
         if name.startswith("../"):
-            raise UsageError(f"{told} leads out of the project (it is {shown(real)})", f"ls -ld {quoted(self.folder)}")
+            raise UsageError(
+                f"{told} leads out of the project (it is {shown(real)})",
+                f"ls -ld {quoted(self.folder)}",
+            )
         if ODD.search(name):  # what the link is to
             return self.resolve(real)
         if os.path.islink(path) and not os.path.lexists(real):
             raise UsageError(
-                f"{told} is a symbolic link, and what it is to is gone: {shown(real)}", f"rm {quoted(path)}"
+                f"{told} is a symbolic link, and what it is to is gone: {shown(real)}",
+                f"rm {quoted(path)}",
             )
         try:
             private.look(real)
         except IsADirectoryError:
-            raise UsageError(f"{told} is a folder, not a notebook", f"ls -ld {quoted(path)}") from None
+            raise UsageError(
+                f"{told} is a folder, not a notebook", f"ls -ld {quoted(path)}"
+            ) from None
         except private.PlaceError as error:
             raise UsageError(error.why, error.hint) from None
         return real
@@ -145,13 +184,18 @@ class Places:
     def _outside(self, path: str, real: str) -> UsageError:
         """Return the error on a notebook that no pattern covers, or that is a link to such a one."""
         patterns, name = self.config.limits().patterns, self.paths.relative(path)
-        places = ", ".join(f"{pattern}/" if covered.is_folder(pattern) else pattern for pattern in patterns)
+        places = ", ".join(
+            f"{pattern}/" if covered.is_folder(pattern) else pattern
+            for pattern in patterns
+        )
         why = f"{shown(path)} lies outside of {places} (it is {shown(real)})"
         if covered.covers(patterns, name):
             return UsageError(why, "move it there")
         line = covered.line(patterns, [name])
         error = UncoveredError(
-            why, "move it there" + (f", or cover it in .stepper/config.yaml: {line}" if line else "")
+            why,
+            "move it there"
+            + (f", or cover it in .stepper/config.yaml: {line}" if line else ""),
         )
         error.name, error.line = (path if name.startswith("../") else name), line
         return error

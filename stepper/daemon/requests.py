@@ -36,7 +36,11 @@ class Request:
     @property
     def consent(self) -> Consent:
         """Whether the person has accepted what other agents do: as far as their client tells its mode."""
-        return Consent.WITHHELD if self.caller.environ.get("STEPPER_MODE") == "plan" else Consent.ASKED
+        return (
+            Consent.WITHHELD
+            if self.caller.environ.get("STEPPER_MODE") == "plan"
+            else Consent.ASKED
+        )
 
 
 @contextlib.asynccontextmanager

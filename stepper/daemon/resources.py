@@ -20,14 +20,24 @@ MIB = 1 << 20
 
 def look(kernel: KernelStatus) -> Resources:
     """Return what there is and how much of it is used."""
-    cores, before, began = psutil.cpu_count() or 1, _seconds(kernel.pid), time.monotonic()
+    cores, before, began = (
+        psutil.cpu_count() or 1,
+        _seconds(kernel.pid),
+        time.monotonic(),
+    )
     busy = psutil.cpu_percent(SAMPLE_SECONDS)
     after, took = _seconds(kernel.pid), time.monotonic() - began
     memory, own = psutil.virtual_memory(), None
     if kernel.pid is not None:
-        share = None if before is None or after is None else max(0.0, after - before) / took / cores
+        share = (
+            None
+            if before is None or after is None
+            else max(0.0, after - before) / took / cores
+        )
         own = Load(None if share is None else round(100 * share, 1), kernel.rss_bytes)
-    return Resources(own, Load(busy, memory.total - memory.available, memory.total), cores, gpus())
+    return Resources(
+        own, Load(busy, memory.total - memory.available, memory.total), cores, gpus()
+    )
 
 
 def _seconds(pid: int | None) -> float | None:
@@ -52,15 +62,23 @@ def gpus() -> list[Gpu]:
         return []
     asked = [command, f"--query-gpu={','.join(ASKED)}", "--format=csv,noheader,nounits"]
     try:
-        done = subprocess.run(asked, capture_output=True, text=True, timeout=GPU_SECONDS, check=True)
+        done = subprocess.run(
+            asked, capture_output=True, text=True, timeout=GPU_SECONDS, check=True
+        )
     except (OSError, ValueError, subprocess.SubprocessError):
         return []
-    return [_gpu(*parts) for line in done.stdout.splitlines() if len(parts := line.rsplit(",", 3)) == 4]
+    return [
+        _gpu(*parts)
+        for line in done.stdout.splitlines()
+        if len(parts := line.rsplit(",", 3)) == 4
+    ]
 
 
 def _gpu(name: str, used: str, memory: str, total: str) -> Gpu:
     numbers = [_number(text) for text in (used, memory, total)]
-    held, whole = (None if number is None else int(number * MIB) for number in numbers[1:])
+    held, whole = (
+        None if number is None else int(number * MIB) for number in numbers[1:]
+    )
     return Gpu(name.strip(), numbers[0], held, whole)
 
 

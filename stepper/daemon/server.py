@@ -50,15 +50,20 @@ from stepper.session.recovery import settle
 from stepper.session.session import Session
 
 BEAT = wire.pack(wire.PROGRESS, b"")
-LOOK = b"look"  # who only looks on keeps this daemon from nothing: not from its end, not by a version of its own
+# who only looks on keeps this daemon from nothing: not from its end, not by a version
+# of its own
+LOOK = b"look"
 WAKERS = (b"hook Wake", b"hook Rearm")  # requests that wait for hours
 TAKEN_SECONDS = 5.0  # for a waker to say that it has taken what it was told
-BEAT_SECONDS = 2.0  # a client takes more than three times that without a word for a hang
-LOCK_SECONDS = 5.0  # less than a client waits (8.5 s), by what it takes to start a Python on a busy machine
+# a client takes more than three times that without a word for a hang
+BEAT_SECONDS = 2.0
+# less than a client waits (8.5 s), by what it takes to start a Python on a busy machine
+LOCK_SECONDS = 5.0
 READ_SECONDS = 30.0  # for a whole request to come
 LOOK_SECONDS = 1.0  # a kernel that died while nothing ran is noticed within this
 WATCH_SECONDS = 30.0
-REFRESH_SECONDS = 0.05  # from a run's end to the lines that said it runs: the answer goes first
+# from a run's end to the lines that said it runs: the answer goes first
+REFRESH_SECONDS = 0.05
 SETTLE_SECONDS = 0.2  # from an answer to when memory is given back
 IDLE_SECONDS = 30 * 60  # without kernels and requests
 log = logging.getLogger("stepper")
@@ -70,7 +75,11 @@ class Daemon:
     def __init__(self, paths: Paths) -> None:
         self.paths = paths
         self.workspace = Workspace(paths, self._open, self._replay)
-        self.about = {"pid": os.getpid(), "version": __version__, "socket": paths.socket}
+        self.about = {
+            "pid": os.getpid(),
+            "version": __version__,
+            "socket": paths.socket,
+        }
         self.ending = asyncio.Event()
         self.replays = set[asyncio.Task[None]]()  # that nobody asked for
         self.working, self.wakers = 0, set[asyncio.Task[tuple[bytes, bytes]]]()
@@ -86,25 +95,55 @@ class Daemon:
         workspace = self.workspace
         store = workspace.places.store(path)
         journal = JsonLines(os.path.join(self.paths.journals, store + ".jsonl"))
-        record, figures = os.path.join(self.paths.kernels, store + ".json"), os.path.join(self.paths.figures, store)
+        record, figures = (
+            os.path.join(self.paths.kernels, store + ".json"),
+            os.path.join(self.paths.figures, store),
+        )
         place = partial(workspace.place, path)
-        return self._session(name, path, journal, record, figures, workspace.config.limits, place)
+        return self._session(
+            name, path, journal, record, figures, workspace.config.limits, place
+        )
 
-    def _replay(self, name: str, copy: str, record: str, place: KernelPlace, limits: Limits) -> Session:
+    def _replay(
+        self, name: str, copy: str, record: str, place: KernelPlace, limits: Limits
+    ) -> Session:
         """Return a session on a copy of a notebook that keeps nothing."""
         from stepper.session.replay import Nowhere
 
         figures = os.path.join(os.path.dirname(copy), "figures")
-        return self._session(name, copy, Nowhere(), record, figures, lambda: limits, lambda environ, kernel: place)
+        return self._session(
+            name,
+            copy,
+            Nowhere(),
+            record,
+            figures,
+            lambda: limits,
+            lambda environ, kernel: place,
+        )
 
     def _session(
-        self, name: str, path: str, journal: Journal, record: str, figures: str, limits: Callable[[], Limits],
+        self,
+        name: str,
+        path: str,
+        journal: Journal,
+        record: str,
+        figures: str,
+        limits: Callable[[], Limits],
         place: Callable[[Mapping[str, str], str], KernelPlace],
-    ) -> Session:  # fmt: skip
+    ) -> Session:
         file = IpynbFile(path)
-        kernels = providers.AnyPlace(record, self.paths.runtime, diagnosis.PARTS, lambda: self.workspace.environ)
-        adviser = Adviser(path, Surroundings(self.paths.project), Figures(figures), ipython.transformer())
-        session = Session(name, file, Late(file), journal, kernels, limits, place, adviser, settle)
+        kernels = providers.AnyPlace(
+            record, self.paths.runtime, diagnosis.PARTS, lambda: self.workspace.environ
+        )
+        adviser = Adviser(
+            path,
+            Surroundings(self.paths.project),
+            Figures(figures),
+            ipython.transformer(),
+        )
+        session = Session(
+            name, file, Late(file), journal, kernels, limits, place, adviser, settle
+        )
         session.changed = self._changed
         return session
 
@@ -112,9 +151,12 @@ class Daemon:
         """Listen until a `shutdown`, a signal, a client of another version or half an hour without kernels."""
         self.paths.make_runtime()
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(self.paths.socket)  # we hold the daemon's lock: whoever made it is dead
+            # we hold the daemon's lock: whoever made it is dead
+            os.unlink(self.paths.socket)
         self.workspace.elsewhere.begin()
-        server = await asyncio.start_unix_server(self._client, self.paths.socket, limit=1 << 20, backlog=128)
+        server = await asyncio.start_unix_server(
+            self._client, self.paths.socket, limit=1 << 20, backlog=128
+        )
         os.chmod(self.paths.socket, 0o600)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -124,7 +166,13 @@ class Daemon:
         gc.freeze()  # what is imported stays: no collection has to look at it again
         left = private.names(self.paths.verify)  # by a daemon that was killed
         tasks = [
-            asyncio.create_task(work) for work in (self._watch(), self._look(), self._reconcile(), self._clear(left))
+            asyncio.create_task(work)
+            for work in (
+                self._watch(),
+                self._look(),
+                self._reconcile(),
+                self._clear(left),
+            )
         ]
         await self.ending.wait()
         for replay in self.workspace.replays:
@@ -137,7 +185,8 @@ class Daemon:
         await asyncio.gather(*self.replays)
         while self.working > len(self.wakers):  # answers on their way; no new ones come
             await asyncio.sleep(0.02)
-        # What was handed on is the next daemon's: those who wait to wake an agent ask that.
+        # What was handed on is the next daemon's: those who wait to wake an agent ask
+        # that.
         for waker in self.wakers:
             waker.cancel()
         for call in self.workspace.calls():
@@ -162,7 +211,9 @@ class Daemon:
         while replays:
             from stepper.daemon import verify
 
-            replays = await verify.clear(self.paths, replays, lambda: self.workspace.environ)
+            replays = await verify.clear(
+                self.paths, replays, lambda: self.workspace.environ
+            )
             await asyncio.sleep(pause := min(2 * pause, 300))
 
     async def _reconcile(self) -> None:
@@ -175,8 +226,12 @@ class Daemon:
 
         with contextlib.suppress(StepperError, OSError):
             places = self.workspace.config.limits().kernels.values()
-            accepted = [place for place in places if self.paths.accepts_kernel(place.definition)]
-            await providers.reconcile(accepted, self.paths.runtime, recorded, os.environ)
+            accepted = [
+                place for place in places if self.paths.accepts_kernel(place.definition)
+            ]
+            await providers.reconcile(
+                accepted, self.paths.runtime, recorded, os.environ
+            )
 
     async def _look(self) -> None:
         """See to what no request asks for: runs that lost their daemon, kernels that died, outputs that wait."""
@@ -189,9 +244,12 @@ class Daemon:
                 calls.look(session, self.began)
                 if session.replays:
                     session.replays = False
-                    self.replays.add(replay := asyncio.create_task(self._verify(session)))
+                    self.replays.add(
+                        replay := asyncio.create_task(self._verify(session))
+                    )
                     replay.add_done_callback(self.replays.discard)
-                if session.name not in looks or looks[session.name].done():  # one that waits holds up no other
+                # one that waits holds up no other
+                if session.name not in looks or looks[session.name].done():
                     looks[session.name] = asyncio.create_task(self._look_at(session))
             self.lines.look()
             self._show_running()
@@ -213,7 +271,9 @@ class Daemon:
         self._show_running()
 
     def _show_running(self) -> None:
-        self._show([*filter(None, map(standing.shown, self.workspace.sessions.values()))])
+        self._show(
+            [*filter(None, map(standing.shown, self.workspace.sessions.values()))]
+        )
 
     async def _verify(self, session: Session) -> None:
         """Replay a notebook that is complete now; what came of it comes with the next prompt."""
@@ -232,19 +292,29 @@ class Daemon:
         there is none for what is estimated to end sooner than that.
         """
         sessions, now = self.workspace.sessions.values(), time.monotonic()
-        works = [each for each in sessions if each.state.running or each.looks or each.keeper.queued]
+        works = [
+            each
+            for each in sessions
+            if each.state.running or each.looks or each.keeper.queued
+        ]
         waited = not all(each.goes_on for each in works)
         lasts = not works or not all(map(standing.ends_soon, works))
         with contextlib.suppress(OSError):
             if lines:
-                private.replace(self.paths.running, "".join(f"{line}\n" for line in lines).encode("utf-8", "replace"))
+                private.replace(
+                    self.paths.running,
+                    "".join(f"{line}\n" for line in lines).encode("utf-8", "replace"),
+                )
             if lines and lasts and (waited or now >= self.beat_at):
-                self.beat_at = now + min(session.outputs.limits().heartbeat_seconds for session in sessions)
+                self.beat_at = now + min(
+                    session.outputs.limits().heartbeat_seconds for session in sessions
+                )
                 told = f"{time.strftime('%H:%M:%S')} {' · '.join(lines)}"
                 private.replace(self.paths.notice, payload.notice(told))
             elif not lines and self.shown:
                 private.remove(self.paths.running)
-                private.remove(self.paths.notice)  # the client reads it up to 0.7 s after it was written
+                # the client reads it up to 0.7 s after it was written
+                private.remove(self.paths.notice)
             self.shown = bool(lines)
 
     async def _look_at(self, session: Session) -> None:
@@ -260,12 +330,18 @@ class Daemon:
         while True:
             await asyncio.sleep(WATCH_SECONDS)
             now = time.monotonic()
-            # A cleaner of /tmp took it, or callers meet elsewhere since /tmp/stepper-UID has another owner.
-            if not os.path.exists(self.paths.socket) or Paths(self.paths.project).socket != self.paths.socket:
+            # A cleaner of /tmp took it, or callers meet elsewhere since
+            # /tmp/stepper-UID has another owner.
+            if (
+                not os.path.exists(self.paths.socket)
+                or Paths(self.paths.project).socket != self.paths.socket
+            ):
                 self.ending.set()
             with contextlib.suppress(StepperError, OSError):
                 await self._end_idle_kernels(now)
-            kernels = any(session.keeper.kernel for session in self.workspace.sessions.values())
+            kernels = any(
+                session.keeper.kernel for session in self.workspace.sessions.values()
+            )
             if kernels or self.working:
                 self.last_used = now
             elif now - self.last_used > IDLE_SECONDS:
@@ -275,7 +351,9 @@ class Daemon:
         """End kernels that were idle for `kernel_idle_hours`, and those idle longest beyond `max_kernels`."""
         limits = self.workspace.config.limits()
         hours = limits.kernel_idle_hours
-        idle = [session for session in self.workspace.sessions.values() if session.is_idle]
+        idle = [
+            session for session in self.workspace.sessions.values() if session.is_idle
+        ]
         idle.sort(key=lambda session: session.last_used, reverse=True)
         for number, session in enumerate(idle):
             why = ""
@@ -288,7 +366,9 @@ class Daemon:
                 log.info("%s: ending the kernel: %s", session.name, why)
                 await steering.end_idle_kernel(session, session.last_used, why)
 
-    async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _client(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         try:
             uid = wire.peer_uid(writer.get_extra_info("socket"))
             if uid != os.getuid():  # the folder's 0700 says so already
@@ -303,10 +383,19 @@ class Daemon:
             finally:
                 self.working -= 1
         except asyncio.TimeoutError:
-            log.info("a client was turned away: it sent no whole request in %g s", READ_SECONDS)
-        except (wire.FrameError, asyncio.IncompleteReadError, ConnectionError, PermissionError) as error:
+            log.info(
+                "a client was turned away: it sent no whole request in %g s",
+                READ_SECONDS,
+            )
+        except (
+            wire.FrameError,
+            asyncio.IncompleteReadError,
+            ConnectionError,
+            PermissionError,
+        ) as error:
             log.info("a client was turned away: %s", error)
-        except asyncio.CancelledError:  # the daemon ends; asyncio would log each as an error
+        except asyncio.CancelledError:
+            # the daemon ends; asyncio would log each as an error
             log.info("a client was turned away: the daemon ends")
         finally:
             writer.close()
@@ -316,7 +405,12 @@ class Daemon:
         if self.working <= len(self.wakers):  # those wait for hours
             self.memory.settle()
 
-    async def _answer(self, parts: list[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _answer(
+        self,
+        parts: list[bytes],
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
         if len(parts) != 5:
             raise wire.FrameError(f"{len(parts)} parts")
         verb, version, environ, cwd, payload = parts
@@ -345,22 +439,42 @@ class Daemon:
         given = wire.unpack_environ(environ)
         if verb != LOOK:  # no kernel is to be started with its environment
             self.workspace.environ = given
-        by = "hook" if verb.startswith(b"hook ") else "mcp" if given.get("STEPPER_FACE") == "mcp" else "cli"
-        caller = Caller(given, by=by, deliver=deliver, keep=keep, lives=lambda: _lives(given))
-        request = Request(self.workspace, caller, os.fsdecode(cwd), progress, self.about, self.ending.set)
-        work = asyncio.create_task(self._work(verb.decode("utf-8", "replace"), payload, request))
+        by = (
+            "hook"
+            if verb.startswith(b"hook ")
+            else "mcp"
+            if given.get("STEPPER_FACE") == "mcp"
+            else "cli"
+        )
+        caller = Caller(
+            given, by=by, deliver=deliver, keep=keep, lives=lambda: _lives(given)
+        )
+        request = Request(
+            self.workspace,
+            caller,
+            os.fsdecode(cwd),
+            progress,
+            self.about,
+            self.ending.set,
+        )
+        work = asyncio.create_task(
+            self._work(verb.decode("utf-8", "replace"), payload, request)
+        )
         if verb.startswith(WAKERS):
             self.wakers.add(work)
             work.add_done_callback(self.wakers.discard)
         while not work.done():
             waited = [work] if gone.done() else [work, gone]
-            await asyncio.wait(waited, timeout=BEAT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                waited, timeout=BEAT_SECONDS, return_when=asyncio.FIRST_COMPLETED
+            )
             if gone.done() and gone.result() == b"" and not caller.left.is_set():
                 caller.left.set()
                 log.info("the client of %r went away", verb[:100])
                 for session in list(self.workspace.sessions.values()):
                     await session.abandon(caller)
-            elif not work.done() and not writer.is_closing():  # a client that closed its half alone waits for the end
+            elif not work.done() and not writer.is_closing():
+                # a client that closed its half alone waits for the end
                 writer.write(BEAT)
         gone.cancel()
         kind, body = work.result()
@@ -368,11 +482,15 @@ class Daemon:
             writer.write(wire.pack(kind, body))
             await writer.drain()
 
-    async def _work(self, verb: str, payload: bytes, request: Request) -> tuple[bytes, bytes]:
+    async def _work(
+        self, verb: str, payload: bytes, request: Request
+    ) -> tuple[bytes, bytes]:
         try:
             kind, _, event = verb.partition(" ")
             if kind == "hook":
-                return wire.OK, await hook(self.workspace, event, payload, request.caller)
+                return wire.OK, await hook(
+                    self.workspace, event, payload, request.caller
+                )
             body = await answer(verb, payload, request)
             self.workspace.mark()
             return wire.OK, body
@@ -382,7 +500,11 @@ class Daemon:
             log.exception("%s failed", verb)
             why = f"stepper itself failed: {type(error).__name__}: {error}"
             failed = DaemonError(why, f"see {self.paths.log}")
-        told = {"message": failed.message, "hint": failed.hint, "exit_code": failed.exit_code}
+        told = {
+            "message": failed.message,
+            "hint": failed.hint,
+            "exit_code": failed.exit_code,
+        }
         return wire.FAILED, json.dumps(told).encode()
 
 
@@ -401,9 +523,15 @@ async def _said(reader: asyncio.StreamReader) -> bytes:
 
 
 async def _request(reader: asyncio.StreamReader) -> list[bytes]:
-    late = asyncio.get_running_loop().call_later(READ_SECONDS, reader.set_exception, asyncio.TimeoutError())
+    late = asyncio.get_running_loop().call_later(
+        READ_SECONDS, reader.set_exception, asyncio.TimeoutError()
+    )
     try:
-        sizes = wire.lengths(await reader.readexactly(8 * wire.count(await reader.readexactly(wire.PREFIX))))
+        sizes = wire.lengths(
+            await reader.readexactly(
+                8 * wire.count(await reader.readexactly(wire.PREFIX))
+            )
+        )
         return [await reader.readexactly(one) for one in sizes]
     finally:
         late.cancel()
@@ -414,7 +542,8 @@ def main() -> None:
     paths = Paths(sys.argv[1])
     paths.make_home()
     lock = private.opened(paths.daemon_lock, os.O_CREAT | os.O_RDWR)
-    # A former daemon (of another version) may still be finishing a cell: it keeps the lock until it is through.
+    # A former daemon (of another version) may still be finishing a cell: it keeps the
+    # lock until it is through.
     if not locked(lock, LOCK_SECONDS):
         sys.exit(
             "an earlier one still runs a cell: ask again when that is through "

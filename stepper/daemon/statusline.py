@@ -19,7 +19,8 @@ from stepper.words import statusline
 
 HOLDS_SECONDS = 10  # from a look at what runs
 ALWAYS = 9_999_999_999  # as long as the daemon lives
-WEIGH_SECONDS = 5.0  # at least, between two looks at the memory of a kernel: no step is to wait for one
+# at least, between two looks at the memory of a kernel: no step is to wait for one
+WEIGH_SECONDS = 5.0
 
 
 @dataclass
@@ -50,7 +51,12 @@ class StatusLines:
         for session, name in self.workspace.currents().items():
             found = self.workspace.sessions.get(name)
             if found is not None and (text := self._line(found, weigh)):
-                runs = runs or bool(found.state.running or found.looks or found.keeper.waits or found.keeper.queued)
+                runs = runs or bool(
+                    found.state.running
+                    or found.looks
+                    or found.keeper.waits
+                    or found.keeper.queued
+                )
                 lines.append(f"{session or '-'} {text}\n")
         self.runs = runs
         told = "".join(lines)
@@ -62,7 +68,9 @@ class StatusLines:
                 private.remove(self.path)
                 return
             until = int(time.time()) + HOLDS_SECONDS if runs else ALWAYS
-            private.replace(self.path, f"{os.getpid()} {until}\n{told}".encode("utf-8", "replace"))
+            private.replace(
+                self.path, f"{os.getpid()} {until}\n{told}".encode("utf-8", "replace")
+            )
 
     def end(self) -> None:
         """Have nothing shown any more."""
@@ -72,8 +80,17 @@ class StatusLines:
     def _line(self, session: Session, weigh: bool) -> str:
         now, queued = standing.running(session), session.keeper.queued
         shown = self.shown.setdefault(session.name, Shown())
-        known, kernel, clock = session.namespace, session.keeper.kernel, time.monotonic()
-        mark = kernel and kernel.id, session.state.next_run, now is None, len(session.state.elsewhere)
+        known, kernel, clock = (
+            session.namespace,
+            session.keeper.kernel,
+            time.monotonic(),
+        )
+        mark = (
+            kernel and kernel.id,
+            session.state.next_run,
+            now is None,
+            len(session.state.elsewhere),
+        )
         if weigh and clock > shown.due and (now or mark != shown.mark):
             shown.mark, shown.due = mark, clock + WEIGH_SECONDS
             shown.memory = kernel.memory() if kernel else 0
@@ -81,5 +98,11 @@ class StatusLines:
         said = statusline.clock(now.seconds, now.timeout) if now else ""
         told = now.name if now else ""
         return statusline.line(
-            session.state, told, said, queued.text if queued else "", known, shown.frame, shown.memory
+            session.state,
+            told,
+            said,
+            queued.text if queued else "",
+            known,
+            shown.frame,
+            shown.memory,
         )

@@ -21,16 +21,33 @@ from stepper.notebook import jupyter
 from stepper.notebook.plainjson import load_json
 from stepper.policy import arguments, commands, events, gate, plan
 from stepper.policy.model import Consent, Limits
-from stepper.session import answers, beside, following, standing, steering, underway, unseen
+from stepper.session import (
+    answers,
+    beside,
+    following,
+    standing,
+    steering,
+    underway,
+    unseen,
+)
 from stepper.session.keeper import now
 from stepper.session.session import Session
 from stepper.words import beside as beside_words
 from stepper.words import brief
 
-# The end of an agent's turn is looked at where one of these was given in it, or a cell ran.
-WORK = (commands.New, commands.Run, commands.Restore, commands.Continue, commands.Fix, commands.Skip)
+# The end of an agent's turn is looked at where one of these was given in it, or a cell
+# ran.
+WORK = (
+    commands.New,
+    commands.Run,
+    commands.Restore,
+    commands.Continue,
+    commands.Fix,
+    commands.Skip,
+)
 CELLS = ("cell run", "cell add", "cell change")
-SEARCH_SECONDS = 5.0  # for which `list` searches the project's folders where it is not told to search all
+# for which `list` searches the project's folders where it is not told to search all
+SEARCH_SECONDS = 5.0
 SLICE_SECONDS = 0.02  # of it between two looks at other requests
 ALL_ENTRIES = 1 << 24  # of the folders of a project that is searched whole
 DELETED = "deleted"
@@ -43,9 +60,16 @@ async def answer(verb: str, payload: bytes, request: Request) -> bytes:
         import_module("stepper.policy.cellcommands")
     row = arguments.VERBS.get(verb)
     if row is None or not row.daemon:
-        raise StepperError(f"this daemon ({__version__}) does not know {verb[:100]!r}", "stepper shutdown")
-    told, of_cells = _placed(arguments.read(row.arguments, load_arguments(payload))), verb in CELLS
-    if request.caller.by == "mcp" and not of_cells:  # the person's own commands ask nobody
+        raise StepperError(
+            f"this daemon ({__version__}) does not know {verb[:100]!r}",
+            "stepper shutdown",
+        )
+    told, of_cells = (
+        _placed(arguments.read(row.arguments, load_arguments(payload))),
+        verb in CELLS,
+    )
+    # the person's own commands ask nobody
+    if request.caller.by == "mcp" and not of_cells:
         _accepted(request, row)
     if not of_cells and not isinstance(told, WORK):
         return answers.to_json(await _of_project(request, told))
@@ -63,8 +87,12 @@ def _accepted(request: Request, row: arguments.Command) -> None:
     """Raise StepperError where another agent gives a command that is not its to give by itself now."""
     if row.name == "new" and request.consent is Consent.WITHHELD:
         raise StepperError(gate.PLAN_FIRST)
-    if row.runs_code and (why := gate.unaccepted(request.consent, request.workspace.config.limits())):
-        raise StepperError(f"nothing ran: {why}", f"stepper {row.name}  # the user's to give")
+    if row.runs_code and (
+        why := gate.unaccepted(request.consent, request.workspace.config.limits())
+    ):
+        raise StepperError(
+            f"nothing ran: {why}", f"stepper {row.name}  # the user's to give"
+        )
 
 
 def load_arguments(payload: bytes) -> dict[str, Any]:
@@ -81,7 +109,10 @@ def load_arguments(payload: bytes) -> dict[str, Any]:
 def _placed(told: Any) -> Any:
     """Return a command with its notebook in its place: `stepper continue a.ipynb` answers nothing."""
     match told:
-        case commands.Continue(answer=said, notebook=None) | commands.Fix(hint=said, notebook=None):
+        case (
+            commands.Continue(answer=said, notebook=None)
+            | commands.Fix(hint=said, notebook=None)
+        ):
             row: Any = type(told)
             return row(notebook=said) if re.fullmatch(r"\S+\.ipynb", said) else told
     return told
@@ -94,7 +125,9 @@ async def _of_project(request: Request, told: Any) -> object:
     match told:
         case commands.New():
             return await _new(request, told)
-        case commands.Context() | commands.Status() if not (named or workspace.current(request.owner)):
+        case commands.Context() | commands.Status() if not (
+            named or workspace.current(request.owner)
+        ):
             if isinstance(told, commands.Context):
                 return _system(told, answers.Context())
             return replace(await _status(request, None, told), daemon=request.about)
@@ -106,16 +139,22 @@ async def _of_project(request: Request, told: Any) -> object:
             return await kernels.listed(request)
         case commands.Shutdown() if not named:
             request.end()
-            ending = (steering.shutdown(session, SHUTDOWN) for session in workspace.all_sessions())
+            ending = (
+                steering.shutdown(session, SHUTDOWN)
+                for session in workspace.all_sessions()
+            )
             ended = await asyncio.gather(*ending, return_exceptions=True)
             for wrong in ended:
-                if isinstance(wrong, BaseException):  # the others have ended all the same
+                # the others have ended all the same
+                if isinstance(wrong, BaseException):
                     raise wrong
             return answers.Ended(sum(map(bool, ended)))
         case commands.Shutdown() if (deleted := workspace.deleted(named)) is not None:
             return await _of_notebook(request, deleted, told)
         case _:
-            return await _of_notebook(request, workspace.named(named, request.cwd, request.owner), told)
+            return await _of_notebook(
+                request, workspace.named(named, request.cwd, request.owner), told
+            )
 
 
 async def _listed(request: Request, everything: bool) -> list[answers.Listed]:
@@ -128,7 +167,8 @@ async def _listed(request: Request, everything: bool) -> list[answers.Listed]:
     current = workspace.current(request.owner)
     for name in workspace.places.known():
         began = time.monotonic()
-        with contextlib.suppress(UsageError, OSError):  # whoever names it is told; it is gone
+        # whoever names it is told; it is gone
+        with contextlib.suppress(UsageError, OSError):
             path = workspace.resolve(os.path.join(workspace.paths.project, name))
             age = round(max(0.0, time.time() - os.stat(path).st_mtime), 1)
             session = workspace.glance(path)
@@ -153,7 +193,8 @@ async def _searched(request: Request, everything: bool) -> bool:
         places.index.refresh(places.patterns(), seconds, entries)
         if not places.cut:
             return True
-        if len(places.index.folders) == before:  # a single folder takes longer than that
+        # a single folder takes longer than that
+        if len(places.index.folders) == before:
             seconds *= 2
         if time.monotonic() > until or seconds > SEARCH_SECONDS:
             return False
@@ -181,7 +222,9 @@ async def _new(request: Request, told: commands.New) -> answers.Made:
         from stepper.session import cells
 
         cells.read(told.cells)  # what is refused is refused before there is a notebook
-    session, before = await request.workspace.new(made, slug, date.today(), request.owner)
+    session, before = await request.workspace.new(
+        made, slug, date.today(), request.owner
+    )
     if metadata is not None:
         steering.use_kernel(session, told.kernel or "", metadata)
     steps = [answers.NamedStep(step.id, step.title) for step in made.steps]
@@ -192,13 +235,20 @@ async def _new(request: Request, told: commands.New) -> answers.Made:
         ran = await agents.begin(request, session, told)
     at = request.workspace.config.limits().kernels.get(kernel)
     cwd = f"a folder of `{kernel}`" if at and at.kind in ("ssh", "jupyter") else None
-    return answers.Made(session.name, steps, before, cwd or request.workspace.config.limits().kernel_cwd, ran)
+    return answers.Made(
+        session.name,
+        steps,
+        before,
+        cwd or request.workspace.config.limits().kernel_cwd,
+        ran,
+    )
 
 
 async def _of_notebook(request: Request, session: Session, told: Any) -> object:
     workspace = request.workspace
     before = workspace.currents()
-    if isinstance(told, commands.Run | commands.Restore | commands.Use):  # the current one from now on
+    # the current one from now on
+    if isinstance(told, commands.Run | commands.Restore | commands.Use):
         workspace.make_current(session.name, request.owner)
     next_run = session.state.next_run
     try:
@@ -212,8 +262,14 @@ async def _of_notebook(request: Request, session: Session, told: Any) -> object:
 
 async def _done(request: Request, session: Session, told: Any) -> object:
     if isinstance(told, commands.Run | commands.Eval):
-        _refuse_while_running(request, session, "run" if isinstance(told, commands.Run) else "eval")
-    waits = standing.waits(session) if isinstance(told, commands.Run | commands.Restore | commands.Eval) else ""
+        _refuse_while_running(
+            request, session, "run" if isinstance(told, commands.Run) else "eval"
+        )
+    waits = (
+        standing.waits(session)
+        if isinstance(told, commands.Run | commands.Restore | commands.Eval)
+        else ""
+    )
     if waits:
         request.progress(underway.Waits(line=waits))
     match told:
@@ -222,7 +278,10 @@ async def _done(request: Request, session: Session, told: Any) -> object:
             if not request.workspace.exists(session):
                 found = replace(found, state=DELETED)
             reads = request.owner and not told.unread
-            return replace(found, unheard=unseen.take_missed(session) if reads else found.unheard)  # it has it now
+            # it has it now
+            return replace(
+                found, unheard=unseen.take_missed(session) if reads else found.unheard
+            )
         case commands.Use(kernel=str(name)):
             from stepper.daemon import kernels
 
@@ -242,13 +301,17 @@ async def _done(request: Request, session: Session, told: Any) -> object:
         case commands.Report():
             return standing.report(session, told.run)
         case commands.Output() if told.follow:
-            return await following.follow(session, told.cell, request.caller, request.progress)
+            return await following.follow(
+                session, told.cell, request.caller, request.progress
+            )
         case commands.Output():
             return standing.output(session, told.cell, told.page)
         case commands.Look():
             from stepper.session import looking
 
-            return await looking.look(session, [*request.workspace.sessions.values()], told)
+            return await looking.look(
+                session, [*request.workspace.sessions.values()], told
+            )
         case commands.Eval():
             return await _eval(request, session, told.source)
         case commands.KernelsWait():
@@ -261,12 +324,16 @@ async def _done(request: Request, session: Session, told: Any) -> object:
             return answers.Interrupted(session.name, await steering.interrupt(session))
         case commands.Restart():
             async with telling(request, session):
-                return answers.Restarted(session.name, await steering.restart(session, request.caller))
+                return answers.Restarted(
+                    session.name, await steering.restart(session, request.caller)
+                )
         case commands.Shutdown():
             kernel = await session.keeper.find()
             about = kernel.about() if kernel is not None else None
             ended = await steering.shutdown(session, SHUTDOWN)
-            return answers.Ended(int(ended), session.name, about.where if about and about.kept else None)
+            return answers.Ended(
+                int(ended), session.name, about.where if about and about.kept else None
+            )
         case commands.Continue() | commands.Fix():
             return await _resume(request, session, told)
         case commands.Skip():
@@ -276,15 +343,23 @@ async def _done(request: Request, session: Session, told: Any) -> object:
         case commands.Confirm():
             return answers.Said(steering.confirm(session, told.words))
         case commands.PlanAdd():
-            return await steering.change_plan(session, lambda state: plan.added(state, told.title, told.after))
+            return await steering.change_plan(
+                session, lambda state: plan.added(state, told.title, told.after)
+            )
         case commands.PlanEdit():
-            return await steering.change_plan(session, lambda state: plan.edited(state, told.id, told.title))
+            return await steering.change_plan(
+                session, lambda state: plan.edited(state, told.id, told.title)
+            )
         case commands.PlanRemove():
-            return await steering.change_plan(session, lambda state: plan.removed(state, told.id))
+            return await steering.change_plan(
+                session, lambda state: plan.removed(state, told.id)
+            )
         case commands.PlanReopen():
             return steering.reopen(session, told.id)
         case commands.PlanMove():
-            return await steering.change_plan(session, lambda state: plan.moved(state, told.id, told.after))
+            return await steering.change_plan(
+                session, lambda state: plan.moved(state, told.id, told.after)
+            )
         case commands.Plan():
             return standing.planned(session)
     from stepper.daemon import agents
@@ -299,10 +374,15 @@ def _refuse_while_running(request: Request, session: Session, command: str) -> N
     if not from_agents_shell or running is None or not session.lock.locked():
         return
     why = f"nothing ran: {running.name} of {session.name} is running, for {running.seconds:.0f} s so far"
-    raise StepperError(f"{why}; `stepper {command}` needs the kernel when that cell has ended", "stepper status")
+    raise StepperError(
+        f"{why}; `stepper {command}` needs the kernel when that cell has ended",
+        "stepper status",
+    )
 
 
-async def _resume(request: Request, session: Session, told: commands.Continue | commands.Fix) -> answers.Said:
+async def _resume(
+    request: Request, session: Session, told: commands.Continue | commands.Fix
+) -> answers.Said:
     """Resume a stopped notebook. What the user says in a terminal reaches the agent once, with what it reads next."""
     stop = session.state.stop
     if isinstance(told, commands.Continue):
@@ -326,15 +406,25 @@ def _show_user(request: Request, session: Session, command: str, response: str) 
         request.workspace.steered.setdefault(request.owner, []).append(line)
 
 
-async def _run(request: Request, session: Session, told: commands.Run | commands.Restore) -> object:
+async def _run(
+    request: Request, session: Session, told: commands.Run | commands.Restore
+) -> object:
     which, wait = "restore", None
     if isinstance(told, commands.Run):
         if told.all and told.stale:
             raise UsageError("--all and --stale exclude each other")
-        which, wait = "all" if told.all else "stale" if told.stale else told.which, told.wait_seconds
+        which, wait = (
+            "all" if told.all else "stale" if told.stale else told.which,
+            told.wait_seconds,
+        )
     by_agent = which == "restore" and request.caller.by == "mcp"
-    if by_agent and not gate.died(session.state) and (why := gate.stopped(session.state)):
-        raise StepperError(f"nothing ran: {why}")  # of failed attempts nothing is to be rebuilt
+    if (
+        by_agent
+        and not gate.died(session.state)
+        and (why := gate.stopped(session.state))
+    ):
+        # of failed attempts nothing is to be rebuilt
+        raise StepperError(f"nothing ran: {why}")
     if wait is not None:
         from stepper.daemon import agents
 
@@ -343,7 +433,9 @@ async def _run(request: Request, session: Session, told: commands.Run | commands
         return await steering.run(session, which, request.caller, request.progress)
 
 
-async def _status(request: Request, session: Session | None, told: commands.Status) -> answers.Status:
+async def _status(
+    request: Request, session: Session | None, told: commands.Status
+) -> answers.Status:
     if told.details or told.wait_seconds is not None:
         from stepper.daemon import agents
 
@@ -351,10 +443,14 @@ async def _status(request: Request, session: Session | None, told: commands.Stat
     if session is None:
         return answers.Status()
     path = os.path.join(request.workspace.paths.project, session.name)
-    unaware = beside_words.not_reloaded([server.url for server in jupyter.unaware(path)])
+    unaware = beside_words.not_reloaded(
+        [server.url for server in jupyter.unaware(path)]
+    )
     renamed = request.workspace.rename_notice(session)
     several = len(request.workspace.sessions) > 1
-    return replace(await standing.status(session, several), jupyter=unaware, renamed=renamed)
+    return replace(
+        await standing.status(session, several), jupyter=unaware, renamed=renamed
+    )
 
 
 def _system(told: commands.Context, found: answers.Context) -> answers.Context:
@@ -363,8 +459,14 @@ def _system(told: commands.Context, found: answers.Context) -> answers.Context:
         return found
     from stepper.words import system
 
-    held = {"modules": found.imported_modules, "functions": found.defined_functions, "variables": found.variables}
-    return replace(found, text=system.told(told.agent, told.lang, found.current_notebook, held))
+    held = {
+        "modules": found.imported_modules,
+        "functions": found.defined_functions,
+        "variables": found.variables,
+    }
+    return replace(
+        found, text=system.told(told.agent, told.lang, found.current_notebook, held)
+    )
 
 
 async def _eval(request: Request, session: Session, source: str) -> answers.Evaluated:
@@ -374,4 +476,6 @@ async def _eval(request: Request, session: Session, source: str) -> answers.Eval
     if why:
         raise StepperError(f"nothing ran: {why}")
     async with telling(request, session):
-        return await steering.evaluate(session, source, request.caller, starts=request.caller.by == "mcp")
+        return await steering.evaluate(
+            session, source, request.caller, starts=request.caller.by == "mcp"
+        )

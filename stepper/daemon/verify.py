@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 
 RECORD, COPY = "kernel.json", "notebook.ipynb"
 SCRATCH_BYTES = 1 << 30  # of a folder that is copied
-CUT = b"left out by stepper (max_output_bytes)"  # what a recording says of which the limit left something out
+# what a recording says of which the limit left something out
+CUT = b"left out by stepper (max_output_bytes)"
 SEED = "PYTHONHASHSEED"
 numbers = itertools.count(1)
 log = logging.getLogger("stepper")
@@ -63,8 +64,11 @@ async def asked(request: Request, session: Session, told: commands.Verify) -> Ve
     """Replay a notebook and return what came of it, one replay of the project at a time; raise StepperError."""
     workspace, caller = request.workspace, request.caller
     path = workspace.resolve(os.path.join(workspace.paths.project, session.name))
-    read = session.file.read if told.kernel else session.read  # a kernel that is named may run any language
-    read()  # what is no notebook, or of another language, is said before anything is made or waited for
+    # a kernel that is named may run any language
+    read = session.file.read if told.kernel else session.read
+    # what is no notebook, or of another language, is said before anything is made or
+    # waited for
+    read()
     name = told.kernel or session.state.plan.kernel
     limits = workspace.config.limits()
     _own_kernel(limits.kernels.get(name or limits.kernel), told)
@@ -73,29 +77,58 @@ async def asked(request: Request, session: Session, told: commands.Verify) -> Ve
     workspace.replays.add(caller.left)
     try:
         async with _turn(workspace, request):
-            folder = os.path.join(workspace.paths.verify, f"{os.getpid()}-{next(numbers)}")
+            folder = os.path.join(
+                workspace.paths.verify, f"{os.getpid()}-{next(numbers)}"
+            )
             try:
                 document = read()
-                cwd = await asyncio.to_thread(_prepared, workspace.paths, path, folder, place.cwd, told.scratch)
-                room = Room(folder, place, cwd, _limits(limits, path), told.kernel or "", metadata)
+                cwd = await asyncio.to_thread(
+                    _prepared, workspace.paths, path, folder, place.cwd, told.scratch
+                )
+                room = Room(
+                    folder,
+                    place,
+                    cwd,
+                    _limits(limits, path),
+                    told.kernel or "",
+                    metadata,
+                )
                 written = await asyncio.to_thread(Written, cwd, path)
                 way = _way(request, session, room, told)
                 if place.at is not None and not place.at.is_local:
-                    where = f"{one_line(place.at.name, 100)} ({kernels.about(place.at)})"
-                    request.progress(underway.Waits(line=f"the replay has a kernel of its own in {where}"))
-                return await verify(session, document, way, caller, request.progress, written.changes)
+                    where = (
+                        f"{one_line(place.at.name, 100)} ({kernels.about(place.at)})"
+                    )
+                    request.progress(
+                        underway.Waits(
+                            line=f"the replay has a kernel of its own in {where}"
+                        )
+                    )
+                return await verify(
+                    session, document, way, caller, request.progress, written.changes
+                )
             except OSError as error:
                 why = f"{session.name} can't be replayed: {error.strerror}"
-                raise StepperError(why, getattr(error, "hint", "") or "df -h .stepper") from error
+                raise StepperError(
+                    why, getattr(error, "hint", "") or "df -h .stepper"
+                ) from error
             finally:
-                await clear(workspace.paths, [os.path.basename(folder)], lambda: caller.environ)
+                await clear(
+                    workspace.paths, [os.path.basename(folder)], lambda: caller.environ
+                )
     finally:
         workspace.replays.discard(caller.left)
 
 
 async def unasked(workspace: Workspace, session: Session) -> None:
     """Replay a notebook that has become complete; what came of it is told with the next prompt."""
-    request = Request(workspace, Caller(workspace.environ), workspace.paths.project, lambda told: None, {})
+    request = Request(
+        workspace,
+        Caller(workspace.environ),
+        workspace.paths.project,
+        lambda told: None,
+        {},
+    )
     try:
         told = (await asked(request, session, commands.Verify())).text
     except StepperError as error:
@@ -109,23 +142,34 @@ def _own_kernel(at: Place | None, told: commands.Verify) -> None:
     """Raise StepperError where no kernel of a replay's own can be had in a place, or not as it is asked for."""
     if at is not None and isinstance(at.where, kernels.Jupyter) and at.where.kernel_id:
         why = f"`kernels.{at.name}` is one kernel that is there: a replay needs one of its own"
-        raise KernelError(why, "stepper verify NOTEBOOK --kernel NAME  # stepper kernels shows them")
+        raise KernelError(
+            why, "stepper verify NOTEBOOK --kernel NAME  # stepper kernels shows them"
+        )
     if told.scratch and at is not None and not at.is_local:
-        raise UsageError("--scratch copies the notebook's folder on this machine, and its kernel is elsewhere")
+        raise UsageError(
+            "--scratch copies the notebook's folder on this machine, and its kernel is elsewhere"
+        )
 
 
 @contextlib.asynccontextmanager
 async def _turn(workspace: Workspace, request: Request) -> AsyncIterator[None]:
     """Wait for the replay that is under way: both would write the same files. Raise StepperError."""
     if workspace.replaying.locked():
-        request.progress(underway.Waits(line="waiting for another replay of this project"))
-    waits = [asyncio.create_task(each) for each in (workspace.replaying.acquire(), request.caller.left.wait())]
+        request.progress(
+            underway.Waits(line="waiting for another replay of this project")
+        )
+    waits = [
+        asyncio.create_task(each)
+        for each in (workspace.replaying.acquire(), request.caller.left.wait())
+    ]
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     mine = waits[0].done()
     for each in waits:
         each.cancel()
     if not mine:
-        raise StepperError("interrupted while it waited for another replay: nothing ran")
+        raise StepperError(
+            "interrupted while it waited for another replay: nothing ran"
+        )
     try:
         yield
     finally:
@@ -145,14 +189,24 @@ def _way(request: Request, session: Session, room: Room, told: commands.Verify) 
         private.made(folder)
         copy = os.path.join(folder, COPY)
         await asyncio.to_thread(shutil.copyfile, os.path.join(room.folder, COPY), copy)
-        place = replace(room.place, cwd=room.cwd, environ={**room.place.environ, SEED: str(seed)})
-        made = request.workspace.replay(session.name, copy, os.path.join(folder, RECORD), place, room.limits)
+        place = replace(
+            room.place, cwd=room.cwd, environ={**room.place.environ, SEED: str(seed)}
+        )
+        made = request.workspace.replay(
+            session.name, copy, os.path.join(folder, RECORD), place, room.limits
+        )
         if room.metadata is not None:
             steering.use_kernel(made, room.kernel, room.metadata)
         async with telling(request, made):
             yield made
 
-    return Way(fresh, pixels.differing, told.once, ", ".join(where), int(given) if given.isdecimal() else 0)
+    return Way(
+        fresh,
+        pixels.differing,
+        told.once,
+        ", ".join(where),
+        int(given) if given.isdecimal() else 0,
+    )
 
 
 def _prepared(paths: Paths, path: str, folder: str, cwd: str, scratch: bool) -> str:
@@ -167,7 +221,10 @@ def _scratch(paths: Paths, folder: str, cwd: str) -> str:
     size = sum(_sizes(cwd))
     if size > SCRATCH_BYTES:
         why = f"{paths.relative(cwd)} holds more than {SCRATCH_BYTES / 1e9:.1f} GB, the most that --scratch copies"
-        raise UsageError(why, "stepper verify NOTEBOOK  # without --scratch: what cells write is told")
+        raise UsageError(
+            why,
+            "stepper verify NOTEBOOK  # without --scratch: what cells write is told",
+        )
     here, there = paths.project, os.path.join(folder, "scratch")
     os.mkdir(there)
     parts = [part for part in paths.relative(cwd).split(os.sep) if part != "."]
@@ -182,7 +239,11 @@ def _scratch(paths: Paths, folder: str, cwd: str) -> str:
 
 def _besides(folder: str, names: list[str]) -> Iterable[str]:
     """Return what is left out of a copy: stepper's own and git's, environments."""
-    return [name for name in names if name in (".stepper", ".git") or _is_environment(os.path.join(folder, name))]
+    return [
+        name
+        for name in names
+        if name in (".stepper", ".git") or _is_environment(os.path.join(folder, name))
+    ]
 
 
 def _is_environment(path: str) -> bool:
@@ -212,7 +273,9 @@ def _limits(limits: Limits, path: str) -> Limits:
     return replace(limits, max_output_bytes=2 * size)
 
 
-async def clear(paths: Paths, left: Iterable[str], environ: Callable[[], Mapping[str, str]]) -> list[str]:
+async def clear(
+    paths: Paths, left: Iterable[str], environ: Callable[[], Mapping[str, str]]
+) -> list[str]:
     """End the kernels that replays left and remove their folders; return those whose kernels can't be ended now.
 
     A server's may want a token, which comes with whoever asks.

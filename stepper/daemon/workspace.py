@@ -51,18 +51,27 @@ class Workspace:
         self.places = Places(paths, self.config)
         self.resolve = self.places.resolve
         self.sessions: dict[str, Session] = {}
-        self.renamed: dict[str, str] = {}  # notebook → the notice that it looks like a renamed one
+        # notebook → the notice that it looks like a renamed one
+        self.renamed: dict[str, str] = {}
         self.environ: Mapping[str, str] = {}  # of who asked last
         self._open, self.replay = open_session, replay
-        self.replaying, self.replays = asyncio.Lock(), set[asyncio.Event]()  # one at a time; what ends each
-        # Sessions of Claude Code in which a cell ran or a command was given since the person's last prompt; how many
+        # one at a time; what ends each
+        self.replaying, self.replays = asyncio.Lock(), set[asyncio.Event]()
+        # Sessions of Claude Code in which a cell ran or a command was given since the
+        # person's last prompt; how many
         # steps were over in each when the agent was sent on.
         self.worked, self.sent_on = set[str](), dict[str, tuple[str, int]]()
-        self.steered = dict[str, list[str]]()  # a session's lines for its user on slash commands, not shown yet
-        self.limited = set[str]()  # sessions whose user limited what is to be done in this turn
-        self.told = set[tuple[str, str]]()  # what is said once a session: which, and about what
-        self._notes: dict[str, dict[str, Any]] = {}  # what stands in the files of our own, by path
-        self.elsewhere = Elsewhere(paths, self.places, lambda path: self.glance(self.resolve(path)))
+        # a session's lines for its user on slash commands, not shown yet
+        self.steered = dict[str, list[str]]()
+        # sessions whose user limited what is to be done in this turn
+        self.limited = set[str]()
+        # what is said once a session: which, and about what
+        self.told = set[tuple[str, str]]()
+        # what stands in the files of our own, by path
+        self._notes: dict[str, dict[str, Any]] = {}
+        self.elsewhere = Elsewhere(
+            paths, self.places, lambda path: self.glance(self.resolve(path))
+        )
 
     def session(self, path: str) -> Session:
         """Return the session of a notebook's resolved path, opened where it is new."""
@@ -72,7 +81,9 @@ class Workspace:
             self.sessions[name] = session
             former = self._former_name(session)
             if former:
-                has_kernel = os.path.lexists(os.path.join(self.paths.kernels, f"{self._store(former)}.json"))
+                has_kernel = os.path.lexists(
+                    os.path.join(self.paths.kernels, f"{self._store(former)}.json")
+                )
                 self.renamed[name] = elsewhere_words.renamed(name, former, has_kernel)
                 session.trouble(self.renamed[name])
         return self.sessions[name]
@@ -96,14 +107,21 @@ class Workspace:
             cells = session.file.read().cells
         except NotebookError:  # the run that comes reports it
             return ""
-        here = {cell.id: source_hash(cell.source) for cell in cells if cell.is_code and not BY_PLACE.fullmatch(cell.id)}
-        if not here:  # as in each notebook that `stepper new` makes: the journals need not be listed
+        here = {
+            cell.id: source_hash(cell.source)
+            for cell in cells
+            if cell.is_code and not BY_PLACE.fullmatch(cell.id)
+        }
+        # as in each notebook that `stepper new` makes: the journals need not be listed
+        if not here:
             return ""
         for path in self._journals_of_gone_notebooks():
             former = self._open(self.paths.relative(path), path)
             there = former.state.ran_ever
             shared = here.keys() & there.keys()
-            unchanged = [cell_id for cell_id in shared if here[cell_id] == there[cell_id]]
+            unchanged = [
+                cell_id for cell_id in shared if here[cell_id] == there[cell_id]
+            ]
             if unchanged and 2 * len(shared) >= len(there):
                 return former.name
         return ""
@@ -113,7 +131,9 @@ class Workspace:
         root = Path(self.paths.journals)
         gone: list[tuple[float, str]] = []
         for journal in root.rglob("*.jsonl"):
-            path = self.places.stored(str(journal.relative_to(root).with_suffix(".ipynb")))
+            path = self.places.stored(
+                str(journal.relative_to(root).with_suffix(".ipynb"))
+            )
             if not os.path.lexists(path):
                 with contextlib.suppress(OSError):
                     gone.append((journal.stat().st_mtime, path))
@@ -136,7 +156,9 @@ class Workspace:
         """Return the sessions of all notebooks that have a kernel on record, opened where they are not."""
         root = Path(self.paths.kernels)
         for record in root.rglob("*.json"):
-            self.session(self.places.stored(str(record.relative_to(root).with_suffix(".ipynb"))))
+            self.session(
+                self.places.stored(str(record.relative_to(root).with_suffix(".ipynb")))
+            )
         return list(self.sessions.values())
 
     def exists(self, session: Session) -> bool:
@@ -154,14 +176,20 @@ class Workspace:
 
     def calls(self) -> list[Call]:
         """Return the edits whose cells run, or wait to."""
-        return [call for session in self.sessions.values() for call in session.calls.values()]
+        return [
+            call
+            for session in self.sessions.values()
+            for call in session.calls.values()
+        ]
 
     def named(self, name: str | None, cwd: str, owner: str = "") -> Session:
         """Return the session of the notebook that a person named, or of the current one; raise UsageError."""
         if not name:
             name = self.current(owner)
             if not name:
-                raise UsageError("there is no current notebook", 'stepper new "PROBLEM"')
+                raise UsageError(
+                    "there is no current notebook", 'stepper new "PROBLEM"'
+                )
             return self.session(self.resolve(os.path.join(self.paths.project, name)))
         return self.session(self.places.find(name, cwd))
 
@@ -186,7 +214,11 @@ class Workspace:
         noted = self._noted(self.paths.state)
         own = noted.get("sessions")
         told = {"": noted.get("current"), **(own if isinstance(own, dict) else {})}
-        return {session: name for session, name in told.items() if name and isinstance(name, str)}
+        return {
+            session: name
+            for session, name in told.items()
+            if name and isinstance(name, str)
+        }
 
     def current(self, session: str = "") -> str | None:
         """Return the current notebook of a session, else of the project, relative to it; None where there is none."""
@@ -202,7 +234,9 @@ class Workspace:
         if self._noted(self.paths.state) != {"current": name, "sessions": own}:
             self._note(self.paths.state, {"current": name, "sessions": own})
 
-    def restore_current(self, before: dict[str, str], name: str, session: str = "") -> None:
+    def restore_current(
+        self, before: dict[str, str], name: str, session: str = ""
+    ) -> None:
         """Make current again what was so before a refused call had made a notebook current."""
         now = self.currents()
         for key in {session, ""}:
@@ -230,14 +264,21 @@ class Workspace:
     def _working(self, name: str) -> Session | None:
         path = os.path.join(self.paths.project, name)
         try:
-            found = self.sessions.get(name) or self.session(self.resolve(path)) if os.path.exists(path) else None
+            found = (
+                self.sessions.get(name) or self.session(self.resolve(path))
+                if os.path.exists(path)
+                else None
+            )
         except UsageError:  # whoever names it is told
             return None
         return found if found is not None and found.state.under_way else None
 
     def mark(self) -> None:
         """Keep the marker file by which hooks know, without asking the daemon, that something is under way."""
-        owed = any(session.state.handed or session.state.unheard for session in self.sessions.values())
+        owed = any(
+            session.state.handed or session.state.unheard
+            for session in self.sessions.values()
+        )
         work = owed or any(map(self._working, set(self.currents().values())))
         marked = os.path.exists(self.paths.active)
         if work and not marked:
@@ -245,9 +286,13 @@ class Workspace:
         elif marked and not work:
             private.remove(self.paths.active)
         if owed != os.path.exists(self.paths.handed):
-            private.replace(self.paths.handed, b"") if owed else private.remove(self.paths.handed)
+            private.replace(self.paths.handed, b"") if owed else private.remove(
+                self.paths.handed
+            )
 
-    async def new(self, plan: Plan, slug: str, today: date, owner: str) -> tuple[Session, str | None]:
+    async def new(
+        self, plan: Plan, slug: str, today: date, owner: str
+    ) -> tuple[Session, str | None]:
         """Make a notebook, the current one of `owner`'s session; return its session and the unfinished one before."""
         before = self.under_way(owner)
         path = folder = os.path.realpath(self.places.folder)
@@ -266,14 +311,25 @@ class Workspace:
         self.make_current(session.name, owner)
         return session, before.name if before else None
 
-    def place(self, path: str, environ: Mapping[str, str], kernel: str = "") -> KernelPlace:
+    def place(
+        self, path: str, environ: Mapping[str, str], kernel: str = ""
+    ) -> KernelPlace:
         """Return where the kernel of a notebook runs that names a place, or none; raise KernelError where nowhere."""
         limits = self.config.limits()
         at = self._accepted(limits, kernel)
-        python = self._interpreter(limits.python) if at is None else self.paths.usual_interpreter(limits.python)
-        cwd = os.path.dirname(path) if limits.kernel_cwd == "notebook" else self.paths.project
+        python = (
+            self._interpreter(limits.python)
+            if at is None
+            else self.paths.usual_interpreter(limits.python)
+        )
+        cwd = (
+            os.path.dirname(path)
+            if limits.kernel_cwd == "notebook"
+            else self.paths.project
+        )
         own = self.paths.used_env
-        tokens = [each.token_env for each in limits.kernels.values() if each is not at]  # its own is the provider's
+        # its own is the provider's
+        tokens = [each.token_env for each in limits.kernels.values() if each is not at]
         given = kernel_environ(environ, python, own, [*limits.hide_env, *tokens])
         return KernelPlace(python, cwd, given, copy_of_ipykernel(own), at)
 
@@ -291,7 +347,10 @@ class Workspace:
             )
         place = limits.kernels[name]
         if not self.paths.accepts_kernel(place.definition):
-            raise KernelError(f"`kernels.{name}` in .stepper/config.yaml was not accepted by you", "stepper trust")
+            raise KernelError(
+                f"`kernels.{name}` in .stepper/config.yaml was not accepted by you",
+                "stepper trust",
+            )
         return place
 
     def _interpreter(self, asked: str | None) -> str:
@@ -299,17 +358,23 @@ class Workspace:
         if not os.access(python, os.X_OK) or os.path.isdir(python):
             there = shlex.quote(self.paths.project)
             ways = f"./install.sh {there} (in a clone of stepper) or uvx notebook-stepper install {there}"
-            mend = f"{ways} makes .venv where none is there (--python PATH names another)"
+            mend = (
+                f"{ways} makes .venv where none is there (--python PATH names another)"
+            )
             raise KernelError(
                 f"there is no interpreter for the kernel: {python} is missing or not executable",
                 "correct `python:` in .stepper/config.yaml" if asked else mend,
             )
         if not self.paths.accepts(python):
             what = f"`python: {asked}` in .stepper/config.yaml" if asked else python
-            raise KernelError(f"{what} was not accepted by you (it may be a stranger's)", "stepper trust")
+            raise KernelError(
+                f"{what} was not accepted by you (it may be a stranger's)",
+                "stepper trust",
+            )
         return python
 
-    # The files whose modification time was given back until the message ends, with the session that edited them.
+    # The files whose modification time was given back until the message ends, with the
+    # session that edited them.
 
     def keep(self, path: str, session: str) -> None:
         """Remember that the file keeps an old time until the session's message ends."""
@@ -320,7 +385,11 @@ class Workspace:
     def release(self, session: str | None = None, path: str | None = None) -> list[str]:
         """Forget and return the files that waited for that session, or that file alone."""
         waiting = self._noted(self.paths.batch)
-        free = [each for each, owner in waiting.items() if (owner == session if path is None else each == path)]
+        free = [
+            each
+            for each, owner in waiting.items()
+            if (owner == session if path is None else each == path)
+        ]
         rest = {each: owner for each, owner in waiting.items() if each not in free}
         if rest:
             self._note(self.paths.batch, rest)
@@ -342,5 +411,7 @@ def plan_of(problem: str, steps: list[Any]) -> Plan:
 def _step(number: int, told: Any) -> Step:
     if isinstance(told, dict):
         title, criterion = str(told.get("title", "")), str(told.get("criterion", ""))
-        return plans.step(number, title, criterion, told.get("kind", "step"), told.get("long") is True)
+        return plans.step(
+            number, title, criterion, told.get("kind", "step"), told.get("long") is True
+        )
     return plans.step_from_text(number, str(told))

@@ -12,7 +12,8 @@ from stepper.notebook.exchange import TEMPORARY
 from stepper.policy.verified import FileChange
 from stepper.words import verify as words
 
-AT_ONCE, LARGEST, ALL = 1 << 20, 1 << 28, 1 << 29  # bytes that are hashed: at once, of a file, of all files before
+# bytes that are hashed: at once, of a file, of all files before
+AT_ONCE, LARGEST, ALL = 1 << 20, 1 << 28, 1 << 29
 
 Stamp = tuple[int, int, int]
 
@@ -34,7 +35,10 @@ class Written:
         self.cut = False  # there is more than was looked at
         stamps = self._stamps()
         smallest = sorted(stamps, key=lambda name: stamps[name][1])
-        self.before = {name: Seen(stamps[name], stamps[name][1], self._digest(name, stamps[name])) for name in smallest}
+        self.before = {
+            name: Seen(stamps[name], stamps[name][1], self._digest(name, stamps[name]))
+            for name in smallest
+        }
 
     def changes(self) -> list[FileChange]:
         """Return what was written since."""
@@ -43,7 +47,8 @@ class Written:
         for name in sorted({*self.before, *now}):
             before, stamp = self.before.get(name), now.get(name)
             if before is None:
-                found += [] if cut else [words.file_change(name, "new")]  # it may have been there
+                # it may have been there
+                found += [] if cut else [words.file_change(name, "new")]
             elif stamp is None:
                 gone = not os.path.lexists(os.path.join(self.folder, name))
                 found += [words.file_change(name, "deleted")] if gone else []
@@ -51,7 +56,13 @@ class Written:
                 self.left = ALL
                 digest = self._digest(name, stamp) if before.digest else None
                 known = stamp[1] != before.size or digest is not None
-                change = "same" if digest and digest == before.digest else "changed" if known else "written"
+                change = (
+                    "same"
+                    if digest and digest == before.digest
+                    else "changed"
+                    if known
+                    else "written"
+                )
                 found.append(words.file_change(name, change, before.size, stamp[1]))
         return found
 

@@ -20,7 +20,13 @@ from stepper.diagnosis import before, doubts, pictures, shell, syntax
 from stepper.diagnosis.facts import Changed, Look, Lost
 from stepper.diagnosis.figures import Figures
 from stepper.diagnosis.inside.near import listed
-from stepper.diagnosis.missing import Notebook, file_error, module_error, name_error, provided
+from stepper.diagnosis.missing import (
+    Notebook,
+    file_error,
+    module_error,
+    name_error,
+    provided,
+)
 from stepper.diagnosis.surroundings import Surroundings
 from stepper.ground.reading import read, read_all
 from stepper.ground.text import one_line
@@ -39,14 +45,18 @@ RUNNING_LOOP = re.compile(r"running event loop|event loop is already running")
 
 # What an error says that a package is missing for, though it is no ImportError.
 NEEDS = {
-    "nbformat": re.compile(r"Mime type rendering requires nbformat\S* but it is not installed"),
+    "nbformat": re.compile(
+        r"Mime type rendering requires nbformat\S* but it is not installed"
+    ),
     "ipympl": re.compile(
         r"'(?:widget|ipympl)' is not a (?:recogni[sz]ed GUI loop|valid value for backend)|module://ipympl"
     ),
 }
 
 
-def harmless(otherwise: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def harmless(
+    otherwise: Callable[..., Any],
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Make a method log what goes wrong in it and return `otherwise`: advice must never cost a run its report."""
 
     def wrap(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -94,16 +104,28 @@ class Adviser:
 
     @harmless(lambda fault, *others: fault)
     def suggested(
-        self, fault: Fault, told: Mapping[str, Any], cell: Cell, cells: Sequence[Cell], state: State,
-        namespace: Namespace, python: str,
-    ) -> Fault:  # fmt: skip
+        self,
+        fault: Fault,
+        told: Mapping[str, Any],
+        cell: Cell,
+        cells: Sequence[Cell],
+        state: State,
+        namespace: Namespace,
+        python: str,
+    ) -> Fault:
         """Return the fault with its suggestion."""
-        look, notebook = read(Look, told.get("look") or {}), Notebook(cell, cells, state, namespace, self.transform)
+        look, notebook = (
+            read(Look, told.get("look") or {}),
+            Notebook(cell, cells, state, namespace, self.transform),
+        )
         classes, around = {fault.ename, *fault.mro}, self.surroundings
         said: Sequence[str] = []
-        with contextlib.suppress(OSError):  # a folder that went away: the report matters more
+        # a folder that went away: the report matters more
+        with contextlib.suppress(OSError):
             if "NameError" in classes:
-                said = sentences(look, notebook) or name_error(fault, look, notebook, around)
+                said = sentences(look, notebook) or name_error(
+                    fault, look, notebook, around
+                )
             elif "ImportError" in classes:
                 said = module_error(fault, look, cell.source, namespace, around, python)
             elif classes.intersection(FILES):
@@ -115,36 +137,53 @@ class Adviser:
             elif fault.ename == "KernelDied":
                 said = running(fault, notebook)
             elif fault.ename == "Timeout":
-                line = running(fault, notebook) or ["which line was running is not known"]
+                line = running(fault, notebook) or [
+                    "which line was running is not known"
+                ]
                 said = [*line, *sentences(look, notebook)[:2]]
             elif fault.ename == "StdinNotImplementedError":
-                said = ['a cell cannot ask for input: set the value in the cell, as in `name = "value"`']
-            elif package := next((name for name, needs in NEEDS.items() if needs.search(fault.evalue)), ""):
+                said = [
+                    'a cell cannot ask for input: set the value in the cell, as in `name = "value"`'
+                ]
+            elif package := next(
+                (name for name, needs in NEEDS.items() if needs.search(fault.evalue)),
+                "",
+            ):
                 said = [provided(package, around, python)]
             elif RUNNING_LOOP.search(fault.evalue):
-                said = ["the kernel's event loop runs already: a cell can `await` the coroutine itself"]
+                said = [
+                    "the kernel's event loop runs already: a cell can `await` the coroutine itself"
+                ]
         said = [part for part in said if part] or sentences(look, notebook)
         return replace(fault, suggestion=one_line(joined(said), LONGEST))
 
     @harmless(lambda *_: [])
-    def kept(self, told: Mapping[str, Any], since_ns: int | None, how: str = "failing") -> list[str]:
+    def kept(
+        self, told: Mapping[str, Any], since_ns: int | None, how: str = "failing"
+    ) -> list[str]:
         """Return failed shell lines, what a cell had bound before it ended, and the files that changed meanwhile.
 
         Without a time nothing is said of files.
         """
         changed = read(Changed, told.get("changed") or {})
-        files = self.surroundings.written_since(since_ns, [self.path]) if since_ns is not None else []
+        files = (
+            self.surroundings.written_since(since_ns, [self.path])
+            if since_ns is not None
+            else []
+        )
         written = [f"{path} ({size:,} bytes)" for path, size in files]
         parts = {
-            "rebound": listed([f"`{name}`: {old} → {new}" for name, old, new in changed.rebound], 300),
-            "changed in place": listed([f"`{name}` (line {line})" for name, line in changed.in_place], 200),
+            "rebound": listed(
+                [f"`{name}`: {old} → {new}" for name, old, new in changed.rebound], 300
+            ),
+            "changed in place": listed(
+                [f"`{name}` (line {line})" for name, line in changed.in_place], 200
+            ),
             "bound": listed([f"`{name}`" for name in changed.bound], 120),
         }
         line = "; ".join(f"{what} {which}" for what, which in parts.items() if which)
         before = [one_line(f"before {how}, this cell {line}", 600)] if line else []
-        meanwhile = (
-            f"files that changed before {how}, written by this cell or by another process: {listed(written, 200)}"
-        )
+        meanwhile = f"files that changed before {how}, written by this cell or by another process: {listed(written, 200)}"
         files_line = [one_line(meanwhile, 600)] if written else []
         return [*doubts.lines([], self.commands(told)), *before, *files_line]
 
@@ -159,10 +198,13 @@ class Adviser:
         missing = run.fault.attributes.get("filename") if run.fault else None
         if missing and os.path.lexists(os.path.join(namespace.cwd, str(missing))):
             return True  # it may lie where the walk does not look
-        ended = int((began + run.duration_s + 0.001) * 1e9)  # times in the journal are cut at milliseconds
+        # times in the journal are cut at milliseconds
+        ended = int((began + run.duration_s + 0.001) * 1e9)
         if ended > time.time_ns():  # the clock was set back: times tell nothing
             return True
-        return self.surroundings.changed_since(ended, [self.path], namespace.lasting.path if namespace.lasting else ())
+        return self.surroundings.changed_since(
+            ended, [self.path], namespace.lasting.path if namespace.lasting else ()
+        )
 
     @harmless(lambda told: None)
     def checked(self, told: Mapping[str, Any]) -> Checked | None:
@@ -172,15 +214,24 @@ class Adviser:
     @harmless(lambda execution: [])
     def doubtful(self, execution: Execution) -> list[str]:
         """Return the doubts on a run that ended well."""
-        commands = [*self.commands(execution.told), *shell.complaints(execution.outputs)]
+        commands = [
+            *self.commands(execution.told),
+            *shell.complaints(execution.outputs),
+        ]
         return doubts.lines(execution.told.get("doubts") or [], commands)
 
     @harmless(lambda execution, run: [])
     def seen(self, execution: Execution, run: int) -> list[str]:
         """Save the pictures of a run; return the lines on them and on other rich outputs."""
         if execution.told.get("swallowed"):
-            log.warning("the look into the kernel went wrong: %s", str(execution.told["swallowed"])[:400])
-        saved, facts = self.pictures.save(execution.pictures, run), execution.told.get("figures") or []
+            log.warning(
+                "the look into the kernel went wrong: %s",
+                str(execution.told["swallowed"])[:400],
+            )
+        saved, facts = (
+            self.pictures.save(execution.pictures, run),
+            execution.told.get("figures") or [],
+        )
         return [*pictures.lines(saved, facts), *pictures.rich(execution.outputs, facts)]
 
     @harmless(lambda execution: {})
@@ -218,7 +269,11 @@ def sentences(look: Look, notebook: Notebook) -> list[str]:
             text = f"{lost_column(finding.lost, notebook)}; now {text}"
         if bound:
             line = f"line {bound.line} of {place(bound.cell, bound.file, notebook)}: `{bound.text}`"
-            text += f"; it is an argument, given by {line}" if bound.argument else f"; last bound by {line}"
+            text += (
+                f"; it is an argument, given by {line}"
+                if bound.argument
+                else f"; last bound by {line}"
+            )
             if bound.changed_line:
                 where = place(bound.changed_cell, bound.changed_file, notebook)
                 text += f", and changed in place by line {bound.changed_line} of {where}: `{bound.changed_text}`"
@@ -244,7 +299,9 @@ def place(cell: int, file: str, notebook: Notebook) -> str:
         return one_line(file, 200)
     name = notebook.state.counts.get(cell)
     other = next((other for other in notebook.cells if other.id == name), None)
-    return other.label if other else "this cell" if name is None else "a cell that is gone"
+    return (
+        other.label if other else "this cell" if name is None else "a cell that is gone"
+    )
 
 
 def running(fault: Fault, notebook: Notebook) -> list[str]:
@@ -252,9 +309,19 @@ def running(fault: Fault, notebook: Notebook) -> list[str]:
     if not fault.frames:
         return []
     inner = fault.frames[-1]
-    text = next((text for number, text in inner.context if number == inner.line), "").strip()
-    text = text or "".join(notebook.cell.source.split("\n")[inner.line - 1 : inner.line]).strip()  # a sample has none
-    return [f"line {inner.line} of {place(inner.cell, inner.file, notebook)} was running: `{text}`"]
+    text = next(
+        (text for number, text in inner.context if number == inner.line), ""
+    ).strip()
+    # a sample has none
+    text = (
+        text
+        or "".join(
+            notebook.cell.source.split("\n")[inner.line - 1 : inner.line]
+        ).strip()
+    )
+    return [
+        f"line {inner.line} of {place(inner.cell, inner.file, notebook)} was running: `{text}`"
+    ]
 
 
 def joined(said: Sequence[str]) -> str:

@@ -13,9 +13,11 @@ from typing import Any
 from stepper.ground.reading import read_all
 from stepper.ground.text import one_line
 
-MORE = re.compile(r"(\d{1,9})( or more)?")  # doubts that the helper counted and did not keep
+# doubts that the helper counted and did not keep
+MORE = re.compile(r"(\d{1,9})( or more)?")
 SHOWN, LINE = 3, 160
-KINDS = ("swallowed", "multiplied", "emptied", "empty", "blank", "warning")  # the weightiest first
+# the weightiest first
+KINDS = ("swallowed", "multiplied", "emptied", "empty", "blank", "warning")
 
 
 @dataclass(frozen=True)
@@ -34,8 +36,14 @@ def lines(facts: list[Any], first: Sequence[str] = ()) -> list[str]:
     texts = [*first, *(one_line(doubt.text, LINE) for doubt in doubts)]
     left = max(0, len(texts) - SHOWN)
     open_end = ""
-    for counted in (MORE.fullmatch(doubt.text) for doubt in found if doubt.kind == "more"):
+    for counted in (
+        MORE.fullmatch(doubt.text) for doubt in found if doubt.kind == "more"
+    ):
         if counted:
             left += int(counted[1])
             open_end = " or" if counted[2] else ""
-    return texts[:SHOWN] + ([f"… and {left:,}{open_end} more doubt{'s' if left > 1 else ''}"] if left else [])
+    return texts[:SHOWN] + (
+        [f"… and {left:,}{open_end} more doubt{'s' if left > 1 else ''}"]
+        if left
+        else []
+    )

@@ -14,7 +14,8 @@ class Bound:
     line: int
     text: str
     argument: bool = False
-    changed_cell: int = 0  # where it was changed in place since: `changed_line` is 0 where that is not known
+    # where it was changed in place since: `changed_line` is 0 where that is not known
+    changed_cell: int = 0
     changed_file: str = ""
     changed_line: int = 0
     changed_text: str = ""

@@ -54,12 +54,18 @@ class Figures:
         if saved:
             with suppress(OSError):
                 self._prune()
-        return [saved.get(mark) or Saved(why=MANY, key=mark) for mark in map(key, texts)]
+        return [
+            saved.get(mark) or Saved(why=MANY, key=mark) for mark in map(key, texts)
+        ]
 
     def of(self, run: int) -> list[str]:
         """Return the paths of the pictures that are kept of a run, in order; raise OSError."""
         names = [f"{run:04d}-{number}.png" for number in range(1, LOOKED_AT + 1)]
-        return [path for path in (os.path.join(self.folder, name) for name in names) if os.path.exists(path)]
+        return [
+            path
+            for path in (os.path.join(self.folder, name) for name in names)
+            if os.path.exists(path)
+        ]
 
     def _one(self, text: str, mark: int, name: str) -> Saved:
         try:
@@ -75,9 +81,15 @@ class Figures:
 
     def _prune(self) -> None:
         now = time.time_ns()
-        found = [(about.st_mtime_ns, name) for name, about in private.files(self.folder) if OURS.fullmatch(name)]
+        found = [
+            (about.st_mtime_ns, name)
+            for name, about in private.files(self.folder)
+            if OURS.fullmatch(name)
+        ]
         # What is of the future was saved before the clock was set back.
-        for _, name in sorted((when if when <= now else 0, name) for when, name in found)[:-KEPT]:
+        for _, name in sorted(
+            (when if when <= now else 0, name) for when, name in found
+        )[:-KEPT]:
             private.remove(os.path.join(self.folder, name))
 
 
@@ -101,11 +113,18 @@ def looked_at(text: str) -> tuple[int, int, bool, bytes]:
         image.load()  # all of it: a client that is given a broken picture stops
         single = width * height <= COUNTED and is_single_coloured(image)
         small = max(width, height) <= LONG_EDGE
-        return width, height, single, data if small and image.format == "PNG" else as_png(image)
+        return (
+            width,
+            height,
+            single,
+            data if small and image.format == "PNG" else as_png(image),
+        )
     except Image.DecompressionBombError as error:
         raise UnreadableError("too large to look at") from error
     except Exception as error:  # the decoders raise whatever they stumble over
-        raise UnreadableError(f"it can't be decoded ({type(error).__name__})") from error
+        raise UnreadableError(
+            f"it can't be decoded ({type(error).__name__})"
+        ) from error
 
 
 def is_single_coloured(image: Image) -> bool:
@@ -121,7 +140,9 @@ def as_png(image: Image) -> bytes:
     if image.mode.startswith("I"):  # 16 bits, which a mere conversion would clip
         image = image.convert("I").point(lambda value: value / 256).convert("L")
     elif image.mode not in ("L", "RGB", "RGBA"):
-        image = image.convert("RGBA" if "A" in image.mode or "transparency" in image.info else "RGB")
+        image = image.convert(
+            "RGBA" if "A" in image.mode or "transparency" in image.info else "RGB"
+        )
     image.thumbnail((LONG_EDGE, LONG_EDGE), Resampling.LANCZOS)
     file = io.BytesIO()
     image.save(file, "PNG")

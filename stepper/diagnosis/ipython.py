@@ -26,16 +26,24 @@ def transformer() -> Callable[[str], str]:
     again, so a later `import IPython` is the real one. Where IPython is there already, or a later version asks more of
     its packages, the usual import must do.
     """
-    found = importlib.util.find_spec("IPython") if "IPython" not in sys.modules else None  # it runs nothing
+    # it runs nothing
+    found = (
+        importlib.util.find_spec("IPython") if "IPython" not in sys.modules else None
+    )
     module = None
     if found and found.submodule_search_locations:
         with suppress(ImportError, AttributeError):
             for name in PACKAGES:
                 sys.modules[name] = package = ModuleType(name)
                 tail = name.split(".")[1:]
-                package.__path__ = [os.path.join(folder, *tail) for folder in found.submodule_search_locations]
+                package.__path__ = [
+                    os.path.join(folder, *tail)
+                    for folder in found.submodule_search_locations
+                ]
             module = importlib.import_module(MODULE)
         for name in [name for name in sys.modules if name.split(".")[0] == "IPython"]:
             del sys.modules[name]
-    made: Callable[[str], str] = (module or importlib.import_module(MODULE)).TransformerManager().transform_cell
+    made: Callable[[str], str] = (
+        (module or importlib.import_module(MODULE)).TransformerManager().transform_cell
+    )
     return made

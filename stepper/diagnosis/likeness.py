@@ -25,14 +25,23 @@ def likeness(asked: str, names: Iterable[str]) -> dict[str, float]:
             found[name] = SAME_NAME
         elif folded == wanted:
             found[name] = OTHER_CASE
-        elif _stem(folded) == stem or folded.startswith(wanted + ".") or wanted.startswith(folded + "."):
+        elif (
+            _stem(folded) == stem
+            or folded.startswith(wanted + ".")
+            or wanted.startswith(folded + ".")
+        ):
             found[name] = OTHER_EXTENSION
         else:
-            others.append((_stem(folded), name))  # without the extension, which alone is no likeness
+            # without the extension, which alone is no likeness
+            others.append((_stem(folded), name))
     matcher, until = SequenceMatcher(b=stem, autojunk=False), time.monotonic() + SECONDS
     for other, name in others:
         matcher.set_seq1(other)
-        if matcher.real_quick_ratio() >= ALIKE and matcher.quick_ratio() >= ALIKE and matcher.ratio() >= ALIKE:
+        if (
+            matcher.real_quick_ratio() >= ALIKE
+            and matcher.quick_ratio() >= ALIKE
+            and matcher.ratio() >= ALIKE
+        ):
             found[name] = matcher.ratio()
         if time.monotonic() > until:
             break
@@ -45,7 +54,11 @@ def _stem(name: str) -> str:
 
 def _folded(name: str) -> str:
     """Return a name without its case, and without the two ways in which systems write an accent."""
-    return name.lower() if name.isascii() else unicodedata.normalize("NFKC", name).casefold()
+    return (
+        name.lower()
+        if name.isascii()
+        else unicodedata.normalize("NFKC", name).casefold()
+    )
 
 
 def distance(one: str, other: str) -> int:
@@ -54,5 +67,8 @@ def distance(one: str, other: str) -> int:
     while a and b and a[-1] == b[-1]:
         a.pop()
         b.pop()
-    shared = next((n for n, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    shared = next(
+        (n for n, (x, y) in enumerate(zip(a, b, strict=False)) if x != y),
+        min(len(a), len(b)),
+    )
     return len(a) + len(b) - 2 * shared

@@ -22,18 +22,37 @@ TITLE, LABEL, NAMED = 80, 40, 8
 MANY = "one of too many"  # why a picture was not even looked at
 SAFE_PATH = re.compile(r"[\w./~+@%=,-]+")
 SCALE = re.compile(r"log|symlog|logit|asinh|function")
-ARTISTS = ("line", "scatter", "bar", "patch", "other collection", "other artist", "text")  # in the order of a line
+# in the order of a line
+ARTISTS = (
+    "line",
+    "scatter",
+    "bar",
+    "patch",
+    "other collection",
+    "other artist",
+    "text",
+)
 POINTED = ("line", "scatter")
 UNSEEN = {"blank": "blank: the axes hold no data", "nan": "all values are NaN"}
 MIME = re.compile(r"[\w.+-]{1,40}/[\w.+-]{1,60}")
-PLACEHOLDER = re.compile(r"<[^\n]*>|(Figure|FigureWidget|Map|alt\.\w*Chart)\(.*\)", re.DOTALL)
+PLACEHOLDER = re.compile(
+    r"<[^\n]*>|(Figure|FigureWidget|Map|alt\.\w*Chart)\(.*\)", re.DOTALL
+)
 # The first that fits names an output.
 KINDS = {
-    "application/vnd.plotly.": "plotly figure", "application/vnd.vega": "Altair/Vega-Lite chart",
-    "application/vnd.bokeh": "Bokeh figure", "application/vnd.jupyter.widget-view": "widget", "image/svg+xml": "SVG",
-    "application/pdf": "PDF", "video/": "video", "audio/": "audio", "application/javascript": "JavaScript",
-    "text/html": "HTML", "text/markdown": "Markdown", "text/latex": "LaTeX",
-}  # fmt: skip
+    "application/vnd.plotly.": "plotly figure",
+    "application/vnd.vega": "Altair/Vega-Lite chart",
+    "application/vnd.bokeh": "Bokeh figure",
+    "application/vnd.jupyter.widget-view": "widget",
+    "image/svg+xml": "SVG",
+    "application/pdf": "PDF",
+    "video/": "video",
+    "audio/": "audio",
+    "application/javascript": "JavaScript",
+    "text/html": "HTML",
+    "text/markdown": "Markdown",
+    "text/latex": "LaTeX",
+}
 
 
 @dataclass(frozen=True)
@@ -70,7 +89,8 @@ class Axes:
     xscale: str = ""  # where it is not linear
     yscale: str = ""
     legend: tuple[str, ...] = ()
-    artists: tuple[tuple[str, int, int], ...] = ()  # (kind, how many, with how many points)
+    # (kind, how many, with how many points)
+    artists: tuple[tuple[str, int, int], ...] = ()
     images: tuple[Image, ...] = ()
     invisible: str = ""  # one of UNSEEN where nothing can be seen
 
@@ -95,33 +115,50 @@ def lines(saved: Sequence[Saved], facts: list[Any]) -> list[str]:
     room = min(FIGURE_LIMIT, (LIMIT - REST) // max(1, len(distinct)))
     texts: list[str] = []
     for number, picture in enumerate(distinct, 1):
-        text = _line(number, picture, figures.get(picture.key), looked.count(picture), room)
+        text = _line(
+            number, picture, figures.get(picture.key), looked.count(picture), room
+        )
         if sum(map(len, texts)) + len(text) + REST > LIMIT:
-            texts.append(f"… and {_many(len(distinct) - len(texts), 'picture')} in the same folder")
+            texts.append(
+                f"… and {_many(len(distinct) - len(texts), 'picture')} in the same folder"
+            )
             break
         texts.append(text)
     past = len(saved) - len(looked)
-    return texts + ([f"… and {past:,} more {'picture' if past == 1 else 'pictures'}, not saved"] if past else [])
+    return texts + (
+        [f"… and {past:,} more {'picture' if past == 1 else 'pictures'}, not saved"]
+        if past
+        else []
+    )
 
 
 def rich(outputs: Iterable[Mapping[str, Any]], facts: Any = ()) -> list[str]:
     """Return the names and sizes of what can be seen in the notebook only; facts where an SVG is matplotlib's."""
     figures = {figure.key: figure for figure in read_all(Figure, facts)}
     names = [name for output in outputs if (name := _rich(output.get("data"), figures))]
-    return names[:NAMED] + ([f"… and {len(names) - NAMED:,} more"] if len(names) > NAMED else [])
+    return names[:NAMED] + (
+        [f"… and {len(names) - NAMED:,} more"] if len(names) > NAMED else []
+    )
 
 
 def facts(told: list[Any]) -> dict[str, str]:
     """Return what figures hold in a few words, by the keys of their pictures."""
-    return {str(figure.key): "; ".join(_held(figure))[:FIGURE_LIMIT] for figure in read_all(Figure, told)}
+    return {
+        str(figure.key): "; ".join(_held(figure))[:FIGURE_LIMIT]
+        for figure in read_all(Figure, told)
+    }
 
 
-def _line(number: int, picture: Saved, figure: Figure | None, times: int, room: int) -> str:
+def _line(
+    number: int, picture: Saved, figure: Figure | None, times: int, room: int
+) -> str:
     if not picture.path:
         return f"Figure {number}: not saved: {one_line(picture.why, 120)}."
     path = clean(picture.path).replace("\n", "")
     head = f"Figure {number}: {path if SAFE_PATH.fullmatch(path) else _quoted(path, len(path))}"
-    head += f" ({picture.width:,} × {picture.height:,})" + (f", shown {times:,} times" if times > 1 else "")
+    head += f" ({picture.width:,} × {picture.height:,})" + (
+        f", shown {times:,} times" if times > 1 else ""
+    )
     wrong = ["single-coloured: nothing is visible"] if picture.single_colour else []
     return _joined(head, wrong, _held(figure) if figure else [], room, figure)
 
@@ -132,9 +169,26 @@ def _rich(data: Any, figures: Mapping[int, Figure]) -> str:
         return ""
     plain = content_text(data.get("text/plain", "")).strip()
     readable = bool(plain) and not PLACEHOLDER.fullmatch(plain)
-    kinds = [mime for mime in data if mime != "text/plain" and not (readable and mime.startswith("text/"))]
-    known = [(name, mime) for start, name in KINDS.items() for mime in kinds if mime.startswith(start)]
-    others = [(mime if MIME.fullmatch(mime) else f"output of the type {_quoted(mime, LABEL)}", mime) for mime in kinds]
+    kinds = [
+        mime
+        for mime in data
+        if mime != "text/plain" and not (readable and mime.startswith("text/"))
+    ]
+    known = [
+        (name, mime)
+        for start, name in KINDS.items()
+        for mime in kinds
+        if mime.startswith(start)
+    ]
+    others = [
+        (
+            mime
+            if MIME.fullmatch(mime)
+            else f"output of the type {_quoted(mime, LABEL)}",
+            mime,
+        )
+        for mime in kinds
+    ]
     for name, mime in (known + others)[:1]:
         text = content_text(data[mime])
         figure = figures.get(key(text)) if name == "SVG" else None
@@ -142,7 +196,9 @@ def _rich(data: Any, figures: Mapping[int, Figure]) -> str:
         parts = _plotly(data[mime]) if mime == plotly.MIME else []
         if figure is None and not parts:
             return words
-        return _joined(words, [], _held(figure) if figure else parts, FIGURE_LIMIT, figure)
+        return _joined(
+            words, [], _held(figure) if figure else parts, FIGURE_LIMIT, figure
+        )
     return ""
 
 
@@ -162,7 +218,9 @@ def _plotly(content: Any) -> list[str]:
     if figure.names:
         left_out = len(figure.names) - NAMED
         names = ", ".join(_quoted(name, LABEL) for name in figure.names[:NAMED])
-        parts.append(f"named {names}" + (f" and {left_out:,} more" if left_out > 0 else ""))
+        parts.append(
+            f"named {names}" + (f" and {left_out:,} more" if left_out > 0 else "")
+        )
     parts += [_plotly_axis(axis) for axis in figure.axes]
     if figure.frames:
         parts.append(_many(figure.frames, "animation frame"))
@@ -178,17 +236,23 @@ def _plotly_axis(axis: plotly.Axis) -> str:
     return side
 
 
-def _joined(head: str, wrong: list[str], parts: Sequence[str], room: int, figure: Figure | None) -> str:
+def _joined(
+    head: str, wrong: list[str], parts: Sequence[str], room: int, figure: Figure | None
+) -> str:
     """Return the head, all that is wrong and as much of what a figure holds as there is room for."""
     axes = figure.axes if figure else ()
     for why, text in UNSEEN.items():
-        which = ", ".join(str(number) for number, each in enumerate(axes, 1) if each.invisible == why)
+        which = ", ".join(
+            str(number) for number, each in enumerate(axes, 1) if each.invisible == why
+        )
         wrong += [f"{text} (axes {which})" if len(axes) > 1 else text] if which else []
     line = f"{head}: {'; '.join(wrong)}" if wrong else head
     for part in parts:
         if len(line) + len(part) + 4 > room:
             return line + " …"
-        line += (": " if line == head else ". " if part.startswith("Axes ") else "; ") + part
+        line += (
+            ": " if line == head else ". " if part.startswith("Axes ") else "; "
+        ) + part
     return line + "."
 
 
@@ -197,26 +261,49 @@ def _held(figure: Figure) -> list[str]:
     parts = [
         f"title {_quoted(figure.title, TITLE)}" if figure.title else "",
         f"{total:,} axes" if total > 1 else "",
-        " ".join([_many(len(bars), "colour bar"), *(_quoted(bar, LABEL) for bar in bars[:3] if bar)]) if bars else "",
+        " ".join(
+            [
+                _many(len(bars), "colour bar"),
+                *(_quoted(bar, LABEL) for bar in bars[:3] if bar),
+            ]
+        )
+        if bars
+        else "",
         _legend(figure.legend),
     ]
     for number, axes in enumerate(figure.axes, 1):
-        if axes.invisible != "blank" or axes.title or axes.xlabel or axes.ylabel:  # else it is said that it is blank
+        # else it is said that it is blank
+        if axes.invisible != "blank" or axes.title or axes.xlabel or axes.ylabel:
             parts += _shown(axes, f"Axes {number}" if total > 1 else "")
     return [part for part in parts if part]
 
 
 def _shown(axes: Axes, name: str) -> list[str]:
     names = [name, *(_quoted(text, TITLE) for text in (axes.title, axes.kind) if text)]
-    sides = [_side("x", axes.xlabel, axes.xlim, axes.xscale), _side("y", axes.ylabel, axes.ylim, axes.yscale)]
+    sides = [
+        _side("x", axes.xlabel, axes.xlim, axes.xscale),
+        _side("y", axes.ylabel, axes.ylim, axes.yscale),
+    ]
     held = []
-    for kind, count, points in sorted(axes.artists, key=lambda artist: [*ARTISTS, artist[0]].index(artist[0])):
-        words = _many(count, kind, "patches" if kind == "patch" else "") if kind in ARTISTS else ""
+    for kind, count, points in sorted(
+        axes.artists, key=lambda artist: [*ARTISTS, artist[0]].index(artist[0])
+    ):
+        words = (
+            _many(count, kind, "patches" if kind == "patch" else "")
+            if kind in ARTISTS
+            else ""
+        )
         held.append(words + (f" ({_many(points, 'point')})" if kind in POINTED else ""))
     for image in axes.images[:2]:
-        ends = dict.fromkeys(_end(end) for end in (image.min, image.max) if end is not None)
+        ends = dict.fromkeys(
+            _end(end) for end in (image.min, image.max) if end is not None
+        )
         shape = "image " + " × ".join(f"{side:,}" for side in image.shape)
-        held.append(f"{shape}, {'all ' if len(ends) == 1 else ''}{' to '.join(ends)}" if ends else shape)
+        held.append(
+            f"{shape}, {'all ' if len(ends) == 1 else ''}{' to '.join(ends)}"
+            if ends
+            else shape
+        )
     return [
         " ".join(filter(None, names)),
         *(", ".join(filter(None, one)) for one in (sides, held)),
@@ -224,19 +311,35 @@ def _shown(axes: Axes, name: str) -> list[str]:
     ]
 
 
-def _side(letter: str, label: str, ends: Sequence[str | float | None], scale: str) -> str:
+def _side(
+    letter: str, label: str, ends: Sequence[str | float | None], scale: str
+) -> str:
     words = [_quoted(label, LABEL)] if label else []
     words += [f"{_end(ends[0])} to {_end(ends[1])}"] if len(ends) == 2 else []
-    words += [f"({scale if SCALE.fullmatch(scale) else _quoted(scale, LABEL)})"] if scale else []
+    words += (
+        [f"({scale if SCALE.fullmatch(scale) else _quoted(scale, LABEL)})"]
+        if scale
+        else []
+    )
     return " ".join([letter, *words]) if words else ""
 
 
 def _end(end: str | float | None) -> str:
-    return "?" if end is None else _quoted(end, LABEL) if isinstance(end, str) else f"{end:.10g}"
+    return (
+        "?"
+        if end is None
+        else _quoted(end, LABEL)
+        if isinstance(end, str)
+        else f"{end:.10g}"
+    )
 
 
 def _legend(names: Sequence[str]) -> str:
-    return f"legend {', '.join(_quoted(name, LABEL) for name in names[:NAMED])}" if names else ""
+    return (
+        f"legend {', '.join(_quoted(name, LABEL) for name in names[:NAMED])}"
+        if names
+        else ""
+    )
 
 
 def _many(count: int, word: str, plural: str = "") -> str:
@@ -251,4 +354,8 @@ def _size(size: int) -> str:
 
 def _quoted(value: Any, limit: int) -> str:
     """Return the user's words as one quoted piece, in which nothing ends the quotes or the line."""
-    return '"' + one_line(" ".join(clean(str(value)).split()), limit).replace('"', "'") + '"'
+    return (
+        '"'
+        + one_line(" ".join(clean(str(value)).split()), limit).replace('"', "'")
+        + '"'
+    )

@@ -19,11 +19,33 @@ MIME = "application/vnd.plotly.v1+json"
 MOST = 1_000_000  # values of a figure that are read
 TRACES, AXES = 200, 6
 LENGTH = 400  # characters of a title or a name
-TYPES = {"i1": "b", "u1": "B", "i2": "h", "u2": "H", "i4": "i", "u4": "I", "f4": "f", "f8": "d"}
+TYPES = {
+    "i1": "b",
+    "u1": "B",
+    "i2": "h",
+    "u2": "H",
+    "i4": "i",
+    "u4": "I",
+    "f4": "f",
+    "f8": "d",
+}
 TRACE_TYPE = re.compile(r"[a-z][a-z0-9]{1,30}")
 AXIS = re.compile(r"([xy])([0-9]{0,3})")
 DATE = re.compile(r"\d{4}-\d\d-\d\d(?:[T ][\d:.+Z-]{0,40})?")
-COUNTED = ("x", "y", "z", "values", "lat", "lon", "locations", "r", "theta", "a", "close", "open")
+COUNTED = (
+    "x",
+    "y",
+    "z",
+    "values",
+    "lat",
+    "lon",
+    "locations",
+    "r",
+    "theta",
+    "a",
+    "close",
+    "open",
+)
 
 
 @dataclass(frozen=True)
@@ -44,7 +66,8 @@ class Axis:
     ends: tuple[float, float] | tuple[str, str] | tuple[()] = ()
     categories: int = 0
     scale: str = ""
-    empty: bool = False  # values are there, and none of them is a number, a date or a text
+    # values are there, and none of them is a number, a date or a text
+    empty: bool = False
 
 
 @dataclass(frozen=True)
@@ -71,7 +94,9 @@ def figure_of(content: Any) -> PlotlyFigure | None:
     frames = content.get("frames")
     return PlotlyFigure(
         title=_title(layout),
-        traces=tuple(Traces(kind, len(points), _sum(points)) for kind, points in counted.items()),
+        traces=tuple(
+            Traces(kind, len(points), _sum(points)) for kind, points in counted.items()
+        ),
         names=tuple(name for name in names if name),
         axes=tuple(_axes(traces[:TRACES], layout)),
         frames=len(frames) if isinstance(frames, list) else 0,
@@ -84,7 +109,9 @@ def _kind(trace: Mapping[str, Any]) -> str:
 
 
 def _points(trace: Mapping[str, Any]) -> int | None:
-    return max((_length(trace[name]) for name in COUNTED if name in trace), default=None)
+    return max(
+        (_length(trace[name]) for name in COUNTED if name in trace), default=None
+    )
 
 
 def _sum(counts: list[int | None]) -> int | None:
@@ -95,7 +122,10 @@ def _sum(counts: list[int | None]) -> int | None:
 def _length(values: Any) -> int:
     if isinstance(values, list):
         return sum(len(row) if isinstance(row, list) else 1 for row in values)
-    kind, data = TYPES.get(str(_object(values).get("dtype"))), _object(values).get("bdata")
+    kind, data = (
+        TYPES.get(str(_object(values).get("dtype"))),
+        _object(values).get("bdata"),
+    )
     if kind is None or not isinstance(data, str):
         return 0
     return (len(data) * 3 // 4 - data[-2:].count("=")) // array.array(kind).itemsize
@@ -112,7 +142,11 @@ def _axes(traces: list[dict[str, Any]], layout: Mapping[str, Any]) -> Iterable[A
     for name in sorted(values, key=lambda axis: (len(axis), axis[1:], axis))[:AXES]:
         count = sum(map(_length, values[name]))
         room -= count
-        yield _axis(name, values[name] if room >= 0 else [], _object(layout.get(f"{name[0]}axis{name[1:]}")))
+        yield _axis(
+            name,
+            values[name] if room >= 0 else [],
+            _object(layout.get(f"{name[0]}axis{name[1:]}")),
+        )
 
 
 def _axis(name: str, columns: list[Any], layout: Mapping[str, Any]) -> Axis:
@@ -152,7 +186,10 @@ def _values(column: Any) -> list[Any]:
     """Return the values of a list, or of an array in base64, as plotly 6 and later write NumPy's."""
     if isinstance(column, list):
         return column
-    kind, data = TYPES.get(str(_object(column).get("dtype"))), _object(column).get("bdata")
+    kind, data = (
+        TYPES.get(str(_object(column).get("dtype"))),
+        _object(column).get("bdata"),
+    )
     if kind is None or not isinstance(data, str):
         return []
     numbers = array.array(kind)

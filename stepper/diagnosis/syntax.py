@@ -15,10 +15,15 @@ from itertools import takewhile
 from stepper.diagnosis.before import compiled
 from stepper.policy.model import Fault
 
-EXACT = r"declaration|repeated|duplicate"  # Python's message says all: it compiled the whole but for a name
+# Python's message says all: it compiled the whole but for a name
+EXACT = r"declaration|repeated|duplicate"
 # What IPython reads as its own is no Python: `%x`, `!x`, `a = !x`, `x?`.
-MAGIC = re.compile(r"^([ \t]*|[\w, \t]*=[ \t]*)(?:[%!](?:.*\\\n)*.*|[\w.%*]+\?\??[ \t]*$)", re.MULTILINE)
-LONGEST, WIDEST = 20_000, 2_000  # characters of a source, of a line that is looked at: some patterns are quadratic
+MAGIC = re.compile(
+    r"^([ \t]*|[\w, \t]*=[ \t]*)(?:[%!](?:.*\\\n)*.*|[\w.%*]+\?\??[ \t]*$)",
+    re.MULTILINE,
+)
+# characters of a source, of a line that is looked at: some patterns are quadratic
+LONGEST, WIDEST = 20_000, 2_000
 EFFORT = 400_000  # characters that are compiled in all: some tenths of a second
 NEAR = 50  # lines around the place where Python stopped that are looked at
 ROUNDS = 8  # changes of one source
@@ -27,24 +32,48 @@ PAIRS = {")": "(", "]": "[", "}": "{"}
 END = r"(?=[,:]?[ \t]*(?:#[^'\"]*)?$)"  # of a line, before a comma, a colon, a remark
 SHELL = "apt|cat|cd|cp|curl|git|ls|mkdir|mv|npm|pip3|python3?|rm|wget"
 
-Row = tuple[str, str, str]  # what is there, what Python writes, how that is said before the number of the line
-Edit = tuple[str, str]  # a changed source, and the change as one says it after "reads with"
+# what is there, what Python writes, how that is said before the number of the line
+Row = tuple[str, str, str]
+# a changed source, and the change as one says it after "reads with"
+Edit = tuple[str, str]
 
-# What other languages, escaped text, chats and shells write in the line where Python stops.
+# What other languages, escaped text, chats and shells write in the line where Python
+# stops.
 WORDS = (
     (r"^[ \t]*(?:```|~~~).*", "", "no Markdown fence (backticks) in"),
     (r"[“”„‟]", '"', "`{new}` in place of `{old}` in"),
     (r"\b(?:else[ \t]+if|else?if|elsif)\b", "elif", "`{new}` in place of `{old}` in"),
-    (r"\b([\w.]+)[ \t]*([+-])\2(?=[ \t]*(?:$|[;#)]))", r"\1 \2= 1", "`{new}` in place of `{old}` in"),
-    (r"\b(and|or)[ \t]+\1\b", r"\1", "`{new}` in place of `{old}` in"),  # what pandas makes of && and ||
+    (
+        r"\b([\w.]+)[ \t]*([+-])\2(?=[ \t]*(?:$|[;#)]))",
+        r"\1 \2= 1",
+        "`{new}` in place of `{old}` in",
+    ),
+    # what pandas makes of && and ||
+    (r"\b(and|or)[ \t]+\1\b", r"\1", "`{new}` in place of `{old}` in"),
     (r"\\[nr]", "\n", r"a line break in place of `\n` in"),
-    (r"^(?:pip|conda|mamba|uv) (?![=(\[.,:)]).*", r"%\g<0>", "`{new:.60}` (a command of the shell) in"),
-    (rf"^(?:{SHELL}) (?![=(\[.,:)]).*", r"!\g<0>", "`{new:.60}` (a command of the shell) in"),
-    (r'(?<=\[)"([^"]*)"(?=\])', r"'\1'", "the other kind of quotes (') inside the text of"),
-    (rf"(?<=\.)(?:{KEYWORDS})\b|\b(?:{KEYWORDS})(?=[ \t]*[=,.)])", r"\g<0>_",
-     "`{new}` in place of the reserved word `{old}` in"),
-)  # fmt: skip
-# What the nearest line lacks: pieces of which several may be needed, then what must be all that lacks.
+    (
+        r"^(?:pip|conda|mamba|uv) (?![=(\[.,:)]).*",
+        r"%\g<0>",
+        "`{new:.60}` (a command of the shell) in",
+    ),
+    (
+        rf"^(?:{SHELL}) (?![=(\[.,:)]).*",
+        r"!\g<0>",
+        "`{new:.60}` (a command of the shell) in",
+    ),
+    (
+        r'(?<=\[)"([^"]*)"(?=\])',
+        r"'\1'",
+        "the other kind of quotes (') inside the text of",
+    ),
+    (
+        rf"(?<=\.)(?:{KEYWORDS})\b|\b(?:{KEYWORDS})(?=[ \t]*[=,.)])",
+        r"\g<0>_",
+        "`{new}` in place of the reserved word `{old}` in",
+    ),
+)
+# What the nearest line lacks: pieces of which several may be needed, then what must be
+# all that lacks.
 PIECES = (
     (rf"(?<=[\w\])}}'\"]){END}", ",", "a comma at the end of"),
     (r"(\{[\w.]+)(?![\w.}:!=(\[])", r"\1}", "a `}}` after `{old}` in"),
@@ -69,11 +98,21 @@ def suggestion(source: str, fault: Fault) -> str:
     lines = [*source.split("\n"), ""]
     own = lines[min(line, len(lines)) - 1]
     if not file and (not fault.frames or (own.strip() and own.strip() == text.strip())):
-        change = "" if re.search(EXACT, fault.evalue) else _repaired(re.sub(r"\A%%.*", "", source))
+        change = (
+            ""
+            if re.search(EXACT, fault.evalue)
+            else _repaired(re.sub(r"\A%%.*", "", source))
+        )
         return f"the cell reads with {change}" if change else _place(line, column, own)
-    of = f" of {re.sub(r'[^/]+/[.][.]/', '', file)}" if file else " of the text that was parsed"
+    of = (
+        f" of {re.sub(r'[^/]+/[.][.]/', '', file)}"
+        if file
+        else " of the text that was parsed"
+    )
     change = _repaired(text.strip())
-    return _place(line, column, text, of) + (f"; this line reads with {change}" if change else "")
+    return _place(line, column, text, of) + (
+        f"; this line reads with {change}" if change else ""
+    )
 
 
 def _place(line: int, column: int, text: str, of: str = "") -> str:
@@ -109,7 +148,12 @@ def _repaired(source: str) -> str:
 def _stopped(source: str) -> tuple[int, int] | None:
     """Return the line where Python stops and how many characters it leaves unread; None where it reads all."""
     stopped = None
-    for text in dict.fromkeys((source, MAGIC.sub(lambda own: own[1] + "..." + "\n" * own[0].count("\n"), source))):
+    for text in dict.fromkeys(
+        (
+            source,
+            MAGIC.sub(lambda own: own[1] + "..." + "\n" * own[0].count("\n"), source),
+        )
+    ):
         try:
             compiled(text)
         except SyntaxError as error:
@@ -141,14 +185,19 @@ def _blocks(lines: Sequence[str], at: int) -> Iterator[Edit]:
 
 def _nearby(lines: Sequence[str], at: int, rows: Sequence[Row]) -> Iterator[Edit]:
     for row in rows:
-        for number in sorted(range(len(lines)), key=lambda number: abs(number - at))[:NEAR]:
+        for number in sorted(range(len(lines)), key=lambda number: abs(number - at))[
+            :NEAR
+        ]:
             yield from _replaced(lines, number, row)
 
 
 def _brackets(lines: Sequence[str], at: int) -> Iterator[Edit]:
     """Yield a bracket more at a line's end, or one less; after a comma something goes on, in most cases."""
     source = "\n".join(lines)
-    ends = sorted(range(len(lines)), key=lambda number: (lines[number].rstrip()[-1:] in ("", ","), abs(number - at)))
+    ends = sorted(
+        range(len(lines)),
+        key=lambda number: (lines[number].rstrip()[-1:] in ("", ","), abs(number - at)),
+    )
     for closer, opener in PAIRS.items():
         row = (rf"{END}|$", closer, "a `{new}` at the end of")
         if source.count(opener) < source.count(closer):
@@ -159,28 +208,50 @@ def _brackets(lines: Sequence[str], at: int) -> Iterator[Edit]:
 
 def _indented(lines: Sequence[str], at: int) -> Iterator[Edit]:
     """Yield lines moved into a block around them, or out of it: that where Python stopped, those around it."""
-    code = [number for number, line in enumerate(lines) if line.strip() and not line.lstrip().startswith("#")]
+    code = [
+        number
+        for number, line in enumerate(lines)
+        if line.strip() and not line.lstrip().startswith("#")
+    ]
     width = {number: _width(lines[number]) for number in code}
-    above, below = ([n for n in code if at - NEAR < n < at], [n for n in code if n > at])
-    if at not in width or not above or any("\t" in lines[number][: width[number]] for number in code):
+    above, below = (
+        [n for n in code if at - NEAR < n < at],
+        [n for n in code if n > at],
+    )
+    if (
+        at not in width
+        or not above
+        or any("\t" in lines[number][: width[number]] for number in code)
+    ):
         return
     now, last = width[at], above[-1]
     run = [at, *takewhile(lambda number: width[number] >= now, below)]
     group = [*takewhile(lambda number: width[number] == now, above[::-1])][
         ::-1
     ]  # it may belong to the block above, too
-    widths = {*(width[number] for number in above), width[last] + 4 * lines[last].split("#")[0].rstrip().endswith(":")}
+    widths = {
+        *(width[number] for number in above),
+        width[last] + 4 * lines[last].split("#")[0].rstrip().endswith(":"),
+    }
     for goal in sorted(widths - {now}, key=lambda goal: (abs(goal - now), now - goal)):
         for which in filter(None, ([at], run, [*group, at], group)):
-            heads = [number for number in above if number < which[0] and width[number] < goal]
+            heads = [
+                number for number in above if number < which[0] and width[number] < goal
+            ]
             yield _moved(lines, which, goal - now, heads[-1] if heads else -1)
 
 
-def _replaced(lines: Sequence[str], number: int, row: Row, count: int = 0) -> Iterator[Edit]:
+def _replaced(
+    lines: Sequence[str], number: int, row: Row, count: int = 0
+) -> Iterator[Edit]:
     pattern, python, said = row
     if found := re.search(pattern, lines[number]):
         what = said.format(new=found.expand(python).strip(), old=found[0].strip())
-        new = [*lines[:number], re.sub(pattern, python, lines[number], count=count), *lines[number + 1 :]]
+        new = [
+            *lines[:number],
+            re.sub(pattern, python, lines[number], count=count),
+            *lines[number + 1 :],
+        ]
         yield "\n".join(new), f"{what} line {number + 1}"
 
 

@@ -8,7 +8,8 @@ class StepperError(Exception):
     """
 
     exit_code = 1
-    accepted = False  # whether the daemon had taken the request, so that the cell may have run
+    # whether the daemon had taken the request, so that the cell may have run
+    accepted = False
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)

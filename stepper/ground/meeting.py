@@ -9,7 +9,8 @@ import posix
 import sys
 
 HOME = ".stepper"
-# On every system, short, independent of the environment. Whoever comes first may take our name in one of them.
+# On every system, short, independent of the environment. Whoever comes first may take
+# our name in one of them.
 RUNTIME_ROOTS = ("/tmp", "/var/tmp")  # noqa: S108  # the owner is looked at
 
 
@@ -33,7 +34,8 @@ class Meeting:
         self.project = project
         self.home = f"{project.rstrip('/')}/{HOME}"
         self.log = f"{self.home}/daemon.log"
-        # While this exists, some notebook is under way: session start, prompts and ends of turns are looked at.
+        # While this exists, some notebook is under way: session start, prompts and ends
+        # of turns are looked at.
         self.active = f"{self.home}/active"
         self.runtime = self._runtime(fnv1a(encoded(project)))
         self.socket = f"{self.runtime}/daemon.sock"

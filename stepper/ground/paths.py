@@ -27,7 +27,9 @@ def checkouts(folder: str) -> "tuple[str, ...]":
     except OSError:  # a folder: the main checkout; or no repository
         return (folder,)
     main, found, _ = told.removeprefix("gitdir: ").rpartition("/.git/worktrees/")
-    return (folder, os.path.realpath(os.path.join(folder, main))) if found else (folder,)
+    return (
+        (folder, os.path.realpath(os.path.join(folder, main))) if found else (folder,)
+    )
 
 
 def _beginning(path: str, most: int, flags: int = 0) -> str:
@@ -36,7 +38,9 @@ def _beginning(path: str, most: int, flags: int = 0) -> str:
     def at_once(name: str, usual: int) -> int:
         return os.open(name, usual | os.O_NONBLOCK | flags)
 
-    with open(path, encoding="utf-8", errors="surrogateescape", opener=at_once) as stream:
+    with open(
+        path, encoding="utf-8", errors="surrogateescape", opener=at_once
+    ) as stream:
         return stream.read(most)
 
 
@@ -60,7 +64,8 @@ def recorded(project: str) -> "dict[str, Any]":
     import json
 
     folder, home = record_folder(project), os.path.join(project, HOME)
-    if os.path.islink(home):  # it might lead to the very folder whose token it must show
+    # it might lead to the very folder whose token it must show
+    if os.path.islink(home):
         return {}
     try:
         with open(os.path.join(folder, "install.json"), encoding="utf-8") as stream:
@@ -68,10 +73,15 @@ def recorded(project: str) -> "dict[str, Any]":
             if about.st_uid != os.getuid() or about.st_mode & 0o022:
                 return {}
             data = json.load(stream)
-        tokens = [_beginning(os.path.join(place, "token"), 100, os.O_NOFOLLOW).strip() for place in (folder, home)]
+        tokens = [
+            _beginning(os.path.join(place, "token"), 100, os.O_NOFOLLOW).strip()
+            for place in (folder, home)
+        ]
     except (OSError, ValueError):
         return {}
-    return data if isinstance(data, dict) and tokens[0] and tokens[0] == tokens[1] else {}
+    return (
+        data if isinstance(data, dict) and tokens[0] and tokens[0] == tokens[1] else {}
+    )
 
 
 def copy_of_ipykernel(env: str, version: str = "") -> str:
@@ -85,10 +95,12 @@ class Paths(Meeting):
     def __init__(self, project: str) -> None:
         super().__init__(os.path.realpath(project))
         self.checkouts = checkouts(self.project)
-        # What this user's install noted of the project, and stepper's environment beside it: no pull writes there.
+        # What this user's install noted of the project, and stepper's environment
+        # beside it: no pull writes there.
         self.record = os.path.join(record_folder(self.project), "install.json")
         self.env = os.path.join(record_folder(self.project), "env")
-        # The name by which people call the environment: a link to `env`, where a pull may put anything.
+        # The name by which people call the environment: a link to `env`, where a pull
+        # may put anything.
         self.link = os.path.join(self.home, "env")
         self.daemon_json = os.path.join(self.home, "daemon.json")
         self.start_lock = os.path.join(self.home, "start.lock")
@@ -97,26 +109,40 @@ class Paths(Meeting):
         self.journals = os.path.join(self.home, "journal")
         self.kernels = os.path.join(self.home, "kernels")
         self.figures = os.path.join(self.home, "figures")
-        self.verify = os.path.join(self.home, "verify")  # a folder for each replay that is under way
-        # What runs for longer: for people's status lines, and what the hook prints where Claude Code sees it change.
+        # a folder for each replay that is under way
+        self.verify = os.path.join(self.home, "verify")
+        # What runs for longer: for people's status lines, and what the hook prints
+        # where Claude Code sees it change.
         self.running = os.path.join(self.home, "running")
-        self.statusline = os.path.join(self.home, "statusline")  # the lines of status lines, by session
-        self.handed = os.path.join(self.home, "handed")  # there while something handed on is to be told
+        # the lines of status lines, by session
+        self.statusline = os.path.join(self.home, "statusline")
+        # there while something handed on is to be told
+        self.handed = os.path.join(self.home, "handed")
         self.notice = os.path.join(self.home, "now", "line")
-        # No notebook is newer than this while none was changed; its lines are the folders in which they are looked for.
+        # No notebook is newer than this while none was changed; its lines are the
+        # folders in which they are looked for.
         self.seen = os.path.join(self.home, "seen")
-        # While this exists, files of some session keep an old mtime and PostToolBatch must set them to now.
+        # While this exists, files of some session keep an old mtime and PostToolBatch
+        # must set them to now.
         self.batch = os.path.join(self.home, "batch")
 
     def lent(self, name: str) -> str:
         """Return where a file of the project lies: here or, for a linked worktree that has none, in the main one."""
         there = [os.path.join(folder, name) for folder in self.checkouts]
-        return there[0] if len(there) == 1 else next(filter(os.path.lexists, there), there[0])
+        return (
+            there[0]
+            if len(there) == 1
+            else next(filter(os.path.lexists, there), there[0])
+        )
 
     @property
     def lender(self) -> str:
         """The checkout whose environment is used, as the hook script finds it: this one, or the main one."""
-        there = (folder for folder in self.checkouts if os.path.exists(os.path.join(folder, HOME, "env")))
+        there = (
+            folder
+            for folder in self.checkouts
+            if os.path.exists(os.path.join(folder, HOME, "env"))
+        )
         return next(there, self.project)
 
     @property
@@ -146,7 +172,10 @@ class Paths(Meeting):
     def accepts(self, python: str) -> bool:
         """Whether this user's install recorded the interpreter, or the user accepted it (`stepper trust`)."""
         notes = [recorded(folder) for folder in self.checkouts]
-        return any(python == note.get("python") or python in note.get("accepted", ()) for note in notes)
+        return any(
+            python == note.get("python") or python in note.get("accepted", ())
+            for note in notes
+        )
 
     def usual_interpreter(self, asked: "str | None") -> str:
         """Return the project's interpreter, '' where there is none that may run."""
@@ -155,7 +184,10 @@ class Paths(Meeting):
 
     def accepts_kernel(self, definition: "Any") -> bool:
         """Whether the user accepted a place of `kernels:` as it stands there now, by whatever name."""
-        return any(definition in recorded(folder).get("kernels", ()) for folder in self.checkouts)
+        return any(
+            definition in recorded(folder).get("kernels", ())
+            for folder in self.checkouts
+        )
 
     def env_is_ours(self) -> bool:
         """Whether this user's install recorded the environment that the hook runs."""
@@ -167,8 +199,14 @@ class Paths(Meeting):
         for name in os.listdir(records) if os.path.isdir(records) else ():
             with contextlib.suppress(OSError):  # removed by hand, not pruned yet
                 told = _beginning(os.path.join(records, name, "gitdir"), LONGEST_PATH)
-                found.add(os.path.realpath(os.path.join(records, name, os.path.dirname(told))))
-        return [each for each in sorted(found) if is_worktree(each) and Paths(each).lender == self.project]
+                found.add(
+                    os.path.realpath(os.path.join(records, name, os.path.dirname(told)))
+                )
+        return [
+            each
+            for each in sorted(found)
+            if is_worktree(each) and Paths(each).lender == self.project
+        ]
 
     def relative(self, path: str) -> str:
         """Return `path` relative to the project, as reports and `--json` name it."""
@@ -177,7 +215,9 @@ class Paths(Meeting):
     def make_runtime(self) -> None:
         """Make the socket's folder, the user's alone (0700); raise DaemonError if another user holds it."""
         if len(os.fsencode(self.socket)) > SOCKET_BYTES:
-            held = " and ".join(f"{root}/stepper-{os.getuid()}" for root in meeting.RUNTIME_ROOTS)
+            held = " and ".join(
+                f"{root}/stepper-{os.getuid()}" for root in meeting.RUNTIME_ROOTS
+            )
             raise DaemonError(
                 f"another user holds {held}, and {self.socket} is too long for a socket",
                 f"ask whoever made them to remove them: ls -ld {held.replace(' and', '')}",
@@ -187,10 +227,15 @@ class Paths(Meeting):
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(folder, 0o700)
             except OSError as error:
-                raise DaemonError(f"{folder} can't be made: {error.strerror}") from error
+                raise DaemonError(
+                    f"{folder} can't be made: {error.strerror}"
+                ) from error
             about = os.lstat(folder)
             if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid():
-                raise DaemonError(f"{folder} belongs to another user", f"ask its owner to remove it: ls -ld {folder}")
+                raise DaemonError(
+                    f"{folder} belongs to another user",
+                    f"ask its owner to remove it: ls -ld {folder}",
+                )
             if about.st_mode & 0o077:
                 os.chmod(folder, 0o700)
 
@@ -198,14 +243,24 @@ class Paths(Meeting):
         """Make `.stepper/` with its folders (0700); raise OSError, also where a link or another user's is there."""
         from stepper.ground import private
 
-        for folder in (self.home, self.journals, self.kernels, self.figures, os.path.dirname(self.notice)):
+        for folder in (
+            self.home,
+            self.journals,
+            self.kernels,
+            self.figures,
+            os.path.dirname(self.notice),
+        ):
             private.made(folder)
 
 
 def is_worktree(folder: str) -> bool:
     """Whether the folder is a linked worktree of a checkout that is set up, by a committed script or for the plugin."""
     has_script = os.path.isfile(os.path.join(folder, SCRIPT))
-    mains = [main for main in checkouts(folder)[1:] if os.path.isdir(os.path.join(main, HOME))]
+    mains = [
+        main
+        for main in checkouts(folder)[1:]
+        if os.path.isdir(os.path.join(main, HOME))
+    ]
     return any(has_script or recorded(main).get("plugin") for main in mains)
 
 

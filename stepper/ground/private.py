@@ -17,8 +17,11 @@ from collections.abc import Iterator
 
 from stepper.ground.text import quoted, shown
 
-FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
-LARGEST = 1 << 28  # bytes of a file that is read whole; a stranger's may be a hole of any size
+FOLDER = (
+    os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
+)
+# bytes of a file that is read whole; a stranger's may be a hole of any size
+LARGEST = 1 << 28
 HELD = 32  # folders
 OTHERS = 0o077  # the bits of a mode that are none of the user's
 KINDS = {
@@ -29,8 +32,11 @@ KINDS = {
 }
 
 
-_held: dict[str, tuple[int, os.stat_result]] = {}  # folder → its descriptor, and what was known of it
-_holding = threading.Lock()  # a descriptor is closed by one thread, and its number taken anew, as another duplicates it
+# folder → its descriptor, and what was known of it
+_held: dict[str, tuple[int, os.stat_result]] = {}
+# a descriptor is closed by one thread, and its number taken anew, as another duplicates
+# it
+_holding = threading.Lock()
 os.register_at_fork(after_in_child=_held.clear)  # which may close what it did not open
 
 
@@ -92,7 +98,9 @@ def read(path: str) -> bytes:
 def replace(path: str, data: bytes) -> None:
     """Replace a file of stepper's own: whole, or not at all. Raise OSError."""
     with _own(path, make=True) as (folder, name):
-        new = f".{name}.new"  # always the same: what a daemon that was killed left behind goes with the next write
+        # always the same: what a daemon that was killed left behind goes with the next
+        # write
+        new = f".{name}.new"
         with contextlib.suppress(FileNotFoundError):
             os.unlink(new, dir_fd=folder)
         try:
@@ -130,7 +138,10 @@ def files(folder: str) -> list[tuple[str, os.stat_result]]:
     with _own(os.path.join(folder, ".")) as (handle, _):
         inner = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=handle)
     try:
-        return [(name, os.stat(name, dir_fd=inner, follow_symlinks=False)) for name in os.listdir(inner)]
+        return [
+            (name, os.stat(name, dir_fd=inner, follow_symlinks=False))
+            for name in os.listdir(inner)
+        ]
     finally:
         os.close(inner)
 
@@ -174,7 +185,9 @@ def _walked(folder: str, make: bool) -> int:
                 handle = os.open(name, FOLDER, dir_fd=outer)
         except OSError as error:
             linked = error.errno in (errno.ENOTDIR, errno.ELOOP)
-            if linked and stat.S_ISLNK(os.stat(name, dir_fd=outer, follow_symlinks=False).st_mode):
+            if linked and stat.S_ISLNK(
+                os.stat(name, dir_fd=outer, follow_symlinks=False).st_mode
+            ):
                 raise _link(at) from None
             raise
         finally:
@@ -183,11 +196,18 @@ def _walked(folder: str, make: bool) -> int:
 
 
 def _opened(path: str, flags: int, folder: int, name: str, own: bool = False) -> int:
-    asked = (flags & ~os.O_TRUNC) | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+    asked = (
+        (flags & ~os.O_TRUNC)
+        | os.O_NOFOLLOW
+        | os.O_CLOEXEC
+        | os.O_NONBLOCK
+        | os.O_NOCTTY
+    )
     try:
         handle = os.open(name, asked, 0o600, dir_fd=folder)
     except OSError as error:
-        if error.errno in (errno.ELOOP, errno.ENXIO, errno.EOPNOTSUPP):  # a link, a FIFO or a socket
+        # a link, a FIFO or a socket
+        if error.errno in (errno.ELOOP, errno.ENXIO, errno.EOPNOTSUPP):
             _regular(path, os.stat(name, dir_fd=folder, follow_symlinks=False))
         raise
     try:
@@ -213,8 +233,14 @@ def _regular(path: str, about: os.stat_result) -> None:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
     if kind != stat.S_IFREG:
         what = KINDS.get(kind, "something else")
-        raise PlaceError(errno.EINVAL, f"{shown(path)} is not a regular file but {what}", f"rm {word}")
-    if about.st_nlink > 1:  # what has two names for thrift (`cp -al`, some backups) loses nothing by a copy of its own
+        raise PlaceError(
+            errno.EINVAL,
+            f"{shown(path)} is not a regular file but {what}",
+            f"rm {word}",
+        )
+    # what has two names for thrift (`cp -al`, some backups) loses nothing by a copy of
+    # its own
+    if about.st_nlink > 1:
         raise PlaceError(
             errno.EMLINK,
             f"{shown(path)} has {about.st_nlink} names (hard links): what is behind it may lie anywhere",
@@ -232,4 +258,8 @@ def _link(path: str) -> PlaceError:
 def _owner(path: str, about: os.stat_result) -> None:
     if about.st_uid != os.geteuid():
         why = f"{shown(path)} belongs to another user (uid {about.st_uid}): stepper's files are one user's alone"
-        raise PlaceError(errno.EPERM, why, f"sudo chown -R {os.geteuid()} {quoted(path)}  # or: sudo rm -r it")
+        raise PlaceError(
+            errno.EPERM,
+            why,
+            f"sudo chown -R {os.geteuid()} {quoted(path)}  # or: sudo rm -r it",
+        )

@@ -37,10 +37,20 @@ def read_all(kind: type[Kind], values: Any) -> list[Kind]:
 def _record(cls: Any) -> Reader:
     hints = get_type_hints(cls, include_extras=True)
     known = [
-        (field.name, _reader(hints[field.name]), field.default is field.default_factory is MISSING)
+        (
+            field.name,
+            _reader(hints[field.name]),
+            field.default is field.default_factory is MISSING,
+        )
         for field in fields(cls)
     ]
-    return lambda value: cls(**{name: of(value[name]) for name, of, must in known if must or name in _a(dict, value)})
+    return lambda value: cls(
+        **{
+            name: of(value[name])
+            for name, of, must in known
+            if must or name in _a(dict, value)
+        }
+    )
 
 
 _cached: Callable[[Any], Reader] = cache(_record)
@@ -61,15 +71,22 @@ def _reader(kind: Any) -> Reader:
         each = _reader(inside[0])
         return lambda value: tuple(map(each, _a((list, tuple), value)))
     if origin is tuple or hasattr(kind, "_make"):  # a NamedTuple
-        make, held = (tuple, inside) if origin else (kind._make, get_type_hints(kind).values())
+        make, held = (
+            (tuple, inside) if origin else (kind._make, get_type_hints(kind).values())
+        )
         places = [_reader(place) for place in held]
-        return lambda value: make(read(item) for read, item in zip(places, _a((list, tuple), value), strict=True))
+        return lambda value: make(
+            read(item)
+            for read, item in zip(places, _a((list, tuple), value), strict=True)
+        )
     if origin is list:
         of_item = _reader(inside[0])
         return lambda value: [of_item(item) for item in _a(list, value)]
     if origin in (dict, Mapping):
         of_value = _reader(inside[1])
-        return lambda value: {str(name): of_value(item) for name, item in _a(dict, value).items()}
+        return lambda value: {
+            str(name): of_value(item) for name, item in _a(dict, value).items()
+        }
     form = _in_json(kind)
     return lambda value: _a(form, value)
 

@@ -7,12 +7,14 @@ import re
 MESSAGE_LIMIT = 600
 AGES = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 # Terminal escapes, each in its line: one without an end must not swallow what follows.
-ESCAPES = re.compile(r"(?:\x1b\]|\x9d)[^\x07\x1b\n]*(?:\x07|\x1b\\)?|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b[@-Z\\-_]")
-# Controls, what ends a line or turns the direction of writing, what nobody sees, bytes that are no text.
-UNSEEN = (
-    "\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f"
+ESCAPES = re.compile(
+    r"(?:\x1b\]|\x9d)[^\x07\x1b\n]*(?:\x07|\x1b\\)?|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b[@-Z\\-_]"
 )
-CONTROLS = re.compile(f"[\x00-\x08\x0b-\x1f{UNSEEN}]")  # tabs and newlines are none in a text
+# Controls, what ends a line or turns the direction of writing, what nobody sees, bytes
+# that are no text.
+UNSEEN = "\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f"
+# tabs and newlines are none in a text
+CONTROLS = re.compile(f"[\x00-\x08\x0b-\x1f{UNSEEN}]")
 ODD = re.compile(f"[\x00-\x1f{UNSEEN}]")  # in a name
 
 
@@ -27,7 +29,8 @@ def one_line(text: str, limit: int = MESSAGE_LIMIT) -> str:
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
-TRUNCATED = "left out by stepper (max_output_bytes) …"  # ends the line in an output of which a part is not kept
+# ends the line in an output of which a part is not kept
+TRUNCATED = "left out by stepper (max_output_bytes) …"
 
 
 def counted(number: int, noun: str) -> str:
@@ -44,7 +47,10 @@ def steps_done(done: int, skipped: int, total: int, noun: str) -> str:
 
 def age(seconds: float) -> str:
     """Return how old something is, in its largest unit."""
-    return next((f"{seconds // size:.0f} {unit}" for size, unit in AGES if seconds >= size), "now")
+    return next(
+        (f"{seconds // size:.0f} {unit}" for size, unit in AGES if seconds >= size),
+        "now",
+    )
 
 
 def last_state(line: str) -> str:
@@ -60,10 +66,16 @@ def shown(name: str) -> str:
 def quoted(name: str) -> str:
     """Return a name as a word for bash, with escapes where it holds control characters."""
     if not ODD.search(name):
-        return name if re.fullmatch(r"[\w@%+=:,./-]+", name) else "'" + name.replace("'", "'\\''") + "'"
+        return (
+            name
+            if re.fullmatch(r"[\w@%+=:,./-]+", name)
+            else "'" + name.replace("'", "'\\''") + "'"
+        )
     escaped = name.replace("\\", "\\\\").replace("'", "\\'")
     return "$'" + ODD.sub(_escape, escaped) + "'"
 
 
 def _escape(odd: re.Match[str]) -> str:
-    return "".join(f"\\x{byte:02x}" for byte in odd[0].encode("utf-8", "surrogateescape"))
+    return "".join(
+        f"\\x{byte:02x}" for byte in odd[0].encode("utf-8", "surrogateescape")
+    )

@@ -10,10 +10,12 @@ from contextlib import suppress
 from itertools import islice
 from typing import NamedTuple
 
-ENTRIES, SECONDS = 20_000, 0.25  # of one walk; the seconds also bound what is asked of all its files
+# of one walk; the seconds also bound what is asked of all its files
+ENTRIES, SECONDS = 20_000, 0.25
 TURN = 500  # entries of a folder that are read before the next folder's turn
 SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages"})
-ENVIRONMENT = ("pyvenv.cfg", "conda-meta")  # what tells an environment from a folder of the project
+# what tells an environment from a folder of the project
+ENVIRONMENT = ("pyvenv.cfg", "conda-meta")
 
 
 class Tree(NamedTuple):
@@ -45,11 +47,15 @@ def walk(root: str) -> Tree:
             elif not (
                 entry.name.startswith(".")
                 or entry.name in SKIPPED
-                or any(os.path.lexists(os.path.join(entry.path, mark)) for mark in ENVIRONMENT)
+                or any(
+                    os.path.lexists(os.path.join(entry.path, mark))
+                    for mark in ENVIRONMENT
+                )
             ):
                 tree.folders.append(path)
                 waiting.append((path + "/", entries(entry.path)))
-        if len(turn) == most:  # a folder of many thousand pictures must not use up what the others need
+        # a folder of many thousand pictures must not use up what the others need
+        if len(turn) == most:
             waiting.append((prefix, rest))
     return tree._replace(cut=bool(waiting))
 
@@ -65,6 +71,8 @@ def notebooks(project: str, folders: Iterable[str]) -> Tree:
     found, cut = set[str](), False
     for folder in folders:
         tree = walk(os.path.join(project, folder))
-        found.update(os.path.join(folder, name) for name in tree.files if name.endswith(".ipynb"))
+        found.update(
+            os.path.join(folder, name) for name in tree.files if name.endswith(".ipynb")
+        )
         cut = cut or tree.cut
     return Tree(sorted(found), [], cut)

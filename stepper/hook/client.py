@@ -16,21 +16,23 @@ from stepper.ground.meeting import Meeting, encoded
 if False:  # for the type checker alone: typing is not loaded
     from collections.abc import Callable, Iterator, Mapping
 
-# The daemon says "working" at once and every BEAT_SECONDS; silence for longer means that it hangs. client.c's, too.
+# The daemon says "working" at once and every BEAT_SECONDS; silence for longer means
+# that it hangs. client.c's, too.
 SILENCE_SECONDS = 7
 PATIENCE = SILENCE_SECONDS.to_bytes(8, sys.byteorder) + bytes(8)  # a struct timeval
-# Claude Code's sandbox refuses Unix sockets to shell commands on Linux, whatever their path; hooks run outside of it.
+# Claude Code's sandbox refuses Unix sockets to shell commands on Linux, whatever their
+# path; hooks run outside of it.
 CONFINED = "this shell is confined: it may make no Unix socket, and reaches no stepper daemon; cells run all the same"
-LETS_OUT = (
-    '"sandbox": {"excludedCommands": ["stepper *"]} in ~/.claude/settings.json, by the person, lets a call of it out'
-)
+LETS_OUT = '"sandbox": {"excludedCommands": ["stepper *"]} in ~/.claude/settings.json, by the person, lets a call of it out'
 
 
 class GoneError(DaemonError):
     """The daemon ended while it was asked."""
 
 
-def exchange(paths: Meeting, sock: _socket.socket, *parts: bytes) -> "Iterator[tuple[bytes, bytes]]":
+def exchange(
+    paths: Meeting, sock: _socket.socket, *parts: bytes
+) -> "Iterator[tuple[bytes, bytes]]":
     """Send a request and yield each answer as (kind, payload) up to the last, then close the socket.
 
     Raise DaemonError where the daemon hangs, went away or says what is no answer.
@@ -91,14 +93,17 @@ def connect(paths: Meeting) -> _socket.socket | None:
     except PermissionError:
         raise StepperError(CONFINED, LETS_OUT) from None
     try:
-        # The system's own limit: where many ask at once it waits for its turn, with `settimeout` it would fail at once.
+        # The system's own limit: where many ask at once it waits for its turn, with
+        # `settimeout` it would fail at once.
         sock.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDTIMEO, PATIENCE)
         sock.connect(paths.socket)
         sock.settimeout(SILENCE_SECONDS)
         uid = wire.peer_uid(sock)
-        if uid == 0xFFFFFFFF:  # nobody: the wait was interrupted (stopped and continued)
+        # nobody: the wait was interrupted (stopped and continued)
+        if uid == 0xFFFFFFFF:
             raise BlockingIOError
-        if uid != posix.getuid():  # it would be told our environment, and what it answers the agent would read
+        # it would be told our environment, and what it answers the agent would read
+        if uid != posix.getuid():
             why = f"{paths.socket} is of another user (uid {uid})"
             raise DaemonError(why, f"ls -la {paths.runtime}  # who made it?")
         return sock
@@ -141,7 +146,12 @@ def ask(
             sock = start(paths, connect)
         if begun:
             begun(sock)
-        about = verb, __version__.encode(), wire.pack_environ(environ), encoded(current_folder())
+        about = (
+            verb,
+            __version__.encode(),
+            wire.pack_environ(environ),
+            encoded(current_folder()),
+        )
         kind = body = b""
         try:
             for kind, body in exchange(paths, sock, *about, payload):
@@ -155,11 +165,14 @@ def ask(
             return body
         if kind == wire.FAILED:
             raise failure(body)
-        # STALE: a daemon of another version. It ends by itself and leaves its kernels to the next one.
+        # STALE: a daemon of another version. It ends by itself and leaves its kernels
+        # to the next one.
         from stepper.hook.start import retired
 
         retired(paths)
-    raise DaemonError("a stepper daemon of another version does not end", "stepper shutdown")
+    raise DaemonError(
+        "a stepper daemon of another version does not end", "stepper shutdown"
+    )
 
 
 def failure(body: bytes) -> StepperError:
@@ -169,7 +182,8 @@ def failure(body: bytes) -> StepperError:
     told = json.loads(body)
     error = StepperError(told["message"], told["hint"])
     error.exit_code = told["exit_code"]
-    error.accepted = told["exit_code"] == DaemonError.exit_code  # it broke on the way: the cell may have run
+    # it broke on the way: the cell may have run
+    error.accepted = told["exit_code"] == DaemonError.exit_code
     return error
 
 

@@ -13,14 +13,24 @@ from stepper.policy.model import CellEdit, Consent, FileWrite
 from stepper.words.report import Report, not_run
 
 SILENT = b""
-# The modes in which the person has accepted edits beforehand, leaves that to the client, or wants nothing done yet; in
+# The modes in which the person has accepted edits beforehand, leaves that to the
+# client, or wants nothing done yet; in
 # all others each is asked for, or refused.
 CONSENTS = {
     **dict.fromkeys(("acceptEdits", "bypassPermissions"), Consent.GIVEN),
     "auto": Consent.JUDGED,
     "plan": Consent.WITHHELD,
 }
-SHELLS = ("Bash", "PowerShell", "BashOutput", "TaskOutput", "KillShell", "Monitor", "Agent", "Task")
+SHELLS = (
+    "Bash",
+    "PowerShell",
+    "BashOutput",
+    "TaskOutput",
+    "KillShell",
+    "Monitor",
+    "Agent",
+    "Task",
+)
 COMMAND = re.compile(r"/(?:stepper:)?(?:continue|fix|skip|new-notebook)(?!\S)")
 NEW_NOTEBOOK = re.compile(r"new\s+notebook\s+(\S.*)", re.IGNORECASE | re.DOTALL)
 
@@ -28,7 +38,14 @@ NEW_NOTEBOOK = re.compile(r"new\s+notebook\s+(\S.*)", re.IGNORECASE | re.DOTALL)
 # What is asked again of an edit's payload: all but what is only of its file.
 ASKED = ("session_id", "permission_mode", "hook_event_name", "tool_name", "tool_use_id")
 ASKED_OF = {
-    "tool_input": ("notebook_path", "file_path", "edit_mode", "cell_id", "cell_type", "new_source"),
+    "tool_input": (
+        "notebook_path",
+        "file_path",
+        "edit_mode",
+        "cell_id",
+        "cell_type",
+        "new_source",
+    ),
     "tool_response": ("cell_id", "cell_type"),
 }
 
@@ -93,18 +110,31 @@ class Event:
         """
         given, answered = self.tool_input, _object(self.data, "tool_response")
         used = _word(self.data, "tool_use_id") or None
-        common: dict[str, Any] = {"tool_use_id": used, "session": self.session, "consent": self.consent}
+        common: dict[str, Any] = {
+            "tool_use_id": used,
+            "session": self.session,
+            "consent": self.consent,
+        }
         tool = _text(self.data, "tool_name")
         if tool == "Write":
-            return FileWrite(_path(given, "file_path"), _word(given, "content", limit=None), **common)
+            return FileWrite(
+                _path(given, "file_path"), _word(given, "content", limit=None), **common
+            )
         if tool != "NotebookEdit":
             raise PayloadError(f"the hook's payload is about the tool {tool[:100]!r}")
-        how, named = _word(given, "edit_mode") or "replace", _word(given, "cell_id", limit=None) or None
-        own = _word(answered, "cell_id", limit=None) or (None if how == "insert" else named)
+        how, named = (
+            _word(given, "edit_mode") or "replace",
+            _word(given, "cell_id", limit=None) or None,
+        )
+        own = _word(answered, "cell_id", limit=None) or (
+            None if how == "insert" else named
+        )
         above = named if how == "insert" else None
         kind = _word(answered, "cell_type") or _word(given, "cell_type") or None
         source = _word(given, "new_source", limit=None)
-        return CellEdit(_path(given, "notebook_path"), own, above, kind, how, source, **common)
+        return CellEdit(
+            _path(given, "notebook_path"), own, above, kind, how, source, **common
+        )
 
     @property
     def asked_again(self) -> bytes:
@@ -120,7 +150,9 @@ class Event:
         """Whether a call of a message, from a PostToolBatch, may have changed files that no event names."""
         calls = self.data.get("tool_calls")
         names = (
-            (_word(call, "tool_name") for call in calls if isinstance(call, dict)) if isinstance(calls, list) else ()
+            (_word(call, "tool_name") for call in calls if isinstance(call, dict))
+            if isinstance(calls, list)
+            else ()
         )
         return any(name in SHELLS or name.startswith("mcp__") for name in names)
 
@@ -135,9 +167,15 @@ class Event:
         edited: set[str] = set()
         for call in calls if isinstance(calls, list) else []:
             given = _object(call, "tool_input")
-            named = _word(given, "notebook_path", limit=None) or _word(given, "file_path", limit=None)
+            named = _word(given, "notebook_path", limit=None) or _word(
+                given, "file_path", limit=None
+            )
             path = posixpath.join(_word(self.data, "cwd", 4096) or "/", named)
-            if named and _possible(path) and call.get("tool_name") in ("NotebookEdit", "Write"):
+            if (
+                named
+                and _possible(path)
+                and call.get("tool_name") in ("NotebookEdit", "Write")
+            ):
                 edited.add(path)
             elif named and call.get("tool_name") == "Read":
                 edited.discard(path)
@@ -166,7 +204,9 @@ def _word(data: dict[str, Any], key: str, limit: int | None = 200) -> str:
 def _path(data: dict[str, Any], key: str) -> str:
     value = _text(data, key)
     if not _possible(value):
-        raise PayloadError(f"the hook's payload has a path in `{key}` that no file can have")
+        raise PayloadError(
+            f"the hook's payload has a path in `{key}` that no file can have"
+        )
     return value
 
 
@@ -186,7 +226,8 @@ def lean(data: bytes) -> bytes:
     answer = data.find(b'"tool_response":{')
     start = data.find(b'"original_file":"', answer)
     end = data.rfind(b'"},"tool_use_id":"')
-    known = data.find(b'"cell_id":"', answer, start)  # all that is asked for stands before the copies
+    # all that is asked for stands before the copies
+    known = data.find(b'"cell_id":"', answer, start)
     if not 0 <= answer < known < start < end or data[end - 1 : end] == b"\\":
         return data
     return data[:start] + b'"original_file":"' + data[end:]
@@ -198,7 +239,9 @@ def answer(event: str, report: Report | None) -> bytes:
         return SILENT
     if report.stop:
         return _dump({"continue": False, "stopReason": report.stop})
-    said: dict[str, Any] = {"hookSpecificOutput": {"hookEventName": event, "additionalContext": report.text}}
+    said: dict[str, Any] = {
+        "hookSpecificOutput": {"hookEventName": event, "additionalContext": report.text}
+    }
     if report.line:
         said["systemMessage"] = report.line
     return _dump(said)
@@ -209,9 +252,14 @@ def as_plugin(answer: bytes) -> bytes:
     if b"/continue" not in answer:
         return answer
     told = json.loads(answer)
-    for holder, name in ((told, "stopReason"), (_object(told, "hookSpecificOutput"), "additionalContext")):
+    for holder, name in (
+        (told, "stopReason"),
+        (_object(told, "hookSpecificOutput"), "additionalContext"),
+    ):
         if "/continue" in holder.get(name, ""):
-            holder[name] += "\n(/continue is typed /stepper:continue here: a bare /continue is the client's own.)"
+            holder[name] += (
+                "\n(/continue is typed /stepper:continue here: a bare /continue is the client's own.)"
+            )
     return _dump(told)
 
 
@@ -222,8 +270,14 @@ def shown(line: str) -> bytes:
 
 def decided(decision: str, reason: str, line: str = "") -> bytes:
     """Return what a PreToolUse hook prints to `deny` or `allow` a call, or to have the client `ask` the person."""
-    told = {"hookEventName": "PreToolUse", "permissionDecision": decision, "permissionDecisionReason": reason}
-    return _dump({**({"systemMessage": line} if line else {}), "hookSpecificOutput": told})
+    told = {
+        "hookEventName": "PreToolUse",
+        "permissionDecision": decision,
+        "permissionDecisionReason": reason,
+    }
+    return _dump(
+        {**({"systemMessage": line} if line else {}), "hookSpecificOutput": told}
+    )
 
 
 def new_notebook(event: Event) -> bytes:
@@ -246,7 +300,11 @@ def notice(line: str) -> bytes:
 def alone(event: str, data: bytes) -> bytes:
     """Return what the hook process answers where no daemon runs and none is to be started."""
     try:
-        return new_notebook(Event(json.loads(data))) if event == "UserPromptSubmit" else SILENT
+        return (
+            new_notebook(Event(json.loads(data)))
+            if event == "UserPromptSubmit"
+            else SILENT
+        )
     except ValueError:
         return SILENT
 
@@ -255,10 +313,16 @@ def failed(event: str, error: Exception) -> bytes:
     """Return what is printed where an event could not be dealt with: only one that concerns a cell speaks."""
     if event != "PostToolUse":
         return SILENT
-    told = error if isinstance(error, StepperError) else StepperError(f"{type(error).__name__}: {error}")
+    told = (
+        error
+        if isinstance(error, StepperError)
+        else StepperError(f"{type(error).__name__}: {error}")
+    )
     report = not_run(told.message, told.hint or ".stepper/env/bin/stepper doctor")
     if told.accepted:  # the daemon had taken the request, so that the cell may have run
-        text = report.text.replace("was NOT run", "may or may not have run (`stepper history` tells)", 1)
+        text = report.text.replace(
+            "was NOT run", "may or may not have run (`stepper history` tells)", 1
+        )
         report = Report(text, f"✗ stepper failed: {told.message}", ok=False)
     return answer(event, report)
 

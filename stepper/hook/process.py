@@ -14,10 +14,12 @@ from stepper.hook.client import GoneError, ask, failure, gone, silent
 if False:  # for the type checker alone: typing is not loaded
     from collections.abc import Callable
 
-# Events that are nobody's business while no notebook is under way, and those that never start a daemon.
+# Events that are nobody's business while no notebook is under way, and those that never
+# start a daemon.
 ONLY_UNDER_WAY = ("SessionStart", "UserPromptSubmit", "Stop")
 NEVER_LAUNCH = ("UserPromptSubmit", "Stop")
-WAKERS = ("Wake", "Wake again", "Rearm")  # these wait, maybe for hours, to wake the agent
+# these wait, maybe for hours, to wake the agent
+WAKERS = ("Wake", "Wake again", "Rearm")
 NAP_SECONDS, COMES_SECONDS = 0.5, 20  # client.c's
 
 
@@ -54,7 +56,9 @@ def hook() -> None:
     posix._exit(0)  # nothing is buffered, and taking the interpreter down costs 3 ms
 
 
-def forward(paths: Meeting, event: str, payload: bytes, before: "StepperError | None") -> "bytes | None":
+def forward(
+    paths: Meeting, event: str, payload: bytes, before: "StepperError | None"
+) -> "bytes | None":
     """Return the daemon's answer to an event; raise as `ask` does. `before` is how the compiled client fared.
 
     Where the daemon ended while a cell ran, the next one is asked `again`: it knows from the journal what ran.
@@ -71,7 +75,11 @@ def forward(paths: Meeting, event: str, payload: bytes, before: "StepperError | 
     try:
         answer = ask(paths, verb + b" again", payload, look, environ=posix.environ)
     except Exception as error:
-        told = error if isinstance(error, StepperError) else DaemonError(f"{type(error).__name__}: {error}")
+        told = (
+            error
+            if isinstance(error, StepperError)
+            else DaemonError(f"{type(error).__name__}: {error}")
+        )
         told.accepted = told.accepted or lost.accepted
         raise told from None
     if not answer:
@@ -89,9 +97,16 @@ def woke(paths: Meeting, event: str, given: bytes, how: str) -> bool:
 
     from stepper.hook import payload
 
-    parent, compiled = os.getppid(), os.path.join(os.path.dirname(sys.executable), "hook")
+    parent, compiled = (
+        os.getppid(),
+        os.path.join(os.path.dirname(sys.executable), "hook"),
+    )
     first = event == "Wake" and not how
-    if not (can_wake(parent) and begun(paths, parent) if first else started(paths, parent, event, how)):
+    if not (
+        can_wake(parent) and begun(paths, parent)
+        if first
+        else started(paths, parent, event, how)
+    ):
         return False
     if not first and event != "Rearm":
         event = "Wake again"
@@ -108,7 +123,8 @@ def woke(paths: Meeting, event: str, given: bytes, how: str) -> bool:
             given = body[1:]  # what to ask the next daemon with
         elif body:
             try:
-                sockets[-1].sendall(b"+")  # first the word that it is told: else the next daemon tells it
+                # first the word that it is told: else the next daemon tells it
+                sockets[-1].sendall(b"+")
             except OSError:
                 return
             os.write(2, body)
@@ -116,7 +132,15 @@ def woke(paths: Meeting, event: str, given: bytes, how: str) -> bool:
 
     while not told:
         try:
-            ask(paths, b"hook " + event.encode(), given, tell, True, posix.environ, sockets.append)
+            ask(
+                paths,
+                b"hook " + event.encode(),
+                given,
+                tell,
+                True,
+                posix.environ,
+                sockets.append,
+            )
             break
         except DaemonError:
             if os.getppid() != parent:
@@ -152,7 +176,8 @@ def started(paths: Meeting, parent: int, event: str, how: str) -> bool:
     if how == "stale":
         retired(paths)
     sock = connect(paths)
-    if not sock and event == "Rearm":  # a daemon that ends takes the mark away, once all is told
+    # a daemon that ends takes the mark away, once all is told
+    if not sock and event == "Rearm":
         time.sleep(NAP_SECONDS)
         if not posix.access(f"{paths.home}/handed", posix.F_OK):
             return False
@@ -187,7 +212,10 @@ def can_wake(parent: int) -> bool:
         pass  # a socket, maybe
     try:
         with open(f"/proc/{parent}/cmdline", "rb") as stream:
-            return entry != b"sdk-cli" or b"--input-format=stream-json" in stream.read().replace(b"\0", b"=")
+            return (
+                entry != b"sdk-cli"
+                or b"--input-format=stream-json" in stream.read().replace(b"\0", b"=")
+            )
     except OSError:
         return False
 
@@ -204,8 +232,11 @@ def leaving() -> "Callable[[bytes], None]":
 
         poll = select.poll()
         poll.register(1, 0)  # POLLERR and POLLHUP come unasked
-        # Claude Code, killed, closes nothing politely: only its end of our standard output is gone, or our parent.
-        if posix.getppid() != parent or any(seen & (select.POLLERR | select.POLLHUP) for _, seen in poll.poll(0)):
+        # Claude Code, killed, closes nothing politely: only its end of our standard
+        # output is gone, or our parent.
+        if posix.getppid() != parent or any(
+            seen & (select.POLLERR | select.POLLHUP) for _, seen in poll.poll(0)
+        ):
             posix._exit(0)
 
     return look
@@ -218,6 +249,8 @@ def fared(how: str, paths: Meeting) -> StepperError:
             return failure(stream.read())
     error: StepperError = gone(paths, True) if how.endswith("gone") else silent(paths)
     if how.endswith("unread"):
-        error = StepperError("the hook's standard input can't be read, or not be kept in memory")
+        error = StepperError(
+            "the hook's standard input can't be read, or not be kept in memory"
+        )
     error.accepted = how.startswith("accepted")
     return error

@@ -14,17 +14,22 @@ from stepper.ground.meeting import Meeting
 from stepper.ground.paths import Paths
 
 START_SECONDS = 8.5
-# The daemon needs no more of its starter's environment: kernels get theirs with the request that starts them.
+# The daemon needs no more of its starter's environment: kernels get theirs with the
+# request that starts them.
 DAEMON_ENVIRON = (
     *("HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "TMPDIR", "USER"),
-    *("SSH_AUTH_SOCK", "KRB5CCNAME", "SLURM_CONF"),  # where what leads to other hosts is: paths, nothing secret
+    # where what leads to other hosts is: paths, nothing secret
+    *("SSH_AUTH_SOCK", "KRB5CCNAME", "SLURM_CONF"),
     "XDG_STATE_HOME",  # where this user's installs are recorded
     "SLURM_CONF",  # which cluster's jobs are looked at
-    *("JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "XDG_DATA_HOME"),  # where running Jupyter servers are recorded
+    # where running Jupyter servers are recorded
+    *("JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "XDG_DATA_HOME"),
 )
 
 
-def start(place: Meeting, connect: Callable[[Meeting], _socket.socket | None]) -> _socket.socket:
+def start(
+    place: Meeting, connect: Callable[[Meeting], _socket.socket | None]
+) -> _socket.socket:
     """Start the daemon, or wait for the one that another caller is starting; return a socket to it.
 
     Raise DaemonError, with the end of what it wrote, where it ends at once or does not listen in time.
@@ -32,7 +37,8 @@ def start(place: Meeting, connect: Callable[[Meeting], _socket.socket | None]) -
     paths, deadline = Paths(place.project), time.monotonic() + START_SECONDS
     lock, log = opened(paths)
     try:
-        # Two hooks may start at once: the second one waits here, then finds the first one's daemon.
+        # Two hooks may start at once: the second one waits here, then finds the first
+        # one's daemon.
         if not locked(lock, START_SECONDS):
             why = "another process has been starting the stepper daemon for too long"
             raise DaemonError(why, f"see {paths.log}")
@@ -46,17 +52,28 @@ def start(place: Meeting, connect: Callable[[Meeting], _socket.socket | None]) -
             stderr=log,
             cwd="/",
             start_new_session=True,
-            env={name: os.environ[name] for name in DAEMON_ENVIRON if name in os.environ},
+            env={
+                name: os.environ[name] for name in DAEMON_ENVIRON if name in os.environ
+            },
         )
         while not (sock := connect(paths)):
             ended = child.poll() is not None
             if ended or time.monotonic() > deadline:
                 with open(paths.log, "rb") as stream:
                     stream.seek(size)
-                    last_words = stream.read()[-1500:].decode("utf-8", "replace").strip()
-                why = f"ended at once (exit code {child.returncode})" if ended else "did not listen in time"
+                    last_words = (
+                        stream.read()[-1500:].decode("utf-8", "replace").strip()
+                    )
+                why = (
+                    f"ended at once (exit code {child.returncode})"
+                    if ended
+                    else "did not listen in time"
+                )
                 child.returncode = child.returncode or 0
-                raise DaemonError(f"the stepper daemon {why}: {last_words or 'it said nothing'}", f"see {paths.log}")
+                raise DaemonError(
+                    f"the stepper daemon {why}: {last_words or 'it said nothing'}",
+                    f"see {paths.log}",
+                )
             time.sleep(0.005)
         child.returncode = 0  # it outlives this process on purpose: no ResourceWarning
         return sock
@@ -70,12 +87,15 @@ def opened(paths: Paths) -> tuple[int, int]:
     try:
         paths.make_home()
         paths.make_runtime()
-        os.close(private.opened(paths.daemon_lock, os.O_CREAT | os.O_RDWR))  # the daemon can tell nobody as well
+        # the daemon can tell nobody as well
+        os.close(private.opened(paths.daemon_lock, os.O_CREAT | os.O_RDWR))
         lock = private.opened(paths.start_lock, os.O_CREAT | os.O_RDWR)
         return lock, private.opened(paths.log, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     except OSError as error:
         hint = getattr(error, "hint", "") or f"ls -la {paths.home}"
-        raise DaemonError(f"{paths.home} can't be written: {error.strerror}", hint) from error
+        raise DaemonError(
+            f"{paths.home} can't be written: {error.strerror}", hint
+        ) from error
 
 
 def locked(file: int, seconds: float) -> bool:

@@ -23,9 +23,11 @@ from jupyter_client.session import DELIM
 from stepper.kernel.messages import Message, in_pieces, read
 from stepper.kernel.others import OURS
 
-RECONNECT_MS = 5  # a kernel that starts is not there at the first try; ZeroMQ would wait 100 for the next
+# a kernel that starts is not there at the first try; ZeroMQ would wait 100 for the next
+RECONNECT_MS = 5
 BEAT_SECONDS = 3.0  # a heart that is silent for longer does not beat
-REST_SECONDS = 0.5  # between an echo and the next time that one is asked for: a step's messages go alone
+# between an echo and the next time that one is asked for: a step's messages go alone
+REST_SECONDS = 0.5
 BURST_SECONDS = 0.05  # then whoever else asks the daemon has its turn
 log = logging.getLogger("stepper")
 context = zmq.Context()  # of all kernels: each has threads and descriptors of its own
@@ -51,7 +53,8 @@ class Inbox:
         loop = asyncio.get_running_loop()
         self.waits = loop.create_future()
         timer = loop.call_later(seconds, self.leave)
-        self.descriptor = self.socket.fileno()  # readable when something may have come, which asking for it tells
+        # readable when something may have come, which asking for it tells
+        self.descriptor = self.socket.fileno()
         loop.add_reader(self.descriptor, self._woken)
         try:
             return await self.waits
@@ -62,7 +65,8 @@ class Inbox:
 
     def leave(self) -> None:
         """Have whoever waits go on: nothing came, or the socket is about to be closed."""
-        if self.descriptor is not None:  # once: when the socket is closed its number may become somebody else's
+        # once: when the socket is closed its number may become somebody else's
+        if self.descriptor is not None:
             asyncio.get_running_loop().remove_reader(self.descriptor)
             self.descriptor = None
         self._wake(False)
@@ -86,12 +90,19 @@ class Inbox:
                 parts = self.socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
-            signature, *frames = parts[parts.index(DELIM) + 1 :] if DELIM in parts else [b""]
-            right = len(frames) >= 4 and hmac.compare_digest(signature, self.session.sign(frames[:4]))
+            signature, *frames = (
+                parts[parts.index(DELIM) + 1 :] if DELIM in parts else [b""]
+            )
+            right = len(frames) >= 4 and hmac.compare_digest(
+                signature, self.session.sign(frames[:4])
+            )
             message = read(frames) if right else None
             if message is None:
                 self.unread += 1
-                log.warning("a message of the kernel's could not be read: %d bytes", sum(map(len, parts)))
+                log.warning(
+                    "a message of the kernel's could not be read: %d bytes",
+                    sum(map(len, parts)),
+                )
             else:
                 yield from in_pieces(message, frames)
 
@@ -105,11 +116,13 @@ class Channels:
     def __init__(self, connection: Mapping[str, Any]) -> None:
         self.is_open, self.connection = False, connection
         self.beat: zmq.Socket[bytes] | None = None
-        self.asked_at = self.owed_at = 0.0  # when an echo was asked for last; for the first time since one came
+        # when an echo was asked for last; for the first time since one came
+        self.asked_at = self.owed_at = 0.0
         self.client: KernelClient = BlockingKernelClient(context=context)
         self.client.session.session = OURS + uuid.uuid4().hex
         # jupyter_client's type for it is a TypedDict, which no mapping from a file is
-        self.client.load_connection_info(dict(connection, key=connection["key"].encode()))  # type: ignore[arg-type]
+        info = dict(connection, key=connection["key"].encode())
+        self.client.load_connection_info(info)  # type: ignore[arg-type]
 
     @property
     def client_session(self) -> str:
@@ -120,7 +133,10 @@ class Channels:
         """Have messages come and go."""
         if not self.is_open:
             self.client.start_channels(stdin=False, hb=False, control=False)
-            self.iopub, self.shell = Inbox(self.client.iopub_channel), Inbox(self.client.shell_channel)
+            self.iopub, self.shell = (
+                Inbox(self.client.iopub_channel),
+                Inbox(self.client.shell_channel),
+            )
             self.is_open = True
 
     def close(self) -> None:
@@ -137,7 +153,9 @@ class Channels:
     def ask(self, kind: str, content: Message | None = None) -> None:
         """Ask the kernel on the channel that is served while a cell runs: to interrupt that, to end."""
         if self.is_open:
-            self.client.control_channel.send(self.client.session.msg(kind, content or {}))
+            self.client.control_channel.send(
+                self.client.session.msg(kind, content or {})
+            )
 
     def beats(self) -> bool:
         """Whether the kernel's heart beats, as far as is known by now: each call looks for the echo that is owed."""
@@ -147,7 +165,8 @@ class Channels:
                 self.beat.recv(zmq.NOBLOCK)
                 self.owed_at = 0.0
         if now > self.asked_at + (BEAT_SECONDS if self.owed_at else REST_SECONDS):
-            if self.beat is None or self.owed_at:  # an echo that is lost on the way keeps its socket
+            # an echo that is lost on the way keeps its socket
+            if self.beat is None or self.owed_at:
                 if self.beat is not None:
                     self.beat.close(linger=0)
                 self.beat = self.client.connect_hb()
@@ -168,7 +187,11 @@ class Channels:
         parent: Message | None = None,
     ) -> str:
         """Send a message on the shell channel, by the id `request` where the caller has one; return its id."""
-        message = self.client.session.msg(kind, content, parent=parent, metadata=metadata)
-        message["header"]["msg_id"] = message["msg_id"] = request or message["header"]["msg_id"]
+        message = self.client.session.msg(
+            kind, content, parent=parent, metadata=metadata
+        )
+        message["header"]["msg_id"] = message["msg_id"] = (
+            request or message["header"]["msg_id"]
+        )
         self.client.shell_channel.send(message)
         return str(message["msg_id"])

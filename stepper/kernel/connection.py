@@ -21,7 +21,8 @@ from stepper.kernel.widgets import Widgets
 from stepper.policy.model import Death
 from stepper.policy.namespace import Lasting, Namespace
 
-ODD = (AttributeError, KeyError, TypeError, ValueError)  # what a message may lead to that is not as the protocol says
+# what a message may lead to that is not as the protocol says
+ODD = (AttributeError, KeyError, TypeError, ValueError)
 HEARD = 5000  # messages; more come from no kernel's memory
 log = logging.getLogger("stepper")
 
@@ -32,22 +33,39 @@ class Connection:
     In `folder` lies the file by which other clients reach it.
     """
 
-    def __init__(self, process: Process, parts: Mapping[str, str] = {}, folder: str = "") -> None:  # only read
-        self.process, self.channels, self.id, self.parts = process, process.channels, process.id, parts
+    # only read
+    def __init__(
+        self, process: Process, parts: Mapping[str, str] = {}, folder: str = ""
+    ) -> None:
+        self.process, self.channels, self.id, self.parts = (
+            process,
+            process.channels,
+            process.id,
+            parts,
+        )
         self.file = os.path.join(folder, f"k{self.id[:8]}.json") if folder else ""
         self.busy = False
         self.language = ""  # as it tells when it is reached
         self.language_info: dict[str, Any] = {}  # from its kernel_info_reply
-        self.helped = True  # by stepper's helper, which needs IPython: what a kernel is, it tells when it is reached
+        # by stepper's helper, which needs IPython: what a kernel is, it tells when it
+        # is reached
+        self.helped = True
         self.coming: OutputArea | None = None  # what the running cell has shown so far
         self.interrupted = ""  # why the running cell was interrupted
-        self.owed = ""  # … the one with which the line was cut: the interrupt may not have reached it
+        # … the one with which the line was cut: the interrupt may not have reached it
+        self.owed = ""
         self.hears: Callable[[dict[str, Any], bool], bool] = lambda message, late: False
-        self.heard_here: deque[str] = deque(maxlen=HEARD)  # the messages that came besides runs
+        # the messages that came besides runs
+        self.heard_here: deque[str] = deque(maxlen=HEARD)
         self.widgets = Widgets()
-        self.about, self.memory, self.death = process.about, process.memory, process.death
+        self.about, self.memory, self.death = (
+            process.about,
+            process.memory,
+            process.death,
+        )
         self.models = self.widgets.models
-        self.lasting: Lasting | None = None  # what the helper told and tells again only where it has changed
+        # what the helper told and tells again only where it has changed
+        self.lasting: Lasting | None = None
         self.others = Others(lambda: self.channels.client_session, self.complete)
 
     @property
@@ -80,7 +98,11 @@ class Connection:
         found, known = reading.read(Namespace, told), self.lasting
         if known is None or lasts.get("mark") != known.mark:
             return replace(found, names=())
-        return replace(found, names=(*found.names, *known.builtins) if found.names else (), lasting=known)
+        return replace(
+            found,
+            names=(*found.names, *known.builtins) if found.names else (),
+            lasting=known,
+        )
 
     def odd(self, error: Exception) -> None:
         """Take note of a message that makes no sense: a cell may send anything."""
@@ -91,7 +113,9 @@ class Connection:
         """Have a display shown wherever else it is: in cells, in Output widgets, in the running cell's area."""
         mark = display_id(message)
         if mark:
-            areas = [widget.area for widget in self.widgets.captured.values()] + ([area] if area else [])
+            areas = [widget.area for widget in self.widgets.captured.values()] + (
+                [area] if area else []
+            )
             for shows in areas:
                 if mark in shows.displays:
                     shows.take({**message, "msg_type": UPDATE})
@@ -109,9 +133,13 @@ class Connection:
         """Return the file, the user's alone, by which other clients reach it; '' where none can by one."""
         if not self.channels.connection:
             return ""
-        if not os.path.exists(self.file):  # it was started elsewhere, or ipykernel took it away
+        # it was started elsewhere, or ipykernel took it away
+        if not os.path.exists(self.file):
             name = {"python": "python3"}.get(self.language, self.language)
-            private.replace(self.file, json.dumps({**self.channels.connection, "kernel_name": name}).encode())
+            private.replace(
+                self.file,
+                json.dumps({**self.channels.connection, "kernel_name": name}).encode(),
+            )
         return self.file
 
     async def interrupt(self, reason: str) -> None:
@@ -126,7 +154,9 @@ class Connection:
         """Return once something reaches it, or it is known to be dead; raise LineDownError, soon after an interrupt."""
         until = time.monotonic() + seconds
         while (why := self.process.away) and await self.death() is None:
-            until = min(until, time.monotonic() + PATIENCE_SECONDS) if self.owed else until
+            until = (
+                min(until, time.monotonic() + PATIENCE_SECONDS) if self.owed else until
+            )
             if time.monotonic() > until:
                 raise LineDownError(why)
             await asyncio.sleep(0.02)
@@ -155,6 +185,7 @@ class Connection:
     def detach(self) -> None:
         """Close the channels and leave the kernel to the next daemon."""
         if self.channels.is_open:
-            for message in self.channels.iopub.messages():  # what came last is no less a cell's
+            # what came last is no less a cell's
+            for message in self.channels.iopub.messages():
                 self.heard(message)
             self.channels.close()

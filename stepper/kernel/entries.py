@@ -14,7 +14,9 @@ from stepper.policy.model import NOTHING, LeftOut
 
 EACH = 110  # bytes that an output takes besides what it holds, as Jupyter writes it
 LINE = 9  # … and each line of a text
-LARGE = 8 << 20  # characters whose escapes are not counted: it would take as long as the daemon has for others
+# characters whose escapes are not counted: it would take as long as the daemon has for
+# others
+LARGE = 8 << 20
 
 
 @dataclass(slots=True)
@@ -61,20 +63,35 @@ class Entry:
         if self.size <= limit or self.cut:  # which says already what was left out
             return self
         if "data" in self.output:
-            sizes = {mime: len(content_text(content)) for mime, content in self.output["data"].items()}
-            made = left_out(", ".join(f"{mime} of {taken:,} bytes" for mime, taken in sizes.items()))
-            return Entry(made, size(made), None, self.picture, LeftOut(0, 1, sum(sizes.values())))
+            sizes = {
+                mime: len(content_text(content))
+                for mime, content in self.output["data"].items()
+            }
+            made = left_out(
+                ", ".join(f"{mime} of {taken:,} bytes" for mime, taken in sizes.items())
+            )
+            return Entry(
+                made, size(made), None, self.picture, LeftOut(0, 1, sum(sizes.values()))
+            )
         # characters of at most 6 bytes
         rooms = zip(error_texts(self.output), (limit // 24, limit // 12), strict=False)
         parts = [Text.of(text, room, cut=False) for text, room in rooms]
-        made = {**self.output, "evalue": parts[0].value(), "traceback": parts[1].value().split("\n")}
-        return Entry(made, size(made), None, None, LeftOut(sum(part.left_out for part in parts)))
+        made = {
+            **self.output,
+            "evalue": parts[0].value(),
+            "traceback": parts[1].value().split("\n"),
+        }
+        return Entry(
+            made, size(made), None, None, LeftOut(sum(part.left_out for part in parts))
+        )
 
     def _stream(self, text: Stream, limit: int) -> Entry:
         """Return a stream's output within `limit` bytes: what a character takes is only known of the whole text."""
         output = {**self.output, "text": text.value()}
         while (taken := size(output)) > limit and text.half > 1:
-            text = text.within(int(0.95 * (text.head_size + text.tail_size) * limit / taken))
+            text = text.within(
+                int(0.95 * (text.head_size + text.tail_size) * limit / taken)
+            )
             output["text"] = text.value()
         return Entry(output, taken, text)
 
@@ -88,7 +105,12 @@ def error_texts(output: dict[str, Any]) -> list[str]:
 
 def size(output: dict[str, Any]) -> int:
     """Return how many bytes an output takes in the notebook, near enough."""
-    held = [output.get("text"), output.get("evalue"), output.get("traceback"), *(output.get("data") or {}).values()]
+    held = [
+        output.get("text"),
+        output.get("evalue"),
+        output.get("traceback"),
+        *(output.get("data") or {}).values(),
+    ]
     return EACH + sum(_taken(content) for content in held if content)
 
 

@@ -21,11 +21,17 @@ from stepper.policy.local_modules import ModuleChanges
 from stepper.policy.model import Death, Fault, Limits, Outcome
 from stepper.session.ports import Execution
 
-SLICE_SECONDS = 0.12  # how often death, deadline and memory are looked at: twice that is below 250 ms
+# how often death, deadline and memory are looked at: twice that is below 250 ms
+SLICE_SECONDS = 0.12
 MEMORY_GRACE_SECONDS = 1.0  # memory that grows on won't wait
-REPLY_SECONDS = 2.0  # of silence while a reply without `idle`, or an interrupted `idle` without a reply, is there
-BACKLOG_SECONDS = 60.0  # from the reply: what the kernel had sent by then may take that long to read
-BACK_SECONDS = 2.0  # from when it can be reached again until a deadline counts: it may have ended long since
+# of silence while a reply without `idle`, or an interrupted `idle` without a reply, is
+# there
+REPLY_SECONDS = 2.0
+# from the reply: what the kernel had sent by then may take that long to read
+BACKLOG_SECONDS = 60.0
+# from when it can be reached again until a deadline counts: it may have ended long
+# since
+BACK_SECONDS = 2.0
 
 OWN_BYTES = 10_000  # of output that code of stepper's own may have
 
@@ -67,8 +73,18 @@ class LineCutError(Exception):
 class Running:
     """One execution, which has that many seconds. Without limits it is code of stepper's own, silent and unguarded."""
 
-    def __init__(self, kernel: Connection, seconds: float, limits: Limits | None = None, wake: str = "") -> None:
-        self.kernel, self.limits, self.deadline = kernel, limits, time.monotonic() + seconds
+    def __init__(
+        self,
+        kernel: Connection,
+        seconds: float,
+        limits: Limits | None = None,
+        wake: str = "",
+    ) -> None:
+        self.kernel, self.limits, self.deadline = (
+            kernel,
+            limits,
+            time.monotonic() + seconds,
+        )
         self.seconds, self.begun = seconds, False
         self.due, self.away_at = self.deadline, 0.0
         self.area = OutputArea(limits.max_output_bytes if limits else OWN_BYTES)
@@ -76,7 +92,8 @@ class Running:
         self.area.watch = self.captured.watch = Watch(wake) if wake else None
         self.before: Before | None = None
         self.caught = False  # an error did
-        self.of_cell = False  # no silent code of stepper's own, nor a look beside the notebook
+        # no silent code of stepper's own, nor a look beside the notebook
+        self.of_cell = False
         self.done = Execution(Outcome.OK)
         self.guard: Guard | None = None
         self.stack = self.msg_id = ""
@@ -86,7 +103,12 @@ class Running:
         self.error: dict[str, Any] | None = None
 
     async def run(
-        self, code: str, silent: bool = False, history: bool = False, request: str = "", given: Mapping[str, Any] = {}
+        self,
+        code: str,
+        silent: bool = False,
+        history: bool = False,
+        request: str = "",
+        given: Mapping[str, Any] = {},
     ) -> Execution:
         """Execute the code and return what came of it; never raises for what the code does.
 
@@ -94,18 +116,26 @@ class Running:
         """
         self.of_cell = history
         asked = {
-            "code": code, "silent": silent, "store_history": history, "user_expressions": {}, "allow_stdin": False,
-            "stop_on_error": False,  # else requests that wait behind a failed one are aborted
-        }  # fmt: skip
+            "code": code,
+            "silent": silent,
+            "store_history": history,
+            "user_expressions": {},
+            "allow_stdin": False,
+            # else requests that wait behind a failed one are aborted
+            "stop_on_error": False,
+        }
         lasting = self.kernel.lasting
-        known = {"stepper_known": lasting and lasting.mark, **given}  # what it need not tell again
+        # what it need not tell again
+        known = {"stepper_known": lasting and lasting.mark, **given}
         channels, process = self.kernel.channels, self.kernel.process
         cuts = process.cuts
         self.msg_id = channels.send("execute_request", asked, known, request)
         if self.limits:
             # It looks while the kernel takes the request in.
             process.rest()
-            self.guard = Guard(self.limits.max_memory_percent, process.usage, process.memory)
+            self.guard = Guard(
+                self.limits.max_memory_percent, process.usage, process.memory
+            )
         iopub, shell = channels.iopub, channels.shell
         looked = time.monotonic()
         while not (self.idle and self.reply):
@@ -140,12 +170,26 @@ class Running:
         for place, message in enumerate(helper.recorded(told)):
             if record["lost"] and place == record.get("head"):
                 said = {"name": "stderr", "text": f"… {missing} …\n"}
-                self.take({"msg_type": "stream", "header": {}, "parent_header": {}, "content": said})
+                self.take(
+                    {
+                        "msg_type": "stream",
+                        "header": {},
+                        "parent_header": {},
+                        "content": said,
+                    }
+                )
             self.take(message)
             header = message["header"] if message["msg_type"] == "status" else header
         failed = self.error is not None or "fault" in self.done.told
         reply = {"status": "error" if failed else "ok", "payload": record["payload"]}
-        self.take({"msg_type": "execute_reply", "header": header, "parent_header": {}, "content": reply})
+        self.take(
+            {
+                "msg_type": "execute_reply",
+                "header": header,
+                "parent_header": {},
+                "content": reply,
+            }
+        )
         ended = await self.ended()
         if record["lost"]:
             ended.notes.append(missing)
@@ -158,7 +202,9 @@ class Running:
         ended = await self.ended()
         if not (before.over or self.kernel.interrupted):
             ended.outcome = Outcome.ERROR
-            ended.fault = ended.fault or Fault(classify.NOBODY_HEARD, NOT_HEARD, (classify.NOBODY_HEARD,))
+            ended.fault = ended.fault or Fault(
+                classify.NOBODY_HEARD, NOT_HEARD, (classify.NOBODY_HEARD,)
+            )
         ended.notes.append(NOT_REMEMBERED)
         return ended
 
@@ -170,7 +216,10 @@ class Running:
                 self.take(message)
                 if self.idle and inbox is self.kernel.channels.iopub:
                     break
-            elif self.before and message["parent_header"].get("msg_id") == self.before.request:
+            elif (
+                self.before
+                and message["parent_header"].get("msg_id") == self.before.request
+            ):
                 self.before.take(message)
             elif not self.kernel.heard(message, self.area) and self.of_cell:
                 self.area.take(message)
@@ -178,7 +227,11 @@ class Running:
     @property
     def aborted(self) -> bool:
         """Whether the kernel did not run it, since what came before it failed."""
-        return self.reply is not None and self.reply.get("status") == "aborted" and not self.kernel.interrupted
+        return (
+            self.reply is not None
+            and self.reply.get("status") == "aborted"
+            and not self.kernel.interrupted
+        )
 
     def take(self, message: dict[str, Any]) -> None:
         """Take one message of this execution, from whichever channel."""
@@ -187,27 +240,40 @@ class Running:
         except ODD as error:
             self.kernel.odd(error)
 
-    def _take(self, kind: str, content: dict[str, Any], message: dict[str, Any]) -> None:
+    def _take(
+        self, kind: str, content: dict[str, Any], message: dict[str, Any]
+    ) -> None:
         if kind in SHOWN:
             self.kernel.shown(message)
         if kind == "execute_reply":
             self.area.take(message)
             self.reply = {name: content.get(name) for name in ("status", "payload")}
             self.replied_at = time.monotonic()
-            if content.get("status") == "error":  # an `error` on iopub may have been lost
+            # an `error` on iopub may have been lost
+            if content.get("status") == "error":
                 self.error = self.error or bounded(content)
             for item in content.get("payload") or []:
                 if item.get("source") == "page" and isinstance(item.get("data"), dict):
-                    self.area.take({"msg_type": "display_data", "content": item})  # what a pager would, as JupyterLab
+                    # what a pager would, as JupyterLab
+                    self.area.take({"msg_type": "display_data", "content": item})
         elif kind.startswith("comm_"):
             self.kernel.widgets.comm(message)
-        elif kind in KINDS and kind != UPDATE and (widget := self.kernel.widgets.takes(self.msg_id)):
+        elif (
+            kind in KINDS
+            and kind != UPDATE
+            and (widget := self.kernel.widgets.takes(self.msg_id))
+        ):
             widget.take(message)
             self.captured.take(message)
             self.caught = self.caught or kind == "error"
         elif kind == helper.MESSAGE:
-            self.done.told = {**content, "frames": message["buffers"]} if "record" in content else content
-            with contextlib.suppress(*ODD, LookupError, RecursionError):  # it may be a cell's
+            self.done.told = (
+                {**content, "frames": message["buffers"]}
+                if "record" in content
+                else content
+            )
+            # it may be a cell's
+            with contextlib.suppress(*ODD, LookupError, RecursionError):
                 self.done.namespace = self.kernel.complete(content["namespace"])
             if "modules" in content:
                 with contextlib.suppress(*ODD, LookupError, RecursionError):
@@ -224,19 +290,27 @@ class Running:
             done.death = await kernel.death()
         if done.death is not None:
             return True
-        if self.reply is not None:  # what is left is to be read: no deadline counts any more
+        # what is left is to be read: no deadline counts any more
+        if self.reply is not None:
             lost = quiet and now > self.heard_at + REPLY_SECONDS
             return lost or now > self.replied_at + BACKLOG_SECONDS
         if self.idle and kernel.interrupted and now > self.heard_at + REPLY_SECONDS:
-            return True  # interrupted between the cell's end and the reply, which ipykernel then never sends
+            # interrupted between the cell's end and the reply, which ipykernel then
+            # never sends
+            return True
         if kernel.process.away:  # nothing reaches it: what it does, it does on
             self.away_at = self.away_at or now
-            if now > max(self.away_at, 0.0 if kernel.interrupted else self.due) + PATIENCE_SECONDS:
+            if (
+                now
+                > max(self.away_at, 0.0 if kernel.interrupted else self.due)
+                + PATIENCE_SECONDS
+            ):
                 raise LineDownError(kernel.process.away)
             self.deadline = max(self.deadline, now + BACK_SECONDS)
             return False
         self.away_at = 0.0
-        if not self.begun and kernel.others.since:  # another client's came first: that is not ours to interrupt
+        # another client's came first: that is not ours to interrupt
+        if not self.begun and kernel.others.since:
             self.deadline = max(self.deadline, now + self.seconds)
         if not kernel.interrupted:
             done.memory = self.guard.trip() if self.guard else ""
@@ -249,10 +323,14 @@ class Running:
             self.interrupted_at = self.interrupted_at or now
             grace = MEMORY_GRACE_SECONDS if done.memory else GRACE_SECONDS
             if now > self.interrupted_at + grace / 2 and not self.insisted:
-                self.insisted = True  # the first may have met code that catches everything, such as a destructor
+                # the first may have met code that catches everything, such as a
+                # destructor
+                self.insisted = True
                 await kernel.interrupt(kernel.interrupted)
             if now > self.interrupted_at + grace:
-                how = f"killed by stepper: the interrupt had no effect for {grace:.0f} s"
+                how = (
+                    f"killed by stepper: the interrupt had no effect for {grace:.0f} s"
+                )
                 done.death = Death(how, kernel.process.last_words())
         return done.death is not None
 
@@ -260,30 +338,46 @@ class Running:
         """Return the result; where the kernel is gone, what is left of it is cleared away."""
         done, area, kernel, reply = self.done, self.area, self.kernel, self.reply or {}
         payload = reply.get("payload") or []
-        if done.death is None and any(item.get("source") == "ask_exit" for item in payload):
+        if done.death is None and any(
+            item.get("source") == "ask_exit" for item in payload
+        ):
             # exit() and quit() answer `ok` and end the kernel
             gone = await kernel.wait_death()
-            done.death = Death("ended by exit() or quit()", gone.stderr if gone else "", "SystemExit")
+            done.death = Death(
+                "ended by exit() or quit()", gone.stderr if gone else "", "SystemExit"
+            )
         if done.death is not None:
             try:
                 await kernel.shutdown()
             except KernelError as error:
                 done.notes.append(": ".join(filter(None, (error.message, error.hint))))
         kernel.sync_widgets()
-        done.outputs, done.pictures, done.captured = area.outputs(), area.pictures(), self.captured.outputs()
+        done.outputs, done.pictures, done.captured = (
+            area.outputs(),
+            area.pictures(),
+            self.captured.outputs(),
+        )
         done.left_out, done.displays = area.left_out, area.placed
         done.execution_count, done.timings = area.execution_count, area.timings
         done.fault = fault_of(done.told, self.error, area.execution_count)
         done.fault = done.fault or sampled(self.stack, area.execution_count)
         done.widgets = kernel.widgets.models() if self.of_cell else None
         # What Jupyter would make of `%load` and `set_next_input`.
-        done.next_inputs = [str(item.get("text")) for item in payload if item.get("source") == "set_next_input"]
+        done.next_inputs = [
+            str(item.get("text"))
+            for item in payload
+            if item.get("source") == "set_next_input"
+        ]
         done.notes += [self.guard.warning] if self.guard and self.guard.warning else []
         if area.watch and area.watch.unseen and not area.watch.matched:
-            done.notes.append(f"{area.watch.unseen:,} characters came too fast to look for its wake pattern in them")
+            done.notes.append(
+                f"{area.watch.unseen:,} characters came too fast to look for its wake pattern in them"
+            )
         if kernel.channels.iopub.unread:
             unread, kernel.channels.iopub.unread = kernel.channels.iopub.unread, 0
-            done.notes.append(f"{unread} message(s) of the kernel's could not be read: what they say is missing")
+            done.notes.append(
+                f"{unread} message(s) of the kernel's could not be read: what they say is missing"
+            )
         done.outcome = self.outcome(str(reply.get("status")))
         return done
 
@@ -293,6 +387,9 @@ class Running:
             return INTERRUPTED.get(self.kernel.interrupted, Outcome.CANCELLED)
         if self.done.death is not None:
             return Outcome.KERNEL_DIED
-        # %%capture shows an error and replies `ok`: the helper knows better. In an Output widget it fails no cell.
-        fails = "fault" in self.done.told and (self.error is not None or not self.caught)
+        # %%capture shows an error and replies `ok`: the helper knows better. In an
+        # Output widget it fails no cell.
+        fails = "fault" in self.done.told and (
+            self.error is not None or not self.caught
+        )
         return Outcome.OK if status == "ok" and not fails else Outcome.ERROR

@@ -17,7 +17,8 @@ from typing import Any
 from stepper.kernel.messages import read
 
 MESSAGE = "stepper_facts"
-INSIDE = "stepper.kernel.inside"  # it tells how a run ended and what the namespace holds without any other part
+# it tells how a run ended and what the namespace holds without any other part
+INSIDE = "stepper.kernel.inside"
 
 SET_UP = """
 import sys, types
@@ -69,8 +70,14 @@ def given(parts: Mapping[str, str], stack: str) -> dict[str, Any]:
 @functools.cache
 def _sources(packages: tuple[str, ...]) -> tuple[dict[str, str], str]:
     """Return the modules of these packages, which are one package there, and what tells them from other versions."""
-    paths = sorted((path for package in packages for path in files(package).iterdir()), key=str)
-    modules = [path for path in paths if path.name.endswith(".py") and path.name != "__init__.py"]
+    paths = sorted(
+        (path for package in packages for path in files(package).iterdir()), key=str
+    )
+    modules = [
+        path
+        for path in paths
+        if path.name.endswith(".py") and path.name != "__init__.py"
+    ]
     texts = {path.name.removesuffix(".py"): path.read_text("utf-8") for path in modules}
     return texts, hashlib.sha256("".join(texts.values()).encode()).hexdigest()[:16]
 

@@ -23,7 +23,8 @@ class Late:
     def __init__(self, file: IpynbFile) -> None:
         self.file = file
         self.cells: dict[Target, tuple[OutputArea, Counter[str]]] = {}
-        self.again: dict[Target, Sequence[dict[str, Any]]] = {}  # was put, and dropped by another's write
+        # was put, and dropped by another's write
+        self.again: dict[Target, Sequence[dict[str, Any]]] = {}
 
     @property
     def pending(self) -> bool:
@@ -47,7 +48,10 @@ class Late:
         """
         if target not in self.cells:
             outputs = self.file.outputs_of(target) if waiting is None else waiting
-            self.cells[target] = OutputArea.of(outputs, displays, missing, limit), Counter()
+            self.cells[target] = (
+                OutputArea.of(outputs, displays, missing, limit),
+                Counter(),
+            )
         area, came = self.cells[target]
         area.take(message)
         kind = message["msg_type"]
@@ -59,13 +63,22 @@ class Late:
         """Put all of it on the cells, the state of widgets, and what a running cell has `so_far`; return what became
         of what came late. Raise NotebookError.
         """
-        found = {**self.again, **{target: area.outputs() for target, (area, _) in self.cells.items()}}
+        found = {
+            **self.again,
+            **{target: area.outputs() for target, (area, _) in self.cells.items()},
+        }
         gone = self.file.put_late(found, models, so_far)
         arrived = [
-            events.Late(**vars(target), characters=came["characters"], shows=came["shows"], updates=came["updates"],
-                        left_out=area.left_out, there=target not in gone,
-                        displays={mark: [*outputs] for mark, outputs in area.placed.items()})
+            events.Late(
+                **vars(target),
+                characters=came["characters"],
+                shows=came["shows"],
+                updates=came["updates"],
+                left_out=area.left_out,
+                there=target not in gone,
+                displays={mark: [*outputs] for mark, outputs in area.placed.items()},
+            )
             for target, (area, came) in self.cells.items()
-        ]  # fmt: skip
+        ]
         self.cells, self.again = {}, {}
         return arrived

@@ -8,7 +8,12 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from stepper.ground.errors import IpykernelMissingError, KernelError, KernelStartFailedError, LineDownError
+from stepper.ground.errors import (
+    IpykernelMissingError,
+    KernelError,
+    KernelStartFailedError,
+    LineDownError,
+)
 from stepper.kernel import helper
 from stepper.kernel.connection import Connection
 from stepper.kernel.execution import CUT, NO_DAEMON, Before, LineCutError, Running
@@ -24,7 +29,9 @@ AGAIN_SECONDS = 2.0  # for which the line to a kernel found again may be down at
 class LiveKernel(Connection):
     """A live kernel: what a session asks of it."""
 
-    asked = "", 0.0  # by which request, and when, it was asked whether another client's execution is over
+    # by which request, and when, it was asked whether another client's execution is
+    # over
+    asked = "", 0.0
 
     async def connect(self, seconds: float) -> None:
         """Open the channels, wait for an answer on both shell and iopub, install the helper; raise KernelError."""
@@ -32,7 +39,10 @@ class LiveKernel(Connection):
         reached = time.monotonic()
         await self._set_up(seconds)
         if self.helped:  # another language's kernel has none
-            log.info("kernel connection: helper loaded after %.2f s", time.monotonic() - reached)
+            log.info(
+                "kernel connection: helper loaded after %.2f s",
+                time.monotonic() - reached,
+            )
 
     async def _reach(self, seconds: float) -> None:
         self.channels.open()
@@ -44,33 +54,45 @@ class LiveKernel(Connection):
             until = time.monotonic() + 0.2
             while time.monotonic() < until and not (replied and heard):
                 replied = replied or await self._answers(self.channels.shell)
-                # iopub: once a status came through, the subscription stands and nothing will be missed
+                # iopub: once a status came through, the subscription stands and nothing
+                # will be missed
                 heard = await self._answers(self.channels.iopub) or heard
             death = await self.death()
             if death is not None:
                 hint = self.process.mends(death)
                 error = IpykernelMissingError if hint else KernelStartFailedError
                 said = death.stderr or "it wrote nothing"
-                raise error(f"the kernel died at start ({death.how}): {said.splitlines()[-1]}\n{said}", hint)
+                raise error(
+                    f"the kernel died at start ({death.how}): {said.splitlines()[-1]}\n{said}",
+                    hint,
+                )
             if time.monotonic() > deadline:
                 raise KernelStartFailedError(
                     f"the kernel did not answer within {seconds:.0f} s: {self.away or self.process.log}"
                 )
-        log.info("kernel connection: shell and iopub replied after %.2f s", time.monotonic() - began)
+        log.info(
+            "kernel connection: shell and iopub replied after %.2f s",
+            time.monotonic() - began,
+        )
         self.others.forget(began)
 
     async def _answers(self, inbox: Inbox) -> bool:
         """Whether a message comes on that channel within 10 ms; what a thread says meanwhile is taken."""
         messages = [*inbox.messages()] if await inbox.ready(0.01) else []
         for message in messages:
-            if message["msg_type"] == "kernel_info_reply" and isinstance(message["content"], dict):
+            if message["msg_type"] == "kernel_info_reply" and isinstance(
+                message["content"], dict
+            ):
                 self._is(message["content"])
             self.heard(message)
         return bool(messages)
 
     def _is(self, content: dict[str, Any]) -> None:
         """Take note of what the kernel says that it is."""
-        self.helped, about = content.get("implementation") == "ipython", content.get("language_info")
+        self.helped, about = (
+            content.get("implementation") == "ipython",
+            content.get("language_info"),
+        )
         self.language_info = about if isinstance(about, dict) else {}
         self.language = str(self.language_info.get("name") or "").lower()
 
@@ -78,16 +100,24 @@ class LiveKernel(Connection):
         """Install the helper where it is not there; other languages' kernels, and other Pythons', do without."""
         if not self.helped:
             return
-        done = await self._housekeeping(helper.INSTALL, seconds, helper.given(self.parts, self.process.stack))
+        done = await self._housekeeping(
+            helper.INSTALL, seconds, helper.given(self.parts, self.process.stack)
+        )
         if done.outcome is not Outcome.OK:
             how = done.death.how if done.death else done.outcome
             why = f"{done.fault.ename}: {done.fault.evalue}" if done.fault else how
             raise KernelError(f"stepper's helper can't be installed: {why}")
 
     async def execute(
-        self, code: str, timeout: float, limits: Limits, request: str = "", scratch: bool = False,
-        criterion: str = "", wake: str = "",
-    ) -> Execution:  # fmt: skip
+        self,
+        code: str,
+        timeout: float,
+        limits: Limits,
+        request: str = "",
+        scratch: bool = False,
+        criterion: str = "",
+        wake: str = "",
+    ) -> Execution:
         """Run code to its end, its deadline, an interrupt, the memory limit or the kernel's death."""
         self.widgets.limits = limits
         running = Running(self, timeout, limits, wake)
@@ -97,16 +127,23 @@ class LiveKernel(Connection):
             given.update({"stepper_criterion": criterion} if criterion else {})
             while True:
                 try:
-                    done = await self._run(running, code, history=not scratch, request=request, given=given)
+                    done = await self._run(
+                        running, code, history=not scratch, request=request, given=given
+                    )
                     if not running.aborted:
                         done.language_info = self.language_info
                         return done
-                    # It stood behind another client's that failed, which takes all with it that waits.
+                    # It stood behind another client's that failed, which takes all with
+                    # it that waits.
                     running = Running(self, timeout, limits, wake)
                     self.coming = running.area
                 except LineCutError:
                     left = running.deadline - time.monotonic()
-                    if (found := await self.recall(running.msg_id, left, limits, wake, running)) is not None:
+                    if (
+                        found := await self.recall(
+                            running.msg_id, left, limits, wake, running
+                        )
+                    ) is not None:
                         return found
                     running = Running(self, left, limits, wake)  # it never came there
                     self.coming = running.area
@@ -124,12 +161,16 @@ class LiveKernel(Connection):
         finally:
             self.busy = False
 
-    async def _housekeeping(self, code: str, seconds: float, given: Mapping[str, Any] = {}) -> Execution:
+    async def _housekeeping(
+        self, code: str, seconds: float, given: Mapping[str, Any] = {}
+    ) -> Execution:
         """Run silent code of stepper's own, with a deadline; raise LineDownError."""
         await self.reached()
         while True:
             with contextlib.suppress(LineCutError):
-                return await self._run(Running(self, seconds), code, silent=True, given=given)
+                return await self._run(
+                    Running(self, seconds), code, silent=True, given=given
+                )
 
     def listen(self) -> None:
         """Take what the kernel published while no cell ran."""
@@ -147,7 +188,10 @@ class LiveKernel(Connection):
             self.asked = "", 0.0
         elif not asked:
             self.asked = self.channels.send("kernel_info_request", {}), time.monotonic()
-        elif any(message["parent_header"].get("msg_id") == asked for message in self.channels.shell.messages()):
+        elif any(
+            message["parent_header"].get("msg_id") == asked
+            for message in self.channels.shell.messages()
+        ):
             self.asked = "", 0.0
             self.others.forget(at)
 
@@ -157,7 +201,8 @@ class LiveKernel(Connection):
         Raise LineDownError where nothing reaches it, KernelError where what runs is known to be another client's.
         """
         for _ in range(2):
-            await self.reached(AGAIN_SECONDS)  # it may want a token, which whoever asks now has brought
+            # it may want a token, which whoever asks now has brought
+            await self.reached(AGAIN_SECONDS)
             try:
                 await self.connect(GRACE_SECONDS)
                 return None
@@ -168,14 +213,20 @@ class LiveKernel(Connection):
             if death is None and self.away:
                 raise LineDownError(self.away)
             if death is None and self.others.since:
-                raise KernelError("another client's execution runs in it")  # which is not ours to interrupt
+                # which is not ours to interrupt
+                raise KernelError("another client's execution runs in it")
             await self.process.interrupt()
         with contextlib.suppress(KernelError):  # it is let go
             await self.shutdown()
         return death or Death(f"it did not answer, not even to an interrupt: {why}")
 
     async def recall(
-        self, request: str, seconds: float, limits: Limits, wake: str = "", cut: Running | None = None
+        self,
+        request: str,
+        seconds: float,
+        limits: Limits,
+        wake: str = "",
+        cut: Running | None = None,
     ) -> Execution | None:
         """Return what came of a request whose daemon is gone, when it is over; None where it never began.
 
@@ -188,8 +239,13 @@ class LiveKernel(Connection):
         self.channels.open()
         owed, self.owed = self.owed, ""
         seconds = 0.0 if owed else max(0.0, seconds)
-        running, area = Running(self, seconds, limits), (cut or Running(self, 0.0, limits, wake)).area
-        running.before = before = Before(request, area, self, cut, cut is not None and cut.idle)
+        running, area = (
+            Running(self, seconds, limits),
+            (cut or Running(self, 0.0, limits, wake)).area,
+        )
+        running.before = before = Before(
+            request, area, self, cut, cut is not None and cut.idle
+        )
         self.coming = area
         try:
             ended = await self._after(running)
@@ -213,7 +269,11 @@ class LiveKernel(Connection):
         whole = cut if cut is not None and before.over and cut.reply else None
         if not self.helped:
             self.interrupted = why
-            return await whole.ended() if whole else await Running(self, 0.0, limits).heard(before)
+            return (
+                await whole.ended()
+                if whole
+                else await Running(self, 0.0, limits).heard(before)
+            )
         done = await self._housekeeping(helper.RECALL.format(request), GRACE_SECONDS)
         if done.outcome is not Outcome.OK:
             raise KernelError(f"it did not tell what came of the run: {done.outcome}")
@@ -224,7 +284,9 @@ class LiveKernel(Connection):
             return None
         self.interrupted, self.widgets.limits = why, limits
         if not told.get("record"):  # another client's has taken its place
-            return await (whole.ended() if whole else Running(self, 0.0, limits).heard(before))
+            return await (
+                whole.ended() if whole else Running(self, 0.0, limits).heard(before)
+            )
         if whole and self.channels.came(request) == told["record"]["count"]:
             return await whole.ended()
         return await running.again(request, told, CUT if cut else NO_DAEMON)
@@ -235,7 +297,10 @@ class LiveKernel(Connection):
             try:
                 return await self._run(running, "", silent=True)
             except LineCutError:
-                before, running = running.before, Running(self, running.deadline - time.monotonic(), running.limits)
+                before, running = (
+                    running.before,
+                    Running(self, running.deadline - time.monotonic(), running.limits),
+                )
                 running.before = before
 
     async def missed(self, request: str) -> list[dict[str, Any]]:
@@ -247,12 +312,21 @@ class LiveKernel(Connection):
             return []
         told = await self._housekeeping(helper.RECALL.format(request), GRACE_SECONDS)
         messages = [*helper.recorded(told.told)]
-        ends = [n for n, message in enumerate(messages) if message["content"].get("execution_state") == "idle"]
+        ends = [
+            n
+            for n, message in enumerate(messages)
+            if message["content"].get("execution_state") == "idle"
+        ]
         after = messages[ends[0] + 1 :] if ends else []
-        return [message for message in after if message["header"].get("msg_id") not in self.heard_here]
+        return [
+            message
+            for message in after
+            if message["header"].get("msg_id") not in self.heard_here
+        ]
 
     async def namespace(self) -> Namespace:
         """Return the namespace in short, asked of the helper; UNKNOWN where it does not tell."""
-        if not self.helped or self.others.since:  # whoever asked first is not held up, nor waited for
+        # whoever asked first is not held up, nor waited for
+        if not self.helped or self.others.since:
             return UNKNOWN
         return (await self._housekeeping(helper.ASK, GRACE_SECONDS)).namespace

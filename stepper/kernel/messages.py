@@ -10,7 +10,8 @@ from typing import Any
 import orjson
 
 LONG_INTEGER = re.compile(rb"[:,\[]\s*-?\d{19}")
-LARGE, PIECE = 1 << 20, 1 << 18  # bytes of a stream's text that are read in pieces: fresh memory is dearer than reading
+# bytes of a stream's text that are read in pieces: fresh memory is dearer than reading
+LARGE, PIECE = 1 << 20, 1 << 18
 STREAM = re.compile(rb'\{"name": ?"(stdout|stderr)", ?"text": ?"')
 HIGH = re.compile(rb"\\u[dD][89abAB]")
 Message = dict[str, Any]
@@ -21,16 +22,38 @@ def read(parts: list[bytes]) -> Message | None:
     try:
         header, parent = loads(parts[0]), loads(parts[1])
         kind = header["msg_type"]
-        stream = STREAM.match(parts[3]) if kind == "stream" and len(parts[3]) > LARGE else None
-        content = {"name": stream[1].decode(), "text": ""} if stream else loads(parts[3])
+        stream = (
+            STREAM.match(parts[3])
+            if kind == "stream" and len(parts[3]) > LARGE
+            else None
+        )
+        content = (
+            {"name": stream[1].decode(), "text": ""} if stream else loads(parts[3])
+        )
         data = content.get("data")
-        nested = isinstance(data, dict) and not all(isinstance(part, str) for part in data.values())
+        nested = isinstance(data, dict) and not all(
+            isinstance(part, str) for part in data.values()
+        )
         if nested and LONG_INTEGER.search(parts[3]):
-            content = json.loads(parts[3].decode("utf-8", "replace"))  # orjson makes floats of them
+            # orjson makes floats of them
+            content = json.loads(parts[3].decode("utf-8", "replace"))
         size = len(parts[3]) + sum(map(len, parts[4:]))
-        return {"header": header, "msg_type": kind, "parent_header": parent, "content": content,
-                "buffers": parts[4:], "size": size}  # fmt: skip
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
+        return {
+            "header": header,
+            "msg_type": kind,
+            "parent_header": parent,
+            "content": content,
+            "buffers": parts[4:],
+            "size": size,
+        }
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        IndexError,
+        AttributeError,
+        RecursionError,
+    ):
         return None
 
 
@@ -58,7 +81,8 @@ def pieces(content: bytes) -> Iterator[str]:
                 run = 1
                 while content[slash - run : slash - run + 1] == b"\\":
                     run += 1
-                cut = slash if run % 2 else slash + 1  # an escape begins there, or one has just ended
+                # an escape begins there, or one has just ended
+                cut = slash if run % 2 else slash + 1
                 cut -= 6 * bool(HIGH.match(content, cut - 6))
             while content[cut] & 0xC0 == 0x80:
                 cut -= 1

@@ -22,7 +22,9 @@ MOST = 100  # executions that are told as under way: whose end was lost is forgo
 class Others:
     """The executions of other clients: those under way, and `ended` is called with each that is over."""
 
-    def __init__(self, own: Callable[[], str], read: Callable[[dict[str, Any]], Namespace]) -> None:
+    def __init__(
+        self, own: Callable[[], str], read: Callable[[dict[str, Any]], Namespace]
+    ) -> None:
         self.own, self.read = own, read
         self.ended: Callable[[FromElsewhere], None] = lambda execution: None
         self.busy: dict[str, float] = {}  # request → since when, silent ones too
@@ -36,12 +38,20 @@ class Others:
 
     def forget(self, before: float) -> None:
         """What began before that moment is over: the kernel serves what was asked later."""
-        self.over += (request for request, since in self.busy.items() if since <= before)
-        self.busy = {request: since for request, since in self.busy.items() if since > before}
+        self.over += (
+            request for request, since in self.busy.items() if since <= before
+        )
+        self.busy = {
+            request: since for request, since in self.busy.items() if since > before
+        }
 
     def take(self, message: Mapping[str, Any]) -> bool:
         """Take note of what it tells of another client's execution; return whether another client asked for it."""
-        parent, kind, content = message["parent_header"], message["msg_type"], message["content"]
+        parent, kind, content = (
+            message["parent_header"],
+            message["msg_type"],
+            message["content"],
+        )
         session = str(parent.get("session") or "")
         if not session or session.startswith(OURS) or session == self.own():
             return False
@@ -50,13 +60,19 @@ class Others:
             return True  # what is completed or looked up runs no cell
         told = self.told.get(request)
         idle = kind == "status" and content.get("execution_state") == "idle"
-        if not idle and request not in self.over:  # its beginning may have been before this daemon's
+        # its beginning may have been before this daemon's
+        if not idle and request not in self.over:
             self.busy.setdefault(request, time.monotonic())
             while len(self.busy) > MOST:
                 self.busy.pop(next(iter(self.busy)))
         if kind == "execute_input":
-            at = str(message["header"].get("date") or "") or datetime.now(timezone.utc).isoformat()
-            self.told[request] = FromElsewhere(at.replace("+00:00", "Z"), str(content.get("code", ""))[:CODE])
+            at = (
+                str(message["header"].get("date") or "")
+                or datetime.now(timezone.utc).isoformat()
+            )
+            self.told[request] = FromElsewhere(
+                at.replace("+00:00", "Z"), str(content.get("code", ""))[:CODE]
+            )
             while len(self.told) > MOST:
                 self.told.pop(next(iter(self.told)))
         elif kind == "error" and told:
@@ -68,7 +84,8 @@ class Others:
             self.over.append(request)
             began = self.busy.pop(request, 0.0)
             self.told.pop(request, None)
-            told = told or FromElsewhere("", "", unkept=True)  # a silent one: nothing is known of it but that it ended
+            # a silent one: nothing is known of it but that it ended
+            told = told or FromElsewhere("", "", unkept=True)
             told.seconds = time.monotonic() - began if began else 0.0
             self.ended(told)
         return True

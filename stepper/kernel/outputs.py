@@ -18,10 +18,15 @@ ROOM = 4  # how many times the limit is held before the middle is let go
 RESULT = "execute_result"
 UPDATE = "update_display_data"
 SHOWN = ("display_data", UPDATE, RESULT)
-REQUEST = {"execute_input": "iopub.execute_input", "execute_reply": "shell.execute_reply"}
-KINDS = (*SHOWN, "stream", "error", "clear_output")  # the messages that change a cell's outputs
+REQUEST = {
+    "execute_input": "iopub.execute_input",
+    "execute_reply": "shell.execute_reply",
+}
+# the messages that change a cell's outputs
+KINDS = (*SHOWN, "stream", "error", "clear_output")
 GAPS = re.compile(rf"… ([\d,]+) outputs \(([\d,]+) bytes\) {re.escape(WHY)}\n")
-GOES_BACK = re.compile(r"\r|\x1b\[\d*A|[\r\n]+\Z")  # how a text begins that draws a bar on; all that ends one
+# how a text begins that draws a bar on; all that ends one
+GOES_BACK = re.compile(r"\r|\x1b\[\d*A|[\r\n]+\Z")
 LAST, LAST_LINES = 4, 20  # outputs, and lines of each, in which progress is looked for
 EMPTY: dict[str, Any] = {}  # one for all of whom only the picture is left
 ONE_OF_MANY = {"data": {"image/png": "one of too many"}}  # counted, never looked at
@@ -33,7 +38,8 @@ class OutputArea:
     def __init__(self, max_output_bytes: int) -> None:
         self.limit = max_output_bytes
         self.execution_count: int | None = None
-        self.timings: dict[str, str] = {}  # under the names that nbclient and JupyterLab use
+        # under the names that nbclient and JupyterLab use
+        self.timings: dict[str, str] = {}
         self.room = ROOM * self.limit
         self.changes = 0  # how many messages could change what is shown
         self.watch: Watch | None = None  # looks for the line that is to wake an agent
@@ -41,7 +47,11 @@ class OutputArea:
 
     @classmethod
     def of(
-        cls, outputs: Sequence[dict[str, Any]], displays: Mapping[str, Sequence[int]], missing: LeftOut, limit: int
+        cls,
+        outputs: Sequence[dict[str, Any]],
+        displays: Mapping[str, Sequence[int]],
+        missing: LeftOut,
+        limit: int,
     ) -> OutputArea:
         """Return the area of a cell that holds these outputs, to take what comes after its run.
 
@@ -51,16 +61,28 @@ class OutputArea:
         area, entries = cls(limit), list[Entry]()
         for output in map(_joined, outputs):
             is_stream = output["output_type"] == "stream"
-            gap = GAPS.fullmatch(output["text"]) if is_stream and missing.outputs else None
-            text = Stream.of(output["text"], limit, bool(missing.characters)) if is_stream else None
+            gap = (
+                GAPS.fullmatch(output["text"])
+                if is_stream and missing.outputs
+                else None
+            )
+            text = (
+                Stream.of(output["text"], limit, bool(missing.characters))
+                if is_stream
+                else None
+            )
             entries.append(Entry.of(output, text))
             if gap is not None:
                 area.head, area.entries = area.entries, []
-                area.missing = LeftOut(0, *(int(number.replace(",", "")) for number in gap.groups()))
+                area.missing = LeftOut(
+                    0, *(int(number.replace(",", "")) for number in gap.groups())
+                )
             else:
                 area.entries.append(entries[-1])
         told = sum((entry.missing for entry in area._all()), area.missing)
-        untold = (max(0, known - found) for known, found in zip(missing, told, strict=True))
+        untold = (
+            max(0, known - found) for known, found in zip(missing, told, strict=True)
+        )
         area.before = LeftOut(*untold)
         for mark, places in displays.items():
             shown = [entries[place] for place in places if place < len(entries)]
@@ -71,14 +93,18 @@ class OutputArea:
     def clear(self) -> None:
         """Forget all outputs."""
         self.clear_before_next_output = False
-        self.before = NOTHING  # what was left out before, as far as the outputs do not tell it
-        self.head: list[Entry] = []  # of what was let go in the middle; empty where nothing was
+        # what was left out before, as far as the outputs do not tell it
+        self.before = NOTHING
+        # of what was let go in the middle; empty where nothing was
+        self.head: list[Entry] = []
         self.gone: list[Entry] = []  # … what is left of the pictures in it
         self.missing = NOTHING  # … and all that was in it
         self.entries: list[Entry] = []
-        self.bars: dict[str, Entry] = {}  # stream → its progress bar that may be drawn again
+        # stream → its progress bar that may be drawn again
+        self.bars: dict[str, Entry] = {}
         self.displays: dict[str, list[Entry]] = {}  # display id → where it shows
-        self.latest: dict[str, dict[str, Any]] = {}  # … and what: put there when it matters, not at each update
+        # … and what: put there when it matters, not at each update
+        self.latest: dict[str, dict[str, Any]] = {}
         self.held = 0
 
     @property
@@ -109,15 +135,23 @@ class OutputArea:
         elif kind in SHOWN:
             self._show(message)
         elif kind == "error":
-            said = {name: content.get(name) for name in ("ename", "evalue", "traceback")}
+            said = {
+                name: content.get(name) for name in ("ename", "evalue", "traceback")
+            }
             self._add(Entry.of({"output_type": "error", **said}))
         return bool(state == "idle")
 
     def _stream(self, name: str, said: str) -> None:
-        last = self.entries[-1] if self.entries and not self.clear_before_next_output else None
+        last = (
+            self.entries[-1]
+            if self.entries and not self.clear_before_next_output
+            else None
+        )
         if last is None or last.text is None or last.output["name"] != name:
             bar = self.bars.get(name) if last and GOES_BACK.match(said) else None
-            last = bar or self._add(Entry({"output_type": "stream", "name": name}, 0, Stream(self.limit)))
+            last = bar or self._add(
+                Entry({"output_type": "stream", "name": name}, 0, Stream(self.limit))
+            )
         assert last.text is not None
         last.text.add(said)
         self.bars.pop(name, None)
@@ -129,13 +163,24 @@ class OutputArea:
         self._bound()
 
     def _show(self, message: dict[str, Any]) -> None:
-        kind, content, mark = message["msg_type"], message["content"], display_id(message)
-        shown = {"metadata": _object(content.get("metadata")), "data": _bundle(content.get("data"))}
+        kind, content, mark = (
+            message["msg_type"],
+            message["content"],
+            display_id(message),
+        )
+        shown = {
+            "metadata": _object(content.get("metadata")),
+            "data": _bundle(content.get("data")),
+        }
         if mark in self.displays:
             self.latest[mark] = shown
             self.held += size(shown)
         if kind != UPDATE:
-            count = {"execution_count": content.get("execution_count")} if kind == RESULT else {}
+            count = (
+                {"execution_count": content.get("execution_count")}
+                if kind == RESULT
+                else {}
+            )
             entry = self._add(Entry.of({"output_type": kind, **count, **shown}))
             if mark:
                 self.displays.setdefault(mark, []).append(entry)
@@ -145,10 +190,22 @@ class OutputArea:
         """Show everywhere what was shown last under a display id."""
         for mark, shown in self.latest.items():
             for entry in self.displays[mark]:
-                kind, count = entry.output["output_type"], entry.output.get("execution_count")
-                known = {"output_type": kind, "execution_count": count} if kind == RESULT else {"output_type": SHOWN[0]}
+                kind, count = (
+                    entry.output["output_type"],
+                    entry.output.get("execution_count"),
+                )
+                known = (
+                    {"output_type": kind, "execution_count": count}
+                    if kind == RESULT
+                    else {"output_type": SHOWN[0]}
+                )
                 made = self._held(Entry.of({**known, **shown}))
-                entry.output, entry.size, entry.picture, entry.cut = made.output, made.size, made.picture, made.cut
+                entry.output, entry.size, entry.picture, entry.cut = (
+                    made.output,
+                    made.size,
+                    made.picture,
+                    made.cut,
+                )
         self.latest = {}
 
     def _held(self, entry: Entry) -> Entry:
@@ -176,9 +233,14 @@ class OutputArea:
         begin = len(self.entries) - _fits(self.entries[::-1], most)
         gone, self.entries, self.bars = self.entries[:begin], self.entries[begin:], {}
         self.missing = sum((entry.whole for entry in gone), self.missing)
-        self.gone += [Entry(EMPTY, 0, picture=entry.picture) for entry in gone if entry.picture]
+        self.gone += [
+            Entry(EMPTY, 0, picture=entry.picture) for entry in gone if entry.picture
+        ]
         left = set(map(id, gone))
-        kept = {mark: [entry for entry in held if id(entry) not in left] for mark, held in self.displays.items()}
+        kept = {
+            mark: [entry for entry in held if id(entry) not in left]
+            for mark, held in self.displays.items()
+        }
         self.displays = {mark: entries for mark, entries in kept.items() if entries}
         self._thin()
         self.held = sum(entry.held for entry in self._all())
@@ -200,33 +262,51 @@ class OutputArea:
         `left_out` and `placed` tell then what is missing, and which outputs show a display id.
         """
         self._fold()
-        held, end, missing, half = [*self.head, *self.entries], len(self.head), self.missing, self.limit // 2
+        held, end, missing, half = (
+            [*self.head, *self.entries],
+            len(self.head),
+            self.missing,
+            self.limit // 2,
+        )
         for share in (self.limit, half):
             entries = [entry.within(share) for entry in held]
-            whole = not missing.outputs and sum(entry.size for entry in entries) <= self.limit
+            whole = (
+                not missing.outputs
+                and sum(entry.size for entry in entries) <= self.limit
+            )
             if whole:
                 break
         if not whole:
             first = _fits(entries[: end or None], half)
             last = len(entries) - _fits(entries[end or first :][::-1], half)
             missing = sum((entry.whole for entry in entries[first:last]), missing)
-            line = Entry(left_out(f"{missing.outputs:,} outputs ({missing.bytes:,} bytes)"), 0)
+            line = Entry(
+                left_out(f"{missing.outputs:,} outputs ({missing.bytes:,} bytes)"), 0
+            )
             entries[first:last] = held[first:last] = [line]
         self.left_out = sum((entry.missing for entry in entries), missing + self.before)
         places = {id(entry): place for place, entry in enumerate(held)}
-        shown = {mark: [places[id(entry)] for entry in where if id(entry) in places]
-                 for mark, where in self.displays.items()}  # fmt: skip
+        shown = {
+            mark: [places[id(entry)] for entry in where if id(entry) in places]
+            for mark, where in self.displays.items()
+        }
         self.placed = {mark: where for mark, where in shown.items() if where}
         return [entry.output for entry in entries]
 
     def last_line(self) -> str:
         """Return the progress bar that is drawn, else the last line of text; '' where there is none."""
-        texts = (entry.text.last_line() for entry in [*self.bars.values(), *self.entries[::-1]] if entry.text)
+        texts = (
+            entry.text.last_line()
+            for entry in [*self.bars.values(), *self.entries[::-1]]
+            if entry.text
+        )
         return next(filter(str.strip, texts), "")
 
     def last_lines(self) -> list[str]:
         """Return the last lines of the last texts, from the top down."""
-        texts = [entry.text.last_lines() for entry in self.entries[-LAST:] if entry.text]
+        texts = [
+            entry.text.last_lines() for entry in self.entries[-LAST:] if entry.text
+        ]
         return [line for lines in texts for line in lines[-LAST_LINES:]]
 
     def pictures(self) -> list[dict[str, Any]]:
@@ -237,7 +317,11 @@ class OutputArea:
 
 def display_id(message: dict[str, Any]) -> str:
     """Return by which name a message's output is shown elsewhere, too, '' for none."""
-    mark = _object(message["content"].get("transient")).get("display_id") if message["msg_type"] in SHOWN else ""
+    mark = (
+        _object(message["content"].get("transient")).get("display_id")
+        if message["msg_type"] in SHOWN
+        else ""
+    )
     return mark if isinstance(mark, str) else ""
 
 
@@ -259,4 +343,7 @@ def _object(value: Any) -> dict[str, Any]:
 
 def _bundle(data: Any) -> dict[str, Any]:
     """Return a mime bundle as nbformat allows it: what is not JSON by its type is text."""
-    return {mime: part if mime.endswith("json") else content_text(part) for mime, part in _object(data).items()}
+    return {
+        mime: part if mime.endswith("json") else content_text(part)
+        for mime, part in _object(data).items()
+    }

@@ -7,14 +7,19 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
-RASTER = ("image/png", "image/jpeg", "image/gif", "image/webp")  # in the order in which one of an output's is taken
+# in the order in which one of an output's is taken
+RASTER = ("image/png", "image/jpeg", "image/gif", "image/webp")
 LOOKED_AT = 8  # pictures of a run
 
 
 def picture_in(output: Mapping[str, Any]) -> str:
     """Return the base64 text of an output's picture, or ''."""
     data = output.get("data")
-    return content_text(next((data[kind] for kind in RASTER if data.get(kind)), "")) if isinstance(data, dict) else ""
+    return (
+        content_text(next((data[kind] for kind in RASTER if data.get(kind)), ""))
+        if isinstance(data, dict)
+        else ""
+    )
 
 
 def key(text: str) -> int:

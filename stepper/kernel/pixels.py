@@ -7,7 +7,8 @@ import io
 import warnings
 
 FORMATS = ("PNG", "JPEG", "GIF", "WEBP")  # no other decoder sees what a cell displayed
-UNSEEN, EDGES = 3, 0.01  # of 255 what another machine's rounding makes of a colour, and of how many pixels
+# of 255 what another machine's rounding makes of a colour, and of how many pixels
+UNSEEN, EDGES = 3, 0.01
 LARGEST = 50_000_000  # pixels
 
 

@@ -15,7 +15,9 @@ from stepper.session.ports import About
 
 GRACE_SECONDS = 5.0  # from a signal to the end of all patience
 PATIENCE_SECONDS = 10.0  # with a line that is down
-GROWTH = 0.05  # of the limit: how far a kernel may grow where the limit was passed before its cell began
+# of the limit: how far a kernel may grow where the limit was passed before its cell
+# began
+GROWTH = 0.05
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,9 @@ class Usage:
 class Guard:
     """Watches one run. `warning` is set where the limit was passed before the cell began."""
 
-    def __init__(self, percent: float, look: Callable[[], Usage], tree: Callable[[], int]) -> None:
+    def __init__(
+        self, percent: float, look: Callable[[], Usage], tree: Callable[[], int]
+    ) -> None:
         self.percent, self.look, self.tree = percent, look, tree
         now = look()
         self.above = now.percent >= percent
@@ -102,9 +106,13 @@ class Channels(Protocol):
         """Have none come any more; whoever waits for one goes on."""
 
     def send(
-        self, kind: str, content: Message, metadata: Message | None = None, request: str = "",
+        self,
+        kind: str,
+        content: Message,
+        metadata: Message | None = None,
+        request: str = "",
         parent: Message | None = None,
-    ) -> str:  # fmt: skip
+    ) -> str:
         """Send a message on the shell channel, by the id `request` where the caller has one; return its id."""
 
     def came(self, request: str) -> int:

@@ -14,7 +14,13 @@ from stepper.ground.errors import KernelError
 from stepper.ground.text import one_line
 from stepper.kernel.local.kernels import LocalKernels
 from stepper.policy.model import Death
-from stepper.session.ports import Kernel, KernelMetadata, KernelPlace, KernelProvider, Queued
+from stepper.session.ports import (
+    Kernel,
+    KernelMetadata,
+    KernelPlace,
+    KernelProvider,
+    Queued,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,8 +49,10 @@ def _jupyter(*given: Any, **more: Any) -> KernelProvider:
     return JupyterKernels(*given, **more)
 
 
-# The kind of a place → what starts a notebook's kernel there, given the file for its record, the folder for sockets and
-# what the kernel's helper may load besides its own. An installed kernelspec's kernel is a process of this machine, too.
+# The kind of a place → what starts a notebook's kernel there, given the file for its
+# record, the folder for sockets and
+# what the kernel's helper may load besides its own. An installed kernelspec's kernel is
+# a process of this machine, too.
 PLACES: dict[str, Callable[..., KernelProvider]] = {
     "local": LocalKernels,
     "kernelspec": LocalKernels,
@@ -57,7 +65,9 @@ LOCAL = "local"
 PYTHON = KernelMetadata("python3", "Python 3", "python")
 
 
-async def metadata(place: Place | None, environ: Mapping[str, str], python: str) -> KernelMetadata:
+async def metadata(
+    place: Place | None, environ: Mapping[str, str], python: str
+) -> KernelMetadata:
     """Return what a notebook says of a kernel in a place (None for the project's); raise KernelError."""
     if place is None or place.is_pythons:
         return PYTHON
@@ -111,7 +121,10 @@ def _spec(place: Place, environ: Mapping[str, str], python: str) -> Spec:
 
 
 async def reconcile(
-    places: Iterable[Place], runtime: str, records: Callable[[], Iterable[Path]], environ: Mapping[str, str]
+    places: Iterable[Place],
+    runtime: str,
+    records: Callable[[], Iterable[Path]],
+    environ: Mapping[str, str],
 ) -> None:
     """End what former daemons started there for this project and no record tells of; raise KernelError."""
     if any(place.kind == "slurm" for place in places):
@@ -122,7 +135,9 @@ async def reconcile(
 
 def unknown(kind: str) -> KernelError:
     """Return the error on a kind of place whose provider there is not."""
-    return KernelError(f"this version of stepper starts no kernels in places of the kind `{kind}`")
+    return KernelError(
+        f"this version of stepper starts no kernels in places of the kind `{kind}`"
+    )
 
 
 class AnyPlace:
@@ -138,7 +153,11 @@ class AnyPlace:
         parts: Mapping[str, str],
         environ: Callable[[], Mapping[str, str]] = lambda: os.environ,
     ) -> None:
-        self.record, self.given, self.environ = record, (record, runtime, parts), environ
+        self.record, self.given, self.environ = (
+            record,
+            (record, runtime, parts),
+            environ,
+        )
         self.starts: KernelProvider | None = None  # what starts one now
 
     @property
@@ -160,7 +179,11 @@ class AnyPlace:
             kernel = await self.starts.start(place)
         except BaseException as error:
             why = one_line(getattr(error, "message", type(error).__name__), 300)
-            log.info("kernel start: not ready after %.2f s: %s", time.monotonic() - began, why)
+            log.info(
+                "kernel start: not ready after %.2f s: %s",
+                time.monotonic() - began,
+                why,
+            )
             raise
         finally:
             self.starts = None
@@ -171,7 +194,9 @@ class AnyPlace:
         """Return the kernel that a former daemon left, or how it ended; None where there was none. Asks it nothing."""
         kind = self._recorded()
         if not kind:
-            return Death(f"the record {self.record} was not written by stepper, for you and there: nothing is asked")
+            return Death(
+                f"the record {self.record} was not written by stepper, for you and there: nothing is asked"
+            )
         return await self._provider(kind).attach()
 
     async def withdraw(self) -> None:
@@ -181,10 +206,14 @@ class AnyPlace:
         try:
             private.remove(self.record)
         except OSError as error:
-            raise KernelError(f"{self.record} can't be removed: {error.strerror}") from error
+            raise KernelError(
+                f"{self.record} can't be removed: {error.strerror}"
+            ) from error
 
     def _provider(self, kind: str) -> KernelProvider:
-        return PLACES[kind](*self.given, **({"environ": self.environ} if kind == "jupyter" else {}))
+        return PLACES[kind](
+            *self.given, **({"environ": self.environ} if kind == "jupyter" else {})
+        )
 
     def _recorded(self) -> str:
         """Return the kind of the place that the record tells of, '' where it is not of ours.
@@ -200,4 +229,8 @@ class AnyPlace:
             return LOCAL
         from stepper.kernel import records
 
-        return str(kind) if str(kind) in PLACES and records.is_sealed(self.record, told) else ""
+        return (
+            str(kind)
+            if str(kind) in PLACES and records.is_sealed(self.record, told)
+            else ""
+        )

@@ -31,7 +31,9 @@ def is_sealed(path: str, told: Mapping[str, Any]) -> bool:
     """Whether this user's stepper wrote what a record holds, and there."""
     plain = {name: value for name, value in told.items() if name != SEAL}
     try:
-        return hmac.compare_digest(str(told.get(SEAL)).encode("utf-8", "replace"), _seal(path, plain).encode())
+        return hmac.compare_digest(
+            str(told.get(SEAL)).encode("utf-8", "replace"), _seal(path, plain).encode()
+        )
     except OSError:
         return False
 
@@ -43,7 +45,8 @@ def _seal(path: str, told: Mapping[str, Any]) -> str:
 
 def _key() -> bytes:
     """Return the user's key, made with the first record; raise OSError."""
-    folder = os.path.realpath(os.path.dirname(record_root()))  # the person's home may lie behind a link
+    # the person's home may lie behind a link
+    folder = os.path.realpath(os.path.dirname(record_root()))
     path = os.path.join(folder, "key")
     with contextlib.suppress(FileNotFoundError):
         return private.read(path)

@@ -18,7 +18,8 @@ WHY = TRUNCATED
 GAP = re.compile(rf"\n… ([\d,]+) characters {re.escape(WHY)}\n")
 UP = re.compile(r"\x1b\[(\d{0,3})A")
 LINE, ROWS = 1 << 16, 100  # how many characters, and lines, can be gone back
-LARGE, TOO_LARGE = 1 << 18, 1 << 23  # characters at once, with moves of a cursor or without: none is a bar, and to
+# characters at once, with moves of a cursor or without: none is a bar, and to
+LARGE, TOO_LARGE = 1 << 18, 1 << 23
 # draw them would take the time that the daemon has for others
 Same = TypeVar("Same", bound="Text")
 
@@ -42,7 +43,12 @@ class Text:
             made.add(value)
         else:
             head, tail = value[: gap.start()], value[gap.end() :]
-            made.head, made.head_size, made.tail, made.tail_size = [head], len(head), deque([tail]), len(tail)
+            made.head, made.head_size, made.tail, made.tail_size = (
+                [head],
+                len(head),
+                deque([tail]),
+                len(tail),
+            )
             made.left_out = int(gap[1].replace(",", ""))
         return made
 
@@ -89,7 +95,8 @@ class Stream(Text):
     def __init__(self, limit: int) -> None:
         super().__init__(limit)
         self.is_bar = False
-        self.up, self.column = 0, -1  # where the next character goes, in lines from the last; -1: to the end
+        # where the next character goes, in lines from the last; -1: to the end
+        self.up, self.column = 0, -1
 
     def add(self, text: str) -> None:
         """Take the next piece."""
@@ -102,10 +109,16 @@ class Stream(Text):
             rises = sum(int(lines or 1) for lines in UP.findall(text))
             rows = self._taken_back(min(self.up + 1 + rises, ROWS))
             row = max(0, len(rows) - 1 - self.up)
-            row, column = drawn(rows, row, len(rows[row]) if self.column < 0 else self.column, text)
+            row, column = drawn(
+                rows, row, len(rows[row]) if self.column < 0 else self.column, text
+            )
             self.up = len(rows) - 1 - row
             self.column = -1 if not self.up and column == len(rows[row]) else column
-            self.is_bar = bool(self.up) or text.rfind("\r") > text.rfind("\n") or (self.is_bar and "\n" not in text)
+            self.is_bar = (
+                bool(self.up)
+                or text.rfind("\r") > text.rfind("\n")
+                or (self.is_bar and "\n" not in text)
+            )
             text = "\n".join(rows)
         else:
             self.is_bar = self.is_bar and "\n" not in text
@@ -117,7 +130,9 @@ class Stream(Text):
 
     def last_lines(self) -> list[str]:
         """Return the last lines, of 4,000 characters at most."""
-        ends = [*islice(reversed(self.tail), 200), *islice(reversed(self.head), 200)][:200]
+        ends = [*islice(reversed(self.tail), 200), *islice(reversed(self.head), 200)][
+            :200
+        ]
         return "".join(reversed(ends))[-4000:].split("\n")
 
     def _taken_back(self, count: int) -> list[str]:
@@ -165,11 +180,15 @@ def _line(line: str, column: int, text: str) -> tuple[str, int]:
             line, column = _with_backspaces(line, 0, part)
         return line, column
     if first:
-        line, column = _over(line[:column].ljust(column) + first, line), column + len(first)
+        line, column = (
+            _over(line[:column].ljust(column) + first, line),
+            column + len(first),
+        )
     if others:
         column, longest = len(others[-1]), max(len(line), *map(len, others))
         drawn = ""
-        for part in (*reversed(others), line):  # the last one first: what it covers need not be looked at
+        # the last one first: what it covers need not be looked at
+        for part in (*reversed(others), line):
             drawn = _over(drawn, part)
             if len(drawn) >= longest or "\x1b" in drawn:
                 break
@@ -179,7 +198,11 @@ def _line(line: str, column: int, text: str) -> tuple[str, int]:
 
 def _over(text: str, line: str) -> str:
     """Return a text with what is seen of the line below it: nothing where one of the two has colours."""
-    return text if len(text) >= len(line) or "\x1b" in text or ("\x1b" in line and text) else text + line[len(text) :]
+    return (
+        text
+        if len(text) >= len(line) or "\x1b" in text or ("\x1b" in line and text)
+        else text + line[len(text) :]
+    )
 
 
 def _with_backspaces(line: str, column: int, text: str) -> tuple[str, int]:

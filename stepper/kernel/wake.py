@@ -19,7 +19,9 @@ class Watch:
     def __init__(self, pattern: str) -> None:
         self.sought = patterns.sought(pattern)
         self.folds = bool(self.sought.pattern.flags & re.IGNORECASE)
-        self.finders = [re.compile("|".join(map(re.escape, run))) for run in self.sought.runs]
+        self.finders = [
+            re.compile("|".join(map(re.escape, run))) for run in self.sought.runs
+        ]
         self.matched, self.unseen = "", 0
         self.rest: dict[str, str] = {}  # stream → the line that has not ended
         self.began, self.spent = time.monotonic(), 0.0
@@ -73,7 +75,9 @@ class Watch:
             line = line.lower()
         at = 0
         for run in self.sought.runs:
-            ends = [place + len(word) for word in run if (place := line.find(word, at)) >= 0]
+            ends = [
+                place + len(word) for word in run if (place := line.find(word, at)) >= 0
+            ]
             if not ends:
                 return False
             at = min(ends)

@@ -20,9 +20,13 @@ from anyio.lowlevel import RunVar
 from stepper.ground.meeting import Meeting
 from stepper.hook import client
 
-AT_ONCE = 250  # threads that wait for the daemon; as many again for what waits for no cell
+# threads that wait for the daemon; as many again for what waits for no cell
+AT_ONCE = 250
 LASTING = ("cell run", "cell add", "run", "eval", "new")
-LIMITERS: RunVar[tuple[anyio.CapacityLimiter, anyio.CapacityLimiter]] = RunVar("limiters")  # of an event loop
+# of an event loop
+LIMITERS: RunVar[tuple[anyio.CapacityLimiter, anyio.CapacityLimiter]] = RunVar(
+    "limiters"
+)
 
 
 def limiter(waits: bool) -> anyio.CapacityLimiter:
@@ -30,7 +34,9 @@ def limiter(waits: bool) -> anyio.CapacityLimiter:
     try:
         found = LIMITERS.get()
     except LookupError:
-        LIMITERS.set(found := (anyio.CapacityLimiter(AT_ONCE), anyio.CapacityLimiter(AT_ONCE)))
+        LIMITERS.set(
+            found := (anyio.CapacityLimiter(AT_ONCE), anyio.CapacityLimiter(AT_ONCE))
+        )
     return found[waits]
 
 
@@ -70,7 +76,8 @@ class Asked:
         with self.lock, suppress(OSError):
             self.left = True
             if self.sock:
-                self.sock.shutdown(_socket.SHUT_RDWR)  # the thread that waits for it wakes, and closes it
+                # the thread that waits for it wakes, and closes it
+                self.sock.shutdown(_socket.SHUT_RDWR)
 
 
 class Daemon:
@@ -80,23 +87,44 @@ class Daemon:
         self.paths = Meeting(project)
         self.session = session
 
-    async def ask(self, verb: str, told: Mapping[str, Any], asked: Asked | None = None, launch: bool = True) -> Any:
+    async def ask(
+        self,
+        verb: str,
+        told: Mapping[str, Any],
+        asked: Asked | None = None,
+        launch: bool = True,
+    ) -> Any:
         """Return the answer to a command, None where no daemon runs and none is to be started; raise StepperError."""
         request = asked or Asked()
-        payload = json.dumps({name: value for name, value in told.items() if value is not None}).encode()
+        payload = json.dumps(
+            {name: value for name, value in told.items() if value is not None}
+        ).encode()
 
         def work() -> bytes | None:
-            # A kernel gets what we were given, as after an edit: but for the agent's own, which the daemon leaves out.
-            environ = {**os.environb, b"STEPPER_FACE": b"mcp", b"STEPPER_SESSION": os.fsencode(self.session)}
+            # A kernel gets what we were given, as after an edit: but for the agent's
+            # own, which the daemon leaves out.
+            environ = {
+                **os.environb,
+                b"STEPPER_FACE": b"mcp",
+                b"STEPPER_SESSION": os.fsencode(self.session),
+            }
             with suppress(LeftError):
                 return client.ask(
-                    self.paths, verb.encode(), payload, request.progress, launch, environ, begun=request.begun
+                    self.paths,
+                    verb.encode(),
+                    payload,
+                    request.progress,
+                    launch,
+                    environ,
+                    begun=request.begun,
                 )
             return None
 
         waits = verb in LASTING or bool(told.get("wait_seconds"))
         try:
-            body = await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=limiter(waits))
+            body = await anyio.to_thread.run_sync(
+                work, abandon_on_cancel=True, limiter=limiter(waits)
+            )
         except anyio.get_cancelled_exc_class():
             request.leave()
             raise

@@ -37,7 +37,9 @@ def serve(project: str, port: int) -> None:
         f"  Authorization: Bearer {key}\n"
     )
     sys.stdout.flush()
-    config = uvicorn.Config(app, log_level="error", lifespan="on", timeout_graceful_shutdown=ENDING_SECONDS)
+    config = uvicorn.Config(
+        app, log_level="error", lifespan="on", timeout_graceful_shutdown=ENDING_SECONDS
+    )
     uvicorn.Server(config).run(sockets=[listening])
 
 
@@ -63,14 +65,20 @@ def own_key(project: str) -> str:
             private.replace(path, secrets.token_urlsafe(32).encode())
         return private.read(path).decode().strip()
     except OSError as error:
-        raise StepperError(f"{path} can't be kept: {error.strerror}", getattr(error, "hint", "")) from error
+        raise StepperError(
+            f"{path} can't be kept: {error.strerror}", getattr(error, "hint", "")
+        ) from error
 
 
 def application(face: Face, port: int) -> ASGIApp:
     """Return the SDK's application: a request's Host and, where a browser sends one, Origin must be ours."""
     names = [f"{name}:{port}" for name in (HOST, "localhost")]
-    security = TransportSecuritySettings(allowed_hosts=names, allowed_origins=[f"http://{name}" for name in names])
-    return face.server().streamable_http_app(streamable_http_path=PATH, transport_security=security)
+    security = TransportSecuritySettings(
+        allowed_hosts=names, allowed_origins=[f"http://{name}" for name in names]
+    )
+    return face.server().streamable_http_app(
+        streamable_http_path=PATH, transport_security=security
+    )
 
 
 def guarded(app: ASGIApp, key: str) -> ASGIApp:
@@ -80,7 +88,9 @@ def guarded(app: ASGIApp, key: str) -> ASGIApp:
     async def guard(scope: Scope, receive: Receive, send: Send) -> None:
         given = dict(scope.get("headers", ())).get(b"authorization", b"")
         if scope["type"] == "http" and not hmac.compare_digest(given, wanted):
-            why = "this server needs the key that it printed: Authorization: Bearer KEY\n"
+            why = (
+                "this server needs the key that it printed: Authorization: Bearer KEY\n"
+            )
             refused = PlainTextResponse(why, 401, {"WWW-Authenticate": "Bearer"})
             await refused(scope, receive, send)
         else:

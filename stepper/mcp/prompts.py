@@ -10,14 +10,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mcp.shared.exceptions import MCPError
-from mcp_types import INVALID_PARAMS, GetPromptResult, Prompt, PromptArgument, PromptMessage, TextContent
+from mcp_types import (
+    INVALID_PARAMS,
+    GetPromptResult,
+    Prompt,
+    PromptArgument,
+    PromptMessage,
+    TextContent,
+)
 
 from stepper.mcp import texts
 from stepper.mcp.calls import standing
 from stepper.mcp.daemon import Daemon
 
 PACKAGE = Path(__file__).resolve().parent.parent
-SKILLS = next(filter(Path.is_dir, (PACKAGE / "assets/skills", PACKAGE.parent / "skills")), PACKAGE)
+SKILLS = next(
+    filter(Path.is_dir, (PACKAGE / "assets/skills", PACKAGE.parent / "skills")), PACKAGE
+)
 # Each with the argument that its skill takes, and whether it must be given.
 TAKES = {
     "new-notebook": ("problem", True),
@@ -31,7 +40,10 @@ COMMAND = re.compile(r"```!\nstepper (\w+).*?```|!`stepper (\w+)`", re.DOTALL)
 SAID_HERE = (
     (r"the skill `stepping-notebooks` says", "this server's instructions say"),
     (r"the skill `stepping-notebooks`", "this server's instructions"),
-    (r"`stepper new … --kernel NAME`: `stepper kernels` lists them", "`create_notebook` with its `place`"),
+    (
+        r"`stepper new … --kernel NAME`: `stepper kernels` lists them",
+        "`create_notebook` with its `place`",
+    ),
     (r"`stepper new`", "`create_notebook`"),
     (r"`Read` the notebook", "`read_notebook`"),
     (r"\(`NotebookEdit`, `edit_mode: replace`\)", "(`run_cell` with its `cell_id`)"),
@@ -50,9 +62,13 @@ class Skill:
 
 def skill(name: str) -> Skill:
     """Return a skill as it was shipped."""
-    _, head, body = (SKILLS / name / "SKILL.md").read_text(encoding="utf-8").split("---\n", 2)
+    _, head, body = (
+        (SKILLS / name / "SKILL.md").read_text(encoding="utf-8").split("---\n", 2)
+    )
     said = dict(line.split(": ", 1) for line in head.splitlines() if ": " in line)
-    return Skill(said["description"], said.get("argument-hint", "").strip('"'), body.strip())
+    return Skill(
+        said["description"], said.get("argument-hint", "").strip('"'), body.strip()
+    )
 
 
 def every() -> list[Prompt]:
@@ -60,18 +76,30 @@ def every() -> list[Prompt]:
     prompts = []
     for name, (argument, required) in TAKES.items():
         about = skill(name)
-        takes = [PromptArgument(name=argument, description=about.hint, required=required)] if argument else []
-        prompts.append(Prompt(name=name, description=about.description, arguments=takes))
+        takes = (
+            [PromptArgument(name=argument, description=about.hint, required=required)]
+            if argument
+            else []
+        )
+        prompts.append(
+            Prompt(name=name, description=about.description, arguments=takes)
+        )
     return prompts
 
 
 async def get(daemon: Daemon, name: str, given: dict[str, str]) -> GetPromptResult:
     """Return a prompt as a message of the person's; raise MCPError for wrong arguments, StepperError."""
     if name not in TAKES:
-        raise MCPError(INVALID_PARAMS, f"there is no prompt {name[:100]!r}; there are {', '.join(TAKES)}")
+        raise MCPError(
+            INVALID_PARAMS,
+            f"there is no prompt {name[:100]!r}; there are {', '.join(TAKES)}",
+        )
     argument, required = TAKES[name]
     if wrong := [each for each in given if each != argument]:
-        raise MCPError(INVALID_PARAMS, f"{name} takes {argument or 'no arguments'}, not {', '.join(wrong)}")
+        raise MCPError(
+            INVALID_PARAMS,
+            f"{name} takes {argument or 'no arguments'}, not {', '.join(wrong)}",
+        )
     words = given.get(argument, "").strip()
     if required and not words:
         raise MCPError(INVALID_PARAMS, f"{name} needs {argument}")
@@ -84,10 +112,15 @@ async def get(daemon: Daemon, name: str, given: dict[str, str]) -> GetPromptResu
         said = f" The user said: {words}" if words else ""
         return f"Call `lift_stop`: the user chooses `{decision}` in the question that it shows.{said}\n\n{now}"
 
-    text = about.body.replace("$ARGUMENTS", words) if name == "new-notebook" else about.body
+    text = (
+        about.body.replace("$ARGUMENTS", words)
+        if name == "new-notebook"
+        else about.body
+    )
     for pattern, here in SAID_HERE:
         text = re.sub(pattern.replace(" ", r"\s+"), here, text)
     text = COMMAND.sub(ran, text)
     return GetPromptResult(
-        description=about.description, messages=[PromptMessage(role="user", content=TextContent(text=text))]
+        description=about.description,
+        messages=[PromptMessage(role="user", content=TextContent(text=text))],
     )

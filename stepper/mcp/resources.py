@@ -14,7 +14,12 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from mcp.server.session import ServerSession
-from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ResourcesListChanged, ResourceUpdated
+from mcp.server.subscriptions import (
+    InMemorySubscriptionBus,
+    ListenHandler,
+    ResourcesListChanged,
+    ResourceUpdated,
+)
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
     INVALID_PARAMS,
@@ -68,10 +73,22 @@ async def every(daemon: Daemon) -> list[Resource]:
     """Return the resources there are now."""
     rows = await daemon.ask("list", {})
     return [
-        Resource(name="notebooks", title="All notebooks", uri=NOTEBOOKS, mime_type=JSON),
-        Resource(name="status", title="Where the current notebook stands", uri=STATUS, mime_type=PLAIN),
+        Resource(
+            name="notebooks", title="All notebooks", uri=NOTEBOOKS, mime_type=JSON
+        ),
+        Resource(
+            name="status",
+            title="Where the current notebook stands",
+            uri=STATUS,
+            mime_type=PLAIN,
+        ),
         *(
-            Resource(name=row["notebook"], uri=uri(row["notebook"]), mime_type=PLAIN, description=row["state"])
+            Resource(
+                name=row["notebook"],
+                uri=uri(row["notebook"]),
+                mime_type=PLAIN,
+                description=row["state"],
+            )
             for row in rows[: texts.MOST]
         ),
     ]
@@ -83,22 +100,36 @@ async def read(daemon: Daemon, which: str, version: str) -> ReadResourceResult:
         kind, text = await _content(daemon, which)
     except StepperError as error:
         number = INVALID_PARAMS if version in MODERN_PROTOCOL_VERSIONS else NOT_FOUND
-        raise MCPError(number, f"{which[:300]}: {error.message}", {"uri": which}) from None
-    return ReadResourceResult(contents=[TextResourceContents(uri=which, mime_type=kind, text=text)])
+        raise MCPError(
+            number, f"{which[:300]}: {error.message}", {"uri": which}
+        ) from None
+    return ReadResourceResult(
+        contents=[TextResourceContents(uri=which, mime_type=kind, text=text)]
+    )
 
 
 async def _content(daemon: Daemon, which: str) -> tuple[str, str]:
     if which == NOTEBOOKS:
-        return JSON, json.dumps(await daemon.ask("list", {}), indent=1, ensure_ascii=False)
+        return JSON, json.dumps(
+            await daemon.ask("list", {}), indent=1, ensure_ascii=False
+        )
     if which == STATUS:
         return PLAIN, texts.standing(*await standing(daemon, {}))
     notebook, cell = named(which)
     if not notebook:
         raise StepperError("there is no such resource")
     if cell:
-        return PLAIN, await _pages(daemon, "output", {"notebook": notebook, "cell": cell})
-    read = await daemon.ask("cell read", {"notebook": notebook, "outputs": "full", "many": MOST})
-    rest = f"\n… more pages: read_notebook(outputs=full, page={MOST + 1})" if read["pages"] > MOST else ""
+        return PLAIN, await _pages(
+            daemon, "output", {"notebook": notebook, "cell": cell}
+        )
+    read = await daemon.ask(
+        "cell read", {"notebook": notebook, "outputs": "full", "many": MOST}
+    )
+    rest = (
+        f"\n… more pages: read_notebook(outputs=full, page={MOST + 1})"
+        if read["pages"] > MOST
+        else ""
+    )
     return PLAIN, read["text"] + rest
 
 
@@ -108,7 +139,9 @@ def named(which: str) -> tuple[str, str]:
     return (unquote(found[1]), unquote(found[2] or "")) if found else ("", "")
 
 
-async def _pages(daemon: Daemon, verb: str, asked: dict[str, Any], most: int = MOST) -> str:
+async def _pages(
+    daemon: Daemon, verb: str, asked: dict[str, Any], most: int = MOST
+) -> str:
     """Return all pages of a command's answer, up to so many."""
     first = await daemon.ask(verb, {**asked, "page": 1})
     pages = [first["text"]]
@@ -123,14 +156,17 @@ class Changes:
 
     def __init__(self, daemon: Daemon) -> None:
         self.daemon = daemon
-        self.subscribed: dict[tuple[str, str], ServerSession] = {}  # by session and URI: the era of 2025
+        # by session and URI: the era of 2025
+        self.subscribed: dict[tuple[str, str], ServerSession] = {}
         self.bus = InMemorySubscriptionBus()  # the streams of 2026 …
         self.streams = ListenHandler(self.bus)
         self.listening: list[list[str]] = []  # … and which URIs each is for
         self.moved = asyncio.Event()
         self.looking: asyncio.Task[None] | None = None
 
-    async def listen(self, ctx: Context, params: SubscriptionsListenRequestParams) -> SubscriptionsListenResult:
+    async def listen(
+        self, ctx: Context, params: SubscriptionsListenRequestParams
+    ) -> SubscriptionsListenResult:
         """Tell a stream of changes until its client leaves."""
         asked = list(params.notifications.resource_subscriptions or ())
         self.listening.append(asked)
@@ -159,13 +195,19 @@ class Changes:
         while self.listening or self.subscribed:
             with contextlib.suppress(asyncio.TimeoutError):
                 asked = self.listening or any(which for _, which in self.subscribed)
-                await asyncio.wait_for(self.moved.wait(), LOOK_SECONDS if asked else LIST_SECONDS)
+                await asyncio.wait_for(
+                    self.moved.wait(), LOOK_SECONDS if asked else LIST_SECONDS
+                )
             self.moved.clear()
             now = await self._rows()
-            changed = {name for name in {*before, *now} if before.get(name) != now.get(name)}
+            changed = {
+                name for name in {*before, *now} if before.get(name) != now.get(name)
+            }
             if {*before} != {*now}:
                 await self.bus.publish(ResourcesListChanged())
-                for session in {id(each): each for each in self.subscribed.values()}.values():
+                for session in {
+                    id(each): each for each in self.subscribed.values()
+                }.values():
                     await session.send_resource_list_changed()
             if changed:
                 await self._updated(changed)
@@ -190,5 +232,8 @@ class Changes:
 
 def _mark(project: str, row: dict[str, Any]) -> object:
     with contextlib.suppress(OSError):
-        row = {**row, "at": os.stat(os.path.join(project, row["notebook"])).st_ctime_ns}  # writes may keep the mtime
-    return {name: value for name, value in row.items() if name not in ("age_s", "kernel")}, row["kernel"]["state"]
+        # writes may keep the mtime
+        row = {**row, "at": os.stat(os.path.join(project, row["notebook"])).st_ctime_ns}
+    return {
+        name: value for name, value in row.items() if name not in ("age_s", "kernel")
+    }, row["kernel"]["state"]

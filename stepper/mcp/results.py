@@ -15,7 +15,8 @@ from stepper.mcp.terms import translate
 
 LONGEST = 10_000  # characters of a result's text
 LARGEST = 700_000  # bytes of a picture: 940 kB as base64
-# Of data that are longer than a result may be: how many rows of a list, and characters of a text, are kept.
+# Of data that are longer than a result may be: how many rows of a list, and characters
+# of a text, are kept.
 SHORTER = ((40, 1_000), (20, 500), (10, 200), (5, 100), (2, 50))
 NAMES = ("notebook", "cell_id")  # never cut
 ELSEWHERE = "The result's text content has it."
@@ -27,16 +28,22 @@ NOTHING_RAN = ("refused", "stopped", "not run")
 def text(told: str, figures: Sequence[str] = (), error: bool = False) -> CallToolResult:
     """Return a text with figures, given by their paths; an error has none: Gemini makes text of them."""
     images = [image for path in figures if not error and (image := picture(path))]
-    return CallToolResult(content=[TextContent(text=bounded(told)), *images], is_error=error)
+    return CallToolResult(
+        content=[TextContent(text=bounded(told)), *images], is_error=error
+    )
 
 
-def data(told: Mapping[str, Any], said: str, more: Sequence[ContentBlock] = ()) -> CallToolResult:
+def data(
+    told: Mapping[str, Any], said: str, more: Sequence[ContentBlock] = ()
+) -> CallToolResult:
     """Return data, and the same as text: in a field too, because some clients show that part alone.
 
     As JSON the data are no longer than a text may be: the text's field is left out first, then rows; `truncated` tells.
     """
     said = bounded(said)
-    return CallToolResult(content=[TextContent(text=said), *more], structured_content=fitting(told, said))
+    return CallToolResult(
+        content=[TextContent(text=said), *more], structured_content=fitting(told, said)
+    )
 
 
 def fitting(told: Mapping[str, Any], said: str) -> dict[str, Any]:
@@ -67,7 +74,10 @@ def shortened(value: Any, rows: int, width: int) -> Any:
         return [shortened(each, rows, width) for each in value[:rows]]
     if isinstance(value, dict):
         kept = [*value.items()][: max(rows, 40)]
-        return {name: each if name in NAMES else shortened(each, rows, width) for name, each in kept}
+        return {
+            name: each if name in NAMES else shortened(each, rows, width)
+            for name, each in kept
+        }
     return value
 
 
@@ -83,7 +93,10 @@ def ran(told: Mapping[str, Any]) -> CallToolResult:
 
 def failed(error: StepperError) -> CallToolResult:
     """Return why nothing was done, and what mends it."""
-    return text(f"stepper: {error.message}" + (f"\n{error.hint}" if error.hint else ""), error=True)
+    return text(
+        f"stepper: {error.message}" + (f"\n{error.hint}" if error.hint else ""),
+        error=True,
+    )
 
 
 def bounded(told: str, limit: int = LONGEST) -> str:
@@ -103,7 +116,8 @@ def picture(path: str) -> ImageContent | None:
             content = stream.read()
         if len(content) > LARGEST:
             kind, content = "image/jpeg", smaller(content)
-    except (OSError, ValueError):  # gone, or not a picture: the report names the path all the same
+    except (OSError, ValueError):
+        # gone, or not a picture: the report names the path all the same
         return None
     return ImageContent(data=base64.b64encode(content).decode(), mime_type=kind)
 

@@ -40,7 +40,11 @@ from stepper.mcp.daemon import Daemon
 from stepper.mcp.stops import Context
 from stepper.mcp.tools import INSTRUCTIONS, TOOLS
 
-UNCHANGING: tuple[CacheableMethod, ...] = ("tools/list", "prompts/list", "resources/templates/list")
+UNCHANGING: tuple[CacheableMethod, ...] = (
+    "tools/list",
+    "prompts/list",
+    "resources/templates/list",
+)
 HOUR_MS = 3_600_000
 SESSION_HEADER = "mcp-session-id"
 
@@ -50,25 +54,34 @@ class Face:
 
     def __init__(self, project: str) -> None:
         self.project = project
-        # In Claude Code the hooks know the session by this name: its current notebook is the same for both.
-        given = re.sub(r"[^a-zA-Z0-9-]", "", os.environ.get("CLAUDE_CODE_SESSION_ID", ""))
+        # In Claude Code the hooks know the session by this name: its current notebook
+        # is the same for both.
+        given = re.sub(
+            r"[^a-zA-Z0-9-]", "", os.environ.get("CLAUDE_CODE_SESSION_ID", "")
+        )
         self.session = given or f"mcp-{token_hex(6)}"
         self.changes = resources.Changes(Daemon(project, self.session))
 
     def daemon(self, ctx: Context) -> Daemon:
         """Return the daemon as the request's session asks it."""
-        return Daemon(self.project, self._over_http(ctx.request, ctx) if ctx.request else self.session)
+        return Daemon(
+            self.project,
+            self._over_http(ctx.request, ctx) if ctx.request else self.session,
+        )
 
     def _over_http(self, request: Any, ctx: Context) -> str:
         """Return the session of a request: by its header, in the era without one by what the client tells of itself."""
         if told := request.headers.get(SESSION_HEADER, ""):
             return f"mcp-{re.sub(r'[^a-zA-Z0-9-]', '', told)[:40]}"
-        known = ctx.session.client_params  # a connection tells nothing: a client has several, and they come and go
+        # a connection tells nothing: a client has several, and they come and go
+        known = ctx.session.client_params
         about = [known.client_info.name, known.client_info.version] if known else []
         marks = [*about, request.headers.get("user-agent", ""), request.url.query]
         return f"{self.session}-{hashlib.sha256(repr(marks).encode()).hexdigest()[:12]}"
 
-    async def list_tools(self, ctx: Context, params: PaginatedRequestParams | None) -> ListToolsResult:
+    async def list_tools(
+        self, ctx: Context, params: PaginatedRequestParams | None
+    ) -> ListToolsResult:
         """Return the tools."""
         return ListToolsResult(
             tools=[
@@ -89,14 +102,18 @@ class Face:
             ]
         )
 
-    async def call_tool(self, ctx: Context, params: CallToolRequestParams) -> calls.Result:
+    async def call_tool(
+        self, ctx: Context, params: CallToolRequestParams
+    ) -> calls.Result:
         """Do a call."""
         try:
             return await calls.call(self.daemon(ctx), ctx, params)
         finally:
             self.changes.moved.set()
 
-    async def list_resources(self, ctx: Context, params: PaginatedRequestParams | None) -> ListResourcesResult:
+    async def list_resources(
+        self, ctx: Context, params: PaginatedRequestParams | None
+    ) -> ListResourcesResult:
         """Return the resources there are now."""
         try:
             found = await resources.every(self.daemon(ctx))
@@ -106,32 +123,46 @@ class Face:
             self.changes.tell(self.session, "", ctx.session)  # as `serve` declares
         return ListResourcesResult(resources=found)
 
-    async def list_templates(self, ctx: Context, params: PaginatedRequestParams | None) -> ListResourceTemplatesResult:
+    async def list_templates(
+        self, ctx: Context, params: PaginatedRequestParams | None
+    ) -> ListResourceTemplatesResult:
         """Return the patterns of URIs."""
         return ListResourceTemplatesResult(resource_templates=resources.TEMPLATES)
 
-    async def read_resource(self, ctx: Context, params: ReadResourceRequestParams) -> ReadResourceResult:
+    async def read_resource(
+        self, ctx: Context, params: ReadResourceRequestParams
+    ) -> ReadResourceResult:
         """Return a resource's content."""
         return await resources.read(self.daemon(ctx), params.uri, ctx.protocol_version)
 
-    async def subscribe(self, ctx: Context, params: SubscribeRequestParams) -> EmptyResult:
+    async def subscribe(
+        self, ctx: Context, params: SubscribeRequestParams
+    ) -> EmptyResult:
         """Tell the session of a resource's changes."""
         self.changes.tell(self.daemon(ctx).session, params.uri, ctx.session)
         return EmptyResult()
 
-    async def unsubscribe(self, ctx: Context, params: UnsubscribeRequestParams) -> EmptyResult:
+    async def unsubscribe(
+        self, ctx: Context, params: UnsubscribeRequestParams
+    ) -> EmptyResult:
         """Tell it no more."""
         self.changes.untell(self.daemon(ctx).session, params.uri)
         return EmptyResult()
 
-    async def list_prompts(self, ctx: Context, params: PaginatedRequestParams | None) -> ListPromptsResult:
+    async def list_prompts(
+        self, ctx: Context, params: PaginatedRequestParams | None
+    ) -> ListPromptsResult:
         """Return the prompts."""
         return ListPromptsResult(prompts=prompts.every())
 
-    async def get_prompt(self, ctx: Context, params: GetPromptRequestParams) -> GetPromptResult:
+    async def get_prompt(
+        self, ctx: Context, params: GetPromptRequestParams
+    ) -> GetPromptResult:
         """Return a prompt."""
         try:
-            return await prompts.get(self.daemon(ctx), params.name, params.arguments or {})
+            return await prompts.get(
+                self.daemon(ctx), params.name, params.arguments or {}
+            )
         except StepperError as error:
             raise MCPError(INTERNAL_ERROR, str(error)) from None
 
@@ -164,7 +195,9 @@ def serve(project: str) -> None:
     async def main() -> None:
         server = Face(project).server()
         async with stdio_server() as (reads, writes):
-            told = server.create_initialization_options(NotificationOptions(resources_changed=True))
+            told = server.create_initialization_options(
+                NotificationOptions(resources_changed=True)
+            )
             await server.run(reads, writes, told)
 
     anyio.run(main)

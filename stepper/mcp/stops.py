@@ -38,7 +38,11 @@ FORM: dict[str, Any] = {
             "enum": [*WORDS],
             "description": "continue: go on; fix: fresh retries for the failed step; skip: leave that step out",
         },
-        "words": {"type": "string", "title": "Your answer, hint or reason", "description": "The agent reads it."},
+        "words": {
+            "type": "string",
+            "title": "Your answer, hint or reason",
+            "description": "The agent reads it.",
+        },
     },
     "required": ["decision"],
 }
@@ -56,30 +60,47 @@ class Stops:
         self, daemon: Daemon, ctx: Context, params: CallToolRequestParams
     ) -> CallToolResult | InputRequiredResult:
         """Ask the person about a stop, and do what they decide."""
-        found = await daemon.ask("status", {"notebook": (params.arguments or {}).get("notebook"), "unread": True})
+        found = await daemon.ask(
+            "status",
+            {"notebook": (params.arguments or {}).get("notebook"), "unread": True},
+        )
         stop, notebook = found["stop"], found["notebook"]
         if not stop:
-            return results.text(f"{notebook} is not stopped: there is nothing to lift." if notebook else "No notebook.")
+            return results.text(
+                f"{notebook} is not stopped: there is nothing to lift."
+                if notebook
+                else "No notebook."
+            )
         about = notebook, str(stop["text"])
         if not _can_ask(ctx):
             return _unsupported(daemon, about)
         form = ElicitRequestFormParams(
-            message=f"{notebook} is stopped.\n{terms.translate(str(stop['text']))}"[:LONGEST], requested_schema=FORM
+            message=f"{notebook} is stopped.\n{terms.translate(str(stop['text']))}"[
+                :LONGEST
+            ],
+            requested_schema=FORM,
         )
         if ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
             try:
-                answer = await ctx.session.elicit_form(form.message, FORM, ctx.request_id)
+                answer = await ctx.session.elicit_form(
+                    form.message, FORM, ctx.request_id
+                )
             except MCPError:  # it said that it can, and can't
                 return _unsupported(daemon, about)
             return await _done(daemon, about, answer)
         given = (params.input_responses or {}).get(DECISION)
-        if isinstance(given, ElicitResult) and self.asked.pop(params.request_state or "", None) == about:
+        if (
+            isinstance(given, ElicitResult)
+            and self.asked.pop(params.request_state or "", None) == about
+        ):
             return await _done(daemon, about, given)
         token = secrets.token_urlsafe(16)
         self.asked[token] = about
         while len(self.asked) > KEPT:
             self.asked.popitem(last=False)
-        return InputRequiredResult(input_requests={DECISION: ElicitRequest(params=form)}, request_state=token)
+        return InputRequiredResult(
+            input_requests={DECISION: ElicitRequest(params=form)}, request_state=token
+        )
 
 
 def _can_ask(ctx: Context) -> bool:
@@ -98,17 +119,28 @@ def _unsupported(daemon: Daemon, about: tuple[str, str]) -> CallToolResult:
     return results.text(told, error=True)
 
 
-async def _done(daemon: Daemon, about: tuple[str, str], answer: ElicitResult) -> CallToolResult:
+async def _done(
+    daemon: Daemon, about: tuple[str, str], answer: ElicitResult
+) -> CallToolResult:
     notebook, why = about
     content: Mapping[str, Any] = answer.content or {}
     decision = content.get("decision")
-    if answer.action != "accept" or not isinstance(decision, str) or decision not in WORDS:
-        # A client may decline or cancel by itself: nothing tells whether anybody saw the question.
-        named = {"decline": "the client answered: declined", "cancel": "the client answered: cancelled"}
+    if (
+        answer.action != "accept"
+        or not isinstance(decision, str)
+        or decision not in WORDS
+    ):
+        # A client may decline or cancel by itself: nothing tells whether anybody saw
+        # the question.
+        named = {
+            "decline": "the client answered: declined",
+            "cancel": "the client answered: cancelled",
+        }
         said = named.get(answer.action, "the client's answer names no decision")
         return results.text(f"{notebook} stays stopped: {said}.\n{why}", error=True)
     found = (await daemon.ask("status", {"notebook": notebook, "unread": True}))["stop"]
-    if not found or found["text"] != why:  # it was lifted elsewhere, and maybe another came
+    # it was lifted elsewhere, and maybe another came
+    if not found or found["text"] != why:
         return results.text(
             f"Nothing was done: {notebook} is no longer stopped for the reason that the question named."
         )

@@ -20,17 +20,26 @@ TERMS = (
     (rf"`stepper restore{NAME}`", "`run_notebook` with `which: restore`"),
     (rf"`stepper run --all{NAME}`", "`run_notebook` with `which: all`"),
     (rf"`stepper run{NAME}`", "`run_notebook`"),
-    (r"(?<![`\w])stepper run(?: (?:'[^']*'|[^\s`;,()]+\.ipynb))?(?=$|[\s.;,)])", "`run_notebook`"),
+    (
+        r"(?<![`\w])stepper run(?: (?:'[^']*'|[^\s`;,()]+\.ipynb))?(?=$|[\s.;,)])",
+        "`run_notebook`",
+    ),
     (rf"`stepper verify{NAME}`", "`verify`"),
     (rf"`stepper status{NAME}`", "`notebook_status`"),
     (r"`stepper output [^`]*`", "`read_notebook` with `outputs: full`"),
     (r"stepper output(?: [\w./-]+)+", "`read_notebook` with `outputs: full`"),
     (r"`?stepper new(?: \"PROBLEM\"| [^`\n]*(?=`))?`?", "`create_notebook`"),
-    (r'`stepper confirm "(?:WORDS|REASON)"`', "`plan` with `action: confirm` and `reason`"),
+    (
+        r'`stepper confirm "(?:WORDS|REASON)"`',
+        "`plan` with `action: confirm` and `reason`",
+    ),
     (r"`?ls notebooks/`?", "`list_notebooks`"),
     (r" \(in Claude Code: /continue\)", ""),
     (r" \(/(?:fix|skip|continue)\)", ""),
-    (r"(?<![\w/.`-])`?/(continue|fix|skip)\b(?![/\w.-])(?: (?:HINT|ANSWER|REASON))?`?", r"`\1`"),
+    (
+        r"(?<![\w/.`-])`?/(continue|fix|skip)\b(?![/\w.-])(?: (?:HINT|ANSWER|REASON))?`?",
+        r"`\1`",
+    ),
     (r"(?<![\w/.`-])`?/notebook-status\b`?", "`notebook_status`"),
     (r"(?<![\w/.`-])`?/new-notebook\b`?", "`create_notebook`"),
 )
@@ -39,7 +48,9 @@ PATTERNS = [(re.compile(pattern), here) for pattern, here in TERMS]
 
 def translate(text: str) -> str:
     """Return a text of the daemon as an agent reads it here."""
-    return "\n".join(line if line.startswith("| ") else _line(line) for line in text.split("\n"))
+    return "\n".join(
+        line if line.startswith("| ") else _line(line) for line in text.split("\n")
+    )
 
 
 def _line(line: str) -> str:

@@ -27,19 +27,66 @@ INSTRUCTIONS = (
 # What agents know from other servers: answered with the tool to use.
 PEERS = {
     "run_cell": (
-        *("insert_cell", "overwrite_cell_source", "edit_cell_source", "edit_cell", "execute_cell", "update"),
-        *("insert_execute_code_cell", "add_markdown", "edit_markdown", "update_cell", "add_cell"),
+        *(
+            "insert_cell",
+            "overwrite_cell_source",
+            "edit_cell_source",
+            "edit_cell",
+            "execute_cell",
+            "update",
+        ),
+        *(
+            "insert_execute_code_cell",
+            "add_markdown",
+            "edit_markdown",
+            "update_cell",
+            "add_cell",
+        ),
     ),
     "execute_code": ("execute_scratch", "execute_ipython"),
     "add_cells": ("add_jupyter_cells", "insert", "insert_cells"),
-    "change_cells": ("delete_cell", "delete_jupyter_cell", "move_cell", "move", "clear_cell_output"),
-    "read_notebook": ("read_cell", "read_cells", "get_jupyter_cells_with_results", "list_cells"),
-    "run_notebook": ("execute_and_fix", "run", "run_all_cells", "notebook_run-all-cells"),
-    "notebook_status": ("ping", "check_resources", "list_kernels", "context", "use_notebook", "unuse_notebook"),
-    "create_notebook": ("create_jupyter_notebook", "create_and_populate_jupyter_notebook", "start_new_notebook"),
+    "change_cells": (
+        "delete_cell",
+        "delete_jupyter_cell",
+        "move_cell",
+        "move",
+        "clear_cell_output",
+    ),
+    "read_notebook": (
+        "read_cell",
+        "read_cells",
+        "get_jupyter_cells_with_results",
+        "list_cells",
+    ),
+    "run_notebook": (
+        "execute_and_fix",
+        "run",
+        "run_all_cells",
+        "notebook_run-all-cells",
+    ),
+    "notebook_status": (
+        "ping",
+        "check_resources",
+        "list_kernels",
+        "context",
+        "use_notebook",
+        "unuse_notebook",
+    ),
+    "create_notebook": (
+        "create_jupyter_notebook",
+        "create_and_populate_jupyter_notebook",
+        "start_new_notebook",
+    ),
     "list_notebooks": ("list", "list_files", "start_notebook"),
     "kernel": (
-        *("start_server", "wait_for_server", "interrupt_kernel", "interrupt", "restart", "restart_notebook"),
+        *(
+            "start_server",
+            "wait_for_server",
+            "interrupt_kernel",
+            "interrupt",
+            "restart",
+            "restart_notebook",
+        ),
         *("restart_kernel", "shutdown_session", "connect_to_jupyter"),
     ),
     "lift_stop": ("continue", "fix", "skip"),
@@ -71,7 +118,8 @@ KIND: Schema = {
     "description": "Its type; default: what it was, code for a new cell. Only code runs.",
 }
 SOURCE: Schema = {"type": "string", "description": "Its text."}
-STRING_OR_INTEGER: Schema = {"anyOf": [{"type": "string"}, {"type": "integer"}]}  # a list of types is less portable
+# a list of types is less portable
+STRING_OR_INTEGER: Schema = {"anyOf": [{"type": "string"}, {"type": "integer"}]}
 NAMED = "its id, its number among the code cells, `cell-N` (N from 0), or a negative index (-1: the last)"
 PLACE: Schema = {
     "type": "string",
@@ -134,7 +182,11 @@ def _as(verb: str) -> Callable[[Given], tuple[str, dict[str, Any]]]:
 def data(**properties: Schema) -> Schema:
     """Return the schema of an object that holds these, and the same as text; more keys may come."""
     text: Schema = {"type": "string", "description": "The same, to be read."}
-    return {"type": "object", "properties": {**properties, "text": text}, "required": [*properties, "text"]}
+    return {
+        "type": "object",
+        "properties": {**properties, "text": text},
+        "required": [*properties, "text"],
+    }
 
 
 def array(*names: str) -> Schema:
@@ -162,12 +214,22 @@ TOOLS = {
             "All notebooks of the project: state, how many steps are done, kernel, memory, age; which is the current "
             "one. In pages of 40 at most.",
             {
-                "filter": {"type": "string", "description": "Only those whose path contains this; default: all."},
-                "page": {"type": "integer", "minimum": 1, "default": 1, "description": "Which page, from 1."},
+                "filter": {
+                    "type": "string",
+                    "description": "Only those whose path contains this; default: all.",
+                },
+                "page": {
+                    "type": "integer",
+                    "minimum": 1,
+                    "default": 1,
+                    "description": "Which page, from 1.",
+                },
             },
             reads=True,
             output=data(
-                notebooks=array("notebook", "current", "state", "progress", "kernel", "age_s"),
+                notebooks=array(
+                    "notebook", "current", "state", "progress", "kernel", "age_s"
+                ),
                 page={"type": "integer"},
                 pages={"type": "integer"},
                 count={"type": "integer"},
@@ -180,16 +242,27 @@ TOOLS = {
             "Make a notebook for a problem, with its plan, and cells if given; it becomes the current one. Its kernel "
             "starts with the first cell that runs, in the notebook's folder.",
             {
-                "problem": {"type": "string", "minLength": 1, "description": "What is to be found out, in a sentence."},
+                "problem": {
+                    "type": "string",
+                    "minLength": 1,
+                    "description": "What is to be found out, in a sentence.",
+                },
                 "steps": {
                     "type": "array",
                     "items": {"type": "string", "minLength": 1},
                     "description": 'The plan, in order: "TITLE" or "TITLE :: CRITERION", an expression over the '
                     "notebook's names such as `df.shape[0] == 500`. Default: no plan.",
                 },
-                "name": {"type": "string", "description": "Part of the file's name; default: from the problem."},
+                "name": {
+                    "type": "string",
+                    "description": "Part of the file's name; default: from the problem.",
+                },
                 "place": PLACE,
-                "cells": {"type": "array", "items": CELL, "description": "Cells to begin with; default: none."},
+                "cells": {
+                    "type": "array",
+                    "items": CELL,
+                    "description": "Cells to begin with; default: none.",
+                },
                 "run": {
                     "type": "boolean",
                     "default": True,
@@ -200,7 +273,13 @@ TOOLS = {
             destroys=True,
             open_world=True,
             output=data(notebook={"type": "string"}, steps=array("id", "title")),
-            verb=lambda given: ("new", {{"place": "kernel"}.get(name, name): told for name, told in given.items()}),
+            verb=lambda given: (
+                "new",
+                {
+                    {"place": "kernel"}.get(name, name): told
+                    for name, told in given.items()
+                },
+            ),
         ),
         Tool(
             "read_notebook",
@@ -220,7 +299,12 @@ TOOLS = {
                     "default": "brief",
                     "description": "How much of the outputs.",
                 },
-                "page": {"type": "integer", "minimum": 1, "default": 1, "description": "Which page, from 1."},
+                "page": {
+                    "type": "integer",
+                    "minimum": 1,
+                    "default": 1,
+                    "description": "Which page, from 1.",
+                },
             },
             reads=True,
             output=data(
@@ -239,13 +323,19 @@ TOOLS = {
             "and runs; `cell_id` alone runs it again, with `cell_type` alone it becomes that. A cell has 30 s; "
             "`timeout_seconds` or a first line `# stepper: timeout=10m` gives more.",
             {
-                "source": {"type": "string", "description": "The whole text of the cell."},
+                "source": {
+                    "type": "string",
+                    "description": "The whole text of the cell.",
+                },
                 "old_string": {
                     "type": "string",
                     "minLength": 1,
                     "description": "What is to be replaced in the cell: it must stand there once.",
                 },
-                "new_string": {"type": "string", "description": "What takes its place."},
+                "new_string": {
+                    "type": "string",
+                    "description": "What takes its place.",
+                },
                 "cell_id": {
                     **STRING_OR_INTEGER,
                     "description": f"The cell to change or to run again: {NAMED}; default: a new cell.",
@@ -267,9 +357,18 @@ TOOLS = {
             "Write several cells into the notebook and run the code in them, in order, up to the first that fails: "
             "those below it stay written, not run.",
             {
-                "cells": {"type": "array", "items": CELL, "minItems": 1, "description": "The cells, in order."},
+                "cells": {
+                    "type": "array",
+                    "items": CELL,
+                    "minItems": 1,
+                    "description": "The cells, in order.",
+                },
                 "after": AFTER,
-                "run": {"type": "boolean", "default": True, "description": "Whether code cells run."},
+                "run": {
+                    "type": "boolean",
+                    "default": True,
+                    "description": "Whether code cells run.",
+                },
                 "notebook": NOTEBOOK,
                 "timeout_seconds": TIMEOUT,
                 "wait_seconds": WAITS,
@@ -284,14 +383,21 @@ TOOLS = {
             "Delete, move or clear cells",
             "Delete cells, move them, or clear what they printed. Nothing runs, and the kernel keeps its state.",
             {
-                "action": {"type": "string", "enum": ["delete", "move", "clear_output"], "description": "What to do."},
+                "action": {
+                    "type": "string",
+                    "enum": ["delete", "move", "clear_output"],
+                    "description": "What to do.",
+                },
                 "cell_ids": {
                     "type": "array",
                     "items": STRING_OR_INTEGER,
                     "minItems": 1,
                     "description": f"The cells, each by {NAMED}.",
                 },
-                "after": {**AFTER, "description": "Where moved cells go: below this cell; default: to the end."},
+                "after": {
+                    **AFTER,
+                    "description": "Where moved cells go: below this cell; default: to the end.",
+                },
                 "expected_source_hashes": {
                     "type": "array",
                     "items": {"type": "string"},
@@ -342,7 +448,10 @@ TOOLS = {
                     "default": False,
                     "description": "In a copy of the folder in which its cells run: what they write is left alone.",
                 },
-                "place": {**PLACE, "description": f"Where it is replayed. {PLACE['description']}"},
+                "place": {
+                    **PLACE,
+                    "description": f"Where it is replayed. {PLACE['description']}",
+                },
             },
             destroys=True,
             open_world=True,
@@ -351,21 +460,40 @@ TOOLS = {
                 reproduces={"type": "boolean"},
                 cells=array("cell_id", "number", "verdict", "difference"),
             ),
-            verb=lambda given: ("verify", {{"place": "kernel"}.get(name, name): told for name, told in given.items()}),
+            verb=lambda given: (
+                "verify",
+                {
+                    {"place": "kernel"}.get(name, name): told
+                    for name, told in given.items()
+                },
+            ),
         ),
         Tool(
             "execute_code",
             "Look at something",
             "Run code in the notebook's live kernel without writing a cell: to look at a value, a file, a column.",
             {
-                "code": {"type": "string", "minLength": 1, "description": "Python; the last value is shown."},
+                "code": {
+                    "type": "string",
+                    "minLength": 1,
+                    "description": "Python; the last value is shown.",
+                },
                 "notebook": NOTEBOOK,
-                "timeout_seconds": {**TIMEOUT, "description": "Deadline in seconds: then the code is interrupted."},
+                "timeout_seconds": {
+                    **TIMEOUT,
+                    "description": "Deadline in seconds: then the code is interrupted.",
+                },
             },
             ("code",),
             destroys=True,
             open_world=True,
-            verb=lambda given: ("eval", {{"code": "source"}.get(name, name): value for name, value in given.items()}),
+            verb=lambda given: (
+                "eval",
+                {
+                    {"code": "source"}.get(name, name): value
+                    for name, value in given.items()
+                },
+            ),
         ),
         Tool(
             "notebook_status",
@@ -401,7 +529,11 @@ TOOLS = {
                     "description": "add and edit take `title`; edit, remove and move take `id`; add and move take "
                     "`after`; confirm takes `reason`: the step whose criterion is false counts as done.",
                 },
-                "title": {"type": "string", "minLength": 1, "description": '"TITLE" or "TITLE :: CRITERION".'},
+                "title": {
+                    "type": "string",
+                    "minLength": 1,
+                    "description": '"TITLE" or "TITLE :: CRITERION".',
+                },
                 "id": {"type": "integer", "description": "The step's number."},
                 "after": {
                     "type": "integer",
@@ -415,7 +547,9 @@ TOOLS = {
                 },
                 "notebook": NOTEBOOK,
             },
-            output=data(notebook={"type": "string"}, steps=array("id", "title", "status")),
+            output=data(
+                notebook={"type": "string"}, steps=array("id", "title", "status")
+            ),
             verb=_plan,
         ),
         Tool(
@@ -429,7 +563,10 @@ TOOLS = {
                     "enum": ["start", "interrupt", "restart", "shutdown"],
                     "description": "What to do.",
                 },
-                "place": {**PLACE, "description": f"For start and restart. {PLACE['description']}"},
+                "place": {
+                    **PLACE,
+                    "description": f"For start and restart. {PLACE['description']}",
+                },
                 "notebook": NOTEBOOK,
             },
             ("action",),

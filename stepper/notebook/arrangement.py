@@ -29,11 +29,17 @@ def written(document: Document, cells: Sequence[Cell]) -> bytes | None:
         }
         return rewrite(document.data, document.raw, changed) if changed else None
     minor = document.raw.get("nbformat_minor", 0)
-    names = {cell.id for cell in before} if isinstance(minor, int) and minor >= NAMED_SINCE else None
+    names = (
+        {cell.id for cell in before}
+        if isinstance(minor, int) and minor >= NAMED_SINCE
+        else None
+    )
     return reordered(document.data, [_made(document, cell, names) for cell in cells])
 
 
-def _made(document: Document, cell: Cell, names: set[str] | None) -> int | dict[str, Any]:
+def _made(
+    document: Document, cell: Cell, names: set[str] | None
+) -> int | dict[str, Any]:
     """Return the index of a cell that stays, or what is written; `names` are taken, None where cells have none."""
     if cell in document.cells:
         return cell.index

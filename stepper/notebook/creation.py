@@ -12,12 +12,17 @@ from stepper.policy.model import Plan
 
 def create(path: str, plan: Plan) -> None:
     """Write a new notebook, the problem as its first cell; raise OSError, FileExistsError where there is one."""
-    import nbformat  # it validates what it makes, and takes long to load: no step needs it
+    # it validates what it makes, and takes long to load: no step needs it
+    import nbformat
 
     notebook = nbformat.v4.new_notebook(
         cells=[nbformat.v4.new_markdown_cell(f"# {plan.problem}")],
         metadata={
-            "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"},
+            "kernelspec": {
+                "name": "python3",
+                "display_name": "Python 3",
+                "language": "python",
+            },
             "language_info": {"name": "python"},
             "stepper": plans.to_json(plan),
         },

@@ -20,20 +20,37 @@ CELL_NUMBER = re.compile(r"cell-(\d+)")
 class Document:
     """One state of a notebook file, as read."""
 
-    def __init__(self, data: bytes, raw: dict[str, Any], about: os.stat_result | None = None) -> None:
+    def __init__(
+        self, data: bytes, raw: dict[str, Any], about: os.stat_result | None = None
+    ) -> None:
         self.data, self.raw = data, raw
-        self.signature, self.mtime_ns = (signature(about), about.st_mtime_ns) if about else ((), 0)
+        self.signature, self.mtime_ns = (
+            (signature(about), about.st_mtime_ns) if about else ((), 0)
+        )
         metadata = raw.get("metadata") or {}
-        info, spec = _object(metadata.get("language_info")), _object(metadata.get("kernelspec"))
-        self.language: str = str(info.get("name") or spec.get("language") or "python").lower()
+        info, spec = (
+            _object(metadata.get("language_info")),
+            _object(metadata.get("kernelspec")),
+        )
+        self.language: str = str(
+            info.get("name") or spec.get("language") or "python"
+        ).lower()
         self.plan: Any = metadata.get("stepper")
 
     @property
     def figures(self) -> int:
         """How many outputs are pictures."""
         found = [cell.get("outputs") for cell in self.raw["cells"]]
-        outputs = [_object(output) for group in found if isinstance(group, list) for output in group]
-        return sum(any(mime.startswith("image/") for mime in _object(output.get("data"))) for output in outputs)
+        outputs = [
+            _object(output)
+            for group in found
+            if isinstance(group, list)
+            for output in group
+        ]
+        return sum(
+            any(mime.startswith("image/") for mime in _object(output.get("data")))
+            for output in outputs
+        )
 
     @cached_property
     def cells(self) -> Sequence[Cell]:
@@ -64,16 +81,23 @@ class Document:
         """Return a code cell's outputs; None where no run of it is recorded."""
         raw = self.raw["cells"][cell.index]
         outputs = [_object(output) for output in raw.get("outputs") or ()]
-        return outputs if outputs or isinstance(raw.get("execution_count"), int) else None
+        return (
+            outputs if outputs or isinstance(raw.get("execution_count"), int) else None
+        )
 
     def find(self, target: Target) -> int | None:
         """Return the index of the cell with that id and source; without ids, of the only code cell with that source."""
         for cell in self.cells:
-            if cell.id == target.cell_id and source_hash(cell.source) == target.source_hash:
+            if (
+                cell.id == target.cell_id
+                and source_hash(cell.source) == target.source_hash
+            ):
                 return cell.index
         if CELL_NUMBER.fullmatch(target.cell_id):
             same = [
-                each.index for each in self.cells if each.is_code and source_hash(each.source) == target.source_hash
+                each.index
+                for each in self.cells
+                if each.is_code and source_hash(each.source) == target.source_hash
             ]
             return same[0] if len(same) == 1 else None
         return None
@@ -81,7 +105,9 @@ class Document:
     def raw_cell(self, target: Target) -> dict[str, Any] | None:
         """Return the cell that `find` finds as it stands in the file."""
         index = self.find(target)
-        found: dict[str, Any] | None = None if index is None else self.raw["cells"][index]
+        found: dict[str, Any] | None = (
+            None if index is None else self.raw["cells"][index]
+        )
         return found
 
 
@@ -91,7 +117,9 @@ def _object(value: Any) -> dict[str, Any]:
 
 
 def _is_text(value: Any) -> bool:
-    return isinstance(value, str) or (isinstance(value, list) and all(isinstance(line, str) for line in value))
+    return isinstance(value, str) or (
+        isinstance(value, list) and all(isinstance(line, str) for line in value)
+    )
 
 
 def signature(about: os.stat_result) -> tuple[int, ...]:
@@ -102,7 +130,10 @@ def signature(about: os.stat_result) -> tuple[int, ...]:
 def check(raw: Any, name: str) -> None:
     """Raise NotebookError unless `raw` has the bones of a notebook of nbformat 4."""
     if not isinstance(raw, dict) or "nbformat" not in raw:
-        raise NotebookError(f"{name} is JSON but not a notebook (no nbformat)", "jupyter nbconvert --to notebook …")
+        raise NotebookError(
+            f"{name} is JSON but not a notebook (no nbformat)",
+            "jupyter nbconvert --to notebook …",
+        )
     if raw["nbformat"] != 4:
         raise NotebookError(
             f"{name} has nbformat {raw['nbformat']!r}; stepper works on nbformat 4",
@@ -116,6 +147,9 @@ def check(raw: Any, name: str) -> None:
         and isinstance(cell.get("cell_type"), str)
         for cell in cells
     ):
-        raise NotebookError(f"{name} is not a valid notebook (its cells)", f"jupyter nbconvert --validate {name}")
+        raise NotebookError(
+            f"{name} is not a valid notebook (its cells)",
+            f"jupyter nbconvert --validate {name}",
+        )
     if not isinstance(raw.get("metadata", {}), dict):
         raise NotebookError(f"{name} is not a valid notebook (its metadata)")

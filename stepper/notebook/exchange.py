@@ -15,7 +15,8 @@ from stepper.notebook.afterwards import soon
 
 RENAME_EXCHANGE = 2  # renameat2(2)
 TEMPORARY = re.compile(r"(?:.*/)?\.[^/]*\.[0-9a-f]{8}\.tmp")
-EXCHANGE: Any = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)  # Linux alone has it
+# Linux alone has it
+EXCHANGE: Any = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
 
 
 def temporary(name: str) -> str:
@@ -46,7 +47,10 @@ def swap(one: str, other: str, folder: int) -> bool:
     """Exchange two files of a folder in one go; return False where the system can't. Raise OSError if one is gone."""
     if EXCHANGE is None:
         return False
-    if EXCHANGE(folder, os.fsencode(one), folder, os.fsencode(other), RENAME_EXCHANGE) == 0:
+    if (
+        EXCHANGE(folder, os.fsencode(one), folder, os.fsencode(other), RENAME_EXCHANGE)
+        == 0
+    ):
         return True
     if ctypes.get_errno() == errno.ENOENT:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), other)

@@ -39,7 +39,8 @@ from stepper.session.ports import Execution, KernelMetadata, Models, Outputs, Ta
 ATTEMPTS = 5  # how often a write starts anew because somebody else wrote meanwhile
 FRESH_SECONDS = 2.0  # since a file was written: what is no JSON may be a save half done
 PAUSES = (0.01, 0.02, 0.04, 0.06)  # before it is read again, in seconds
-LATE_COUNTS_SECONDS = 10.0  # for which it is looked whether what came late still stands there
+# for which it is looked whether what came late still stands there
+LATE_COUNTS_SECONDS = 10.0
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
@@ -49,10 +50,13 @@ class IpynbFile:
     def __init__(self, path: str) -> None:
         self.path, self.name = path, os.path.basename(path)
         self._last: Document | None = None
-        self._cleared: Future[None] | None = None  # whether the last write's temporary file is gone
-        self._seen: tuple[int, ...] = ()  # the file when it was known to hold what was put
+        # whether the last write's temporary file is gone
+        self._cleared: Future[None] | None = None
+        # the file when it was known to hold what was put
+        self._seen: tuple[int, ...] = ()
         self._watch = jupyter.Watch(self._look_after, self._nudge)
-        # What came late and was put in the last seconds: until when it counts, what had stood there, what stands there.
+        # What came late and was put in the last seconds: until when it counts, what had
+        # stood there, what stands there.
         self._late: dict[Target, tuple[float, Any, Sequence[dict[str, Any]]]] = {}
         self._late_seen: tuple[int, ...] = ()  # the file when it was known to hold that
 
@@ -69,17 +73,24 @@ class IpynbFile:
         except FileNotFoundError:
             raise self._gone() from None
         except IsADirectoryError:
-            raise NotebookError(f"{self.name} is a folder, not a notebook", "ls -l " + self.path) from None
+            raise NotebookError(
+                f"{self.name} is a folder, not a notebook", "ls -l " + self.path
+            ) from None
         except private.PlaceError as error:
             raise NotebookError(error.why, error.hint) from None
         except OSError as error:
-            raise NotebookError(f"{self.name} can't be read: {error.strerror}", "ls -l " + self.path) from error
+            raise NotebookError(
+                f"{self.name} can't be read: {error.strerror}", "ls -l " + self.path
+            ) from error
         except ValueError as error:
-            if pauses and abs(time.time() - about.st_mtime) < FRESH_SECONDS:  # Jupyter saves in place
+            # Jupyter saves in place
+            if pauses and abs(time.time() - about.st_mtime) < FRESH_SECONDS:
                 time.sleep(pauses[0])
                 return self.read(pauses[1:])
             hint = f"python -m json.tool {self.path}  # shows the place"
-            raise NotebookError(f"{self.name} is not valid JSON ({error})", hint) from None
+            raise NotebookError(
+                f"{self.name} is not valid JSON ({error})", hint
+            ) from None
         check(raw, self.name)
         self._last = found = Document(data, raw, about)
         return found
@@ -90,7 +101,9 @@ class IpynbFile:
         return document
 
     def _gone(self) -> NotebookError:
-        return NotebookError(f"{self.name} is gone", "git status  # was it moved or deleted?")
+        return NotebookError(
+            f"{self.name} is gone", "git status  # was it moved or deleted?"
+        )
 
     def parse(self, text: str) -> Document:
         """Return the notebook that the text would be; raise NotebookError."""
@@ -101,21 +114,31 @@ class IpynbFile:
         check(raw, self.name)
         return Document(b"", raw)
 
-    def put(self, cell: Cell, execution: Execution, step: int | None, keep_time: bool) -> str:
+    def put(
+        self, cell: Cell, execution: Execution, step: int | None, keep_time: bool
+    ) -> str:
         """Put outputs, execution count and timings on the cell; return '' or why they can never be put.
 
         With `keep_time` the file keeps its modification time: the client refuses the next edit of a message otherwise.
         """
         target = Target.of(cell)
-        self._late = {late: told for late, told in self._late.items() if late.cell_id != cell.id}
+        self._late = {
+            late: told for late, told in self._late.items() if late.cell_id != cell.id
+        }
 
         def changes(document: Document) -> Changes:
             index = document.find(target)
             if index is None:
                 return {}
-            made: Changes = {index: partial(with_outputs, execution=execution, step=step)}
-            made_with_models = with_models(document.raw["cells"], made, execution.widgets)
-            return with_language_info(document.raw, made_with_models, execution.language_info)
+            made: Changes = {
+                index: partial(with_outputs, execution=execution, step=step)
+            }
+            made_with_models = with_models(
+                document.raw["cells"], made, execution.widgets
+            )
+            return with_language_info(
+                document.raw, made_with_models, execution.language_info
+            )
 
         before = self._change(changes, keep_time).raw_cell(target)
         if before is None:
@@ -124,12 +147,21 @@ class IpynbFile:
             self._watch.over(jupyter.Put(cell, execution, step, run_of(before)))
         return ""
 
-    def put_late(self, outputs: Outputs, models: Models | None, so_far: Outputs) -> set[Target]:
+    def put_late(
+        self, outputs: Outputs, models: Models | None, so_far: Outputs
+    ) -> set[Target]:
         """Put what cells have got besides their runs, and what a running one has; return those gone or changed."""
 
         def changes(document: Document) -> Changes:
-            places = [(document.find(target), shown) for target, shown in {**outputs, **so_far}.items()]
-            made: Changes = {index: partial(with_late, outputs=shown) for index, shown in places if index is not None}
+            places = [
+                (document.find(target), shown)
+                for target, shown in {**outputs, **so_far}.items()
+            ]
+            made: Changes = {
+                index: partial(with_late, outputs=shown)
+                for index, shown in places
+                if index is not None
+            }
             return with_models(document.raw["cells"], made, models)
 
         document, gone = self._change(changes), set[Target]()
@@ -144,7 +176,11 @@ class IpynbFile:
 
     def dropped(self) -> dict[Target, Sequence[dict[str, Any]]]:
         """Return what came late and is gone again: who edits may not see what came between read and write."""
-        self._late = {target: late for target, late in self._late.items() if late[0] > time.monotonic()}
+        self._late = {
+            target: late
+            for target, late in self._late.items()
+            if late[0] > time.monotonic()
+        }
         document = self._rewritten(self._late_seen) if self._late else None
         if document is None:
             return {}
@@ -186,7 +222,10 @@ class IpynbFile:
     def _nudge(self) -> None:
         """Have the time grow by what Jupyter notices."""
         if about := self._is_as(self._seen):
-            with contextlib.suppress(OSError), private.place(self.path) as (folder, name):
+            with (
+                contextlib.suppress(OSError),
+                private.place(self.path) as (folder, name),
+            ):
                 times = (about.st_atime_ns, about.st_mtime_ns + jupyter.NOTICED_NS)
                 os.utime(name, ns=times, dir_fd=folder, follow_symlinks=False)
                 self._seen = signature(look(name, folder))[:3]
@@ -210,7 +249,11 @@ class IpynbFile:
         until, before, after = self._late.get(target, (0.0, None, ()))
         if until > time.monotonic() and found == before:
             return [*after]  # it is put there again
-        return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+        return (
+            [one for one in found if isinstance(one, dict)]
+            if isinstance(found, list)
+            else []
+        )
 
     def mark(self, cell: Cell, tag: str) -> None:
         """Add a tag to the cell; do nothing where it is gone. Raise NotebookError."""
@@ -223,23 +266,38 @@ class IpynbFile:
     def clear(self, cells: Sequence[Cell]) -> None:
         """Take the outputs of code cells away; raise NotebookError."""
         code = [cell for cell in cells if cell.is_code]
-        self._late = {late: told for late, told in self._late.items() if late not in map(Target.of, code)}
+        self._late = {
+            late: told
+            for late, told in self._late.items()
+            if late not in map(Target.of, code)
+        }
         self._change_cells(code, cleared)
 
     def _change_cells(self, cells: Sequence[Cell], change: Change) -> None:
         targets = [Target.of(cell) for cell in cells]
-        self._change(lambda document: {
-            index: change for target in targets if (index := document.find(target)) is not None
-        })  # fmt: skip
+        self._change(
+            lambda document: {
+                index: change
+                for target in targets
+                if (index := document.find(target)) is not None
+            }
+        )
 
     def set_plan(self, plan: Plan, kernel: KernelMetadata | None = None) -> None:
         """Put the plan into `metadata.stepper`, and what its kernel is where Jupyter has that; raise NotebookError."""
         told: dict[str, Any] = {"stepper": plans.to_json(plan)}
         if kernel is not None:
-            told |= {"kernelspec": vars(kernel), "language_info": {"name": kernel.language}}
-        self._change(lambda document: {"metadata": lambda metadata: {**metadata, **told}})
+            told |= {
+                "kernelspec": vars(kernel),
+                "language_info": {"name": kernel.language},
+            }
+        self._change(
+            lambda document: {"metadata": lambda metadata: {**metadata, **told}}
+        )
 
-    def arrange(self, order: Callable[[Sequence[Cell]], Sequence[Cell]]) -> tuple[Sequence[Cell], list[Cell]]:
+    def arrange(
+        self, order: Callable[[Sequence[Cell]], Sequence[Cell]]
+    ) -> tuple[Sequence[Cell], list[Cell]]:
         """Write the cells in another order, with others among them; return all as they are then, and those others.
 
         `order` is called again where somebody else wrote meanwhile; what it raises is raised. The time is kept.
@@ -248,14 +306,18 @@ class IpynbFile:
 
         def arranged(document: Document) -> bytes | None:
             cells = order(document.cells)
-            others[:] = [place for place, cell in enumerate(cells) if cell not in document.cells]
+            others[:] = [
+                place for place, cell in enumerate(cells) if cell not in document.cells
+            ]
             return arrangement.written(document, cells)
 
         self._rewrite(arranged)
         after = self.read().cells
         return after, [after[place] for place in others]
 
-    def _change(self, changes: Callable[[Document], Changes], keep_time: bool = True) -> Document:
+    def _change(
+        self, changes: Callable[[Document], Changes], keep_time: bool = True
+    ) -> Document:
         """Write what is to be changed of a fresh read; return what it was."""
 
         def changed(document: Document) -> bytes | None:
@@ -264,14 +326,18 @@ class IpynbFile:
 
         return self._rewrite(changed, keep_time)
 
-    def _rewrite(self, change: Callable[[Document], bytes | None], keep_time: bool = True) -> Document:
+    def _rewrite(
+        self, change: Callable[[Document], bytes | None], keep_time: bool = True
+    ) -> Document:
         """Write what a fresh read becomes, anew where somebody else wrote meanwhile; return what it was."""
         for _ in range(ATTEMPTS):
             document = self.read()
             data = change(document)
             if data is None or self._write(document, keep_time, data):
                 return document
-        raise NotebookError("the notebook kept changing while stepper wrote to it", f"lsof {self.path}")
+        raise NotebookError(
+            "the notebook kept changing while stepper wrote to it", f"lsof {self.path}"
+        )
 
     def _write(self, document: Document, keep_time: bool, data: bytes) -> bool:
         """Replace the file atomically; return False, with nothing done, where somebody else wrote meanwhile."""
@@ -283,9 +349,13 @@ class IpynbFile:
             raise self._gone() from None
         except OSError as error:
             hint = getattr(error, "hint", "") or f"ls -ld {os.path.dirname(self.path)}"
-            raise NotebookError(f"{self.name} can't be written: {error.strerror}", hint) from error
+            raise NotebookError(
+                f"{self.name} can't be written: {error.strerror}", hint
+            ) from error
 
-    def _exchange(self, folder: int, name: str, document: Document, keep_time: bool, data: bytes) -> bool:
+    def _exchange(
+        self, folder: int, name: str, document: Document, keep_time: bool, data: bytes
+    ) -> bool:
         new = temporary(name)
         if self._cleared is not None:
             afterwards.begin()
@@ -298,7 +368,10 @@ class IpynbFile:
                 stream.flush()
                 os.fchmod(stream.fileno(), stat.S_IMODE(about.st_mode))
                 if keep_time:
-                    times = about.st_atime_ns, jupyter.kept_time(self.path, document.mtime_ns)
+                    times = (
+                        about.st_atime_ns,
+                        jupyter.kept_time(self.path, document.mtime_ns),
+                    )
                     os.utime(stream.fileno(), ns=times)
                 os.fsync(stream.fileno())
             if signature(look(name, folder)) != document.signature:
@@ -306,7 +379,8 @@ class IpynbFile:
             if not swap(new, name, folder):
                 os.replace(new, name, src_dir_fd=folder, dst_dir_fd=folder)
             elif signature(look(new, folder))[:3] != document.signature[:3]:
-                swap(new, name, folder)  # somebody wrote between the look and the swap: theirs stands again
+                # somebody wrote between the look and the swap: theirs stands again
+                swap(new, name, folder)
                 return False
             self._seen = signature(look(name, folder))[:3]
         finally:
@@ -319,4 +393,6 @@ class IpynbFile:
             with private.place(self.path) as (folder, name):
                 os.utime(name, dir_fd=folder, follow_symlinks=False)
         except OSError as error:
-            raise NotebookError(f"{self.path} can't be touched: {error.strerror}") from error
+            raise NotebookError(
+                f"{self.path} can't be touched: {error.strerror}"
+            ) from error

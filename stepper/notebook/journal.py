@@ -29,7 +29,8 @@ class JsonLines:
         self.path = path
         self._torn = False  # the file ends within a line
         self._waiting: list[bytes] = []
-        self._syncing: list[tuple[Future[None], int, bytes]] = []  # … the file's size with the lines, the lines
+        # … the file's size with the lines, the lines
+        self._syncing: list[tuple[Future[None], int, bytes]] = []
 
     @property
     def waiting(self) -> int:
@@ -55,9 +56,16 @@ class JsonLines:
                 events.append(event)
             else:
                 bad += 1
-        return events, f"{bad} unreadable line(s) of the journal {self.path} were left out" if bad else ""
+        return (
+            events,
+            f"{bad} unreadable line(s) of the journal {self.path} were left out"
+            if bad
+            else "",
+        )
 
-    def append(self, event: dict[str, Any], sync: bool | None = True, keep: bool = True) -> None:
+    def append(
+        self, event: dict[str, Any], sync: bool | None = True, keep: bool = True
+    ) -> None:
         """Write one event after those that wait; raise OSError where it can't be: with `keep` it waits then, too."""
         self._waiting.append(_line(event))
         try:
@@ -83,9 +91,12 @@ class JsonLines:
                 if sync:
                     os.fsync(handle)
                 elif sync is None:
-                    self._syncing.append((soon(os.fsync, handle), size + len(data), data))
+                    self._syncing.append(
+                        (soon(os.fsync, handle), size + len(data), data)
+                    )
             except OSError:
-                self._torn = True  # unless it can be cut off: then the file ends as it did
+                # unless it can be cut off: then the file ends as it did
+                self._torn = True
                 with contextlib.suppress(OSError):
                     os.ftruncate(handle, size)
                     self._torn = data.startswith(b"\n")
@@ -98,7 +109,11 @@ class JsonLines:
         """Return the lines that the disk took and, asked in the background, did not keep: the file ends before them."""
         ended = [each for each in self._syncing if each[0].done()]
         self._syncing = [each for each in self._syncing if each not in ended]
-        return b"".join(data for done, end, data in ended if done.exception() is not None and size < end)
+        return b"".join(
+            data
+            for done, end, data in ended
+            if done.exception() is not None and size < end
+        )
 
     def _set_aside(self, why: OSError) -> str:
         """Give an unreadable journal another name, so that it is not written over; return what to tell."""
@@ -115,5 +130,6 @@ class JsonLines:
 def _line(event: dict[str, Any]) -> bytes:
     try:
         return orjson.dumps(event, default=str) + b"\n"
-    except TypeError:  # lone surrogates, integers of more than 64 bits, keys that are no strings
+    except TypeError:
+        # lone surrogates, integers of more than 64 bits, keys that are no strings
         return json.dumps(event, default=str).encode() + b"\n"

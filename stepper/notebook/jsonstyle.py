@@ -16,7 +16,8 @@ from typing import Any
 import orjson
 
 SURROGATE = re.compile("[\ud800-\udfff]")
-# A number at the end of a line, where no text ends: those that orjson writes otherwise than Python.
+# A number at the end of a line, where no text ends: those that orjson writes otherwise
+# than Python.
 SMALL = re.compile(rb"(?m)(?:^|(?<= ))-?(?:0\.0000\d+|\d[\d.]*e[-+]?\d+)(?=,?$)")
 OPENING = re.compile(rb"\s*\{(\r?\n)([ \t]+)\"")
 SPACED_COLON = re.compile(rb"\s*\{\s*\"[^\"\\]*\": ")
@@ -43,7 +44,8 @@ class JsonStyle:
         """Serialise a value with sorted keys, as it stands `depth` levels inside the document."""
         dump = self._dumps_by_python if self.indent is None else self._dumps_by_orjson
         data = dump(value, depth)
-        if not data.isascii() and self.ascii_only:  # outside of texts there are no such characters
+        # outside of texts there are no such characters
+        if not data.isascii() and self.ascii_only:
             data = NOT_ASCII.sub(_escaped, data.decode()).encode()
         return data
 
@@ -55,7 +57,9 @@ class JsonStyle:
     def _dumps_by_orjson(self, value: Any, depth: int) -> bytes:
         """Serialise with orjson, which indents by two; a raw newline in JSON only stands between values."""
         try:
-            data = orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS)
+            data = orjson.dumps(
+                value, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS
+            )
         except TypeError:  # integers of more than 64 bits, lone surrogates
             return self._dumps_by_python(value, depth)
         if b"null" in data and not _is_plain(value):  # orjson writes NaN as null
@@ -77,9 +81,17 @@ class JsonStyle:
         if self.indent is None and not self.space_after_colon:
             separators = (",", ":")
         indent = None if self.indent is None else self.indent.decode()
-        text = json.dumps(value, indent=indent, separators=separators, sort_keys=True, ensure_ascii=False)
+        text = json.dumps(
+            value,
+            indent=indent,
+            separators=separators,
+            sort_keys=True,
+            ensure_ascii=False,
+        )
         data = SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", text).encode()
-        return data if self.indent is None else data.replace(b"\n", self.line_start(depth))
+        return (
+            data if self.indent is None else data.replace(b"\n", self.line_start(depth))
+        )
 
 
 NBFORMAT = JsonStyle()

@@ -28,8 +28,11 @@ KNOWN_SECONDS = 3.0  # how long an answer to "is a server about" holds
 WATCH_SECONDS = 10.0
 LOOK_SECONDS = 0.25
 NUDGE_SECONDS = 1.0
-NOTICED_NS = 2000  # Jupyter reads times in microseconds, from a float; Claude Code compares whole milliseconds
-# What collaboration leaves in its folders: the server itself may be out of sight (a container, another user's).
+# Jupyter reads times in microseconds, from a float; Claude Code compares whole
+# milliseconds
+NOTICED_NS = 2000
+# What collaboration leaves in its folders: the server itself may be out of sight (a
+# container, another user's).
 TRACES = (".jupyter_ystore.db", os.path.join(".jupyter", "collaboration_sessions.json"))
 ROOMS = ("pycrdt", "y_py")  # what shares documents, as it lies in a process
 
@@ -42,7 +45,9 @@ def about(path: str) -> bool:
     if until < time.monotonic():
         real = Path(os.path.realpath(path))
         found = any(real.is_relative_to(server.root) for server in servers()) or any(
-            os.path.exists(folder / trace) for folder in real.parents for trace in TRACES
+            os.path.exists(folder / trace)
+            for folder in real.parents
+            for trace in TRACES
         )
         _known[path] = (time.monotonic() + KNOWN_SECONDS, found)
     return found
@@ -73,20 +78,27 @@ def servers() -> Iterator[Server]:
     """Yield the running servers of this user."""
     runtime = jupyter_runtime_dir()
     for record in glob.glob("[jn][pb]server-*.json", root_dir=runtime):
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):  # whatever stands in it
+        # whatever stands in it
+        with contextlib.suppress(
+            OSError, ValueError, KeyError, TypeError, AttributeError
+        ):
             pid = int(record.partition("-")[2].removesuffix(".json"))
             os.kill(pid, 0)
             told = json.loads(Path(runtime, record).read_bytes())
             where = urlsplit(str(told.get("url")))
             url = f"{where.scheme}://{where.hostname}:{where.port}{where.path}"
-            yield Server(pid, os.path.realpath(told.get("root_dir") or told["notebook_dir"]), url)
+            yield Server(
+                pid, os.path.realpath(told.get("root_dir") or told["notebook_dir"]), url
+            )
 
 
 def unaware(path: str) -> list[Server]:
     """Return the servers that show a notebook, or some of a folder, and do not reload what others write there."""
     real, found = Path(os.path.realpath(path)), list[Server]()
     for server in servers():
-        below = real.is_relative_to(server.root) or Path(server.root).is_relative_to(real)
+        below = real.is_relative_to(server.root) or Path(server.root).is_relative_to(
+            real
+        )
         if below and server.reloads is False:
             found.append(server)
     return found
@@ -116,13 +128,17 @@ class Watch:
     A room that was just at the end of a save may take the time of a put for its own save's: `nudge` is called once.
     """
 
-    def __init__(self, look: Callable[[Sequence[Put]], None], nudge: Callable[[], None]) -> None:
+    def __init__(
+        self, look: Callable[[Sequence[Put]], None], nudge: Callable[[], None]
+    ) -> None:
         self._look, self._nudge = look, nudge
-        self._puts: dict[str, tuple[float, Put]] = {}  # while there are any, a look is due
+        # while there are any, a look is due
+        self._puts: dict[str, tuple[float, Put]] = {}
 
     def over(self, put: Put) -> None:
         """Look after it, in place of what was put on that cell before."""
-        with contextlib.suppress(RuntimeError):  # no loop runs: nobody waits for a second look
+        # no loop runs: nobody waits for a second look
+        with contextlib.suppress(RuntimeError):
             loop = asyncio.get_running_loop()
             loop.call_later(NUDGE_SECONDS, self._nudge)
             if not self._puts:

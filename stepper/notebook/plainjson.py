@@ -16,8 +16,10 @@ import orjson
 from stepper.notebook.jsonstyle import BOM, NBFORMAT, JsonStyle, style_of
 
 LONG_INTEGER = re.compile(rb"[:,\[]\s*-?\d{19}")
-BETWEEN = re.compile(r"[ \t\n\r]*[,:]?[ \t\n\r]*")  # two values, or a name and its value
-TEXTUAL = ("application/javascript", "image/svg+xml")  # besides text/*: kept as lists of lines
+# two values, or a name and its value
+BETWEEN = re.compile(r"[ \t\n\r]*[,:]?[ \t\n\r]*")
+# besides text/*: kept as lists of lines
+TEXTUAL = ("application/javascript", "image/svg+xml")
 CELLS = "cells"
 DECODER = json.JSONDecoder()
 
@@ -55,9 +57,13 @@ def as_written(cell: dict[str, Any]) -> dict[str, Any]:
     """Return a cell as nbformat writes it: its texts as lists of lines, without what belongs to one front end."""
     made = {**cell, "source": _lines(cell.get("source", ""))}
     if isinstance(cell.get("metadata"), dict):
-        made["metadata"] = {name: value for name, value in cell["metadata"].items() if name != "trusted"}
+        made["metadata"] = {
+            name: value for name, value in cell["metadata"].items() if name != "trusted"
+        }
     if isinstance(cell.get("attachments"), dict):
-        made["attachments"] = {name: _bundle(part) for name, part in cell["attachments"].items()}
+        made["attachments"] = {
+            name: _bundle(part) for name, part in cell["attachments"].items()
+        }
     if isinstance(cell.get("outputs"), list):
         made["outputs"] = [_output(output) for output in cell["outputs"]]
     return made
@@ -66,20 +72,31 @@ def as_written(cell: dict[str, Any]) -> dict[str, Any]:
 def _output(output: Any) -> Any:
     if isinstance(output, dict) and output.get("output_type") == "stream":
         return {**output, "text": _lines(output.get("text", ""))}
-    if isinstance(output, dict) and output.get("output_type") in ("execute_result", "display_data"):
+    if isinstance(output, dict) and output.get("output_type") in (
+        "execute_result",
+        "display_data",
+    ):
         return {**output, "data": _bundle(output.get("data"))}
     return output
 
 
 def _bundle(data: Any) -> Any:
-    return {mime: _part(mime, part) for mime, part in data.items()} if isinstance(data, dict) else data
+    return (
+        {mime: _part(mime, part) for mime, part in data.items()}
+        if isinstance(data, dict)
+        else data
+    )
 
 
 def _part(mime: str, part: Any) -> Any:
     """Return texts as lines, other data in one piece, JSON as it is."""
     if mime.startswith("text/") or mime in TEXTUAL:
         return _lines(part)
-    return part if mime.startswith("application/") and mime.endswith(("/json", "+json")) else _joined(part)
+    return (
+        part
+        if mime.startswith("application/") and mime.endswith(("/json", "+json"))
+        else _joined(part)
+    )
 
 
 def _lines(text: Any) -> Any:
@@ -93,7 +110,8 @@ def _joined(text: Any) -> Any:
 
 
 Change = Callable[[Any], Any]
-Changes = Mapping[int | str, Change]  # by a cell's index, or the name of what stands at the top
+# by a cell's index, or the name of what stands at the top
+Changes = Mapping[int | str, Change]
 
 
 def rewrite(data: bytes, raw: dict[str, Any], changes: Changes) -> bytes:
@@ -110,7 +128,8 @@ def rewrite(data: bytes, raw: dict[str, Any], changes: Changes) -> bytes:
     if made is None:
         try:
             made = _pieced(data, style, changes)
-        except (ValueError, KeyError):  # another encoding than UTF-8; a name that is not there yet
+        except (ValueError, KeyError):
+            # another encoding than UTF-8; a name that is not there yet
             whole = {"metadata": {}, **_by_python(data)}
             for where, change in changes.items():
                 holder = whole["cells"] if isinstance(where, int) else whole
@@ -129,7 +148,9 @@ def reordered(data: bytes, cells: Sequence[int | dict[str, Any]]) -> bytes:
         begin, end = places[CELLS]
     except (ValueError, KeyError):  # another encoding than UTF-8
         whole = _by_python(data)
-        whole["cells"] = [whole["cells"][cell] if isinstance(cell, int) else cell for cell in cells]
+        whole["cells"] = [
+            whole["cells"][cell] if isinstance(cell, int) else cell for cell in cells
+        ]
         return style.dumps(whole) + style.newline
     if stood:
         lead = text[begin + 1 : stood[0][0]]
@@ -141,15 +162,24 @@ def reordered(data: bytes, cells: Sequence[int | dict[str, Any]]) -> bytes:
     else:
         lead, tail = style.line_start(2).decode(), style.line_start(1).decode()
         separator = f",{lead}"
-    parts = [text[slice(*stood[cell])] if isinstance(cell, int) else style.dumps(cell, 2).decode() for cell in cells]
+    parts = [
+        text[slice(*stood[cell])]
+        if isinstance(cell, int)
+        else style.dumps(cell, 2).decode()
+        for cell in cells
+    ]
     made = separator.join(parts)
-    done = text[: begin + 1] + (f"{lead}{made}{tail}" if cells else "") + text[end - 1 :]
+    done = (
+        text[: begin + 1] + (f"{lead}{made}{tail}" if cells else "") + text[end - 1 :]
+    )
     if not done.endswith("\n"):
         done += style.newline.decode()
     return (BOM if data.startswith(BOM) else b"") + done.encode()
 
 
-def _spliced(data: bytes, style: JsonStyle, old: dict[str, Any], change: Change) -> bytes | None:
+def _spliced(
+    data: bytes, style: JsonStyle, old: dict[str, Any], change: Change
+) -> bytes | None:
     """Return the bytes with one cell changed; None where it is not found at a glance.
 
     In an indented document a cell stands between two lines that hold its braces alone. A raw newline or a bare quote

@@ -13,18 +13,23 @@ VIEW = "application/vnd.jupyter.widget-view+json"
 REFERENCE = "IPY_MODEL_"
 
 
-def kept(metadata: dict[str, Any], cells: Sequence[dict[str, Any]], models: Models) -> dict[str, Any]:
+def kept(
+    metadata: dict[str, Any], cells: Sequence[dict[str, Any]], models: Models
+) -> dict[str, Any]:
     """Return a notebook's metadata with the state of a kernel's models.
 
     Those of former kernels stay as long as a cell shows them; what a model of this kernel's was before its daemon
     ended is there, too.
     """
     widgets = metadata.get("widgets")
-    before = widgets.get(STATE, {}).get("state", {}) if isinstance(widgets, dict) else {}
+    before = (
+        widgets.get(STATE, {}).get("state", {}) if isinstance(widgets, dict) else {}
+    )
     states, shown = dict(models.states), list(_views(cells))
     for name, model in models.states.items():
         known = before.get(name)
-        if model["model_name"] is None:  # an update of what a former daemon saw being made
+        # an update of what a former daemon saw being made
+        if model["model_name"] is None:
             del states[name]
             if known is not None:
                 states[name] = {**known, "state": {**known["state"], **model["state"]}}
@@ -35,19 +40,30 @@ def kept(metadata: dict[str, Any], cells: Sequence[dict[str, Any]], models: Mode
         if name in seen:
             continue
         seen.add(name)
-        if name not in states and name in before and (room := room - _size(before[name])) >= 0:
+        if (
+            name not in states
+            and name in before
+            and (room := room - _size(before[name])) >= 0
+        ):
             states[name] = before[name]
         shown += _references(states.get(name))
     if not states:
         return metadata
     told = {"state": states, "version_major": 2, "version_minor": 0}
-    return {**metadata, "widgets": {**(widgets if isinstance(widgets, dict) else {}), STATE: told}}
+    return {
+        **metadata,
+        "widgets": {**(widgets if isinstance(widgets, dict) else {}), STATE: told},
+    }
 
 
 def _views(cells: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     for cell in cells:
         for output in cell.get("outputs") or ():
-            view = (output.get("data") or {}).get(VIEW) if isinstance(output, dict) else None
+            view = (
+                (output.get("data") or {}).get(VIEW)
+                if isinstance(output, dict)
+                else None
+            )
             if isinstance(view, dict) and isinstance(view.get("model_id"), str):
                 yield view["model_id"]
 

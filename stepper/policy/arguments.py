@@ -14,13 +14,22 @@ from stepper.ground.errors import UsageError
 
 Told = TypeVar("Told", bound="Arguments")
 NOTEBOOKS, PLAN, KERNEL, PERSONS, SETUP = (
-    "Notebooks", "The plan", "The kernel", "Yours to decide, when a notebook is stopped", "The installation",
-)  # fmt: skip
+    "Notebooks",
+    "The plan",
+    "The kernel",
+    "Yours to decide, when a notebook is stopped",
+    "The installation",
+)
 SECONDS = 1e9  # more than any wait
 GROUPS = (NOTEBOOKS, PLAN, KERNEL, PERSONS, SETUP)
 KINDS: dict[str, tuple[type, ...]] = {
-    "str": (str,), "int": (int,), "float": (float, int), "bool": (bool,), "list[Any]": (list,), "str | int": (str, int),
-}  # fmt: skip
+    "str": (str,),
+    "int": (int,),
+    "float": (float, int),
+    "bool": (bool,),
+    "list[Any]": (list,),
+    "str | int": (str, int),
+}
 
 
 @dataclass(frozen=True)
@@ -48,7 +57,8 @@ class Command:
         return " ".join(self.about.split("\n\n")[0].split())
 
 
-VERBS: dict[str, Command] = {}  # all that the daemon is asked for; those of `cellcommands` once that is loaded
+# all that the daemon is asked for; those of `cellcommands` once that is loaded
+VERBS: dict[str, Command] = {}
 
 
 @dataclass(frozen=True)
@@ -70,7 +80,17 @@ class Arguments:
         if inspect.get_annotations(cls):
             dataclass(frozen=True, kw_only=True, eq=False, repr=False)(cls)
         if name:
-            VERBS[name] = Command(name, cls, runs_code, persons, daemon, group, examples or (name,), alias, face)
+            VERBS[name] = Command(
+                name,
+                cls,
+                runs_code,
+                persons,
+                daemon,
+                group,
+                examples or (name,),
+                alias,
+                face,
+            )
 
 
 def word(default: Any = MISSING, **shell: Any) -> Any:
@@ -110,15 +130,33 @@ def read(arguments: type[Told], told: Mapping[str, Any]) -> Told:
         value = told.get(each.name)
         if value is not None:
             of = kinds(each)
-            if not isinstance(value, of) or (isinstance(value, bool) and bool not in of):
+            if not isinstance(value, of) or (
+                isinstance(value, bool) and bool not in of
+            ):
                 named = " or ".join(one.__name__ for one in of)
-                raise UsageError(f"the request's argument {each.name!r} must be of the kind {named}")
-            if of[0] is float and isinstance(value, float | int) and not abs(value) < SECONDS:
-                raise UsageError(f"the request's argument {each.name!r} is out of all bounds")
-            if each.metadata.get("positive") and isinstance(value, float | int) and value <= 0:
-                raise UsageError(f"the request's argument {each.name!r} must be more than 0")
+                raise UsageError(
+                    f"the request's argument {each.name!r} must be of the kind {named}"
+                )
+            if (
+                of[0] is float
+                and isinstance(value, float | int)
+                and not abs(value) < SECONDS
+            ):
+                raise UsageError(
+                    f"the request's argument {each.name!r} is out of all bounds"
+                )
+            if (
+                each.metadata.get("positive")
+                and isinstance(value, float | int)
+                and value <= 0
+            ):
+                raise UsageError(
+                    f"the request's argument {each.name!r} must be more than 0"
+                )
             if value not in (choice := each.metadata.get("choice", [value])):
-                raise UsageError(f"the request's argument {each.name!r} must be one of {', '.join(choice)}")
+                raise UsageError(
+                    f"the request's argument {each.name!r} must be one of {', '.join(choice)}"
+                )
             given[each.name] = value
         elif each.default is MISSING:
             raise UsageError(f"the request's argument {each.name!r} is missing")

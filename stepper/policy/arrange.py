@@ -30,14 +30,22 @@ def find(cells: Sequence[Cell], name: str | int) -> Cell | None:
         return found
     if re.fullmatch(r"-[0-9]{1,9}", text):
         return cells[int(text)] if -int(text) <= len(cells) and int(text) else None
-    return next((cell for cell in cells if cell.is_code and str(cell.number) == text), None)
+    return next(
+        (cell for cell in cells if cell.is_code and str(cell.number) == text), None
+    )
 
 
 def named(cells: Sequence[Cell], name: object) -> Cell:
     """Return the cell of that name; raise NamingError."""
-    found = find(cells, name) if isinstance(name, str | int) and not isinstance(name, bool) else None
+    found = (
+        find(cells, name)
+        if isinstance(name, str | int) and not isinstance(name, bool)
+        else None
+    )
     if found is None:
-        raise NamingError(f"there is no cell {str(name)[:100]!r}; the notebook has {counted(len(cells), 'cell')}")
+        raise NamingError(
+            f"there is no cell {str(name)[:100]!r}; the notebook has {counted(len(cells), 'cell')}"
+        )
     return found
 
 
@@ -52,7 +60,9 @@ def still(cells: Sequence[Cell], cell: Cell) -> Cell:
         same = [each for each in cells if each.source == cell.source]
         same = [each for each in same if each.index == cell.index] or same
     if len(same) != 1:
-        raise NamingError(f"the cell {cell.id[:100]!r} was moved, changed or deleted meanwhile")
+        raise NamingError(
+            f"the cell {cell.id[:100]!r} was moved, changed or deleted meanwhile"
+        )
     return same[0]
 
 
@@ -76,7 +86,13 @@ class Names:
 
 def place(cells: Sequence[Cell], after: str | int | None) -> int:
     """Return the index that what comes below a cell has: the end without one, 0 at the `top`; raise NamingError."""
-    return len(cells) if after is None else 0 if after == TOP else named(cells, after).index + 1
+    return (
+        len(cells)
+        if after is None
+        else 0
+        if after == TOP
+        else named(cells, after).index + 1
+    )
 
 
 def put_in(cells: Sequence[Cell], at: int, new: Sequence[Cell]) -> list[Cell]:
@@ -84,9 +100,14 @@ def put_in(cells: Sequence[Cell], at: int, new: Sequence[Cell]) -> list[Cell]:
     return [*cells[:at], *new, *cells[at:]]
 
 
-def replaced(cells: Sequence[Cell], cell: Cell, source: str, kind: str | None) -> list[Cell]:
+def replaced(
+    cells: Sequence[Cell], cell: Cell, source: str, kind: str | None
+) -> list[Cell]:
     """Return the cells with one of them another."""
-    return [replace(each, source=source, type=kind or each.type) if each is cell else each for each in cells]
+    return [
+        replace(each, source=source, type=kind or each.type) if each is cell else each
+        for each in cells
+    ]
 
 
 def without(cells: Sequence[Cell], gone: Collection[Cell]) -> list[Cell]:
@@ -94,20 +115,26 @@ def without(cells: Sequence[Cell], gone: Collection[Cell]) -> list[Cell]:
     return [cell for cell in cells if cell not in gone]
 
 
-def moved(cells: Sequence[Cell], some: Sequence[Cell], after: str | int | None) -> list[Cell]:
+def moved(
+    cells: Sequence[Cell], some: Sequence[Cell], after: str | int | None
+) -> list[Cell]:
     """Return the cells with some of them below another one, in the order given; raise NamingError."""
     at = place(cells, after)
     return [*without(cells[:at], some), *some, *without(cells[at:], some)]
 
 
-def edited(cells: Sequence[Cell], name: str | int | None, old: str, new: str) -> tuple[Cell, str]:
+def edited(
+    cells: Sequence[Cell], name: str | int | None, old: str, new: str
+) -> tuple[Cell, str]:
     """Return the cell (of all, where none is named) in which a text stands exactly once, and its source with another
     in its place; raise NamingError with the count.
     """
     among = [named(cells, name)] if name is not None else cells
     if not old:
         raise NamingError("`old_string` is empty")
-    counts = {cell.index: cell.source.count(old) for cell in among if old in cell.source}
+    counts = {
+        cell.index: cell.source.count(old) for cell in among if old in cell.source
+    }
     if sum(counts.values()) != 1:
         where = ", ".join(f"{count} in cell-{index}" for index, count in counts.items())
         found = f"{sum(counts.values())} times ({where})" if counts else "nowhere"

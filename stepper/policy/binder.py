@@ -23,7 +23,9 @@ def flow(source: str, transform: Callable[[str], str] | None = None) -> Flow:
     return of_tree(tree, source, transform) if tree is not None else Flow(python=False)
 
 
-def of_tree(tree: ast.Module, source: str = "", transform: Callable[[str], str] | None = None) -> Flow:
+def of_tree(
+    tree: ast.Module, source: str = "", transform: Callable[[str], str] | None = None
+) -> Flow:
     """Return what a tree does to names."""
     binder = _Binder(source, transform)
     try:
@@ -83,7 +85,10 @@ class _Binder(Names):
             self.visit(node.annotation)
             if node.value is None:
                 return
-        value, name = node.value, targets[0].id if isinstance(targets[0], ast.Name) else ""
+        value, name = (
+            node.value,
+            targets[0].id if isinstance(targets[0], ast.Name) else "",
+        )
         if isinstance(value, ast.Lambda) and name:
             self.function(value, name)
             return
@@ -133,10 +138,19 @@ class _Binder(Names):
                 self.all(value)
             elif part == "name" and value:
                 self.bind(value, node)
-                self.flow.mentions[-1] = self.flow.mentions[-1]._replace(how=names.CAUGHT)
+                self.flow.mentions[-1] = self.flow.mentions[-1]._replace(
+                    how=names.CAUGHT
+                )
             else:
-                self.all(value if isinstance(value, list) else [value] if isinstance(value, ast.AST) else [])
-        if isinstance(node, ast.ExceptHandler) and node.name and not self.scopes:  # unbound at its end
+                self.all(
+                    value
+                    if isinstance(value, list)
+                    else [value]
+                    if isinstance(value, ast.AST)
+                    else []
+                )
+        # unbound at its end
+        if isinstance(node, ast.ExceptHandler) and node.name and not self.scopes:
             self.flow.binds.pop(node.name, None)
 
     def captured(self, node: Any) -> None:
@@ -160,7 +174,9 @@ class _Binder(Names):
             else:
                 name = (alias.asname or alias.name).split(".")[0]
                 self.bind(name, alias, names.IMPORT)
-                self.flow.prints[name] = f"{getattr(node, 'module', '')}:{alias.name if alias.asname else name}"
+                self.flow.prints[name] = (
+                    f"{getattr(node, 'module', '')}:{alias.name if alias.asname else name}"
+                )
 
     def outer(self, node: ast.Global | ast.Nonlocal) -> None:
         for name in node.names:
@@ -169,7 +185,11 @@ class _Binder(Names):
     def function(self, node: Any, name: str = "") -> None:
         """A function: what is evaluated now, then its body, which counts where it is called."""
         args, every = node.args, names.arguments(node.args)
-        given = [*getattr(node, "decorator_list", ()), *args.defaults, *args.kw_defaults]
+        given = [
+            *getattr(node, "decorator_list", ()),
+            *args.defaults,
+            *args.kw_defaults,
+        ]
         self.all(given)
         self.all([*(each.annotation for each in every), getattr(node, "returns", None)])
         named = name or getattr(node, "name", "")
@@ -177,11 +197,15 @@ class _Binder(Names):
         own, outer = names.own_names(statements)
         parameters = tuple(each.arg for each in every)
         later = self.kept is None and bool(named)
-        kept = Kept(parameters=parameters, made_of=names.loaded(given)) if later else None
+        kept = (
+            Kept(parameters=parameters, made_of=names.loaded(given)) if later else None
+        )
         if named:
             self.bind(named, node, names.DEFINED)
         kind = names.FUNCTION if named else names.COMPREHENSION
-        self.scopes.append(Scope(kind, {*own, *parameters} - outer, outer, kept, named, node.lineno))
+        self.scopes.append(
+            Scope(kind, {*own, *parameters} - outer, outer, kept, named, node.lineno)
+        )
         before, self.kept = self.kept, self.kept or kept
         for each in every:
             self.noted(each.arg, names.BIND, each)
@@ -218,41 +242,64 @@ class _Binder(Names):
     def klass(self, node: ast.ClassDef) -> None:
         self.all([*node.decorator_list, *node.bases, *node.keywords])
         if not self.scopes:
-            self.flow.kept[node.name] = Kept(made_of=names.loaded([*node.decorator_list, *node.bases]))
-        self.scopes.append(Scope(names.CLASS, names.own_names(node.body)[0], name=node.name))
+            self.flow.kept[node.name] = Kept(
+                made_of=names.loaded([*node.decorator_list, *node.bases])
+            )
+        self.scopes.append(
+            Scope(names.CLASS, names.own_names(node.body)[0], name=node.name)
+        )
         self.typed(node)
         self.all(node.body)
         self.scopes.pop()
         self.bind(node.name, node, names.DEFINED)
 
     def comprehension(self, node: Any) -> None:
-        own = {each.id for part in node.generators for each in ast.walk(part.target) if isinstance(each, ast.Name)}
+        own = {
+            each.id
+            for part in node.generators
+            for each in ast.walk(part.target)
+            if isinstance(each, ast.Name)
+        }
         self.visit(node.generators[0].iter)
         self.scopes.append(Scope(names.COMPREHENSION, own))
         for place, part in enumerate(node.generators):
             self.all([part.target, *([part.iter] if place else []), *part.ifs])
-        for each in [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]:
+        for each in (
+            [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
+        ):
             self.expression(each)
         self.scopes.pop()
 
     def call(self, node: ast.Call) -> None:
         function = node.func
         if isinstance(function, ast.Attribute) and names.is_ipython(function.value):
-            self.magic(function.attr, [part.value for part in node.args if isinstance(part, ast.Constant)])
+            self.magic(
+                function.attr,
+                [part.value for part in node.args if isinstance(part, ast.Constant)],
+            )
             return
         self.all([*node.args, *node.keywords, function])
-        called = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+        called = (
+            function.attr
+            if isinstance(function, ast.Attribute)
+            else getattr(function, "id", "")
+        )
         if called in names.ON_FIRST and node.args:
             self.change(node.args[0])
         if isinstance(function, ast.Attribute):
             inplace = any(
-                word.arg == "inplace" and getattr(word.value, "value", None) is True for word in node.keywords
+                word.arg == "inplace" and getattr(word.value, "value", None) is True
+                for word in node.keywords
             )
             if inplace or names.changes(called, alone=node is self.alone):
                 self.change(function.value)
             elif isinstance(function.value, ast.Name):
                 self.method(function.value.id, called)
-        elif isinstance(function, ast.Name) and self.holder(called) is None and self.kept is None:
+        elif (
+            isinstance(function, ast.Name)
+            and self.holder(called) is None
+            and self.kept is None
+        ):
             arguments = tuple(root(part) for part in node.args)
             if (own := self.flow.kept.get(called)) is not None:
                 for name in names.changed_by(own, arguments):
@@ -293,7 +340,17 @@ HANDLERS: Mapping[type, Callable[[Any, Any], None]] = {
     ast.AugAssign: _Binder.augmented,
     ast.If: _Binder.branch,
     **dict.fromkeys((ast.For, ast.AsyncFor), _Binder.loop),
-    **dict.fromkeys((ast.While, ast.With, ast.AsyncWith, ast.Try, ast.ExceptHandler, ast.match_case), _Binder.blocks),
+    **dict.fromkeys(
+        (
+            ast.While,
+            ast.With,
+            ast.AsyncWith,
+            ast.Try,
+            ast.ExceptHandler,
+            ast.match_case,
+        ),
+        _Binder.blocks,
+    ),
     **dict.fromkeys((ast.MatchAs, ast.MatchStar, ast.MatchMapping), _Binder.captured),
     **dict.fromkeys((ast.Import, ast.ImportFrom), _Binder.imported),
     **dict.fromkeys((ast.Global, ast.Nonlocal), _Binder.outer),

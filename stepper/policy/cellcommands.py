@@ -11,7 +11,9 @@ from typing import Any
 from stepper.policy.arguments import Arguments, unshown
 from stepper.policy.commands import WHICH
 
-CELL = "The cell: its id, its number among the code cells, `cell-N`, or a negative index."
+CELL = (
+    "The cell: its id, its number among the code cells, `cell-N`, or a negative index."
+)
 AFTER = "The cell below which it goes; 'top' for above all. At the end when not given."
 TIMEOUT = "The deadline of each cell that the call runs, in seconds; it comes before the one in a cell's first line."
 WAIT = "For how many seconds the answer waits for the end; then it says `running`, and the cells go on."
@@ -38,9 +40,15 @@ class CellRun(Cells, name="cell run", runs_code=True, face="mcp"):
     new_string: str | None = unshown("What takes its place.")
     cell_id: str | int | None = unshown(CELL)
     after: str | int | None = unshown(AFTER)
-    cell_type: str | None = unshown("What it is; without it what it was, a new cell `code`.", choice=TYPES)
-    expected_source_hash: str | None = unshown("The hash of the source that the cell is expected to have.")
-    call: str | None = unshown("The id of this call, under which it is known and may be asked for again.")
+    cell_type: str | None = unshown(
+        "What it is; without it what it was, a new cell `code`.", choice=TYPES
+    )
+    expected_source_hash: str | None = unshown(
+        "The hash of the source that the cell is expected to have."
+    )
+    call: str | None = unshown(
+        "The id of this call, under which it is known and may be asked for again."
+    )
     timeout_seconds: float | None = unshown(TIMEOUT, positive=True)
     wait_seconds: float = unshown(WAIT, default=60)
 
@@ -48,7 +56,9 @@ class CellRun(Cells, name="cell run", runs_code=True, face="mcp"):
 class CellAdd(Cells, name="cell add", runs_code=True, face="mcp"):
     """Write new cells, in order and in one go, and run the code cells among them to the first that fails."""
 
-    cells: list[Any] = unshown("Objects with `source` and `cell_type` (`code` when not given).", default=())
+    cells: list[Any] = unshown(
+        "Objects with `source` and `cell_type` (`code` when not given).", default=()
+    )
     notebook: str | None = unshown(WHICH)
     after: str | int | None = unshown(AFTER)
     run: bool = unshown("Whether they run.", default=True)
@@ -62,7 +72,9 @@ class CellChange(Cells, name="cell change", face="mcp"):
 
     action: str = unshown("What is done.", default="", choice=ACTIONS)
     cell_ids: list[Any] = unshown("The cells.", default=())
-    expected_source_hashes: list[Any] | None = unshown("The hashes of their sources, in the same order.")
+    expected_source_hashes: list[Any] | None = unshown(
+        "The hashes of their sources, in the same order."
+    )
     notebook: str | None = unshown(WHICH)
     after: str | int | None = unshown(AFTER)
 
@@ -73,7 +85,9 @@ class CellRead(Arguments, name="cell read", face="mcp"):
     notebook: str | None = unshown(WHICH)
     cells: list[Any] | None = unshown("The cells; all when not given.")
     outputs: str = unshown(
-        "How much of their outputs: `none`, the beginning and end, all.", default="brief", choice=OUTPUTS
+        "How much of their outputs: `none`, the beginning and end, all.",
+        default="brief",
+        choice=OUTPUTS,
     )
     page: int = unshown("Which page.", default=1)
     many: int = unshown("How many pages, from that one on.", default=1)

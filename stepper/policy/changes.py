@@ -15,17 +15,25 @@ BY_PLACE = re.compile(r"cell-\d+")  # the name of a cell without an id
 
 def source_hash(source: str) -> str:
     """Return the fingerprint of a cell's source; white space at its end does not count."""
-    return hashlib.sha256(source.rstrip().encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return hashlib.sha256(source.rstrip().encode("utf-8", "surrogatepass")).hexdigest()[
+        :16
+    ]
 
 
 def runnable(cells: Iterable[Cell]) -> list[Cell]:
     """Return the code cells that are meant to run: not empty, not tagged `skip-execution`."""
-    return [cell for cell in cells if cell.is_code and cell.source.strip() and SKIP_TAG not in cell.tags]
+    return [
+        cell
+        for cell in cells
+        if cell.is_code and cell.source.strip() and SKIP_TAG not in cell.tags
+    ]
 
 
 def not_run_yet(cells: Iterable[Cell], ran: Mapping[str, str]) -> list[Cell]:
     """Return the runnable cells whose present source is not what `ran` (cell id → source hash) holds."""
-    return [cell for cell in runnable(cells) if ran.get(cell.id) != source_hash(cell.source)]
+    return [
+        cell for cell in runnable(cells) if ran.get(cell.id) != source_hash(cell.source)
+    ]
 
 
 def changed(cells: Iterable[Cell], ran: Mapping[str, str]) -> list[Cell]:
@@ -43,7 +51,9 @@ def since(cells: Sequence[Cell], ran: Mapping[str, str]) -> tuple[list[Cell], se
     fresh = changed(cells, ran)
     gone = {cell.id for cell in fresh if cell.id in ran}
     if fresh:  # a script that writes a notebook anew gives its cells other ids
-        there = {cell.id for cell in cells} | {source_hash(cell.source) for cell in cells}
+        there = {cell.id for cell in cells} | {
+            source_hash(cell.source) for cell in cells
+        }
         gone |= {name for name, source in ran.items() if not {name, source} & there}
     return fresh, gone
 

@@ -12,10 +12,13 @@ from stepper.policy.model import Fault, Outcome, Verdict
 
 R, T, U = Verdict.RECOVERABLE, Verdict.TRANSIENT, Verdict.UNRECOVERABLE
 
-NOBODY_HEARD = "NobodyHeard"  # a run that lost its daemon, in a kernel that remembers nothing: it is never run twice
+# a run that lost its daemon, in a kernel that remembers nothing: it is never run twice
+NOBODY_HEARD = "NobodyHeard"
 
-# A fault is known by its words: the names of all its classes, its `errno NAME`, its `HTTP STATUS`. The first row whose
-# word it has decides, so rows above are more special than rows below. What has no row is recoverable.
+# A fault is known by its words: the names of all its classes, its `errno NAME`, its
+# `HTTP STATUS`. The first row whose
+# word it has decides, so rows above are more special than rows below. What has no row
+# is recoverable.
 ROWS: tuple[tuple[Verdict, tuple[str, ...]], ...] = (
     # a server answered
     (T, ("HTTP 429", "HTTP 502", "HTTP 503", "HTTP 504")),
@@ -23,26 +26,59 @@ ROWS: tuple[tuple[Verdict, tuple[str, ...]], ...] = (
     # a person must act
     (U, (NOBODY_HEARD,)),
     (U, ("MemoryError", "PermissionError", "SystemExit")),
-    (U, ("KeyboardInterrupt",)),  # not by stepper, that is `cancelled`: somebody else wants an end, or the cell itself
+    # not by stepper, that is `cancelled`: somebody else wants an end, or the cell
+    # itself
+    (U, ("KeyboardInterrupt",)),
     (U, ("IPython.core.error.StdinNotImplementedError",)),  # input() and getpass()
-    # what the operating system says; below ssl and gaierror, whose numbers mean something else
+    # what the operating system says; below ssl and gaierror, whose numbers mean
+    # something else
     (T, ("socket.gaierror",)),
     (T, ("ssl.SSLEOFError", "ssl.SSLZeroReturnError")),  # cut off
     (R, ("ssl.SSLError",)),  # the certificate, or no TLS at the other end: a wrong call
     (U, ("errno ENOSPC", "errno EDQUOT", "errno EMFILE", "errno ENFILE", "errno EIO")),
-    (T, ("errno EHOSTUNREACH", "errno EHOSTDOWN", "errno ENETUNREACH", "errno ENETDOWN")),
+    (
+        T,
+        (
+            "errno EHOSTUNREACH",
+            "errno EHOSTDOWN",
+            "errno ENETUNREACH",
+            "errno ENETDOWN",
+        ),
+    ),
     # wrong calls, though a connection error is their base
     (R, ("httpx.UnsupportedProtocol", "httpx.LocalProtocolError")),
     # the network
     (T, ("ConnectionError", "TimeoutError", "socket.herror")),
-    (T, ("socket.timeout", "asyncio.exceptions.TimeoutError")),  # Python 3.9, and up to 3.10
-    (T, ("http.client.IncompleteRead", "http.client.BadStatusLine", "urllib.error.ContentTooShortError")),
+    # Python 3.9, and up to 3.10
+    (T, ("socket.timeout", "asyncio.exceptions.TimeoutError")),
+    (
+        T,
+        (
+            "http.client.IncompleteRead",
+            "http.client.BadStatusLine",
+            "urllib.error.ContentTooShortError",
+        ),
+    ),
     (T, ("urllib3.exceptions.TimeoutError", "urllib3.exceptions.ProtocolError")),
     (T, ("urllib3.exceptions.NewConnectionError", "urllib3.exceptions.MaxRetryError")),
     (T, ("requests.exceptions.ConnectionError", "requests.exceptions.Timeout")),
     (T, ("requests.exceptions.ChunkedEncodingError", "requests.exceptions.RetryError")),
-    (T, ("httpx.TransportError", "httpcore.NetworkError", "httpcore.TimeoutException", "httpcore.RemoteProtocolError")),
-    (T, ("aiohttp.client_exceptions.ClientConnectionError", "aiohttp.client_exceptions.ClientPayloadError")),
+    (
+        T,
+        (
+            "httpx.TransportError",
+            "httpcore.NetworkError",
+            "httpcore.TimeoutException",
+            "httpcore.RemoteProtocolError",
+        ),
+    ),
+    (
+        T,
+        (
+            "aiohttp.client_exceptions.ClientConnectionError",
+            "aiohttp.client_exceptions.ClientPayloadError",
+        ),
+    ),
 )
 TABLE = [(word, verdict) for verdict, its_words in ROWS for word in its_words]
 
@@ -59,14 +95,19 @@ WRAPPERS = frozenset(
 
 # Message data, not prose: a key may hold the word by chance.
 DATA_MESSAGES = frozenset({"KeyError", "IndexError"})
-STOP_WORD = re.compile(r"(?<![\w-])STOP(?![\w-])")  # not NONSTOP, STOPPED, STOP_WORDS, NON-STOP, STOP-LOSS
+# not NONSTOP, STOPPED, STOP_WORDS, NON-STOP, STOP-LOSS
+STOP_WORD = re.compile(r"(?<![\w-])STOP(?![\w-])")
 STOP_START = re.compile(r"^['\"]?STOP:")
 QUESTION = re.compile(r"^(?:[\w.]+: )?['\"]?STOP:(.*)")
 
 
 def asks_to_stop(fault: Fault) -> bool:
     """Whether the cell itself says that a person must decide: the word STOP in capitals in its message."""
-    return bool((STOP_START if DATA_MESSAGES & _names(fault) else STOP_WORD).search(fault.evalue))
+    return bool(
+        (STOP_START if DATA_MESSAGES & _names(fault) else STOP_WORD).search(
+            fault.evalue
+        )
+    )
 
 
 def question(message: str) -> str:
@@ -91,7 +132,9 @@ def causes(fault: Fault) -> set[str]:
     """Return the words of what is below an error that only passes it on; empty for all others."""
     if not WRAPPERS & _names(fault):
         return set()
-    return _words(fault.attributes.get("reason_mro") or (), fault.attributes.get("reason_errno"))
+    return _words(
+        fault.attributes.get("reason_mro") or (), fault.attributes.get("reason_errno")
+    )
 
 
 def of_fault(fault: Fault) -> Verdict:
@@ -105,7 +148,12 @@ def of_run(outcome: Outcome, fault: Fault | None) -> Verdict:
     """Return what follows from the end of a run."""
     if outcome is Outcome.ERROR and fault is not None:
         return of_fault(fault)
-    ends = {Outcome.OK: Verdict.FINE, Outcome.CANCELLED: Verdict.CANCELLED, Outcome.KERNEL_DIED: U, Outcome.MEMORY: U}
+    ends = {
+        Outcome.OK: Verdict.FINE,
+        Outcome.CANCELLED: Verdict.CANCELLED,
+        Outcome.KERNEL_DIED: U,
+        Outcome.MEMORY: U,
+    }
     return ends.get(outcome, R)
 
 

@@ -10,7 +10,17 @@ from __future__ import annotations
 from dataclasses import MISSING
 from typing import Any
 
-from stepper.policy.arguments import KERNEL, PERSONS, PLAN, SETUP, VERBS, Arguments, option, unshown, word
+from stepper.policy.arguments import (
+    KERNEL,
+    PERSONS,
+    PLAN,
+    SETUP,
+    VERBS,
+    Arguments,
+    option,
+    unshown,
+    word,
+)
 
 CLIENTS = ("claude", "cursor", "codex", "gemini", "vscode", "zed", "jupyter-ai")
 
@@ -23,7 +33,11 @@ class OfNotebook(Arguments):
     notebook: str | None = word(None)
 
 
-class New(Arguments, name="new", examples=('new "How wet is Seattle?" --step "Load :: 1461 rows" --step Plot',)):
+class New(
+    Arguments,
+    name="new",
+    examples=('new "How wet is Seattle?" --step "Load :: 1461 rows" --step Plot',),
+):
     """Make a notebook for PROBLEM, with its plan; it becomes the current one.
 
     A step that takes minutes or hours ends with `:: long`: its cell has no deadline. What runs longer than 20 s is
@@ -33,21 +47,33 @@ class New(Arguments, name="new", examples=('new "How wet is Seattle?" --step "Lo
 
     problem: str = word()
     name: str | None = option("The file name's part; from the problem when not given.")
-    steps: list[Any] | None = option('A step, in order: "TITLE", "TITLE :: CRITERION", "… :: long".', flag="--step")
-    kernel: str | None = option("Where its kernel runs: a name in `kernels:` of .stepper/config.yaml, or `local`.")
+    steps: list[Any] | None = option(
+        'A step, in order: "TITLE", "TITLE :: CRITERION", "… :: long".', flag="--step"
+    )
+    kernel: str | None = option(
+        "Where its kernel runs: a name in `kernels:` of .stepper/config.yaml, or `local`."
+    )
     cells: list[Any] | None = unshown("Cells to begin with, as `cell add` takes them.")
     run: bool = unshown("Whether these cells run.", default=True)
-    wait_seconds: float = unshown("How long the answer waits for these cells.", default=60)
+    wait_seconds: float = unshown(
+        "How long the answer waits for these cells.", default=60
+    )
 
 
 class Status(OfNotebook, name="status", examples=("status", "status --json")):
     """Show where a notebook stands: its steps (its cells, without a plan), what stopped it, its kernel, the daemon."""
 
-    wait_seconds: float | None = unshown("How long the answer waits for what this caller has running there.")
-    details: bool = unshown(
-        "What the kernel holds, and what it and the machine have of CPU, memory, GPU.", default=False
+    wait_seconds: float | None = unshown(
+        "How long the answer waits for what this caller has running there."
     )
-    unread: bool = unshown("Whether no agent reads the answer: what it was not told yet stays untold.", default=False)
+    details: bool = unshown(
+        "What the kernel holds, and what it and the machine have of CPU, memory, GPU.",
+        default=False,
+    )
+    unread: bool = unshown(
+        "Whether no agent reads the answer: what it was not told yet stays untold.",
+        default=False,
+    )
 
 
 class List(Arguments, name="list", examples=("list", "list --all")):
@@ -56,18 +82,28 @@ class List(Arguments, name="list", examples=("list", "list --all")):
     A deleted notebook is listed as long as it has a kernel: `stepper shutdown NOTEBOOK` ends it.
     """
 
-    all: bool = option("Search every folder of a large project, however long that takes.", default=False)
+    all: bool = option(
+        "Search every folder of a large project, however long that takes.",
+        default=False,
+    )
 
 
-class Use(Arguments, name="use", examples=("use analysis", "use analysis --kernel gpu")):
+class Use(
+    Arguments, name="use", examples=("use analysis", "use analysis --kernel gpu")
+):
     """Make NOTEBOOK the current one; in Claude Code's own shell, that of its session."""
 
     notebook: str = word()
-    kernel: str | None = option("Where its next kernel runs: a name in `kernels:` of .stepper/config.yaml, or `local`.")
+    kernel: str | None = option(
+        "Where its next kernel runs: a name in `kernels:` of .stepper/config.yaml, or `local`."
+    )
 
 
 class Run(
-    OfNotebook, name="run", runs_code=True, examples=("run analysis", "run analysis --all --json", "run --stale")
+    OfNotebook,
+    name="run",
+    runs_code=True,
+    examples=("run analysis", "run analysis --all --json", "run --stale"),
 ):
     """Run the cells of NOTEBOOK that have not run here yet; exit 1 at the first that fails.
 
@@ -75,7 +111,10 @@ class Run(
     """
 
     all: bool = option("Every cell from the top, in a fresh kernel.", default=False)
-    stale: bool = option("The cells that read what a cell above them has bound anew since, in order.", default=False)
+    stale: bool = option(
+        "The cells that read what a cell above them has bound anew since, in order.",
+        default=False,
+    )
     which: str = unshown(
         "`pending`: those that have not run here; `all`: each, in a fresh kernel; `stale`: those that read"
         " what a cell above has bound anew since, or were changed since; `restore`: as the command of that name.",
@@ -83,21 +122,32 @@ class Run(
         choice=("pending", "all", "stale", "restore"),
     )
     wait_seconds: float | None = unshown("How long the answer waits for the cells.")
-    timeout_seconds: float | None = unshown("The deadline of each cell, in seconds.", positive=True)
+    timeout_seconds: float | None = unshown(
+        "The deadline of each cell, in seconds.", positive=True
+    )
 
 
 class Verify(
-    OfNotebook, name="verify", runs_code=True, examples=("verify", "verify analysis --json", "verify --scratch")
-):  # fmt: skip
+    OfNotebook,
+    name="verify",
+    runs_code=True,
+    examples=("verify", "verify analysis --json", "verify --scratch"),
+):
     """Replay NOTEBOOK from the top in a fresh kernel of its own; exit 1 where it is not as recorded.
 
     The living kernel and the file are not touched. What differs runs a second time, with another hash seed: what two
     fresh runs do not agree on either is unstable.
     """
 
-    once: bool = option("No further run: what is unstable counts as changed.", default=False)
-    scratch: bool = option("In a copy of the folder in which its cells run (1 GB at most).", default=False)
-    kernel: str | None = option("Where it is replayed: a name in `kernels:` of .stepper/config.yaml, or `local`.")
+    once: bool = option(
+        "No further run: what is unstable counts as changed.", default=False
+    )
+    scratch: bool = option(
+        "In a copy of the folder in which its cells run (1 GB at most).", default=False
+    )
+    kernel: str | None = option(
+        "Where it is replayed: a name in `kernels:` of .stepper/config.yaml, or `local`."
+    )
 
 
 class History(OfNotebook, name="history"):
@@ -116,49 +166,77 @@ class Output(Arguments, name="output", examples=("output 3 --page 2",)):
 
     cell: str = word()
     page: int = option("Which page of a long output.", default=1)
-    follow: bool = option("Go on with what comes until the cell ends; Ctrl-C ends this, not the cell.", default=False)
+    follow: bool = option(
+        "Go on with what comes until the cell ends; Ctrl-C ends this, not the cell.",
+        default=False,
+    )
     notebook: str | None = option(WHICH)
 
 
-class Context(Arguments, name="context", examples=("context", "context --for Cohere --lang ja")):
+class Context(
+    Arguments, name="context", examples=("context", "context --for Cohere --lang ja")
+):
     """Show what an agent must know to go on with the current notebook.
 
     With --for: the system text for an agent that has neither MCP nor skills.
     """
 
-    agent: str | None = option("The agent's name: its system text, with what it must hold to.", flag="--for")
+    agent: str | None = option(
+        "The agent's name: its system text, with what it must hold to.", flag="--for"
+    )
     lang: str = option("The language of that text.", default="en", choice=("en", "ja"))
 
 
 class View(
-    OfNotebook, name="view", daemon=False, examples=("view", "view analysis --port 8765 --no-browser")
-):  # fmt: skip
+    OfNotebook,
+    name="view",
+    daemon=False,
+    examples=("view", "view analysis --port 8765 --no-browser"),
+):
     """Open a page that shows live what happens in NOTEBOOK: plan, cells, outputs, reports. Ctrl-C ends it.
 
     Read only, on 127.0.0.1, for you alone. Without NOTEBOOK it follows the current one.
     """
 
-    port: int = option("The port of 127.0.0.1; any that is free when not given.", default=0)
-    quiet: bool = option("Print the address alone; open no browser.", default=False, flag="--no-browser")
+    port: int = option(
+        "The port of 127.0.0.1; any that is free when not given.", default=0
+    )
+    quiet: bool = option(
+        "Print the address alone; open no browser.", default=False, flag="--no-browser"
+    )
 
 
 class Watch(OfNotebook, name="watch", daemon=False, examples=("watch",)):
     """Show the same in this terminal: the plan, the cell that runs, the last report, a stop. Ctrl-C ends it."""
 
 
-class Plan(OfNotebook, name="plan", group=PLAN, examples=("plan", "plan show analysis --json")):
+class Plan(
+    OfNotebook, name="plan", group=PLAN, examples=("plan", "plan show analysis --json")
+):
     """Show the plan with each step's status; `plan` alone does too."""
 
 
-class PlanAdd(Arguments, name="plan add", group=PLAN, examples=('plan add "Plot :: has a legend" --after 3',)):
+class PlanAdd(
+    Arguments,
+    name="plan add",
+    group=PLAN,
+    examples=('plan add "Plot :: has a legend" --after 3',),
+):
     """Add a step: "TITLE" or "TITLE :: CRITERION", with ":: long" behind where its cell is to have no deadline."""
 
     title: str = word()
-    after: int | None = option("The step it comes after (0: first); at the end when not given.")
+    after: int | None = option(
+        "The step it comes after (0: first); at the end when not given."
+    )
     notebook: str | None = option(WHICH)
 
 
-class PlanEdit(Arguments, name="plan edit", group=PLAN, examples=('plan edit 4 "Plot the wet days"',)):
+class PlanEdit(
+    Arguments,
+    name="plan edit",
+    group=PLAN,
+    examples=('plan edit 4 "Plot the wet days"',),
+):
     """Change a step that has not run: "TITLE", "TITLE :: CRITERION", ":: long" behind either.
 
     What is not said stays, but a criterion without ":: long" makes the step no long one.
@@ -169,21 +247,27 @@ class PlanEdit(Arguments, name="plan edit", group=PLAN, examples=('plan edit 4 "
     notebook: str | None = option(WHICH)
 
 
-class PlanRemove(Arguments, name="plan remove", group=PLAN, examples=("plan rm 5",), alias="rm"):
+class PlanRemove(
+    Arguments, name="plan remove", group=PLAN, examples=("plan rm 5",), alias="rm"
+):
     """Remove a step that has not run."""
 
     id: int = word()
     notebook: str | None = option(WHICH)
 
 
-class PlanReopen(Arguments, name="plan reopen", persons=True, group=PLAN, examples=("plan reopen 7",)):
+class PlanReopen(
+    Arguments, name="plan reopen", persons=True, group=PLAN, examples=("plan reopen 7",)
+):
     """Reopen a skipped step: it is open again and can run."""
 
     id: int = word()
     notebook: str | None = option(WHICH)
 
 
-class PlanMove(Arguments, name="plan move", group=PLAN, examples=("plan move 5 --after 3",)):
+class PlanMove(
+    Arguments, name="plan move", group=PLAN, examples=("plan move 5 --after 3",)
+):
     """Move a step that has not run."""
 
     id: int = word()
@@ -191,22 +275,37 @@ class PlanMove(Arguments, name="plan move", group=PLAN, examples=("plan move 5 -
     notebook: str | None = option(WHICH)
 
 
-class Confirm(Arguments, name="confirm", group=PLAN, examples=('confirm "two stations report in feet"',)):
+class Confirm(
+    Arguments,
+    name="confirm",
+    group=PLAN,
+    examples=('confirm "two stations report in feet"',),
+):
     """Take the step whose criterion is false for done all the same; WORDS say why (`-`: from standard input)."""
 
     words: str = word("", many=True, stdin=True)
     notebook: str | None = option(WHICH)
 
 
-class Eval(Arguments, name="eval", runs_code=True, group=KERNEL, examples=('eval "df.columns"', "eval - < look.py")):
+class Eval(
+    Arguments,
+    name="eval",
+    runs_code=True,
+    group=KERNEL,
+    examples=('eval "df.columns"', "eval - < look.py"),
+):
     """Run CODE in the live kernel without touching the notebook (`-`: from standard input); exit 1 where it fails."""
 
     source: str = word(metavar="CODE", stdin=True)
     notebook: str | None = option(WHICH)
-    timeout_seconds: float | None = unshown("The deadline of the code, in seconds.", positive=True)
+    timeout_seconds: float | None = unshown(
+        "The deadline of the code, in seconds.", positive=True
+    )
 
 
-class Kernels(Arguments, name="kernels", group=KERNEL, examples=("kernels", "kernels --json")):
+class Kernels(
+    Arguments, name="kernels", group=KERNEL, examples=("kernels", "kernels --json")
+):
     """List the places where kernels may run: what they are, whether they can be reached, what they offer.
 
     `kernels:` in .stepper/config.yaml names them. All are looked at at once, for ten seconds at most; nothing is asked
@@ -214,17 +313,27 @@ class Kernels(Arguments, name="kernels", group=KERNEL, examples=("kernels", "ker
     """
 
 
-class KernelsWait(OfNotebook, name="kernels wait", group=KERNEL, examples=("kernels wait",)):
+class KernelsWait(
+    OfNotebook, name="kernels wait", group=KERNEL, examples=("kernels wait",)
+):
     """Wait until a notebook's kernel is there, such as one whose job waits in a queue; start one where none is."""
 
 
-class Attach(OfNotebook, name="attach", group=KERNEL, examples=("attach", "attach analysis --console")):
+class Attach(
+    OfNotebook,
+    name="attach",
+    group=KERNEL,
+    examples=("attach", "attach analysis --console"),
+):
     """Tell what attaches to the living kernel beside stepper: a console, JupyterLab.
 
     What is run there is known here: the next report says how much that was and which names it bound.
     """
 
-    console: bool = option("Start the console: the project's jupyter-console, or that on the PATH.", default=False)
+    console: bool = option(
+        "Start the console: the project's jupyter-console, or that on the PATH.",
+        default=False,
+    )
 
 
 class Interrupt(OfNotebook, name="interrupt", group=KERNEL):
@@ -242,18 +351,35 @@ class Restore(OfNotebook, name="restore", runs_code=True, persons=True, group=KE
     """
 
 
-class Shutdown(OfNotebook, name="shutdown", group=KERNEL, examples=("shutdown", "shutdown analysis")):
+class Shutdown(
+    OfNotebook,
+    name="shutdown",
+    group=KERNEL,
+    examples=("shutdown", "shutdown analysis"),
+):
     """End the kernel of NOTEBOOK; without one the daemon and all kernels of this project. Nothing else is touched."""
 
 
-class Continue(Arguments, name="continue", persons=True, group=PERSONS, examples=("continue yes, drop them",)):
+class Continue(
+    Arguments,
+    name="continue",
+    persons=True,
+    group=PERSONS,
+    examples=("continue yes, drop them",),
+):
     """Lift a stop; say where to go on. The agent reads ANSWER (`-`: from standard input)."""
 
     answer: str = word("", many=True, stdin=True)
     notebook: str | None = option(WHICH)
 
 
-class Fix(Arguments, name="fix", persons=True, group=PERSONS, examples=("fix the dates are in UTC",)):
+class Fix(
+    Arguments,
+    name="fix",
+    persons=True,
+    group=PERSONS,
+    examples=("fix the dates are in UTC",),
+):
     """Lift a stop and grant the failed step fresh retries; show what failed and what was tried.
 
     The agent reads HINT (`-`: from standard input).
@@ -263,7 +389,13 @@ class Fix(Arguments, name="fix", persons=True, group=PERSONS, examples=("fix the
     notebook: str | None = option(WHICH)
 
 
-class Skip(Arguments, name="skip", persons=True, group=PERSONS, examples=("skip the data are not there yet",)):
+class Skip(
+    Arguments,
+    name="skip",
+    persons=True,
+    group=PERSONS,
+    examples=("skip the data are not there yet",),
+):
     """Skip the step that failed, else the next one; REASON is kept (`-`: from standard input)."""
 
     reason: str = word("", many=True, stdin=True)
@@ -279,17 +411,31 @@ class Trust(Arguments, name="trust", persons=True, daemon=False, group=SETUP):
 
 
 class Mcp(
-    Arguments, name="mcp", daemon=False, group=SETUP,
-    examples=("mcp", "mcp --config cursor", "mcp --config codex --install", "mcp --http 8777"),
-):  # fmt: skip
+    Arguments,
+    name="mcp",
+    daemon=False,
+    group=SETUP,
+    examples=(
+        "mcp",
+        "mcp --config cursor",
+        "mcp --config codex --install",
+        "mcp --http 8777",
+    ),
+):
     """Serve other agents (Cursor, Codex, Gemini, VS Code …) by MCP, on standard input and output.
 
     Their clients start it: `--config CLIENT` prints the lines that have them do it, `--install` puts them there.
     """
 
-    http: int | None = option("Serve on this port of 127.0.0.1 instead, to whoever has the key that is printed.")
-    config: str | None = option("Print the lines for a client, and the file they belong in.", choice=CLIENTS)
-    install: bool = option("With --config: put them there; all else there is kept.", default=False)
+    http: int | None = option(
+        "Serve on this port of 127.0.0.1 instead, to whoever has the key that is printed."
+    )
+    config: str | None = option(
+        "Print the lines for a client, and the file they belong in.", choice=CLIENTS
+    )
+    install: bool = option(
+        "With --config: put them there; all else there is kept.", default=False
+    )
 
 
 class Statusline(Arguments, name="statusline", daemon=False, group=SETUP):
@@ -309,9 +455,15 @@ class Look(Arguments, name="look", face="web"):
 
 
 class Completion(
-    Arguments, name="completion", daemon=False, group=SETUP,
-    examples=('completion zsh > "${fpath[1]}/_stepper"', "completion fish > ~/.config/fish/completions/stepper.fish"),
-):  # fmt: skip
+    Arguments,
+    name="completion",
+    daemon=False,
+    group=SETUP,
+    examples=(
+        'completion zsh > "${fpath[1]}/_stepper"',
+        "completion fish > ~/.config/fish/completions/stepper.fish",
+    ),
+):
     """Print what completes commands, options, notebooks and cells in bash, zsh or fish.
 
     bash: `stepper completion bash > ~/.local/share/bash-completion/completions/stepper`

@@ -19,10 +19,16 @@ MOST_NAMED = 4  # folders in a line that is proposed
 
 def fits(pattern: object) -> bool:
     """Whether it speaks of a part of the project that may hold notebooks: `.claude` would allow edits of the hooks."""
-    if not isinstance(pattern, str) or not pattern.isprintable() or re.search(r"[{}()!\\]", pattern):
+    if (
+        not isinstance(pattern, str)
+        or not pattern.isprintable()
+        or re.search(r"[{}()!\\]", pattern)
+    ):
         return False
     parts = posixpath.normpath(pattern).split("/")
-    return bool(pattern) and (parts == ["."] or ("" not in parts and all(map(_open, parts))))
+    return bool(pattern) and (
+        parts == ["."] or ("" not in parts and all(map(_open, parts)))
+    )
 
 
 def _open(folder: str) -> bool:
@@ -49,7 +55,11 @@ def globs(pattern: str) -> tuple[str, ...]:
 def covers(patterns: Iterable[str], name: str) -> bool:
     """Whether a pattern covers the notebook of that name."""
     parts = tuple(name.split("/"))
-    return any(_matches(tuple(glob.split("/")), parts) for pattern in patterns for glob in globs(pattern))
+    return any(
+        _matches(tuple(glob.split("/")), parts)
+        for pattern in patterns
+        for glob in globs(pattern)
+    )
 
 
 @lru_cache(4096)
@@ -58,14 +68,20 @@ def _matches(glob: tuple[str, ...], name: tuple[str, ...]) -> bool:
         return glob == name
     if glob[0] == "**":
         return _matches(glob[1:], name) or (_open(name[0]) and _matches(glob, name[1:]))
-    same = glob[0] == name[0] or (fnmatchcase(name[0], glob[0]) and (len(name) == 1 or _open(name[0])))
+    same = glob[0] == name[0] or (
+        fnmatchcase(name[0], glob[0]) and (len(name) == 1 or _open(name[0]))
+    )
     return same and _matches(glob[1:], name[1:])
 
 
 def head(pattern: str) -> str:
     """Return the folder below which all lies that a pattern covers, '' for the project's own."""
     parts = globs(pattern)[0].split("/")[:-1]
-    return "/".join(parts[: next((n for n, part in enumerate(parts) if GLOB.search(part)), len(parts))])
+    return "/".join(
+        parts[
+            : next((n for n, part in enumerate(parts) if GLOB.search(part)), len(parts))
+        ]
+    )
 
 
 def heads(patterns: Iterable[str]) -> list[str]:
@@ -87,12 +103,24 @@ def line(patterns: Sequence[str], names: Iterable[str]) -> str:
     below = _outermost(folders - {""})
     if len(below) > MOST_NAMED:
         below = _outermost({folder.partition("/")[0] for folder in below})
-    more = [re.sub(r"[*?\[\]{}()!\\]", "?", folder) for folder in below] if len(below) <= MOST_NAMED else ["**"]
-    told = [*patterns, *more, *(["*.ipynb"] if "" in folders and more != ["**"] else [])]
+    more = (
+        [re.sub(r"[*?\[\]{}()!\\]", "?", folder) for folder in below]
+        if len(below) <= MOST_NAMED
+        else ["**"]
+    )
+    told = [
+        *patterns,
+        *more,
+        *(["*.ipynb"] if "" in folders and more != ["**"] else []),
+    ]
     return f"notebooks: {json.dumps(told, ensure_ascii=False)}" if folders else ""
 
 
 def _outermost(folders: Collection[str]) -> list[str]:
     """Return the folders that lie in no other of them; '' holds all."""
     above = tuple(folder + "/" for folder in folders if folder)
-    return [""] if "" in folders else sorted(folder for folder in folders if not folder.startswith(above))
+    return (
+        [""]
+        if "" in folders
+        else sorted(folder for folder in folders if not folder.startswith(above))
+    )

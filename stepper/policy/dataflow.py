@@ -20,14 +20,20 @@ from stepper.policy.names import DEFINED, IMPORT, VALUE, Flow, Kept, changed_by
 from stepper.policy.namespace import Namespace
 
 BUILTIN = frozenset(vars(builtins))
-# Where a provider of hidden state is; of the last two it is there, but isn't run any more, or doesn't bind the name.
+# Where a provider of hidden state is; of the last two it is there, but isn't run any
+# more, or doesn't bind the name.
 # What another client had the kernel run is in no cell.
 GONE, BELOW, OFF, UNBOUND, ELSEWHERE = "gone", "below", "off", "unbound", "elsewhere"
-CLAUSES = {BELOW: "below it, binds", GONE: "which was deleted, had bound", OFF: "which is no longer run, had bound"}
+CLAUSES = {
+    BELOW: "below it, binds",
+    GONE: "which was deleted, had bound",
+    OFF: "which is no longer run, had bound",
+}
 MODULE = "module"  # of a stale cell: a module that it used was reloaded
 MOST = 100  # names of which a run's journal line tells what they hold
 Reader = Callable[[str], Flow]
-Version = int | str  # the print of what a name holds, where that is known; else the run that bound it
+# the print of what a name holds, where that is known; else the run that bound it
+Version = int | str
 
 
 class Bound(NamedTuple):
@@ -69,13 +75,19 @@ class Order:
             bound = self.bound.get(name)
             if bound is None or bound.kind != VALUE or not (ended or name in told):
                 continue
-            same = told[name] == bound.version if name in told else known and isinstance(bound.version, str)
+            same = (
+                told[name] == bound.version
+                if name in told
+                else known and isinstance(bound.version, str)
+            )
             if not same:
                 self.bound[name] = bound._replace(by=by, version=told.get(name) or by)
         for name, kind in binds.items():
             if ended or name in told:
                 version = told.get(name) or self._print(name, flow) or by
-                self.bound[name] = Bound(by, kind, version, self._carried(name, kind, flow))
+                self.bound[name] = Bound(
+                    by, kind, version, self._carried(name, kind, flow)
+                )
         for name in told.keys() - binds.keys() - changes:
             self.bound[name] = Bound(by, VALUE, told[name] or by)
         for name in flow.deletes:
@@ -86,7 +98,15 @@ class Order:
     def _print(self, name: str, flow: Flow) -> str:
         """Return what tells what is imported or defined: the same where its lines are, and what it was made of."""
         print_, kept = flow.prints.get(name, ""), flow.kept.get(name)
-        of = [f" {self.bound[each].version}" for each in sorted(kept.made_of) if each in self.bound] if kept else ()
+        of = (
+            [
+                f" {self.bound[each].version}"
+                for each in sorted(kept.made_of)
+                if each in self.bound
+            ]
+            if kept
+            else ()
+        )
         return print_ + "".join(of) if print_ else ""
 
     def _provider(self, name: str) -> Bound | None:
@@ -100,12 +120,19 @@ class Order:
         if kind == DEFINED:
             return flow.kept.get(name)
         made = flow.made.get(name, "")
-        of = flow.kept.get(made) or (self.bound[made].kept if made in self.bound else None)
+        of = flow.kept.get(made) or (
+            self.bound[made].kept if made in self.bound else None
+        )
         return Kept(methods=of.methods) if of is not None and of.methods else None
 
     def called(self, flow: Flow) -> tuple[set[str], set[str], dict[str, str]]:
         """Return what a cell reads, changes and binds, with what the functions of other cells do that it names."""
-        reads, changes, binds, todo = set(flow.reads), set(flow.changes), dict(flow.binds), [*flow.reads]
+        reads, changes, binds, todo = (
+            set(flow.reads),
+            set(flow.changes),
+            dict(flow.binds),
+            [*flow.reads],
+        )
         for function, arguments in flow.calls:
             kept = self.bound[function].kept if function in self.bound else None
             changes |= {*changed_by(kept, arguments)} if kept else set()
@@ -128,7 +155,9 @@ def told(flow: Flow, known: Namespace) -> dict[str, str]:
     """Return what a kernel tells of the names that a cell bound: name → print of its value, '' of a large one."""
     prints = {name: variable.print for name, variable in known.variables.items()}
     static = [name for name in (*flow.binds, *flow.changes) if prints.get(name)]
-    some = dict.fromkeys((*static, *(name for name in known.rebound if not name.startswith("_"))))
+    some = dict.fromkeys(
+        (*static, *(name for name in known.rebound if not name.startswith("_")))
+    )
     return {name: prints.get(name, "") for name in [*some][:MOST]}
 
 
@@ -167,11 +196,19 @@ class History:
     by: dict[int, Past] = field(default_factory=dict)  # runs
     runs: Sequence[Ran] = ()
     others: int = 0  # executions of other clients that were taken in
-    imports: dict[str, set[str]] = field(default_factory=dict)  # name → the modules that it may be of
-    modules: dict[str, str] = field(default_factory=dict)  # of the project → the source that the last run had
-    changes: dict[str, int] = field(default_factory=dict)  # of those, which changed → the first run with that source
+    # name → the modules that it may be of
+    imports: dict[str, set[str]] = field(default_factory=dict)
+    # of the project → the source that the last run had
+    modules: dict[str, str] = field(default_factory=dict)
+    # of those, which changed → the first run with that source
+    changes: dict[str, int] = field(default_factory=dict)
 
-    def catch_up(self, runs: Sequence[Ran], sources: Mapping[str, str], others: Sequence[Elsewhere] = ()) -> None:
+    def catch_up(
+        self,
+        runs: Sequence[Ran],
+        sources: Mapping[str, str],
+        others: Sequence[Elsewhere] = (),
+    ) -> None:
         """Take in the runs that came since; another notebook's of that name begin anew."""
         if runs is not self.runs:
             self.__dict__.update(History(self.flow, runs=runs).__dict__)
@@ -189,10 +226,26 @@ class History:
             reads = self.order.follow(run.run, flow, run.bound, ended)
             self.imports.update(flow.modules)
             imported = [name for name, bound in reads.items() if bound.kind == IMPORT]
-            uses = flow.uses.union(*(self.imports.get(name, set()) for name in imported))
-            gave = {name: bound.version for name, bound in self.order.bound.items() if bound.by == run.run}
+            uses = flow.uses.union(
+                *(self.imports.get(name, set()) for name in imported)
+            )
+            gave = {
+                name: bound.version
+                for name, bound in self.order.bound.items()
+                if bound.by == run.run
+            }
             cell = key(run.cell_id, run.source_hash)
-            past = Past(run.run, cell, run.cell_id, run.number, run.source_hash, reads, gave, ended, uses)
+            past = Past(
+                run.run,
+                cell,
+                run.cell_id,
+                run.number,
+                run.source_hash,
+                reads,
+                gave,
+                ended,
+                uses,
+            )
             self.last[cell] = self.by[run.run] = past
 
     def _modules(self, run: Ran) -> None:
@@ -206,7 +259,11 @@ class History:
     def changed_since(self, run: Past) -> list[str]:
         """Return the modules that a run used and that changed after it."""
         after = sorted(name for name, first in self.changes.items() if first > run.run)
-        return [name for name in after if any(name == used or name.startswith(f"{used}.") for used in run.uses)]
+        return [
+            name
+            for name in after
+            if any(name == used or name.startswith(f"{used}.") for used in run.uses)
+        ]
 
     def _besides(self, others: Sequence[Elsewhere], before: int) -> None:
         """Take in what other clients had the kernel run before that run: as by runs of numbers below 0."""
@@ -216,8 +273,14 @@ class History:
             self.others += 1
             if each.kernel == self.kernel:
                 self.order.follow(-self.others, Flow(), each.bound)
-                gave = {name: bound.version for name, bound in self.order.bound.items() if bound.by == -self.others}
-                self.by[-self.others] = Past(-self.others, "", "", 0, "", {}, gave, True)
+                gave = {
+                    name: bound.version
+                    for name, bound in self.order.bound.items()
+                    if bound.by == -self.others
+                }
+                self.by[-self.others] = Past(
+                    -self.others, "", "", 0, "", {}, gave, True
+                )
 
 
 def _where(provider: Past, there: Collection[str]) -> str:
@@ -247,22 +310,39 @@ class Follows:
 
     stale: Sequence[Marked] = ()
     hidden: Sequence[Marked] = ()
-    providers: Mapping[str, set[str]] = field(default_factory=dict)  # a cell's id → those above that it reads of
+    # a cell's id → those above that it reads of
+    providers: Mapping[str, set[str]] = field(default_factory=dict)
 
 
 def at_the_end(cells: Sequence[Cell], ran: Sequence[Cell], past: History) -> bool:
     """Whether the cells that just ran stand below all others that ever did, none of which is gone."""
-    keys = {key(cell.id, source_hash(cell.source)): cell.index for cell in cells if cell.is_code}
+    keys = {
+        key(cell.id, source_hash(cell.source)): cell.index
+        for cell in cells
+        if cell.is_code
+    }
     if past.last.keys() - keys.keys():
         return False
-    if any(read.by < 0 for cell in ran if (its := past.last.get(key(cell.id, source_hash(cell.source))))
-           for read in its.reads.values()):  # fmt: skip
+    if any(
+        read.by < 0
+        for cell in ran
+        if (its := past.last.get(key(cell.id, source_hash(cell.source))))
+        for read in its.reads.values()
+    ):
         return False
-    runs = [its.run for cell in ran if (its := past.last.get(key(cell.id, source_hash(cell.source))))]
+    runs = [
+        its.run
+        for cell in ran
+        if (its := past.last.get(key(cell.id, source_hash(cell.source))))
+    ]
     if any(first >= min(runs, default=0) for first in past.changes.values()):
         return False
     first, own = min(cell.index for cell in ran), {cell.id for cell in ran}
-    return all(at < first for name, at in keys.items() if name in past.last and past.last[name].cell_id not in own)
+    return all(
+        at < first
+        for name, at in keys.items()
+        if name in past.last and past.last[name].cell_id not in own
+    )
 
 
 def look(cells: Sequence[Cell], past: History) -> Follows:
@@ -270,7 +350,8 @@ def look(cells: Sequence[Cell], past: History) -> Follows:
     some, order = runnable(cells), Order()
     keys, there = _keys(some), {*_keys(cells)}
     places = {name: place for place, name in enumerate(keys)}
-    twice = {name for name, count in Counter(keys).items() if count > 1}  # no id, the same source: which one ran?
+    # no id, the same source: which one ran?
+    twice = {name for name, count in Counter(keys).items() if count > 1}
     stale, hidden, providers = list[Marked](), list[Marked](), dict[str, set[str]]()
 
     def stands(run: Past, at: int) -> bool:
@@ -288,21 +369,39 @@ def look(cells: Sequence[Cell], past: History) -> Follows:
         later += [Because(name, "", 0, MODULE) for name in past.changed_since(mine)]
         for name in sorted(above.keys() | mine.reads.keys()):
             read, provider = mine.reads.get(name), above.get(name)
-            its = past.last.get(keys[provider.by]) if provider and keys[provider.by] not in twice else None
+            its = (
+                past.last.get(keys[provider.by])
+                if provider and keys[provider.by] not in twice
+                else None
+            )
             gives = its.gave.get(name) if its else None
             if read and gives == read.version:
                 continue
             if provider and its and its.run > mine.run and gives is not None:
-                later.append(Because(name, some[provider.by].id, some[provider.by].number))
-            elif read and (from_ := past.by.get(read.by)) and from_.key not in {keys[place], *twice}:
+                later.append(
+                    Because(name, some[provider.by].id, some[provider.by].number)
+                )
+            elif (
+                read
+                and (from_ := past.by.get(read.by))
+                and from_.key not in {keys[place], *twice}
+            ):
                 at = places.get(from_.key)
-                while provider is None and at is not None and at < place and stands(from_, at):
-                    read = from_.reads.get(name)  # this one changed in place what the one before had bound
+                while (
+                    provider is None
+                    and at is not None
+                    and at < place
+                    and stands(from_, at)
+                ):
+                    # this one changed in place what the one before had bound
+                    read = from_.reads.get(name)
                     if read is None or (before := past.by.get(read.by)) is None:
                         break
                     from_, at = before, places.get(before.key)
                 if at is None:
-                    odd.append(Because(name, from_.cell_id, from_.number, _where(from_, there)))
+                    odd.append(
+                        Because(name, from_.cell_id, from_.number, _where(from_, there))
+                    )
                 elif at > place:
                     odd.append(Because(name, some[at].id, some[at].number, BELOW))
                 elif provider is None and not stands(from_, at):
@@ -327,7 +426,11 @@ class Gap(NamedTuple):
     def provider(self) -> str:
         """Who binds it, or had bound it, as the beginning of a clause."""
         told = "an execution from elsewhere had bound"
-        return told if self.where == ELSEWHERE else f"cell {self.number}, {CLAUSES[self.where]}"
+        return (
+            told
+            if self.where == ELSEWHERE
+            else f"cell {self.number}, {CLAUSES[self.where]}"
+        )
 
 
 def gaps(cells: Sequence[Cell], past: History) -> list[Gap]:
@@ -335,15 +438,26 @@ def gaps(cells: Sequence[Cell], past: History) -> list[Gap]:
     some, order = runnable(cells), Order()
     flows, found = [past.flow(cell.source) for cell in some], list[Gap]()
     there, runs = {*_keys(cells)}, {*_keys(some)}
-    gone = {name: each for each in past.by.values() if each.key not in runs for name in each.gave}
-    binds = {name: cell.number for cell, flow in zip(some[::-1], flows[::-1], strict=True) for name in flow.binds}
+    gone = {
+        name: each
+        for each in past.by.values()
+        if each.key not in runs
+        for name in each.gave
+    }
+    binds = {
+        name: cell.number
+        for cell, flow in zip(some[::-1], flows[::-1], strict=True)
+        for name in flow.binds
+    }
     for place, (cell, flow) in enumerate(zip(some, flows, strict=True)):
         reads = order.called(flow)[0]
         for name in sorted(reads - order.follow(place, flow).keys() - BUILTIN):
             if binds.get(name, 0) > cell.number:
                 found.append(Gap(cell, name, binds[name], BELOW))
             elif name not in binds and name in gone:
-                found.append(Gap(cell, name, gone[name].number, _where(gone[name], there)))
+                found.append(
+                    Gap(cell, name, gone[name].number, _where(gone[name], there))
+                )
     return found
 
 
@@ -366,10 +480,25 @@ def unbound(cells: Sequence[Cell], past: History) -> list[tuple[Cell, str]]:
 
 def had_bound(name: str, reader: str, cells: Sequence[Cell], past: History) -> str:
     """Return which cell binds a name that the cell of an id does not find in a replay, as a clause; '' for none."""
-    gap = next((gap for gap in gaps(cells, past) if gap.cell.id == reader and gap.name == name), None)
+    gap = next(
+        (
+            gap
+            for gap in gaps(cells, past)
+            if gap.cell.id == reader and gap.name == name
+        ),
+        None,
+    )
     if gap is not None:
         return f"{gap.provider} it"
     there = {key(cell.id, source_hash(cell.source)): cell for cell in runnable(cells)}
-    gave = [(there[each.key], each) for each in past.by.values() if each.key in there and name in each.gave]
-    changed = [cell.number for cell, each in gave if each.source_hash != source_hash(cell.source)]
+    gave = [
+        (there[each.key], each)
+        for each in past.by.values()
+        if each.key in there and name in each.gave
+    ]
+    changed = [
+        cell.number
+        for cell, each in gave
+        if each.source_hash != source_hash(cell.source)
+    ]
     return f"cell {changed[-1]} had bound it before it was changed" if changed else ""

@@ -14,10 +14,12 @@ from dataclasses import dataclass, field
 from stepper.ground.text import clean, last_state
 
 NUMBER = r"(\d[\d,]*(?:\.\d+)?)"
-PART = rf"{NUMBER}\s*(?:/|(?:out )?of)\s*{NUMBER}(?![\d.,]*(?:/|:?\d))"  # no date, no time
+# no date, no time
+PART = rf"{NUMBER}\s*(?:/|(?:out )?of)\s*{NUMBER}(?![\d.,]*(?:/|:?\d))"
 SHARE = re.compile(rf"(?<![\w.,/:-])(?:{PART}|(\d{{1,3}}(?:\.\d+)?)\s?%)")
 LETTERS = re.compile(r"[^\W\d_]+")
-LINE, WORDS = 400, 4  # characters of a line that are read; words before a share that name it
+# characters of a line that are read; words before a share that name it
+LINE, WORDS = 400, 4
 LEAST_SECONDS = 3.0  # between the first and the last share of a counter
 MOST = 200  # samples, and counters
 STALLED = 10  # times its usual interval
@@ -54,11 +56,17 @@ class Counter:
             return None
         whole = (share - least) / (last - first)
         before = max(0.0, least - whole * first)
-        middle, half = [sample for sample in self.samples if sample[0] <= (first + last) / 2][-1]
+        middle, half = [
+            sample for sample in self.samples if sample[0] <= (first + last) / 2
+        ][-1]
         rate = (share - half) / (last - middle)
         since = [sample for sample in self.samples if sample[0] >= middle]
         usual = (last - middle) / (len(since) - 1)
-        if before > self.unit + BEFORE or not whole / UNEVEN < rate < whole * UNEVEN or now - last > STALLED * usual:
+        if (
+            before > self.unit + BEFORE
+            or not whole / UNEVEN < rate < whole * UNEVEN
+            or now - last > STALLED * usual
+        ):
             return None
         if now - last > 2 * usual:
             rate, last = (share - half) / (now - middle), now
@@ -74,11 +82,19 @@ class Estimate:
 
     def look(self, now: float, lines: Sequence[str]) -> float | None:
         """Look at the last lines that a cell has printed, so many seconds after it began; return what is left."""
-        shown = {key: (share, unit) for line in lines for key, share, unit in shares(line)}
+        shown = {
+            key: (share, unit) for line in lines for key, share, unit in shares(line)
+        }
         for key, (share, unit) in shown.items():
             if key in self.counters or len(self.counters) < MOST:
                 self.counters.setdefault(key, Counter(unit)).take(now, share)
-        if sum(counter.samples[-1][1] >= 1 and len(counter.samples) > 2 for counter in self.counters.values()) > 2:
+        if (
+            sum(
+                counter.samples[-1][1] >= 1 and len(counter.samples) > 2
+                for counter in self.counters.values()
+            )
+            > 2
+        ):
             return None  # one bar after the other: who knows how many
         if not shown and self.decides:  # what it printed since tells nothing
             return self.decides.left(now)
@@ -99,8 +115,15 @@ def shares(line: str) -> Iterator[tuple[tuple[str, ...], float, float]]:
     """Yield the shares in a line: what names each, how much of the whole it is, and one item of it."""
     text = clean(last_state(line))[:LINE]
     for found in SHARE.finditer(text):
-        part, whole, percent = (float(number.replace(",", "")) if number else 0.0 for number in found.groups())
-        part, whole, unit = (percent, 100.0, 0.01) if found[3] else (part, whole, 1 / whole if whole else 1.0)
+        part, whole, percent = (
+            float(number.replace(",", "")) if number else 0.0
+            for number in found.groups()
+        )
+        part, whole, unit = (
+            (percent, 100.0, 0.01)
+            if found[3]
+            else (part, whole, 1 / whole if whole else 1.0)
+        )
         if 0 <= part <= whole and whole >= 2:
             name = LETTERS.findall(text[: found.start()])[-WORDS:]
             yield ("%" if found[3] else str(whole), *name), part / whole, unit

@@ -11,7 +11,16 @@ from typing import Any, ClassVar
 
 from stepper.ground import reading
 from stepper.policy.changes import source_hash
-from stepper.policy.model import NOTHING, Fault, Key, LeftOut, Moment, Outcome, Run, Verdict
+from stepper.policy.model import (
+    NOTHING,
+    Fault,
+    Key,
+    LeftOut,
+    Moment,
+    Outcome,
+    Run,
+    Verdict,
+)
 
 KINDS: dict[str, type[Event]] = {}
 
@@ -37,7 +46,8 @@ class Event:
             if not data[name]:
                 del data[name]
         if "left_out" in data:
-            data["left_out"] = tuple(data["left_out"])  # orjson knows no tuples with names
+            # orjson knows no tuples with names
+            data["left_out"] = tuple(data["left_out"])
         return data
 
 
@@ -75,7 +85,9 @@ class Started(Event, kind="start", optional=("by", "outside_agent")):
     tags: tuple[str, ...] = ()
     kernel: str = ""
 
-    def became(self, outcome: Outcome, verdict: Verdict, fault: Fault | None, seconds: float) -> Run:
+    def became(
+        self, outcome: Outcome, verdict: Verdict, fault: Fault | None, seconds: float
+    ) -> Run:
         """Return the run that it became."""
         return Run(
             run=self.run,
@@ -110,19 +122,33 @@ class Ran(
     Run,
     Event,
     kind="run",
-    optional=("by", "outside_agent", "displays", "left_out", "unmet", "figures", "packages", "bound"),
+    optional=(
+        "by",
+        "outside_agent",
+        "displays",
+        "left_out",
+        "unmet",
+        "figures",
+        "packages",
+        "bound",
+    ),
 ):
     """A run ended."""
 
-    repeat: int = 0  # how often stepper itself had run it before, after a transient error
+    # how often stepper itself had run it before, after a transient error
+    repeat: int = 0
     execution_count: int | None = None
     displays: dict[str, list[int]] = field(default_factory=dict)
     left_out: LeftOut = NOTHING
     request: str = ""
-    unmet: str = ""  # in what its step's criterion is false, so that the step is not done
-    figures: dict[str, str] = field(default_factory=dict)  # the key of a picture → what is known of the figure
-    packages: dict[str, str] = field(default_factory=dict)  # → version, where no earlier run had that one
-    bound: dict[str, str] = field(default_factory=dict)  # names that it bound → prints of their values (`dataflow`)
+    # in what its step's criterion is false, so that the step is not done
+    unmet: str = ""
+    # the key of a picture → what is known of the figure
+    figures: dict[str, str] = field(default_factory=dict)
+    # → version, where no earlier run had that one
+    packages: dict[str, str] = field(default_factory=dict)
+    # names that it bound → prints of their values (`dataflow`)
+    bound: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,16 +10,43 @@ from typing import Any
 
 from stepper.policy import patterns
 
-# In the comment of any language: a cell in which such a line is none ends with its kernel's own error.
+# In the comment of any language: a cell in which such a line is none ends with its
+# kernel's own error.
 FIRST_LINE = re.compile(r"\s*(#|//|--|;+|%+|/\*|\(\*)\s*stepper:\s*(.*?)(?:\s*\*[/)])?")
 COMMENTS = {
-    **dict.fromkeys(("javascript", "typescript", "java", "scala", "kotlin", "groovy", "go", "rust", "swift", "c", "c++",
-                     "cpp", "csharp", "c#", "f#", "dart", "php", "zig", "stata"), "//"),
+    **dict.fromkeys(
+        (
+            "javascript",
+            "typescript",
+            "java",
+            "scala",
+            "kotlin",
+            "groovy",
+            "go",
+            "rust",
+            "swift",
+            "c",
+            "c++",
+            "cpp",
+            "csharp",
+            "c#",
+            "f#",
+            "dart",
+            "php",
+            "zig",
+            "stata",
+        ),
+        "//",
+    ),
     **dict.fromkeys(("sql", "haskell", "lua", "ada", "agda", "elm"), "--"),
-    **dict.fromkeys(("scheme", "clojure", "lisp", "common-lisp", "common lisp", "racket"), ";"),
+    **dict.fromkeys(
+        ("scheme", "clojure", "lisp", "common-lisp", "common lisp", "racket"), ";"
+    ),
     **dict.fromkeys(("matlab", "octave", "prolog", "erlang", "tex", "latex"), "%"),
-}  # fmt: skip
-WORD = re.compile(r"""([a-z]{1,9}=(?:"(?:\\.|[^"\\]){0,999}"|'(?:\\.|[^'\\]){0,999}')(?=[,\s]|$))|[^,\s]+""")
+}
+WORD = re.compile(
+    r"""([a-z]{1,9}=(?:"(?:\\.|[^"\\]){0,999}"|'(?:\\.|[^'\\]){0,999}')(?=[,\s]|$))|[^,\s]+"""
+)
 DURATION = re.compile(r"(\d+(?:\.\d+)?)(s|m|h)?")
 UNITS = {None: 1, "s": 1, "m": 60, "h": 3600}
 KNOWN = 'step=NUMBER, timeout=30s|10m|6h|none, wait=45s|none, wake="PATTERN", scratch'
@@ -53,12 +80,18 @@ def parse(source: str) -> Directive:
             known[key] = True
         elif key == "step" and value.isdecimal() and len(value) < 10:
             known[key] = int(value)
-        elif key in ("timeout", "wait") and (seconds := _seconds(value)) is not None and (seconds or key == "wait"):
+        elif (
+            key in ("timeout", "wait")
+            and (seconds := _seconds(value)) is not None
+            and (seconds or key == "wait")
+        ):
             known[key] = seconds
         elif key == "wake" and not (why := _unfit(word, value)):
             known[key] = value
         else:
-            problems.append(f"`{found[1]} stepper: {word}` is {f'not taken: {why}' if why else f'not known: {KNOWN}'}")
+            problems.append(
+                f"`{found[1]} stepper: {word}` is {f'not taken: {why}' if why else f'not known: {KNOWN}'}"
+            )
     return Directive(**known, problems=tuple(problems))
 
 
@@ -82,9 +115,17 @@ def _unfit(word: str, pattern: str) -> str:
 
 def _seconds(value: str) -> float | None:
     duration = DURATION.fullmatch(value)
-    return inf if value == "none" else float(duration[1]) * UNITS[duration[2]] if duration else None
+    return (
+        inf
+        if value == "none"
+        else float(duration[1]) * UNITS[duration[2]]
+        if duration
+        else None
+    )
 
 
-def deadline(directive: Directive, default: float, maximum: float, of_call: float | None = None) -> float:
+def deadline(
+    directive: Directive, default: float, maximum: float, of_call: float | None = None
+) -> float:
     """Return the cell's deadline in seconds; one that the call gives comes before the first line's."""
     return min(of_call or directive.timeout or default, maximum)

@@ -23,13 +23,17 @@ PLAN_MODE = "the client is in plan mode, in which nothing runs"
 ASK = "`auto_run` is `ask` in .stepper/config.yaml"
 # A call of a command. Each option is found in one way only: the time is linear.
 CALL = r"\bstepper[\\'\")]*(?:\s+[\\'\"]*-\S*)*\s[\s\\'\")]*({})\b"
-PERSONS = re.compile(CALL.format("|".join(name for name, row in COMMANDS.items() if row.persons)))
+PERSONS = re.compile(
+    CALL.format("|".join(name for name, row in COMMANDS.items() if row.persons))
+)
 NEW = re.compile(CALL.format("new"))
 PLAN_FIRST = (
     "no notebook was made: in plan mode nothing is written. The problem and its steps (TITLE :: CRITERION) belong into"
     " the plan that the person is shown; `stepper new` makes the notebook once that is accepted"
 )
-RUNNING = re.compile(CALL.format("|".join(name for name, row in COMMANDS.items() if row.runs_code)))
+RUNNING = re.compile(
+    CALL.format("|".join(name for name, row in COMMANDS.items() if row.runs_code))
+)
 
 
 def unaccepted(consent: Consent, limits: Limits) -> str | None:
@@ -48,7 +52,11 @@ def unseen(consent: Consent, limits: Limits) -> str | None:
 
 def only_adds_text(state: State, change: CellEdit | FileWrite) -> bool:
     """Whether an edit puts a new text cell into a notebook with a plan: it runs nothing and takes nothing away."""
-    text = isinstance(change, CellEdit) and change.mode == "insert" and change.cell_type == "markdown"
+    text = (
+        isinstance(change, CellEdit)
+        and change.mode == "insert"
+        and change.cell_type == "markdown"
+    )
     return text and bool(state.plan.steps)
 
 
@@ -84,7 +92,11 @@ def waiting(state: State, cells: Sequence[Cell], index: int) -> str | None:
     if failed is None or index <= failed.index:
         return None
     step = state.plan.step(number)
-    title = f'step {state.plan.position(step.id)} "{one_line(step.title, 120)}"' if step else "its step"
+    title = (
+        f'step {state.plan.position(step.id)} "{one_line(step.title, 120)}"'
+        if step
+        else "its step"
+    )
     return (
         f"{failed.label} of {title} failed and is not fixed: no new code cell below it. Replace that cell"
         f" (edit_mode replace, cell_id {one_line(failed.id, 100)}) or delete it; a helper cell goes above it"

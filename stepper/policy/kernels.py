@@ -15,18 +15,41 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-LOCAL = "local"  # the name of the place that needs no definition: the project's interpreter on this machine
+# the name of the place that needs no definition: the project's interpreter on this
+# machine
+LOCAL = "local"
 NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,63}")
 SPEC = re.compile(r"[A-Za-z0-9_.-]{1,100}")  # Jupyter's own rule
 MEMORY = re.compile(r"[1-9]\d*[KMGTkmgt]?")
-# sbatch(1), --time: 0 is no limit there, and no job is to outlive everybody that knows of it.
-WALLTIME = re.compile(r"(?=.*[1-9])(?:\d+|\d+:\d\d|\d+:\d\d:\d\d|\d+-\d+|\d+-\d+:\d\d|\d+-\d+:\d\d:\d\d)")
+# sbatch(1), --time: 0 is no limit there, and no job is to outlive everybody that knows
+# of it.
+WALLTIME = re.compile(
+    r"(?=.*[1-9])(?:\d+|\d+:\d\d|\d+:\d\d:\d\d|\d+-\d+|\d+-\d+:\d\d|\d+-\d+:\d\d:\d\d)"
+)
 VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 HEADER = re.compile(r"[\w!#$%&'*+.^`|~-]{1,100}", re.ASCII)  # RFC 9110, token
 HOST = re.compile(r"(?!-)[\w.@:%\[\]-]{1,255}")
-# What sbatch is told by stepper itself: how a job is found again, that it comes back with no empty kernel.
-OURS = ("-J", "--job-name", "--requeue", "--no-requeue", "-o", "--output", "-e", "--error", "-a", "--array", "--wrap",
-        "--parsable", "-W", "--wait", "--export", "--export-file", "--test-only")  # fmt: skip
+# What sbatch is told by stepper itself: how a job is found again, that it comes back
+# with no empty kernel.
+OURS = (
+    "-J",
+    "--job-name",
+    "--requeue",
+    "--no-requeue",
+    "-o",
+    "--output",
+    "-e",
+    "--error",
+    "-a",
+    "--array",
+    "--wrap",
+    "--parsable",
+    "-W",
+    "--wait",
+    "--export",
+    "--export-file",
+    "--test-only",
+)
 
 
 @dataclass(frozen=True)
@@ -50,10 +73,13 @@ class Slurm:
     python: str = ""  # on the compute node; the project's own where it is not given
     extra: tuple[str, ...] = ()  # flags of sbatch (srun, for `jobid`)
     jobid: int = 0
-    folder: str = ""  # on the shared file system; below the project where it is not given
-    address: str = "auto"  # by which the compute node is reached: auto, hostname, or an interface's name
+    # on the shared file system; below the project where it is not given
+    folder: str = ""
+    # by which the compute node is reached: auto, hostname, or an interface's name
+    address: str = "auto"
     via: str = ""  # `ssh`: its ports are reached through the node
-    queue_seconds: float | None = None  # how long an edit waits for the job to start; else as in the configuration
+    # how long an edit waits for the job to start; else as in the configuration
+    queue_seconds: float | None = None
 
 
 @dataclass(frozen=True)
@@ -111,7 +137,11 @@ class Place:
     @property
     def is_pythons(self) -> bool:
         """Whether its kernel speaks Python for certain."""
-        server = self.where.kernel != Jupyter.kernel if isinstance(self.where, Jupyter) else False
+        server = (
+            self.where.kernel != Jupyter.kernel
+            if isinstance(self.where, Jupyter)
+            else False
+        )
         return not (self.is_local or self.attaches or server)
 
     @property
@@ -133,7 +163,11 @@ def _text(value: Any) -> bool:
 
 
 def _lines(value: Any) -> bool:
-    return isinstance(value, str) and "\0" not in value and value == value.encode("utf-8", "replace").decode()
+    return (
+        isinstance(value, str)
+        and "\0" not in value
+        and value == value.encode("utf-8", "replace").decode()
+    )
 
 
 def _matches(pattern: re.Pattern[str]) -> Callable[[Any], bool]:
@@ -146,9 +180,15 @@ def _flags(value: Any) -> bool:
 
 def _texts(names: re.Pattern[str]) -> Callable[[Any], bool]:
     def fits(name: Any, text: Any) -> bool:
-        return _matches(names)(name) and isinstance(text, str) and (text == "" or text.isprintable())
+        return (
+            _matches(names)(name)
+            and isinstance(text, str)
+            and (text == "" or text.isprintable())
+        )
 
-    return lambda value: isinstance(value, dict) and all(fits(*pair) for pair in value.items())
+    return lambda value: (
+        isinstance(value, dict) and all(fits(*pair) for pair in value.items())
+    )
 
 
 def _headers(value: Any) -> bool:
@@ -156,7 +196,9 @@ def _headers(value: Any) -> bool:
 
 
 def _whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << 31
+    return (
+        isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << 31
+    )
 
 
 def _memory(value: Any) -> bool:
@@ -164,13 +206,22 @@ def _memory(value: Any) -> bool:
 
 
 def _seconds(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 86400
+    return (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and 0 <= value <= 86400
+    )
 
 
 def _url(value: Any) -> bool:
     try:
         parts = urlsplit(value) if _text(value) and " " not in value else None
-        return bool(parts and parts.scheme in ("http", "https") and parts.hostname and parts.port != 0)
+        return bool(
+            parts
+            and parts.scheme in ("http", "https")
+            and parts.hostname
+            and parts.port != 0
+        )
     except ValueError:  # a port that is none
         return False
 
@@ -179,25 +230,38 @@ def _outside(value: Any) -> bool:
     return _text(value) and value.startswith(("/", "~"))
 
 
-TEXT, SHELL, FLAGS = ("a text in one line", _text), ("lines of shell", _lines), ("a list of flags", _flags)
+TEXT, SHELL, FLAGS = (
+    ("a text in one line", _text),
+    ("lines of shell", _lines),
+    ("a list of flags", _flags),
+)
 COUNT = ("a whole number above 0", _whole)
 SPEC_NAME = ("the name of a kernelspec", _matches(SPEC))
-OUTSIDE = ("an absolute path, or one that begins with ~", _outside)  # none that a pull can change
+# none that a pull can change
+OUTSIDE = ("an absolute path, or one that begins with ~", _outside)
 
-RULES: dict[str, tuple[Callable[..., Where], dict[str, tuple[str, Callable[[Any], bool]]]]] = {
+RULES: dict[
+    str, tuple[Callable[..., Where], dict[str, tuple[str, Callable[[Any], bool]]]]
+] = {
     "slurm": (
         Slurm,
         {
             **dict.fromkeys(("partition", "account", "gres", "python"), TEXT),
             # … a number of seconds to YAML, and one of minutes to sbatch
-            "time": ('a walltime in quotes, such as "4:00:00" (without them YAML reads a number)', _matches(WALLTIME)),
+            "time": (
+                'a walltime in quotes, such as "4:00:00" (without them YAML reads a number)',
+                _matches(WALLTIME),
+            ),
             "mem": ("an amount of memory such as 32G", _memory),
             "cpus": COUNT,
             "setup": SHELL,
             "extra": FLAGS,
             "jobid": COUNT,
             "folder": OUTSIDE,
-            "address": ("`auto`, `hostname` or the name of an interface", _matches(NAME)),
+            "address": (
+                "`auto`, `hostname` or the name of an interface",
+                _matches(NAME),
+            ),
             "via": ("`ssh`", lambda value: value == "ssh"),
             "queue_seconds": ("a number of seconds, a day at most", _seconds),
         },
@@ -233,28 +297,38 @@ UNSHOWN = (*TOKENS, "env", "headers")  # somebody's token may stand there by mis
 SECRET = "does not belong in a file that others read"  # noqa: S105  # what is said of one
 NAME_IT = "name where it is: " + ", ".join(TOKENS)
 SECRET_HEADERS = ("authorization", "proxy-authorization", "cookie")
-ALLOCATED = ("partition", "account", "time", "mem", "cpus", "gres")  # what a job that is there has already
+# what a job that is there has already
+ALLOCATED = ("partition", "account", "time", "mem", "cpus", "gres")
 
 
 def read(told: Any) -> dict[str, Place]:
     """Return the places that `kernels:` names; raise WrongPlaceError."""
     if not isinstance(told, dict):
-        raise WrongPlaceError((), "must be a mapping of names to places", "kernels: {r: {kernelspec: ir}}")
+        raise WrongPlaceError(
+            (), "must be a mapping of names to places", "kernels: {r: {kernelspec: ir}}"
+        )
     return {name: _place(name, definition) for name, definition in told.items()}
 
 
 def _place(name: Any, told: Any) -> Place:
     path = (str(name)[:100],)
     if not isinstance(name, str) or not NAME.fullmatch(name):
-        raise WrongPlaceError(path, "is no name for a place: letters, digits, `_`, `.` and `-`")
+        raise WrongPlaceError(
+            path, "is no name for a place: letters, digits, `_`, `.` and `-`"
+        )
     if name == LOCAL:
-        raise WrongPlaceError(path, f"`{LOCAL}` is the project's interpreter on this machine: take another name")
+        raise WrongPlaceError(
+            path,
+            f"`{LOCAL}` is the project's interpreter on this machine: take another name",
+        )
     if not isinstance(told, dict) or len(told) != 1:
         raise WrongPlaceError(path, f"must hold one kind of place: {', '.join(KINDS)}")
     kind, given = next(iter(told.items()))
     if kind == "kernelspec":
         if not SPEC_NAME[1](given):
-            raise WrongPlaceError((*path, kind), f"must be {SPEC_NAME[0]}, not {reprlib.repr(given)}")
+            raise WrongPlaceError(
+                (*path, kind), f"must be {SPEC_NAME[0]}, not {reprlib.repr(given)}"
+            )
         return Place(name, Kernelspec(given), told)
     if kind not in RULES:
         raise _unknown((*path, str(kind)[:100]), KINDS)
@@ -278,7 +352,12 @@ def _where(kind: str, given: Any, path: tuple[str, ...]) -> Where:
         if key not in given:
             raise WrongPlaceError(path, f"lacks `{key}`, {rules[key][0]}")
     _sensible(kind, given, path)
-    return made(**{key: tuple(value) if isinstance(value, list) else value for key, value in given.items()})
+    return made(
+        **{
+            key: tuple(value) if isinstance(value, list) else value
+            for key, value in given.items()
+        }
+    )
 
 
 def _sensible(kind: str, given: Mapping[str, Any], path: tuple[str, ...]) -> None:
@@ -287,25 +366,41 @@ def _sensible(kind: str, given: Mapping[str, Any], path: tuple[str, ...]) -> Non
         for key in ALLOCATED:
             if "jobid" in given and key in given:
                 raise WrongPlaceError(
-                    (*path, key), f"job {given['jobid']} has its {key} already: leave one of them out"
+                    (*path, key),
+                    f"job {given['jobid']} has its {key} already: leave one of them out",
                 )
         for flag in given.get("extra", ()):
             if flag.partition("=")[0] in OURS:
-                raise WrongPlaceError((*path, "extra"), f"`{flag}` is stepper's own to say")
+                raise WrongPlaceError(
+                    (*path, "extra"), f"`{flag}` is stepper's own to say"
+                )
     if kind == "jupyter":
         if len(both := [key for key in TOKENS if key in given]) > 1:
-            raise WrongPlaceError((*path, both[1]), f"`{both[0]}` says already where the token is")
+            raise WrongPlaceError(
+                (*path, both[1]), f"`{both[0]}` says already where the token is"
+            )
         parts = urlsplit(given["url"])
         if parts.username or parts.password or "token=" in parts.query:
-            raise WrongPlaceError((*path, "url"), f"a token or password {SECRET}", NAME_IT)
+            raise WrongPlaceError(
+                (*path, "url"), f"a token or password {SECRET}", NAME_IT
+            )
         if parts.query or parts.fragment:
-            raise WrongPlaceError((*path, "url"), "is where the server begins: nothing stands behind `?` or `#`")
+            raise WrongPlaceError(
+                (*path, "url"),
+                "is where the server begins: nothing stands behind `?` or `#`",
+            )
         for header in given.get("headers", ()):
             if header.lower() in SECRET_HEADERS:
-                raise WrongPlaceError((*path, "headers", header), f"what proves who you are {SECRET}", NAME_IT)
+                raise WrongPlaceError(
+                    (*path, "headers", header),
+                    f"what proves who you are {SECRET}",
+                    NAME_IT,
+                )
 
 
-def _unknown(path: tuple[str, ...], known: Mapping[str, Any] | tuple[str, ...]) -> WrongPlaceError:
+def _unknown(
+    path: tuple[str, ...], known: Mapping[str, Any] | tuple[str, ...]
+) -> WrongPlaceError:
     near = difflib.get_close_matches(path[-1], known, n=1, cutoff=0.4)
     hint = f"the nearest is `{near[0]}`" if near else "known: " + ", ".join(known)
     return WrongPlaceError(path, "is not known here", hint)
@@ -319,10 +414,24 @@ def about(place: Place) -> str:
         case Slurm(jobid=job) if job:
             return f"a step in the SLURM job {job}"
         case Slurm() as slurm:
-            asked = {"partition": slurm.partition, "time": slurm.time, "mem": slurm.mem, "cpus": slurm.cpus}
+            asked = {
+                "partition": slurm.partition,
+                "time": slurm.time,
+                "mem": slurm.mem,
+                "cpus": slurm.cpus,
+            }
             told = {**asked, "gres": slurm.gres, "account": slurm.account}
-            return ", ".join(["a SLURM job", *(f"{key} {value}" for key, value in told.items() if value)])
+            return ", ".join(
+                [
+                    "a SLURM job",
+                    *(f"{key} {value}" for key, value in told.items() if value),
+                ]
+            )
         case Jupyter(url=url, kernel=kernel, kernel_id=attached):
-            return f"the kernel {attached} of {url}" if attached else f"the kernelspec {kernel} of {url}"
+            return (
+                f"the kernel {attached} of {url}"
+                if attached
+                else f"the kernelspec {kernel} of {url}"
+            )
         case Ssh(host=host, python=python):
             return f"{python} on {host} over ssh"

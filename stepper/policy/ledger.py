@@ -20,7 +20,8 @@ def replay(lines: Iterable[Mapping[str, Any]]) -> State:
     for line in lines:
         try:
             event = events.read(line)
-        except (KeyError, TypeError, ValueError, RecursionError):  # a line that somebody else wrote
+        except (KeyError, TypeError, ValueError, RecursionError):
+            # a line that somebody else wrote
             state.unread += 1
             continue
         if event is not None:
@@ -31,8 +32,13 @@ def replay(lines: Iterable[Mapping[str, Any]]) -> State:
 def apply(event: Event, state: State) -> None:
     """Change `state` by one event."""
     match event:
-        case events.Created():  # under a name that another notebook had before: nothing of that one counts
-            fresh = State(next_run=state.next_run, tool_use_ids=state.tool_use_ids, unread=state.unread)
+        case events.Created():
+            # under a name that another notebook had before: nothing of that one counts
+            fresh = State(
+                next_run=state.next_run,
+                tool_use_ids=state.tool_use_ids,
+                unread=state.unread,
+            )
             state.__dict__.update(fresh.__dict__)
         case events.Planned():
             state.plan = plan.from_json(event.plan) or state.plan
@@ -64,7 +70,9 @@ def apply(event: Event, state: State) -> None:
         case events.KernelChanged():
             _kernel(event, state)
         case events.Stopped():
-            state.stop = event if event.error else replace(event, error=_named_in(event.block))
+            state.stop = (
+                event if event.error else replace(event, error=_named_in(event.block))
+            )
         case events.Verified():
             state.verified = event
         case events.Continued() | events.Restored():
@@ -75,7 +83,11 @@ def apply(event: Event, state: State) -> None:
                 state.of(event.key).attempts = 0
         case events.Skipped():
             state.stop, progress = None, state.of(event.key)
-            progress.status, progress.reason, progress.interrupted = StepStatus.SKIPPED, event.reason, False
+            progress.status, progress.reason, progress.interrupted = (
+                StepStatus.SKIPPED,
+                event.reason,
+                False,
+            )
         case events.Reopened() | events.Confirmed():
             _decided(event, state)
 
@@ -98,7 +110,9 @@ def _resumed(event: events.Continued | events.Restored, state: State) -> None:
         state.stop = None
 
 
-def _told(event: events.Handed | events.Told | events.Unheard | events.Heard, state: State) -> None:
+def _told(
+    event: events.Handed | events.Told | events.Unheard | events.Heard, state: State
+) -> None:
     """Take note of what the agent is owed, and of what it was told."""
     match event:
         case events.Handed():
@@ -119,14 +133,26 @@ def _held(event: events.Held, state: State) -> None:
     progress = state.of(event.key)
     progress.attempts, counts = state.attempts_held(event.key)
     progress.retries += counts
-    progress.held, progress.held_count = event.source_hash, 0 if counts else progress.held_count + 1
-    progress.status, progress.cell_id, progress.index = StepStatus.FAILED, event.cell_id, event.index
+    progress.held, progress.held_count = (
+        event.source_hash,
+        0 if counts else progress.held_count + 1,
+    )
+    progress.status, progress.cell_id, progress.index = (
+        StepStatus.FAILED,
+        event.cell_id,
+        event.index,
+    )
     progress.interrupted, state.last = False, event.key
     state.ran.pop(event.cell_id, None)
 
 
 def _ran(event: events.Ran, state: State) -> None:
-    cell_id, source, verdict, progress = event.cell_id, event.source_hash, event.verdict, state.of(event.key)
+    cell_id, source, verdict, progress = (
+        event.cell_id,
+        event.source_hash,
+        event.verdict,
+        state.of(event.key),
+    )
     state.seconds += event.duration_s
     if state.running is not None and state.running.cell_id == cell_id:
         state.sources[source] = state.running.source
@@ -141,7 +167,9 @@ def _ran(event: events.Ran, state: State) -> None:
     state.next_run = max(state.next_run, event.run + 1)
     if event.execution_count is not None:
         state.counts[event.execution_count] = cell_id
-    as_confirmed = progress.status is StepStatus.DONE and state.ran_ever.get(cell_id) == source
+    as_confirmed = (
+        progress.status is StepStatus.DONE and state.ran_ever.get(cell_id) == source
+    )
     state.ran_ever[cell_id] = source
     state.changed.discard(cell_id)
     state.packages |= event.packages
@@ -160,10 +188,15 @@ def _ran(event: events.Ran, state: State) -> None:
             progress.cell_id, progress.index = cell_id, event.index
         return
     state.last = event.key
-    # A done step that runs again starts a fresh count; stepper's own repetitions are nobody's attempt.
+    # A done step that runs again starts a fresh count; stepper's own repetitions are
+    # nobody's attempt.
     progress.retries += state.is_retry(event.key, event.repeat > 0, event.outside_agent)
-    progress.attempts = state.attempts_after(event.key, verdict, event.repeat > 0, event.outside_agent)
-    progress.asked = event.outcome is Outcome.ERROR and bool(classify.question(event.error))
+    progress.attempts = state.attempts_after(
+        event.key, verdict, event.repeat > 0, event.outside_agent
+    )
+    progress.asked = event.outcome is Outcome.ERROR and bool(
+        classify.question(event.error)
+    )
     progress.failing = verdict is not Verdict.FINE
     status = StepStatus.DOUBTED if event.unmet else StepStatus.DONE
     progress.status = StepStatus.FAILED if progress.failing else status
@@ -192,9 +225,17 @@ def _besides(event: events.Late | events.Elsewhere, state: State) -> None:
 def _kernel(event: events.KernelChanged, state: State) -> None:
     state.unchanged = False
     if event.what == "started":
-        state.ran, state.counts, state.lost, state.requests, state.shown = {}, {}, "", {}, {}
+        state.ran, state.counts, state.lost, state.requests, state.shown = (
+            {},
+            {},
+            "",
+            {},
+            {},
+        )
         state.elsewhere_told = len(state.elsewhere)  # what they bound is gone
-    else:  # died, restarted, shut down: told with the next run, and only if there was something to lose
+    else:
+        # died, restarted, shut down: told with the next run, and only if there was
+        # something to lose
         if state.ran:
             state.lost = event.why
         state.ran = {}

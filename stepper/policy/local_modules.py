@@ -22,7 +22,8 @@ class ModuleChanges:
 
     reloaded: tuple[str, ...] = ()
     old: tuple[OldModule, ...] = ()
-    lost: tuple[tuple[str, ...], ...] = ()  # names of the notebook that a reloaded module no longer has; the module
+    # names of the notebook that a reloaded module no longer has; the module
+    lost: tuple[tuple[str, ...], ...] = ()
     classes: bool = False  # a reloaded module had classes
 
 

@@ -6,7 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-RUNS = ("time", "timeit", "prun", "lprun", "memit", "mprun", "capture")  # whose code is Python in these names
+# whose code is Python in these names
+RUNS = ("time", "timeit", "prun", "lprun", "memit", "mprun", "capture")
 ASKS = ("pinfo", "pinfo2", "psource", "pdoc", "pfile")
 OPTIONS = r"(?:-\w+(?:\s*\d+)?\s+)*(?:--\s+)?"
 EXPANDED = r"(?<!\$)\$\{?([A-Za-z_]\w*)|\{([A-Za-z_]\w*)"
@@ -25,22 +26,35 @@ class Magic(NamedTuple):
 def magic(how: str, told: Sequence[object]) -> Magic:
     """Return what IPython's `%x`, `!x`, `x?` and `%%x` do, which became calls of `get_ipython()`'s method `how`."""
     texts = [part for part in told if isinstance(part, str)]
-    if how not in ("run_line_magic", "run_cell_magic", "system", "getoutput") or not texts:
+    if (
+        how not in ("run_line_magic", "run_cell_magic", "system", "getoutput")
+        or not texts
+    ):
         return Magic()
     if not how.startswith("run_"):
         return Magic(reads=_expanded(texts[0]))
     name, line, cell = (*texts, "", "")[:3]
     if name == "capture":
-        return Magic([cell], binds=[word for word in line.split() if word.isidentifier()])
+        return Magic(
+            [cell], binds=[word for word in line.split() if word.isidentifier()]
+        )
     if name in RUNS:
         return Magic([re.sub(OPTIONS, "", line, count=1), cell], apart=name == "timeit")
     if name == "store" and "-r" in line.split():
-        return Magic(binds=[word for word in line.split() if word.isidentifier()], any=line.strip() == "-r")
+        return Magic(
+            binds=[word for word in line.split() if word.isidentifier()],
+            any=line.strip() == "-r",
+        )
     if name in ASKS:
         return Magic(reads=re.findall(r"^\w+", line))
     line_magic = how == "run_line_magic"
-    written = [] if line_magic else re.findall(r"--(?:out|err|proc)[ =](\w+)", line)  # by `%%bash` and the like
-    return Magic(reads=_expanded(line), binds=written, any=line_magic and name in ("run", "pylab"))
+    # by `%%bash` and the like
+    written = [] if line_magic else re.findall(r"--(?:out|err|proc)[ =](\w+)", line)
+    return Magic(
+        reads=_expanded(line),
+        binds=written,
+        any=line_magic and name in ("run", "pylab"),
+    )
 
 
 def _expanded(line: str) -> list[str]:

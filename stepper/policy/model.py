@@ -68,7 +68,8 @@ class StepStatus(Word):
     DOUBTED = "doubted"  # its cell ran, its criterion is false
     SKIPPED = "skipped"
     INTERRUPTED = "interrupted"  # its cell's last run was broken off
-    CHANGED = "changed"  # it was done; its cell has another source now, which has not run
+    # it was done; its cell has another source now, which has not run
+    CHANGED = "changed"
 
 
 class Consent(Enum):
@@ -104,7 +105,8 @@ class Plan:
 
     problem: str = ""
     steps: tuple[Step, ...] = ()
-    kernel: str = ""  # the name of the place where the notebook's kernel runs; '' for the project's
+    # the name of the place where the notebook's kernel runs; '' for the project's
+    kernel: str = ""
 
     def step(self, number: int | None) -> Step | None:
         """Return the step with that id, or None."""
@@ -119,7 +121,9 @@ class Plan:
 class Cell:
     """A cell as the engine sees it."""
 
-    id: str  # `cell-INDEX` in notebooks without cell ids (nbformat below 4.5), as Claude Code names them
+    # `cell-INDEX` in notebooks without cell ids (nbformat below 4.5), as Claude Code
+    # names them
+    id: str
     index: int  # among all cells, from 0
     number: int  # among code cells from 1, as one reads the notebook; 0 for others
     type: str
@@ -144,7 +148,8 @@ class Frame:
     cell: int
     line: int
     function: str
-    context: tuple[tuple[int, str], ...] = ()  # (line number, text), the failing line's neighbours
+    # (line number, text), the failing line's neighbours
+    context: tuple[tuple[int, str], ...] = ()
     file: str = ""  # of the user's own, as written from the kernel's folder
 
 
@@ -154,12 +159,14 @@ class Fault:
 
     ename: str
     evalue: str
-    mro: tuple[str, ...] = ()  # its classes up to object, as `module.Name`, builtins bare
+    # its classes up to object, as `module.Name`, builtins bare
+    mro: tuple[str, ...] = ()
     line: int | None = None  # in the cell that ran, from 1
     frames: tuple[Frame, ...] = ()
     attributes: dict[str, Any] = field(default_factory=dict)
     traceback: str = ""
-    chain: tuple[tuple[str, str, str], ...] = ()  # what led to it, nearest first: how, class, message
+    # what led to it, nearest first: how, class, message
+    chain: tuple[tuple[str, str, str], ...] = ()
     suggestion: str = ""  # one line of facts that the fix needs
 
 
@@ -177,7 +184,9 @@ class Death:
 
     how: str  # such as `killed by SIGKILL`
     stderr: str = ""  # the last lines it wrote there
-    cause: str = ""  # the class of fault beside `KernelDied`: SystemExit, OutOfMemory, WalltimeOver, EndedOutside
+    # the class of fault beside `KernelDied`: SystemExit, OutOfMemory, WalltimeOver,
+    # EndedOutside
+    cause: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,13 +207,18 @@ class Run:
     kernel: str = ""
     tool_use_id: str | None = None
     by: str = ""  # who asked for it: hook, mcp, cli
-    outside_agent: bool = False  # a user's terminal, a script or CI asked for it: not an attempt of the agent's
+    # a user's terminal, a script or CI asked for it: not an attempt of the agent's
+    outside_agent: bool = False
     key: Key
 
     @property
     def error(self) -> str:
         """The error that it ended with, in one line."""
-        return f"{one_line(self.fault.ename, 100)}: {one_line(self.fault.evalue, 200)}" if self.fault else "failed"
+        return (
+            f"{one_line(self.fault.ename, 100)}: {one_line(self.fault.evalue, 200)}"
+            if self.fault
+            else "failed"
+        )
 
 
 class LeftOut(NamedTuple):
@@ -253,7 +267,8 @@ class Limits:
     hide_env: tuple[str, ...] = ()
     verify: str = "asked"
     verify_seconds: float = 60
-    kernel: str = "local"  # the name of a place, or this: the project's interpreter on this machine
+    # the name of a place, or this: the project's interpreter on this machine
+    kernel: str = "local"
     kernels: Mapping[str, Place] = field(default_factory=dict)
 
     @property
@@ -267,7 +282,8 @@ class CellEdit:
     """A NotebookEdit that happened (or, before it happens, is about to)."""
 
     notebook: str
-    cell_id: str | None  # None before an insert, and after one into a notebook without cell ids
+    # None before an insert, and after one into a notebook without cell ids
+    cell_id: str | None
     after: str | None  # the cell above it then, None at the top
     cell_type: str | None
     mode: str  # replace, insert, delete

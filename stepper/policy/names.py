@@ -19,7 +19,8 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# Methods that change what they are called on; by how they begin; only where nobody takes what they return, which then
+# Methods that change what they are called on; by how they begin; only where nobody
+# takes what they return, which then
 # is None: `xs.append(x)` changes `xs`, `df = df.append(row)` doesn't.
 CHANGES = _words(
     "fit partial_fit train step backward zero_grad load_state_dict pop popitem popleft setdefault next send shuffle"
@@ -36,8 +37,27 @@ ANEW = _words(
     " set_table_styles set_table_attributes add_prefix add_suffix add_categories"
 )
 # Functions that change their first argument.
-ON_FIRST = {"shuffle", "setattr", "delattr", "next", "fill_diagonal", "copyto", "put", "place", "putmask"}
-ON_FIRST |= {"heappush", "heappop", "heapify", "heapreplace", "heappushpop", "insort", "insort_left", "insort_right"}
+ON_FIRST = {
+    "shuffle",
+    "setattr",
+    "delattr",
+    "next",
+    "fill_diagonal",
+    "copyto",
+    "put",
+    "place",
+    "putmask",
+}
+ON_FIRST |= {
+    "heappush",
+    "heappop",
+    "heapify",
+    "heapreplace",
+    "heappushpop",
+    "insort",
+    "insort_left",
+    "insort_right",
+}
 
 
 class Mention(NamedTuple):
@@ -60,8 +80,10 @@ class Kept:
     binds: set[str] = field(default_factory=set)
     parameters: tuple[str, ...] = ()
     changed: set[str] = field(default_factory=set)  # of its parameters
-    made_of: set[str] = field(default_factory=set)  # what was read to define it: bases, decorators, defaults
-    methods: set[str] = field(default_factory=set)  # of a class, that change what they are called on
+    # what was read to define it: bases, decorators, defaults
+    made_of: set[str] = field(default_factory=set)
+    # of a class, that change what they are called on
+    methods: set[str] = field(default_factory=set)
 
 
 @dataclass(eq=False, repr=False)
@@ -69,22 +91,30 @@ class Flow:
     """What a cell does to names."""
 
     reads: set[str] = field(default_factory=set)  # before it has bound them itself
-    binds: dict[str, str] = field(default_factory=dict)  # name → VALUE, IMPORT or DEFINED
+    # name → VALUE, IMPORT or DEFINED
+    binds: dict[str, str] = field(default_factory=dict)
     changes: set[str] = field(default_factory=set)  # in place
     deletes: set[str] = field(default_factory=set)
     kept: dict[str, Kept] = field(default_factory=dict)
-    calls: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)  # of functions of other cells; arguments
-    methods: set[tuple[str, str]] = field(default_factory=set)  # that are called, and of which name
+    # of functions of other cells; arguments
+    calls: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
+    # that are called, and of which name
+    methods: set[tuple[str, str]] = field(default_factory=set)
     made: dict[str, str] = field(default_factory=dict)  # name → what was called for it
-    prints: dict[str, str] = field(default_factory=dict)  # of what is imported or defined: the same where that is
-    modules: dict[str, set[str]] = field(default_factory=dict)  # name that an import binds → modules it may be of
-    uses: set[str] = field(default_factory=set)  # of those modules, where the source reads such a name itself
+    # of what is imported or defined: the same where that is
+    prints: dict[str, str] = field(default_factory=dict)
+    # name that an import binds → modules it may be of
+    modules: dict[str, set[str]] = field(default_factory=dict)
+    # of those modules, where the source reads such a name itself
+    uses: set[str] = field(default_factory=set)
     star: bool = False  # it binds names that can't be told
     mentions: list[Mention] = field(default_factory=list)
     python: bool = True  # it could be read
 
 
-def parsed(source: str, transform: Callable[[str], str] | None = None) -> ast.Module | None:
+def parsed(
+    source: str, transform: Callable[[str], str] | None = None
+) -> ast.Module | None:
     """Return a source's tree, that of a cell by IPython's reading of it; None where it can't be read."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -113,7 +143,11 @@ def own_names(body: Iterable[ast.AST]) -> tuple[set[str], set[str]]:
         elif isinstance(node, (ast.Global, ast.Nonlocal)):
             (outer if isinstance(node, ast.Global) else around).update(node.names)
         elif not isinstance(node, (ast.Lambda, *COMPREHENSIONS)):
-            own |= {name for name in (getattr(node, part, None) for part in ("name", "rest")) if isinstance(name, str)}
+            own |= {
+                name
+                for name in (getattr(node, part, None) for part in ("name", "rest"))
+                if isinstance(name, str)
+            }
             todo += ast.iter_child_nodes(node)
     return own - outer - around, outer
 
@@ -126,7 +160,13 @@ def arguments(args: ast.arguments) -> list[ast.arg]:
 
 def loaded(nodes: Iterable[ast.AST | None]) -> set[str]:
     """Return the names that expressions read."""
-    return {name.id for node in nodes if node for name in ast.walk(node) if isinstance(name, ast.Name)}
+    return {
+        name.id
+        for node in nodes
+        if node
+        for name in ast.walk(node)
+        if isinstance(name, ast.Name)
+    }
 
 
 def changed_by(kept: Kept, arguments: Iterable[str]) -> Iterator[str]:
@@ -148,10 +188,16 @@ def changes(method: str, alone: bool) -> bool:
     if method in ANEW:
         return False
     return (
-        method in CHANGES or method.startswith(CHANGING) or (alone and (method in ALONE or method.startswith("set_")))
+        method in CHANGES
+        or method.startswith(CHANGING)
+        or (alone and (method in ALONE or method.startswith("set_")))
     )
 
 
 def is_ipython(node: ast.AST) -> bool:
     """Whether an expression is `get_ipython()`."""
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "get_ipython"
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "get_ipython"
+    )

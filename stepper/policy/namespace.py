@@ -23,11 +23,13 @@ class Lasting:
     mark: str
     imported: tuple[str, ...]  # modules
     path: tuple[str, ...]  # sys.path
-    other_finders: bool  # something finds modules that a listing of `path` does not show
+    # something finds modules that a listing of `path` does not show
+    other_finders: bool
     magics: tuple[str, ...] | None  # callable without `%`; None where any name may be
     builtins: tuple[str, ...]
     python: tuple[int, int]
-    versions: dict[str, str] = field(default_factory=dict)  # of the packages that cells imported, and of Python
+    # of the packages that cells imported, and of Python
+    versions: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -38,10 +40,12 @@ class Namespace:
     functions: dict[str, str] = field(default_factory=dict)
     classes: tuple[str, ...] = ()
     variables: dict[str, Variable] = field(default_factory=dict)
-    names: tuple[str, ...] = ()  # all that a cell can load, builtins too; none where that is not known
+    # all that a cell can load, builtins too; none where that is not known
+    names: tuple[str, ...] = ()
     own_input: bool = False  # the user has bound `input`
     cwd: str = ""
-    rebound: tuple[str, ...] = ()  # what the last cell bound, or changed in a way that is seen
+    # what the last cell bound, or changed in a way that is seen
+    rebound: tuple[str, ...] = ()
     lasting: Lasting | None = None
 
     def __bool__(self) -> bool:

@@ -18,7 +18,8 @@ WHY = re.compile(
     re.IGNORECASE,
 )
 
-# The user limits what is to be done in this turn: the end of the turn may be what they asked for.
+# The user limits what is to be done in this turn: the end of the turn may be what they
+# asked for.
 LIMITED = re.compile(
     r"\b(?:only|just|stop|wait|pause|halt|hold (?:on|off)|hang on|no (?:further|more)|nothing (?:else|more|further)"
     r"|not yet|for now|first (?:step|cell|one|two|three|part)|(?:one|a single|two|three) (?:steps?|cells?)"

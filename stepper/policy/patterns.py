@@ -19,7 +19,8 @@ except ImportError:  # Python 3.10
 
 LONGEST = 200  # characters of a pattern
 UNBOUNDED = 100  # as often at least: a repeat's length counts as any
-MOST_UNBOUNDED, MOST_WAYS = 4, 1000  # repeats without a bound; ways that all that has one may match in
+# repeats without a bound; ways that all that has one may match in
+MOST_UNBOUNDED, MOST_WAYS = 4, 1000
 REPEATS = ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT")
 ONE_CHARACTER = ("LITERAL", "NOT_LITERAL", "ANY", "IN", "CATEGORY", "AT")
 
@@ -33,7 +34,8 @@ class Sought:
     """What a pattern looks for in lines."""
 
     pattern: re.Pattern[str]
-    runs: tuple[tuple[str, ...], ...]  # what a line holds that matches, in this order: of each one
+    # what a line holds that matches, in this order: of each one
+    runs: tuple[tuple[str, ...], ...]
     grows: bool  # a line that matches does so whatever comes behind it
 
 
@@ -41,9 +43,18 @@ def sought(pattern: str) -> Sought:
     """Return what a pattern that has no problem looks for."""
     compiled, items = _parsed(pattern)
     folds = compiled.flags & re.IGNORECASE
-    runs = [tuple(run.lower() if folds else run for run in each) for each in _runs(items)]
-    ends = any(str(kind) == "AT" and str(given) != "AT_BEGINNING" for kind, given in _each(items))
-    return Sought(compiled, tuple(each for each in runs if not folds or "".join(each).isascii()), not ends)
+    runs = [
+        tuple(run.lower() if folds else run for run in each) for each in _runs(items)
+    ]
+    ends = any(
+        str(kind) == "AT" and str(given) != "AT_BEGINNING"
+        for kind, given in _each(items)
+    )
+    return Sought(
+        compiled,
+        tuple(each for each in runs if not folds or "".join(each).isascii()),
+        not ends,
+    )
 
 
 def _parsed(pattern: str) -> tuple[re.Pattern[str], Any]:
@@ -83,14 +94,20 @@ def _of(kind: str, given: Any) -> tuple[int, int]:
         return _ways(given[-1])
     if kind == "BRANCH":
         counts = [_ways(branch) for branch in given[1]]
-        return sum(unbounded for unbounded, _ in counts), sum(ways for _, ways in counts)
+        return sum(unbounded for unbounded, _ in counts), sum(
+            ways for _, ways in counts
+        )
     if kind not in REPEATS:
         raise UnfitError("groups that look around or back are not taken")
     least, most, body = int(given[0]), int(given[1]), given[2]
     unbounded, ways = _ways(body)
     if most > 1 and (unbounded or ways > 1 or not body.getwidth()[0]):
-        raise UnfitError("it may take too long: a repeat holds another one, alternatives, or nothing")
-    return unbounded + (most - least >= UNBOUNDED), ways * (1 if most - least >= UNBOUNDED else most - least + 1)
+        raise UnfitError(
+            "it may take too long: a repeat holds another one, alternatives, or nothing"
+        )
+    return unbounded + (most - least >= UNBOUNDED), ways * (
+        1 if most - least >= UNBOUNDED else most - least + 1
+    )
 
 
 def _runs(items: Iterable[Any]) -> list[tuple[str, ...]]:
@@ -104,10 +121,17 @@ def _runs(items: Iterable[Any]) -> list[tuple[str, ...]]:
             text = ""
         if str(kind) == "BRANCH":
             branches = [
-                max((run[0] for run in _runs(branch) if len(run) == 1), key=len, default="") for branch in given[1]
+                max(
+                    (run[0] for run in _runs(branch) if len(run) == 1),
+                    key=len,
+                    default="",
+                )
+                for branch in given[1]
             ]
             runs += [tuple(branches)] if all(branches) else []
-        elif (str(kind) == "SUBPATTERN" and not given[1]) or (str(kind) in REPEATS and given[0]):
+        elif (str(kind) == "SUBPATTERN" and not given[1]) or (
+            str(kind) in REPEATS and given[0]
+        ):
             runs += _runs(given[-1])
     return runs
 
@@ -116,6 +140,12 @@ def _each(items: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
     """Yield all that a pattern is made of."""
     for kind, given in items:
         yield kind, given
-        inner = given[1] if str(kind) == "BRANCH" else [given[-1]] if str(kind) in (*REPEATS, "SUBPATTERN") else []
+        inner = (
+            given[1]
+            if str(kind) == "BRANCH"
+            else [given[-1]]
+            if str(kind) in (*REPEATS, "SUBPATTERN")
+            else []
+        )
         for each in inner:
             yield from _each(each)

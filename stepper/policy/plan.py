@@ -21,7 +21,11 @@ IS_PROSE = re.compile(r"\bis\b(?!(?: not)? (?:None|True|False)\b)")  # "it is go
 
 def slug(problem: str) -> str:
     """Return a file name's part: lower case, ASCII, words joined by `_`, at most 40 characters."""
-    plain = unicodedata.normalize("NFKD", problem.lower()).encode("ascii", "ignore").decode()
+    plain = (
+        unicodedata.normalize("NFKD", problem.lower())
+        .encode("ascii", "ignore")
+        .decode()
+    )
     name = "_".join(re.findall(r"[a-z0-9]+", plain))
     if len(name) > SLUG_LENGTH:  # whole words, as many as there is room for
         name = name[: SLUG_LENGTH + 1].rpartition("_")[0] or name[:SLUG_LENGTH]
@@ -43,7 +47,9 @@ def _told_of(text: str) -> tuple[str, str | None, bool | None]:
     return (title, rest, False) if mark else (title, None, None)
 
 
-def step(number: int, title: str, criterion: str = "", kind: str = "step", long: bool = False) -> Step:
+def step(
+    number: int, title: str, criterion: str = "", kind: str = "step", long: bool = False
+) -> Step:
     """Return a step with its texts on one line each; raise ValueError on an empty title or unknown kind."""
     title, criterion = " ".join(title.split()), " ".join(criterion.split())
     if not title:
@@ -69,8 +75,16 @@ def to_json(plan: Plan) -> dict[str, Any]:
 
 
 def _told(step: Step) -> dict[str, Any]:
-    more = {"criterion": step.criterion, "kind": step.kind.value * (step.kind is not Kind.STEP), LONG: step.long}
-    return {"id": step.id, "title": step.title, **{name: value for name, value in more.items() if value}}
+    more = {
+        "criterion": step.criterion,
+        "kind": step.kind.value * (step.kind is not Kind.STEP),
+        LONG: step.long,
+    }
+    return {
+        "id": step.id,
+        "title": step.title,
+        **{name: value for name, value in more.items() if value},
+    }
 
 
 def from_json(data: Any) -> Plan | None:
@@ -86,11 +100,24 @@ def from_json(data: Any) -> Plan | None:
             )
             for item in (data.get("steps", ()) if "kernel" in data else data["steps"])
         )
-        made = Plan(str(data.get("problem", "")), tuple(read), str(data.get("kernel") or ""))
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError):
+        made = Plan(
+            str(data.get("problem", "")), tuple(read), str(data.get("kernel") or "")
+        )
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ):
         return None
     ids = {step.id for step in made.steps}
-    return made if len(ids) == len(made.steps) and all(0 < number < 1 << 31 for number in ids) else None
+    return (
+        made
+        if len(ids) == len(made.steps) and all(0 < number < 1 << 31 for number in ids)
+        else None
+    )
 
 
 def step_of(state: State, cells: Sequence[Cell], cell: Cell) -> int | None:
@@ -109,9 +136,15 @@ def step_of(state: State, cells: Sequence[Cell], cell: Cell) -> int | None:
             return step.id
     number = state.open_step()
     progress = state.of(number) if number is not None else None
-    if progress and progress.status is StepStatus.DOUBTED and find_cell(cells, progress.cell_id or ""):
+    if (
+        progress
+        and progress.status is StepStatus.DOUBTED
+        and find_cell(cells, progress.cell_id or "")
+    ):
         number = state.open_step(StepStatus.DOUBTED)
-    if cell.id in state.progress or (number is not None and failed_cell(state, cells, number) is not None):
+    if cell.id in state.progress or (
+        number is not None and failed_cell(state, cells, number) is not None
+    ):
         return None  # it ran before, in no step; or it is a helper
     return number
 
@@ -126,7 +159,11 @@ def key(state: State, cells: Sequence[Cell], cell: Cell) -> Key:
     ids = {other.id for other in cells}
     for known, progress in state.progress.items():
         in_its_place = progress.cell_id not in ids and progress.index == cell.index
-        if isinstance(known, str) and progress.failing and (progress.cell_id == cell.id or in_its_place):
+        if (
+            isinstance(known, str)
+            and progress.failing
+            and (progress.cell_id == cell.id or in_its_place)
+        ):
             return known
     return cell.id
 
@@ -135,7 +172,14 @@ def failed_cell(state: State, cells: Sequence[Cell], number: int) -> Cell | None
     """Return the cell of a failed step that still stands in the notebook and waits for its fix, or None."""
     progress = state.of(number)
     failed = progress.status is StepStatus.FAILED
-    return next((cell for cell in cells if failed and cell.is_code and cell.id == progress.cell_id), None)
+    return next(
+        (
+            cell
+            for cell in cells
+            if failed and cell.is_code and cell.id == progress.cell_id
+        ),
+        None,
+    )
 
 
 def find_cell(cells: Sequence[Cell], name: str) -> Cell | None:
@@ -169,13 +213,17 @@ def edited(state: State, number: int, title: str) -> Plan:
     name, criterion, long = _told_of(title)
     kept = old.criterion if criterion is None else criterion
     new = step(number, name, kept, old.kind.value, old.long if long is None else long)
-    return replace(state.plan, steps=tuple(new if s is old else s for s in state.plan.steps))
+    return replace(
+        state.plan, steps=tuple(new if s is old else s for s in state.plan.steps)
+    )
 
 
 def removed(state: State, number: int) -> Plan:
     """Return the plan without that step; raise ValueError."""
     gone = _not_run(state, number)
-    return replace(state.plan, steps=tuple(s for s in state.plan.steps if s is not gone))
+    return replace(
+        state.plan, steps=tuple(s for s in state.plan.steps if s is not gone)
+    )
 
 
 def moved(state: State, number: int, after: int) -> Plan:
@@ -188,18 +236,27 @@ def _not_run(state: State, number: int) -> Step:
     if found is None:
         raise ValueError(f"there is no step {number}")
     if state.of(number).status is StepStatus.SKIPPED:
-        raise ValueError(f"step {number} is skipped: reopen it first (stepper plan reopen {number})")
+        raise ValueError(
+            f"step {number} is skipped: reopen it first (stepper plan reopen {number})"
+        )
     if state.of(number).status is not StepStatus.PENDING:
-        raise ValueError(f"step {number} ran already: it can only be skipped (stepper skip)")
+        raise ValueError(
+            f"step {number} ran already: it can only be skipped (stepper skip)"
+        )
     return found
 
 
-def _placed(state: State, steps: tuple[Step, ...], new: Step, after: int | None) -> Plan:
+def _placed(
+    state: State, steps: tuple[Step, ...], new: Step, after: int | None
+) -> Plan:
     ids = [s.id for s in steps]
     if after and after not in ids:
         raise ValueError(f"there is no step {after} to put it after")
     at = len(steps) if after is None else ids.index(after) + 1 if after else 0
-    ran = next((s.id for s in steps[at:] if state.of(s.id).status is not StepStatus.PENDING), None)
+    ran = next(
+        (s.id for s in steps[at:] if state.of(s.id).status is not StepStatus.PENDING),
+        None,
+    )
     if ran is not None and state.of(ran).status is StepStatus.SKIPPED:
         raise ValueError(f"step {ran} is skipped: no step can be put before it")
     if ran is not None:

@@ -16,7 +16,11 @@ ADDRESS = re.compile(r"0x[0-9a-fA-F]{4,}")
 
 def error_mark(run: Run) -> tuple[str, str] | None:
     """Return the fingerprint of the error that a run ended with; None where it ended otherwise."""
-    if run.fault is None or run.outcome is not Outcome.ERROR or run.verdict is not Verdict.RECOVERABLE:
+    if (
+        run.fault is None
+        or run.outcome is not Outcome.ERROR
+        or run.verdict is not Verdict.RECOVERABLE
+    ):
         return None
     return run.fault.ename, ADDRESS.sub("0x…", run.fault.evalue)
 
@@ -30,7 +34,11 @@ def tries(state: State, key: Key) -> Sequence[Run]:
 def same_again(state: State, key: Key, source: str) -> Run | None:
     """Return the run that a source would only repeat: the very last one, which ended with an error, or None."""
     last = state.runs[-1] if state.runs and state.unchanged else None
-    return last if last and (last.key, last.source_hash) == (key, source) and error_mark(last) else None
+    return (
+        last
+        if last and (last.key, last.source_hash) == (key, source) and error_mark(last)
+        else None
+    )
 
 
 def repeated(last: Run) -> str:
@@ -45,20 +53,33 @@ def repeated(last: Run) -> str:
 def same_error(state: State, run: Run) -> list[str]:
     """Return that other sources ended with the same error before, in a list. `run` is not in the state yet."""
     mark = error_mark(run)
-    same = [earlier for earlier in tries(state, run.key) if mark and error_mark(earlier) == mark]
+    same = [
+        earlier
+        for earlier in tries(state, run.key)
+        if mark and error_mark(earlier) == mark
+    ]
     sources = {run.source_hash, *(earlier.source_hash for earlier in same)}
     if mark is None or len(sources) == 1:
         return []
     nth = ORDINALS.get(len(same) + 1, f"{len(same) + 1}th")
     here = _failing_text(run)
-    line = ", same line" if here and all(_failing_text(each) == here for each in same) else ""
-    return [f"{nth} time {one_line(': '.join(mark), 160)}{line}, from {len(sources)} sources"]
+    line = (
+        ", same line"
+        if here and all(_failing_text(each) == here for each in same)
+        else ""
+    )
+    return [
+        f"{nth} time {one_line(': '.join(mark), 160)}{line}, from {len(sources)} sources"
+    ]
 
 
 def returned(state: State, key: Key, source: str) -> list[str]:
     """Return that a source is an earlier attempt's, in a list; empty where it is new."""
     before = [run for run in tries(state, key)[:-1] if run.source_hash == source]
-    return [f"this source is that of run {run.run}, which ended with {_ended(run)}" for run in before[-1:]]
+    return [
+        f"this source is that of run {run.run}, which ended with {_ended(run)}"
+        for run in before[-1:]
+    ]
 
 
 def _ended(run: Run) -> str:

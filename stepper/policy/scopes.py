@@ -7,7 +7,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from stepper.policy.names import BIND, CHANGE, CLASS, DEFINED, DELETE, GLOBAL, IMPORT, VALUE, Flow, Kept, Mention, root
+from stepper.policy.names import (
+    BIND,
+    CHANGE,
+    CLASS,
+    DEFINED,
+    DELETE,
+    GLOBAL,
+    IMPORT,
+    VALUE,
+    Flow,
+    Kept,
+    Mention,
+    root,
+)
 
 
 @dataclass(eq=False, repr=False)
@@ -32,12 +45,19 @@ class Names:
         self.alias: dict[str, set[str]] = {}
         self.used: set[str] = set()
         self.alone: ast.expr | None = None  # whose value nobody takes
-        self.kept: Kept | None = None  # of the outermost function around; None where the code runs now
+        # of the outermost function around; None where the code runs now
+        self.kept: Kept | None = None
 
     def noted(self, name: str, how: str, node: Any) -> None:
         """Take note of a name, for those who ask for lines."""
-        where = (self.scopes[-1].kind, self.scopes[-1].name, self.scopes[-1].line) if self.scopes else ("", "", 0)
-        self.flow.mentions.append(Mention(name, how, getattr(node, "lineno", 0), *where))
+        where = (
+            (self.scopes[-1].kind, self.scopes[-1].name, self.scopes[-1].line)
+            if self.scopes
+            else ("", "", 0)
+        )
+        self.flow.mentions.append(
+            Mention(name, how, getattr(node, "lineno", 0), *where)
+        )
 
     def holder(self, name: str) -> Scope | None:
         """Return the scope that a name belongs to, None for the notebook's own names."""
@@ -86,7 +106,9 @@ class Names:
         self.flow.made.pop(name, None)
         self.flow.prints.pop(name, None)
         if kind == DEFINED and self.source:
-            first = min(each.lineno for each in (node, *getattr(node, "decorator_list", ())))
+            first = min(
+                each.lineno for each in (node, *getattr(node, "decorator_list", ()))
+            )
             lines = self.source.split("\n")[first - 1 : node.end_lineno]
             self.flow.prints[name] = str(hash("\n".join(lines)))
         elif kind != DEFINED:

@@ -27,20 +27,22 @@ COMMAND = re.compile(
 )
 NAMED = re.compile(rf"\b(?:{WORDS})\b", re.IGNORECASE)
 END = re.compile(r"(?<![.!?…])[.!?…]+(?=[\s\"')]|$)|\n")  # of a sentence
-# The sentence that stops a cell: neither an ellipsis nor a line after a comma ends it, nor does "But" begin another.
+# The sentence that stops a cell: neither an ellipsis nor a line after a comma ends it,
+# nor does "But" begin another.
 SENTENCE = re.compile(
-    r"(?s:.*?)(?:(?<![.…])[.!](?=[\s\"')]|$)(?!\s+(?:but|only|not)\b)|(?<![,;:–—-])\n|\Z)", re.IGNORECASE
+    r"(?s:.*?)(?:(?<![.…])[.!](?=[\s\"')]|$)(?!\s+(?:but|only|not)\b)|(?<![,;:–—-])\n|\Z)",
+    re.IGNORECASE,
 )
-CONDITION = (
-    "if|unless|when|whenever|in case|as long|while|until|till|before|after|(?<!at )once|soon|later|tomorrow|tonight"
-)
+CONDITION = "if|unless|when|whenever|in case|as long|while|until|till|before|after|(?<!at )once|soon|later|tomorrow|tonight"
 TIED = re.compile(
     rf"\b(?:{CONDITION}|not (?:now|yet))\b|^\s*(?:from|where|with|without|using)\b"
     r"|(?:^|[^\w\s]|\bbut|\bonly|\band)\s*(?:at(?! once)|by|in|on)\b",
     re.IGNORECASE,
 )
 DASHES = re.compile(r"^[\s,.;:!…–—-]+")
-PLEASE = re.compile(rf"^(?:{THANKS}|now)\b\W*|(?<!\W)\W*\b(?:{THANKS})\W*$", re.IGNORECASE)
+PLEASE = re.compile(
+    rf"^(?:{THANKS}|now)\b\W*|(?<!\W)\W*\b(?:{THANKS})\W*$", re.IGNORECASE
+)
 
 
 def command(prompt: str) -> tuple[str, str] | None:
@@ -57,20 +59,36 @@ def command(prompt: str) -> tuple[str, str] | None:
     if "stop" not in words:
         return words, said.strip()
     sentence = SENTENCE.match(prompt, found.end("words"))
-    return None if sentence and TIED.search(sentence[0]) else ("stop the cell", said.strip())
+    return (
+        None
+        if sentence and TIED.search(sentence[0])
+        else ("stop the cell", said.strip())
+    )
 
 
-# Sentences that are commands only while the notebook is stopped, or while a cell runs. The whole prompt must read so.
-POLITE = rf"(?:(?:{COURTESY})\b[\s,.!:;–—-]*)*(?:(?:just|let['’]?s|you can|you may)\s+)?"
+# Sentences that are commands only while the notebook is stopped, or while a cell runs.
+# The whole prompt must read so.
+POLITE = (
+    rf"(?:(?:{COURTESY})\b[\s,.!:;–—-]*)*(?:(?:just|let['’]?s|you can|you may)\s+)?"
+)
 IT = r"(?:it|that|this|that one|this one|(?:the|that|this) (?:failed |failing )?(?:step|cell))"
 TAIL = rf"(?:\s+(?:{THANKS}|now))*"
-SKIP_IT = re.compile(rf"{POLITE}skip {IT}{TAIL}(?P<rest>\s*[.!]*\s*$|\s*[,;:–—]\s*.+|\s+because\b.+)", re.IGNORECASE)
-FIX_IT = re.compile(rf"{POLITE}(?:fix|retry) {IT}{TAIL}(?P<rest>\s*[.!]*\s*$|\s*[,;:–—]\s*.+)", re.IGNORECASE)
+SKIP_IT = re.compile(
+    rf"{POLITE}skip {IT}{TAIL}(?P<rest>\s*[.!]*\s*$|\s*[,;:–—]\s*.+|\s+because\b.+)",
+    re.IGNORECASE,
+)
+FIX_IT = re.compile(
+    rf"{POLITE}(?:fix|retry) {IT}{TAIL}(?P<rest>\s*[.!]*\s*$|\s*[,;:–—]\s*.+)",
+    re.IGNORECASE,
+)
 GO_ON = re.compile(
     rf"{POLITE}(?:go on|go ahead|continue|carry on|proceed|resume){TAIL}(?P<rest>\s*[.!]*\s*$|\s*[,;:–—]\s*.+)",
     re.IGNORECASE,
 )
-STOP_IT = re.compile(rf"{POLITE}(?:stop|interrupt|cancel) {IT}{TAIL}(?P<rest>\s*[.!]*\s*$)", re.IGNORECASE)
+STOP_IT = re.compile(
+    rf"{POLITE}(?:stop|interrupt|cancel) {IT}{TAIL}(?P<rest>\s*[.!]*\s*$)",
+    re.IGNORECASE,
+)
 ANSWER = re.compile(
     r"(?:(?:yes|yep|yeah|sure|ok|okay)\b"
     r"(?:\s*[.!]*\s*$|\s*[,;:.–—-]\s*(?:please )?(?:do|use|take|keep|drop|it|that|the)\b.*)"
@@ -82,11 +100,16 @@ UNCLEAR = re.compile(
     r"|but|instead of|later|until|try|tell me|show me|explain|then)\b|n['’]t\b",
     re.IGNORECASE,
 )
-UNNEEDED = re.compile(r"\b(?:I|we) don['’]?t (?:need|want) (?:it|that|this)\b", re.IGNORECASE)  # a reason to skip
+# a reason to skip
+UNNEEDED = re.compile(
+    r"\b(?:I|we) don['’]?t (?:need|want) (?:it|that|this)\b", re.IGNORECASE
+)
 LONGEST = 200  # characters: a longer prompt says more than one thing
 
 
-def understood(prompt: str, stopped: bool, asked: bool, running: bool) -> tuple[str, str] | None:
+def understood(
+    prompt: str, stopped: bool, asked: bool, running: bool
+) -> tuple[str, str] | None:
     """Return the command that a plain sentence gives in a notebook's present status, with its message, or None.
 
     `stopped`: a stop is in force; `asked`: it asks the user a question; `running`: a cell runs.
@@ -98,7 +121,11 @@ def understood(prompt: str, stopped: bool, asked: bool, running: bool) -> tuple[
         return "stop the cell", ""
     if not stopped:
         return None
-    for pattern, words in ((SKIP_IT, "skip cell"), (FIX_IT, "fix and retry"), (GO_ON, "continue notebook")):
+    for pattern, words in (
+        (SKIP_IT, "skip cell"),
+        (FIX_IT, "fix and retry"),
+        (GO_ON, "continue notebook"),
+    ):
         if found := pattern.fullmatch(prompt):
             return words, DASHES.sub("", found["rest"]).strip()
     return ("continue notebook", prompt) if asked and ANSWER.fullmatch(prompt) else None

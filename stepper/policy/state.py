@@ -9,8 +9,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from stepper.policy import changes
-from stepper.policy.events import Elsewhere, Handed, Ran, Started, Stopped, Unheard, Unwritten, Verified
-from stepper.policy.model import NOTHING, Cell, Key, Kind, LeftOut, Plan, Step, StepStatus, Verdict
+from stepper.policy.events import (
+    Elsewhere,
+    Handed,
+    Ran,
+    Started,
+    Stopped,
+    Unheard,
+    Unwritten,
+    Verified,
+)
+from stepper.policy.model import (
+    NOTHING,
+    Cell,
+    Key,
+    Kind,
+    LeftOut,
+    Plan,
+    Step,
+    StepStatus,
+    Verdict,
+)
 
 OVER = (StepStatus.DONE, StepStatus.SKIPPED)
 STALE = "stale"
@@ -26,11 +45,14 @@ class Progress:
     cell_id: str | None = None
     index: int = -1  # where its cell stood
     attempts: int = 0
-    retries: int = 0  # over the whole history; `/fix` starts `attempts` afresh, not these
+    # over the whole history; `/fix` starts `attempts` afresh, not these
+    retries: int = 0
     failing: bool = False
-    asked: bool = False  # its last run ended with a question to the user (`STOP: QUESTION`)
+    # its last run ended with a question to the user (`STOP: QUESTION`)
+    asked: bool = False
     reason: str = ""  # why it was skipped, is doubted, or is done although it was
-    held: str = ""  # the source hash that was not run last, because of what was found before
+    # the source hash that was not run last, because of what was found before
+    held: str = ""
     held_count: int = 0  # how often in a row
 
 
@@ -77,29 +99,43 @@ class State:
     next_run: int = 1
     running: Started | None = None
     lost: str = ""  # why the last kernel's state is gone; told once, with the next run
-    ran: dict[str, str] = field(default_factory=dict)  # cell id → source hash, ok in the present kernel
-    ran_ever: dict[str, str] = field(default_factory=dict)  # cell id → source hash, whatever became of it
+    # cell id → source hash, ok in the present kernel
+    ran: dict[str, str] = field(default_factory=dict)
+    # cell id → source hash, whatever became of it
+    ran_ever: dict[str, str] = field(default_factory=dict)
     tool_use_ids: set[str] = field(default_factory=set)
     seconds: float = 0.0  # spent in runs
-    counts: dict[int, str] = field(default_factory=dict)  # execution count → cell id, in the present kernel
-    requests: dict[str, tuple[str, str]] = field(default_factory=dict)  # → cell id, source hash; in the present kernel
-    shown: dict[str, Shown] = field(default_factory=dict)  # cell id →, in the present kernel
+    # execution count → cell id, in the present kernel
+    counts: dict[int, str] = field(default_factory=dict)
+    # → cell id, source hash; in the present kernel
+    requests: dict[str, tuple[str, str]] = field(default_factory=dict)
+    # cell id →, in the present kernel
+    shown: dict[str, Shown] = field(default_factory=dict)
     came: dict[str, Came] = field(default_factory=dict)  # cell id →
-    elsewhere: list[Elsewhere] = field(default_factory=list)  # executions of other clients
+    # executions of other clients
+    elsewhere: list[Elsewhere] = field(default_factory=list)
     elsewhere_told: int = 0  # how many of them, from the first on
-    reports: dict[int, str] = field(default_factory=dict)  # run → what the agent read; 0: where nothing ran
+    # run → what the agent read; 0: where nothing ran
+    reports: dict[int, str] = field(default_factory=dict)
     last_report: int | None = None
     last: Key | None = None  # what ran last, or was held back
-    changed: set[str] = field(default_factory=set)  # cells that ran with another source than the file has: as seen last
+    # cells that ran with another source than the file has: as seen last
+    changed: set[str] = field(default_factory=set)
     stale: set[str] = field(default_factory=set)  # ids of stale cells, as last analysed
-    open_cells: list[OpenCell] = field(default_factory=list)  # as the notebook was read last
-    handed: dict[str, Handed] = field(default_factory=dict)  # by call: how they end is owed to somebody
-    unheard: list[Unheard] = field(default_factory=list)  # what became of edits whose report nobody could read
-    unwritten: dict[str, Unwritten] = field(default_factory=dict)  # cell id → outputs that wait for the notebook
-    packages: dict[str, str] = field(default_factory=dict)  # → the version that the last run which used it had
+    # as the notebook was read last
+    open_cells: list[OpenCell] = field(default_factory=list)
+    # by call: how they end is owed to somebody
+    handed: dict[str, Handed] = field(default_factory=dict)
+    # what became of edits whose report nobody could read
+    unheard: list[Unheard] = field(default_factory=list)
+    # cell id → outputs that wait for the notebook
+    unwritten: dict[str, Unwritten] = field(default_factory=dict)
+    # → the version that the last run which used it had
+    packages: dict[str, str] = field(default_factory=dict)
     verified: Verified | None = None  # the last replay's verdict
     unread: int = 0  # events that could not be understood
-    unchanged: bool = False  # nothing of stepper's happened since the last run that could change how it ends
+    # nothing of stepper's happened since the last run that could change how it ends
+    unchanged: bool = False
 
     def of(self, key: Key) -> Progress:
         """Return the standing of a step or a cell in no step; made where it is new."""
@@ -118,7 +154,11 @@ class State:
         """Compare the notebook's cells with what ran; return those that have not run as they stand."""
         fresh, self.changed = changes.since(cells, self.ran_ever)
         in_plan = {self.of(step.id).cell_id for step in self.plan.steps}
-        known = {progress.cell_id: progress for key, progress in self.progress.items() if isinstance(key, str)}
+        known = {
+            progress.cell_id: progress
+            for key, progress in self.progress.items()
+            if isinstance(key, str)
+        }
         fresh_ids = {cell.id for cell in fresh}
         self.open_cells = []
         for cell in changes.runnable(cells) if self.plan.steps else ():
@@ -130,11 +170,17 @@ class State:
                 self.open_cells.append(OpenCell(cell.id, cell.number, status))
         return fresh
 
-    def _open_status(self, cell: Cell, progress: Progress | None, is_fresh: bool) -> str:
+    def _open_status(
+        self, cell: Cell, progress: Progress | None, is_fresh: bool
+    ) -> str:
         """Return why a cell outside the plan is open; '' if it is not."""
-        held = progress is not None and progress.held == changes.source_hash(cell.source)
+        held = progress is not None and progress.held == changes.source_hash(
+            cell.source
+        )
         if is_fresh and not held:
-            status = StepStatus.CHANGED if cell.id in self.ran_ever else StepStatus.PENDING
+            status = (
+                StepStatus.CHANGED if cell.id in self.ran_ever else StepStatus.PENDING
+            )
             return str(status.value)
         if progress is not None and progress.interrupted:
             return str(StepStatus.INTERRUPTED.value)
@@ -142,7 +188,9 @@ class State:
             return str(StepStatus.FAILED.value)
         return STALE if cell.id in self.stale else ""
 
-    def attempts_after(self, key: Key, verdict: Verdict, repeat: bool, outside_agent: bool = False) -> int:
+    def attempts_after(
+        self, key: Key, verdict: Verdict, repeat: bool, outside_agent: bool = False
+    ) -> int:
         """Return how many retries the agent will have made when a run with that verdict is applied.
 
         A run that was asked for outside the agent is not one of them.
@@ -151,22 +199,37 @@ class State:
         if verdict is Verdict.CANCELLED:
             return progress.attempts
         fresh = progress.status is StepStatus.DONE
-        return 0 if fresh else progress.attempts + self.is_retry(key, repeat, outside_agent)
+        return (
+            0
+            if fresh
+            else progress.attempts + self.is_retry(key, repeat, outside_agent)
+        )
 
     def is_retry(self, key: Key, repeat: bool, outside_agent: bool = False) -> bool:
         """Return whether the next run of a step is a retry: its last run failed and did not ask the user."""
         progress = self.of(key)
-        return progress.failing and not progress.asked and not repeat and not outside_agent
+        return (
+            progress.failing and not progress.asked and not repeat and not outside_agent
+        )
 
     def attempts_held(self, key: Key) -> tuple[int, bool]:
         """Return how many retries will have been made once a fault is found before a cell runs; whether it counts."""
         progress = self.of(key)
         counts = progress.held_count + 1 == HELD_IN_A_ROW
-        return (0 if progress.status is StepStatus.DONE else progress.attempts) + counts, counts
+        return (
+            0 if progress.status is StepStatus.DONE else progress.attempts
+        ) + counts, counts
 
     def open_step(self, *ran: StepStatus) -> int | None:
         """Return the id of the first step that is neither done nor skipped, nor of the statuses given, or None."""
-        return next((step.id for step in self.plan.steps if self.of(step.id).status not in (*OVER, *ran)), None)
+        return next(
+            (
+                step.id
+                for step in self.plan.steps
+                if self.of(step.id).status not in (*OVER, *ran)
+            ),
+            None,
+        )
 
     @property
     def runs_on(self) -> bool:
@@ -185,24 +248,49 @@ class State:
         Without a plan never.
         """
         passed = all(
-            self.of(step.id).status is StepStatus.DONE for step in self.plan.steps if step.kind is Kind.VALIDATION
+            self.of(step.id).status is StepStatus.DONE
+            for step in self.plan.steps
+            if step.kind is Kind.VALIDATION
         )
-        return bool(self.plan.steps) and not self.left and passed and not self.open_cells
+        return (
+            bool(self.plan.steps) and not self.left and passed and not self.open_cells
+        )
 
     @property
     def failing(self) -> bool:
         """Whether the last run failed in a notebook without a plan, or a cell outside a plan without open steps."""
         if self.plan.steps and not self.left:
-            return any(cell.status == StepStatus.FAILED.value for cell in self.open_cells)
-        return not self.plan.steps and self.last is not None and self.of(self.last).status is StepStatus.FAILED
+            return any(
+                cell.status == StepStatus.FAILED.value for cell in self.open_cells
+            )
+        return (
+            not self.plan.steps
+            and self.last is not None
+            and self.of(self.last).status is StepStatus.FAILED
+        )
 
     @property
     def name(self) -> str:
         """The notebook's state for people and `--json`: `stopped`, `complete`, `failing` or `ready`."""
-        return "stopped" if self.stop else "complete" if self.complete else "failing" if self.failing else "ready"
+        return (
+            "stopped"
+            if self.stop
+            else "complete"
+            if self.complete
+            else "failing"
+            if self.failing
+            else "ready"
+        )
 
     @property
     def under_way(self) -> bool:
         """Whether there is work to go on with: a step that waits, a stop, or a notebook without a plan that ran."""
         loose = not self.plan.steps and (self.ran or self.failing)
-        return bool(self.stop or self.left or self.open_cells or loose or self.unheard or self.handed)
+        return bool(
+            self.stop
+            or self.left
+            or self.open_cells
+            or loose
+            or self.unheard
+            or self.handed
+        )

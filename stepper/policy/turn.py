@@ -13,7 +13,19 @@ from enum import Enum
 from stepper.ground.text import one_line
 from stepper.policy import changes, classify, firstline, gate, plan, progress
 from stepper.policy.events import Held, Ran, Started
-from stepper.policy.model import Cell, Checked, Consent, Death, Fault, Key, Limits, Outcome, Run, StepStatus, Verdict
+from stepper.policy.model import (
+    Cell,
+    Checked,
+    Consent,
+    Death,
+    Fault,
+    Key,
+    Limits,
+    Outcome,
+    Run,
+    StepStatus,
+    Verdict,
+)
 from stepper.policy.namespace import Namespace
 from stepper.policy.state import Progress, State
 
@@ -35,7 +47,8 @@ class Before:
 
     do: Do
     why: str = ""
-    repeats: Run | None = None  # the run that it would only repeat, unless a file of the project changed since
+    # the run that it would only repeat, unless a file of the project changed since
+    repeats: Run | None = None
     look_ahead: bool = False  # whether it is not to run where a fault is certain
 
 
@@ -54,16 +67,24 @@ def before(
     """
     if cell not in changes.runnable([cell]):
         return Before(Do.NOTHING)
-    limits = asked()  # a wrong configuration is no matter of a cell that is not meant to run
+    # a wrong configuration is no matter of a cell that is not meant to run
+    limits = asked()
     if why := gate.unaccepted(consent, limits):
         return Before(Do.WAIT, why)
     others = [other for other in cells if other.id != cell.id]
-    crowded = (gate.waiting(state, others, cell.index) or gate.too_many(cells, limits)) if new else None
+    crowded = (
+        (gate.waiting(state, others, cell.index) or gate.too_many(cells, limits))
+        if new
+        else None
+    )
     if why := gate.stopped(state) or crowded:
         return Before(Do.REFUSE, why)
     key, source = plan.key(state, cells, cell), changes.source_hash(cell.source)
-    as_held = state.progress.get(key, Progress()).held == source  # written once more, it runs
-    look_ahead = limits.preflight and not as_held and changes.RAISES_TAG not in cell.tags
+    # written once more, it runs
+    as_held = state.progress.get(key, Progress()).held == source
+    look_ahead = (
+        limits.preflight and not as_held and changes.RAISES_TAG not in cell.tags
+    )
     repeats = progress.same_again(state, key, source) if alone else None
     return Before(Do.RUN, "", repeats, look_ahead)
 
@@ -83,18 +104,32 @@ class Task:
     wake: str = ""
 
 
-def task(state: State, cells: Sequence[Cell], cell: Cell, limits: Limits, timeout_of_call: float | None = None) -> Task:
+def task(
+    state: State,
+    cells: Sequence[Cell],
+    cell: Cell,
+    limits: Limits,
+    timeout_of_call: float | None = None,
+) -> Task:
     """Return how a cell is to run."""
     asked, key = firstline.parse(cell.source), plan.key(state, cells, cell)
     step = state.plan.step(key) if isinstance(key, int) else None
     most = limits.max_cell_timeout_seconds
     default = most if step and step.long else limits.cell_timeout_seconds
     timeout = firstline.deadline(asked, default, most, timeout_of_call)
-    below = [other for other in cells if other.index > cell.index and other.id in state.ran]
-    order = [f"out of order: it ran after cell {below[-1].number}, which stands below it"] if below else []
+    below = [
+        other for other in cells if other.index > cell.index and other.id in state.ran
+    ]
+    order = (
+        [f"out of order: it ran after cell {below[-1].number}, which stands below it"]
+        if below
+        else []
+    )
     returned = progress.returned(state, key, changes.source_hash(cell.source))
     criterion = plan.expression(step.criterion) if step else ""
-    return Task(key, timeout, (*asked.problems, *order, *returned), criterion, asked.wake)
+    return Task(
+        key, timeout, (*asked.problems, *order, *returned), criterion, asked.wake
+    )
 
 
 def judged(
@@ -109,16 +144,24 @@ def judged(
 
     `memory` tells what the guard saw, `built` what had built the variables that are lost where the kernel died.
     """
-    lost = f"kernel died ({death.how}){LOST}" + (f"; {built}" if built else "") if death else ""
+    lost = (
+        f"kernel died ({death.how}){LOST}" + (f"; {built}" if built else "")
+        if death
+        else ""
+    )
     if outcome is Outcome.MEMORY:
-        return Fault("MemoryLimit", f"{memory}; {lost if death else KEPT}", ("MemoryLimit",)), Verdict.UNRECOVERABLE
+        return Fault(
+            "MemoryLimit", f"{memory}; {lost if death else KEPT}", ("MemoryLimit",)
+        ), Verdict.UNRECOVERABLE
     if death and outcome is not Outcome.CANCELLED:
         said = lost + (f"\n{death.stderr}" if death.stderr else "")
         classes = ("KernelDied", death.cause) if death.cause else ("KernelDied",)
         frames, line = (fault.frames, fault.line) if fault else ((), None)
         return Fault("KernelDied", said, classes, line, frames), Verdict.UNRECOVERABLE
     if outcome is Outcome.TIMEOUT:
-        fault = replace(fault or Fault("", ""), ename="Timeout", evalue=KEPT, mro=("Timeout",))
+        fault = replace(
+            fault or Fault("", ""), ename="Timeout", evalue=KEPT, mro=("Timeout",)
+        )
     if outcome is Outcome.ERROR and changes.RAISES_TAG in tags:
         return fault, Verdict.FINE
     return fault, classify.of_run(outcome, fault)
@@ -128,24 +171,38 @@ def unmet(state: State, begun: Started, criterion: str, checked: Checked | None)
     """Return in what a step's criterion is false after its cell; '' where it is not, or that source was confirmed."""
     progress = state.of(begun.key)
     confirmed = progress.status is StepStatus.DONE and progress.reason
-    same = confirmed and state.ran_ever.get(begun.cell_id) == changes.source_hash(begun.source)
+    same = confirmed and state.ran_ever.get(begun.cell_id) == changes.source_hash(
+        begun.source
+    )
     if checked is None or checked.holds or same:
         return ""
-    values = ", ".join(f"{one_line(written, 80)} is {one_line(value, 80)}" for written, value in checked.values[:3])
+    values = ", ".join(
+        f"{one_line(written, 80)} is {one_line(value, 80)}"
+        for written, value in checked.values[:3]
+    )
     return f"`{one_line(criterion, 200)}` is false" + (f": {values}" if values else "")
 
 
 def new_packages(state: State, known: Namespace) -> dict[str, str]:
     """Return the versions of packages that no earlier run had."""
     versions = known.lasting.versions if known.lasting else {}
-    return {name: version for name, version in versions.items() if state.packages.get(name) != version}
+    return {
+        name: version
+        for name, version in versions.items()
+        if state.packages.get(name) != version
+    }
 
 
 def replays(state: State, limits: Limits, cells: Iterable[Cell]) -> bool:
     """Whether a notebook that is complete now is replayed unasked: each cell ran here, and quickly enough."""
     last = {run.cell_id: run.duration_s for run in state.runs}
-    unseen = changes.not_run_yet(cells, state.ran_ever)  # nobody had them run: a replay unasked is not the first to
-    return limits.verify == "auto" and not unseen and sum(last.values()) < limits.verify_seconds
+    # nobody had them run: a replay unasked is not the first to
+    unseen = changes.not_run_yet(cells, state.ran_ever)
+    return (
+        limits.verify == "auto"
+        and not unseen
+        and sum(last.values()) < limits.verify_seconds
+    )
 
 
 class Act(Enum):
@@ -165,10 +222,13 @@ class After:
     wait: float  # seconds, where it runs again
     attempts: int
     notes: Sequence[str] = ()
-    counts: bool = True  # as an attempt: of cells that did not run each third in a row does
+    # as an attempt: of cells that did not run each third in a row does
+    counts: bool = True
 
 
-def decided(verdict: Verdict, attempts: int, repeats: int, limits: Limits) -> tuple[Act, float]:
+def decided(
+    verdict: Verdict, attempts: int, repeats: int, limits: Limits
+) -> tuple[Act, float]:
     """Return what follows a verdict, and after how many seconds, where it runs again.
 
     `attempts` are the retries that the agent has made, this run's too, `repeats` those that stepper itself has made.
@@ -177,17 +237,30 @@ def decided(verdict: Verdict, attempts: int, repeats: int, limits: Limits) -> tu
         return Act.GO_ON, 0.0
     if verdict is Verdict.TRANSIENT and repeats < limits.network_retries:
         return Act.AGAIN, 2.0**repeats
-    return Act.FIX if verdict is Verdict.RECOVERABLE and attempts < limits.max_retries else Act.STOP, 0.0
+    return (
+        Act.FIX
+        if verdict is Verdict.RECOVERABLE and attempts < limits.max_retries
+        else Act.STOP,
+        0.0,
+    )
 
 
 def after(state: State, run: Ran, limits: Limits) -> After:
     """Decide what follows a run that was judged; the state does not hold it yet."""
-    attempts = state.attempts_after(run.key, run.verdict, run.repeat > 0, run.outside_agent)
-    return After(*decided(run.verdict, attempts, run.repeat, limits), attempts, progress.same_error(state, run))
+    attempts = state.attempts_after(
+        run.key, run.verdict, run.repeat > 0, run.outside_agent
+    )
+    return After(
+        *decided(run.verdict, attempts, run.repeat, limits),
+        attempts,
+        progress.same_error(state, run),
+    )
 
 
 def held(state: State, found: Held, limits: Limits) -> After:
     """Decide what follows a fault that was found before the cell ran; the state does not hold it yet."""
     attempts, counts = state.attempts_held(found.key)
-    act, wait = decided(found.verdict, attempts, 0, limits) if counts else (Act.FIX, 0.0)
+    act, wait = (
+        decided(found.verdict, attempts, 0, limits) if counts else (Act.FIX, 0.0)
+    )
     return After(act, wait, attempts, counts=counts)

@@ -66,13 +66,19 @@ class Verified:
 
 def mark(cells: Iterable[Cell]) -> str:
     """Return the fingerprint of a notebook's sources, in their order: a verdict holds while it stays."""
-    sources = "\n".join(changes.source_hash(cell.source) for cell in changes.runnable(cells))
+    sources = "\n".join(
+        changes.source_hash(cell.source) for cell in changes.runnable(cells)
+    )
     return hashlib.sha256(sources.encode()).hexdigest()[:16]
 
 
 def packages(then: Mapping[str, str], now: Mapping[str, str]) -> list[Package]:
     """Return the packages that both used, in other versions."""
-    return [Package(name, then[name], now[name]) for name in sorted(now) if then.get(name, now[name]) != now[name]]
+    return [
+        Package(name, then[name], now[name])
+        for name in sorted(now)
+        if then.get(name, now[name]) != now[name]
+    ]
 
 
 def other_sources(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:

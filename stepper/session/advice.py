@@ -39,7 +39,9 @@ class Diagnosis(Protocol):
         """Return the fault with its suggestion."""
         return fault
 
-    def kept(self, told: Mapping[str, Any], since_ns: int | None, how: str = "failing") -> list[str]:
+    def kept(
+        self, told: Mapping[str, Any], since_ns: int | None, how: str = "failing"
+    ) -> list[str]:
         """Return what a failed cell had bound and written before it failed, in lines."""
         return []
 

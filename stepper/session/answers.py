@@ -48,7 +48,8 @@ class StepStatus(NamedStep):
     status: str
     cell_id: str | None
     attempts: int
-    retries: int = 0  # over the step's whole history; `attempts` start afresh after `fix`
+    # over the step's whole history; `attempts` start afresh after `fix`
+    retries: int = 0
 
 
 @dataclass(frozen=True)
@@ -126,17 +127,21 @@ class Status:
     stop: Stop | None = None
     lost: str = ""
     unheard: str = ""  # what became of edits whose report nobody could read
-    stale: Sequence[Mark] = field(default_factory=list)  # cells whose provider above them ran later
+    # cells whose provider above them ran later
+    stale: Sequence[Mark] = field(default_factory=list)
     hidden: Sequence[Mark] = field(
         default_factory=list
     )  # cells that read a value from below, or from a cell that is gone
-    ended: CellRan | None = None  # what this caller had running, where it ended while it was waited for
+    # what this caller had running, where it ended while it was waited for
+    ended: CellRan | None = None
     context: Holds | None = None  # this and the next where `details` are asked for
     resources: Resources | None = None
     verified: LastVerdict | None = None
     renamed: str = ""  # that it looks like a renamed notebook, and what to do
-    jupyter: str = ""  # which Jupyter server shows the notebook and does not reload it, and what helps
-    off_plan: Sequence[CellStatus] = field(default_factory=list)  # open cells outside the plan
+    # which Jupyter server shows the notebook and does not reload it, and what helps
+    jupyter: str = ""
+    # open cells outside the plan
+    off_plan: Sequence[CellStatus] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -212,7 +217,9 @@ class PastRun:
     started_at: str
     duration_s: float
     outcome: str
-    by: str = ""  # who asked for it: hook, mcp, cli; '' before that was kept; `elsewhere`: another client of the kernel
+    # who asked for it: hook, mcp, cli; '' before that was kept; `elsewhere`: another
+    # client of the kernel
+    by: str = ""
     source: str = ""  # what that one ran, which is in no cell (`run` is 0)
     bound: Sequence[str] = ()  # … and the names that it bound
 
@@ -256,7 +263,9 @@ class Ran:
     results: Sequence[CellResult]
     follows: str  # what no longer follows after it: lines
     which: str  # pending, all, stale, restore
-    stop: str  # the stop of the agent that is in force after a run from a terminal, a script or CI, or empty
+    # the stop of the agent that is in force after a run from a terminal, a script or
+    # CI, or empty
+    stop: str
 
 
 @dataclass(frozen=True)
@@ -277,7 +286,8 @@ class Evaluated:
     fault: Fault | None
     text: str
     output: str
-    figures: Sequence[str] = ()  # the paths of the pictures that it showed, until the next code shows some
+    # the paths of the pictures that it showed, until the next code shows some
+    figures: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,11 @@ async def attach(session: Session) -> Attached:
     """Return what attaches to the living kernel; raise StepperError where there is none."""
     kernel = await session.keeper.find()
     if kernel is None or await kernel.death() is not None:
-        why = f"{session.keeper.queued.text}: it is not there yet" if session.keeper.queued else "it has no kernel now"
+        why = (
+            f"{session.keeper.queued.text}: it is not there yet"
+            if session.keeper.queued
+            else "it has no kernel now"
+        )
         mend = f"stepper kernels wait {shlex.quote(session.name)}  # starts one, or waits for it"
         raise StepperError(f"nothing attaches to {one_line(session.name)}: {why}", mend)
     if kernel.away:
@@ -27,9 +31,32 @@ async def attach(session: Session) -> Attached:
     file = kernel.connection_file()
     if not file:
         text = beside.attach_by_url(session.name, where, kernel.id, about.url)
-        return Attached(session.name, kernel.id, where, None, None, [], about.url or None, about.python, text)
+        return Attached(
+            session.name,
+            kernel.id,
+            where,
+            None,
+            None,
+            [],
+            about.url or None,
+            about.python,
+            text,
+        )
     console = f"jupyter console --existing {shlex.quote(file)}"
     folder = shlex.quote(os.path.dirname(file))
-    settings = ["--ServerApp.allow_external_kernels=True", f"--ServerApp.external_connection_dir={folder}"]
+    settings = [
+        "--ServerApp.allow_external_kernels=True",
+        f"--ServerApp.external_connection_dir={folder}",
+    ]
     text = beside.attach(session.name, where, console, settings)
-    return Attached(session.name, kernel.id, where, file, console, settings, None, about.python, text)
+    return Attached(
+        session.name,
+        kernel.id,
+        where,
+        file,
+        console,
+        settings,
+        None,
+        about.python,
+        text,
+    )

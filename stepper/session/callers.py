@@ -27,18 +27,25 @@ class Caller:
     """Who asks."""
 
     environ: Mapping[str, str] = field(default_factory=dict)  # a new kernel gets it
-    left: asyncio.Event = field(default_factory=asyncio.Event)  # without waiting for the answer
+    # without waiting for the answer
+    left: asyncio.Event = field(default_factory=asyncio.Event)
     call: str | None = None  # the tool's call that it asks for
-    timeout: float | None = None  # the deadline in seconds that the call gives each of its cells
+    # the deadline in seconds that the call gives each of its cells
+    timeout: float | None = None
     by: str = "cli"  # by what it asks: hook, mcp, cli
-    deliver: Callable[[str], Awaitable[bool]] = _nowhere  # tells it something at once; whether that was taken
-    keep: Callable[[bytes], None] = _nothing  # hands it what it is to ask another daemon with
-    lives: Callable[[], bool] = _always  # whether the agent's client that it asks for still does
+    # tells it something at once; whether that was taken
+    deliver: Callable[[str], Awaitable[bool]] = _nowhere
+    # hands it what it is to ask another daemon with
+    keep: Callable[[bytes], None] = _nothing
+    # whether the agent's client that it asks for still does
+    lives: Callable[[], bool] = _always
 
     @property
     def outside_agent(self) -> bool:
         """Whether a user's terminal, a script or CI asks: a command outside the shells of agents that are known."""
-        in_agents_shell = self.environ.get("STEPPER_SESSION") or self.environ.get("CLAUDECODE")
+        in_agents_shell = self.environ.get("STEPPER_SESSION") or self.environ.get(
+            "CLAUDECODE"
+        )
         return self.by == "cli" and not in_agents_shell
 
 
@@ -47,7 +54,9 @@ class Waker:
     """Somebody who can have the agent of a session read something, once: what is `said`, and of which call."""
 
     caller: Caller
-    said: asyncio.Future[tuple[Call | None, Report]] = field(default_factory=asyncio.Future)
+    said: asyncio.Future[tuple[Call | None, Report]] = field(
+        default_factory=asyncio.Future
+    )
 
     @property
     def waits(self) -> bool:
@@ -65,11 +74,14 @@ class Call:
     began: float = field(default_factory=time.monotonic)
     runs: bool = False  # a cell of it has begun: `began` is when
     handed: bool = False
-    recalled: bool = False  # of it nothing is known but its id: a former daemon was asked
+    # of it nothing is known but its id: a former daemon was asked
+    recalled: bool = False
     matched: bool = False  # the line that it was to be woken by was told
-    telling: bool = False  # it is being handed to the client, to wake the agent with, and to nobody else …
+    # it is being handed to the client, to wake the agent with, and to nobody else …
+    telling: bool = False
     over: bool = False  # … how it ended
-    said: Report | None = None  # what the client was handed of its end: it may yet be lost …
+    # what the client was handed of its end: it may yet be lost …
+    said: Report | None = None
     passed: int = 0  # … though not after so many prompts and ends of turns …
     teller: Caller | None = None  # … with that client
     wakers: list[Waker] = field(default_factory=list)

@@ -25,14 +25,23 @@ from stepper.words.report import Report
 LOOK_SECONDS = 0.5  # how often it is looked whether a call is to be handed on
 MARK = 400  # characters by which what was said is known again
 CLIENT = "CLAUDE_PID"  # the process that a hook is of, in its environment
-COMES_SECONDS = 15.0  # a waker may be there before its call, or ask the next daemon that late
+# a waker may be there before its call, or ask the next daemon that late
+COMES_SECONDS = 15.0
 
 Work = Coroutine[Any, Any, "Report | None"]
 
 
-def begin(session: Session, name: str | None, caller: Caller, work: Work, recalled: bool = False) -> Call:
+def begin(
+    session: Session,
+    name: str | None,
+    caller: Caller,
+    work: Work,
+    recalled: bool = False,
+) -> Call:
     """Do the work of a call in a task that no request's end ends."""
-    call = Call(name or uuid.uuid4().hex, caller, asyncio.create_task(work), recalled=recalled)
+    call = Call(
+        name or uuid.uuid4().hex, caller, asyncio.create_task(work), recalled=recalled
+    )
     former = session.calls.get(call.id)
     owed = session.state.handed.get(call.id)
     call.handed, call.matched = owed is not None, owed is not None and owed.matched
@@ -53,21 +62,32 @@ async def in_time(session: Session, call: Call, owner: str) -> bool:
     """Wait for what comes of a call; return False where it was handed on instead, to be told to that session."""
     while not call.work.done():
         left = handing.patience(session, call) + call.began - time.monotonic()
-        if left <= 0 and any(waker.waits for waker in call.wakers) and not call.caller.left.is_set():
+        if (
+            left <= 0
+            and any(waker.waits for waker in call.wakers)
+            and not call.caller.left.is_set()
+        ):
             session.log(events.Handed(at=now(), call=call.id, session=owner))
             call.handed, call.matched = True, bool(handing.matched(session, call))
             return False
-        await asyncio.wait([call.work], timeout=min(left, LOOK_SECONDS) if left > 0 else LOOK_SECONDS)
+        await asyncio.wait(
+            [call.work], timeout=min(left, LOOK_SECONDS) if left > 0 else LOOK_SECONDS
+        )
     return True
 
 
-# --- being woken ------------------------------------------------------------------------------------------------------
+# --- being woken
+# ------------------------------------------------------------------------------------------------------
 
 
 async def stands_by(session: Session, name: str, caller: Caller) -> None:
     """Stand by to wake the agent for a call, which may not be there yet."""
     until = time.monotonic() + COMES_SECONDS
-    while name not in session.calls and name not in session.over and not caller.left.is_set():
+    while (
+        name not in session.calls
+        and name not in session.over
+        and not caller.left.is_set()
+    ):
         if time.monotonic() > until:
             return
         await asyncio.sleep(LOOK_SECONDS / 2)
@@ -81,9 +101,11 @@ def owed(sessions: Iterable[Session], owner: str) -> list[tuple[Session, Call]]:
         (session, call)
         for session in sessions
         for call in session.calls.values()
-        if not call.said and (told := session.state.handed.get(call.id)) and told.session == owner
+        if not call.said
+        and (told := session.state.handed.get(call.id))
+        and told.session == owner
         and not any(waker.waits for waker in call.wakers)
-    ]  # fmt: skip
+    ]
 
 
 async def wakes(calls: Iterable[tuple[Session, Call]], caller: Caller) -> None:
@@ -96,7 +118,9 @@ async def wakes(calls: Iterable[tuple[Session, Call]], caller: Caller) -> None:
         call.wakers.append(waker)
         _tell(session, call)
     gone = asyncio.ensure_future(caller.left.wait())
-    await asyncio.wait((asyncio.ensure_future(waker.said), gone), return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait(
+        (asyncio.ensure_future(waker.said), gone), return_when=asyncio.FIRST_COMPLETED
+    )
     gone.cancel()
     for call in known:
         if waker in call.wakers:
@@ -123,12 +147,19 @@ async def wakes(calls: Iterable[tuple[Session, Call]], caller: Caller) -> None:
 
 def _tell(session: Session, call: Call) -> None:
     """Hand what there is to tell of a call that was handed on to a waker; with none, its end reached nobody."""
-    over, line = call.work.done(), "" if call.matched else handing.matched(session, call)
+    over, line = (
+        call.work.done(),
+        "" if call.matched else handing.matched(session, call),
+    )
     known = call.said or call.telling or session.calls.get(call.id) is not call
     if not call.handed or known or not (over or line):
         return
     about = session.name
-    news = handed.ended(about, came_of(call)) if over else handed.matched(about, handing.name(session), line)
+    news = (
+        handed.ended(about, came_of(call))
+        if over
+        else handed.matched(about, handing.name(session), line)
+    )
     for waker in call.wakers:
         if waker.waits:
             waker.said.set_result((call, news))
@@ -140,8 +171,15 @@ def _tell(session: Session, call: Call) -> None:
 
 def _missed(session: Session, call: Call) -> None:
     session.calls.pop(call.id)
-    owed, text = session.state.handed.get(call.id), handed.meanwhile(session.name, came_of(call).text)
-    session.log(events.Unheard(at=now(), text=text, call=call.id, session=owed.session if owed else ""))
+    owed, text = (
+        session.state.handed.get(call.id),
+        handed.meanwhile(session.name, came_of(call).text),
+    )
+    session.log(
+        events.Unheard(
+            at=now(), text=text, call=call.id, session=owed.session if owed else ""
+        )
+    )
 
 
 def came_of(call: Call) -> Report:
@@ -151,10 +189,14 @@ def came_of(call: Call) -> Report:
     except StepperError as error:
         found = report.not_run(error.message, error.hint)
     except Exception as error:  # noqa: BLE001  # it is told, as the request's would be
-        found = report.not_run(f"stepper itself failed: {type(error).__name__}: {error}", "stepper doctor")
+        found = report.not_run(
+            f"stepper itself failed: {type(error).__name__}: {error}", "stepper doctor"
+        )
     if not found:
         return Report(handed.NOTHING)
-    return Report("\n".join(filter(None, [found.text, found.stop])), found.stop or found.line)
+    return Report(
+        "\n".join(filter(None, [found.text, found.stop])), found.stop or found.line
+    )
 
 
 def _ended(session: Session, call: Call) -> None:
@@ -193,7 +235,12 @@ def arrived(sessions: Iterable[Session], owner: str, prompt: str) -> list[str]:
     """
     lines = []
     for session in sessions:
-        read = [news for news in session.news if news.text.partition("<")[0][:MARK] in prompt]  # it alters tags
+        # it alters tags
+        read = [
+            news
+            for news in session.news
+            if news.text.partition("<")[0][:MARK] in prompt
+        ]
         lines += [news.line for news in read]
         for news in read:
             session.news.remove(news)
@@ -205,7 +252,8 @@ def arrived(sessions: Iterable[Session], owner: str, prompt: str) -> list[str]:
     return lines
 
 
-# --- what a look sees -------------------------------------------------------------------------------------------------
+# --- what a look sees
+# -------------------------------------------------------------------------------------------------
 
 
 def look(session: Session, since: float) -> None:
@@ -219,7 +267,9 @@ def look(session: Session, since: float) -> None:
         elif call.said and call.teller and not call.teller.lives():
             _missed(session, call)
     for name in list(session.state.handed):
-        if name not in session.calls and (session.seen(name) or time.monotonic() > since + COMES_SECONDS):
+        if name not in session.calls and (
+            session.seen(name) or time.monotonic() > since + COMES_SECONDS
+        ):
             again = Caller(call=name, lives=lambda: False)
             begin(session, name, again, _recalled(session, name, again), recalled=True)
 
@@ -229,7 +279,8 @@ async def _recalled(session: Session, name: str, again: Caller) -> Report | None
         if found := session.answered(name):
             return found
         if session.keeper.kernel is None:
-            await session.keeper.end("nobody waits for it any more")  # a job may wait in a queue for this cell
+            # a job may wait in a queue for this cell
+            await session.keeper.end("nobody waits for it any more")
         return report.not_run("the daemon ended while it waited in line")
 
 
@@ -247,8 +298,16 @@ def taken_over(session: Session, owner: str, client: str) -> None:
     `client` is the process: after /clear it goes on, with what stands by to wake its agent, as another session.
     """
     for call in session.calls.values():
-        owed, same = session.state.handed.get(call.id), client and call.caller.environ.get(CLIENT) == client
-        alone = not (call.caller.lives() or call.said or call.telling or any(waker.waits for waker in call.wakers))
+        owed, same = (
+            session.state.handed.get(call.id),
+            client and call.caller.environ.get(CLIENT) == client,
+        )
+        alone = not (
+            call.caller.lives()
+            or call.said
+            or call.telling
+            or any(waker.waits for waker in call.wakers)
+        )
         if owed and owed.session != owner and (alone or same):
             session.log(replace(owed, at=now(), session=owner))
 
@@ -265,7 +324,9 @@ async def stopped(session: Session, owner: str, seconds: float) -> str:
     mine = [
         call
         for call in session.calls.values()
-        if (owed := session.state.handed.get(call.id)) and owed.session == owner and not (call.said or call.telling)
+        if (owed := session.state.handed.get(call.id))
+        and owed.session == owner
+        and not (call.said or call.telling)
     ]
     for call in mine:
         call.telling = True
@@ -280,4 +341,6 @@ async def stopped(session: Session, owner: str, seconds: float) -> str:
             forget(session, call)
         else:
             _tell(session, call)
-    return "\n".join(texts) or (handed.interrupted(session.name, waits) if interrupted else "")
+    return "\n".join(texts) or (
+        handed.interrupted(session.name, waits) if interrupted else ""
+    )

@@ -19,11 +19,13 @@ class CellRan:
     """
 
     notebook: str
-    cell_id: str  # the cell that the report is about: the last that ran; '' where nothing was written
+    # the cell that the report is about: the last that ran; '' where nothing was written
+    cell_id: str
     state: str
     text: str  # the report, exactly as hooks tell it
     line: str  # the same in one line, for people
-    figures: Sequence[str] = ()  # the paths of the pictures that these runs showed, in order
+    # the paths of the pictures that these runs showed, in order
+    figures: Sequence[str] = ()
     call: str = ""  # its id, where it runs on
     cells: Sequence[str] = ()  # the ids of the cells that were written, in order
 

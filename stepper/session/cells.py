@@ -21,10 +21,13 @@ from stepper.words import report
 from stepper.words.report import Ended, Report
 
 Order = Callable[[Sequence[Cell]], Sequence[Cell]]
-Named = Callable[[Sequence[Cell]], list[Cell]]  # the cells that run again where they stay as they were
+# the cells that run again where they stay as they were
+Named = Callable[[Sequence[Cell]], list[Cell]]
 
 
-async def run(session: Session, told: cellcommands.CellRun, caller: Caller, consent: Consent) -> Report:
+async def run(
+    session: Session, told: cellcommands.CellRun, caller: Caller, consent: Consent
+) -> Report:
     """Write a cell, or replace or edit one, and run it; or run one as it stands. Raise UsageError.
 
     This one and `add` are what a call does, whoever waits for it (`patience`).
@@ -34,21 +37,33 @@ async def run(session: Session, told: cellcommands.CellRun, caller: Caller, cons
 
     def again(cells: Sequence[Cell]) -> list[Cell]:
         if told.old_string is not None:
-            return [arrange.edited(cells, names.id(cells, told.cell_id), told.old_string, "")[0]]
+            return [
+                arrange.edited(
+                    cells, names.id(cells, told.cell_id), told.old_string, ""
+                )[0]
+            ]
         return [] if told.cell_id is None else [names.cell(cells, told.cell_id)]
 
     bare = told.source is None and told.old_string is None
     if bare and told.cell_id is None:
-        raise UsageError("there is nothing to run: neither `source`, `old_string` nor `cell_id` is given")
+        raise UsageError(
+            "there is nothing to run: neither `source`, `old_string` nor `cell_id` is given"
+        )
     if told.source is not None and (told.old_string, told.new_string) != (None, None):
         raise UsageError(
             "`source` is the whole cell, `old_string` and `new_string` are an edit of it: give one of both"
         )
     if told.old_string is not None and told.new_string is None:
-        raise UsageError("`new_string` is missing: what takes the place of `old_string`")
+        raise UsageError(
+            "`new_string` is missing: what takes the place of `old_string`"
+        )
     if told.expected_source_hash is not None and told.cell_id is None:
-        raise UsageError("`expected_source_hash` needs `cell_id`: the cell whose source is expected to have it")
-    if told.after is not None and (told.cell_id is not None or told.old_string is not None):
+        raise UsageError(
+            "`expected_source_hash` needs `cell_id`: the cell whose source is expected to have it"
+        )
+    if told.after is not None and (
+        told.cell_id is not None or told.old_string is not None
+    ):
         raise UsageError(
             "`after` places a new cell, `cell_id` and `old_string` change one that is there; nothing was written",
             "give `after` and `source` for a new cell; change_cells with `move` moves a cell",
@@ -56,27 +71,44 @@ async def run(session: Session, told: cellcommands.CellRun, caller: Caller, cons
 
     def order(cells: Sequence[Cell]) -> Sequence[Cell]:
         if told.cell_id is not None:
-            _check_source(session, names.cell(cells, told.cell_id), told.expected_source_hash)
+            _check_source(
+                session, names.cell(cells, told.cell_id), told.expected_source_hash
+            )
         if told.old_string is not None:
             within = names.id(cells, told.cell_id)
-            cell, source = arrange.edited(cells, within, told.old_string, told.new_string or "")
+            cell, source = arrange.edited(
+                cells, within, told.old_string, told.new_string or ""
+            )
             return arrange.replaced(cells, cell, source, told.cell_type)
         if told.cell_id is not None:
             cell = names.cell(cells, told.cell_id)
-            return arrange.replaced(cells, cell, cell.source if told.source is None else told.source, told.cell_type)
+            return arrange.replaced(
+                cells,
+                cell,
+                cell.source if told.source is None else told.source,
+                told.cell_type,
+            )
         new = Cell("", arrange.NEW, 0, told.cell_type or "code", told.source or "")
-        return arrange.put_in(cells, arrange.place(cells, names.id(cells, told.after)), [new])
+        return arrange.put_in(
+            cells, arrange.place(cells, names.id(cells, told.after)), [new]
+        )
 
     return await _written(session, order, caller, consent, again)
 
 
-async def add(session: Session, told: cellcommands.CellAdd, caller: Caller, consent: Consent) -> Report:
+async def add(
+    session: Session, told: cellcommands.CellAdd, caller: Caller, consent: Consent
+) -> Report:
     """Write new cells in one go and run the code cells among them to the first that fails. Raise UsageError."""
     new = read(told.cells)
     if not new:
         raise UsageError("`cells` is empty: there is nothing to add")
     names = arrange.Names()
-    order = lambda cells: arrange.put_in(cells, arrange.place(cells, names.id(cells, told.after)), new)  # noqa: E731
+
+    def order(cells: Sequence[Cell]) -> list[Cell]:
+        after = arrange.place(cells, names.id(cells, told.after))
+        return arrange.put_in(cells, after, new)
+
     return await _written(session, order, caller, consent, lambda _: [], runs=told.run)
 
 
@@ -98,14 +130,21 @@ def _new(told: object) -> Cell:
         raise UsageError("each of `cells` must be an object with a text `source`")
     kind = told.get("cell_type") or "code"
     if kind not in cellcommands.TYPES:
-        raise UsageError(f"a cell's `cell_type` must be one of {', '.join(cellcommands.TYPES)}")
+        raise UsageError(
+            f"a cell's `cell_type` must be one of {', '.join(cellcommands.TYPES)}"
+        )
     if why := changes.halved(told["source"]):
         raise UsageError(f"{why}; nothing was written")
     return Cell("", arrange.NEW, 0, kind, told["source"])
 
 
 async def _written(
-    session: Session, order: Order, caller: Caller, consent: Consent, again: Named, runs: bool = True
+    session: Session,
+    order: Order,
+    caller: Caller,
+    consent: Consent,
+    again: Named,
+    runs: bool = True,
 ) -> Report:
     """Arrange the cells where nothing speaks against it, and run what is new or changed, or `again`.
 
@@ -114,28 +153,47 @@ async def _written(
     if session.seen(caller.call):
         async with session.turn(caller):
             found = session.answered(caller.call)
-            return found or report.not_run("this call was handled before; nothing is known of its run")
+            return found or report.not_run(
+                "this call was handled before; nothing is known of its run"
+            )
     try:
-        waits = runs and any(cell.is_code for cell in _others(session.mended().cells, order, again)[1])
+        waits = runs and any(
+            cell.is_code for cell in _others(session.mended().cells, order, again)[1]
+        )
         if waits and handing.refused(session):
             return _not(words.refused(_busy(session)))
         async with session.turn(caller=caller) if waits else contextlib.nullcontext():
             cells = session.mended().cells
             after, others = _others(cells, order, again)
             if why := _refused(session, cells, after, others, consent):
-                stopped = session.state.stop is not None and consent is not Consent.WITHHELD
+                stopped = (
+                    session.state.stop is not None and consent is not Consent.WITHHELD
+                )
                 return _not(words.refused(why), "stopped" if stopped else "refused")
             new = any(cell.index == arrange.NEW for cell in others)
             changed = after != cells
             if changed:
                 cells, written = session.file.arrange(order)
                 others = written or again(cells)
-            return await _ran(session, cells, others, others if new else [], caller, consent, runs, changed)
+            return await _ran(
+                session,
+                cells,
+                others,
+                others if new else [],
+                caller,
+                consent,
+                runs,
+                changed,
+            )
     except arrange.NamingError as error:
-        raise UsageError(f"{session.name}: {error}; nothing was written", arrange.HOW) from None
+        raise UsageError(
+            f"{session.name}: {error}; nothing was written", arrange.HOW
+        ) from None
 
 
-def _others(cells: Sequence[Cell], order: Order, again: Named) -> tuple[Sequence[Cell], list[Cell]]:
+def _others(
+    cells: Sequence[Cell], order: Order, again: Named
+) -> tuple[Sequence[Cell], list[Cell]]:
     """Return the cells as they are to be, and those of them that are other ones than before, or to run again."""
     after = order(cells)
     return after, [cell for cell in after if cell not in cells] or again(cells)
@@ -157,7 +215,9 @@ async def _ran(
     if to_run:
         try:
             alone = len(written) == 1
-            found, ended = await edits.attempt(session, cells, to_run, new, consent, caller, alone)
+            found, ended = await edits.attempt(
+                session, cells, to_run, new, consent, caller, alone
+            )
         except StepperError as error:
             found = report.not_run(error.message, error.hint)
     else:
@@ -166,22 +226,50 @@ async def _ran(
         found = tell(written, follows.after(session))
     assert found is not None  # each of those to run is told of
     about = ended[-1].cell if ended else (to_run or written)[0]
-    figures = [path for each in ended if each.run.run for path in session.adviser.saved(each.run.run)]
+    figures = [
+        path
+        for each in ended
+        if each.run.run
+        for path in session.adviser.saved(each.run.run)
+    ]
     state, names = _state(session, found, ended, to_run), [cell.id for cell in written]
-    return Came(found.text, found.line, found.stop, found.ok, about.id, state, figures, names)
+    return Came(
+        found.text, found.line, found.stop, found.ok, about.id, state, figures, names
+    )
 
 
 def of_runs(session: Session, done: answers.Ran, ended: Sequence[Ended]) -> Came:
     """Return what came of a notebook's run, as it is told of cells that were written."""
     if not ended:
-        text = done.report or f"stepper: {one_line(session.name)} has no such cells: nothing to run."
-        return Came(text, "✓ nothing to run", ok=done.ok, state="nothing to run" if done.ok else "not run")
-    found, last, stop = report.of_runs(ended, done.cells, "code cells"), ended[-1], session.state.stop
+        text = (
+            done.report
+            or f"stepper: {one_line(session.name)} has no such cells: nothing to run."
+        )
+        return Came(
+            text,
+            "✓ nothing to run",
+            ok=done.ok,
+            state="nothing to run" if done.ok else "not run",
+        )
+    found, last, stop = (
+        report.of_runs(ended, done.cells, "code cells"),
+        ended[-1],
+        session.state.stop,
+    )
     text = found.text if done.report in found.text else f"{found.text}\n{done.report}"
     state = _state(session, replace(found, ok=done.ok), ended, [last.cell])
     figures = [path for each in ended for path in session.adviser.saved(each.run.run)]
     names = [each.cell.id for each in ended]
-    return Came(text, found.line, stop.block if stop else "", done.ok, last.cell.id, state, figures, names)
+    return Came(
+        text,
+        found.line,
+        stop.block if stop else "",
+        done.ok,
+        last.cell.id,
+        state,
+        figures,
+        names,
+    )
 
 
 def _not(found: Report, state: str = "refused") -> Came:
@@ -192,10 +280,16 @@ def _busy(session: Session) -> str:
     runs, queued = standing.running(session), session.keeper.queued
     if queued:
         return f"a cell of {session.name} waits for its kernel ({queued.text})"
-    return words.busy(session.name, runs.name, runs.seconds, runs.timeout) if runs else "another cell runs"
+    return (
+        words.busy(session.name, runs.name, runs.seconds, runs.timeout)
+        if runs
+        else "another cell runs"
+    )
 
 
-def _state(session: Session, found: Report, ended: Sequence[Ended], to_run: Sequence[Cell]) -> str:
+def _state(
+    session: Session, found: Report, ended: Sequence[Ended], to_run: Sequence[Cell]
+) -> str:
     """Return what came of cells in a word."""
     last = ended[-1].run if ended else None
     if not to_run:
@@ -204,11 +298,21 @@ def _state(session: Session, found: Report, ended: Sequence[Ended], to_run: Sequ
         return "stopped"
     if last is None or (last.verdict is Verdict.FINE and not found.ok):
         return "not run"
-    return "ok" if last.verdict is Verdict.FINE else "cancelled" if last.outcome is Outcome.CANCELLED else "failed"
+    return (
+        "ok"
+        if last.verdict is Verdict.FINE
+        else "cancelled"
+        if last.outcome is Outcome.CANCELLED
+        else "failed"
+    )
 
 
 def _refused(
-    session: Session, cells: Sequence[Cell], after: Sequence[Cell], others: Sequence[Cell], consent: Consent
+    session: Session,
+    cells: Sequence[Cell],
+    after: Sequence[Cell],
+    others: Sequence[Cell],
+    consent: Consent,
 ) -> str | None:
     """Return why cells may not be written, or run again; raise UsageError where no kernel could take one."""
     if consent is Consent.WITHHELD:
@@ -219,23 +323,37 @@ def _refused(
             raise UsageError(f"{why}; nothing was written")
     if not code:
         return None
-    new = [place for place, cell in enumerate(after) if cell in code and cell.index == arrange.NEW]
-    crowded = new and (gate.waiting(state, cells, new[0]) or gate.too_many(after, session.limits()))
+    new = [
+        place
+        for place, cell in enumerate(after)
+        if cell in code and cell.index == arrange.NEW
+    ]
+    crowded = new and (
+        gate.waiting(state, cells, new[0]) or gate.too_many(after, session.limits())
+    )
     return gate.stopped(state) or crowded or None
 
 
-def change(session: Session, told: cellcommands.CellChange, consent: Consent) -> CellsChanged:
+def change(
+    session: Session, told: cellcommands.CellChange, consent: Consent
+) -> CellsChanged:
     """Delete, move or clear cells, whatever runs; raise UsageError."""
     if not told.cell_ids or told.action not in cellcommands.ACTIONS:
-        raise UsageError("`action` and `cell_ids` are needed: what is to be done to which cells")
+        raise UsageError(
+            "`action` and `cell_ids` are needed: what is to be done to which cells"
+        )
     if told.after is not None and told.action != "move":
-        raise UsageError(f"`after` belongs to `move`, not to `{told.action}`; nothing was changed")
+        raise UsageError(
+            f"`after` belongs to `move`, not to `{told.action}`; nothing was changed"
+        )
     if consent is Consent.WITHHELD:
         raise StepperError(f"nothing was changed: {gate.PLAN_MODE}")
 
     hashes = told.expected_source_hashes
     if hashes is not None and len(hashes) != len(told.cell_ids):
-        raise UsageError("`expected_source_hashes` needs one hash for each of `cell_ids`; nothing was changed")
+        raise UsageError(
+            "`expected_source_hashes` needs one hash for each of `cell_ids`; nothing was changed"
+        )
     names = arrange.Names()
 
     def check(cells: Sequence[Cell]) -> None:
@@ -258,9 +376,18 @@ def change(session: Session, told: cellcommands.CellChange, consent: Consent) ->
         else:
             session.file.arrange(order)
         same = told.action == "move" and [*order(before)] == [*before]
-        places = [*map(order(before).index, some)] if told.action == "move" else [cell.index for cell in some]
+        places = (
+            [*map(order(before).index, some)]
+            if told.action == "move"
+            else [cell.index for cell in some]
+        )
     except arrange.NamingError as error:
-        raise UsageError(f"{session.name}: {error}; nothing was changed", arrange.HOW) from None
+        raise UsageError(
+            f"{session.name}: {error}; nothing was changed", arrange.HOW
+        ) from None
     after = [cell.id for cell in session.file.glance().cells]
-    changed, left = [after[place] for place in places if told.action != "delete"], follows.after(session)
+    changed, left = (
+        [after[place] for place in places if told.action != "delete"],
+        follows.after(session),
+    )
     return CellsChanged(session.name, changed, after, len(some), left, same)

@@ -9,7 +9,15 @@ from dataclasses import replace
 from stepper.ground.errors import KernelError, StepperError
 from stepper.ground.text import one_line
 from stepper.policy import changes, events, plan, progress, turn
-from stepper.policy.model import Cell, CellEdit, Consent, FileWrite, Outcome, Run, Verdict
+from stepper.policy.model import (
+    Cell,
+    CellEdit,
+    Consent,
+    FileWrite,
+    Outcome,
+    Run,
+    Verdict,
+)
 from stepper.session import follows, handing
 from stepper.session.callers import Caller
 from stepper.session.ports import Execution, Notebook
@@ -20,7 +28,9 @@ from stepper.words import brief, report
 from stepper.words.report import Ended, Report
 
 
-async def edited(session: Session, edit: CellEdit, caller: Caller, again: bool = False) -> Report | None:
+async def edited(
+    session: Session, edit: CellEdit, caller: Caller, again: bool = False
+) -> Report | None:
     """Run the code cell that was just inserted or replaced; None where there is nothing to run or to say.
 
     With `again` the daemon that was asked first has ended: what became of that very call is told.
@@ -35,12 +45,17 @@ async def edited(session: Session, edit: CellEdit, caller: Caller, again: bool =
         cell = plan.edited_cell(cells, edit)
         if cell is None:
             return report.not_run(
-                f"no cell {edit.cell_id!r} in {session.name}", "Read the notebook again: its cell ids are shown there"
+                f"no cell {edit.cell_id!r} in {session.name}",
+                "Read the notebook again: its cell ids are shown there",
             )
         if waits and edit.source and cell.source != edit.source:
-            return report.not_run(f"{cell.label} was replaced while it waited in line: its new source runs in its turn")
+            return report.not_run(
+                f"{cell.label} was replaced while it waited in line: its new source runs in its turn"
+            )
         new = [cell] if edit.mode == "insert" else []
-        return (await attempt(session, cells, [cell], new, edit.consent, caller, alone=True))[0]
+        return (
+            await attempt(session, cells, [cell], new, edit.consent, caller, alone=True)
+        )[0]
 
 
 def _planned(session: Session, document: Notebook) -> Notebook:
@@ -51,19 +66,30 @@ def _planned(session: Session, document: Notebook) -> Notebook:
     return session.read()
 
 
-async def written(session: Session, write: FileWrite, caller: Caller, again: bool = False) -> Report | None:
+async def written(
+    session: Session, write: FileWrite, caller: Caller, again: bool = False
+) -> Report | None:
     """Run the new and changed code cells of a notebook that was written whole, from the top.
 
     With `again` the daemon that was asked first has ended: what it had run is told, and the rest is run.
     """
     caller.call = write.tool_use_id
-    if session.goes_on and not again and not handing.code_besides(session, _planned(session, session.read()).cells):
+    if (
+        session.goes_on
+        and not again
+        and not handing.code_besides(session, _planned(session, session.read()).cells)
+    ):
         return None  # nothing of it would run: it does not wait for what was handed on
     async with session.turn(caller if again else None, None if again else caller):
         before = session.answered(write.tool_use_id) if again else None
-        if session.seen(write.tool_use_id) and (not again or (before is not None and not before.ok)):
+        if session.seen(write.tool_use_id) and (
+            not again or (before is not None and not before.ok)
+        ):
             return before
-        ran_ever, cells = session.state.ran_ever, _planned(session, session.mended()).cells
+        ran_ever, cells = (
+            session.state.ran_ever,
+            _planned(session, session.mended()).cells,
+        )
         to_run = changes.not_run_yet(cells, ran_ever)
         new = [cell for cell in to_run if cell.id not in ran_ever]
         found, _ = await attempt(session, cells, to_run, new, write.consent, caller)
@@ -87,27 +113,41 @@ async def attempt(
     ended: list[Ended] = []
     for cell in to_run:
         try:
-            found = await _attempt(session, cells, cell, consent, cell in new, caller, alone)
+            found = await _attempt(
+                session, cells, cell, consent, cell in new, caller, alone
+            )
         except StepperError as error:
             if not ended and not error.accepted:
                 raise
-            found = (report.unknown if error.accepted else report.not_run)(error.message, error.hint)
+            found = (report.unknown if error.accepted else report.not_run)(
+                error.message, error.hint
+            )
         if not isinstance(found, Ended):
-            told = report.joined([report.of_runs(ended, len(to_run)), found]) if ended and found else found
+            told = (
+                report.joined([report.of_runs(ended, len(to_run)), found])
+                if ended and found
+                else found
+            )
             return told, ended
         ended.append(found)
         if found.run.verdict is not Verdict.FINE:
             break
     if not ended:
         return _left_behind(session), ended
-    ended[-1] = replace(ended[-1], follows=follows.news(session, cells, [each.cell for each in ended]))
+    ended[-1] = replace(
+        ended[-1], follows=follows.news(session, cells, [each.cell for each in ended])
+    )
     return session.kept(report.of_runs(ended, len(to_run)), ended[-1]), ended
 
 
 def _left_behind(session: Session) -> Report | None:
     """Return what no longer follows after an edit by which nothing ran; None where all does."""
     told = follows.after(session)
-    return Report(f"stepper: nothing ran. {told}", f"! {one_line(told, 300)}") if told else None
+    return (
+        Report(f"stepper: nothing ran. {told}", f"! {one_line(told, 300)}")
+        if told
+        else None
+    )
 
 
 async def _attempt(
@@ -120,7 +160,9 @@ async def _attempt(
     alone: bool,
 ) -> Ended | Report | None:
     """Run a cell, or say why not; None where there is nothing to run or to say."""
-    decided = turn.before(session.state, cells, cell, consent, session.limits, new, alone)
+    decided = turn.before(
+        session.state, cells, cell, consent, session.limits, new, alone
+    )
     if decided.do is turn.Do.WAIT:
         return brief.waits(decided.why, f"stepper run {session.name}")
     if decided.do is not turn.Do.RUN:
@@ -136,7 +178,8 @@ async def _same(session: Session, cell: Cell, last: Run) -> bool:
 
     The client's edit has emptied the cell's outputs: they are put back.
     """
-    if session.failed is None or not session.namespace or session.keeper.elsewhere:  # in doubt it runs
+    # in doubt it runs
+    if session.failed is None or not session.namespace or session.keeper.elsewhere:
         return False
     if await asyncio.to_thread(session.adviser.changed_since, last, session.namespace):
         return False
@@ -144,22 +187,35 @@ async def _same(session: Session, cell: Cell, last: Run) -> bool:
     return True
 
 
-async def _held(session: Session, cells: Sequence[Cell], cell: Cell, caller: Caller) -> Ended | None:
+async def _held(
+    session: Session, cells: Sequence[Cell], cell: Cell, caller: Caller
+) -> Ended | None:
     """Return the fault that a cell would end with for certain, before anything of it ran; None where it may run."""
     try:
-        known = await session.known(await session.keeper.get(caller.environ, caller.left))
+        known = await session.known(
+            await session.keeper.get(caller.environ, caller.left)
+        )
     except KernelError:
         return None  # running it tells
     fault = session.adviser.before(cell, known)
     if fault is None:
         return None
     fault = await session.advised(fault, {}, known, cell, cells)
-    work = replace(work_on(session, cells, cell), timeout=0.0, notes=session.take_notes())
+    work = replace(
+        work_on(session, cells, cell), timeout=0.0, notes=session.take_notes()
+    )
     begun = work.begun(0, caller)
-    found = events.Held(**vars(begun.became(Outcome.ERROR, Verdict.RECOVERABLE, fault, 0.0)), at=begun.at)
+    found = events.Held(
+        **vars(begun.became(Outcome.ERROR, Verdict.RECOVERABLE, fault, 0.0)),
+        at=begun.at,
+    )
     follows = turn.held(session.state, found, work.limits)
     session.log(found)
-    ended = replace(summed(session, work, found, Execution(found.outcome)), held=True, counted=follows.counts)
+    ended = replace(
+        summed(session, work, found, Execution(found.outcome)),
+        held=True,
+        counted=follows.counts,
+    )
     if follows.act is turn.Act.STOP:
         session.stop(work.key, ended, follows.attempts)
     return ended

@@ -56,22 +56,44 @@ class Running:
     def throw(self, kind: type[BaseException]) -> None:
         """Raise an exception in its thread, where Python runs in it."""
         if self.thread is not None:
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.thread), ctypes.py_object(kind))
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                ctypes.c_ulong(self.thread), ctypes.py_object(kind)
+            )
 
     def sample(self) -> None:
         """Note where it is, for a cell that is interrupted there."""
-        frames = _own(traceback.extract_stack(sys._current_frames().get(self.thread or 0)))
+        frames = _own(
+            traceback.extract_stack(sys._current_frames().get(self.thread or 0))
+        )
         self.fault = Fault("", "", (), frames[0].line, frames) if frames else None
 
     def fails(self, error: BaseException) -> None:
         """Take what the cell raised."""
-        name, frames = type(error).__name__, _own(traceback.extract_tb(error.__traceback__))
-        line = error.lineno if isinstance(error, SyntaxError) else frames[0].line if frames else None
-        classes = tuple(f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
-                        for kind in type(error).__mro__)  # fmt: skip
-        attributes = {name: value for name in ATTRIBUTES if isinstance(value := getattr(error, name, None), int | str)}
+        name, frames = (
+            type(error).__name__,
+            _own(traceback.extract_tb(error.__traceback__)),
+        )
+        line = (
+            error.lineno
+            if isinstance(error, SyntaxError)
+            else frames[0].line
+            if frames
+            else None
+        )
+        classes = tuple(
+            f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
+            for kind in type(error).__mro__
+        )
+        attributes = {
+            name: value
+            for name in ATTRIBUTES
+            if isinstance(value := getattr(error, name, None), int | str)
+        }
         told = "".join(traceback.format_exception(error))
-        self.outcome, self.fault = Outcome.ERROR, Fault(name, str(error), classes, line, frames, attributes, told)
+        self.outcome, self.fault = (
+            Outcome.ERROR,
+            Fault(name, str(error), classes, line, frames, attributes, told),
+        )
         raised = {"ename": name, "evalue": str(error), "traceback": told.splitlines()}
         self.outputs.append({"output_type": "error", **raised})
 
@@ -81,19 +103,27 @@ class Coming:
 
     changes = 0  # none of it is written before the end
 
-    def __init__(self, run: Running, wake: str = "", before: Sequence[dict[str, Any]] = ()) -> None:
+    def __init__(
+        self, run: Running, wake: str = "", before: Sequence[dict[str, Any]] = ()
+    ) -> None:
         self.run, self.wake = run, wake
         self.skipped = [len(output.get("text", "")) for output in before]
 
     @property
     def matched(self) -> str:
-        lines = re.split("[\r\n]+", self._text("stdout") + "\n" + self._text("stderr")) if self.wake else []
+        lines = (
+            re.split("[\r\n]+", self._text("stdout") + "\n" + self._text("stderr"))
+            if self.wake
+            else []
+        )
         return next((line for line in lines if re.search(self.wake, line)), "")
 
     def outputs(self) -> list[dict[str, Any]]:
         skip = dict(enumerate(self.skipped))
         return [
-            {**each, "text": each["text"][skip.get(place, 0) :]} if "text" in each else each
+            {**each, "text": each["text"][skip.get(place, 0) :]}
+            if "text" in each
+            else each
             for place, each in enumerate(self.run.outputs)
         ]
 
@@ -104,7 +134,9 @@ class Coming:
         return self._text("stdout").splitlines()[-20:]
 
     def _text(self, name: str) -> str:
-        return "".join(output["text"] for output in self.outputs() if output.get("name") == name)
+        return "".join(
+            output["text"] for output in self.outputs() if output.get("name") == name
+        )
 
 
 @dataclass
@@ -134,29 +166,53 @@ class FakeKernel:
         self.now.over.set()
         self.listens = True  # a daemon is there
         self.forget: Callable[[], object] = bool  # what is on record of it
-        self.waiting: list[dict[str, Any]] = []  # what came besides runs: to be listened to
+        # what came besides runs: to be listened to
+        self.waiting: list[dict[str, Any]] = []
         self.kept: list[dict[str, Any]] = []  # … while no daemon was there
-        own = {"print": self._print, "display": self._display, "update_display": self._update,
-               "exit": lambda: _die(EXIT), "die": _die, "late": self._late}  # fmt: skip
+        own = {
+            "print": self._print,
+            "display": self._display,
+            "update_display": self._update,
+            "exit": lambda: _die(EXIT),
+            "die": _die,
+            "late": self._late,
+        }
         self.seen: dict[str, tuple[int, str]] = {}
-        self.names: dict[str, Any] = {"__name__": "__main__", "__builtins__": {**vars(builtins), **own}}
+        self.names: dict[str, Any] = {
+            "__name__": "__main__",
+            "__builtins__": {**vars(builtins), **own},
+        }
 
-    def _print(self, *values: object, sep: str = " ", end: str = "\n", file: Any = None, flush: bool = False) -> None:
-        name, text = "stderr" if file is sys.stderr else "stdout", sep.join(map(str, values)) + end
+    def _print(
+        self,
+        *values: object,
+        sep: str = " ",
+        end: str = "\n",
+        file: Any = None,
+        flush: bool = False,
+    ) -> None:
+        name, text = (
+            "stderr" if file is sys.stderr else "stdout",
+            sep.join(map(str, values)) + end,
+        )
         outputs = self.now.outputs
         if outputs and outputs[-1].get("name") == name:
             outputs[-1]["text"] += text
         else:
             outputs.append({"output_type": "stream", "name": name, "text": text})
 
-    def _display(self, data: dict[str, Any], raw: bool = True, display_id: str = "") -> None:
+    def _display(
+        self, data: dict[str, Any], raw: bool = True, display_id: str = ""
+    ) -> None:
         outputs = self.now.outputs
         outputs.append({"output_type": "display_data", "data": data, "metadata": {}})
         if display_id:
             self.now.displays.setdefault(display_id, []).append(len(outputs) - 1)
             self._shown("display_data", data, display_id)
 
-    def _update(self, data: dict[str, Any], raw: bool = True, display_id: str = "") -> None:
+    def _update(
+        self, data: dict[str, Any], raw: bool = True, display_id: str = ""
+    ) -> None:
         for place in self.now.displays.get(display_id, []):
             self.now.outputs[place]["data"] = data
         self._shown("update_display_data", data, display_id)
@@ -187,9 +243,15 @@ class FakeKernel:
         return None
 
     async def execute(
-        self, code: str, timeout: float, limits: Limits, request: str = "", scratch: bool = False,
-        criterion: str = "", wake: str = "",
-    ) -> Execution:  # fmt: skip
+        self,
+        code: str,
+        timeout: float,
+        limits: Limits,
+        request: str = "",
+        scratch: bool = False,
+        criterion: str = "",
+        wake: str = "",
+    ) -> Execution:
         self.count += not scratch
         run = Running(request or uuid.uuid4().hex, self.count)
         self.now = self.runs[run.request] = run
@@ -208,17 +270,35 @@ class FakeKernel:
         self.listens = True
         return self.ended
 
-    async def recall(self, request: str, seconds: float, limits: Limits, wake: str = "") -> Execution | None:
+    async def recall(
+        self, request: str, seconds: float, limits: Limits, wake: str = ""
+    ) -> Execution | None:
         run = self.runs.get(request)
-        return None if run is None else await self._until_over(run, seconds, Coming(run, wake, [*run.outputs]))
+        return (
+            None
+            if run is None
+            else await self._until_over(run, seconds, Coming(run, wake, [*run.outputs]))
+        )
 
     async def missed(self, request: str) -> list[dict[str, Any]]:
-        return [message for message in self.kept if message["parent_header"]["msg_id"] == request]
+        return [
+            message
+            for message in self.kept
+            if message["parent_header"]["msg_id"] == request
+        ]
 
     async def namespace(self) -> Namespace:
-        modules, functions, variables = dict[str, str](), dict[str, str](), dict[str, Variable]()
+        modules, functions, variables = (
+            dict[str, str](),
+            dict[str, str](),
+            dict[str, Variable](),
+        )
         classes = []
-        own = {name: value for name, value in self.names.items() if not name.startswith("__")}
+        own = {
+            name: value
+            for name, value in self.names.items()
+            if not name.startswith("__")
+        }
         for name, value in own.items():
             if isinstance(value, types.ModuleType):
                 modules[name] = value.__name__
@@ -230,11 +310,16 @@ class FakeKernel:
                 small = repr(value) if isinstance(value, int | str | list) else ""
                 length = len(value) if hasattr(value, "__len__") else None
                 variables[name] = Variable(type(value).__name__, length, print=small)
-        seen = {name: (id(value), variables[name].print if name in variables else "") for name, value in own.items()}
+        seen = {
+            name: (id(value), variables[name].print if name in variables else "")
+            for name, value in own.items()
+        }
         fresh = tuple(name for name in seen if self.seen.get(name) != seen[name])
         self.seen = seen
         names = (*own, *self.names["__builtins__"])
-        return Namespace(modules, functions, tuple(classes), variables, names, rebound=fresh)
+        return Namespace(
+            modules, functions, tuple(classes), variables, names, rebound=fresh
+        )
 
     async def interrupt(self, reason: str) -> None:
         if self.busy:
@@ -270,23 +355,35 @@ class FakeKernel:
                 run.fails(error)
             run.thread = None
             for text in run.unsaid:
-                message = _message("stream", run.request, {"name": "stdout", "text": text})
+                message = _message(
+                    "stream", run.request, {"name": "stdout", "text": text}
+                )
                 (self.waiting if self.listens else self.kept).append(message)
         finally:  # an interrupt may come that late
             run.over.set()
 
     def _execute(self, run: Running, code: str) -> None:
         tree, name = ast.parse(code), f"<cell {run.number}>"
-        last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+        last = (
+            tree.body.pop()
+            if tree.body and isinstance(tree.body[-1], ast.Expr)
+            else None
+        )
         exec(compile(tree, name, "exec"), self.names)  # noqa: S102
         if not isinstance(last, ast.Expr):
             return
         value = eval(compile(ast.Expression(last.value), name, "eval"), self.names)  # noqa: S307
         if value is not None:
-            shown = {"execution_count": run.number, "data": {"text/plain": repr(value)}, "metadata": {}}
+            shown = {
+                "execution_count": run.number,
+                "data": {"text/plain": repr(value)},
+                "metadata": {},
+            }
             run.outputs.append({"output_type": "execute_result", **shown})
 
-    async def _until_over(self, run: Running, seconds: float, coming: Coming | None = None) -> Execution:
+    async def _until_over(
+        self, run: Running, seconds: float, coming: Coming | None = None
+    ) -> Execution:
         until, killed = time.monotonic() + seconds, float("inf")
         self.busy, self.coming = True, coming
         try:
@@ -295,20 +392,39 @@ class FakeKernel:
                 if now > until and not self.interrupted:
                     run.sample()
                     await self.interrupt("deadline")
-                killed = min(killed, now + GRACE_SECONDS) if self.interrupted else killed
+                killed = (
+                    min(killed, now + GRACE_SECONDS) if self.interrupted else killed
+                )
                 if now > killed or self.ended is not None:
-                    run.died = self.ended.how if self.ended else "killed by stepper: the interrupt had no effect"
+                    run.died = (
+                        self.ended.how
+                        if self.ended
+                        else "killed by stepper: the interrupt had no effect"
+                    )
                     break
                 await asyncio.sleep(TICK_SECONDS)
         finally:
             self.busy, self.coming = False, None
         if run.died:
-            self.ended = self.ended or Death(run.died, cause="SystemExit" if run.died == EXIT else "")
+            self.ended = self.ended or Death(
+                run.died, cause="SystemExit" if run.died == EXIT else ""
+            )
         outcome = Outcome.KERNEL_DIED if run.died else run.outcome
-        outcome = INTERRUPTED.get(self.interrupted, Outcome.CANCELLED) if self.interrupted else outcome
+        outcome = (
+            INTERRUPTED.get(self.interrupted, Outcome.CANCELLED)
+            if self.interrupted
+            else outcome
+        )
         known = UNKNOWN if run.died else await self.namespace()
-        return Execution(outcome, run.outputs, run.number, fault=run.fault, death=self.ended, namespace=known,
-                         displays=run.displays)  # fmt: skip
+        return Execution(
+            outcome,
+            run.outputs,
+            run.number,
+            fault=run.fault,
+            death=self.ended,
+            namespace=known,
+            displays=run.displays,
+        )
 
 
 class FakeKernels:
@@ -335,14 +451,20 @@ class FakeKernels:
 
 
 def _message(kind: str, request: str, content: dict[str, Any]) -> dict[str, Any]:
-    return {"msg_type": kind, "header": {"msg_id": uuid.uuid4().hex}, "parent_header": {"msg_id": request},
-            "content": content}  # fmt: skip
+    return {
+        "msg_type": kind,
+        "header": {"msg_id": uuid.uuid4().hex},
+        "parent_header": {"msg_id": request},
+        "content": content,
+    }
 
 
 def _own(stack: traceback.StackSummary) -> tuple[Frame, ...]:
     """Return the entries that are cells' own."""
     own = [entry for entry in stack if entry.filename.startswith("<cell ")]
-    return tuple(Frame(int(entry.filename[6:-1]), entry.lineno or 0, entry.name) for entry in own)
+    return tuple(
+        Frame(int(entry.filename[6:-1]), entry.lineno or 0, entry.name) for entry in own
+    )
 
 
 def _die(how: str = "SIGKILL") -> None:

@@ -14,10 +14,13 @@ from stepper.words.quotes import new_lines
 from stepper.words.report import seconds
 
 FOLLOW_SECONDS = 0.5  # how often it is looked for more
-MOST = 100_000  # characters of a cell's output, from which on only its last line is told
+# characters of a cell's output, from which on only its last line is told
+MOST = 100_000
 
 
-async def follow(session: Session, name: str, caller: Caller, tell: underway.Progress) -> answers.Page:
+async def follow(
+    session: Session, name: str, caller: Caller, tell: underway.Progress
+) -> answers.Page:
     """Tell what comes of a cell while it runs; return its output, and how it ended. Raise UsageError."""
     cell, told, changes, last = standing.named(session, name), dict[int, int](), -1, ""
     run = session.state.running
@@ -29,13 +32,28 @@ async def follow(session: Session, name: str, caller: Caller, tell: underway.Pro
             changes, last = coming.changes, one_line(coming.last_line(), standing.LINE)
             outputs = coming.outputs()
             much = sum(len(output.get("text", "")) for output in outputs) > MOST
-            tell(underway.Printed(lines=[] if much else new_lines(outputs, told, ended=False), last=last))
+            tell(
+                underway.Printed(
+                    lines=[] if much else new_lines(outputs, told, ended=False),
+                    last=last,
+                )
+            )
         await asyncio.sleep(FOLLOW_SECONDS)
     page = standing.output(session, name, 1)
     outputs = session.file.outputs_of(Target.of(cell))
     much = sum(len(output.get("text", "")) for output in outputs) > MOST
-    tell(underway.Printed(lines=[] if much else new_lines(outputs, told, ended=True), last=""))
-    ended = next((known for known in reversed(session.state.runs) if known.run == run.run), None)
-    how = f"{ended.outcome.value} after {seconds(ended.duration_s)}" if ended else "it did not run"
+    tell(
+        underway.Printed(
+            lines=[] if much else new_lines(outputs, told, ended=True), last=""
+        )
+    )
+    ended = next(
+        (known for known in reversed(session.state.runs) if known.run == run.run), None
+    )
+    how = (
+        f"{ended.outcome.value} after {seconds(ended.duration_s)}"
+        if ended
+        else "it did not run"
+    )
     more = f"; its output is long: stepper output {name}" if much else ""
     return replace(page, ended=f"{cell.label}: {how}{more}")

@@ -17,7 +17,9 @@ def look(session: Session, cells: Sequence[Cell]) -> Follows:
     """Return which cells are stale and which hold hidden state; of another language nothing is known."""
     if not session.speaks_python:
         return Follows()
-    session.past.catch_up(session.state.runs, session.state.sources, session.state.elsewhere)
+    session.past.catch_up(
+        session.state.runs, session.state.sources, session.state.elsewhere
+    )
     found = dataflow.look(cells, session.past)
     session.state.stale = {each.cell.id for each in found.stale}
     return found
@@ -30,7 +32,9 @@ def news(session: Session, cells: Sequence[Cell], ran: Sequence[Cell] = ()) -> s
     """
     if not session.speaks_python:
         return ""
-    session.past.catch_up(session.state.runs, session.state.sources, session.state.elsewhere)
+    session.past.catch_up(
+        session.state.runs, session.state.sources, session.state.elsewhere
+    )
     if ran and dataflow.at_the_end(cells, ran, session.past):
         return ""
     found, runs = look(session, cells), session.past.last
@@ -44,7 +48,11 @@ def news(session: Session, cells: Sequence[Cell], ran: Sequence[Cell] = ()) -> s
 
     def fresh(marked: Sequence[Marked]) -> list[Marked]:
         some = [
-            each._replace(because=[because for because in each.because if is_new(each.cell, because)])
+            each._replace(
+                because=[
+                    because for because in each.because if is_new(each.cell, because)
+                ]
+            )
             for each in marked
         ]
         return [each for each in some if each.because]
@@ -61,7 +69,9 @@ def after(session: Session) -> str:
     return ""
 
 
-def marks(session: Session, cells: Sequence[Cell]) -> tuple[list[words.Mark], list[words.Mark]]:
+def marks(
+    session: Session, cells: Sequence[Cell]
+) -> tuple[list[words.Mark], list[words.Mark]]:
     """Return the stale cells and those with hidden state, as a status has them."""
     found = look(session, cells)
     return words.marks(found.stale, "stale"), words.marks(found.hidden, "hidden state")
@@ -73,7 +83,8 @@ def to_run(session: Session, cells: Sequence[Cell], below: int = -1) -> list[Cel
     """
     found, state = look(session, cells), session.state
     wanted = {each.cell.id for each in found.stale}
-    here = {*state.ran, *(state.counts.values() if state.ran else ())}  # in the present kernel, however they ended
+    # in the present kernel, however they ended
+    here = {*state.ran, *(state.counts.values() if state.ran else ())}
     here -= {cell.id for cell in changes.changed(cells, state.ran_ever)}
     todo = [*wanted]
     while todo:

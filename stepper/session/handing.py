@@ -18,15 +18,23 @@ from stepper.words.report import Report
 
 def patience(session: Session, call: Call) -> float:
     """Return for how many seconds a call is waited for, as its cell's first line or the person has it."""
-    running, usual = session.state.running, session.outputs.limits().report_after_seconds
+    running, usual = (
+        session.state.running,
+        session.outputs.limits().report_after_seconds,
+    )
     if running is None and (queued := session.keeper.queued):
-        held = session.outputs.limits().queue_seconds if queued.seconds is None else queued.seconds
+        held = (
+            session.outputs.limits().queue_seconds
+            if queued.seconds is None
+            else queued.seconds
+        )
         return queued.since + held - call.began
     if running is None:
         return math.inf  # its kernel starts
     if running.tool_use_id != call.id:
         return 0.0 if session.goes_on else usual  # it waits in line for hours, maybe
-    if not call.runs:  # the first of its cells: how long its kernel took to start is not the cell's
+    # the first of its cells: how long its kernel took to start is not the cell's
+    if not call.runs:
         call.runs, call.began = True, max(call.began, session.began_at)
     asked = firstline.parse(running.source).wait
     return 0.0 if matched(session, call) else usual if asked is None else asked
@@ -43,24 +51,43 @@ def goes_on(session: Session, call: Call) -> Report:
         return handed.waits(session.name, name(session))
     cell = Cell(running.cell_id, running.index, running.number, "code", running.source)
     outputs = None
-    if session.waits_for is not None:  # of a run that was taken over nobody has heard all
+    # of a run that was taken over nobody has heard all
+    if session.waits_for is not None:
         outputs = kernel.coming.outputs() if kernel and kernel.coming else []
-    how_far = now_runs.seconds, _till(now_runs), state.plan, state.plan.step(now_runs.step), now_runs.line
+    how_far = (
+        now_runs.seconds,
+        _till(now_runs),
+        state.plan,
+        state.plan.step(now_runs.step),
+        now_runs.line,
+    )
     about = kernel.about() if kernel else About("")
     began = None if about.left is None else about.left + now_runs.seconds
-    at = elsewhere(about.where, about.left, about.trouble), brief.beyond(running.timeout, about.where, began)
-    return handed.goes_on(session.name, cell, *how_far, outputs, limits.queue, matched(session, call), *at)
+    at = (
+        elsewhere(about.where, about.left, about.trouble),
+        brief.beyond(running.timeout, about.where, began),
+    )
+    return handed.goes_on(
+        session.name, cell, *how_far, outputs, limits.queue, matched(session, call), *at
+    )
 
 
 def still(session: Session, owner: str) -> str:
     """Return what a session of the client reads at its start of what was handed on and runs, '' where nothing does."""
     if (queued := session.keeper.queued) and session.goes_on:
-        return handed.still_queued(session.name, queued.text, queued.until, _wakes(session, owner))
+        return handed.still_queued(
+            session.name, queued.text, queued.until, _wakes(session, owner)
+        )
     now_runs = standing.running(session)
     if now_runs is None or not session.goes_on:
         return ""
     return handed.still(
-        session.name, now_runs.name, now_runs.seconds, _till(now_runs), now_runs.line, _wakes(session, owner)
+        session.name,
+        now_runs.name,
+        now_runs.seconds,
+        _till(now_runs),
+        now_runs.line,
+        _wakes(session, owner),
     )
 
 
@@ -69,24 +96,45 @@ def refused(session: Session, owner: str = "") -> str | None:
     if session.outputs.limits().queue or not session.goes_on:
         return None
     if queued := session.keeper.queued:
-        return handed.refused_for_queue(session.name, queued.text, _wakes(session, owner))
+        return handed.refused_for_queue(
+            session.name, queued.text, _wakes(session, owner)
+        )
     now_runs = standing.running(session)
     if now_runs is None:
         return None
-    return handed.refused(session.name, name(session), now_runs.seconds, _till(now_runs), _wakes(session, owner))
+    return handed.refused(
+        session.name,
+        name(session),
+        now_runs.seconds,
+        _till(now_runs),
+        _wakes(session, owner),
+    )
 
 
 def code_besides(session: Session, cells: Sequence[Cell]) -> list[Cell]:
     """Return the code cells that have not run as they stand, but for the one that runs."""
-    running, fresh = session.state.running, changes.not_run_yet(cells, session.state.ran_ever)
-    return [cell for cell in fresh if not (running and (cell.id, cell.source) == (running.cell_id, running.source))]
+    running, fresh = (
+        session.state.running,
+        changes.not_run_yet(cells, session.state.ran_ever),
+    )
+    return [
+        cell
+        for cell in fresh
+        if not (running and (cell.id, cell.source) == (running.cell_id, running.source))
+    ]
 
 
 def _wakes(session: Session, owner: str) -> bool:
     """Whether the agent of that session is woken when what runs, or waits for its kernel, has ended."""
     running = session.state.running
-    of = [running.tool_use_id or ""] if running else [call.id for call in session.calls.values() if call.handed]
-    return any(owed.session == owner for each in of if (owed := session.state.handed.get(each)))
+    of = (
+        [running.tool_use_id or ""]
+        if running
+        else [call.id for call in session.calls.values() if call.handed]
+    )
+    return any(
+        owed.session == owner for each in of if (owed := session.state.handed.get(each))
+    )
 
 
 def _till(runs: answers.Running) -> str:

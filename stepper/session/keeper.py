@@ -13,9 +13,16 @@ from stepper.policy.events import Event, KernelChanged
 from stepper.policy.model import Death, Limits, Moment
 from stepper.policy.state import State
 from stepper.session.answers import KernelStatus
-from stepper.session.ports import FromElsewhere, Kernel, KernelPlace, KernelProvider, Queued
+from stepper.session.ports import (
+    FromElsewhere,
+    Kernel,
+    KernelPlace,
+    KernelProvider,
+    Queued,
+)
 
-LOOK_SECONDS = 0.2  # how often it is looked whether a kernel that waits in a queue is still wanted
+# how often it is looked whether a kernel that waits in a queue is still wanted
+LOOK_SECONDS = 0.2
 FREE_SECONDS = 0.05  # … whether another client's execution is over
 BUSY = "the kernel is busy with an execution from elsewhere"
 AWAY_SECONDS = 10.0  # for a line that is down to come back before a cell is given up
@@ -23,7 +30,11 @@ AWAY_SECONDS = 10.0  # for a line that is down to come back before a cell is giv
 
 def now() -> Moment:
     """Return the time in UTC as ISO 8601."""
-    return datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return (
+        datetime.now(timezone.utc)
+        .isoformat(timespec="milliseconds")
+        .replace("+00:00", "Z")
+    )
 
 
 class Keeper:
@@ -44,7 +55,8 @@ class Keeper:
         self.kernel: Kernel | None = None
         self.looked = False  # for the kernel of a former daemon
         self.foreign = False  # it is that kernel, and nobody has spoken to it yet
-        self.found_dead: Death | None = None  # how that kernel ended, until somebody has seen to it
+        # how that kernel ended, until somebody has seen to it
+        self.found_dead: Death | None = None
         self.looking = asyncio.Lock()  # `status` may ask while a cell is about to run
         self.starting = False
         self.unwanted = False  # the cell for which a kernel starts, or waits in a queue
@@ -52,8 +64,12 @@ class Keeper:
         self.news = ""
         self.lacked = False  # ipykernel, which was said
         self.told = set[str]()  # what places can't do, which was said
-        self.elsewhere = False  # the last kernel is, or was: what its machine has for files and clock is not known here
-        self.lives_in = ""  # the name of the place where the last one was started; a former daemon knew it of its own
+        # the last kernel is, or was: what its machine has for files and clock is not
+        # known here
+        self.elsewhere = False
+        # the name of the place where the last one was started; a former daemon knew it
+        # of its own
+        self.lives_in = ""
 
     async def find(self) -> Kernel | None:
         """Return the kernel, which a former daemon may have left, or None where there is none. Asks it nothing."""
@@ -84,7 +100,9 @@ class Keeper:
         """What the kernel waits for in a queue; None where it does not."""
         return self.provider.queued if self.starting else self.waits
 
-    async def get(self, environ: Mapping[str, str], left: asyncio.Event | None = None) -> Kernel:
+    async def get(
+        self, environ: Mapping[str, str], left: asyncio.Event | None = None
+    ) -> Kernel:
         """Return the live kernel, started where there is none; raise KernelError.
 
         One that waits in a queue is given up where whoever wants it has `left`: raise StepperError.
@@ -113,11 +131,15 @@ class Keeper:
         if about.lacks and not self.lacked:
             self.lacked = True
             said = f"{about.python} lacks ipykernel: stepper's own copy runs the kernel, behind the project's packages"
-            self.news = ". ".join(filter(None, (self.news, f"{said}; what adds it: {about.lacks}")))
+            self.news = ". ".join(
+                filter(None, (self.news, f"{said}; what adds it: {about.lacks}"))
+            )
         if about.without and about.without not in self.told:
             self.told.add(about.without)
             self.news = ". ".join(filter(None, (self.news, about.without)))
-        self.log(KernelChanged(what="started", kernel=kernel.id, pid=about.pid, at=now()))
+        self.log(
+            KernelChanged(what="started", kernel=kernel.id, pid=about.pid, at=now())
+        )
         if self.unwanted:
             raise StepperError("interrupted while its kernel started: nothing ran")
         return kernel
@@ -125,26 +147,39 @@ class Keeper:
     async def _reached(self, kernel: Kernel) -> None:
         """Wait until a kernel can be reached, for a while; raise KernelError where it can't, or was not taken over."""
         until = time.monotonic() + AWAY_SECONDS * (not self.foreign)
-        while kernel.away or self.foreign or self.state.running:  # of that is to be known first what became of it
+        # of that is to be known first what became of it
+        while kernel.away or self.foreign or self.state.running:
             if time.monotonic() > until or self.state.running:
-                down = kernel.away or (BUSY if kernel.others.since else "the link was down")
+                down = kernel.away or (
+                    BUSY if kernel.others.since else "the link was down"
+                )
                 begun = self.state.running
                 open_yet = (
-                    f"; what became of run {begun.run} (cell {begun.number or '?'}) is not known yet" if begun else ""
+                    f"; what became of run {begun.run} (cell {begun.number or '?'}) is not known yet"
+                    if begun
+                    else ""
                 )
                 why = f"{down}: the cell was NOT run{open_yet}. The kernel may be well, with its variables"
-                raise KernelError(why, "stepper status  # tells when it is back; `stepper restart` gives it up")
+                raise KernelError(
+                    why,
+                    "stepper status  # tells when it is back; `stepper restart` gives it up",
+                )
             kernel.listen()
             await asyncio.sleep(0.1)
             await kernel.death()  # which looks for it
 
     async def _free(self, kernel: Kernel, left: asyncio.Event | None) -> None:
         """Wait until nothing of another client's runs in it: that is not ours to interrupt. Raise StepperError."""
-        self.waits, self.unwanted = Queued(BUSY, time.monotonic(), None, "that has ended"), False
+        self.waits, self.unwanted = (
+            Queued(BUSY, time.monotonic(), None, "that has ended"),
+            False,
+        )
         try:
             while kernel.others.since and await kernel.death() is None:
                 if self.unwanted or (left is not None and left.is_set()):
-                    raise StepperError(f"interrupted while {BUSY}: nothing ran, and that goes on")
+                    raise StepperError(
+                        f"interrupted while {BUSY}: nothing ran, and that goes on"
+                    )
                 await asyncio.sleep(FREE_SECONDS)
                 kernel.listen()
         finally:
@@ -155,7 +190,9 @@ class Keeper:
         try:
             while not start.done():
                 await asyncio.wait([start], timeout=LOOK_SECONDS)
-                if self.provider.queued and (self.unwanted or (left is not None and left.is_set())):
+                if self.provider.queued and (
+                    self.unwanted or (left is not None and left.is_set())
+                ):
                     break
             else:
                 return start.result()
@@ -167,7 +204,9 @@ class Keeper:
         try:
             await self.provider.withdraw()
         except KernelError as error:  # whoever asked for the kernel does not try again
-            raise StepperError(f"{what} what waited may wait on: {error.message}", error.hint) from None
+            raise StepperError(
+                f"{what} what waited may wait on: {error.message}", error.hint
+            ) from None
         raise StepperError(f"{what} what stepper had asked for there was withdrawn")
 
     async def interrupt(self, reason: str) -> bool:
@@ -212,11 +251,25 @@ class Keeper:
             return KernelStatus(state="starting" if self.starting else "none")
         others = kernel.others.since
         busy = kernel.busy or self.state.running is not None or others > 0
-        state = "dead" if await kernel.death() is not None else "busy" if busy else "idle"
+        state = (
+            "dead" if await kernel.death() is not None else "busy" if busy else "idle"
+        )
         about = kernel.about()
         beside = f"{BUSY}, for {time.monotonic() - others:.0f} s" if others else ""
-        trouble = "; ".join(filter(None, [about.trouble, beside, self._left_over() if about.where else ""]))
-        return KernelStatus(about.pid, state, kernel.memory(), about.python, about.where, about.left, trouble)
+        trouble = "; ".join(
+            filter(
+                None, [about.trouble, beside, self._left_over() if about.where else ""]
+            )
+        )
+        return KernelStatus(
+            about.pid,
+            state,
+            kernel.memory(),
+            about.python,
+            about.where,
+            about.left,
+            trouble,
+        )
 
     def _left_over(self) -> str:
         """Return why the next kernel would not run where a kernel elsewhere does, '' where it would."""

@@ -30,17 +30,24 @@ class Looked:
     running: answers.Running | None
     waits: str  # for what, in a queue
     kernel: answers.KernelStatus
-    kernels: Mapping[str, answers.KernelStatus] = field(default_factory=dict)  # of all notebooks that have one
+    # of all notebooks that have one
+    kernels: Mapping[str, answers.KernelStatus] = field(default_factory=dict)
     stale: Sequence[Mark] | None = None  # where `marks` were asked for
     hidden: Sequence[Mark] | None = None
 
 
-async def look(session: Session, others: Sequence[Session], told: commands.Look) -> Looked:
+async def look(
+    session: Session, others: Sequence[Session], told: commands.Look
+) -> Looked:
     """Return what runs in a notebook and what came of it since it was told last; raise nothing of the notebook's."""
     kernel = await session.keeper.find()
     begun, coming = session.state.running, kernel.coming if kernel else None
     run, changes = begun.run if begun else 0, coming.changes if coming else 0
-    news = begun is not None and coming is not None and (run, changes) != (told.run, told.changes)
+    news = (
+        begun is not None
+        and coming is not None
+        and (run, changes) != (told.run, told.changes)
+    )
     stale, hidden = None, None
     with contextlib.suppress(NotebookError):
         if told.marks and (document := session.file.glance()).language in LANGUAGES:
@@ -53,7 +60,11 @@ async def look(session: Session, others: Sequence[Session], told: commands.Look)
         standing.running(session),
         queued.text if queued else "",
         await session.keeper.status(),
-        {each.name: await each.keeper.status() for each in others if each.keeper.kernel},
+        {
+            each.name: await each.keeper.status()
+            for each in others
+            if each.keeper.kernel
+        },
         stale,
         hidden,
     )
@@ -61,4 +72,8 @@ async def look(session: Session, others: Sequence[Session], told: commands.Look)
 
 def _tail(output: Mapping[str, Any]) -> Mapping[str, Any]:
     text = output.get("text")
-    return {**output, "text": text[-MOST:]} if isinstance(text, str) and len(text) > MOST else output
+    return (
+        {**output, "text": text[-MOST:]}
+        if isinstance(text, str) and len(text) > MOST
+        else output
+    )

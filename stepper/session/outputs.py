@@ -14,7 +14,15 @@ from stepper.policy.changes import source_hash
 from stepper.policy.model import Cell, Limits, Outcome
 from stepper.policy.state import Shown, State
 from stepper.session.keeper import now
-from stepper.session.ports import Coming, Execution, Kernel, Late, Models, NotebookFile, Target
+from stepper.session.ports import (
+    Coming,
+    Execution,
+    Kernel,
+    Late,
+    Models,
+    NotebookFile,
+    Target,
+)
 from stepper.words.report import left_out
 
 PUT_SHARE = 50  # how many times what a try took is waited before the next one
@@ -34,10 +42,18 @@ class Outputs:
         log: Callable[..., None],
         trouble: Callable[[str], None],
     ) -> None:
-        self.file, self.late, self.state, self.log, self.trouble = file, late, state, log, trouble
+        self.file, self.late, self.state, self.log, self.trouble = (
+            file,
+            late,
+            state,
+            log,
+            trouble,
+        )
         self.asked_limits, self.known_limits = limits, Limits()
-        self.so_far = (0, 0)  # the run, and what had come of it, whose outputs were written while it ran
-        self.late_at = self.put_again_at = 0.0  # when late outputs, and those that wait, are written next unasked
+        # the run, and what had come of it, whose outputs were written while it ran
+        self.so_far = (0, 0)
+        # when late outputs, and those that wait, are written next unasked
+        self.late_at = self.put_again_at = 0.0
 
     def limits(self) -> Limits:
         """Return the limits in force, the last right ones where the configuration is wrong: outputs are put anyhow."""
@@ -45,14 +61,23 @@ class Outputs:
             self.known_limits = self.asked_limits()
         return self.known_limits
 
-    def put(self, cell: Cell, execution: Execution, step: int | None, run: int, keep_time: bool) -> list[str]:
+    def put(
+        self,
+        cell: Cell,
+        execution: Execution,
+        step: int | None,
+        run: int,
+        keep_time: bool,
+    ) -> list[str]:
         """Write the outputs; return why they could not be, as notes. Where a later try may do, they wait."""
         limits, models = self.limits(), execution.widgets
         if not limits.record_timing:
             execution.timings = {}
         notes = [*execution.notes]
         if execution.left_out:
-            notes.append(f"{left_out(execution.left_out)} (max_output_bytes {limits.max_output_bytes:,})")
+            notes.append(
+                f"{left_out(execution.left_out)} (max_output_bytes {limits.max_output_bytes:,})"
+            )
         if models is not None and models.left_out:
             notes.append(
                 f"left out of the notebook: the state of {models.left_out} widgets, {models.left_out_bytes:,} bytes"
@@ -61,9 +86,18 @@ class Outputs:
         try:
             why = self.file.put(cell, execution, step, keep_time)
         except NotebookError as error:
-            self.log(events.Unwritten(run=run, cell_id=cell.id, number=cell.number, source=cell.source, step=step,
-                                      outputs=execution.outputs, execution_count=execution.execution_count,
-                                      timings=execution.timings))  # fmt: skip
+            self.log(
+                events.Unwritten(
+                    run=run,
+                    cell_id=cell.id,
+                    number=cell.number,
+                    source=cell.source,
+                    step=step,
+                    outputs=execution.outputs,
+                    execution_count=execution.execution_count,
+                    timings=execution.timings,
+                )
+            )
             later = "they wait in the journal and are written when that is possible"
             why = f"the outputs could not be written ({error.message}): {later}"
         return [*notes, why] if why else notes
@@ -73,18 +107,31 @@ class Outputs:
         began = time.monotonic()
         for waiting in list(self.state.unwritten.values()):
             cell = Cell(waiting.cell_id, -1, waiting.number, "code", waiting.source)
-            outcome = next((run.outcome for run in reversed(self.state.runs) if run.run == waiting.run), Outcome.OK)
-            execution = Execution(outcome, waiting.outputs, waiting.execution_count, waiting.timings)
+            outcome = next(
+                (
+                    run.outcome
+                    for run in reversed(self.state.runs)
+                    if run.run == waiting.run
+                ),
+                Outcome.OK,
+            )
+            execution = Execution(
+                outcome, waiting.outputs, waiting.execution_count, waiting.timings
+            )
             try:
-                why = self.file.put(cell, execution, waiting.step, keep_time=True)  # a message may be under way
+                # a message may be under way
+                why = self.file.put(cell, execution, waiting.step, keep_time=True)
             except NotebookError:
                 self.put_again_at = _later(began)
                 return
-            except (AttributeError, KeyError, TypeError, ValueError):  # somebody else wrote that line
+            except (AttributeError, KeyError, TypeError, ValueError):
+                # somebody else wrote that line
                 why = "they are no outputs"
             self.log(events.Written(run=waiting.run, cell_id=cell.id, why_not=why))
             told = f"were left out ({why})" if why else "are in the notebook now"
-            self.trouble(f"the outputs of run {waiting.run} (cell {cell.number}), which waited, {told}")
+            self.trouble(
+                f"the outputs of run {waiting.run} (cell {cell.number}), which waited, {told}"
+            )
 
     def heard(self, message: dict[str, Any], late: bool) -> bool:
         """Take what shows something in cells beside the one that runs; return whether any is there to take it.
@@ -94,13 +141,19 @@ class Outputs:
         state, running = self.state, self.state.running
         request = str(message["parent_header"].get("msg_id") or "")
         transient = message["content"].get("transient")
-        mark = str(transient.get("display_id") or "") if isinstance(transient, dict) else ""
+        mark = (
+            str(transient.get("display_id") or "")
+            if isinstance(transient, dict)
+            else ""
+        )
         own = state.requests.get(request)
         if late:
             if not request or (running and request == running.request):
                 return True  # the kernel's own words; what its record holds
             last = state.runs[-1] if state.runs and not running else None
-            cell_id, source = own or ((last.cell_id, last.source_hash) if last else ("", ""))
+            cell_id, source = own or (
+                (last.cell_id, last.source_hash) if last else ("", "")
+            )
             if cell_id == (running.cell_id if running else ""):
                 return False  # it can't be told apart, or would be written over
             shows = cell_id in state.shown and mark in state.shown[cell_id].displays
@@ -110,7 +163,10 @@ class Outputs:
         not_in = own[0] if own else running and running.cell_id
         for cell_id, shown in state.shown.items():
             if mark and mark in shown.displays and cell_id != not_in:
-                self._take(Target(cell_id, shown.source_hash), {**message, "msg_type": "update_display_data"})
+                self._take(
+                    Target(cell_id, shown.source_hash),
+                    {**message, "msg_type": "update_display_data"},
+                )
         return True
 
     async def take_missed(self, kernel: Kernel) -> None:
@@ -123,7 +179,10 @@ class Outputs:
         for message in await kernel.missed(last.request):
             text = message["content"].get("text")
             if message["msg_type"] == "stream" and isinstance(text, str):
-                message["content"]["text"], characters = text[characters:], max(0, characters - len(text))
+                message["content"]["text"], characters = (
+                    text[characters:],
+                    max(0, characters - len(text)),
+                )
                 if message["content"]["text"]:
                     self.heard(message, True)
             elif message["msg_type"] in LATE:
@@ -140,11 +199,16 @@ class Outputs:
         mark = (running.run, coming.changes) if running and coming else (0, 0)
         news = mark[1] > 0 and mark != self.so_far
         try:
-            if self.state.unwritten or not (self.late.pending or models is not None or news):  # those are written first
+            # those are written first
+            if self.state.unwritten or not (
+                self.late.pending or models is not None or news
+            ):
                 return
             so_far = dict[Target, list[dict[str, Any]]]()
             if news and running and coming:
-                so_far[Target(running.cell_id, source_hash(running.source))] = coming.outputs()
+                so_far[Target(running.cell_id, source_hash(running.source))] = (
+                    coming.outputs()
+                )
             arrived = self.late.put(models, so_far)
             self.so_far = mark if news else self.so_far
         except NotebookError:
@@ -158,12 +222,30 @@ class Outputs:
         waiting = self.state.unwritten.get(target.cell_id)
         outputs = waiting.outputs if waiting else None
         try:
-            self.late.take(target, message, shown.displays, shown.left_out, self.limits().max_output_bytes, outputs)
+            self.late.take(
+                target,
+                message,
+                shown.displays,
+                shown.left_out,
+                self.limits().max_output_bytes,
+                outputs,
+            )
         except NotebookError as error:
             size = len(str(message["content"].get("text", "")))
-            self.log(events.Late(at=now(), **vars(target), characters=size, shows=int(not size), updates=0,
-                                 left_out=shown.left_out, displays=shown.displays, there=False, why=error.message),
-                     sync=False)  # fmt: skip
+            self.log(
+                events.Late(
+                    at=now(),
+                    **vars(target),
+                    characters=size,
+                    shows=int(not size),
+                    updates=0,
+                    left_out=shown.left_out,
+                    displays=shown.displays,
+                    there=False,
+                    why=error.message,
+                ),
+                sync=False,
+            )
 
 
 def _later(began: float) -> float:

@@ -42,10 +42,18 @@ class Came(Report):
 Work = Coroutine[Any, Any, Report | None]
 
 
-async def waited(session: Session, owner: str, caller: Caller, seconds: float, work: Callable[[], Work]) -> CellRan:
+async def waited(
+    session: Session,
+    owner: str,
+    caller: Caller,
+    seconds: float,
+    work: Callable[[], Work],
+) -> CellRan:
     """Do work that runs cells; return what came of it, or that it goes on after so many seconds."""
     caller.call = caller.call or uuid.uuid4().hex
-    call = session.calls.get(caller.call) or calls.begin(session, caller.call, caller, work())
+    call = session.calls.get(caller.call) or calls.begin(
+        session, caller.call, caller, work()
+    )
     await asyncio.wait([call.work], timeout=max(seconds, LEAST_SECONDS))
     if not call.work.done() and not caller.left.is_set():
         session.log(events.Handed(at=now(), call=call.id, session=owner))
@@ -56,19 +64,27 @@ async def waited(session: Session, owner: str, caller: Caller, seconds: float, w
     if call.handed:
         calls.forget(session, call)
     if caller.left.is_set():
-        session.log(events.Unheard(at=now(), text=words.unheard(session.name, found.text)))
+        session.log(
+            events.Unheard(at=now(), text=words.unheard(session.name, found.text))
+        )
         return found
     missed = unseen.take_missed(session)
     return replace(found, text=bounded(f"{missed}\n{found.text}")) if missed else found
 
 
-async def over(session: Session, owner: str, caller: Caller, seconds: float) -> CellRan | None:
+async def over(
+    session: Session, owner: str, caller: Caller, seconds: float
+) -> CellRan | None:
     """Wait for the end of what goes on for that session of an agent; return what came of it, None where nothing does.
 
     Where the time is over first, or the line was printed that the cell's first line names, return how far it is.
     """
     calls.look(session, math.inf)  # what a former daemon had begun is taken up
-    mine = [call for call in session.calls.values() if call.handed and _owner(session, call) == owner]
+    mine = [
+        call
+        for call in session.calls.values()
+        if call.handed and _owner(session, call) == owner
+    ]
     if not mine:
         return None
     waker = Waker(caller)
@@ -86,14 +102,20 @@ async def over(session: Session, owner: str, caller: Caller, seconds: float) -> 
     if told is not None:
         told.telling = False
     if told is None:  # the end of one may have been told to another who waited
-        going = [call for call in mine if session.calls.get(call.id) is call and not call.work.done()]
+        going = [
+            call
+            for call in mine
+            if session.calls.get(call.id) is call and not call.work.done()
+        ]
         return goes_on(session, going[0]) if going else None
     if not told.work.done():
         return goes_on(session, told)
     found = of_call(session, told)
     calls.forget(session, told)
     if caller.left.is_set():
-        session.log(events.Unheard(at=now(), text=words.unheard(session.name, found.text)))
+        session.log(
+            events.Unheard(at=now(), text=words.unheard(session.name, found.text))
+        )
     return found
 
 
@@ -108,20 +130,41 @@ def goes_on(session: Session, call: Call) -> CellRan:
     begun = session.state.running
     if running is None or begun is None or begun.tool_use_id != call.id:
         queued = session.keeper.queued
-        found = words.waits(running.name if running else "", in_queue(queued.text, queued.until) if queued else "")
-        return CellRan(session.name, "", "running", found.text, found.line, call=call.id)
+        found = words.waits(
+            running.name if running else "",
+            in_queue(queued.text, queued.until) if queued else "",
+        )
+        return CellRan(
+            session.name, "", "running", found.text, found.line, call=call.id
+        )
     outputs = kernel.coming.outputs() if kernel and kernel.coming else []
-    printed = outputs_text(outputs, words.LINES, "Last lines") or ["It has printed nothing yet."]
-    found = words.goes_on(running.name, begun.cell_id, running.seconds, running.timeout, printed, running.line)
-    return CellRan(session.name, begun.cell_id, "running", found.text, found.line, call=call.id)
+    printed = outputs_text(outputs, words.LINES, "Last lines") or [
+        "It has printed nothing yet."
+    ]
+    found = words.goes_on(
+        running.name,
+        begun.cell_id,
+        running.seconds,
+        running.timeout,
+        printed,
+        running.line,
+    )
+    return CellRan(
+        session.name, begun.cell_id, "running", found.text, found.line, call=call.id
+    )
 
 
 def _below(session: Session, name: str) -> list[Cell]:
     """Return the code cells below one that have not run as they stand."""
-    with contextlib.suppress(StepperError, arrange.NamingError):  # what came of it matters more
+    # what came of it matters more
+    with contextlib.suppress(StepperError, arrange.NamingError):
         cells = session.read().cells
         index = arrange.named(cells, name).index
-        return [cell for cell in changes.not_run_yet(cells, session.state.ran_ever) if cell.index > index]
+        return [
+            cell
+            for cell in changes.not_run_yet(cells, session.state.ran_ever)
+            if cell.index > index
+        ]
     return []
 
 
@@ -132,11 +175,39 @@ def of_call(session: Session, call: Call) -> CellRan:
         return CellRan(session.name, "", "not run", failed.text, failed.line)
     found = call.work.result() or calls.came_of(call)
     if not isinstance(found, Came):  # a former daemon knew more
-        last = next((run for run in reversed(session.state.runs) if run.tool_use_id == call.id), None)
+        last = next(
+            (run for run in reversed(session.state.runs) if run.tool_use_id == call.id),
+            None,
+        )
         fine = last is not None and last.verdict is Verdict.FINE
-        state = "ok" if fine else "stopped" if session.state.stop else "failed" if last else "not run"
-        cells, figures = ([last.cell_id], session.adviser.saved(last.run)) if last else ([], [])
-        text = "\n".join(filter(None, [found.text, words.left(_below(session, last.cell_id)) if last else ""]))
-        found = Came(text, found.line, found.stop, fine, "".join(cells), state, figures, cells)
+        state = (
+            "ok"
+            if fine
+            else "stopped"
+            if session.state.stop
+            else "failed"
+            if last
+            else "not run"
+        )
+        cells, figures = (
+            ([last.cell_id], session.adviser.saved(last.run)) if last else ([], [])
+        )
+        text = "\n".join(
+            filter(
+                None,
+                [found.text, words.left(_below(session, last.cell_id)) if last else ""],
+            )
+        )
+        found = Came(
+            text, found.line, found.stop, fine, "".join(cells), state, figures, cells
+        )
     text = "\n".join(filter(None, [found.text, found.stop]))
-    return CellRan(session.name, found.cell_id, found.state, text, found.line, found.figures, cells=found.cells)
+    return CellRan(
+        session.name,
+        found.cell_id,
+        found.state,
+        text,
+        found.line,
+        found.figures,
+        cells=found.cells,
+    )

@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 from stepper.policy import events
 from stepper.policy.changes import source_hash
 from stepper.policy.local_modules import UNCHANGED, ModuleChanges
-from stepper.policy.model import NOTHING, Cell, Checked, Death, Fault, LeftOut, Limits, Outcome, Plan
+from stepper.policy.model import (
+    NOTHING,
+    Cell,
+    Checked,
+    Death,
+    Fault,
+    LeftOut,
+    Limits,
+    Outcome,
+    Plan,
+)
 from stepper.policy.namespace import UNKNOWN, Namespace
 
 if TYPE_CHECKING:
@@ -42,7 +52,8 @@ class Target:
         return cls(cell.id, source_hash(cell.source))
 
 
-Outputs = Mapping[Target, Sequence[dict[str, Any]]]  # nbformat dicts, by the cell that has them
+# nbformat dicts, by the cell that has them
+Outputs = Mapping[Target, Sequence[dict[str, Any]]]
 
 
 @dataclass
@@ -56,18 +67,26 @@ class Execution:
     fault: Fault | None = None
     death: Death | None = None
     namespace: Namespace = UNKNOWN
-    told: dict[str, Any] = field(default_factory=dict)  # by the diagnosis's part in the kernel, which alone reads it
-    checked: Checked | None = None  # the step's criterion; None where that could not be told
+    # by the diagnosis's part in the kernel, which alone reads it
+    told: dict[str, Any] = field(default_factory=dict)
+    # the step's criterion; None where that could not be told
+    checked: Checked | None = None
     notes: list[str] = field(default_factory=list)
-    modules: ModuleChanges = UNCHANGED  # of the project, that changed since they were imported
+    # of the project, that changed since they were imported
+    modules: ModuleChanges = UNCHANGED
     memory: str = ""  # what the memory guard saw when it stopped the cell
-    pictures: list[dict[str, Any]] = field(default_factory=list)  # the outputs that are pictures, of whatever size
+    # the outputs that are pictures, of whatever size
+    pictures: list[dict[str, Any]] = field(default_factory=list)
     left_out: LeftOut = NOTHING
-    displays: dict[str, list[int]] = field(default_factory=dict)  # display id → the outputs that show it
+    # display id → the outputs that show it
+    displays: dict[str, list[int]] = field(default_factory=dict)
     widgets: Models | None = None  # None where nothing of them changed
-    captured: list[dict[str, Any]] = field(default_factory=list)  # what went into Output widgets
-    next_inputs: list[str] = field(default_factory=list)  # sources of the cells that Jupyter would make next
-    language_info: Mapping[str, Any] = field(default_factory=dict)  # from the kernel_info_reply
+    # what went into Output widgets
+    captured: list[dict[str, Any]] = field(default_factory=list)
+    # sources of the cells that Jupyter would make next
+    next_inputs: list[str] = field(default_factory=list)
+    # from the kernel_info_reply
+    language_info: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -77,9 +96,12 @@ class KernelPlace:
     python: str
     cwd: str
     environ: Mapping[str, str]
-    copy: str = ""  # with `3.12` behind it: the folder of stepper's own ipykernel, for an interpreter that has none
+    # with `3.12` behind it: the folder of stepper's own ipykernel, for an interpreter
+    # that has none
+    copy: str = ""
     at: Place | None = None  # where that is besides `python` on this machine
-    tied: bool = False  # it is to end with the daemon, as far as its place can have it so
+    # it is to end with the daemon, as far as its place can have it so
+    tied: bool = False
 
 
 @dataclass(frozen=True)
@@ -176,7 +198,8 @@ class Kernel(Protocol):
     id: str
     language: str  # as it tells; '' before it was asked
     busy: bool
-    # Called with what shows something, and whether it is late: another request's than the one that runs. Returns
+    # Called with what shows something, and whether it is late: another request's than
+    # the one that runs. Returns
     # whether cells beside that took it.
     hears: Callable[[dict[str, Any], bool], bool]
 
@@ -208,9 +231,15 @@ class Kernel(Protocol):
         """Return the state of its widgets for the notebook; None where nothing changed since."""
 
     async def execute(
-        self, code: str, timeout: float, limits: Limits, request: str = "", scratch: bool = False,
-        criterion: str = "", wake: str = "",
-    ) -> Execution:  # fmt: skip
+        self,
+        code: str,
+        timeout: float,
+        limits: Limits,
+        request: str = "",
+        scratch: bool = False,
+        criterion: str = "",
+        wake: str = "",
+    ) -> Execution:
         """Run code to its end, its deadline in seconds, an interrupt, the memory limit or the kernel's death.
 
         Raise LineDownError where nobody can know that. `recall` knows it by `request`. With `scratch` it gets no
@@ -224,7 +253,9 @@ class Kernel(Protocol):
         Raise LineDownError where nothing reaches it, and it may live on.
         """
 
-    async def recall(self, request: str, seconds: float, limits: Limits, wake: str = "") -> Execution | None:
+    async def recall(
+        self, request: str, seconds: float, limits: Limits, wake: str = ""
+    ) -> Execution | None:
         """Return what came of a request whose daemon is gone, when it is over, in seconds at most.
 
         None where it never began. Raise KernelError where the kernel does not answer. Until then `coming` is what
@@ -300,7 +331,9 @@ class NotebookFile(Protocol):
     def parse(self, text: str) -> Notebook:
         """Return the notebook that the text would be; raise NotebookError."""
 
-    def put(self, cell: Cell, execution: Execution, step: int | None, keep_time: bool) -> str:
+    def put(
+        self, cell: Cell, execution: Execution, step: int | None, keep_time: bool
+    ) -> str:
         """Put the outputs on the cell; return '' or why they never can be. Raise NotebookError where not now."""
 
     def mend_ids(self) -> list[tuple[str, Cell]]:
@@ -315,7 +348,9 @@ class NotebookFile(Protocol):
     def unmark(self, cell: Cell, tag: str) -> None:
         """Remove a tag from the cell; do nothing if the cell no longer exists. Raise NotebookError."""
 
-    def arrange(self, order: Callable[[Sequence[Cell]], Sequence[Cell]]) -> tuple[Sequence[Cell], list[Cell]]:
+    def arrange(
+        self, order: Callable[[Sequence[Cell]], Sequence[Cell]]
+    ) -> tuple[Sequence[Cell], list[Cell]]:
         """Write the cells as `order` arranges them (`policy/arrange`), the modification time kept.
 
         Return all as they are then, and the new and changed ones. Raise NotebookError.
@@ -362,7 +397,9 @@ class Journal(Protocol):
     def load(self) -> tuple[list[dict[str, Any]], str]:
         """Return all events, and a sentence about what could not be read ('' where all could)."""
 
-    def append(self, event: dict[str, Any], sync: bool | None = True, keep: bool = True) -> None:
+    def append(
+        self, event: dict[str, Any], sync: bool | None = True, keep: bool = True
+    ) -> None:
         """Write one event after those that wait; with `sync` it is on disk when this returns, with None soon after.
 
         Raise OSError where it can't be written: with `keep` it waits then, to be written before the next one.

@@ -28,17 +28,26 @@ async def read(session: Session, told: cellcommands.CellRead) -> Read:
 
     The file and the outputs are read beside the loop, outputs no further than those pages need.
     """
-    document, _ = unseen.compare(session, await asyncio.to_thread(session.file.read))  # kept while its outputs are read
+    # kept while its outputs are read
+    document, _ = unseen.compare(session, await asyncio.to_thread(session.file.read))
     try:
         some = [arrange.named(document.cells, name) for name in told.cells or ()]
     except arrange.NamingError as error:
         raise UsageError(f"{session.name}: {error}", arrange.HOW) from None
-    about = [*zip(some or document.cells, _about(session, some or document.cells, document, told.outputs), strict=True)]
+    about = [
+        *zip(
+            some or document.cells,
+            _about(session, some or document.cells, document, told.outputs),
+            strict=True,
+        )
+    ]
     last = max(1, told.page + told.many - 1)
 
     def parts() -> Iterator[words.CellRead]:
         for cell, found in about:
-            yield from words.parts(replace(found, outputs=_outputs(session, cell, told.outputs)))
+            yield from words.parts(
+                replace(found, outputs=_outputs(session, cell, told.outputs))
+            )
 
     def work() -> list[list[words.CellRead]]:
         try:
@@ -61,14 +70,28 @@ async def read(session: Session, told: cellcommands.CellRead) -> Read:
     return Read(session.name, shown, told.page, len(pages), "\n".join(texts))
 
 
-def _about(session: Session, cells: Sequence[Cell], document: Notebook, how: str) -> Iterator[words.CellRead]:
+def _about(
+    session: Session, cells: Sequence[Cell], document: Notebook, how: str
+) -> Iterator[words.CellRead]:
     """Yield the cells as they stand, but for their outputs."""
-    state, last = session.state, {(run.cell_id, run.source_hash): run for run in session.state.runs}
+    state, last = (
+        session.state,
+        {(run.cell_id, run.source_hash): run for run in session.state.runs},
+    )
     counts = {name: count for count, name in reversed(state.counts.items())}
-    steps = {progress.cell_id: key for key, progress in reversed(state.progress.items())}
+    steps = {
+        progress.cell_id: key for key, progress in reversed(state.progress.items())
+    }
     for cell in cells:
         present = source_hash(cell.source)
-        about = words.CellRead(cell.id, cell.index, cell.number, cell.type, cell.source, source_hash=present)
+        about = words.CellRead(
+            cell.id,
+            cell.index,
+            cell.number,
+            cell.type,
+            cell.source,
+            source_hash=present,
+        )
         if not cell.is_code:
             yield about
             continue
@@ -84,6 +107,16 @@ def _about(session: Session, cells: Sequence[Cell], document: Notebook, how: str
 
 def _outputs(session: Session, cell: Cell, how: str) -> str:
     """Return as much of a cell's outputs, as text, as is asked for."""
-    outputs = [] if how == "none" or not cell.is_code else session.file.outputs_of(Target.of(cell))
-    text = outputs_text(outputs, BRIEF, "", errors=True) if how == "brief" else paged(outputs) if outputs else []
+    outputs = (
+        []
+        if how == "none" or not cell.is_code
+        else session.file.outputs_of(Target.of(cell))
+    )
+    text = (
+        outputs_text(outputs, BRIEF, "", errors=True)
+        if how == "brief"
+        else paged(outputs)
+        if outputs
+        else []
+    )
     return "\n".join(text).removeprefix(":\n")

@@ -41,28 +41,40 @@ async def settle(session: Session) -> None:
         return
     session.namespace = execution.namespace
     work = _work(session, cut)
-    unheard = execution.fault is not None and execution.fault.ename == classify.NOBODY_HEARD
-    work.notes.append(f"{where} lost {lost} and went on" + ": this is how it ended" * (not unheard))
-    begun = replace(cut, number=work.cell.number, index=work.cell.index)  # where its cell stands now
+    unheard = (
+        execution.fault is not None and execution.fault.ename == classify.NOBODY_HEARD
+    )
+    work.notes.append(
+        f"{where} lost {lost} and went on" + ": this is how it ended" * (not unheard)
+    )
+    # where its cell stands now
+    begun = replace(cut, number=work.cell.number, index=work.cell.index)
     run, follows = await conclude(session, work, begun, execution, _age(cut))
     if follows.act is turn.Act.AGAIN:  # nobody waits to have it repeated
-        work.notes += session.outputs.put(work.cell, execution, run.step, run.run, work.keep_time)
+        work.notes += session.outputs.put(
+            work.cell, execution, run.step, run.run, work.keep_time
+        )
     ended = await tell(session, work, run, execution, follows)
     session.kept(report.of_run(ended), ended)
     if cut.tool_use_id in session.state.handed:
         return  # it is told as what was handed on
     fine = run.verdict is Verdict.FINE
     how = "ran ok, its outputs are on the cell" if fine else f"ended with {run.error}"
-    session.trouble(f"{where} lost {lost} and went on: it {how}. `stepper report --run {cut.run}`", cut.run)
+    session.trouble(
+        f"{where} lost {lost} and went on: it {how}. `stepper report --run {cut.run}`",
+        cut.run,
+    )
 
 
 async def _recalled(session: Session, cut: Started) -> Execution | None:
     """Return what came of the run, None where it never began."""
     kernel, limits = session.keeper.kernel, session.limits()
     if kernel is None or kernel.id != cut.kernel:
-        if kernel is not None:  # the journal names another one: whose state it holds, nobody knows
+        # the journal names another one: whose state it holds, nobody knows
+        if kernel is not None:
             await kernel.shutdown()
-        if kernel is None and session.state.lost and not session.keeper.found_dead:  # it was let go, its line was down
+        # it was let go, its line was down
+        if kernel is None and session.state.lost and not session.keeper.found_dead:
             return Execution(Outcome.CANCELLED, death=Death(session.state.lost))
         death = session.keeper.found_dead or Death("its process is gone")
         session.keeper.found_dead = None
@@ -70,14 +82,18 @@ async def _recalled(session: Session, cut: Started) -> Execution | None:
     was, session.keeper.foreign = session.keeper.foreign, False
     left = max(0.0, (cut.timeout or limits.cell_timeout_seconds) - _age(cut))
     try:
-        return await kernel.recall(cut.request, left, limits, firstline.parse(cut.source).wake)
+        return await kernel.recall(
+            cut.request, left, limits, firstline.parse(cut.source).wake
+        )
     except LineDownError:
         session.keeper.foreign = was
         raise
     except KernelError as error:
         with contextlib.suppress(KernelError):  # it is let go
             await kernel.shutdown()
-        return Execution(Outcome.KERNEL_DIED, death=Death(f"it did not answer: {error.message}"))
+        return Execution(
+            Outcome.KERNEL_DIED, death=Death(f"it did not answer: {error.message}")
+        )
 
 
 def _work(session: Session, cut: Started) -> Work:

@@ -31,7 +31,9 @@ class Nowhere:
         """Return that nothing ran."""
         return [], ""
 
-    def append(self, event: dict[str, Any], sync: bool | None = True, keep: bool = True) -> None:
+    def append(
+        self, event: dict[str, Any], sync: bool | None = True, keep: bool = True
+    ) -> None:
         """Keep nothing."""
 
 
@@ -41,14 +43,18 @@ class Replayed:
 
     shown: dict[int, Shown] = field(default_factory=dict)
     failed: Ended | None = None
-    faults: dict[int, str] = field(default_factory=dict)  # of those that failed as they had when they were recorded
+    # of those that failed as they had when they were recorded
+    faults: dict[int, str] = field(default_factory=dict)
     packages: dict[str, str] = field(default_factory=dict)
 
 
 async def replay(
-    fresh: Session, recorded: Mapping[int, Outputs | None], last: int, caller: Caller,
+    fresh: Session,
+    recorded: Mapping[int, Outputs | None],
+    last: int,
+    caller: Caller,
     progress: Callable[[Cell], None],
-) -> Replayed:  # fmt: skip
+) -> Replayed:
     """Replay the cells up to the one at the index `last`, to the first that fails otherwise than recorded.
 
     Raise StepperError where it was interrupted, or no kernel could be started.
@@ -72,15 +78,21 @@ async def replay(
                         found.failed = ended
                         break
                     found.faults[cell.index] = ended.run.error
-            if (kernel := fresh.keeper.kernel) is not None and await kernel.death() is None:
+            if (
+                kernel := fresh.keeper.kernel
+            ) is not None and await kernel.death() is None:
                 await asyncio.sleep(LATE_SECONDS)
                 kernel.listen()
             fresh.put_late()
             if fresh.state.unwritten:
-                why = f": {'; '.join(fresh.troubles.values())}" if fresh.troubles else ""
+                why = (
+                    f": {'; '.join(fresh.troubles.values())}" if fresh.troubles else ""
+                )
                 raise StepperError(UNWRITTEN + why, "df -h .stepper")
             for cell in ran:
-                found.shown[cell.index] = Shown(fresh.file.outputs_of(Target.of(cell)), facts)
+                found.shown[cell.index] = Shown(
+                    fresh.file.outputs_of(Target.of(cell)), facts
+                )
             found.packages = dict(fresh.state.packages)
         finally:
             await asyncio.shield(fresh.keeper.end("it was a replay's"))
@@ -105,7 +117,9 @@ async def _ended_with(fresh: Session, caller: Caller) -> AsyncIterator[None]:
 def _told(ended: Ended) -> None:
     run = ended.run
     if run.verdict is Verdict.CANCELLED:
-        raise StepperError("interrupted: the replay was given up, and nothing is known of the notebook by it")
+        raise StepperError(
+            "interrupted: the replay was given up, and nothing is known of the notebook by it"
+        )
     if not run.run and run.fault is not None:
         raise KernelError(run.fault.evalue)
 
@@ -114,16 +128,28 @@ def _as_recorded(ended: Ended, recorded: Outputs | None) -> bool:
     """Whether a cell failed as it had when it was recorded: then whoever ran it had gone on below it."""
     if ended.run.outcome is not Outcome.ERROR or ended.run.fault is None:
         return False
-    errors = [output for output in recorded or () if output.get("output_type") == "error"]
-    failed = {"output_type": "error", "ename": ended.run.fault.ename, "evalue": ended.run.fault.evalue}
-    return any(compare(Shown([error]), Shown([failed])).verdict.reproduces for error in errors)
+    errors = [
+        output for output in recorded or () if output.get("output_type") == "error"
+    ]
+    failed = {
+        "output_type": "error",
+        "ename": ended.run.fault.ename,
+        "evalue": ended.run.fault.evalue,
+    }
+    return any(
+        compare(Shown([error]), Shown([failed])).verdict.reproduces for error in errors
+    )
 
 
-def begins(progress: underway.Progress, at: list[int], of: int) -> Callable[[Cell], None]:
+def begins(
+    progress: underway.Progress, at: list[int], of: int
+) -> Callable[[Cell], None]:
     """Return what tells of each cell that begins, the one after those `at` which the replays are already."""
 
     def told(cell: Cell) -> None:
         at[0] += 1
-        progress(underway.CellBegins(cell=cell.number, position=at[0], of=max(of, at[0])))
+        progress(
+            underway.CellBegins(cell=cell.number, position=at[0], of=max(of, at[0]))
+        )
 
     return told

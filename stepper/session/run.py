@@ -9,10 +9,25 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from stepper.ground.errors import KernelError, LineDownError, NotebookError, StepperError
+from stepper.ground.errors import (
+    KernelError,
+    LineDownError,
+    NotebookError,
+    StepperError,
+)
 from stepper.ground.text import one_line
 from stepper.policy import changes, dataflow, events, turn
-from stepper.policy.model import Cell, Fault, Key, Limits, Outcome, Run, StepStatus, Verdict, instant
+from stepper.policy.model import (
+    Cell,
+    Fault,
+    Key,
+    Limits,
+    Outcome,
+    Run,
+    StepStatus,
+    Verdict,
+    instant,
+)
 from stepper.session.callers import Caller
 from stepper.session.follows import order
 from stepper.session.keeper import now
@@ -61,19 +76,28 @@ class Work:
 
 
 def work_on(
-    session: Session, cells: Sequence[Cell], cell: Cell, keep_time: bool = True, timeout_of_call: float | None = None
+    session: Session,
+    cells: Sequence[Cell],
+    cell: Cell,
+    keep_time: bool = True,
+    timeout_of_call: float | None = None,
 ) -> Work:
     """Return the work on a cell."""
     limits = session.limits()
     task = turn.task(session.state, cells, cell, limits, timeout_of_call)
     notes, was_complete = [*task.notes], session.state.complete
-    criterion = task.criterion if session.speaks_python else ""  # what reads like Python may mean something else
+    # what reads like Python may mean something else
+    criterion = task.criterion if session.speaks_python else ""
     how = (notes, was_complete, criterion, task.wake)
     return Work(cells, cell, task.key, task.timeout, limits, keep_time, *how)
 
 
 async def run_cell(
-    session: Session, cells: Sequence[Cell], cell: Cell, caller: Caller, keep_time: bool = True
+    session: Session,
+    cells: Sequence[Cell],
+    cell: Cell,
+    caller: Caller,
+    keep_time: bool = True,
 ) -> Ended:
     """Run one cell to its verdict, again after a transient error; stop the notebook where that is to follow."""
     if why := changes.halved(cell.source):
@@ -86,22 +110,38 @@ async def run_cell(
             return _not_started(session, work, caller, error)
         if session.speaks_python and kernel.language not in ("", *LANGUAGES):
             why = f"{session.name} is a notebook in Python, and its kernel runs {one_line(kernel.language, 50)}"
-            raise KernelError(f"{why}: the cell was NOT run", f"stepper use {session.name} --kernel NAME")
+            raise KernelError(
+                f"{why}: the cell was NOT run",
+                f"stepper use {session.name} --kernel NAME",
+            )
         about = kernel.about()
         beyond = brief.beyond(work.timeout, about.where, about.left)
         work.notes = [*session.take_notes(), *work.notes, *beyond]
         if caller.left.is_set():
-            raise StepperError("interrupted before the cell ran: whoever asked for it went away")
-        begun, began = work.begun(session.state.next_run, caller, kernel.id), time.monotonic()
+            raise StepperError(
+                "interrupted before the cell ran: whoever asked for it went away"
+            )
+        begun, began = (
+            work.begun(session.state.next_run, caller, kernel.id),
+            time.monotonic(),
+        )
         session.log(begun, sync=False)
         how = (begun.request, False, work.criterion, work.wake)
         try:
-            execution = await session.execute(kernel, cell.source, caller, work.timeout, work.limits, *how)
-        except LineDownError as error:  # the journal knows that it began: the next turn asks what came of it
-            error = LineDownError(brief.line_down(cell.label, error.message), f"stepper status {session.name}")
+            execution = await session.execute(
+                kernel, cell.source, caller, work.timeout, work.limits, *how
+            )
+        except LineDownError as error:
+            # the journal knows that it began: the next turn asks what came of it
+            error = LineDownError(
+                brief.line_down(cell.label, error.message),
+                f"stepper status {session.name}",
+            )
             error.accepted = True
             raise error from None
-        run, follows = await conclude(session, work, begun, execution, time.monotonic() - began)
+        run, follows = await conclude(
+            session, work, begun, execution, time.monotonic() - began
+        )
         if follows.act is not turn.Act.AGAIN:
             break
         again = f"stepper ran it again after {follows.wait:g} s"
@@ -114,12 +154,20 @@ async def run_cell(
 
 
 async def conclude(
-    session: Session, work: Work, begun: events.Started, execution: Execution, seconds: float
+    session: Session,
+    work: Work,
+    begun: events.Started,
+    execution: Execution,
+    seconds: float,
 ) -> tuple[events.Ran, turn.After]:
     """Judge an execution, put its outputs away and journal the run; return it and what follows."""
     state, cell = session.state, work.cell
-    fault, verdict = await judged(session, cell, execution, work.cells, brief.built(state))
-    execution.checked = session.adviser.checked(execution.told) if work.criterion else None
+    fault, verdict = await judged(
+        session, cell, execution, work.cells, brief.built(state)
+    )
+    execution.checked = (
+        session.adviser.checked(execution.told) if work.criterion else None
+    )
     run = events.Ran(
         **vars(begun.became(execution.outcome, verdict, fault, seconds)),
         repeat=work.repeat,
@@ -129,12 +177,18 @@ async def conclude(
         request=begun.request,
         figures=session.adviser.facts(execution),
         packages=turn.new_packages(state, execution.namespace),
-        unmet=turn.unmet(state, begun, work.criterion, execution.checked) if verdict is Verdict.FINE else "",
-        bound=dataflow.told(session.flow(begun.source), session.namespace) if session.speaks_python else {},
+        unmet=turn.unmet(state, begun, work.criterion, execution.checked)
+        if verdict is Verdict.FINE
+        else "",
+        bound=dataflow.told(session.flow(begun.source), session.namespace)
+        if session.speaks_python
+        else {},
     )
     follows = turn.after(state, run, work.limits)
     if follows.act is not turn.Act.AGAIN:
-        work.notes += session.outputs.put(cell, execution, run.step, run.run, work.keep_time)
+        work.notes += session.outputs.put(
+            cell, execution, run.step, run.run, work.keep_time
+        )
     work.notes += follows.notes
     session.log(run, sync=None)
     session.ended(execution, f"cell {cell.number}")
@@ -143,27 +197,51 @@ async def conclude(
 
 
 async def judged(
-    session: Session, cell: Cell, execution: Execution, cells: Sequence[Cell], built: str = ""
+    session: Session,
+    cell: Cell,
+    execution: Execution,
+    cells: Sequence[Cell],
+    built: str = "",
 ) -> tuple[Fault | None, Verdict]:
     """Return the fault of an execution, with its suggestion, and the verdict; `built` as in `turn.judged`."""
-    memory = "; ".join([execution.memory, *brief.largest(execution.namespace)]) if execution.memory else ""
-    fault, verdict = turn.judged(execution.outcome, execution.fault, cell.tags, execution.death, memory, built)
+    memory = (
+        "; ".join([execution.memory, *brief.largest(execution.namespace)])
+        if execution.memory
+        else ""
+    )
+    fault, verdict = turn.judged(
+        execution.outcome, execution.fault, cell.tags, execution.death, memory, built
+    )
     if fault is not None:
-        fault = await session.advised(fault, execution.told, execution.namespace, cell, cells)
+        fault = await session.advised(
+            fault, execution.told, execution.namespace, cell, cells
+        )
     return fault, verdict
 
 
-async def tell(session: Session, work: Work, run: events.Ran, execution: Execution, follows: turn.After) -> Ended:
+async def tell(
+    session: Session,
+    work: Work,
+    run: events.Ran,
+    execution: Execution,
+    follows: turn.After,
+) -> Ended:
     """Return what the report needs of a run; stop the notebook where that follows."""
     session.put_late()
     ended = summed(session, work, run, execution)
-    slow = bool(execution.pictures) or run.verdict is not Verdict.FINE  # pictures are made smaller, folders looked at
+    # pictures are made smaller, folders looked at
+    slow = bool(execution.pictures) or run.verdict is not Verdict.FINE
     besides = (session, execution, run)
-    seen, left = await asyncio.to_thread(_besides, *besides) if slow else _besides(*besides)
+    seen, left = (
+        await asyncio.to_thread(_besides, *besides) if slow else _besides(*besides)
+    )
     met = execution.checked is not None and execution.checked.holds
     origins = _origins(session, work.cells) if run.fault else {}
-    ended = replace(ended, origins=origins, seen=seen, doubts=left, met=met, unmet=run.unmet)
-    if follows.act is turn.Act.STOP and not run.outside_agent:  # only the agent's own runs stop the agent
+    ended = replace(
+        ended, origins=origins, seen=seen, doubts=left, met=met, unmet=run.unmet
+    )
+    # only the agent's own runs stop the agent
+    if follows.act is turn.Act.STOP and not run.outside_agent:
         session.stop(work.key, ended, follows.attempts + work.repeat)
     if session.state.plan.steps and not session.state.left:
         session.state.compare(work.cells)
@@ -172,10 +250,16 @@ async def tell(session: Session, work: Work, run: events.Ran, execution: Executi
             document = session.file.read()
             stands = order(session, document.cells)
             session.replays = turn.replays(session.state, work.limits, document.cells)
-            tail = brief.completion(session.name, session.state, document.figures, stands, session.replays)
+            tail = brief.completion(
+                session.name, session.state, document.figures, stands, session.replays
+            )
             ended = replace(ended, tail=tail, complete=brief.completed(session.state))
-    elif session.state.plan.steps and not session.state.left and session.state.open_cells:
-        tail = [f"No step is left, but the notebook is not complete. {brief.open_cells(session.state)}"]
+    elif (
+        session.state.plan.steps and not session.state.left and session.state.open_cells
+    ):
+        tail = [
+            f"No step is left, but the notebook is not complete. {brief.open_cells(session.state)}"
+        ]
         ended = replace(ended, tail=tail)
     return ended
 
@@ -189,7 +273,9 @@ def summed(session: Session, work: Work, run: Run, execution: Execution) -> Ende
         run=run,
         outputs=execution.outputs,
         plan=state.plan,
-        next_step=state.plan.step(state.open_step(StepStatus.DOUBTED) or state.open_step()),
+        next_step=state.plan.step(
+            state.open_step(StepStatus.DOUBTED) or state.open_step()
+        ),
         attempts=state.of(work.key).attempts,
         max_retries=work.limits.max_retries,
         timeout=work.timeout,
@@ -203,15 +289,20 @@ def summed(session: Session, work: Work, run: Run, execution: Execution) -> Ende
     )
 
 
-def _besides(session: Session, execution: Execution, run: Run) -> tuple[list[str], list[str]]:
+def _besides(
+    session: Session, execution: Execution, run: Run
+) -> tuple[list[str], list[str]]:
     """Return the lines on pictures, and on what a failed cell left behind or what is odd about one that ran ok."""
     adviser = session.adviser
-    since_ns = int(instant(run.started_at).timestamp() * 1e9)  # by the clock that files are stamped by
+    # by the clock that files are stamped by
+    since_ns = int(instant(run.started_at).timestamp() * 1e9)
     if run.verdict is Verdict.FINE:
         left = adviser.doubtful(execution)
     else:
         how = "its interrupt" if run.outcome is Outcome.CANCELLED else "failing"
-        left = adviser.kept(execution.told, None if session.keeper.elsewhere else since_ns, how)
+        left = adviser.kept(
+            execution.told, None if session.keeper.elsewhere else since_ns, how
+        )
     return adviser.seen(execution, run.run), left
 
 
@@ -228,12 +319,20 @@ async def _paused(session: Session, wait: float, caller: Caller) -> bool:
     return True
 
 
-def _not_started(session: Session, work: Work, caller: Caller, error: KernelError) -> Ended:
+def _not_started(
+    session: Session, work: Work, caller: Caller, error: KernelError
+) -> Ended:
     """No kernel: what a command mends is reported and nothing more; one that fails to start stops the notebook."""
     if not error.stops:
         raise error
-    fault = Fault("KernelStartFailed", f"the cell was NOT run: {error.message}", ("KernelStartFailed",))
-    run = work.begun(0, caller).became(Outcome.KERNEL_DIED, Verdict.UNRECOVERABLE, fault, 0.0)
+    fault = Fault(
+        "KernelStartFailed",
+        f"the cell was NOT run: {error.message}",
+        ("KernelStartFailed",),
+    )
+    run = work.begun(0, caller).became(
+        Outcome.KERNEL_DIED, Verdict.UNRECOVERABLE, fault, 0.0
+    )
     work.notes, work.timeout = [], 0.0
     ended = summed(session, work, run, Execution(run.outcome))
     if not caller.outside_agent:
@@ -244,4 +343,7 @@ def _not_started(session: Session, work: Work, caller: Caller, error: KernelErro
 def _origins(session: Session, cells: Sequence[Cell]) -> dict[int, str]:
     """Return how reports name the cells that ran in this kernel, by execution count."""
     names = {cell.id: cell.label for cell in cells if cell.is_code}
-    return {n: names.get(cell_id, "a cell that is gone") for n, cell_id in session.state.counts.items()}
+    return {
+        n: names.get(cell_id, "a cell that is gone")
+        for n, cell_id in session.state.counts.items()
+    }

@@ -10,7 +10,14 @@ import contextlib
 import functools
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Hashable,
+    Mapping,
+    Sequence,
+)
 from dataclasses import replace
 from typing import Any
 
@@ -62,43 +69,64 @@ class Session:
         adviser: Diagnosis,
         settle: Callable[[Session], Awaitable[None]],
     ) -> None:
-        self.name, self.file, self.journal, self.limits, self.advisers = name, file, journal, limits, adviser
-        self.adviser, self.speaks_python, self.comment = adviser, True, "#"  # as the notebook's language has it
+        self.name, self.file, self.journal, self.limits, self.advisers = (
+            name,
+            file,
+            journal,
+            limits,
+            adviser,
+        )
+        # as the notebook's language has it
+        self.adviser, self.speaks_python, self.comment = adviser, True, "#"
         self.settle = settle  # what finishes a run that lost its daemon
         self.lock = asyncio.Lock()
         self.waits_for: Caller | None = None  # whose cell runs now
-        self.unrun: dict[str, str] = {}  # cell id → the source that was told not to have run
+        # cell id → the source that was told not to have run
+        self.unrun: dict[str, str] = {}
         self.asking: dict[str, Caller] = {}  # who asks again, by the tool's call
         self.calls: dict[str, Call] = {}  # under way; and those that were over of late
         self.over: deque[str] = deque(maxlen=200)
-        self.news: deque[Report] = deque(maxlen=20)  # what was handed to the client, and it has not told yet
+        # what was handed to the client, and it has not told yet
+        self.news: deque[Report] = deque(maxlen=20)
         self.pause = asyncio.Event()
         self.began_at = 0.0
         self.estimate = Estimate()  # of when what runs is over
         self.replays = False  # it is to be replayed unasked
-        self.changed: Callable[[], None] = lambda: None  # called with each journal event
+        # called with each journal event
+        self.changed: Callable[[], None] = lambda: None
         self.looks: events.Started | None = None  # what runs in no cell, while it does
         self.last_used = time.monotonic()
         self.namespace = UNKNOWN
-        self.outdated = False  # something ran of which nothing was told: a silent execution of another client's
+        # something ran of which nothing was told: a silent execution of another
+        # client's
+        self.outdated = False
         self.failed: Execution | None = None  # the last run, where it failed
         self.flow = functools.lru_cache(FLOWS)(self._flow)
         self.past = dataflow.History(self.flow)
-        self.stale_told: set[tuple[object, ...]] = set()  # what no longer follows, and was told
+        # what no longer follows, and was told
+        self.stale_told: set[tuple[object, ...]] = set()
         lines, trouble = journal.load()
         self.state = ledger.replay(lines)
-        self.troubles: dict[Hashable, str] = {}  # what each is about → what is told of it with the next run
+        # what each is about → what is told of it with the next run
+        self.troubles: dict[Hashable, str] = {}
         if trouble:
             self.trouble(trouble)
         if self.state.unread:
-            self.trouble(f"{self.state.unread} line(s) of the journal say nothing that stepper understands")
+            self.trouble(
+                f"{self.state.unread} line(s) of the journal say nothing that stepper understands"
+            )
         self.outputs = Outputs(file, late, self.state, limits, self.log, self.trouble)
-        self.keeper = Keeper(kernels, place, self.state, self.log, self.outputs.heard, self.elsewhere)
+        self.keeper = Keeper(
+            kernels, place, self.state, self.log, self.outputs.heard, self.elsewhere
+        )
 
-    # --- whose turn it is -------------------------------------------------------------------------------------
+    # --- whose turn it is
+    # -------------------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
-    async def turn(self, again: Caller | None = None, caller: Caller | None = None) -> AsyncIterator[None]:
+    async def turn(
+        self, again: Caller | None = None, caller: Caller | None = None
+    ) -> AsyncIterator[None]:
         """Wait for one's turn. What a former daemon, a dead kernel or a full disk left undone is done first.
 
         Who asks `again` for the run of a call, and goes away, cancels it, also while another turn waits for that run.
@@ -110,7 +138,11 @@ class Session:
                 while again and (kernel := await self._out_of_reach(again)) is not None:
                     kernel.listen()  # takes no lock: others are not to wait for a line
                     await asyncio.sleep(LINK_SECONDS)
-                await (self._wait(caller) if caller and self.lock.locked() else self.lock.acquire())
+                await (
+                    self._wait(caller)
+                    if caller and self.lock.locked()
+                    else self.lock.acquire()
+                )
                 try:
                     await self._catch_up()
                     if not (again and await self._out_of_reach(again)):
@@ -125,18 +157,28 @@ class Session:
     async def _out_of_reach(self, again: Caller) -> Kernel | None:
         """Return the kernel in which that call's run may go on and which can't be reached now, where one still asks."""
         running, kernel = self.state.running, await self.keeper.find()
-        if kernel is None or running is None or running.tool_use_id != again.call or again.left.is_set():
+        if (
+            kernel is None
+            or running is None
+            or running.tool_use_id != again.call
+            or again.left.is_set()
+        ):
             return None
         return kernel if kernel.away and await kernel.death() is None else None
 
     async def _wait(self, caller: Caller) -> None:
-        waits = [asyncio.create_task(self.lock.acquire()), asyncio.create_task(caller.left.wait())]
+        waits = [
+            asyncio.create_task(self.lock.acquire()),
+            asyncio.create_task(caller.left.wait()),
+        ]
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         mine = waits[0].done()
         for each in waits:
             each.cancel()
         if not mine:
-            raise StepperError(f"interrupted while it waited for another cell of {self.name}: nothing ran")
+            raise StepperError(
+                f"interrupted while it waited for another cell of {self.name}: nothing ran"
+            )
 
     async def idle(self) -> None:
         """Wait until whoever has the turn is through."""
@@ -152,7 +194,9 @@ class Session:
             self.put_late()
         if self.lock.locked():
             return
-        died = self.keeper.found_dead or (kernel is not None and await kernel.death() is not None)
+        died = self.keeper.found_dead or (
+            kernel is not None and await kernel.death() is not None
+        )
         waits = self.state.unwritten and time.monotonic() > self.outputs.put_again_at
         if (died or self.state.running or waits) and not self.lock.locked():
             async with self.turn():
@@ -169,7 +213,9 @@ class Session:
             if self.keeper.kernel is not None and not self.keeper.foreign:
                 await self.outputs.take_missed(self.keeper.kernel)
         kernel = self.keeper.kernel
-        death = self.keeper.found_dead or (await kernel.death() if kernel is not None else None)
+        death = self.keeper.found_dead or (
+            await kernel.death() if kernel is not None else None
+        )
         if death is not None:
             await self._died_idle(death)
         self.outputs.put_waiting()
@@ -184,15 +230,22 @@ class Session:
         await self.keeper.end(why)
         if built:
             error, block = brief.stop_of_death(why, built, death.stderr)
-            self.log(events.Stopped(at=now(), key=None, cell_id="", block=block, error=error))
+            self.log(
+                events.Stopped(at=now(), key=None, cell_id="", block=block, error=error)
+            )
 
-    # --- the notebook -----------------------------------------------------------------------------------------
+    # --- the notebook
+    # -----------------------------------------------------------------------------------------
 
     def read(self) -> Notebook:
         """Read the notebook, take over a plan and a kernel that the journal does not know; raise NotebookError."""
         document = self.file.read()
         known, told = self.state.plan, plan.from_json(document.plan)
-        if told and (new := replace(known, kernel=told.kernel) if known.steps else told) != known:
+        if (
+            told
+            and (new := replace(known, kernel=told.kernel) if known.steps else told)
+            != known
+        ):
             self.log(events.Planned(at=now(), plan=plan.to_json(new)))
         if not self.runs(document):
             raise NotebookError(
@@ -200,7 +253,10 @@ class Session:
                 f"name another of `kernels:` in .stepper/config.yaml: stepper use {self.name} --kernel NAME",
             )
         self.speaks_python = document.language in LANGUAGES
-        self.adviser, self.comment = self.advisers.of(document.language), firstline.comment(document.language)
+        self.adviser, self.comment = (
+            self.advisers.of(document.language),
+            firstline.comment(document.language),
+        )
         return document
 
     def runs(self, document: Notebook) -> bool:
@@ -215,20 +271,30 @@ class Session:
         if len({cell.id for cell in document.cells}) == len(document.cells):
             return document
         for former, cell in self.file.mend_ids():
-            where = f"a markdown cell has the id {cell.id}" if not cell.is_code else f"it is {cell.label}"
-            self.trouble(f"two cells had the id {former!r}; the lower one has one of its own now: {where}")
+            where = (
+                f"a markdown cell has the id {cell.id}"
+                if not cell.is_code
+                else f"it is {cell.label}"
+            )
+            self.trouble(
+                f"two cells had the id {former!r}; the lower one has one of its own now: {where}"
+            )
         return self.read()
 
     def put_late(self) -> None:
         """Write what came besides runs; while a cell runs the state of widgets waits for its end."""
         kernel = self.keeper.kernel
         waits = kernel is None or self.lock.locked() or self.state.unwritten
-        self.outputs.put_late(None if waits or kernel is None else kernel.models(), self.coming)
+        self.outputs.put_late(
+            None if waits or kernel is None else kernel.models(), self.coming
+        )
 
     @property
     def goes_on(self) -> bool:
         """Whether what runs, or waits for its kernel, was handed on: nobody waits for it any more."""
-        waits = self.keeper.queued and any(call.handed and not call.work.done() for call in self.calls.values())
+        waits = self.keeper.queued and any(
+            call.handed and not call.work.done() for call in self.calls.values()
+        )
         return self.state.runs_on or bool(waits)
 
     @property
@@ -242,24 +308,46 @@ class Session:
     @property
     def coming(self) -> Coming | None:
         """What has come of what runs, where that runs for some time already."""
-        runs = self.waits_for is not None and time.monotonic() > self.began_at + SHOWN_SECONDS
+        runs = (
+            self.waits_for is not None
+            and time.monotonic() > self.began_at + SHOWN_SECONDS
+        )
         return self.keeper.kernel.coming if runs and self.keeper.kernel else None
 
-    # --- the kernel -------------------------------------------------------------------------------------------
+    # --- the kernel
+    # -------------------------------------------------------------------------------------------
 
     async def execute(
-        self, kernel: Kernel, source: str, caller: Caller, timeout: float, limits: Limits, request: str = "",
-        scratch: bool = False, criterion: str = "", wake: str = "",
-    ) -> Execution:  # fmt: skip
+        self,
+        kernel: Kernel,
+        source: str,
+        caller: Caller,
+        timeout: float,
+        limits: Limits,
+        request: str = "",
+        scratch: bool = False,
+        criterion: str = "",
+        wake: str = "",
+    ) -> Execution:
         """Run code for a caller, who may go away; a kernel that died tells no more than what it held before."""
-        self.waits_for, self.began_at, self.estimate = caller, time.monotonic(), Estimate()
-        if self.speaks_python and not scratch:  # while the kernel works: what follows from the run asks for it
+        self.waits_for, self.began_at, self.estimate = (
+            caller,
+            time.monotonic(),
+            Estimate(),
+        )
+        # while the kernel works: what follows from the run asks for it
+        if self.speaks_python and not scratch:
             asyncio.get_running_loop().call_soon(self.flow, source)
         try:
-            execution = await kernel.execute(source, timeout, limits, request, scratch, criterion, wake)
+            execution = await kernel.execute(
+                source, timeout, limits, request, scratch, criterion, wake
+            )
         finally:
             self.waits_for, self.last_used = None, time.monotonic()
-        execution.namespace, self.namespace = execution.namespace or self.namespace, execution.namespace
+        execution.namespace, self.namespace = (
+            execution.namespace or self.namespace,
+            execution.namespace,
+        )
         return execution
 
     async def known(self, kernel: Kernel) -> Namespace:
@@ -269,17 +357,27 @@ class Session:
         return self.namespace
 
     async def advised(
-        self, fault: Fault, told: Mapping[str, Any], known: Namespace, cell: Cell, cells: Sequence[Cell]
+        self,
+        fault: Fault,
+        told: Mapping[str, Any],
+        known: Namespace,
+        cell: Cell,
+        cells: Sequence[Cell],
     ) -> Fault:
         """Return a fault with its suggestion, where there is one."""
         kernel = self.keeper.kernel
         python = kernel.about().python if kernel else ""
-        return await asyncio.to_thread(self.adviser.suggested, fault, told, cell, cells, self.state, known, python)
+        return await asyncio.to_thread(
+            self.adviser.suggested, fault, told, cell, cells, self.state, known, python
+        )
 
     def elsewhere(self, done: FromElsewhere) -> None:
         """Take note of what another client had the kernel run; one that is in no history only where it bound names."""
         self.last_used = time.monotonic()
-        self.namespace, self.outdated = done.namespace or self.namespace, not done.namespace
+        self.namespace, self.outdated = (
+            done.namespace or self.namespace,
+            not done.namespace,
+        )
         bound = dataflow.told(Flow(), done.namespace)
         if self.keeper.kernel is None or (done.unkept and not bound):
             return
@@ -304,8 +402,11 @@ class Session:
 
     async def interrupt(self) -> bool:
         """Interrupt the cell that runs; return whether one did. Takes no lock: that cell holds it."""
-        for call in self.calls.values():  # what waits in line behind it does not run either
-            if call.handed and not (self.state.running and self.state.running.tool_use_id == call.id):
+        # what waits in line behind it does not run either
+        for call in self.calls.values():
+            if call.handed and not (
+                self.state.running and self.state.running.tool_use_id == call.id
+            ):
                 call.caller.left.set()
         interrupted = await self.keeper.interrupt("person")
         if self.waits_for is not None and not interrupted:
@@ -327,7 +428,8 @@ class Session:
         found.mentions.clear()
         return found
 
-    # --- the journal ------------------------------------------------------------------------------------------
+    # --- the journal
+    # ------------------------------------------------------------------------------------------
 
     def log(self, event: events.Event, sync: bool | None = True) -> None:
         """Write an event to the journal and take it into the state; what can't be written is told with the next run."""
@@ -337,7 +439,9 @@ class Session:
         except OSError as error:
             why = f"the journal can't be written ({error.strerror})"
             if beginning:
-                raise StepperError(why, "df -h .stepper; ls -l .stepper/journal") from error
+                raise StepperError(
+                    why, "df -h .stepper; ls -l .stepper/journal"
+                ) from error
             told = f"{why}: its lines wait in memory, and are lost where the daemon ends before they can be written"
             self.trouble(told, error.strerror)
         if isinstance(event, events.KernelChanged):
@@ -362,7 +466,14 @@ class Session:
 
     def answered(self, tool_use_id: str | None) -> Report | None:
         """Return the report on the last run of that call, for a client whose daemon ended before it could answer."""
-        last = next((run for run in reversed(self.state.runs) if run.tool_use_id == tool_use_id), None)
+        last = next(
+            (
+                run
+                for run in reversed(self.state.runs)
+                if run.tool_use_id == tool_use_id
+            ),
+            None,
+        )
         text = self.state.reports.get(last.run if last else 0)
         if last is None:
             return None if text is None else Report(text, "", ok=False)
@@ -373,11 +484,22 @@ class Session:
         """Journal the report, so that it can be had again, and add the stop, if there is one."""
         if self.state.stop and not found.ok:
             found = replace(found, stop=self.state.stop.block)
-        self.log(events.Reported(run=ended.run.run, text=f"{found.text}\n{found.stop}".strip()), sync=False)
+        self.log(
+            events.Reported(
+                run=ended.run.run, text=f"{found.text}\n{found.stop}".strip()
+            ),
+            sync=False,
+        )
         return found
 
     def stop(self, key: Key, ended: Ended, retries: int, mend: str = "") -> None:
         """Stop the notebook: no further cell runs until the person says so."""
         error, asked = ": ".join(report.error_of(ended)), report.question(ended)
-        block = report.stop_block(ended, retries, mend) + (f"\n\n{asked}" if asked else "")
-        self.log(events.Stopped(at=now(), key=key, cell_id=ended.cell.id, block=block, error=error))
+        block = report.stop_block(ended, retries, mend) + (
+            f"\n\n{asked}" if asked else ""
+        )
+        self.log(
+            events.Stopped(
+                at=now(), key=key, cell_id=ended.cell.id, block=block, error=error
+            )
+        )

@@ -38,18 +38,33 @@ async def status(session: Session, several: bool = False) -> answers.Status:
     with contextlib.suppress(NotebookError):  # whoever works on it is told
         steps, cells = _stands(session)
         document = session.file.glance()
-        stale, hidden = follows.marks(session, document.cells) if document.language in LANGUAGES else (stale, hidden)
+        stale, hidden = (
+            follows.marks(session, document.cells)
+            if document.language in LANGUAGES
+            else (stale, hidden)
+        )
         if session.runs(document):
             session.state.compare(document.cells)
         titles = {cell.id: one_line(cell.source, 100) for cell in document.cells}
         off_plan = [
-            answers.CellStatus(cell.number, cell.cell_id, titles.get(cell.cell_id, ""), cell.status)
+            answers.CellStatus(
+                cell.number, cell.cell_id, titles.get(cell.cell_id, ""), cell.status
+            )
             for cell in session.state.open_cells
         ]
     state, stop = session.state, session.state.stop
     named = session.name if several else ""
-    told = answers.Stop(stop.error, stop.cell_id or None, *brief.stopped(state, stop, named)) if stop else None
-    kernel, missed = await session.keeper.status(), "\n".join(each.text for each in state.unheard)
+    told = (
+        answers.Stop(
+            stop.error, stop.cell_id or None, *brief.stopped(state, stop, named)
+        )
+        if stop
+        else None
+    )
+    kernel, missed = (
+        await session.keeper.status(),
+        "\n".join(each.text for each in state.unheard),
+    )
     kernel = replace(kernel, trouble=kernel.trouble or _hindered(session))
     return answers.Status(
         session.name,
@@ -102,13 +117,28 @@ def running(session: Session) -> answers.Running | None:
     if begun is None:
         return None
     step = begun.key if isinstance(begun.key, int) else None
-    name = f"step {step}" if step is not None else f"cell {begun.number}" if begun.number else begun.cell_id
+    name = (
+        f"step {step}"
+        if step is not None
+        else f"cell {begun.number}"
+        if begun.number
+        else begun.cell_id
+    )
     seconds = max(0.0, (datetime.now(timezone.utc) - instant(begun.at)).total_seconds())
     coming = kernel.coming if kernel else None
     line = one_line(coming.last_line(), LINE) if coming else ""
     left = session.estimate.look(seconds, coming.last_lines()) if coming else None
     cell_id, took = begun.cell_id if session.state.running else None, round(seconds, 1)
-    return answers.Running(name, step, cell_id, took, begun.timeout, line, session.state.runs_on, left and round(left))
+    return answers.Running(
+        name,
+        step,
+        cell_id,
+        took,
+        begun.timeout,
+        line,
+        session.state.runs_on,
+        left and round(left),
+    )
 
 
 def shown(session: Session) -> str:
@@ -128,7 +158,11 @@ def shown(session: Session) -> str:
 def ends_soon(session: Session) -> bool:
     """Return whether what runs is estimated to end before a notice of it would disappear."""
     now = running(session)
-    return now is not None and now.left_seconds is not None and now.left_seconds < NOTICE_SECONDS
+    return (
+        now is not None
+        and now.left_seconds is not None
+        and now.left_seconds < NOTICE_SECONDS
+    )
 
 
 def waits(session: Session) -> str:
@@ -138,7 +172,11 @@ def waits(session: Session) -> str:
         return ""
     if queued := session.keeper.queued:
         return f"waiting for the kernel of {name}: {queued.text}"
-    return f"waiting for {now.name} of {name}, running for {now.seconds:.0f} s" if now else f"waiting for {name}"
+    return (
+        f"waiting for {now.name} of {name}, running for {now.seconds:.0f} s"
+        if now
+        else f"waiting for {name}"
+    )
 
 
 async def listed(session: Session, current: bool, age: float) -> answers.Listed:
@@ -155,10 +193,14 @@ async def listed(session: Session, current: bool, age: float) -> answers.Listed:
     done = sum(each.status == StepStatus.DONE for each in stands)
     skipped = sum(each.status == StepStatus.SKIPPED for each in stands)
     progress = answers.HowFar(done, len(stands), what, skipped)
-    return answers.Listed(session.name, current, name, progress, await session.keeper.status(), age)
+    return answers.Listed(
+        session.name, current, name, progress, await session.keeper.status(), age
+    )
 
 
-def _stands(session: Session) -> tuple[list[answers.StepStatus], list[answers.CellStatus]]:
+def _stands(
+    session: Session,
+) -> tuple[list[answers.StepStatus], list[answers.CellStatus]]:
     """Return how the steps stand, or the code cells where there is no plan; raise NotebookError."""
     if session.state.plan.steps:
         _compare(session)
@@ -166,7 +208,9 @@ def _stands(session: Session) -> tuple[list[answers.StepStatus], list[answers.Ce
     document, _ = unseen.compare(session)
     told = plan.from_json(document.plan)  # which the journal does not know yet
     steps = [_step(session, step) for step in told.steps] if told else []
-    return steps, [] if steps else [cell_status(session, cell) for cell in document.cells if cell.is_code]
+    return steps, [] if steps else [
+        cell_status(session, cell) for cell in document.cells if cell.is_code
+    ]
 
 
 def _compare(session: Session) -> None:
@@ -177,24 +221,47 @@ def _compare(session: Session) -> None:
 
 def cell_status(session: Session, cell: Cell) -> answers.CellStatus:
     """Return where a code cell stands."""
-    state, status, source = session.state, StepStatus.PENDING, changes.source_hash(cell.source)
-    key = next((key for key, progress in state.progress.items() if progress.cell_id == cell.id), None)
+    state, status, source = (
+        session.state,
+        StepStatus.PENDING,
+        changes.source_hash(cell.source),
+    )
+    key = next(
+        (
+            key
+            for key, progress in state.progress.items()
+            if progress.cell_id == cell.id
+        ),
+        None,
+    )
     if state.running is not None and state.running.cell_id == cell.id:
         status = StepStatus.RUNNING
     elif changes.SKIP_TAG in cell.tags:
         status = StepStatus.SKIPPED
-    elif key is not None and source in (state.ran_ever.get(cell.id), state.of(key).held):
+    elif key is not None and source in (
+        state.ran_ever.get(cell.id),
+        state.of(key).held,
+    ):
         status = state.standing(key)
     elif cell.id in state.ran_ever:
         status = StepStatus.CHANGED
-    return answers.CellStatus(cell.number, cell.id, one_line(cell.source, 100), status.value)
+    return answers.CellStatus(
+        cell.number, cell.id, one_line(cell.source, 100), status.value
+    )
 
 
 def _step(session: Session, step: Step) -> answers.StepStatus:
     progress = session.state.of(step.id)
     running = session.state.running is not None and session.state.running.key == step.id
     status = "running" if running else session.state.standing(step.id).value
-    return answers.StepStatus(step.id, step.title, status, progress.cell_id, progress.attempts, progress.retries)
+    return answers.StepStatus(
+        step.id,
+        step.title,
+        status,
+        progress.cell_id,
+        progress.attempts,
+        progress.retries,
+    )
 
 
 def planned(session: Session) -> answers.Planned:
@@ -203,7 +270,13 @@ def planned(session: Session) -> answers.Planned:
     state = session.state
     steps = [
         answers.PlannedStep(
-            step.id, step.title, step.criterion, step.kind, state.standing(step.id), state.of(step.id).reason, step.long
+            step.id,
+            step.title,
+            step.criterion,
+            step.kind,
+            state.standing(step.id),
+            state.of(step.id).reason,
+            step.long,
         )
         for step in state.plan.steps
     ]
@@ -214,16 +287,39 @@ def history(session: Session) -> list[answers.PastRun]:
     """Return every run, and what other clients had the kernel run, oldest first."""
     name = session.name
     runs = [
-        (run.run, answers.PastRun(
-            name, run.run, run.cell_id, run.step, run.started_at, run.duration_s, run.outcome.value, run.by))
+        (
+            run.run,
+            answers.PastRun(
+                name,
+                run.run,
+                run.cell_id,
+                run.step,
+                run.started_at,
+                run.duration_s,
+                run.outcome.value,
+                run.by,
+            ),
+        )
         for run in session.state.runs
-    ]  # fmt: skip
+    ]
     others = [
-        (each.after, answers.PastRun(
-            name, 0, "", None, each.at, each.duration_s, "error" if each.error else "ok", "elsewhere", each.code,
-            [*each.bound]))
+        (
+            each.after,
+            answers.PastRun(
+                name,
+                0,
+                "",
+                None,
+                each.at,
+                each.duration_s,
+                "error" if each.error else "ok",
+                "elsewhere",
+                each.code,
+                [*each.bound],
+            ),
+        )
         for each in session.state.elsewhere
-    ]  # fmt: skip
+    ]
     return [row for _, row in sorted([*runs, *others], key=lambda each: each[0])]
 
 
@@ -232,12 +328,21 @@ def report(session: Session, number: int | None) -> answers.Report:
     state = session.state
     number = state.last_report if number is None else number
     if number and number not in state.reports:  # an old one: the journal has it
-        state = ledger.replay(event for event in session.journal.load()[0] if event.get("run") == number)
+        state = ledger.replay(
+            event for event in session.journal.load()[0] if event.get("run") == number
+        )
     run = next((run for run in state.runs if run.run == number), None)
     if run is None and (number is None or number not in state.reports):
-        raise UsageError(f"{session.name} has no run {number}" if number else f"no cell of {session.name} has run here")
+        raise UsageError(
+            f"{session.name} has no run {number}"
+            if number
+            else f"no cell of {session.name} has run here"
+        )
     text = reports.bounded(clean(state.reports.get(number or 0, "")))
-    known = {key: getattr(run, key, None) for key in ("run", "cell_id", "step", "outcome", "fault")}
+    known = {
+        key: getattr(run, key, None)
+        for key in ("run", "cell_id", "step", "outcome", "fault")
+    }
     return answers.Report(**known, text=text)
 
 
@@ -254,7 +359,9 @@ def output(session: Session, name: str, page: int) -> answers.Page:
     cell = named(session, name)
     pages = paged(session.file.outputs_of(Target.of(cell)))
     if not 1 <= page <= len(pages):
-        raise UsageError(f"the output of {cell.label} has {counted(len(pages), 'page')}")
+        raise UsageError(
+            f"the output of {cell.label} has {counted(len(pages), 'page')}"
+        )
     return answers.Page(session.name, cell.id, page, len(pages), pages[page - 1])
 
 
@@ -272,7 +379,9 @@ async def holds(session: Session) -> answers.Holds:
 
 
 def _holds(session: Session, known: Namespace) -> answers.Holds:
-    variables = {name: brief.describe(variable) for name, variable in known.variables.items()}
+    variables = {
+        name: brief.describe(variable) for name, variable in known.variables.items()
+    }
     return answers.Holds(session.name, known.modules, known.functions, variables)
 
 

@@ -13,7 +13,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from stepper.ground.errors import KernelError, LineDownError, NotebookError, StepperError, UsageError
+from stepper.ground.errors import (
+    KernelError,
+    LineDownError,
+    NotebookError,
+    StepperError,
+    UsageError,
+)
 from stepper.policy import changes, events, firstline, gate, plan, verified
 from stepper.policy.model import Cell, Key, Outcome, Plan, Run, StepStatus, Verdict
 from stepper.policy.state import State
@@ -27,7 +33,8 @@ from stepper.words import brief, local_modules
 from stepper.words import report as reports
 from stepper.words.quotes import TEXT_LIMIT, plain
 
-STEP = re.compile(r"(?:reopen )?(?:step )?(\d{1,6})", re.IGNORECASE)  # a step that `continue` reopens
+# a step that `continue` reopens
+STEP = re.compile(r"(?:reopen )?(?:step )?(\d{1,6})", re.IGNORECASE)
 Runs = list[reports.Ended] | None
 
 
@@ -41,7 +48,11 @@ async def create(session: Session, made: Plan) -> None:
 
 
 async def run(
-    session: Session, which: str, caller: Caller, progress: underway.Progress, all_ended: Runs = None
+    session: Session,
+    which: str,
+    caller: Caller,
+    progress: underway.Progress,
+    all_ended: Runs = None,
 ) -> answers.Ran:
     """Run the `pending` cells (that have not run in the present kernel), `all` in a fresh one, those that are `stale`
     to the first failure; or `restore` those that had ended well. How each ended is put into `all_ended`.
@@ -58,12 +69,20 @@ async def run(
         cells = changes.not_run_yet(notebook, {} if which == "all" else state.ran)
         again = None
         if which == "stale":
-            cells, again = follows.to_run(session, notebook), functools.partial(follows.to_run, session, notebook)
-        return await _run(session, which, notebook, cells, caller, progress, all_ended, again=again)
+            cells, again = (
+                follows.to_run(session, notebook),
+                functools.partial(follows.to_run, session, notebook),
+            )
+        return await _run(
+            session, which, notebook, cells, caller, progress, all_ended, again=again
+        )
 
 
 async def restore(
-    session: Session, caller: Caller, progress: underway.Progress, all_ended: Runs = None
+    session: Session,
+    caller: Caller,
+    progress: underway.Progress,
+    all_ended: Runs = None,
 ) -> answers.Restored:
     """Run the cells that had ended well when they ran last again, in a fresh kernel.
 
@@ -72,23 +91,36 @@ async def restore(
     It ends at the first that ends otherwise than before or was changed since.
     """
     async with session.turn(caller=caller):
-        notebook, last = session.mended().cells, {run.cell_id: run for run in session.state.runs}
-        well = {cell_id: run for cell_id, run in last.items() if run.verdict is Verdict.FINE}
+        notebook, last = (
+            session.mended().cells,
+            {run.cell_id: run for run in session.state.runs},
+        )
+        well = {
+            cell_id: run for cell_id, run in last.items() if run.verdict is Verdict.FINE
+        }
         cells = [cell for cell in changes.runnable(notebook) if cell.id in well]
         known = {cell_id: run.source_hash for cell_id, run in well.items()}
         changed = next(iter(changes.not_run_yet(cells, known)), None)
         if changed is not None:
             cells = cells[: cells.index(changed)]
-        await _fresh(session, caller, "it was restarted to restore the notebook's state")
-        keeps_stop = session.state.stop is not None and not gate.restore_lifts(session.state, caller.by == "mcp")
+        await _fresh(
+            session, caller, "it was restarted to restore the notebook's state"
+        )
+        keeps_stop = session.state.stop is not None and not gate.restore_lifts(
+            session.state, caller.by == "mcp"
+        )
         session.log(events.Restored(at=now(), keeps_stop=keeps_stop))
         gone = len(well.keys() - {cell.id for cell in notebook})
-        ended = await _run(session, "restore", notebook, cells, caller, progress, all_ended, well)
+        ended = await _run(
+            session, "restore", notebook, cells, caller, progress, all_ended, well
+        )
         if changed is not None and ended.ok:
             why = f"{ended.ran} cells are restored; {changed.label} was changed since it ran: it was NOT run"
             ended = replace(ended, ok=False, report=f"stepper: {why}")
         if keeps_stop and ended.ok:
-            ended = replace(ended, report=brief.still_stopped(session.name, session.state))
+            ended = replace(
+                ended, report=brief.still_stopped(session.name, session.state)
+            )
         return answers.Restored(**vars(ended), gone=gone)
 
 
@@ -104,10 +136,11 @@ async def _may_start(session: Session, caller: Caller) -> None:
     at = session.keeper.place(caller.environ, session.state.plan.kernel).at
     kernel = await session.keeper.find() if at is not None and at.attaches else None
     if kernel is not None and kernel.about().kept and await kernel.death() is None:
-        why = (
-            f"{kernel.about().where} was named by its id: it is left as it is, with its variables, and none is started"
+        why = f"{kernel.about().where} was named by its id: it is left as it is, with its variables, and none is started"
+        raise KernelError(
+            why,
+            f"restart it there; or stepper use {session.name} --kernel NAME  # another place",
         )
-        raise KernelError(why, f"restart it there; or stepper use {session.name} --kernel NAME  # another place")
 
 
 async def _run(
@@ -128,9 +161,15 @@ async def _run(
     packages = dict(session.state.packages)
     done, failed, results, cells = 0, None, list[answers.CellResult](), [*cells]
     for position, cell in enumerate(cells, 1):
-        progress(underway.CellBegins(cell=cell.number, position=position, of=len(cells)))
+        progress(
+            underway.CellBegins(cell=cell.number, position=position, of=len(cells))
+        )
         ended = await run_cell(session, notebook, cell, caller, keep_time=False)
-        progress(underway.CellEnded(position=position, of=len(cells), line=reports.person_line(ended)))
+        progress(
+            underway.CellEnded(
+                position=position, of=len(cells), line=reports.person_line(ended)
+            )
+        )
         results.append(_result(ended))
         if all_ended is not None:
             all_ended.append(ended)
@@ -155,17 +194,37 @@ async def _run(
         left = "\n".join(filter(None, [local_modules.other_sources(sources), left]))
     if left and all_ended:
         all_ended[-1] = replace(all_ended[-1], follows=left)
-    return answers.Ran(session.name, failed is None, done, len(cells), skipped, text, results, left, which, stop)
+    return answers.Ran(
+        session.name,
+        failed is None,
+        done,
+        len(cells),
+        skipped,
+        text,
+        results,
+        left,
+        which,
+        stop,
+    )
 
 
 def _result(ended: reports.Ended) -> answers.CellResult:
     run, output = ended.run, plain(ended.outputs)[:TEXT_LIMIT]
     return answers.CellResult(
-        ended.cell.number, run.cell_id, run.step, run.run, run.outcome.value, run.duration_s, run.fault, output
+        ended.cell.number,
+        run.cell_id,
+        run.step,
+        run.run,
+        run.outcome.value,
+        run.duration_s,
+        run.fault,
+        output,
     )
 
 
-async def evaluate(session: Session, source: str, caller: Caller, starts: bool = False) -> answers.Evaluated:
+async def evaluate(
+    session: Session, source: str, caller: Caller, starts: bool = False
+) -> answers.Evaluated:
     """Run code in the live kernel without touching the notebook; return how it ended and what it printed.
 
     Raise StepperError where there is no kernel: there is nothing to look at; `starts` one where nothing was lost.
@@ -182,27 +241,46 @@ async def evaluate(session: Session, source: str, caller: Caller, starts: bool =
             raise StepperError(why, f"stepper run {session.name}")
         limits, asked = session.limits(), firstline.parse(source)
         most = limits.max_cell_timeout_seconds
-        timeout = firstline.deadline(asked, limits.cell_timeout_seconds, most, caller.timeout)
+        timeout = firstline.deadline(
+            asked, limits.cell_timeout_seconds, most, caller.timeout
+        )
         await session.known(kernel)
         began, at = time.monotonic(), now()
         cell = Cell("eval", -1, 0, "code", source)
-        begun = events.Started(run=0, key=cell.id, at=at, cell_id=cell.id, source=source, timeout=timeout)
+        begun = events.Started(
+            run=0, key=cell.id, at=at, cell_id=cell.id, source=source, timeout=timeout
+        )
         session.looks = begun
         try:
-            execution = await session.execute(kernel, source, caller, timeout, limits, scratch=True)
+            execution = await session.execute(
+                kernel, source, caller, timeout, limits, scratch=True
+            )
         finally:
             session.looks = None
         took = time.monotonic() - began
         cells = list[Cell]()
         if execution.outcome is not Outcome.OK:
-            with contextlib.suppress(NotebookError):  # the code has run: what it said matters more
+            # the code has run: what it said matters more
+            with contextlib.suppress(NotebookError):
                 cells = [*session.read().cells]
         fault, verdict = await judged(session, cell, execution, cells)
         session.ended(execution, "`stepper eval`")
         run = begun.became(execution.outcome, verdict, fault, took)
-        session.log(events.Evaluated(at=at, source=source, outcome=run.outcome, duration_s=run.duration_s, fault=fault))
+        session.log(
+            events.Evaluated(
+                at=at,
+                source=source,
+                outcome=run.outcome,
+                duration_s=run.duration_s,
+                fault=fault,
+            )
+        )
         shows_pictures = bool(execution.pictures)
-        seen = await asyncio.to_thread(session.adviser.seen, execution, 0) if shows_pictures else []
+        seen = (
+            await asyncio.to_thread(session.adviser.seen, execution, 0)
+            if shows_pictures
+            else []
+        )
         text = reports.of_scratch(
             reports.Ended(
                 cell,
@@ -214,15 +292,34 @@ async def evaluate(session: Session, source: str, caller: Caller, starts: bool =
                 modules=local_modules.lines(execution.modules, session.name),
             )
         )
-        output, figures = plain(execution.outputs), session.adviser.saved(0)[: len(execution.pictures)]
-        return answers.Evaluated(session.name, source, run.outcome, run.duration_s, fault, text, output, figures)
+        output, figures = (
+            plain(execution.outputs),
+            session.adviser.saved(0)[: len(execution.pictures)],
+        )
+        return answers.Evaluated(
+            session.name,
+            source,
+            run.outcome,
+            run.duration_s,
+            fault,
+            text,
+            output,
+            figures,
+        )
 
 
 async def interrupt(session: Session) -> bool:
     """Interrupt what runs; return whether anything did. Raise LineDownError where the interrupt waits for the line."""
     interrupted, kernel = await session.interrupt(), session.keeper.kernel
-    if not interrupted and session.state.running and kernel is not None and (trouble := kernel.about().trouble):
-        raise LineDownError(f"{trouble}. What may run there is interrupted as soon as the line is back")
+    if (
+        not interrupted
+        and session.state.running
+        and kernel is not None
+        and (trouble := kernel.about().trouble)
+    ):
+        raise LineDownError(
+            f"{trouble}. What may run there is interrupted as soon as the line is back"
+        )
     return interrupted
 
 
@@ -234,7 +331,8 @@ async def restart(session: Session, caller: Caller) -> bool:
         had = await session.keeper.end("its restart was requested")
         if not had:
             session.read()  # none is begun for another language's notebook
-        if session.state.stop is not None and session.state.stop.key is None:  # the kernel's own end had stopped it
+        # the kernel's own end had stopped it
+        if session.state.stop is not None and session.state.stop.key is None:
             session.log(events.Continued(at=now()))
         await session.keeper.get(caller.environ, caller.left)
         return had
@@ -266,7 +364,9 @@ async def go_on(session: Session, answer: str = "") -> str:
     if lifted is not None:
         session.log(events.Continued(at=now(), answer=answer.strip()))
     known, alive = await standing.namespace(session)
-    return brief.after_continue(session.name, session.state, known, alive, lifted, answer)
+    return brief.after_continue(
+        session.name, session.state, known, alive, lifted, answer
+    )
 
 
 async def fix(session: Session, hint: str = "") -> str:
@@ -274,7 +374,9 @@ async def fix(session: Session, hint: str = "") -> str:
     key, stop = failed_key(session), session.state.stop
     session.log(events.Fixed(at=now(), key=key, hint=hint.strip()))
     cell = _cell(session, key)
-    said = brief.after_fix(session.name, session.state, key, cell, session.limits().max_retries)
+    said = brief.after_fix(
+        session.name, session.state, key, cell, session.limits().max_retries
+    )
     return "\n".join([said, *brief.answered(stop, hint)])
 
 
@@ -296,9 +398,13 @@ def reopen(session: Session, number: int) -> answers.Planned:
     """Reopen a skipped step; return the plan. Raise UsageError."""
     state = session.state
     if state.plan.step(number) is None:
-        raise UsageError(f"there is no step {number}", "stepper plan  # shows the steps")
+        raise UsageError(
+            f"there is no step {number}", "stepper plan  # shows the steps"
+        )
     if state.of(number).status is not StepStatus.SKIPPED:
-        raise UsageError(f"step {number} is not skipped", "stepper plan  # shows the steps")
+        raise UsageError(
+            f"step {number} is not skipped", "stepper plan  # shows the steps"
+        )
     cell = _cell(session, number)
     if cell is not None:
         session.file.unmark(cell, changes.SKIP_TAG)
@@ -316,12 +422,19 @@ def use_kernel(session: Session, name: str, kernel: KernelMetadata) -> None:
 def confirm(session: Session, words: str) -> str:
     """Take the step whose criterion is false for done, for a reason; return the next step. Raise UsageError."""
     state, reason = session.state, " ".join(words.split())
-    doubted = [step.id for step in state.plan.steps if state.standing(step.id) is StepStatus.DOUBTED]
+    doubted = [
+        step.id
+        for step in state.plan.steps
+        if state.standing(step.id) is StepStatus.DOUBTED
+    ]
     if not doubted:
         why = f"no step of {session.name} has a criterion that is false: there is nothing to confirm"
         raise UsageError(why, "stepper plan  # shows the steps")
     if not reason:
-        raise UsageError("say why the step is done although its criterion is false", 'stepper confirm "WORDS"')
+        raise UsageError(
+            "say why the step is done although its criterion is false",
+            'stepper confirm "WORDS"',
+        )
     session.log(events.Confirmed(at=now(), key=doubted[0], reason=reason))
     return brief.after_confirm(session.name, state, doubted[0], reason)
 
@@ -331,9 +444,15 @@ def failed_key(session: Session) -> Key | None:
     state = session.state
     if state.stop is not None:
         return state.stop.key
-    failing = [run.key for run in state.runs if state.of(run.key).status is StepStatus.FAILED]
+    failing = [
+        run.key for run in state.runs if state.of(run.key).status is StepStatus.FAILED
+    ]
     steps = [key for key in failing if isinstance(key, int)]
-    loose = [key for key in failing if isinstance(key, str) and _cell(session, key) is not None]
+    loose = [
+        key
+        for key in failing
+        if isinstance(key, str) and _cell(session, key) is not None
+    ]
     return (steps or loose or [None])[-1]
 
 
@@ -341,13 +460,20 @@ def _cell(session: Session, key: Key | None) -> Cell | None:
     """Return the cell of a step (or the cell of that id), None where it is gone."""
     name = None if key is None else session.state.of(key).cell_id or key
     with contextlib.suppress(NotebookError):
-        return plan.find_cell(session.file.read().cells, name) if isinstance(name, str) else None
+        return (
+            plan.find_cell(session.file.read().cells, name)
+            if isinstance(name, str)
+            else None
+        )
     return None
 
 
-async def change_plan(session: Session, change: Callable[[State], Plan]) -> answers.Planned:
+async def change_plan(
+    session: Session, change: Callable[[State], Plan]
+) -> answers.Planned:
     """Change the plan by a function that raises ValueError where it can't; return it. Raise UsageError."""
-    # While what was handed on runs, nobody waits for its end to plan on: file and journal change in one go.
+    # While what was handed on runs, nobody waits for its end to plan on: file and
+    # journal change in one go.
     async with contextlib.nullcontext() if session.goes_on else session.turn():
         try:
             changed = change(session.state)

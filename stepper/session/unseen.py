@@ -16,12 +16,17 @@ from stepper.words import brief, report
 def missed(session: Session, text: str, line: str) -> None:
     """What came of an edit reached nobody: agent and user are told with the next thing that they read."""
     told = brief.unheard(session.name, text)
-    session.log(events.Unheard(at=now(), text=told, line=brief.unheard_line(session.name, line)))
+    session.log(
+        events.Unheard(at=now(), text=told, line=brief.unheard_line(session.name, line))
+    )
 
 
 def text(session: Session) -> str:
     """Return what reached nobody, '' where all did."""
-    return report.bounded(clean("\n".join(each.text for each in session.state.unheard)), report.MISSED_LIMIT)
+    return report.bounded(
+        clean("\n".join(each.text for each in session.state.unheard)),
+        report.MISSED_LIMIT,
+    )
 
 
 def heard(session: Session) -> None:
@@ -43,19 +48,27 @@ def take_report(session: Session) -> report.Report:
     return report.Report(told, line)
 
 
-def take_elsewhere(sessions: Iterable[Session], current: Session | None, owner: str | None) -> str:
+def take_elsewhere(
+    sessions: Iterable[Session], current: Session | None, owner: str | None
+) -> str:
     """Return what was handed on in other notebooks and ended meanwhile, '' for nothing: it is told now.
 
     To its own session, or, without `owner`, to any that begins.
     """
     told = []
     for session in sessions:
-        mine = [each for each in session.state.unheard if each.call and owner in (None, each.session)]
+        mine = [
+            each
+            for each in session.state.unheard
+            if each.call and owner in (None, each.session)
+        ]
         told += [take_missed(session)] if mine and session is not current else []
     return "\n".join(told)
 
 
-def compare(session: Session, read: Notebook | None = None) -> tuple[Notebook, list[Cell]]:
+def compare(
+    session: Session, read: Notebook | None = None
+) -> tuple[Notebook, list[Cell]]:
     """Return the notebook and its cells that have not run as they stand: those lose their standing.
 
     It may have been `read` just now. Raise NotebookError.
@@ -64,8 +77,12 @@ def compare(session: Session, read: Notebook | None = None) -> tuple[Notebook, l
     if not session.runs(document):
         return document, []
     fresh = state.compare(document.cells)
-    session.unrun = {cell.id: session.unrun[cell.id] for cell in fresh if cell.id in session.unrun}
-    if state.last is not None and state.of(state.last).cell_id not in {cell.id for cell in document.cells}:
+    session.unrun = {
+        cell.id: session.unrun[cell.id] for cell in fresh if cell.id in session.unrun
+    }
+    if state.last is not None and state.of(state.last).cell_id not in {
+        cell.id for cell in document.cells
+    }:
         state.last = None  # what failed is gone
     return document, fresh
 

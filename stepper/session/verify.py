@@ -30,13 +30,18 @@ from stepper.session.session import Session
 from stepper.words import verify as words
 from stepper.words.report import Ended, seconds
 
-DRAWS = ("matplotlib", "PIL", "seaborn")  # another version of these may draw the same figure otherwise
+# another version of these may draw the same figure otherwise
+DRAWS = ("matplotlib", "PIL", "seaborn")
 MISSING = re.compile(r"name '(\w+)' is not defined")
-PAGER = re.compile(r"^\s*(?:\?|%(?:pinfo2?|pdoc|psource|pdef|page)\b)|\?\s*$", re.MULTILINE)  # what asks for one
+# what asks for one
+PAGER = re.compile(
+    r"^\s*(?:\?|%(?:pinfo2?|pdoc|psource|pdef|page)\b)|\?\s*$", re.MULTILINE
+)
 MORE = "# stepper: timeout=10m"
 IN_USE = "Address already in use"
 SEEDS = 4294967296  # how many PYTHONHASHSEED takes
-FRESH, PATIENCE_SECONDS = 4, 60  # so many fresh runs at most; after the second only where they took less together
+# so many fresh runs at most; after the second only where they took less together
+FRESH, PATIENCE_SECONDS = 4, 60
 
 
 @dataclass(frozen=True)
@@ -56,29 +61,46 @@ class Found:
 
     document: Notebook
     cells: list[Cell] = field(default_factory=list)
-    recorded: dict[int, Any] = field(default_factory=dict)  # index → outputs, None where nothing is recorded
-    countless: bool = False  # its execution counts were taken away: what shows nothing may have run
+    # index → outputs, None where nothing is recorded
+    recorded: dict[int, Any] = field(default_factory=dict)
+    # its execution counts were taken away: what shows nothing may have run
+    countless: bool = False
     first: Replayed = field(default_factory=Replayed)
 
 
 async def verify(
-    session: Session, document: Notebook, way: Way, caller: Caller, progress: underway.Progress,
+    session: Session,
+    document: Notebook,
+    way: Way,
+    caller: Caller,
+    progress: underway.Progress,
     files: Callable[[], list[FileChange]],
-) -> Verified:  # fmt: skip
+) -> Verified:
     """Replay a notebook and compare; note the verdict in the journal. Raise StepperError where it can't be told."""
     began = time.monotonic()
     cells = changes.runnable(document.cells)
-    found = Found(document, cells, {cell.index: document.recorded(cell) for cell in cells})
-    found.countless = all(document.outputs_count(cell) is None for cell in cells) and any(found.recorded.values())
+    found = Found(
+        document, cells, {cell.index: document.recorded(cell) for cell in cells}
+    )
+    found.countless = all(
+        document.outputs_count(cell) is None for cell in cells
+    ) and any(found.recorded.values())
     at = [0]
     last = cells[-1].index if cells else -1
     kernels = 0
     if cells:
         async with way.fresh(way.seed) as fresh:
             told = begins(progress, at, len(cells))
-            found.first, kernels = await replay(fresh, found.recorded, last, caller, told), 1
+            found.first, kernels = (
+                await replay(fresh, found.recorded, last, caller, told),
+                1,
+            )
     differences = await asyncio.to_thread(_compared, session, found, way)
-    differing = [cell for cell in cells if (known := differences.get(cell.index)) and not known.verdict.reproduces]
+    differing = [
+        cell
+        for cell in cells
+        if (known := differences.get(cell.index)) and not known.verdict.reproduces
+    ]
     again = list[Replayed]()
     while differing and not way.once and kernels < FRESH:
         if again and time.monotonic() - began > PATIENCE_SECONDS:
@@ -88,12 +110,18 @@ async def verify(
         async with way.fresh((way.seed + kernels) % SEEDS) as fresh:
             again.append(await replay(fresh, found.recorded, last, caller, told))
         kernels += 1
-        differences |= await asyncio.to_thread(_compared, session, found, way, again, differing)
+        differences |= await asyncio.to_thread(
+            _compared, session, found, way, again, differing
+        )
         differing = [cell for cell in differing if differences[cell.index].doubtful]
     await session.keeper.find()  # what a former daemon left lives, too
-    verdicts = [_verdict(session, found, cell, differences.get(cell.index)) for cell in cells]
+    verdicts = [
+        _verdict(session, found, cell, differences.get(cell.index)) for cell in cells
+    ]
     failing = sum(
-        cell.index in found.first.faults and each.verdict.reproduces and changes.RAISES_TAG not in cell.tags
+        cell.index in found.first.faults
+        and each.verdict.reproduces
+        and changes.RAISES_TAG not in cell.tags
         for cell, each in zip(cells, verdicts, strict=True)
     )
     made = Verified(
@@ -110,77 +138,141 @@ async def verify(
     )
     made = replace(made, text=words.told(made))
     sources, counts = verified.mark(document.cells), words.recorded(made)
-    session.log(events.Verified(at=now(), reproduces=made.reproduces, sources=sources, text=counts), sync=None)
+    session.log(
+        events.Verified(
+            at=now(), reproduces=made.reproduces, sources=sources, text=counts
+        ),
+        sync=None,
+    )
     return made
 
 
 def _compared(
-    session: Session, found: Found, way: Way, again: Sequence[Replayed] = (), cells: list[Cell] | None = None
+    session: Session,
+    found: Found,
+    way: Way,
+    again: Sequence[Replayed] = (),
+    cells: list[Cell] | None = None,
 ) -> dict[int, Difference]:
     """Return how what was replayed differs from what was recorded, by the cells' indexes."""
-    packages = {each.name for each in verified.packages(session.state.packages, found.first.packages)}
+    packages = {
+        each.name
+        for each in verified.packages(session.state.packages, found.first.packages)
+    }
     redrawn, facts = bool(packages.intersection(DRAWS)), _facts(session)
     failed = found.first.failed
     differences = dict[int, Difference]()
     for cell in cells or found.cells:
         outputs, shown = found.recorded[cell.index], found.first.shown.get(cell.index)
-        if outputs is None and found.countless and shown is not None and not shown.outputs:
+        if (
+            outputs is None
+            and found.countless
+            and shown is not None
+            and not shown.outputs
+        ):
             outputs = []
-        if outputs is None or shown is None or (failed is not None and failed.cell.index == cell.index):
+        if (
+            outputs is None
+            or shown is None
+            or (failed is not None and failed.cell.index == cell.index)
+        ):
             continue
         others = [each.shown.get(cell.index, Shown([])) for each in again]
-        if PAGER.search(cell.source) and not any(map(_is_page, outputs)):  # not everybody keeps what it shows
+        # not everybody keeps what it shows
+        if PAGER.search(cell.source) and not any(map(_is_page, outputs)):
             shown, *others = (
-                replace(each, outputs=[*filterfalse(_is_page, each.outputs)]) for each in (shown, *others)
+                replace(each, outputs=[*filterfalse(_is_page, each.outputs)])
+                for each in (shown, *others)
             )
-        differences[cell.index] = compare(Shown(outputs, facts), shown, others, way.pixels, redrawn)
+        differences[cell.index] = compare(
+            Shown(outputs, facts), shown, others, way.pixels, redrawn
+        )
     return differences
 
 
 def _facts(session: Session) -> Mapping[str, str]:
     """Return what is known of the figures that the journal's runs showed."""
-    return {key: text for run in session.state.runs for key, text in run.figures.items()}
+    return {
+        key: text for run in session.state.runs for key, text in run.figures.items()
+    }
 
 
-def _verdict(session: Session, found: Found, cell: Cell, difference: Difference | None) -> CellVerdict:
+def _verdict(
+    session: Session, found: Found, cell: Cell, difference: Difference | None
+) -> CellVerdict:
     failed = found.first.failed
     if failed is not None and failed.cell.index == cell.index:
-        return CellVerdict(cell.id, cell.number, Sameness.FAILED, _failure(session, found.document, failed))
+        return CellVerdict(
+            cell.id,
+            cell.number,
+            Sameness.FAILED,
+            _failure(session, found.document, failed),
+        )
     if cell.index not in found.first.shown:
         return CellVerdict(cell.id, cell.number, Sameness.NOT_RUN)
     if difference is None:
         return CellVerdict(cell.id, cell.number, Sameness.NOT_RECORDED)
-    told = [difference.text, _unlike(session, found, cell)] if not difference.verdict.reproduces else [difference.text]
+    told = (
+        [difference.text, _unlike(session, found, cell)]
+        if not difference.verdict.reproduces
+        else [difference.text]
+    )
     if cell.index in found.first.faults:
         told.insert(0, f"fails, as recorded: {found.first.faults[cell.index]}")
-    return CellVerdict(cell.id, cell.number, difference.verdict, "; ".join(filter(None, told)), difference.lines)
+    return CellVerdict(
+        cell.id,
+        cell.number,
+        difference.verdict,
+        "; ".join(filter(None, told)),
+        difference.lines,
+    )
 
 
 def _unlike(session: Session, found: Found, cell: Cell) -> str:
     """Return that the outputs in the file are of another source, where the journal knows the run that made them."""
-    ran = next((run for run in reversed(session.state.runs) if run.cell_id == cell.id), None)
+    ran = next(
+        (run for run in reversed(session.state.runs) if run.cell_id == cell.id), None
+    )
     count = found.document.outputs_count(cell)
-    if ran is None or count is None or ran.execution_count != count or ran.source_hash == source_hash(cell.source):
+    if (
+        ran is None
+        or count is None
+        or ran.execution_count != count
+        or ran.source_hash == source_hash(cell.source)
+    ):
         return ""
     return "its source was changed since it ran"
 
 
 def _is_page(output: Mapping[str, Any]) -> bool:
-    return output.get("output_type") == "display_data" and [*output.get("data", ())] == ["text/plain"]
+    return output.get("output_type") == "display_data" and [
+        *output.get("data", ())
+    ] == ["text/plain"]
 
 
 def _failure(session: Session, document: Notebook, ended: Ended) -> str:
     """Return how a cell failed, and what is known of why."""
     run = ended.run
     if run.outcome is Outcome.TIMEOUT:
-        more = "" if "timeout" in ended.cell.source.partition("\n")[0] else f" (`{MORE}` as its first line gives more)"
+        more = (
+            ""
+            if "timeout" in ended.cell.source.partition("\n")[0]
+            else f" (`{MORE}` as its first line gives more)"
+        )
         return f"no end within its deadline of {seconds(ended.timeout)}{more}"
-    missing = MISSING.search(run.fault.evalue) if run.fault and run.fault.ename == "NameError" else None
+    missing = (
+        MISSING.search(run.fault.evalue)
+        if run.fault and run.fault.ename == "NameError"
+        else None
+    )
     bound = ""
     if missing and session.speaks_python:
         follows.look(session, document.cells)
-        bound = dataflow.had_bound(missing[1], ended.cell.id, document.cells, session.past)
+        bound = dataflow.had_bound(
+            missing[1], ended.cell.id, document.cells, session.past
+        )
     elif IN_USE in run.error and session.keeper.kernel is not None:
         bound = f"the living kernel may hold it: `stepper shutdown {one_line(session.name, 200)}` ends that"
-    own = run.error.partition(turn.LOST)[0].partition(f"; {turn.KEPT}")[0]  # the replay's kernel is nobody's to restore
+    # the replay's kernel is nobody's to restore
+    own = run.error.partition(turn.LOST)[0].partition(f"; {turn.KEPT}")[0]
     return own + (f" ({bound})" if bound else "")

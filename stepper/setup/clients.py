@@ -22,8 +22,10 @@ from stepper.setup.refuse import check_links
 from stepper.setup.tables import NAME, Entry, is_ours, merged
 
 EVENT = "Mcp"
-# Started in any folder of the project: no `${…}`, which some clients take for theirs. The script runs where this user
-# set stepper up, else in the repository (a worktree) that is theirs: a folder above it may be anybody's.
+# Started in any folder of the project: no `${…}`, which some clients take for theirs.
+# The script runs where this user
+# set stepper up, else in the repository (a worktree) that is theirs: a folder above it
+# may be anybody's.
 WALK = (
     's="$XDG_STATE_HOME"; [ -n "$s" ] || s="$HOME/.local/state"; d=$(pwd -P); '
     f'until [ -x "$d/{settings.SCRIPT}" ] && {{ [ -e "$s/stepper/projects$d/.stepper" ] || [ -O "$d/.git" ]; }}; do '
@@ -56,19 +58,42 @@ def _codex(project: str) -> Entry:
 
 
 def _at(folder: str = "", **more: Any) -> Callable[[str], Entry]:
-    return lambda project: {**more, "command": f"{folder or project}/{settings.SCRIPT}", "args": [EVENT]}
+    return lambda project: {
+        **more,
+        "command": f"{folder or project}/{settings.SCRIPT}",
+        "args": [EVENT],
+    }
 
 
 CLIENTS = {
     "claude": Client(
-        ".mcp.json", "mcpServers", _walking(alwaysLoad=True), "Claude Code asks once whether to start it."
+        ".mcp.json",
+        "mcpServers",
+        _walking(alwaysLoad=True),
+        "Claude Code asks once whether to start it.",
     ),
     "cursor": Client(".cursor/mcp.json", "mcpServers", _at("${workspaceFolder}")),
-    "codex": Client(".codex/config.toml", "mcp_servers", _codex, "It holds in a trusted project."),
-    "gemini": Client(".gemini/settings.json", "mcpServers", _walking(timeout=86_400_000)),
-    "vscode": Client(".vscode/mcp.json", "servers", _at("${workspaceFolder}", type="stdio")),
-    "zed": Client(".zed/settings.json", "context_servers", _at(source="custom", env={}), "The path is this machine's."),
-    "jupyter-ai": Client(".jupyter/mcp_settings.json", "mcp_servers", _at(name=NAME), "The path is this machine's."),
+    "codex": Client(
+        ".codex/config.toml", "mcp_servers", _codex, "It holds in a trusted project."
+    ),
+    "gemini": Client(
+        ".gemini/settings.json", "mcpServers", _walking(timeout=86_400_000)
+    ),
+    "vscode": Client(
+        ".vscode/mcp.json", "servers", _at("${workspaceFolder}", type="stdio")
+    ),
+    "zed": Client(
+        ".zed/settings.json",
+        "context_servers",
+        _at(source="custom", env={}),
+        "The path is this machine's.",
+    ),
+    "jupyter-ai": Client(
+        ".jupyter/mcp_settings.json",
+        "mcp_servers",
+        _at(name=NAME),
+        "The path is this machine's.",
+    ),
 }
 
 
@@ -76,7 +101,10 @@ def told(paths: Paths, name: str, http: int | None, install: bool) -> dict[str, 
     """Return what to put where, or put it there and return what was done; raise StepperError."""
     client = CLIENTS[name]
     if http is not None:
-        raise UsageError(f"--config {name} is for a server that the client starts itself", "stepper mcp --http PORT")
+        raise UsageError(
+            f"--config {name} is for a server that the client starts itself",
+            "stepper mcp --http PORT",
+        )
     lines = _alone(client, paths.project)
     if not install:
         where = f"{client.file} of {paths.project}"
@@ -91,7 +119,10 @@ def put(paths: Paths, name: str) -> str:
     """Put a client's lines into its file; return made, updated or unchanged. Raise StepperError."""
     client, project, note = CLIENTS[name], Path(paths.project), recorded(paths.project)
     if not note:
-        raise StepperError("stepper is not set up here by you", doctor.install_command(paths, more=" --mcp"))
+        raise StepperError(
+            "stepper is not set up here by you",
+            doctor.install_command(paths, more=" --mcp"),
+        )
     check_links(project, str(Path(client.file).parent), client.file)
     path = project / client.file
     before = read(path).decode("utf-8") if path.exists() else None
@@ -148,16 +179,23 @@ def _with(client: Client, text: str | None, paths: Paths) -> str:
     """Return a file's text with our lines; raise StepperError where another server has our name."""
     path, entry = Path(paths.project, client.file), client.entry(paths.project)
     taken = StepperError(
-        f"{path} has another server called {NAME}", f"{editor(path)}  # rename it, then run this again"
+        f"{path} has another server called {NAME}",
+        f"{editor(path)}  # rename it, then run this again",
     )
     if client.file.endswith(".toml"):
         return tables.put(text or "", entry, path, taken)
     data = _parsed(text or "", path, _alone(client, paths.project))
     servers = data.get(client.key, [] if "name" in entry else {})
     if not isinstance(servers, list if "name" in entry else dict):
-        raise StepperError(f"{path}: {client.key} is of another kind than it should be", editor(path))
+        raise StepperError(
+            f"{path}: {client.key} is of another kind than it should be", editor(path)
+        )
     if isinstance(servers, list):
-        same = [each for each in servers if isinstance(each, dict) and each.get("name") == NAME]
+        same = [
+            each
+            for each in servers
+            if isinstance(each, dict) and each.get("name") == NAME
+        ]
         rest = [each for each in servers if each not in same]
     else:
         same = [servers[NAME]] if NAME in servers else []
@@ -168,7 +206,9 @@ def _with(client: Client, text: str | None, paths: Paths) -> str:
     if same == [entry]:
         return text or ""
     new: Any = [*rest, entry] if isinstance(servers, list) else {**servers, NAME: entry}
-    return settings.render({**data, client.key: new}, text if text and text.strip() else "{}\n")
+    return settings.render(
+        {**data, client.key: new}, text if text and text.strip() else "{}\n"
+    )
 
 
 def _without(client: Client, text: str, before: str | None) -> str | None:
@@ -177,18 +217,36 @@ def _without(client: Client, text: str, before: str | None) -> str | None:
         rest = tables.cut(text, tables.written(_codex("")))
         if rest == text:
             return text
-        return before if before is not None and rest.strip() == before.strip() else rest if rest.strip() else before
+        return (
+            before
+            if before is not None and rest.strip() == before.strip()
+            else rest
+            if rest.strip()
+            else before
+        )
     data = _parsed(text, Path(client.file), "")
     servers = data.get(client.key)
     left: Any = servers
     if isinstance(servers, list):
-        left = [each for each in servers if not (isinstance(each, dict) and each.get("name") == NAME and is_ours(each))]
+        left = [
+            each
+            for each in servers
+            if not (
+                isinstance(each, dict) and each.get("name") == NAME and is_ours(each)
+            )
+        ]
     elif isinstance(servers, dict):
-        left = {name: each for name, each in servers.items() if name != NAME or not is_ours(each)}
+        left = {
+            name: each
+            for name, each in servers.items()
+            if name != NAME or not is_ours(each)
+        }
     if left == servers:
         return text
     known = settings.parse(before) if before and before.strip() else {}
-    rest_data = {name: left if name == client.key else value for name, value in data.items()}
+    rest_data = {
+        name: left if name == client.key else value for name, value in data.items()
+    }
     if not left and client.key not in known:
         del rest_data[client.key]
     if json.dumps(rest_data) == json.dumps(known):

@@ -73,7 +73,11 @@ def uncovered(project: str, patterns: Sequence[str]) -> str:
     if not names:
         return ""
     few = ", ".join(rest[:3]) + (", …" if len(rest) > 3 else "")
-    told = f"; {len(rest)} not, whose cells never run ({few}): {covered.line(patterns, rest)}" if rest else ""
+    told = (
+        f"; {len(rest)} not, whose cells never run ({few}): {covered.line(patterns, rest)}"
+        if rest
+        else ""
+    )
     return f"{len(names) - len(rest)} covered{told}" + (
         " (there may be more: not all folders were looked at)" * found.cut
     )
@@ -81,8 +85,12 @@ def uncovered(project: str, patterns: Sequence[str]) -> str:
 
 def missing_patterns(project: str, patterns: Sequence[str]) -> list[str]:
     """Return the patterns with which all notebooks of the project are covered; empty where they are already."""
-    names = [name for name in walk.notebooks(project, [""]).files if not ODD.search(name)]
-    line = covered.line(patterns, [name for name in names if not covered.covers(patterns, name)])
+    names = [
+        name for name in walk.notebooks(project, [""]).files if not ODD.search(name)
+    ]
+    line = covered.line(
+        patterns, [name for name in names if not covered.covers(patterns, name)]
+    )
     wanted: list[str] = json.loads(line.removeprefix("notebooks: ")) if line else []
     return wanted
 
@@ -107,16 +115,24 @@ def strange(paths: Paths, python: str) -> bool:
 
 def install_command(paths: Paths, broken: str = "", more: str = "") -> str:
     """Return the command that sets this project up (again), or the main checkout that lends it what is `broken`."""
-    holders = [folder for folder in paths.checkouts if Path(broken).is_relative_to(folder)]
+    holders = [
+        folder for folder in paths.checkouts if Path(broken).is_relative_to(folder)
+    ]
     # the longest: a worktree may lie in the main checkout
     folder = shlex.quote(max(holders, key=len, default=paths.project))
     note = recorded(paths.checkouts[-1])
-    source, more = str(note.get("source", "")), more + " --plugin" * bool(note.get("plugin"))
+    source, more = (
+        str(note.get("source", "")),
+        more + " --plugin" * bool(note.get("plugin")),
+    )
     script = Path(source, "install.sh")
     if script.is_absolute() and script.is_file():
         return f"{shlex.quote(str(script))} {folder}{more}"
-    words = shlex.split(source) if source.endswith(" install") else []  # by uvx, pipx or pip: that command
-    gone = next((word for word in words if os.path.isabs(word) and not os.path.exists(word)), "")
+    # by uvx, pipx or pip: that command
+    words = shlex.split(source) if source.endswith(" install") else []
+    gone = next(
+        (word for word in words if os.path.isabs(word) and not os.path.exists(word)), ""
+    )
     if gone:  # the same way, from the index
         ways = {"uvx": "uvx notebook-stepper", "pipx": "pipx run notebook-stepper"}
         again = ways.get(words[0], "pip install notebook-stepper && notebook-stepper")
@@ -134,21 +150,30 @@ def listening(paths: Paths) -> bool:
     return sock is not None
 
 
-# --- the checks: each returns what is well, or raises StepperError with what is wrong and the command that mends it
+# --- the checks: each returns what is well, or raises StepperError with what is wrong
+# and the command that mends it
 
 
 def _config(paths: Paths) -> str:
     try:
         limits(paths)
     except UsageError as error:
-        raise StepperError("; ".join(filter(None, (error.message, error.hint))), editor(paths.config)) from None
-    return paths.relative(paths.config) if Path(paths.config).exists() else "none: the defaults hold"
+        raise StepperError(
+            "; ".join(filter(None, (error.message, error.hint))), editor(paths.config)
+        ) from None
+    return (
+        paths.relative(paths.config)
+        if Path(paths.config).exists()
+        else "none: the defaults hold"
+    )
 
 
 def _interpreter(paths: Paths) -> str:
     python = kernel_python(paths)
     if strange(paths, python):
-        raise StepperError(f"{python} was not accepted by you: nothing of it runs", TRUST)
+        raise StepperError(
+            f"{python} was not accepted by you: nothing of it runs", TRUST
+        )
     mend = f"{install_command(paths, python).partition('  #')[0]} --python PATH"
     return f"{python} (Python {usable(python, python, mend).version})"
 
@@ -160,7 +185,9 @@ def _ipykernel(paths: Paths) -> str:
     try:
         about = probe(python)
     except StepperError:
-        raise StepperError("unknown: the interpreter does not run", install_command(paths)) from None
+        raise StepperError(
+            "unknown: the interpreter does not run", install_command(paths)
+        ) from None
     if "ipykernel" not in about.modules:
         locked = Path(paths.project, "uv.lock").exists()
         mend = "uv add --dev ipykernel" if locked else install_command(paths, python)
@@ -172,26 +199,43 @@ def _ipykernel(paths: Paths) -> str:
 
 def _hook_script(paths: Paths) -> str:
     """The script is ours, executable, and finds stepper's environment; the name `.stepper/env` leads there too."""
-    name, script, ours = settings.SCRIPT, Path(paths.project, settings.SCRIPT), assets("hooks") / "stepper"
+    name, script, ours = (
+        settings.SCRIPT,
+        Path(paths.project, settings.SCRIPT),
+        assets("hooks") / "stepper",
+    )
     env, link = paths.used_env, Paths(paths.lender).link
     if by_plugin(paths):
         name = "the plugin's"
     elif not script.is_file():
         raise StepperError(f"{name} is missing", install_command(paths))
     elif script.read_bytes() != ours.read_bytes():
-        raise StepperError(f"{name} is not the one of stepper {__version__}", install_command(paths))
+        raise StepperError(
+            f"{name} is not the one of stepper {__version__}", install_command(paths)
+        )
     elif not os.access(script, os.X_OK):
-        raise StepperError(f"{name} is not executable", f"chmod +x {shlex.quote(str(script))}")
+        raise StepperError(
+            f"{name} is not executable", f"chmod +x {shlex.quote(str(script))}"
+        )
     if os.path.lexists(link) and not paths.env_is_ours():
-        raise StepperError(f"{link} is not of an install of yours: nothing of it runs, and no cell", TRUST)
+        raise StepperError(
+            f"{link} is not of an install of yours: nothing of it runs, and no cell",
+            TRUST,
+        )
     if not Path(env, "packages", "stepper").is_dir():
-        raise StepperError(f"{paths.relative(link)} is not complete", install_command(paths, link))
+        raise StepperError(
+            f"{paths.relative(link)} is not complete", install_command(paths, link)
+        )
     if os.path.realpath(link) != os.path.realpath(env):
         detail = f"{link} is not your environment (a pull may have put it there). The hooks run yours: {env}"
         # install refuses a link of a stranger's
         unlink = f"rm {shlex.quote(link)} && " if os.path.islink(link) else ""
         raise StepperError(detail, unlink + install_command(paths, link))
-    lent = "" if link == paths.link else f" (a worktree, with the environment of the main checkout: {link})"
+    lent = (
+        ""
+        if link == paths.link
+        else f" (a worktree, with the environment of the main checkout: {link})"
+    )
     return name + lent
 
 
@@ -205,14 +249,20 @@ def _hooks(paths: Paths) -> str:
         name, path = f".claude/{file}", Path(paths.project, ".claude", file)
         _, data = read_settings(path)
         if data.get("disableAllHooks"):
-            raise StepperError(f'{name} switches all hooks off ("disableAllHooks")', editor(path))
+            raise StepperError(
+                f'{name} switches all hooks off ("disableAllHooks")', editor(path)
+            )
         enabled = enabled or settings.enables(data)
-        lacking = settings.missing(data) if file == "settings.json" and not plugin else []
+        lacking = (
+            settings.missing(data) if file == "settings.json" and not plugin else []
+        )
         if lacking:
             detail = f"{name} lacks, or holds as an older version made them: {', '.join(lacking)}"
             raise StepperError(detail, install_command(paths))
     if plugin and not enabled:
-        detail = "hooks and skills are to be the plugin's, which no settings of yours enable"
+        detail = (
+            "hooks and skills are to be the plugin's, which no settings of yours enable"
+        )
         raise StepperError(detail, "claude plugin install stepper@stepper")
     return "the plugin's" if plugin else f"{len(settings.HANDLERS)} handlers"
 
@@ -237,24 +287,39 @@ def _skills(paths: Paths) -> str:
         return "the plugin's: /stepper:continue and so on (a bare /continue is the client's own)"
     words = {"missing": "missing", "outdated": "of another version"}
     found = skills.standing(Path(paths.project))
-    wrong = [f"{name} is {words[word]}" for name, word in found.items() if word in words]
+    wrong = [
+        f"{name} is {words[word]}" for name, word in found.items() if word in words
+    ]
     if wrong or not skills.shipped_skills():
-        raise StepperError("; ".join(wrong) or "none came with this installation", install_command(paths))
+        raise StepperError(
+            "; ".join(wrong) or "none came with this installation",
+            install_command(paths),
+        )
     edited = [name for name, word in found.items() if word == "edited"]
     foreign = [name for name, word in found.items() if word == "foreign"]
     ours = ", ".join(name for name in found if name not in foreign)
     notes = [f"edited here: {', '.join(edited)}"] if edited else []
-    notes += [f"left out, because you have skills with these names: {', '.join(foreign)}"] if foreign else []
+    notes += (
+        [f"left out, because you have skills with these names: {', '.join(foreign)}"]
+        if foreign
+        else []
+    )
     return ours + (f" ({'; '.join(notes)})" if notes else "")
 
 
 def _personal_skills(paths: Paths) -> str:
     """No personal skill has the name of one of ours: Claude Code would take that one."""
     home = modes.home() / "skills"
-    same = [str(home / name) for name in skills.shipped_skills() if (home / name / "SKILL.md").exists()]
+    same = [
+        str(home / name)
+        for name in skills.shipped_skills()
+        if (home / name / "SKILL.md").exists()
+    ]
     if same:
         detail = f"{', '.join(same)}: wins over the project's skill of the same name"
-        raise StepperError(detail, f"mv {shlex.quote(same[0])} {shlex.quote(f'{same[0]}-personal')}")
+        raise StepperError(
+            detail, f"mv {shlex.quote(same[0])} {shlex.quote(f'{same[0]}-personal')}"
+        )
     return "none shadows ours"
 
 
@@ -266,21 +331,33 @@ def _socket(paths: Paths) -> str:
         except FileNotFoundError:
             return f"{folder} (made with the first cell)"
         if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid():
-            raise StepperError(f"{folder} belongs to another user or is no folder", f"rm -r {folder}")
+            raise StepperError(
+                f"{folder} belongs to another user or is no folder", f"rm -r {folder}"
+            )
         if about.st_mode & 0o077:
-            raise StepperError(f"{folder} is open to other users", f"chmod 700 {folder}")
+            raise StepperError(
+                f"{folder} is open to other users", f"chmod 700 {folder}"
+            )
     try:
         return f"{paths.socket} ({'the daemon listens' if listening(paths) else 'no daemon runs'})"
     except OSError as error:
-        raise StepperError(f"{paths.socket}: {error.strerror or error}", "stepper shutdown") from None
+        raise StepperError(
+            f"{paths.socket}: {error.strerror or error}", "stepper shutdown"
+        ) from None
 
 
 def _command(paths: Paths) -> str:
     """`stepper` in the person's own shell, where install was asked for it."""
     told, place = shell.standing(), shell.place()
     if told == "outdated" or (told == "ours" and not os.access(place, os.X_OK)):
-        raise StepperError(f"{place} is of another version, or not executable", install_command(paths, more=" --link"))
-    known = {"missing": "not asked for (install.sh --link makes it)", "foreign": "another program"}
+        raise StepperError(
+            f"{place} is of another version, or not executable",
+            install_command(paths, more=" --link"),
+        )
+    known = {
+        "missing": "not asked for (install.sh --link makes it)",
+        "foreign": "another program",
+    }
     return f"{place}: {known.get(told, 'calls the stepper of the project it is called in')}"
 
 

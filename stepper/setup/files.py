@@ -11,7 +11,8 @@ from pathlib import Path
 from stepper.ground.errors import StepperError
 from stepper.setup import settings
 
-PACKAGE = Path(__file__).resolve().parent.parent  # stepper/, in site-packages or in the checkout
+# stepper/, in site-packages or in the checkout
+PACKAGE = Path(__file__).resolve().parent.parent
 
 
 def assets(kind: str) -> Path:
@@ -36,7 +37,9 @@ def read_settings(path: Path) -> tuple[str | None, settings.Data]:
         return None, {}
     except (OSError, ValueError, RecursionError) as error:
         why = error if isinstance(error, OSError) else f"it is not valid JSON: {error}"
-        raise StepperError(f"{path} can't be read: {why}", f"{editor(path)}  # then run this again") from None
+        raise StepperError(
+            f"{path} can't be read: {why}", f"{editor(path)}  # then run this again"
+        ) from None
     if wrong := settings.problem(data):
         raise StepperError(f"{path}: {wrong}", f"{editor(path)}  # then run this again")
     return text, data

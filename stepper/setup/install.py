@@ -22,10 +22,35 @@ from stepper.hook import client
 from stepper.hook.start import retired
 from stepper.policy import covered
 from stepper.policy.model import Limits
-from stepper.setup import clients, doctor, ipykernel, modes, settings, shell, statusline, trust
-from stepper.setup.files import PACKAGE, assets, link, read, read_settings, remove, write
+from stepper.setup import (
+    clients,
+    doctor,
+    ipykernel,
+    modes,
+    settings,
+    shell,
+    statusline,
+    trust,
+)
+from stepper.setup.files import (
+    PACKAGE,
+    assets,
+    link,
+    read,
+    read_settings,
+    remove,
+    write,
+)
 from stepper.setup.interpreter import run, tail
-from stepper.setup.refuse import SETTINGS, Choice, check_interpreter, parse, plan, refuse, say
+from stepper.setup.refuse import (
+    SETTINGS,
+    Choice,
+    check_interpreter,
+    parse,
+    plan,
+    refuse,
+    say,
+)
 from stepper.setup.skills import SKILLS, our_skills, shipped_skills, standing
 from stepper.setup.uninstall import uninstall
 
@@ -38,7 +63,10 @@ def apply(options: argparse.Namespace) -> None:
     _take_up_env(paths, options)
     if options.add_ipykernel and not ipykernel.named(project):
         _must([*ipykernel.ADD], project, None)
-        say("ipykernel", f"added to the project's dependencies: {shlex.join(ipykernel.ADD)}")
+        say(
+            "ipykernel",
+            f"added to the project's dependencies: {shlex.join(ipykernel.ADD)}",
+        )
     _prepare_kernel(paths, choice)
     config = _write_config(paths, options.notebooks)
     limits = doctor.limits(paths)
@@ -46,8 +74,11 @@ def apply(options: argparse.Namespace) -> None:
 
     text, data = read_settings(project / SETTINGS)
     wanted = settings.rules(limits.patterns) if options.allow else []
-    plugin = options.plugin and not settings.has_ours(data)  # it is silent beside hooks of ours
-    merged, new_rules = settings.add_rules(data if plugin else settings.add_hooks(data), wanted)
+    # it is silent beside hooks of ours
+    plugin = options.plugin and not settings.has_ours(data)
+    merged, new_rules = settings.add_rules(
+        data if plugin else settings.add_hooks(data), wanted
+    )
     known = recorded(paths.project).get("script")
     wants_line = options.statusline or statusline.is_ours(data.get(statusline.KEY))
     _write_record(paths, options, choice, new_rules, config, plugin)
@@ -55,7 +86,10 @@ def apply(options: argparse.Namespace) -> None:
         merged, noted = statusline.put(paths, merged, recorded(paths.project))
         trust.remember(paths, noted)
     if doctor.strange(paths, python := doctor.kernel_python(paths)):
-        say("", f"`python:` in .stepper/config.yaml names {python}: no cell runs before `stepper trust` accepts it")
+        say(
+            "",
+            f"`python:` in .stepper/config.yaml names {python}: no cell runs before `stepper trust` accepts it",
+        )
 
     ignored = project / ".gitignore"
     say(".gitignore", write(ignored, settings.ignore(read(ignored))))
@@ -64,13 +98,18 @@ def apply(options: argparse.Namespace) -> None:
     if merged != data:
         write(project / SETTINGS, settings.render(merged, text or "{}\n").encode())
     if plugin:
-        say("plugin", "hooks and skills are the plugin's: /stepper:new-notebook, …; nothing of them is in .claude/")
+        say(
+            "plugin",
+            "hooks and skills are the plugin's: /stepper:new-notebook, …; nothing of them is in .claude/",
+        )
     else:
         say("hooks", f"{'unchanged' if merged == data else 'merged'}: {SETTINGS}")
     if wants_line:
         say("status line", statusline.said(paths))
     if options.allow:
-        say("permissions", ", ".join(new_rules) + " added" if new_rules else "unchanged")
+        say(
+            "permissions", ", ".join(new_rules) + " added" if new_rules else "unchanged"
+        )
     if not plugin:
         _install_skills(project)
     if not (project / notebooks).is_dir():
@@ -80,42 +119,72 @@ def apply(options: argparse.Namespace) -> None:
     if options.link:
         say("command", shell.make(paths))
         if not shell.on_path():
-            say("", f"it is not on your PATH: export PATH={shlex.quote(str(shell.place().parent))}:$PATH")
+            say(
+                "",
+                f"it is not on your PATH: export PATH={shlex.quote(str(shell.place().parent))}:$PATH",
+            )
     if not options.demo:
         _say_what_is_next(paths, limits, options, plugin)
 
 
 def _take_up_env(paths: Paths, options: argparse.Namespace) -> None:
-    say("environment", f"{'made' if options.remade else 'unchanged'}: .stepper/env (stepper {__version__})")
+    say(
+        "environment",
+        f"{'made' if options.remade else 'unchanged'}: .stepper/env (stepper {__version__})",
+    )
     _finish_env(paths)
     if options.remade:
         if not options.editable and compile_client(Path(paths.env, "bin/hook")):
-            say("", "the hook's client is compiled (cc): it takes 1 ms where Python's takes 10")
+            say(
+                "",
+                "the hook's client is compiled (cc): it takes 1 ms where Python's takes 10",
+            )
         for folder in (paths.project, *paths.borrowers()):
             _retire(Paths(folder))
 
 
-def _say_what_is_next(paths: Paths, limits: Limits, options: argparse.Namespace, plugin: bool) -> None:
+def _say_what_is_next(
+    paths: Paths, limits: Limits, options: argparse.Namespace, plugin: bool
+) -> None:
     if told := doctor.uncovered(paths.project, limits.patterns):
         say("notebooks", told)
     if wanted := doctor.missing_patterns(paths.project, limits.patterns):
-        command = doctor.install_command(paths, more=f" --notebooks {shlex.join(wanted)}")
+        command = doctor.install_command(
+            paths, more=f" --notebooks {shlex.join(wanted)}"
+        )
         say("", f"To include them, run: {command}")
     say("mode", modes.said(Path(paths.project), limits))
-    say("", "approving an edit is approving its execution (--allow: edits of notebooks are never asked for)")
-    command, files = ("/stepper:new-notebook", "") if plugin else ("/new-notebook", ".claude/ and ")
-    say("next", f"cd {shlex.quote(paths.project)} && claude, then: {command} WHAT YOU WANT TO KNOW")
-    say("", f"commit {files}.gitignore; what is wrong, if anything: .stepper/env/bin/stepper doctor")
+    say(
+        "",
+        "approving an edit is approving its execution (--allow: edits of notebooks are never asked for)",
+    )
+    command, files = (
+        ("/stepper:new-notebook", "") if plugin else ("/new-notebook", ".claude/ and ")
+    )
+    say(
+        "next",
+        f"cd {shlex.quote(paths.project)} && claude, then: {command} WHAT YOU WANT TO KNOW",
+    )
+    say(
+        "",
+        f"commit {files}.gitignore; what is wrong, if anything: .stepper/env/bin/stepper doctor",
+    )
     if options.mcp and not plugin:
         say("mcp", f"for other agents' clients: {clients.hint(paths.project)}")
     if not options.link:
-        say("", f"`stepper` in your own shell, for every project: --link (makes {shell.place()})")
+        say(
+            "",
+            f"`stepper` in your own shell, for every project: --link (makes {shell.place()})",
+        )
 
 
 def _look_in(paths: Paths, folders: list[str]) -> None:
     """Have the hook script look for notebooks that are newer than now, unless a daemon has it look already."""
     if not os.path.lexists(paths.seen):
-        write(Path(paths.seen), os.fsencode("".join(f"{folder or '.'}\n" for folder in folders)))
+        write(
+            Path(paths.seen),
+            os.fsencode("".join(f"{folder or '.'}\n" for folder in folders)),
+        )
 
 
 def _finish_env(paths: Paths) -> None:
@@ -124,18 +193,25 @@ def _finish_env(paths: Paths) -> None:
     env = Path(paths.env)
     link(env / "project", Path(paths.project))
     link(env / "packages", PACKAGE.parent)  # site-packages, or the checkout
-    # `stepper` alone, and first: the project may have another command of that name. Of `python`, `pip`,
+    # `stepper` alone, and first: the project may have another command of that name. Of
+    # `python`, `pip`,
     # `jupyter` the agent's Bash calls are to find the project's or none.
-    write(env / "session.sh", os.fsencode(f'export PATH={shlex.quote(f"{env}/cli")}:"$PATH"\n'))
+    write(
+        env / "session.sh",
+        os.fsencode(f'export PATH={shlex.quote(f"{env}/cli")}:"$PATH"\n'),
+    )
     link(env / "cli/stepper", Path("../bin/stepper"))
-    # pip's own script does not survive every path (quotes, $); -I keeps the user's PYTHONPATH out
+    # pip's own script does not survive every path (quotes, $); -I keeps the user's
+    # PYTHONPATH out
     statusline.script(env)
     code = "import sys; sys.argv[0] = 'stepper'; from stepper.cli.main import main; sys.exit(main())"
     at = f"at={shlex.quote(str(env))}"
-    line = f'[ "$1" != statusline ] || {{ {at}; set --; . "$at/statusline"; exit; }}'  # no Python is started for it
+    # no Python is started for it
+    line = f'[ "$1" != statusline ] || {{ {at}; set --; . "$at/statusline"; exit; }}'
     script = f'#!/bin/sh\n{line}\nexec {shlex.quote(f"{env}/bin/python")} -I -c "{code}" "$@"\n'
     write(env / "bin/stepper", os.fsencode(script), 0o755)
-    link(Path(paths.link), env)  # in the place of an older installation's environment, or of what a pull put there
+    # in the place of an older installation's environment, or of what a pull put there
+    link(Path(paths.link), env)
 
 
 def compile_client(target: Path) -> bool:
@@ -146,9 +222,21 @@ def compile_client(target: Path) -> bool:
     source, compiler = Path(client.__file__).with_name("client.c"), shutil.which("cc")
     for more in (["-static"], []) if compiler else ():
         temporary = target.with_name(f".{target.name}.{os.getpid()}")
-        command = [str(compiler), "-O2", *more, f'-DVERSION="{__version__}"', "-o", str(temporary), str(source)]
+        command = [
+            str(compiler),
+            "-O2",
+            *more,
+            f'-DVERSION="{__version__}"',
+            "-o",
+            str(temporary),
+            str(source),
+        ]
         try:
-            if run(*command).returncode == 0 == run(str(temporary), "--version").returncode:
+            if (
+                run(*command).returncode
+                == 0
+                == run(str(temporary), "--version").returncode
+            ):
                 temporary.replace(target)
                 return True
         finally:
@@ -161,31 +249,54 @@ def _retire(paths: Paths) -> None:
     try:
         sock = client.connect(paths)
         if sock:
-            for _ in client.exchange(paths, sock, b"status", b"reinstalled", b"", b"", b""):
+            for _ in client.exchange(
+                paths, sock, b"status", b"reinstalled", b"", b"", b""
+            ):
                 pass
             retired(paths)
             say("daemon", "ended, to start anew with the next cell; kernels stay")
     except (OSError, StepperError) as error:
-        say("daemon", f"of the old environment does not end ({error}): .stepper/env/bin/stepper shutdown")
+        say(
+            "daemon",
+            f"of the old environment does not end ({error}): .stepper/env/bin/stepper shutdown",
+        )
 
 
 def _prepare_kernel(paths: Paths, choice: Choice) -> None:
-    uv, made = shutil.which("uv"), []  # -I: the project is the current folder, and may hold modules of any name
+    # -I: the project is the current folder, and may hold modules of any name
+    uv, made = shutil.which("uv"), []
     project = Path(paths.project)
     half_made = project / ".venv" if choice.make else None
     if choice.make and not Path(choice.python).exists():  # `uv add` made it
         # in a project uv knows which Python it wants
-        wanted = [] if (project / "pyproject.toml").exists() else ["--python", sys.executable]
-        command = [uv, "venv", *wanted, ".venv"] if uv else [sys.executable, "-I", "-m", "venv", ".venv"]
+        wanted = (
+            []
+            if (project / "pyproject.toml").exists()
+            else ["--python", sys.executable]
+        )
+        command = (
+            [uv, "venv", *wanted, ".venv"]
+            if uv
+            else [sys.executable, "-I", "-m", "venv", ".venv"]
+        )
         _must(command, project, half_made)
         made.append("made")
     about = check_interpreter(choice)
     if "ipykernel" not in about.modules:
-        pip = [uv, "pip", "install", "--python", choice.python] if uv else [choice.python, "-I", "-m", "pip", "install"]
+        pip = (
+            [uv, "pip", "install", "--python", choice.python]
+            if uv
+            else [choice.python, "-I", "-m", "pip", "install"]
+        )
         _check([*pip, "ipykernel"], ipykernel.put(project, *pip), half_made)
         made.append("ipykernel added")
-    say("kernel", f"{', '.join(made) or 'unchanged'}: {choice.python} ({choice.why}, Python {about.version})")
-    for line in filter(None, (ipykernel.copy(paths, choice.python, about), *ipykernel.offer(project))):
+    say(
+        "kernel",
+        f"{', '.join(made) or 'unchanged'}: {choice.python} ({choice.why}, Python {about.version})",
+    )
+    for line in filter(
+        None, (ipykernel.copy(paths, choice.python, about), *ipykernel.offer(project))
+    ):
         say("", line)
 
 
@@ -197,7 +308,9 @@ def _check(command: list[str], done: CompletedProcess[str], undo: Path | None) -
     if done.returncode:
         if undo:
             remove(undo)
-        mend = "mend that and run this again, or name another interpreter: --python PATH"
+        mend = (
+            "mend that and run this again, or name another interpreter: --python PATH"
+        )
         raise StepperError(f"{shlex.join(command)} failed: {tail(done)}", mend)
 
 
@@ -226,11 +339,14 @@ def _write_record(
     notebooks = doctor.home(doctor.limits(paths).patterns)
     text, data = read_settings(project / SETTINGS)
     script, ignored = project / settings.SCRIPT, read(project / ".gitignore")
-    # Without a record, but with traces of ours (a clone, a lost .stepper/): nothing is known of before.
+    # Without a record, but with traces of ours (a clone, a lost .stepper/): nothing is
+    # known of before.
     fresh = not (settings.has_ours(data) or script.exists() or our_skills(project))
     places = (".claude", ".claude/hooks", SKILLS, ".gitignore", notebooks)
     before: settings.Data = {
-        "found": [name for name in places if (project / name).exists()] if fresh else [],
+        "found": [name for name in places if (project / name).exists()]
+        if fresh
+        else [],
         "settings": text if fresh else None,
         "allow": [] if fresh else [settings.SHELL_RULE],
         "gitignore": not fresh or settings.ignore(ignored) != ignored,
@@ -239,7 +355,11 @@ def _write_record(
     if notebooks != old.get("notebooks", notebooks) and (project / notebooks).exists():
         before["found"] = [*before["found"], notebooks]
     note = {
-        **{name: value for name, value in old.items() if name in ("accepted", "clients", "statusline")},
+        **{
+            name: value
+            for name, value in old.items()
+            if name in ("accepted", "clients", "statusline")
+        },
         "version": 1,
         "python": choice.python,
         "given": choice.given,
@@ -250,7 +370,10 @@ def _write_record(
         "config": config or old.get("config"),
         "script": hashlib.sha256(read(assets("hooks") / "stepper")).hexdigest(),
         **before,
-        "allow": [*before["allow"], *(rule for rule in new_rules if rule not in before["allow"])],
+        "allow": [
+            *before["allow"],
+            *(rule for rule in new_rules if rule not in before["allow"]),
+        ],
     }
     trust.remember(paths, note)
 
@@ -294,9 +417,16 @@ def _install_skills(project: Path) -> None:
     for said, names in done.items():
         say("skills", f"{said}: {', '.join(names)}")
     if edited := done.get(words["edited"]):
-        say("", f"for stepper's own text: rm -r {SKILLS}/{edited[0]}, then run this again")
+        say(
+            "",
+            f"for stepper's own text: rm -r {SKILLS}/{edited[0]}, then run this again",
+        )
     for name in done.get(words["foreign"], ()):
-        instead = f"in a terminal: {INSTEAD[name]}" if name in INSTEAD else f"rename {SKILLS}/{name} and run this again"
+        instead = (
+            f"in a terminal: {INSTEAD[name]}"
+            if name in INSTEAD
+            else f"rename {SKILLS}/{name} and run this again"
+        )
         say("", f"instead of /{name}, {instead}")
 
 
@@ -309,8 +439,16 @@ def main() -> int:
     try:
         VERBS[verb](parse(arguments))
     except (StepperError, OSError) as error:
-        why = str(error if isinstance(error, StepperError) else f"{error.filename or ''}: {error.strerror or error}")
-        source = arguments[arguments.index("--source") + 1] if "--source" in arguments else "/"
+        why = str(
+            error
+            if isinstance(error, StepperError)
+            else f"{error.filename or ''}: {error.strerror or error}"
+        )
+        source = (
+            arguments[arguments.index("--source") + 1]
+            if "--source" in arguments
+            else "/"
+        )
         if not os.path.isdir(source):  # the command that did what install.sh does
             why = why.replace("./install.sh", source)
         sys.stderr.write(f"install.sh: {why}\n")

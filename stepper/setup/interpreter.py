@@ -12,7 +12,8 @@ from stepper.ground.errors import StepperError
 # The kernel's helper runs on it (stepper/kernel/helper.py).
 OLDEST_KERNEL_PYTHON = (3, 9)
 PROBE_SECONDS = 30.0
-# Also Python 2 can run it: it must live to tell its version. The mark sets it apart from what a site prints.
+# Also Python 2 can run it: it must live to tell its version. The mark sets it apart
+# from what a site prints.
 PROBE_MARK = "stepper-probe"
 PROBE = f"""
 import sys
@@ -36,24 +37,36 @@ def run(*command: str, cwd: str = "/", seconds: float = 600.0) -> CompletedProce
     """Run a command without input, to its end or `seconds`. Exit code -1: it could not run, or did not end."""
     try:
         return run_process(
-            command, cwd=cwd, stdin=DEVNULL, capture_output=True, timeout=seconds,
-            check=False, encoding="utf-8", errors="replace",
-        )  # fmt: skip
+            command,
+            cwd=cwd,
+            stdin=DEVNULL,
+            capture_output=True,
+            timeout=seconds,
+            check=False,
+            encoding="utf-8",
+            errors="replace",
+        )
     except TimeoutExpired:
         return CompletedProcess(command, -1, "", f"no answer within {seconds:.0f} s")
     except (OSError, ValueError) as error:
-        return CompletedProcess(command, -1, "", getattr(error, "strerror", None) or str(error))
+        return CompletedProcess(
+            command, -1, "", getattr(error, "strerror", None) or str(error)
+        )
 
 
 def tail(done: CompletedProcess[str]) -> str:
     """Return the end of what a process said, for a message (at most 1,000 characters)."""
-    return (done.stderr.strip() or done.stdout.strip())[-1000:] or f"exit code {done.returncode}, no message"
+    return (done.stderr.strip() or done.stdout.strip())[
+        -1000:
+    ] or f"exit code {done.returncode}, no message"
 
 
 def probe(python: str, name: str = "", mend: str = "") -> Interpreter:
     """Ask an interpreter what it is; it writes no bytecode. Raise StepperError where it does not run."""
     told = run(python, "-B", "-c", PROBE, seconds=PROBE_SECONDS)
-    found = re.search(rf"^{PROBE_MARK} (\d+\.\d+\.\d+) ?(.*)$", told.stdout, re.MULTILINE)
+    found = re.search(
+        rf"^{PROBE_MARK} (\d+\.\d+\.\d+) ?(.*)$", told.stdout, re.MULTILINE
+    )
     if not found:
         raise StepperError(f"{name or python} does not run: {tail(told)}", mend)
     return Interpreter(found[1], tuple(found[2].split()))
@@ -63,5 +76,7 @@ def usable(python: str, name: str, mend: str) -> Interpreter:
     """Return what an interpreter says of itself; raise StepperError where no kernel can run on it."""
     about = probe(python, name, mend)
     if tuple(map(int, about.version.split("."))) < OLDEST_KERNEL_PYTHON:
-        raise StepperError(f"{name} is Python {about.version}: the kernel needs 3.9 or newer", mend)
+        raise StepperError(
+            f"{name} is Python {about.version}: the kernel needs 3.9 or newer", mend
+        )
     return about

@@ -18,11 +18,21 @@ from stepper.setup.files import read, remove
 from stepper.setup.interpreter import Interpreter, run, tail
 
 ADD = ("uv", "add", "--dev", "ipykernel")
-LOCKED = re.compile(r'^\[\[package\]\]\nname = "([\w.-]+)"\nversion = "([\w.+!-]+)"$', re.MULTILINE)
-NAMED = re.compile(rb"""^name = "ipykernel"$|["']ipykernel(?![\w.-])|^ipykernel *=""", re.MULTILINE)
-TABLE = re.compile(rb"^\[([^\[\]\n]+)\][^\n]*\n(.*?)(?=^\[|\Z)", re.MULTILINE | re.DOTALL)
+LOCKED = re.compile(
+    r'^\[\[package\]\]\nname = "([\w.-]+)"\nversion = "([\w.+!-]+)"$', re.MULTILINE
+)
+NAMED = re.compile(
+    rb"""^name = "ipykernel"$|["']ipykernel(?![\w.-])|^ipykernel *=""", re.MULTILINE
+)
+TABLE = re.compile(
+    rb"^\[([^\[\]\n]+)\][^\n]*\n(.*?)(?=^\[|\Z)", re.MULTILINE | re.DOTALL
+)
 # What a sync always brings; not an extra, nor another group.
-SYNCED = {b"project": b"dependencies", b"dependency-groups": b"dev", b"tool.uv": b"dev-dependencies"}
+SYNCED = {
+    b"project": b"dependencies",
+    b"dependency-groups": b"dev",
+    b"tool.uv": b"dev-dependencies",
+}
 
 
 def named(project: Path) -> bool:
@@ -33,7 +43,13 @@ def named(project: Path) -> bool:
     told = read(project / "pyproject.toml")
     for table, content in TABLE.findall(told):
         key = SYNCED.get(table.strip())
-        listed = re.search(rb"^%s\s*=\s*\[((?:(?!^[\w\"-]+\s*=).)*)" % key, content, re.M | re.S) if key else None
+        listed = (
+            re.search(
+                rb"^%s\s*=\s*\[((?:(?!^[\w\"-]+\s*=).)*)" % key, content, re.M | re.S
+            )
+            if key
+            else None
+        )
         of_others = content if table.startswith((b"tool.poetry", b"tool.pdm")) else b""
         if NAMED.search(listed[1] if listed else of_others):
             return True
@@ -49,10 +65,13 @@ def of_uv(project: Path) -> bool:
 def put(project: Path, *pip: str) -> CompletedProcess[str]:
     """Install ipykernel by that command, where possible in a version that goes with what the project's lock names."""
     lock = read(project / "uv.lock").decode("utf-8", "replace")
-    versions = dict(LOCKED.findall(lock))  # of a package that is locked twice, the last one's
+    # of a package that is locked twice, the last one's
+    versions = dict(LOCKED.findall(lock))
     if versions:
         with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
-            file.writelines(f"{name}=={version}\n" for name, version in versions.items())
+            file.writelines(
+                f"{name}=={version}\n" for name, version in versions.items()
+            )
             file.flush()
             done = run(*pip, "--constraint", file.name, "ipykernel", cwd=str(project))
         if done.returncode == 0:
@@ -64,9 +83,14 @@ def check_add(project: Path) -> None:
     """Raise UsageError where `--add-ipykernel` can't be done."""
     if not of_uv(project):
         why = f"--add-ipykernel: {project} is no project of uv's (it has no pyproject.toml with a [project])"
-        raise UsageError(why, "leave it out: ipykernel is put into the kernel's environment anyway")
+        raise UsageError(
+            why, "leave it out: ipykernel is put into the kernel's environment anyway"
+        )
     if not shutil.which("uv"):
-        raise UsageError("--add-ipykernel: uv is not on the PATH", "install uv: https://docs.astral.sh/uv/")
+        raise UsageError(
+            "--add-ipykernel: uv is not on the PATH",
+            "install uv: https://docs.astral.sh/uv/",
+        )
 
 
 def offer(project: Path) -> list[str]:
@@ -84,19 +108,21 @@ def copy(paths: Paths, python: str, about: Interpreter) -> str:
 
     Return what to say. That it can't be made is no reason not to install: a kernel that lacks it names the command.
     """
-    project, target = Path(paths.project), Path(copy_of_ipykernel(paths.env, about.version))
+    project, target = (
+        Path(paths.project),
+        Path(copy_of_ipykernel(paths.env, about.version)),
+    )
     synced = any((project / name).exists() for name in ("pyproject.toml", "uv.lock"))
     if named(project) or not synced or target.is_dir():
         return ""
     made, uv = target.with_name(f"{target.name}.new"), shutil.which("uv")
     remove(made)
-    own = [sys.executable, "-I", "-m", "pip", "--python", python, "install"]  # the interpreter itself may have no pip
+    # the interpreter itself may have no pip
+    own = [sys.executable, "-I", "-m", "pip", "--python", python, "install"]
     pip = [uv, "pip", "install", "--python", python] if uv else own
     done = put(project, *map(str, pip), "--quiet", "--target", str(made))
     if done.returncode:
         remove(made)
         return f"no copy of ipykernel could be made for the day when the environment's is removed: {tail(done)}"
     made.replace(target)
-    return (
-        f"stepper keeps a copy of ipykernel for Python {about.version}, for the day when the environment's is removed"
-    )
+    return f"stepper keeps a copy of ipykernel for Python {about.version}, for the day when the environment's is removed"

@@ -11,7 +11,8 @@ from stepper.setup import settings
 from stepper.setup.files import read_settings
 
 UNSET = "auto"  # where no settings name a mode, of the client 2.1.330
-UNTRUSTED = "bypassPermissions"  # in a project's own settings the client starts in `default` instead
+# in a project's own settings the client starts in `default` instead
+UNTRUSTED = "bypassPermissions"
 AT_ONCE = "edits are not asked for, and each code cell runs at once"
 WAITS = "its cell waits for `stepper run`"
 # What becomes of an edit in each mode, and where `auto_run` is `ask`.
@@ -27,7 +28,10 @@ MODES = {
         "what no rule allows is refused; what one does runs at once",
         f"what no rule allows is refused, {WAITS}",
     ),
-    "plan": ("each edit is asked for, and no cell runs", "each edit is asked for, and no cell runs"),
+    "plan": (
+        "each edit is asked for, and no cell runs",
+        "each edit is asked for, and no cell runs",
+    ),
 }
 
 
@@ -46,7 +50,9 @@ def mode(project: Path) -> tuple[str, str]:
     ):
         told = read_settings(folder / name)[1].get("permissions", {}).get("defaultMode")
         if isinstance(told, str):
-            return ("default" if folder != own and told == UNTRUSTED else told), str(folder / name)
+            return ("default" if folder != own and told == UNTRUSTED else told), str(
+                folder / name
+            )
     return UNSET, ""
 
 
@@ -54,14 +60,31 @@ def said(project: Path, limits: Limits) -> str:
     """Return the mode in words, and what becomes of an edit in it."""
     try:
         told, where = mode(project)
-        files = [read_settings(project / ".claude" / name)[1] for name in ("settings.json", "settings.local.json")]
+        files = [
+            read_settings(project / ".claude" / name)[1]
+            for name in ("settings.json", "settings.local.json")
+        ]
     except StepperError as error:
         return f"unknown: {error.message}"
-    allowed = {rule for data in files for rule in data.get("permissions", {}).get("allow", []) if isinstance(rule, str)}
-    usual, asking = MODES.get("default" if told == "manual" else told, ("unknown to stepper", "unknown to stepper"))
-    if told in ("default", "manual") and limits.auto_run != "ask" and {*settings.rules(limits.patterns)} <= allowed:
+    allowed = {
+        rule
+        for data in files
+        for rule in data.get("permissions", {}).get("allow", [])
+        if isinstance(rule, str)
+    }
+    usual, asking = MODES.get(
+        "default" if told == "manual" else told,
+        ("unknown to stepper", "unknown to stepper"),
+    )
+    if (
+        told in ("default", "manual")
+        and limits.auto_run != "ask"
+        and {*settings.rules(limits.patterns)} <= allowed
+    ):
         usual = f"the rules of --allow are there: {AT_ONCE}"
     why = (
-        f"permissions.defaultMode in {where}" if where else "what Claude Code starts in without permissions.defaultMode"
+        f"permissions.defaultMode in {where}"
+        if where
+        else "what Claude Code starts in without permissions.defaultMode"
     )
     return f"{told} ({why}): {asking if limits.auto_run == 'ask' else usual}"

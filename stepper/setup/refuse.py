@@ -26,10 +26,17 @@ from stepper.setup.skills import SKILLS, shipped_skills
 
 SETTINGS = ".claude/settings.json"
 ENV = ".stepper/env"
-# Where install and uninstall write or remove things, besides the notebooks' folder and the skills.
+# Where install and uninstall write or remove things, besides the notebooks' folder and
+# the skills.
 FOLDERS = (".stepper", ".claude", ".claude/hooks", SKILLS)
 FILES = (SETTINGS, ".gitignore", settings.SCRIPT)
-INSIDE = (ENV, ".stepper/install.json", ".stepper/journal", ".stepper/figures", ".stepper/kernels")
+INSIDE = (
+    ENV,
+    ".stepper/install.json",
+    ".stepper/journal",
+    ".stepper/figures",
+    ".stepper/kernels",
+)
 # In the third line of every version of the hook script: how it is known as ours.
 SCRIPT_MARK = b"notebook-stepper"
 
@@ -54,13 +61,24 @@ def say(name: str, what: str) -> None:
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     """Return the options of install.sh, with absolute paths; raise UsageError."""
-    parser = argparse.ArgumentParser(prog="install.sh", add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser = argparse.ArgumentParser(
+        prog="install.sh", add_help=False, allow_abbrev=False, exit_on_error=False
+    )
     parser.add_argument("target", nargs="?")
     parser.add_argument("--python")
     parser.add_argument("--notebooks", nargs="+", default=[])
     for name in (
-        "allow", "add-ipykernel", "editable", "uninstall", "demo", "link", "mcp", "statusline", "plugin", "remade",
-    ):  # fmt: skip
+        "allow",
+        "add-ipykernel",
+        "editable",
+        "uninstall",
+        "demo",
+        "link",
+        "mcp",
+        "statusline",
+        "plugin",
+        "remade",
+    ):
         parser.add_argument(f"--{name}", action="store_true")
     parser.add_argument("--source", default=str(PACKAGE.parent))
     parser.add_argument("--planned")  # the target as `plan` resolved it
@@ -69,16 +87,28 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     except argparse.ArgumentError as error:
         raise UsageError(str(error), "./install.sh --help") from None
     if unknown:
-        raise UsageError(f"unknown or too many arguments: {' '.join(unknown)}", "./install.sh --help")
+        raise UsageError(
+            f"unknown or too many arguments: {' '.join(unknown)}", "./install.sh --help"
+        )
     if options.demo and options.uninstall:
-        raise UsageError("--demo and --uninstall exclude each other", "./install.sh --help")
+        raise UsageError(
+            "--demo and --uninstall exclude each other", "./install.sh --help"
+        )
     for pattern in options.notebooks:
         if os.path.isabs(pattern):
-            raise UsageError(f"--notebooks {pattern}: patterns are relative", "./install.sh REPOSITORY --notebooks …")
+            raise UsageError(
+                f"--notebooks {pattern}: patterns are relative",
+                "./install.sh REPOSITORY --notebooks …",
+            )
         if not covered.fits(pattern):
-            raise UsageError(f"--notebooks {pattern}: no folder or glob inside the project", "./install.sh --help")
+            raise UsageError(
+                f"--notebooks {pattern}: no folder or glob inside the project",
+                "./install.sh --help",
+            )
     if options.python is not None:
-        found = options.python if os.sep in options.python else shutil.which(options.python)
+        found = (
+            options.python if os.sep in options.python else shutil.which(options.python)
+        )
         # not resolved: the link in a venv is what makes it that venv's interpreter
         options.python = os.path.abspath(found or options.python)
     options.scratch = options.demo and options.target is None
@@ -88,7 +118,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         _make_folder(options.target)
     options.target = os.path.realpath(options.planned or options.target or ".")
     known = recorded(options.target)  # what is there stays
-    options.mcp = options.mcp or options.plugin or bool(known.get("mcp"))  # the plugin brings the lines of a client
+    # the plugin brings the lines of a client
+    options.mcp = options.mcp or options.plugin or bool(known.get("mcp"))
     return options
 
 
@@ -100,7 +131,10 @@ def _make_folder(target: str) -> None:
         os.makedirs(target)
     except OSError as error:
         shown = shlex.quote(target)
-        raise UsageError(f"the folder {shown} could not be made: {error.strerror}", f"mkdir -p {shown}") from None
+        raise UsageError(
+            f"the folder {shown} could not be made: {error.strerror}",
+            f"mkdir -p {shown}",
+        ) from None
 
 
 def check_target(target: str) -> None:
@@ -112,13 +146,21 @@ def check_target(target: str) -> None:
         raise UsageError(f"{shown} is not a folder")
     if set(os.pathsep + "\n") & set(record_folder(target)):
         shown = shlex.quote(record_folder(target))
-        raise UsageError(f"{shown}: a colon or a line end can't stand on the PATH", "rename the folder")
+        raise UsageError(
+            f"{shown}: a colon or a line end can't stand on the PATH",
+            "rename the folder",
+        )
     if target == os.path.realpath(Path.home()):
-        raise UsageError(f"{shown} is your home folder: its settings hold for all projects", "name a repository")
+        raise UsageError(
+            f"{shown} is your home folder: its settings hold for all projects",
+            "name a repository",
+        )
     try:
         tempfile.TemporaryFile(dir=target).close()
     except OSError as error:
-        raise UsageError(f"{shown} can't be written: {error.strerror}", f"ls -ld {shown}") from None
+        raise UsageError(
+            f"{shown} can't be written: {error.strerror}", f"ls -ld {shown}"
+        ) from None
 
 
 def check_links(project: Path, *more: str) -> None:
@@ -129,7 +171,9 @@ def check_links(project: Path, *more: str) -> None:
     skills = (f"{SKILLS}/{name}" for name in shipped_skills())
     for name in (*FOLDERS, *FILES, *INSIDE, *skills, *more):
         place, real = project / name, os.path.realpath(project / name)
-        inside = (project, os.path.realpath(record_root())) if name == ENV else (project,)
+        inside = (
+            (project, os.path.realpath(record_root())) if name == ENV else (project,)
+        )
         if not any(Path(real).is_relative_to(folder) for folder in inside) or (
             name == ".stepper" and place.is_symlink()
         ):
@@ -141,17 +185,27 @@ def check_places(project: Path, *names: str) -> None:
     """Raise StepperError where something else than a file or folder of ours is in a place, or it can't be written."""
     for name in names:
         place, kind = project / name, "file" if name in FILES else "folder"
-        if os.path.lexists(place) and not (place.is_file() if kind == "file" else place.is_dir()):
-            raise StepperError(f"{place} is not a {kind}", "move it away, then run this again")
-        if place.exists() and not os.access(place, os.W_OK | (os.R_OK if kind == "file" else os.X_OK)):
-            raise StepperError(f"{place} can't be written", f"ls -ld {shlex.quote(str(place))}")
+        if os.path.lexists(place) and not (
+            place.is_file() if kind == "file" else place.is_dir()
+        ):
+            raise StepperError(
+                f"{place} is not a {kind}", "move it away, then run this again"
+            )
+        if place.exists() and not os.access(
+            place, os.W_OK | (os.R_OK if kind == "file" else os.X_OK)
+        ):
+            raise StepperError(
+                f"{place} can't be written", f"ls -ld {shlex.quote(str(place))}"
+            )
 
 
 def check_owners(project: Path) -> None:
     """Raise StepperError where the hook script would replace another one."""
     script = project / settings.SCRIPT
     if script.is_file() and SCRIPT_MARK not in read(script):
-        raise StepperError(f"{script} is not stepper's", "move it away, then run this again")
+        raise StepperError(
+            f"{script} is not stepper's", "move it away, then run this again"
+        )
 
 
 def choose(paths: Paths, given: str | None, environ: Mapping[str, str]) -> Choice:
@@ -163,13 +217,24 @@ def choose(paths: Paths, given: str | None, environ: Mapping[str, str]) -> Choic
         return Choice(str(noted["python"]), "given by --python before", given=True)
     if (venv / "bin/python").exists():
         return Choice(str(venv / "bin/python"), "the project's .venv")
-    ours = (paths.home, os.path.realpath(record_root()))  # where environments of stepper's own lie
+    # where environments of stepper's own lie
+    ours = (paths.home, os.path.realpath(record_root()))
     for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
-        python, real = Path(environ.get(name, ""), "bin/python"), Path(os.path.realpath(environ.get(name, "")))
-        if environ.get(name) and python.exists() and not any(map(real.is_relative_to, ours)):
+        python, real = (
+            Path(environ.get(name, ""), "bin/python"),
+            Path(os.path.realpath(environ.get(name, ""))),
+        )
+        if (
+            environ.get(name)
+            and python.exists()
+            and not any(map(real.is_relative_to, ours))
+        ):
             return Choice(str(python), f"the active {name}")
     if os.path.lexists(venv):
-        raise StepperError(f"{venv} has no bin/python", "remove it, or name an interpreter: --python PATH")
+        raise StepperError(
+            f"{venv} has no bin/python",
+            "remove it, or name an interpreter: --python PATH",
+        )
     return Choice(str(venv / "bin/python"), "a new .venv", make=True)
 
 
@@ -179,7 +244,9 @@ def check_interpreter(choice: Choice) -> Interpreter:
     about = usable(choice.python, name, "name another: --python PATH")
     if not about.modules and not shutil.which("uv"):
         why = f"{name} has neither ipykernel nor pip, and uv is not on the PATH"
-        raise StepperError(why, f"{shlex.quote(choice.python)} -m ensurepip  # then run this again")
+        raise StepperError(
+            why, f"{shlex.quote(choice.python)} -m ensurepip  # then run this again"
+        )
     return about
 
 
@@ -190,17 +257,28 @@ def stamp(options: argparse.Namespace) -> str:
     files = [source / "pyproject.toml", source / "stepper/__init__.py"]
     if not options.editable:
         folders = [source / name for name in ("stepper", "hooks", "skills")]
-        files += [path for folder in folders for path in folder.rglob("*") if path.is_file()]
-    total = hashlib.sha256(f"{options.editable} {options.mcp} {options.target}".encode("utf-8", "surrogateescape"))
+        files += [
+            path for folder in folders for path in folder.rglob("*") if path.is_file()
+        ]
+    total = hashlib.sha256(
+        f"{options.editable} {options.mcp} {options.target}".encode(
+            "utf-8", "surrogateescape"
+        )
+    )
     for path in sorted(set(files)):
         if "__pycache__" not in path.parts:
-            total.update(os.fsencode(path.relative_to(source)) + b"\0" + hashlib.sha256(path.read_bytes()).digest())
+            total.update(
+                os.fsencode(path.relative_to(source))
+                + b"\0"
+                + hashlib.sha256(path.read_bytes()).digest()
+            )
     return total.hexdigest()
 
 
 def env_ready(paths: Paths, wanted: str) -> bool:
     """Tell whether the environment is this user's, complete, works and carries the stamp `wanted`."""
-    if not recorded(paths.project) or os.path.islink(paths.env):  # `stepper trust` made that link
+    # `stepper trust` made that link
+    if not recorded(paths.project) or os.path.islink(paths.env):
         return False
     code = "import stepper.setup.install"
     return (
@@ -250,4 +328,6 @@ def plan(options: argparse.Namespace) -> None:
             for name in ("editable", "demo", "scratch", "uninstall", "mcp")
         },
     }
-    sys.stdout.buffer.write(os.fsencode("".join(f"{name}={value}\n" for name, value in values.items())))
+    sys.stdout.buffer.write(
+        os.fsencode("".join(f"{name}={value}\n" for name, value in values.items()))
+    )

@@ -15,7 +15,8 @@ from stepper.ground import paths
 from stepper.policy import covered
 
 SCRIPT = paths.SCRIPT
-# A cell ends by our rules, never by the client's: its handler may take a week (seconds).
+# A cell ends by our rules, never by the client's: its handler may take a week
+# (seconds).
 CELL_TIMEOUT = 7 * 86_400
 GITIGNORE_LINE = b".stepper/"
 
@@ -40,26 +41,51 @@ class Handler(NamedTuple):
     wakes: bool = False
 
 
-# Bound to all notebooks: which ones are covered the daemon knows, from the configuration as it is, and the edit of
+# Bound to all notebooks: which ones are covered the daemon knows, from the
+# configuration as it is, and the edit of
 # another gets its line.
 HANDLERS = (
     Handler("PreToolUse", "NotebookEdit", "NotebookEdit(**/*.ipynb)", 30),
     Handler("PreToolUse", "Write", "Write(**/*.ipynb)", 30),
     Handler("PreToolUse", "Bash", "Bash(*stepper *)", 30),
-    Handler("PostToolUse", "NotebookEdit", "NotebookEdit(**/*.ipynb)", CELL_TIMEOUT, "Running cell…"),
-    Handler("PostToolUse", "Write", "Write(**/*.ipynb)", CELL_TIMEOUT, "Running cells…"),
-    Handler("PostToolUse", "NotebookEdit", "NotebookEdit(**/*.ipynb)", CELL_TIMEOUT, asks="Wake", wakes=True),
-    Handler("PostToolUse", "Write", "Write(**/*.ipynb)", CELL_TIMEOUT, asks="Wake", wakes=True),
+    Handler(
+        "PostToolUse",
+        "NotebookEdit",
+        "NotebookEdit(**/*.ipynb)",
+        CELL_TIMEOUT,
+        "Running cell…",
+    ),
+    Handler(
+        "PostToolUse", "Write", "Write(**/*.ipynb)", CELL_TIMEOUT, "Running cells…"
+    ),
+    Handler(
+        "PostToolUse",
+        "NotebookEdit",
+        "NotebookEdit(**/*.ipynb)",
+        CELL_TIMEOUT,
+        asks="Wake",
+        wakes=True,
+    ),
+    Handler(
+        "PostToolUse",
+        "Write",
+        "Write(**/*.ipynb)",
+        CELL_TIMEOUT,
+        asks="Wake",
+        wakes=True,
+    ),
     Handler("PostToolBatch", None, None, 30),
     Handler("SessionStart", None, None, 30),
-    Handler("SessionStart", None, None, 10, asks="Watch"),  # names the file that changes while a cell runs …
+    # names the file that changes while a cell runs …
+    Handler("SessionStart", None, None, 10, asks="Watch"),
     Handler("SessionStart", None, None, CELL_TIMEOUT, asks="Rearm", wakes=True),
     Handler("FileChanged", None, None, 10),  # … and then says what stands in it
     Handler("UserPromptSubmit", None, None, 20),
     Handler("Stop", None, None, 20),
     Handler("Stop", None, None, CELL_TIMEOUT, asks="Rearm", wakes=True),
 )
-# What person and agent read around it: internal names of the client's, without which it is a "Stop hook feedback".
+# What person and agent read around it: internal names of the client's, without which it
+# is a "Stop hook feedback".
 WOKEN = {
     "asyncRewake": True,
     "rewakeSummary": "stepper: a cell that went on has news",
@@ -73,7 +99,11 @@ def rules(patterns: Iterable[str]) -> list[str]:
     edits = []
     for told in patterns:
         named = covered.is_folder(told) and covered.head(told)
-        edits += [f"Edit({named}/**)"] if named else [f"Edit(/{glob})" for glob in covered.globs(told)]
+        edits += (
+            [f"Edit({named}/**)"]
+            if named
+            else [f"Edit(/{glob})" for glob in covered.globs(told)]
+        )
     return [*edits, SHELL_RULE]
 
 
@@ -89,7 +119,11 @@ def group(handler: Handler) -> Data:
         **(WOKEN if handler.wakes else {}),
     }
     spec = {name: value for name, value in spec.items() if value is not None}
-    return {"matcher": handler.matcher, "hooks": [spec]} if handler.matcher else {"hooks": [spec]}
+    return (
+        {"matcher": handler.matcher, "hooks": [spec]}
+        if handler.matcher
+        else {"hooks": [spec]}
+    )
 
 
 def problem(data: object) -> str:
@@ -100,9 +134,18 @@ def problem(data: object) -> str:
     for name, value in (("hooks", hooks), ("permissions", permissions)):
         if not isinstance(value, dict):
             return f"{name} is not an object"
-    lists = {f"hooks.{handler.event}": hooks.get(handler.event, []) for handler in HANDLERS}
+    lists = {
+        f"hooks.{handler.event}": hooks.get(handler.event, []) for handler in HANDLERS
+    }
     lists["permissions.allow"] = permissions.get("allow", [])
-    return next((f"{name} is not a list" for name, value in lists.items() if not isinstance(value, list)), "")
+    return next(
+        (
+            f"{name} is not a list"
+            for name, value in lists.items()
+            if not isinstance(value, list)
+        ),
+        "",
+    )
 
 
 def missing(data: Data) -> list[str]:
@@ -120,13 +163,23 @@ def has_ours(data: Data) -> bool:
 def enables(data: Data) -> bool:
     """Tell whether settings enable our plugin, of whatever marketplace."""
     enabled = data.get("enabledPlugins")
-    return isinstance(enabled, dict) and any(name.startswith("stepper@") and on for name, on in enabled.items())
+    return isinstance(enabled, dict) and any(
+        name.startswith("stepper@") and on for name, on in enabled.items()
+    )
 
 
 def add_hooks(data: Data) -> Data:
     """Return `data` with all our handlers, after those that were there; `data` itself if it has them."""
-    lists = [groups for groups in data.get("hooks", {}).values() if isinstance(groups, list)]
-    ours = [spec for groups in lists for item in groups for spec in _specs(item) if _is_ours(spec)]
+    lists = [
+        groups for groups in data.get("hooks", {}).values() if isinstance(groups, list)
+    ]
+    ours = [
+        spec
+        for groups in lists
+        for item in groups
+        for spec in _specs(item)
+        if _is_ours(spec)
+    ]
     if len(ours) == len(HANDLERS) and not missing(data):
         return data
     clean = remove(data, [], data)
@@ -141,7 +194,11 @@ def add_rules(data: Data, wanted: list[str]) -> tuple[Data, list[str]]:
     permissions = data.get("permissions", {})
     allow = permissions.get("allow", [])
     new = [rule for rule in wanted if rule not in allow]
-    return ({**data, "permissions": {**permissions, "allow": [*allow, *new]}} if new else data), new
+    return (
+        {**data, "permissions": {**permissions, "allow": [*allow, *new]}}
+        if new
+        else data
+    ), new
 
 
 def remove(data: Data, rules: list[str], before: Data) -> Data:
@@ -152,7 +209,12 @@ def remove(data: Data, rules: list[str], before: Data) -> Data:
             if name == "hooks":
                 rest = _put(rest, key, _without(items), before.get(name, {}))
             elif (name, key) == ("permissions", "allow") and isinstance(items, list):
-                rest = _put(rest, key, [rule for rule in items if rule not in rules], before.get(name, {}))
+                rest = _put(
+                    rest,
+                    key,
+                    [rule for rule in items if rule not in rules],
+                    before.get(name, {}),
+                )
         data = _put(data, name, rest, before)
     return data
 
@@ -161,11 +223,17 @@ def _put(data: Data, name: str, rest: Json, before: Data) -> Data:
     """Return `data` with what is left under a name, without the name where that is new: empty, and not in `before`."""
     if rest == data.get(name):
         return data
-    return {key: rest if key == name else value for key, value in data.items() if key != name or rest or name in before}
+    return {
+        key: rest if key == name else value
+        for key, value in data.items()
+        if key != name or rest or name in before
+    }
 
 
 def _is_ours(spec: object) -> bool:
-    return isinstance(spec, dict) and str(spec.get("command", "")).endswith("/" + SCRIPT)
+    return isinstance(spec, dict) and str(spec.get("command", "")).endswith(
+        "/" + SCRIPT
+    )
 
 
 def _specs(item: object) -> list[Json]:
@@ -187,7 +255,8 @@ def _without(groups: Json) -> Json:
     return rest if isinstance(groups, list) else groups
 
 
-# --- the settings as text: a diff shows only what was added ------------------------------------------------
+# --- the settings as text: a diff shows only what was added
+# ------------------------------------------------
 
 
 def parse(text: str) -> Json:
@@ -206,21 +275,37 @@ def render(data: Data, old: str = "{}\n") -> str:
     """Return `data` as text. What is equal in `old` keeps its text; the rest takes its indent."""
     indent, body, texts = re.search(r'\n([ \t]+)"', old), old.strip(), list[str]()
     before, after = old.split(body) if body else ("", "")
-    new = json.dumps(_marked(data, body, texts), indent=indent[1] if indent else 2, ensure_ascii=False)
+    new = json.dumps(
+        _marked(data, body, texts),
+        indent=indent[1] if indent else 2,
+        ensure_ascii=False,
+    )
     new = new.replace("\n", "\r\n") if "\r\n" in old else new
     # a key is kept too, and may be called as a mark is
-    return before + re.sub(rf'"{MARK}(\d+)"(?!:)', lambda found: texts[int(found[1])], new) + after
+    return (
+        before
+        + re.sub(rf'"{MARK}(\d+)"(?!:)', lambda found: texts[int(found[1])], new)
+        + after
+    )
 
 
 def _marked(new: Json, source: str, texts: list[str]) -> Json:
     """Return `new` with a mark for each part that is equal in `source`; its text is added to `texts`."""
     old = json.loads(source) if source else None
-    if source and json.dumps(old) == json.dumps(new):  # == takes True for 1, and dicts in any order
+    # == takes True for 1, and dicts in any order
+    if source and json.dumps(old) == json.dumps(new):
         texts.append(source)
         return f"{MARK}{len(texts) - 1}"
-    parts = _parts(source) if isinstance(old, (dict, list)) and isinstance(old, type(new)) else {}
+    parts = (
+        _parts(source)
+        if isinstance(old, (dict, list)) and isinstance(old, type(new))
+        else {}
+    )
     if isinstance(new, dict):
-        return {name: _marked(value, parts.get(name, ""), texts) for name, value in new.items()}
+        return {
+            name: _marked(value, parts.get(name, ""), texts)
+            for name, value in new.items()
+        }
     if isinstance(new, list):  # an item keeps its text wherever it moved to
         known = {json.dumps(json.loads(text)): text for text in parts.values()}
         return [_marked(item, known.get(json.dumps(item), ""), texts) for item in new]
@@ -250,7 +335,8 @@ def _next(source: str, at: int) -> int:
     return at
 
 
-# --- .gitignore: bytes, because it may be in any encoding -------------------------------------------------
+# --- .gitignore: bytes, because it may be in any encoding
+# -------------------------------------------------
 
 
 def ignore(content: bytes) -> bytes:

@@ -13,7 +13,8 @@ from stepper.setup.files import assets, read, remove, write
 
 MARK = b"(notebook-stepper)"
 NAMED = 5  # projects in a message
-ANY = re.compile(rb"^any=.*$", re.MULTILINE)  # the environment that tells of itself where there is no project
+# the environment that tells of itself where there is no project
+ANY = re.compile(rb"^any=.*$", re.MULTILINE)
 
 
 def place() -> Path:
@@ -32,7 +33,9 @@ def standing() -> str:
 def check() -> None:
     """Raise StepperError where another program has its name."""
     if standing() == "foreign":
-        raise StepperError(f"{place()} is not stepper's", "move it away, or leave out --link")
+        raise StepperError(
+            f"{place()} is not stepper's", "move it away, or leave out --link"
+        )
 
 
 def make(paths: Paths) -> str:
@@ -58,7 +61,9 @@ def take_away() -> str | None:
         projects = ", ".join(_project(command) for command in others[:NAMED])
         if len(others) > NAMED:
             projects += f" and {len(others) - NAMED} more"
-        return f"{place()} (made by --link), for your other projects: {projects}. {remedy}"
+        return (
+            f"{place()} (made by --link), for your other projects: {projects}. {remedy}"
+        )
     remove(place())
     return ""
 

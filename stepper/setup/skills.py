@@ -19,7 +19,9 @@ def digest(files: Mapping[str, bytes]) -> str:
     for name in sorted(files):
         content = files[name].replace(b"\r\n", b"\n")
         content = MARK.sub(b"\n", content).rstrip() if name == "SKILL.md" else content
-        total.update(b"%d %d " % (len(name.encode()), len(content)) + name.encode() + content)
+        total.update(
+            b"%d %d " % (len(name.encode()), len(content)) + name.encode() + content
+        )
     return total.hexdigest()[:16]
 
 
@@ -60,7 +62,11 @@ def standing(project: Path) -> dict[str, str]:
 
 def our_skills(project: Path) -> dict[str, str]:
     """Return the skills of the project that bear our mark, as they stand."""
-    return {name: word for name, word in standing(project).items() if word not in ("missing", "foreign")}
+    return {
+        name: word
+        for name, word in standing(project).items()
+        if word not in ("missing", "foreign")
+    }
 
 
 def shipped_skills() -> dict[str, dict[str, bytes]]:
@@ -74,6 +80,8 @@ def files_in(folder: Path) -> dict[str, bytes]:
     found = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder)
-        if path.is_file() and not any(part.startswith((".", "__pycache__")) for part in name.parts):
+        if path.is_file() and not any(
+            part.startswith((".", "__pycache__")) for part in name.parts
+        ):
             found[name.as_posix()] = path.read_bytes()
     return found

@@ -23,7 +23,9 @@ REFRESH_SECONDS = 1
 
 def is_ours(told: object) -> bool:
     """Whether a status line is stepper's."""
-    return isinstance(told, dict) and f"/{SCRIPT} " in str(told.get("command", "")).replace('"', "")
+    return isinstance(told, dict) and f"/{SCRIPT} " in str(
+        told.get("command", "")
+    ).replace('"', "")
 
 
 def put(paths: Paths, data: Data, note: Data) -> tuple[Data, Data]:
@@ -33,12 +35,20 @@ def put(paths: Paths, data: Data, note: Data) -> tuple[Data, Data]:
     before = note.get("statusline", {}).get("before")
     own = before if isinstance(before, dict) else _users()
     keep = {name: value for name, value in own.items() if name == "padding"}
-    file, command = Path(record_folder(paths.project), "statusline.own"), own.get("command")
+    file, command = (
+        Path(record_folder(paths.project), "statusline.own"),
+        own.get("command"),
+    )
     if isinstance(command, str) and command.strip():
         write(file, (command.rstrip() + "\n").encode(), 0o600)
     else:
         remove(file)
-    ours = {"type": "command", "command": COMMAND, "refreshInterval": REFRESH_SECONDS, **keep}
+    ours = {
+        "type": "command",
+        "command": COMMAND,
+        "refreshInterval": REFRESH_SECONDS,
+        **keep,
+    }
     return {**data, KEY: ours}, note
 
 
@@ -48,15 +58,25 @@ def take(data: Data, note: Data) -> Data:
         return data
     told = note.get("statusline")
     before = told.get("before") if isinstance(told, dict) else None
-    return {name: before if name == KEY else value for name, value in data.items() if name != KEY or before}
+    return {
+        name: before if name == KEY else value
+        for name, value in data.items()
+        if name != KEY or before
+    }
 
 
 def said(paths: Paths) -> str:
     """Return what is to be known of the status line that was put there."""
-    local = read_settings(Path(paths.project, ".claude/settings.local.json"))[1].get(KEY)
+    local = read_settings(Path(paths.project, ".claude/settings.local.json"))[1].get(
+        KEY
+    )
     if local:
         return "the one in .claude/settings.local.json is shown in its stead: take it out there"
-    own = read(Path(record_folder(paths.project), "statusline.own")).decode("utf-8", "replace").strip()
+    own = (
+        read(Path(record_folder(paths.project), "statusline.own"))
+        .decode("utf-8", "replace")
+        .strip()
+    )
     return f"below your own: {own}" if own else "you had none of your own"
 
 
@@ -70,5 +90,8 @@ def _users() -> dict[str, Any]:
     try:
         told = json.loads(read(home / "settings.json") or b"{}").get(KEY)
     except (OSError, ValueError, AttributeError) as error:
-        raise StepperError(f"{home / 'settings.json'} can't be read: {error}", "mend it, then run this again") from None
+        raise StepperError(
+            f"{home / 'settings.json'} can't be read: {error}",
+            "mend it, then run this again",
+        ) from None
     return told if isinstance(told, dict) else {}

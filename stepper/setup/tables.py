@@ -26,17 +26,30 @@ def is_ours(entry: object) -> bool:
 def merged(there: Entry, entry: Entry) -> Entry:
     """Return our entry with what the person put beside it."""
     env, ours = there.get("env"), entry.get("env")
-    return {**there, **entry, **({"env": {**env, **ours}} if isinstance(env, dict) and ours is not None else {})}
+    return {
+        **there,
+        **entry,
+        **(
+            {"env": {**env, **ours}}
+            if isinstance(env, dict) and ours is not None
+            else {}
+        ),
+    }
 
 
 def written(entry: Entry, header: str = f"[{TABLES}.{NAME}]\n") -> str:
     """Return our table: strings, numbers and lists of strings JSON writes as TOML does."""
 
     def pairs_of(pairs: Entry) -> list[str]:
-        return [f"{name} = {json.dumps(value, ensure_ascii=False, default=str)}" for name, value in pairs.items()]
+        return [
+            f"{name} = {json.dumps(value, ensure_ascii=False, default=str)}"
+            for name, value in pairs.items()
+        ]
 
     lines = pairs_of({name: value for name, value in entry.items() if name != "env"})
-    lines += [f"env = {{ {', '.join(pairs_of(entry['env']))} }}"] if entry.get("env") else []
+    lines += (
+        [f"env = {{ {', '.join(pairs_of(entry['env']))} }}"] if entry.get("env") else []
+    )
     return header + "\n".join([*lines, ""])
 
 
@@ -69,7 +82,9 @@ def put(text: str, entry: Entry, path: Path, taken: StepperError) -> str:
         raise StepperError(f"{path} can't be read: {error}", by_hand) from None
     if data is None:
         if text.strip() and lines not in text:
-            raise StepperError(f"{path} is left as it is: Python before 3.11 can't read it", by_hand)
+            raise StepperError(
+                f"{path} is left as it is: Python before 3.11 can't read it", by_hand
+            )
         return text if text.strip() else lines
     servers = data.get(TABLES, {})
     there = servers.get(NAME) if isinstance(servers, dict) else None
@@ -82,9 +97,19 @@ def put(text: str, entry: Entry, path: Path, taken: StepperError) -> str:
     else:
         wanted = merged(there, entry)
         ours = {name: wanted[name] for name in entry}
-        new = text if wanted == there else "".join(_renewed(part, ours) for part in _parts(text))
-    if not (_reads(new) and isinstance(servers, dict) and _read(new) == {**data, TABLES: {**servers, NAME: wanted}}):
-        raise StepperError(f"{path} has {TABLES} in a spelling that is not changed here", by_hand)
+        new = (
+            text
+            if wanted == there
+            else "".join(_renewed(part, ours) for part in _parts(text))
+        )
+    if not (
+        _reads(new)
+        and isinstance(servers, dict)
+        and _read(new) == {**data, TABLES: {**servers, NAME: wanted}}
+    ):
+        raise StepperError(
+            f"{path} has {TABLES} in a spelling that is not changed here", by_hand
+        )
     return new
 
 
@@ -117,25 +142,39 @@ def cut(text: str, lines: str) -> str:
         if [*found] == [TABLES] and [*found[TABLES]] == [NAME]:
             gone = True
         else:
-            kept = part.lstrip("\r\n") if gone and (not rest or rest.endswith("\n\n")) else part  # no second gap
+            # no second gap
+            kept = (
+                part.lstrip("\r\n")
+                if gone and (not rest or rest.endswith("\n\n"))
+                else part
+            )
             rest, gone = rest + kept, gone and not kept
     rest = rest.removesuffix("\n") if gone and rest.endswith("\n\n") else rest
-    left = {**data, TABLES: {name: each for name, each in servers.items() if name != NAME}}
-    return rest if _reads(rest) and {TABLES: {}, **(_read(rest) or {})} == left else text
+    left = {
+        **data,
+        TABLES: {name: each for name, each in servers.items() if name != NAME},
+    }
+    return (
+        rest if _reads(rest) and {TABLES: {}, **(_read(rest) or {})} == left else text
+    )
 
 
 def _parts(text: str) -> list[str]:
     """Return what is before all tables, each table, and what follows each of them: blank lines, comments."""
     tables, parts = [""], list[str]()
     for line in text.splitlines(keepends=True):
-        if line.lstrip().startswith("[") and _reads(tables[-1]):  # else it is within a value
+        # else it is within a value
+        if line.lstrip().startswith("[") and _reads(tables[-1]):
             tables.append("")
         tables[-1] += line
     for table in tables:
         lines = table.splitlines(keepends=True)
         end = len(lines)
-        while end and (not lines[end - 1].strip() or lines[end - 1].lstrip().startswith("#")):
+        while end and (
+            not lines[end - 1].strip() or lines[end - 1].lstrip().startswith("#")
+        ):
             end -= 1
-        end = end if _reads("".join(lines[:end])) else len(lines)  # its last line only looks like a comment
+        # its last line only looks like a comment
+        end = end if _reads("".join(lines[:end])) else len(lines)
         parts += ["".join(lines[:end]), "".join(lines[end:])]
     return parts

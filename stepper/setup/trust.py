@@ -30,20 +30,27 @@ def writing(folder: str) -> Iterator[None]:
         yield
     except OSError as error:
         hint = getattr(error, "hint", "")
-        raise StepperError(f"{error.filename or folder} can't be written: {error.strerror}", hint) from error
+        raise StepperError(
+            f"{error.filename or folder} can't be written: {error.strerror}", hint
+        ) from error
 
 
 def make_folders(paths: Paths) -> None:
     """Make `.stepper/` and the record's folder, with those above it the user's alone. Raise StepperError."""
     folder = record_folder(paths.project)
     with writing(folder):
-        private.made(os.path.dirname(paths.notice))  # with `.stepper/`; a session of the client watches it
-        private.made(os.path.realpath(folder))  # the person's home may lie behind a link
+        # with `.stepper/`; a session of the client watches it
+        private.made(os.path.dirname(paths.notice))
+        # the person's home may lie behind a link
+        private.made(os.path.realpath(folder))
 
 
 def remember(paths: Paths, note: dict[str, Any]) -> None:
     """Record a project for this user; a note that is there already is left as it is. Raise StepperError."""
-    folder, known = os.path.realpath(record_folder(paths.project)), recorded(paths.project)
+    folder, known = (
+        os.path.realpath(record_folder(paths.project)),
+        recorded(paths.project),
+    )
     make_folders(paths)
     with writing(folder):
         if not known:
@@ -51,7 +58,10 @@ def remember(paths: Paths, note: dict[str, Any]) -> None:
             for place in (folder, paths.home):
                 private.replace(os.path.join(place, "token"), token)
         if known != note:
-            private.replace(os.path.join(folder, "install.json"), json.dumps(note, indent=1).encode() + b"\n")
+            private.replace(
+                os.path.join(folder, "install.json"),
+                json.dumps(note, indent=1).encode() + b"\n",
+            )
 
 
 def forget(paths: Paths) -> None:
@@ -77,15 +87,25 @@ def trust(paths: Paths) -> dict[str, Any]:
     from stepper.daemon import config
 
     limits = config.load(paths)
-    asked, places = limits.python, {name: dict(place.definition) for name, place in limits.kernels.items()}
+    asked, places = (
+        limits.python,
+        {name: dict(place.definition) for name, place in limits.kernels.items()},
+    )
     python, known = paths.python(asked), recorded(paths.project)
     installed = os.path.isdir(paths.env) and not os.path.islink(paths.env)
     env = (paths.env if installed else paths.link) if os.path.exists(paths.link) else ""
     if not os.path.exists(python):
         if asked or not (env or places):
-            raise UsageError(f"there is no interpreter to accept: {python} is missing", "./install.sh  # makes one")
+            raise UsageError(
+                f"there is no interpreter to accept: {python} is missing",
+                "./install.sh  # makes one",
+            )
         python = ""
-    inside = [os.path.join(env, name) for name in ("bin/python", "packages", "session.sh")] if env else []
+    inside = (
+        [os.path.join(env, name) for name in ("bin/python", "packages", "session.sh")]
+        if env
+        else []
+    )
     for path in (python, env, *inside):
         if path and os.path.lexists(path):
             check(path)
@@ -96,15 +116,20 @@ def trust(paths: Paths) -> dict[str, Any]:
         note["accepted"] = [*note.get("accepted", ()), python]
     held = note.get("kernels", [])
     if new := [each for each in places.values() if each not in held]:
-        note["kernels"] = [*held, *new]  # those of a former configuration too: a kernel may live there
+        # those of a former configuration too: a kernel may live there
+        note["kernels"] = [*held, *new]
     remember(paths, note or {"accepted": []})
     if env == paths.link:
         with writing(paths.env):
             link(Path(paths.env), Path(os.path.realpath(env)))
     return {
         "project": paths.project,
-        "interpreter": {"path": python, "is": os.path.realpath(python)} if python else None,
-        "environment": {"path": paths.link, "is": os.path.realpath(paths.env)} if env else None,
+        "interpreter": {"path": python, "is": os.path.realpath(python)}
+        if python
+        else None,
+        "environment": {"path": paths.link, "is": os.path.realpath(paths.env)}
+        if env
+        else None,
         "kernels": places,
         "recorded": paths.record,
     }

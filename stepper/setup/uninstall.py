@@ -21,12 +21,23 @@ from stepper.setup.refuse import SCRIPT_MARK, SETTINGS, check_links, check_targe
 from stepper.setup.skills import SKILLS, our_skills
 
 SHUTDOWN_SECONDS = 60.0
-# What stepper itself keeps in .stepper/; all else there is the person's: journals, figures, config.yaml.
+# What stepper itself keeps in .stepper/; all else there is the person's: journals,
+# figures, config.yaml.
 OWN = (
     "env",  # the link
     "install.json",  # of older versions
     ".gitignore",
-    *("token", "daemon.json", "start.lock", "daemon.lock", "state.json", "active", "batch", "seen", "kernels"),
+    *(
+        "token",
+        "daemon.json",
+        "start.lock",
+        "daemon.lock",
+        "state.json",
+        "active",
+        "batch",
+        "seen",
+        "kernels",
+    ),
     *("running", "statusline", "now", "handed", "verify"),
 )
 
@@ -38,7 +49,11 @@ def uninstall(options: argparse.Namespace) -> None:
     project, note = Path(paths.project), recorded(paths.project)
     check_links(project)
     text, data = read_settings(project / SETTINGS)
-    traces = SCRIPT_MARK in read(project / settings.SCRIPT) or settings.has_ours(data) or our_skills(project)
+    traces = (
+        SCRIPT_MARK in read(project / settings.SCRIPT)
+        or settings.has_ours(data)
+        or our_skills(project)
+    )
     if not (traces or any(map(os.path.lexists, (paths.home, paths.env, paths.record)))):
         say("nothing", f"of stepper's is in {project}")
         return
@@ -62,10 +77,13 @@ def uninstall(options: argparse.Namespace) -> None:
         if name not in note.get("found", ()) and remove_empty(project / name):
             say("removed", f"{name}/ (empty)")
     for each in borrowers:
-        say("worktree", f"{each.project} worked with this environment: its cells do not run any more")
-    kept = [f"{notebooks}/"] * (project / notebooks).is_dir() + [".venv and ipykernel in it"] * (
-        project / ".venv"
-    ).is_dir()
+        say(
+            "worktree",
+            f"{each.project} worked with this environment: its cells do not run any more",
+        )
+    kept = [f"{notebooks}/"] * (project / notebooks).is_dir() + [
+        ".venv and ipykernel in it"
+    ] * (project / ".venv").is_dir()
     if kept:
         say("kept", ", ".join(kept))
 
@@ -79,26 +97,40 @@ def _stop(paths: Paths) -> None:
     if not running and not any(Path(paths.kernels).rglob("*.json")):
         return
     if not paths.env_is_ours():  # a stranger's, or the record is gone: it is not asked
-        say("warning", f"{command} is not of an install of yours, and was not run: daemon and kernels may still run")
+        say(
+            "warning",
+            f"{command} is not of an install of yours, and was not run: daemon and kernels may still run",
+        )
         return
     done = run(str(command), "shutdown", cwd=paths.project, seconds=SHUTDOWN_SECONDS)
     if done.returncode:
-        say("warning", f"daemon and kernels may still run: `stepper shutdown` failed ({tail(done)})")
+        say(
+            "warning",
+            f"daemon and kernels may still run: `stepper shutdown` failed ({tail(done)})",
+        )
     else:
         say("stopped", f"daemon and kernels of {paths.project}")
 
 
-def _remove_settings(project: Path, note: settings.Data, text: str | None, data: settings.Data) -> None:
+def _remove_settings(
+    project: Path, note: settings.Data, text: str | None, data: settings.Data
+) -> None:
     first = note.get("settings")
     before = settings.parse(first) if isinstance(first, str) else {}
-    # Without a record only the rule that names stepper is surely ours; the other does no harm without hooks.
+    # Without a record only the rule that names stepper is surely ours; the other does
+    # no harm without hooks.
     rules = note.get("allow", [settings.SHELL_RULE])
     rest = settings.remove(statusline.take(data, note), rules, before)
     if text is None or rest == data:
         return
     same = isinstance(first, str) and json.dumps(before) == json.dumps(rest)
     left = str(first) if same else settings.render(rest, text)
-    _leave(project, SETTINGS, left.encode() if rest or first is not None else None, "our hooks")
+    _leave(
+        project,
+        SETTINGS,
+        left.encode() if rest or first is not None else None,
+        "our hooks",
+    )
 
 
 def _remove_line(project: Path, keep: bool) -> None:
@@ -139,19 +171,30 @@ def _remove_skills(project: Path) -> None:
     if ours:
         say("removed", f"skills {', '.join(ours)}")
     if edited:
-        say("kept", f"skills {', '.join(edited)} (edited by you; rm -r {SKILLS}/{edited[0]})")
+        say(
+            "kept",
+            f"skills {', '.join(edited)} (edited by you; rm -r {SKILLS}/{edited[0]})",
+        )
 
 
 def _remove_home(paths: Paths, note: settings.Data) -> None:
     home = Path(paths.home)
     made = note.get("config")  # by `--notebooks`, where the person added nothing
-    own = (*OWN, "config.yaml") if made and read(home / "config.yaml") == str(made).encode() else OWN
+    own = (
+        (*OWN, "config.yaml")
+        if made and read(home / "config.yaml") == str(made).encode()
+        else OWN
+    )
     for path in (*home.glob("daemon.log*"), *(home / name for name in own)):
         remove(path)
     for folder in ("journal", "figures"):
         remove_empty(home / folder)
     runtime = Path(paths.runtime)
-    if runtime.is_dir() and not runtime.is_symlink() and runtime.stat().st_uid == os.getuid():
+    if (
+        runtime.is_dir()
+        and not runtime.is_symlink()
+        and runtime.stat().st_uid == os.getuid()
+    ):
         remove(runtime)
     if not home.is_dir():
         return

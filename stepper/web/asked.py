@@ -11,7 +11,11 @@ from stepper.ground.errors import StepperError
 from stepper.ground.meeting import Meeting, encoded
 from stepper.hook import client
 
-THERE, NONE, HANGS = "", "no daemon runs: what is shown is the journal's", "the daemon does not answer"
+THERE, NONE, HANGS = (
+    "",
+    "no daemon runs: what is shown is the journal's",
+    "the daemon does not answer",
+)
 PATIENCE_SECONDS = 3.0  # it says at once that it has heard
 OTHER = "the daemon is of stepper {}, this view of {}: start the view again"
 
@@ -22,10 +26,15 @@ class Daemon:
     def __init__(self, project: str) -> None:
         self.project, self.trouble = project, NONE
 
-    def look(self, notebook: str, run: int, changes: int, marks: bool) -> dict[str, Any] | None:
+    def look(
+        self, notebook: str, run: int, changes: int, marks: bool
+    ) -> dict[str, Any] | None:
         """Return what it knows of a notebook, None where it says nothing of it."""
-        paths = Meeting(self.project)  # looked for anew: the socket's folder may have been taken
-        told = json.dumps({"notebook": notebook, "run": run, "changes": changes, "marks": marks}).encode()
+        # looked for anew: the socket's folder may have been taken
+        paths = Meeting(self.project)
+        told = json.dumps(
+            {"notebook": notebook, "run": run, "changes": changes, "marks": marks}
+        ).encode()
         try:
             sock = client.connect(paths)
             if sock is None:
@@ -37,7 +46,11 @@ class Daemon:
         except (StepperError, OSError):
             self.trouble = HANGS
             return None
-        self.trouble = OTHER.format(body.decode("utf-8", "replace"), __version__) if kind == wire.STALE else THERE
+        self.trouble = (
+            OTHER.format(body.decode("utf-8", "replace"), __version__)
+            if kind == wire.STALE
+            else THERE
+        )
         if kind != wire.OK:
             return None
         found = json.loads(body)

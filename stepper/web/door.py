@@ -53,7 +53,10 @@ class Face:
     @property
     def hosts(self) -> list[str]:
         """What a browser calls this server: it leaves out HTTP's own port."""
-        return [f"{name}:{self.port}" if self.port != 80 else name for name in (HOST, "localhost")]
+        return [
+            f"{name}:{self.port}" if self.port != 80 else name
+            for name in (HOST, "localhost")
+        ]
 
     @property
     def address(self) -> str:
@@ -101,7 +104,9 @@ class Handler(web.RequestHandler):
             raise web.HTTPError(403)
         if given := self.request.query_arguments.get("key"):
             self._by_key(given[0])
-        elif not self._has_key((self.get_cookie(self.face.cookie) or "").encode("utf-8", "replace")):
+        elif not self._has_key(
+            (self.get_cookie(self.face.cookie) or "").encode("utf-8", "replace")
+        ):
             raise web.HTTPError(403)
 
     def _has_key(self, given: bytes) -> bool:
@@ -118,18 +123,37 @@ class Handler(web.RequestHandler):
         if not self._has_key(given):
             raise web.HTTPError(403)
         told = self.request.query_arguments
-        self.set_cookie(self.face.cookie, self.face.key, httponly=True, samesite="Strict", path="/")
+        self.set_cookie(
+            self.face.cookie, self.face.key, httponly=True, samesite="Strict", path="/"
+        )
         self.face.used()
-        where = "?".join(filter(None, ["/", urlencode([(name, told[name][0]) for name in told if name != "key"])]))
-        if self.request.headers.get("Sec-Fetch-Site", "none") in ("none", "same-origin"):
+        where = "?".join(
+            filter(
+                None,
+                [
+                    "/",
+                    urlencode(
+                        [(name, told[name][0]) for name in told if name != "key"]
+                    ),
+                ],
+            )
+        )
+        if self.request.headers.get("Sec-Fetch-Site", "none") in (
+            "none",
+            "same-origin",
+        ):
             self.redirect(where, status=303)
-        else:  # by a link: a browser would send no strict cookie along that way, but from a page of ours it does
+        else:
+            # by a link: a browser would send no strict cookie along that way, but from
+            # a page of ours it does
             self.finish(FORWARD.format(escape.xhtml_escape(where)))
 
     def log_exception(self, typ: Any, value: Any, tb: Any) -> None:
         """Say what went wrong, without the address: it may have the key."""
         if not isinstance(value, web.HTTPError | iostream.StreamClosedError):
-            sys.stderr.write(f"stepper itself failed: {self.request.path}: {typ.__name__}: {value}\n")
+            sys.stderr.write(
+                f"stepper itself failed: {self.request.path}: {typ.__name__}: {value}\n"
+            )
 
     def write_error(self, status_code: int, **_: Any) -> None:
         """Say what is wrong, and no more."""
@@ -160,7 +184,9 @@ class Handler(web.RequestHandler):
 
 def dumped(told: object) -> bytes:
     """Return JSON in one line; what is no text of Unicode is replaced."""
-    return json.dumps(told, ensure_ascii=True, separators=(",", ":"), default=str).encode()
+    return json.dumps(
+        told, ensure_ascii=True, separators=(",", ":"), default=str
+    ).encode()
 
 
 def uid_of(sock: socket.socket) -> int | None:

@@ -10,8 +10,10 @@ from tornado import iostream
 
 from stepper.web.door import Handler, dumped
 
-LOOK_SECONDS, LIST_SECONDS = 0.15, 1.0  # between two looks at a notebook, and at all of them
-BEAT_SECONDS = 10.0  # without news a line is sent, so that both sides know of each other
+# between two looks at a notebook, and at all of them
+LOOK_SECONDS, LIST_SECONDS = 0.15, 1.0
+# without news a line is sent, so that both sides know of each other
+BEAT_SECONDS = 10.0
 
 
 class EventsHandler(Handler):
@@ -26,20 +28,47 @@ class EventsHandler(Handler):
     async def get(self) -> None:
         """Tell until the page is closed, or the server ends."""
         self.set_header("Content-Type", "text/event-stream; charset=utf-8")
-        face, sent, runs, life, beat = self.face, dict[str, bytes](), -1, 0, time.monotonic()
-        asked, shelf_at, book, listed = self.get_query_argument("notebook", ""), 0.0, None, ""
+        face, sent, runs, life, beat = (
+            self.face,
+            dict[str, bytes](),
+            -1,
+            0,
+            time.monotonic(),
+        )
+        asked, shelf_at, book, listed = (
+            self.get_query_argument("notebook", ""),
+            0.0,
+            None,
+            "",
+        )
         with contextlib.suppress(iostream.StreamClosedError):
-            await self._send("hello", dumped({"now": round(1000 * time.time()), "project": face.paths.project}))
+            await self._send(
+                "hello",
+                dumped(
+                    {"now": round(1000 * time.time()), "project": face.paths.project}
+                ),
+            )
             while not (self.gone or face.ending.is_set()):
                 if time.monotonic() > shelf_at:
                     await face.look()
                     shelf_at = time.monotonic() + LIST_SECONDS
                 name = asked or face.notebook or face.current
                 if name != listed or book is None:
-                    book, listed, runs = face.shelf.book(name) if name else None, name, -1
+                    book, listed, runs = (
+                        face.shelf.book(name) if name else None,
+                        name,
+                        -1,
+                    )
                 missing = "" if book else name
-                project = {"notebooks": face.rows, "current": face.current, "trouble": face.shelf.trouble}
-                parts: dict[str, object] = {"project": {**project, "missing": missing}, "status": None}
+                project = {
+                    "notebooks": face.rows,
+                    "current": face.current,
+                    "trouble": face.shelf.trouble,
+                }
+                parts: dict[str, object] = {
+                    "project": {**project, "missing": missing},
+                    "status": None,
+                }
                 if book is not None:
                     parts |= await asyncio.to_thread(book.look, face.current)
                     past = book.past

@@ -19,7 +19,8 @@ from stepper.notebook.widgetstate import REFERENCE, STATE, VIEW
 from stepper.web.plotly import PLOTLY, drawn
 from stepper.web.tables import tables
 
-HEAD, TAIL = 4_000, 12_000  # characters of a text that the page gets; all of it is one click away
+# characters of a text that the page gets; all of it is one click away
+HEAD, TAIL = 4_000, 12_000
 ROOM = 300_000  # … of all texts of a cell: of what comes after them little is shown
 MOST = 400  # outputs of a cell that the page gets
 LARGEST = 200_000  # characters of HTML that is read for tables
@@ -44,14 +45,26 @@ def shown(outputs: Sequence[Any], widgets: Mapping[str, Any]) -> list[Shown]:
             found.append(_shown(output, place, widgets, 1.0 if room > 0 else 0.05))
             room -= len(found[-1].get("text", "")) + len(found[-1].get("tail", ""))
     left = len(outputs) - MOST
-    return [*found, *([{"kind": "words", "text": f"… {left:,} more outputs are in the notebook"}] if left > 0 else [])]
+    return [
+        *found,
+        *(
+            [{"kind": "words", "text": f"… {left:,} more outputs are in the notebook"}]
+            if left > 0
+            else []
+        ),
+    ]
 
 
-def _shown(output: Mapping[str, Any], place: int, widgets: Mapping[str, Any], share: float) -> Shown:
+def _shown(
+    output: Mapping[str, Any], place: int, widgets: Mapping[str, Any], share: float
+) -> Shown:
     kind = output.get("output_type")
     if kind == "stream":
         return _text(
-            _joined(output.get("text")), place, "stderr" if output.get("name") == "stderr" else "stdout", share
+            _joined(output.get("text")),
+            place,
+            "stderr" if output.get("name") == "stderr" else "stdout",
+            share,
         )
     if kind == "error":
         return _text(_traceback(output), place, "error", share)
@@ -59,33 +72,64 @@ def _shown(output: Mapping[str, Any], place: int, widgets: Mapping[str, Any], sh
     return _rich(data if isinstance(data, dict) else {}, place, widgets, share)
 
 
-def _rich(data: Mapping[str, Any], place: int, widgets: Mapping[str, Any], share: float) -> Shown:
+def _rich(
+    data: Mapping[str, Any], place: int, widgets: Mapping[str, Any], share: float
+) -> Shown:
     plain = _joined(data.get(PLAIN))
     mark = {"n": place, "v": f"{zlib.crc32(repr(data).encode('utf-8', 'replace')):08x}"}
     if picture := next((mime for mime in RASTER if data.get(mime)), None):
-        width, height = _size(_bytes(data[picture])) if picture == "image/png" else (0, 0)
-        return {"kind": "picture", **mark, "width": width, "height": height, "alt": plain[:200]}
+        width, height = (
+            _size(_bytes(data[picture])) if picture == "image/png" else (0, 0)
+        )
+        return {
+            "kind": "picture",
+            **mark,
+            "width": width,
+            "height": height,
+            "alt": plain[:200],
+        }
     if data.get(SVG):
         return {"kind": "picture", **mark, "width": 0, "height": 0, "alt": plain[:200]}
     if isinstance(data.get(PLOTLY), dict):
         if drawn(data[PLOTLY]):
-            return {"kind": "picture", **mark, "width": 0, "height": 0, "alt": "Plotly figure, drawn without scripts"}
+            return {
+                "kind": "picture",
+                **mark,
+                "width": 0,
+                "height": 0,
+                "alt": "Plotly figure, drawn without scripts",
+            }
         return {"kind": "words", "text": "Plotly figure: JupyterLab draws it"}
     if isinstance(data.get(VIEW), dict):
         rows = _widget(str(data[VIEW].get("model_id")), widgets, set())
-        return {"kind": "widget", "rows": rows} if rows else {"kind": "words", "text": plain[:300] or "a widget"}
+        return (
+            {"kind": "widget", "rows": rows}
+            if rows
+            else {"kind": "words", "text": plain[:300] or "a widget"}
+        )
     html = _joined(data.get(HTML))
     if html.strip():
         found = tables(html) if len(html) <= LARGEST else None
         if found:
             return {"kind": "table", **mark, "tables": found}
-        return {"kind": "html", **mark, "lines": min(40, max(6, html.count("<tr") or html.count("\n") // 2))}
+        return {
+            "kind": "html",
+            **mark,
+            "lines": min(40, max(6, html.count("<tr") or html.count("\n") // 2)),
+        }
     mime = next((mime for mime in TEXTS if mime in data), None)
     if mime is None:
-        return {"kind": "words", "text": f"an output of the type {', '.join(map(str, data))[:200] or 'none'}"}
+        return {
+            "kind": "words",
+            "text": f"an output of the type {', '.join(map(str, data))[:200] or 'none'}",
+        }
     if mime == "text/markdown":
         return {"kind": "markdown", "text": _joined(data[mime])[: HEAD + TAIL]}
-    told = plain or (_joined(data[mime]) if mime != "application/json" else json.dumps(data[mime], indent=1))
+    told = plain or (
+        _joined(data[mime])
+        if mime != "application/json"
+        else json.dumps(data[mime], indent=1)
+    )
     return _text(told, place, "result", share)
 
 
@@ -98,7 +142,14 @@ def _text(text: str, place: int, name: str, share: float) -> Shown:
     head, tail = text[:first].rpartition("\n")[0] or text[:first], text[-rest:]
     tail = tail.partition("\n")[2] or tail
     left = len(text) - len(head) - len(tail)
-    return {"kind": "text", "name": name, "n": place, "text": head, "left": left, "tail": tail}
+    return {
+        "kind": "text",
+        "name": name,
+        "n": place,
+        "text": head,
+        "left": left,
+        "tail": tail,
+    }
 
 
 def _traceback(output: Mapping[str, Any]) -> str:
@@ -113,7 +164,11 @@ def whole(outputs: Sequence[Any], place: int) -> Raw | None:
     if not isinstance(output, dict):
         return None
     if output.get("output_type") in ("stream", "error"):
-        text = _traceback(output) if output["output_type"] == "error" else _joined(output.get("text"))
+        text = (
+            _traceback(output)
+            if output["output_type"] == "error"
+            else _joined(output.get("text"))
+        )
         return Raw("text/plain; charset=utf-8", text.encode("utf-8", "replace"))
     data = output.get("data")
     data = data if isinstance(data, dict) else {}
@@ -125,11 +180,17 @@ def whole(outputs: Sequence[Any], place: int) -> Raw | None:
     if isinstance(data.get(PLOTLY), dict):
         return Raw(SVG, drawn(data[PLOTLY]).encode())
     if data.get(HTML):
-        return Raw("text/html; charset=utf-8", (FRAME + _joined(data[HTML])).encode("utf-8", "replace"))
-    return Raw("text/plain; charset=utf-8", _joined(data.get(PLAIN)).encode("utf-8", "replace"))
+        return Raw(
+            "text/html; charset=utf-8",
+            (FRAME + _joined(data[HTML])).encode("utf-8", "replace"),
+        )
+    return Raw(
+        "text/plain; charset=utf-8", _joined(data.get(PLAIN)).encode("utf-8", "replace")
+    )
 
 
-# What a frame's own style sheet says before the cell's does: as readable as the page, in its colours.
+# What a frame's own style sheet says before the cell's does: as readable as the page,
+# in its colours.
 FRAME = """<!doctype html><meta name="color-scheme" content="light dark"><style>
 body{margin:0;font:14px/1.5 system-ui,sans-serif}table{border-collapse:collapse}td,th{padding:2px 8px;text-align:right}
 </style>"""
@@ -150,18 +211,32 @@ def _widget(name: str, models: Mapping[str, Any], seen: set[str]) -> list[Shown]
     label, value = str(state.get("description") or "")[:200], state.get("value")
     if kind.endswith("ProgressModel") and isinstance(value, int | float):
         low, high = (state.get(key, usual) for key, usual in (("min", 0), ("max", 100)))
-        if isinstance(low, int | float) and isinstance(high, int | float) and high > low:
-            return [{"label": label, "part": (value - low) / (high - low), "text": f"{value:g} of {high:g}"}]
+        if (
+            isinstance(low, int | float)
+            and isinstance(high, int | float)
+            and high > low
+        ):
+            return [
+                {
+                    "label": label,
+                    "part": (value - low) / (high - low),
+                    "text": f"{value:g} of {high:g}",
+                }
+            ]
     if isinstance(children := state.get("outputs"), list):
         return [
-            {"label": label, "text": _joined(each.get("text"))[-2000:]} for each in children if isinstance(each, dict)
+            {"label": label, "text": _joined(each.get("text"))[-2000:]}
+            for each in children
+            if isinstance(each, dict)
         ]
     if "index" in state and isinstance(options := state.get("_options_labels"), list):
         at = state["index"]
         value = options[at] if isinstance(at, int) and 0 <= at < len(options) else value
     if value is None or kind == "LayoutModel":
         return [{"label": label, "text": ""}] if label else []
-    return [{"label": label, "text": str(value)[:2000], "html": kind.startswith("HTML")}]
+    return [
+        {"label": label, "text": str(value)[:2000], "html": kind.startswith("HTML")}
+    ]
 
 
 def widgets_of(metadata: Any) -> Mapping[str, Any]:
@@ -172,7 +247,13 @@ def widgets_of(metadata: Any) -> Mapping[str, Any]:
 
 
 def _joined(value: Any) -> str:
-    return value if isinstance(value, str) else "".join(map(str, value)) if isinstance(value, list) else ""
+    return (
+        value
+        if isinstance(value, str)
+        else "".join(map(str, value))
+        if isinstance(value, list)
+        else ""
+    )
 
 
 def _bytes(value: Any) -> bytes:
@@ -184,4 +265,8 @@ def _bytes(value: Any) -> bytes:
 
 def _size(png: bytes) -> tuple[int, int]:
     """Return a PNG's width and height, so that the page does not jump when it comes."""
-    return struct.unpack(">II", png[16:24]) if png[:8] == b"\x89PNG\r\n\x1a\n" and len(png) > 24 else (0, 0)
+    return (
+        struct.unpack(">II", png[16:24])
+        if png[:8] == b"\x89PNG\r\n\x1a\n" and len(png) > 24
+        else (0, 0)
+    )

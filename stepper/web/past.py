@@ -17,7 +17,8 @@ from stepper.policy import events, ledger
 from stepper.policy.model import Verdict
 from stepper.policy.state import State
 
-DOUBT = "Doubt: "  # how a report's line on one begins; what a cell printed is behind `| `
+# how a report's line on one begins; what a cell printed is behind `| `
+DOUBT = "Doubt: "
 AT_ONCE = 1 << 26  # bytes of a journal that are read at a time
 
 
@@ -42,7 +43,8 @@ class Past:
     """What one journal holds."""
 
     def __init__(self, path: str) -> None:
-        self.path, self.lock = path, threading.RLock()  # several may look on, each in a thread
+        # several may look on, each in a thread
+        self.path, self.lock = path, threading.RLock()
         self.changes = 0  # grows with each line
         self.lives = 0  # grows where it is another journal now
         self._forget()
@@ -52,7 +54,8 @@ class Past:
         self.state, self.runs = State(), list[PastRun]()
         self.doubts: dict[int, list[str]] = {}  # run →, as its report tells them
         self.kernel_at = ""  # when the present kernel was started
-        self.places: dict[tuple[str, int], tuple[int, int]] = {}  # of the lines that tell of a run: (event, run) →
+        # of the lines that tell of a run: (event, run) →
+        self.places: dict[tuple[str, int], tuple[int, int]] = {}
         self.read_to, self.file = 0, 0
 
     def refresh(self) -> bool:
@@ -90,7 +93,8 @@ class Past:
     def _take(self, line: bytes, place: int) -> None:
         try:
             event = events.read(load_exactly(line))
-        except (KeyError, TypeError, ValueError, AttributeError, RecursionError):  # somebody else's line
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
+            # somebody else's line
             return
         if event is None:
             return
@@ -101,7 +105,11 @@ class Past:
                 self.places[event.kind, event.run] = (place, len(line))
             case events.Reported():
                 self.places[event.kind, event.run] = (place, len(line))
-                told = [text.removeprefix(DOUBT) for text in event.text.splitlines() if text.startswith(DOUBT)]
+                told = [
+                    text.removeprefix(DOUBT)
+                    for text in event.text.splitlines()
+                    if text.startswith(DOUBT)
+                ]
                 self.doubts |= {event.run: told} if told else {}
             case events.KernelChanged():
                 self.kernel_at = event.at if event.what == "started" else ""
@@ -110,7 +118,10 @@ class Past:
 
     def told(self, run: int) -> dict[str, Any]:
         """Return what ran in a run, and what the agent read of it."""
-        source, report = self._line(events.Started.kind, run), self._line(events.Reported.kind, run)
+        source, report = (
+            self._line(events.Started.kind, run),
+            self._line(events.Reported.kind, run),
+        )
         return {"source": source.get("source"), "report": report.get("text")}
 
     def _line(self, kind: str, run: int) -> dict[str, Any]:

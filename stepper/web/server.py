@@ -16,8 +16,12 @@ from stepper.web.door import HOST, Face, Handler
 from stepper.web.events import LOOK_SECONDS, EventsHandler
 from stepper.web.outputs import shown, whole, widgets_of
 
-STATIC = {"view.js": "text/javascript; charset=utf-8", "view.css": "text/css; charset=utf-8"}
-# What a cell made: no script, nothing fetched, no origin; only our own page may frame it.
+STATIC = {
+    "view.js": "text/javascript; charset=utf-8",
+    "view.css": "text/css; charset=utf-8",
+}
+# What a cell made: no script, nothing fetched, no origin; only our own page may frame
+# it.
 OUTPUT_POLICY = (
     "sandbox; default-src 'none'; img-src data:; style-src 'unsafe-inline'; font-src data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
@@ -32,9 +36,12 @@ class PageHandler(Handler):
         kind = STATIC.get(name, "text/html; charset=utf-8")
         asked = self.get_query_argument("notebook", "")
         if asked and not name and self.face.shelf.book(asked) is None:
-            self.set_status(404)  # the page says so, with those that are there, and shows it once it is
+            # the page says so, with those that are there, and shows it once it is
+            self.set_status(404)
         self.set_header("Content-Type", kind)
-        self.finish((Path(__file__).parent / "page" / (name or "view.html")).read_bytes())
+        self.finish(
+            (Path(__file__).parent / "page" / (name or "view.html")).read_bytes()
+        )
 
 
 class CellHandler(Handler):
@@ -44,9 +51,17 @@ class CellHandler(Handler):
         """Answer it."""
         book, name = self.book(), self.get_query_argument("cell", "")
         cell, _, outputs = book.raw(name)
-        known = next((run.run for run in reversed(book.past.runs) if run.cell == name), 0)
+        known = next(
+            (run.run for run in reversed(book.past.runs) if run.cell == name), 0
+        )
         begun = book.past.state.running
-        source = cell.source if cell else begun.source if begun and begun.cell_id == name else None
+        source = (
+            cell.source
+            if cell
+            else begun.source
+            if begun and begun.cell_id == name
+            else None
+        )
         if source is None:
             source = book.past.told(known)["source"]
         widgets = widgets_of(book.document.raw.get("metadata")) if book.document else {}
@@ -59,7 +74,11 @@ class RunHandler(Handler):
     def get(self) -> None:
         """Answer it."""
         number = self.get_query_argument("run", "")
-        self.answer(self.book().past.told(int(number) if number.isdecimal() and len(number) < 10 else 0))
+        self.answer(
+            self.book().past.told(
+                int(number) if number.isdecimal() and len(number) < 10 else 0
+            )
+        )
 
 
 class OutputHandler(Handler):
@@ -69,7 +88,11 @@ class OutputHandler(Handler):
         """Answer it."""
         number = self.get_query_argument("n", "")
         outputs = self.book().raw(self.get_query_argument("cell", ""))[2]
-        found = whole(outputs, int(number)) if number.isdecimal() and len(number) < 10 else None
+        found = (
+            whole(outputs, int(number))
+            if number.isdecimal() and len(number) < 10
+            else None
+        )
         if found is None:
             raise web.HTTPError(404)
         self.set_header("Content-Type", found.mime)
@@ -90,8 +113,11 @@ def application(face: Face) -> web.Application:
         (r"/output", OutputHandler, given),
     ]
     return web.Application(
-        routes, default_handler_class=Missing, default_handler_args=given, log_function=lambda _: None
-    )  # fmt: skip
+        routes,
+        default_handler_class=Missing,
+        default_handler_args=given,
+        log_function=lambda _: None,
+    )
 
 
 class Missing(Handler):
@@ -109,14 +135,20 @@ def bound(port: int) -> socket.socket:
     except (OSError, OverflowError) as error:
         why = f"port {port} of {HOST} can't be taken: {getattr(error, 'strerror', '') or error}"
         wrong = UsageError if isinstance(error, OverflowError) else StepperError
-        raise wrong(why, "stepper view  # on any that is free; --port N names another") from None
+        raise wrong(
+            why, "stepper view  # on any that is free; --port N names another"
+        ) from None
     made.setblocking(False)
     return made
 
 
-async def serve(face: Face, listening: socket.socket, opened: Callable[[], None]) -> None:
+async def serve(
+    face: Face, listening: socket.socket, opened: Callable[[], None]
+) -> None:
     """Answer until a signal ends it; `opened` is called once it listens."""
-    server = httpserver.HTTPServer(application(face), max_body_size=1 << 16, max_header_size=1 << 15)
+    server = httpserver.HTTPServer(
+        application(face), max_body_size=1 << 16, max_header_size=1 << 15
+    )
     server.add_socket(listening)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

@@ -48,11 +48,15 @@ class Shelf:
             except StepperError as error:
                 self.trouble = error.message
                 return None
-            journal = os.path.join(self.paths.journals, self.places.store(path) + ".jsonl")
+            journal = os.path.join(
+                self.paths.journals, self.places.store(path) + ".jsonl"
+            )
             if not (os.path.exists(path) or os.path.exists(journal)):
                 return None
             past = self.pasts.pop(name, None) or Past(journal)
-            self.books[name] = Book(self.paths.project, name, past, Daemon(self.paths.project))
+            self.books[name] = Book(
+                self.paths.project, name, past, Daemon(self.paths.project)
+            )
         return self.books[name]
 
     def rows(self) -> list[dict[str, Any]]:
@@ -72,12 +76,22 @@ class Shelf:
                 continue
             with past.lock:
                 state, steps = past.state, past.state.plan.steps
-                skipped = sum(state.standing(step.id) is StepStatus.SKIPPED for step in steps)
+                skipped = sum(
+                    state.standing(step.id) is StepStatus.SKIPPED for step in steps
+                )
                 done = len(steps) - len(state.left) - skipped
-                rows.append({
-                    "notebook": name, "state": state.name, "done": done, "skipped": skipped, "of": len(steps),
-                    "runs": len(past.runs), "running": state.running is not None, "changed": round(changed),
-                })  # fmt: skip
+                rows.append(
+                    {
+                        "notebook": name,
+                        "state": state.name,
+                        "done": done,
+                        "skipped": skipped,
+                        "of": len(steps),
+                        "runs": len(past.runs),
+                        "running": state.running is not None,
+                        "changed": round(changed),
+                    }
+                )
         return sorted(rows, key=lambda row: (-row["changed"], row["notebook"]))
 
     def _past(self, name: str) -> Past | None:
@@ -90,6 +104,8 @@ class Shelf:
                 path = self.places.resolve(os.path.join(self.paths.project, name))
             except UsageError:
                 return None
-            past = self.pasts[name] = Past(os.path.join(self.paths.journals, self.places.store(path) + ".jsonl"))
+            past = self.pasts[name] = Past(
+                os.path.join(self.paths.journals, self.places.store(path) + ".jsonl")
+            )
         past.refresh()
         return past

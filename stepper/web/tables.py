@@ -5,9 +5,34 @@ from __future__ import annotations
 from html.parser import HTMLParser
 from typing import Any
 
-INNER = frozenset(("table", "thead", "tbody", "tfoot", "tr", "th", "td", "br", "caption", "div", "p", "b", "i", "em",
-                   "strong", "span", "code", "small", "style", "colgroup", "col"))  # fmt: skip
-MOST = 2_000  # cells that are read, of all tables; of the rows after them it is said how many there are
+INNER = frozenset(
+    (
+        "table",
+        "thead",
+        "tbody",
+        "tfoot",
+        "tr",
+        "th",
+        "td",
+        "br",
+        "caption",
+        "div",
+        "p",
+        "b",
+        "i",
+        "em",
+        "strong",
+        "span",
+        "code",
+        "small",
+        "style",
+        "colgroup",
+        "col",
+    )
+)
+# cells that are read, of all tables; of the rows after them it is said how many there
+# are
+MOST = 2_000
 
 
 class NoTableError(Exception):
@@ -44,7 +69,11 @@ class Reader(HTMLParser):
             self.cell |= {"head": True} if tag == "th" else {}
             for name in ("colspan", "rowspan"):
                 number = told.get(name) or ""
-                self.cell |= {name: int(number)} if number.isdecimal() and 1 < int(number) < 1000 else {}
+                self.cell |= (
+                    {name: int(number)}
+                    if number.isdecimal() and 1 < int(number) < 1000
+                    else {}
+                )
             self._rows()[-1].append(self.cell)
         elif tag == "br" and self.cell is not None:
             self.cell["text"] += "\n"
@@ -61,7 +90,11 @@ class Reader(HTMLParser):
     def handle_data(self, data: str) -> None:
         """A text."""
         if "style" in self.open:
-            if not all(part in data for part in ("dataframe", "}")) or "background" in data or "#T_" in data:
+            if (
+                not all(part in data for part in ("dataframe", "}"))
+                or "background" in data
+                or "#T_" in data
+            ):
                 raise NoTableError  # a Styler's: its colours say something
         elif self.cell is not None:
             self.cell["text"] += data
@@ -72,7 +105,9 @@ class Reader(HTMLParser):
 
     def _rows(self) -> list[list[dict[str, Any]]]:
         table = self.tables[-1] if self.tables else {"head": [], "body": []}
-        rows: list[list[dict[str, Any]]] = table["head"] if "thead" in self.open else table["body"]
+        rows: list[list[dict[str, Any]]] = (
+            table["head"] if "thead" in self.open else table["body"]
+        )
         return rows
 
 
@@ -84,4 +119,8 @@ def tables(html: str) -> list[dict[str, Any]]:
         reader.close()
     except NoTableError:
         return []
-    return reader.tables if any(table["head"] or table["body"] for table in reader.tables) else []
+    return (
+        reader.tables
+        if any(table["head"] or table["body"] for table in reader.tables)
+        else []
+    )

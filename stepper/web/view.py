@@ -26,10 +26,14 @@ def view(paths: Paths, notebook: str | None, port: int, quiet: bool) -> None:
     shelf = Shelf(paths)
     named = shelf.named(notebook, client.current_folder()) if notebook else ""
     listening = bound(port)
-    # A file of the user's alone leads the browser there: an address on a command line is everybody's to read.
+    # A file of the user's alone leads the browser there: an address on a command line
+    # is everybody's to read.
     lead = os.path.join(paths.runtime, f"view-{os.getpid()}.html")
-    for left in glob.glob(os.path.join(glob.escape(paths.runtime), "view-*.html")):  # of views that were killed
-        if not psutil.pid_exists(int("".join(filter(str.isdecimal, os.path.basename(left))) or 0)):
+    # of views that were killed
+    for left in glob.glob(os.path.join(glob.escape(paths.runtime), "view-*.html")):
+        if not psutil.pid_exists(
+            int("".join(filter(str.isdecimal, os.path.basename(left))) or 0)
+        ):
             remove(left)
 
     def opened() -> None:
@@ -47,7 +51,8 @@ def view(paths: Paths, notebook: str | None, port: int, quiet: bool) -> None:
     async def work() -> None:
         await serve(face, listening, opened)
 
-    logging.getLogger("tornado").setLevel(logging.CRITICAL)  # it would say addresses, with the key in them
+    # it would say addresses, with the key in them
+    logging.getLogger("tornado").setLevel(logging.CRITICAL)
     face = Face(paths, shelf, named)
     face.port, face.used = listening.getsockname()[1], lambda: remove(lead)
     try:
@@ -64,4 +69,6 @@ def remove(lead: str) -> None:
 
 def _has_browser() -> bool:
     """Whether a browser would have a screen: one in the terminal would take the terminal."""
-    return sys.platform == "darwin" or any(map(os.environ.get, ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")))
+    return sys.platform == "darwin" or any(
+        map(os.environ.get, ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY"))
+    )

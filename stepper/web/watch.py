@@ -39,10 +39,15 @@ COLOURS = {
 def watch(paths: Paths, notebook: str | None) -> None:
     """Draw until Ctrl-C; raise UsageError where nobody looks on."""
     if not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
-        raise UsageError("`stepper watch` draws on a terminal, and this is none", "stepper status; stepper report")
+        raise UsageError(
+            "`stepper watch` draws on a terminal, and this is none",
+            "stepper status; stepper report",
+        )
     shelf = Shelf(paths)
     named = shelf.named(notebook, client.current_folder()) if notebook else ""
-    console = Console(highlight=False, no_color=bool(os.environ.get("NO_COLOR")) or None)
+    console = Console(
+        highlight=False, no_color=bool(os.environ.get("NO_COLOR")) or None
+    )
     interrupts = Interrupts()
     live = Live(console=console, auto_refresh=False, transient=True)
     with interrupts, contextlib.suppress(KeyboardInterrupt), live:
@@ -75,20 +80,43 @@ class Interrupts:
 def drawn(book: Book | None, height: int, trouble: str = "") -> RenderableType:
     """Return all that is shown of a notebook, within so many lines."""
     if book is None:
-        return Text(one_line(trouble) or 'No notebook is here yet: stepper new "PROBLEM"')
+        return Text(
+            one_line(trouble) or 'No notebook is here yet: stepper new "PROBLEM"'
+        )
     status, now = book.parts["status"], book.parts["live"]
-    parts: list[RenderableType] = [head(status, now), *plan(status["steps"], height // 2), Text()]
+    parts: list[RenderableType] = [
+        head(status, now),
+        *plan(status["steps"], height // 2),
+        Text(),
+    ]
     if status["stop"]:
         parts.append(stop(status["stop"]))
     if now["running"]:
         parts.append(running(now["running"], book.outputs))
     elif not status["stop"] and status["last"] is not None:
-        lines = [*filter(None, clean(book.past.told(status["last"])["report"] or "").splitlines())]
-        more = [f"… {len(lines) - REPORT} lines more: stepper report"] if len(lines) > REPORT else []
-        parts.append(
-            Panel(Text("\n".join(lines[:REPORT] + more)), title="last report", title_align="left", border_style="dim")
+        lines = [
+            *filter(
+                None, clean(book.past.told(status["last"])["report"] or "").splitlines()
+            )
+        ]
+        more = (
+            [f"… {len(lines) - REPORT} lines more: stepper report"]
+            if len(lines) > REPORT
+            else []
         )
-    for text in (status["trouble"], status["daemon"] if now["running"] else "", status["lost"]):
+        parts.append(
+            Panel(
+                Text("\n".join(lines[:REPORT] + more)),
+                title="last report",
+                title_align="left",
+                border_style="dim",
+            )
+        )
+    for text in (
+        status["trouble"],
+        status["daemon"] if now["running"] else "",
+        status["lost"],
+    ):
         parts += [Text(text, style="yellow")] if text else []
     return Group(*parts)
 
@@ -104,15 +132,25 @@ def head(status: Row, now: Row) -> Text:
     ]
     stale = f" · {len(status['marks'])} stale" if status["marks"] else ""
     return Text.assemble(
-        (one_line(status["title"] or status["notebook"]), "bold"), "\n",
-        (one_line(status["notebook"]), "dim"), "  ", (state, COLOURS.get(state, "dim")),
+        (one_line(status["title"] or status["notebook"]), "bold"),
+        "\n",
+        (one_line(status["notebook"]), "dim"),
+        "  ",
+        (state, COLOURS.get(state, "dim")),
         (f"  {', '.join(one_line(each) for each in kernel if each)}{stale}", "dim"),
-    )  # fmt: skip
+    )
 
 
 def plan(steps: Sequence[Row], most: int) -> list[Text]:
     """Return the steps, those around the first that is not over where there are many."""
-    first = next((place for place, step in enumerate(steps) if step["status"] not in ("done", "skipped")), 0)
+    first = next(
+        (
+            place
+            for place, step in enumerate(steps)
+            if step["status"] not in ("done", "skipped")
+        ),
+        0,
+    )
     start = max(0, min(first - most // 2, len(steps) - most))
     marks = {status.value: mark for status, mark in MARKS.items()}
     told = []
@@ -121,7 +159,11 @@ def plan(steps: Sequence[Row], most: int) -> list[Text]:
         colour = COLOURS.get(step["status"], "dim")
         style = "bold" if step["status"] == "running" else ""
         title = f" {step['id']}. {one_line(step['title'], 200)}"
-        told.append(Text.assemble(("  " + marks[step["status"]], colour), (title, style), (retries, "dim")))
+        told.append(
+            Text.assemble(
+                ("  " + marks[step["status"]], colour), (title, style), (retries, "dim")
+            )
+        )
     left = len(steps) - len(told)
     return [*told, *([Text(f"    … {left} more", style="dim")] if left > 0 else [])]
 
@@ -131,8 +173,12 @@ def running(now: Row, outputs: Sequence[Mapping[str, Any]]) -> Panel:
     took = max(0.0, time.time() - now["at"] / 1000)
     limit = f" of {span(now['timeout'])}" if now["timeout"] else ""
     left = f", about {seconds(now['left'])} left" if now["left"] else ""
-    lines = clean("".join(text_of(output) for output in outputs[-3:])).splitlines()[-LINES:] or [now["line"]]
-    bar = ProgressBar(total=now["timeout"] or 1, completed=min(took, now["timeout"] or 1))
+    lines = clean("".join(text_of(output) for output in outputs[-3:])).splitlines()[
+        -LINES:
+    ] or [now["line"]]
+    bar = ProgressBar(
+        total=now["timeout"] or 1, completed=min(took, now["timeout"] or 1)
+    )
     body = Group(bar, Text("\n".join(one_line(line, 300) for line in lines)))
     title = f"{now['name']} · {took:.1f} s{limit}{left}"
     return Panel(body, title=Text(title), title_align="left", border_style="cyan")
@@ -140,7 +186,10 @@ def running(now: Row, outputs: Sequence[Mapping[str, Any]]) -> Panel:
 
 def stop(told: Row) -> Panel:
     """Return why it is stopped, and the commands that lift that."""
-    ways = [f"{way['command']} {way['argument']}".strip() + f"  – {way['about']}" for way in told["ways"]]
+    ways = [
+        f"{way['command']} {way['argument']}".strip() + f"  – {way['about']}"
+        for way in told["ways"]
+    ]
     asked = [f"The agent asks: {told['question']}"] if told["question"] else []
     text = "\n".join([*told["block"].splitlines()[1:], *asked, "", *ways])
     title = told["block"].partition("\n")[0].removeprefix("❌ ")

@@ -18,22 +18,26 @@ LEAVE = (
 
 def attach(name: str, where: str, console: str, settings: Sequence[str]) -> str:
     """Return what attaches to a kernel that a connection file tells of."""
-    return "\n".join([
-        f"{one_line(name)}: its kernel runs ({where})",
-        f"  a console   {console}",
-        f"  JupyterLab  jupyter lab {' '.join(settings)}",
-        "              then, in the notebook: Kernel > Change Kernel…, below the running ones",
-        LEAVE,
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            f"{one_line(name)}: its kernel runs ({where})",
+            f"  a console   {console}",
+            f"  JupyterLab  jupyter lab {' '.join(settings)}",
+            "              then, in the notebook: Kernel > Change Kernel…, below the running ones",
+            LEAVE,
+        ]
+    )
 
 
 def attach_by_url(name: str, where: str, kernel: str, url: str) -> str:
     """Return what attaches to a kernel of a Jupyter server."""
-    return "\n".join([
-        f"{one_line(name)}: its kernel runs ({where})",
-        f"  JupyterLab  {one_line(url, 500)}: there, Kernel > Change Kernel…, the one of the id {kernel}",
-        "No file tells how it is reached, so that no console on this machine attaches to it.",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            f"{one_line(name)}: its kernel runs ({where})",
+            f"  JupyterLab  {one_line(url, 500)}: there, Kernel > Change Kernel…, the one of the id {kernel}",
+            "No file tells how it is reached, so that no console on this machine attaches to it.",
+        ]
+    )
 
 
 def executions(state: State) -> list[str]:
@@ -41,11 +45,17 @@ def executions(state: State) -> list[str]:
     some = state.elsewhere[state.elsewhere_told :]
     if not some:
         return []
-    bound = [one_line(name, 60) for name in dict.fromkeys(name for each in some for name in each.bound)]
+    bound = [
+        one_line(name, 60)
+        for name in dict.fromkeys(name for each in some for name in each.bound)
+    ]
     more = f", and {len(bound) - NAMES} more" if len(bound) > NAMES else ""
     told = f", bound: {', '.join(bound[:NAMES])}{more}" if bound else ""
     failed = sum(bool(each.error) for each in some)
-    return [f"{counted(len(some), 'execution')} from elsewhere{told}" + (f" ({failed} failed)" if failed else "")]
+    return [
+        f"{counted(len(some), 'execution')} from elsewhere{told}"
+        + (f" ({failed} failed)" if failed else "")
+    ]
 
 
 def not_reloaded(urls: Sequence[str]) -> str:

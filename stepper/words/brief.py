@@ -28,7 +28,11 @@ MARKS = {
     StepStatus.INTERRUPTED: "■",
     StepStatus.CHANGED: "≠",
 }
-WHY = {**dict.fromkeys(StepStatus, "why"), StepStatus.SKIPPED: "skipped", StepStatus.DONE: "confirmed"}
+WHY = {
+    **dict.fromkeys(StepStatus, "why"),
+    StepStatus.SKIPPED: "skipped",
+    StepStatus.DONE: "confirmed",
+}
 AGAIN = {
     StepStatus.FAILED: " (its cell failed)",
     StepStatus.INTERRUPTED: " (its cell was interrupted)",
@@ -54,9 +58,15 @@ def plan_lines(state: State) -> list[str]:
         more += [step.kind.value] if step.kind.value != "step" else []
         more += ["long"] * step.long
         more += [f"retries: {progress.retries}"] if progress.retries else []
-        more += [f"{WHY[progress.status]}: {one_line(progress.reason, 200)}"] if progress.reason else []
+        more += (
+            [f"{WHY[progress.status]}: {one_line(progress.reason, 200)}"]
+            if progress.reason
+            else []
+        )
         told = f" ({'; '.join(more)})" if more else ""
-        lines.append(f"  {MARKS[state.standing(step.id)]} {step.id}. {one_line(step.title, 120)}{told}")
+        lines.append(
+            f"  {MARKS[state.standing(step.id)]} {step.id}. {one_line(step.title, 120)}{told}"
+        )
     return lines
 
 
@@ -74,7 +84,10 @@ def open_cells(state: State) -> str:
     """Return the sentence on cells outside the plan that failed, did not run or are stale; '' for none."""
     if not state.open_cells:
         return ""
-    named = [f"cell {cell.number} (id {one_line(cell.cell_id, 100)}) {OPEN[cell.status]}" for cell in state.open_cells]
+    named = [
+        f"cell {cell.number} (id {one_line(cell.cell_id, 100)}) {OPEN[cell.status]}"
+        for cell in state.open_cells
+    ]
     left = len(named) - OPEN_CELLS
     more = f"; and {counted(left, 'more cell')}" if left > 0 else ""
     return f"Outside the plan: {'; '.join(named[:OPEN_CELLS])}{more}."
@@ -84,18 +97,36 @@ def next_line(state: State) -> str:
     """Return what comes next."""
     step = next(iter(state.left), None)
     if step is None:
-        done = " ".join(filter(None, ["No step of the plan is left.", open_cells(state)]))
-        return done if state.plan.steps else "There is no plan; the next cell goes at the end."
-    criterion = f"; criterion: {one_line(step.criterion, 200)}" if step.criterion else ""
+        done = " ".join(
+            filter(None, ["No step of the plan is left.", open_cells(state)])
+        )
+        return (
+            done
+            if state.plan.steps
+            else "There is no plan; the next cell goes at the end."
+        )
+    criterion = (
+        f"; criterion: {one_line(step.criterion, 200)}" if step.criterion else ""
+    )
     again = AGAIN.get(state.standing(step.id), "")
     return f"Next: {step_name(state.plan, step)}{again}{criterion}."
 
 
 def _names_lines(known: Namespace) -> list[str]:
-    modules = [f"{alias} ({name})" if alias != name else name for alias, name in known.modules.items()]
+    modules = [
+        f"{alias} ({name})" if alias != name else name
+        for alias, name in known.modules.items()
+    ]
     functions = [f"{name}{signature}" for name, signature in known.functions.items()]
-    variables = [f"{name}: {describe(variable)}" for name, variable in known.variables.items()]
-    rows = {"Modules": modules, "Functions": functions, "Classes": known.classes, "Variables": variables}
+    variables = [
+        f"{name}: {describe(variable)}" for name, variable in known.variables.items()
+    ]
+    rows = {
+        "Modules": modules,
+        "Functions": functions,
+        "Classes": known.classes,
+        "Variables": variables,
+    }
     return [f"{title}: {_listed(names)}" for title, names in rows.items() if names]
 
 
@@ -110,8 +141,16 @@ def describe(variable: Variable) -> str:
 def largest(known: Namespace, count: int = 3) -> list[str]:
     """Return a sentence on the largest variables known, in a list; empty where none is."""
     sized = [(variable.bytes, name) for name, variable in known.variables.items()]
-    top = [f"{one_line(name, 60)} {size / 1e6:,.1f} MB" for size, name in sorted(sized, reverse=True)[:count] if size]
-    return [f"the largest variables of the kernel, as last seen: {', '.join(top)}"] if top else []
+    top = [
+        f"{one_line(name, 60)} {size / 1e6:,.1f} MB"
+        for size, name in sorted(sized, reverse=True)[:count]
+        if size
+    ]
+    return (
+        [f"the largest variables of the kernel, as last seen: {', '.join(top)}"]
+        if top
+        else []
+    )
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -121,10 +160,14 @@ def _listed(names: Sequence[str]) -> str:
 
 def context(name: str, state: State, known: Namespace, alive: bool) -> str:
     """Return what an agent must know to go on with a notebook that is under way."""
-    stands = "complete" if state.complete and not state.stop else f"under way ({state.name})"
+    stands = (
+        "complete" if state.complete and not state.stop else f"under way ({state.name})"
+    )
     lines = [f"stepper: the notebook {one_line(name)} is {stands}.", *plan_lines(state)]
     if state.stop:
-        lines.append("It was stopped when this was written: /continue, /fix and /skip, the user's commands, lift that.")
+        lines.append(
+            "It was stopped when this was written: /continue, /fix and /skip, the user's commands, lift that."
+        )
     lines.append(next_line(state))
     if alive:
         lines += ["Its kernel is alive; its variables are there.", *_names_lines(known)]
@@ -139,18 +182,28 @@ def context(name: str, state: State, known: Namespace, alive: bool) -> str:
 
 def built(state: State) -> str:
     """Return what had built the present kernel's variables, and how to have them again; '' for none."""
-    steps = [step.id for step in state.plan.steps if state.of(step.id).cell_id in state.ran]
+    steps = [
+        step.id for step in state.plan.steps if state.of(step.id).cell_id in state.ran
+    ]
     loose = len(state.ran) - len(steps)
     if not state.ran:
         return ""
-    named = [f"{'steps' if len(steps) > 1 else 'step'} {', '.join(map(str, steps))}"] if steps else []
+    named = (
+        [f"{'steps' if len(steps) > 1 else 'step'} {', '.join(map(str, steps))}"]
+        if steps
+        else []
+    )
     named += [counted(loose, "cell") + " in no step" * bool(steps)] if loose else []
     return f"{' and '.join(named)} had built them; `stepper restore` builds them again in a fresh kernel"
 
 
 def stop_of_death(why: str, built: str, stderr: str) -> tuple[str, str]:
     """Return the error and the text of a stop that no cell is to blame for: the kernel died while nothing ran."""
-    said = f"; it wrote last: {one_line(stderr.splitlines()[-1], 200)}" if stderr.strip() else ""
+    said = (
+        f"; it wrote last: {one_line(stderr.splitlines()[-1], 200)}"
+        if stderr.strip()
+        else ""
+    )
     message = one_line(f"{why}: all variables are lost; {built}{said}")
     return (
         f"KernelDied: {message}",
@@ -170,21 +223,33 @@ def with_notebook(command: str, name: str) -> str:
     return f"{verb} {option}{shlex.quote(name)}{bracket}{argument}"
 
 
-def stopped(state: State, stop: Stopped, notebook: str = "") -> tuple[str | None, list[str], str]:
+def stopped(
+    state: State, stop: Stopped, notebook: str = ""
+) -> tuple[str | None, list[str], str]:
     """Return what a stop asks of the person, the commands that lift it, and all that is to be said of it.
 
     The commands in the text are for that `notebook`, where one is given.
     """
-    asked, run = classify.question(stop.error), next((run for run in state.runs[::-1] if run.key == stop.key), None)
+    asked, run = (
+        classify.question(stop.error),
+        next((run for run in state.runs[::-1] if run.key == stop.key), None),
+    )
     where = f" at cell {run.number} (id {one_line(run.cell_id, 100)})" if run else ""
     lines = [f"Stopped{where}: {one_line(stop.error)}"]
     lines += [f"The agent asks: {one_line(asked)}"] if asked else []
-    lines += [f"Suggestion: {one_line(remedy.action(run.outcome, run.verdict, run.fault))}"] if run else []
+    lines += (
+        [f"Suggestion: {one_line(remedy.action(run.outcome, run.verdict, run.fault))}"]
+        if run
+        else []
+    )
     ways = [name for name in WAYS if name != "stepper restore" or state.lost]
     rendered = [with_notebook(way, notebook) for way in ways]
     width = max(28, *(len(command) + 2 for command in rendered))
     lines += ["Ways out:"]
-    lines += [f"  {command:<{width}}{WAYS[way]}" for way, command in zip(ways, rendered, strict=True)]
+    lines += [
+        f"  {command:<{width}}{WAYS[way]}"
+        for way, command in zip(ways, rendered, strict=True)
+    ]
     return asked or None, ways, "\n".join(lines)
 
 
@@ -199,7 +264,12 @@ def of_journaled(run: Run, text: str | None, stop: Stopped | None) -> Report:
             f"stepper: run {run.run}, {where}, ended: {one_line(what)}."
             " Its daemon ended before it could tell more; its outputs are in the notebook."
         )
-    return Report(bounded(clean(text)), line, clean(stop.block) if stop and not fine else "", ok=fine)
+    return Report(
+        bounded(clean(text)),
+        line,
+        clean(stop.block) if stop and not fine else "",
+        ok=fine,
+    )
 
 
 def unheard(name: str, text: str) -> str:
@@ -241,7 +311,9 @@ def beyond(timeout: float, where: str, left: float | None) -> list[str]:
     if left is None or timeout <= left:
         return []
     reach = f"its deadline ({span(timeout)}) lies beyond the walltime of {one_line(where, 200)}"
-    return [f"{reach} ({about(left)} when it began): what runs then is lost with the kernel"]
+    return [
+        f"{reach} ({about(left)} when it began): what runs then is lost with the kernel"
+    ]
 
 
 def waits(reason: str, command: str) -> Report:
@@ -268,17 +340,35 @@ def failing(state: State) -> str:
 
 
 def after_continue(
-    name: str, state: State, known: Namespace, alive: bool, lifted: Stopped | None, answer: str = ""
+    name: str,
+    state: State,
+    known: Namespace,
+    alive: bool,
+    lifted: Stopped | None,
+    answer: str = "",
 ) -> str:
     """Return the answer of `continue`: the stop is lifted, what the person says, where to go on, with the context."""
     first = "The stop is lifted. Go on." if lifted else "Nothing was stopped. Go on."
-    return "\n".join([first, *answered(lifted, answer), context(name, state, known, alive)])
+    return "\n".join(
+        [first, *answered(lifted, answer), context(name, state, known, alive)]
+    )
 
 
 def answered(stop: Stopped | None, answer: str) -> list[str]:
     """Return what the person says with a command, as a line: on the question of a stop, where that asks one."""
-    said, asked = " ".join(clean(answer).split())[:ANSWER_LIMIT], classify.question(stop.error) if stop else ""
-    return [f'To "{asked}" the user answers: {said}' if asked else f"What the user adds: {said}"] if said else []
+    said, asked = (
+        " ".join(clean(answer).split())[:ANSWER_LIMIT],
+        classify.question(stop.error) if stop else "",
+    )
+    return (
+        [
+            f'To "{asked}" the user answers: {said}'
+            if asked
+            else f"What the user adds: {said}"
+        ]
+        if said
+        else []
+    )
 
 
 def from_terminal(name: str, command: str, stop: Stopped | None, message: str) -> str:
@@ -318,7 +408,11 @@ def agent_stopped(name: str, state: State) -> str:
 def in_force(name: str, stop: Stopped) -> str:
     """Return what the agent reads of a stop with a prompt that is no command: it lifts nothing; what does."""
     asked = classify.question(stop.error)
-    why, command = (f'it asks "{asked}"', "/continue ANSWER") if asked else (one_line(stop.error, 300), "/fix HINT")
+    why, command = (
+        (f'it asks "{asked}"', "/continue ANSWER")
+        if asked
+        else (one_line(stop.error, 300), "/fix HINT")
+    )
     if stop.key is None:
         command = "/continue"
     return (
@@ -327,12 +421,18 @@ def in_force(name: str, stop: Stopped) -> str:
     )
 
 
-def after_fix(name: str, state: State, key: Key | None, cell: Cell | None, retries: int) -> str:
+def after_fix(
+    name: str, state: State, key: Key | None, cell: Cell | None, retries: int
+) -> str:
     """Return the answer of `fix`: the failed cell, its error, what was tried."""
     if key is None:
         return f"stepper: no cell of {one_line(name)} has failed. {next_line(state)}"
-    lines = [f"stepper: {retries} fresh retries for {_what(state, key)} in {one_line(name)}."]
-    tried = [run for run in state.runs if run.key == key and run.outcome is not Outcome.OK]
+    lines = [
+        f"stepper: {retries} fresh retries for {_what(state, key)} in {one_line(name)}."
+    ]
+    tried = [
+        run for run in state.runs if run.key == key and run.outcome is not Outcome.OK
+    ]
     if tried:
         lines.append("What was tried:")
         lines += [f"  run {run.run}: {_ended(run)}" for run in tried[-6:]]
@@ -343,7 +443,9 @@ def after_fix(name: str, state: State, key: Key | None, cell: Cell | None, retri
         why = again if outside else "It waits for its fix: replace it"
         lines.append(f"{why} (cell_id {one_line(cell.id, 100)}).")
     else:
-        lines.append("Its cell was deleted: the next new code cell is its next attempt.")
+        lines.append(
+            "Its cell was deleted: the next new code cell is its next attempt."
+        )
     return "\n".join(lines)
 
 
@@ -368,7 +470,9 @@ def after_confirm(name: str, state: State, key: Key, reason: str) -> str:
 def _ended(run: Run) -> str:
     if run.outcome is Outcome.KERNEL_DIED:
         return run.error.partition(turn.LOST)[0]  # they may be there again
-    return run.error if run.outcome is Outcome.ERROR and run.fault else run.outcome.value
+    return (
+        run.error if run.outcome is Outcome.ERROR and run.fault else run.outcome.value
+    )
 
 
 def _what(state: State, key: Key) -> str:
@@ -376,7 +480,9 @@ def _what(state: State, key: Key) -> str:
     return step_name(state.plan, step) if step else f"cell {one_line(str(key), 100)}"
 
 
-def completion(name: str, state: State, figures: int, order: str = "", verifies: bool = False) -> list[str]:
+def completion(
+    name: str, state: State, figures: int, order: str = "", verifies: bool = False
+) -> list[str]:
     """Return the lines that follow the report which completed the notebook.
 
     `order` says whether the order of its cells could reproduce; `verifies`: it is replayed unasked.
@@ -384,9 +490,7 @@ def completion(name: str, state: State, figures: int, order: str = "", verifies:
     here = one_line(name)
     replays = f"`stepper verify {here}` replays it in a fresh kernel and says whether others get the same."
     if verifies:
-        replays = (
-            "It is replayed in a fresh kernel now (verify: auto): the next prompt says whether others get the same."
-        )
+        replays = "It is replayed in a fresh kernel now (verify: auto): the next prompt says whether others get the same."
     statuses = [state.of(step.id).status for step in state.plan.steps]
     attempts = sum(state.of(step.id).retries for step in state.plan.steps)
     return [
@@ -407,21 +511,35 @@ def completed(state: State) -> str:
     parts = [counted(len(statuses), "step")]
     if skipped:
         parts = [f"{len(statuses) - skipped} done", f"{skipped} skipped"]
-    parts += [f"{retries} {'retry' if retries == 1 else 'retries'}", seconds(state.seconds)]
+    parts += [
+        f"{retries} {'retry' if retries == 1 else 'retries'}",
+        seconds(state.seconds),
+    ]
     return f"notebook complete: {', '.join(parts)}"
 
 
 def came(state: State, cells: Sequence[Cell]) -> list[str]:
     """Return what came for cells besides their runs since the last report, a sentence a cell."""
     names = {cell.id: cell.label for cell in cells if cell.id in state.came}
-    return [_came(names.get(cell_id, f"a cell that is gone (id {one_line(cell_id, 100)})"), what)
-            for cell_id, what in state.came.items()]  # fmt: skip
+    return [
+        _came(
+            names.get(cell_id, f"a cell that is gone (id {one_line(cell_id, 100)})"),
+            what,
+        )
+        for cell_id, what in state.came.items()
+    ]
 
 
 def _came(name: str, what: Came) -> str:
     parts = [f"{what.characters:,} characters"] if what.characters else []
-    parts += [f"{what.outputs:,} output{'s' * (what.outputs > 1)}"] if what.outputs else []
-    parts += [f"{what.updates:,} update{'s' * (what.updates > 1)} of a display"] if what.updates else []
+    parts += (
+        [f"{what.outputs:,} output{'s' * (what.outputs > 1)}"] if what.outputs else []
+    )
+    parts += (
+        [f"{what.updates:,} update{'s' * (what.updates > 1)} of a display"]
+        if what.updates
+        else []
+    )
     told = " and ".join(parts) or "a clearing of its outputs"
     if what.lost:
         return f"{told} came for {name} after its run; it was changed or deleted since, so they are left out"

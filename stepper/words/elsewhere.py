@@ -10,10 +10,13 @@ from stepper.policy.model import Cell
 NAMED = 6  # cells
 
 
-def changed(name: str, cells: Sequence[Cell], new: Sequence[Cell], stale: Sequence[Cell]) -> str:
+def changed(
+    name: str, cells: Sequence[Cell], new: Sequence[Cell], stale: Sequence[Cell]
+) -> str:
     """Return which cells of a notebook changed or are new and have not run, whose outputs are stale, what runs them."""
     run = f"What runs what has not run: {one_line(f'stepper run {quoted(name)}')}"
-    if not cells:  # a file may be as it was committed: that a cell never ran is all that is known
+    # a file may be as it was committed: that a cell never ran is all that is known
+    if not cells:
         verb = "has" if len(new) == 1 else "have"
         return f"stepper: {one_line(name)}: {_cells(new)} {verb} NOT run here. {run}"
     parts = [f"{_cells(cells)} changed"]

@@ -6,14 +6,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stepper.ground.text import counted, one_line
-from stepper.policy.dataflow import BELOW, ELSEWHERE, GONE, MODULE, OFF, UNBOUND, Because, Gap, Marked
+from stepper.policy.dataflow import (
+    BELOW,
+    ELSEWHERE,
+    GONE,
+    MODULE,
+    OFF,
+    UNBOUND,
+    Because,
+    Gap,
+    Marked,
+)
 from stepper.policy.model import Cell
 
 GROUPS, CELLS, NAMES = 3, 8, 4  # told in a line
 WHERE = {
-    GONE: "was deleted", BELOW: "stands below", OFF: "is no longer run", UNBOUND: "no longer binds it",
-    ELSEWHERE: "elsewhere", MODULE: "changed",
-}  # fmt: skip
+    GONE: "was deleted",
+    BELOW: "stands below",
+    OFF: "is no longer run",
+    UNBOUND: "no longer binds it",
+    ELSEWHERE: "elsewhere",
+    MODULE: "changed",
+}
 
 
 @dataclass(frozen=True)
@@ -36,7 +50,11 @@ class Mark:
 
 def joined(parts: Sequence[str], most: int) -> str:
     """Return parts as an enumeration: a, b and c."""
-    some = [*parts] if len(parts) <= most else [*parts[: most - 1], f"{len(parts) - most + 1} more"]
+    some = (
+        [*parts]
+        if len(parts) <= most
+        else [*parts[: most - 1], f"{len(parts) - most + 1} more"]
+    )
     return some[0] if len(some) == 1 else f"{', '.join(some[:-1])} and {some[-1]}"
 
 
@@ -51,10 +69,16 @@ def stale(marked: Sequence[Marked]) -> str:
     for numbers, names, (number, where) in _groups(marked):
         pronoun = "it" if len(numbers) == 1 else "they"
         if where == WHERE[MODULE]:
-            told.append(f"{cells(numbers)} used {names}, which changed after {pronoun} ran")
+            told.append(
+                f"{cells(numbers)} used {names}, which changed after {pronoun} ran"
+            )
         else:
-            told.append(f"{cells(numbers)} read {names}, which cell {number} rebound after {pronoun} ran")
-    runs = f"`stepper run --stale` runs {'it' if len(marked) == 1 else 'them in order'}."
+            told.append(
+                f"{cells(numbers)} read {names}, which cell {number} rebound after {pronoun} ran"
+            )
+    runs = (
+        f"`stepper run --stale` runs {'it' if len(marked) == 1 else 'them in order'}."
+    )
     return f"Stale: {_some(told)}. {runs}" if told else ""
 
 
@@ -70,19 +94,25 @@ def hidden(marked: Sequence[Marked]) -> str:
 def marks(marked: Sequence[Marked], what: str) -> list[Mark]:
     """Return marked cells as a status has them; `what` they are."""
     return [
-        Mark(each.cell.id, [Provided(one.name, one.provider) for one in each.because], each.cell.number,
-             f"{what}: {_why(each.because)}")
+        Mark(
+            each.cell.id,
+            [Provided(one.name, one.provider) for one in each.because],
+            each.cell.number,
+            f"{what}: {_why(each.because)}",
+        )
         for each in marked
-    ]  # fmt: skip
+    ]
 
 
 def _why(because: Sequence[Because]) -> str:
-    return _some([
-        f"used {names}, which changed since"
-        if where == WHERE[MODULE]
-        else f"read {names}{f' from {_from(number, where)}' if where else f', which cell {number} rebound since'}"
-        for names, (number, where) in _by(because)
-    ])  # fmt: skip
+    return _some(
+        [
+            f"used {names}, which changed since"
+            if where == WHERE[MODULE]
+            else f"read {names}{f' from {_from(number, where)}' if where else f', which cell {number} rebound since'}"
+            for names, (number, where) in _by(because)
+        ]
+    )
 
 
 def _from(number: int, where: str) -> str:
@@ -97,7 +127,9 @@ def _by(because: Sequence[Because]) -> list[tuple[str, tuple[int, str]]]:
     """Return which names a cell read of which other one: names, (its number, where it is)."""
     found: dict[tuple[int, str], list[str]] = {}
     for each in because:
-        found.setdefault((each.number, WHERE.get(each.where, "")), []).append(f"`{one_line(each.name, 60)}`")
+        found.setdefault((each.number, WHERE.get(each.where, "")), []).append(
+            f"`{one_line(each.name, 60)}`"
+        )
     return [(joined(names, NAMES), provider) for provider, names in found.items()]
 
 
@@ -115,14 +147,22 @@ def _some(told: Sequence[str]) -> str:
     return "; ".join(told[:GROUPS]) + more
 
 
-def order(gaps: Sequence[Gap], left: int, unbound: Sequence[tuple[Cell, str]] = ()) -> str:
+def order(
+    gaps: Sequence[Gap], left: int, unbound: Sequence[tuple[Cell, str]] = ()
+) -> str:
     """Return whether the order of the cells could reproduce what they gave; `left` cells are stale as it is.
 
     `unbound` are names that cells read and no present source binds.
     """
-    odd = f" {counted(left, 'cell')} of it {'is' if left == 1 else 'are'} stale: `stepper run --stale`." if left else ""
+    odd = (
+        f" {counted(left, 'cell')} of it {'is' if left == 1 else 'are'} stale: `stepper run --stale`."
+        if left
+        else ""
+    )
     if not gaps and unbound:
-        reads = [f"cell {cell.number} reads `{one_line(name, 60)}`" for cell, name in unbound]
+        reads = [
+            f"cell {cell.number} reads `{one_line(name, 60)}`" for cell, name in unbound
+        ]
         return f"No cell of the notebook is known to bind these names: {_some(reads)}.{odd}"
     if not gaps:
         return f"The order of its cells could reproduce it.{odd}"

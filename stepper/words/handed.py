@@ -9,7 +9,14 @@ from typing import Any
 from stepper.ground.text import one_line
 from stepper.policy.model import Cell, Plan, Step
 from stepper.words.quotes import about, outputs_text, span
-from stepper.words.report import Report, bounded, capital, kernel_line, seconds, step_name
+from stepper.words.report import (
+    Report,
+    bounded,
+    capital,
+    kernel_line,
+    seconds,
+    step_name,
+)
 
 LAST = 100  # of a line, for the person
 LINES = 800  # characters of what it has printed
@@ -22,27 +29,53 @@ MEANWHILE = "plan, markdown, reading, other notebooks"
 
 def till(timeout: float, left: float | None) -> str:
     """Return how long it may run, and how long it will, where that can be told."""
-    return f"deadline {span(timeout)}" + (f", ≈ {about(left)} left" if left is not None else "")
+    return f"deadline {span(timeout)}" + (
+        f", ≈ {about(left)} left" if left is not None else ""
+    )
 
 
 def goes_on(
-    name: str, cell: Cell, took: float, till: str, plan: Plan, step: Step | None, last: str,
-    outputs: Sequence[dict[str, Any]] | None, queue: bool, matched: str, kernel: str, notes: Sequence[str],
-) -> Report:  # fmt: skip
+    name: str,
+    cell: Cell,
+    took: float,
+    till: str,
+    plan: Plan,
+    step: Step | None,
+    last: str,
+    outputs: Sequence[dict[str, Any]] | None,
+    queue: bool,
+    matched: str,
+    kernel: str,
+    notes: Sequence[str],
+) -> Report:
     """Return what is read at once of a cell that was handed on; `kernel` tells where that is, if elsewhere."""
     where = f"{step_name(plan, step)}, " if step else ""
-    first = f"{capital(cell.label)} is still running after {seconds(took)} ({where}{till})."
-    parts = ["stepper: " + first, *([_woken_by(matched)] if matched else []), *(f"Note: {note}." for note in notes)]
+    first = (
+        f"{capital(cell.label)} is still running after {seconds(took)} ({where}{till})."
+    )
+    parts = [
+        "stepper: " + first,
+        *([_woken_by(matched)] if matched else []),
+        *(f"Note: {note}." for note in notes),
+    ]
     parts += kernel_line(kernel)
     if outputs is not None:
-        parts += outputs_text(outputs, LINES, "Last lines") or ["It has printed nothing yet."]
+        parts += outputs_text(outputs, LINES, "Last lines") or [
+            "It has printed nothing yet."
+        ]
     parts.append(
         "It goes on without you: you are woken with its report when it ends, so this turn may end. What can be done"
         f" meanwhile: {MEANWHILE}. {_not(name, queue)} What ends it: {ENDS}; Esc does not."
     )
-    where, till = step_name(plan, step) if step else cell.label, " · ".join(filter(None, [till, kernel]))
+    where, till = (
+        step_name(plan, step) if step else cell.label,
+        " · ".join(filter(None, [till, kernel])),
+    )
     line = f"▶ {where} · still running after {seconds(took)} · {till} · you may go on;"
-    return Report(bounded("\n".join(parts)), f"{line} `stop the cell` ends it{' | ' if last else ''}{last}")
+    return Report(
+        bounded("\n".join(parts)),
+        f"{line} `stop the cell` ends it{' | ' if last else ''}{last}",
+    )
 
 
 def still(name: str, runs: str, took: float, till: str, last: str, wakes: bool) -> str:
@@ -80,7 +113,9 @@ def queued(name: str, text: str, until: str, queue: bool) -> Report:
         f" can be done meanwhile: {MEANWHILE}. {_not(name, queue)} What ends the wait, and {withdraws}: {ENDS}; Esc"
         " does not."
     )
-    return Report(told, f"▶ {in_queue(text, until)} · you may go on; `stop the cell` withdraws it")
+    return Report(
+        told, f"▶ {in_queue(text, until)} · you may go on; `stop the cell` withdraws it"
+    )
 
 
 def still_queued(name: str, text: str, until: str, wakes: bool) -> str:
@@ -108,7 +143,10 @@ def refused(name: str, runs: str, took: float, till: str, wakes: bool) -> str:
 
 def ended(name: str, news: Report) -> Report:
     """Return what wakes the agent: what was handed on has ended."""
-    return replace(news, text=f"stepper: what was handed on in {one_line(name)} has ended.\n{news.text}")
+    return replace(
+        news,
+        text=f"stepper: what was handed on in {one_line(name)} has ended.\n{news.text}",
+    )
 
 
 def matched(name: str, runs: str, line: str) -> Report:
@@ -117,7 +155,9 @@ def matched(name: str, runs: str, line: str) -> Report:
         f"stepper: {runs} of {one_line(name)} goes on. {_woken_by(line)}\n"
         f"When it ends you are woken once more, or told with the next prompt. What ends it now: {ENDS}."
     )
-    return Report(text, f"▶ {runs} goes on · matched by its `wake=` | {one_line(line, LAST)}")
+    return Report(
+        text, f"▶ {runs} goes on · matched by its `wake=` | {one_line(line, LAST)}"
+    )
 
 
 def _woken_by(line: str) -> str:

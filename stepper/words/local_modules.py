@@ -14,15 +14,28 @@ def lines(changes: ModuleChanges, notebook: str) -> list[str]:
     """Return the lines on modules that were reloaded, and on those that were not."""
     found = []
     if changes.reloaded:
-        objects = "; objects made before keep the values they were made with" if changes.classes else ""
+        objects = (
+            "; objects made before keep the values they were made with"
+            if changes.classes
+            else ""
+        )
         verb = "it was" if len(changes.reloaded) == 1 else "they were"
-        found.append(f"Reloaded: {_names(changes.reloaded)} (changed since {verb} imported){objects}.")
-    found += [_old(module, f"stepper restart {one_line(notebook, 200)}") for module in changes.old[:MOST]]
+        found.append(
+            f"Reloaded: {_names(changes.reloaded)} (changed since {verb} imported){objects}."
+        )
+    found += [
+        _old(module, f"stepper restart {one_line(notebook, 200)}")
+        for module in changes.old[:MOST]
+    ]
     if len(changes.old) > MOST:
-        found.append(f"Warning: {len(changes.old) - MOST} more changed modules were not reloaded.")
+        found.append(
+            f"Warning: {len(changes.old) - MOST} more changed modules were not reloaded."
+        )
     for name, module in [pair for pair in changes.lost if len(pair) == 2][:MOST]:
         where = f"{one_line(module, 100)} no longer defines `{one_line(name, 60)}`"
-        found.append(f"Warning: {where}; the notebook's `{one_line(name, 60)}` is still the old one.")
+        found.append(
+            f"Warning: {where}; the notebook's `{one_line(name, 60)}` is still the old one."
+        )
     return found
 
 
@@ -49,9 +62,7 @@ def _old(module: OldModule, restart: str) -> str:
         return f"Warning: {name} changed ({file}), and its reload was interrupted: the cell did not run."
     if module.why == "autoreload":
         return f"Warning: {name} changed ({file}), and %autoreload is set up not to reload it; {old}."
-    return (
-        f"Warning: {name} changed since it was imported ({file}) and was not reloaded (`local_modules: warn`); {old}."
-    )
+    return f"Warning: {name} changed since it was imported ({file}) and was not reloaded (`local_modules: warn`); {old}."
 
 
 def other_sources(names: Sequence[str]) -> str:

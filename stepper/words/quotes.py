@@ -28,9 +28,15 @@ def quote(text: str, limit: int) -> str:
     if sum(sizes) <= limit:
         return "\n".join(lines)
     head = sum(size <= limit * 0.6 for size in accumulate(sizes))
-    tail = len(lines) - sum(size <= limit * 0.35 for size in accumulate(reversed(sizes)))
+    tail = len(lines) - sum(
+        size <= limit * 0.35 for size in accumulate(reversed(sizes))
+    )
     left = f"{tail - head:,} lines ({sum(sizes[head:tail]):,} characters)"
-    where = "the notebook holds only part of this output" if TRUNCATED in text else "all is in the notebook"
+    where = (
+        "the notebook holds only part of this output"
+        if TRUNCATED in text
+        else "all is in the notebook"
+    )
     return "\n".join([*lines[:head], f"… {left} left out; {where}", *lines[tail:]])
 
 
@@ -41,7 +47,9 @@ def _shown(text: str) -> str:
 def _folded(lines: Sequence[str]) -> list[str]:
     """Return the lines behind `| `, very long ones cut; of equal ones in a row the first few, and how many more."""
     found: list[str] = []
-    where = " in the notebook" if any(line.endswith(TRUNCATED) for line in lines) else ""
+    where = (
+        " in the notebook" if any(line.endswith(TRUNCATED) for line in lines) else ""
+    )
     for line, same in groupby(map(_cut_line, lines)):
         count = sum(1 for _ in same)
         shown = count if count <= SAME + 1 else SAME
@@ -60,7 +68,9 @@ def _cut_line(line: str) -> str:
 
 def listing(lines: Sequence[tuple[int, str]], failing: int) -> str:
     """Return numbered lines of code, with an arrow at the failing one."""
-    return "\n".join(f"| {'→' if n == failing else ' '}{n:>4}  {_code(text)}" for n, text in lines)
+    return "\n".join(
+        f"| {'→' if n == failing else ' '}{n:>4}  {_code(text)}" for n, text in lines
+    )
 
 
 def _code(line: str) -> str:
@@ -69,7 +79,10 @@ def _code(line: str) -> str:
 
 
 def outputs_text(
-    outputs: Sequence[dict[str, Any]], limit: int = TEXT_LIMIT, title: str = "Output", errors: bool = False
+    outputs: Sequence[dict[str, Any]],
+    limit: int = TEXT_LIMIT,
+    title: str = "Output",
+    errors: bool = False,
 ) -> list[str]:
     """Return the outputs' text, in a list, empty for none; with `errors` those that ended nothing are named in it."""
     text = "".join(
@@ -98,11 +111,20 @@ def _whole(value: Any, between: str = "") -> str:
 def text_of(output: Mapping[str, Any]) -> str:
     """Return the text of an output, of an error its traceback."""
     if output.get("output_type") == "error":
-        return _whole(output.get("traceback") or f"{output.get('ename')}: {output.get('evalue')}", "\n") + "\n"
+        return (
+            _whole(
+                output.get("traceback")
+                or f"{output.get('ename')}: {output.get('evalue')}",
+                "\n",
+            )
+            + "\n"
+        )
     return _text_of(output)
 
 
-def new_lines(outputs: Sequence[Mapping[str, Any]], told: dict[int, int], ended: bool) -> list[str]:
+def new_lines(
+    outputs: Sequence[Mapping[str, Any]], told: dict[int, int], ended: bool
+) -> list[str]:
     """Return the lines behind `| ` that outputs have more than was `told` of each; a last one that may change when all
     has `ended`.
     """
@@ -112,7 +134,10 @@ def new_lines(outputs: Sequence[Mapping[str, Any]], told: dict[int, int], ended:
         whole += [last] if ended and last else []
         before = told.get(place, 0)
         told[place] = len(whole)  # fewer than before: they were cleared
-        lines += [f"| {_cut_line(line)}" for line in whole[before if before <= len(whole) else 0 :]]
+        lines += [
+            f"| {_cut_line(line)}"
+            for line in whole[before if before <= len(whole) else 0 :]
+        ]
     return lines
 
 
@@ -122,12 +147,21 @@ def plain(outputs: Sequence[dict[str, Any]]) -> str:
 
 
 def running(
-    name: str, seconds: float, timeout: float, line: str, left: float | None = None, where: str = ""
-) -> str:  # fmt: skip
+    name: str,
+    seconds: float,
+    timeout: float,
+    line: str,
+    left: float | None = None,
+    where: str = "",
+) -> str:
     """Return what is told of a cell while it runs, with what it printed last, and how long it may take yet."""
     took = f"{seconds:.0f} s" if seconds < 600 else f"{seconds / 60:.0f} min"
     ends = f", ≈ {about(left)} left" if left is not None else ""
-    told = ", ".join(filter(None, [f"running {name} for {took} of at most {span(timeout)}{ends}", where]))
+    told = ", ".join(
+        filter(
+            None, [f"running {name} for {took} of at most {span(timeout)}{ends}", where]
+        )
+    )
     return f"{told}{': ' if line else ''}{line}"
 
 
@@ -143,12 +177,18 @@ def about(seconds: float) -> str:
     """Return a time that is guessed."""
     if seconds < 55:
         return f"{max(5, 5 * round(seconds / 5))} s"
-    return f"{max(1, round(seconds / 60))} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+    return (
+        f"{max(1, round(seconds / 60))} min"
+        if seconds < 5400
+        else f"{seconds / 3600:.1f} h"
+    )
 
 
 def elsewhere(where: str, left: float | None, trouble: str) -> str:
     """Return where a kernel is that is not this machine's, what is left of its walltime, what stands between."""
-    told = f"{one_line(where, 200)}" + (f", {about(left)} of its walltime left" if left is not None else "")
+    told = f"{one_line(where, 200)}" + (
+        f", {about(left)} of its walltime left" if left is not None else ""
+    )
     return "; ".join(filter(None, [told, one_line(trouble, 300)]))
 
 

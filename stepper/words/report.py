@@ -14,12 +14,22 @@ from stepper.ground.text import clean, one_line
 from stepper.policy import classify
 from stepper.policy.model import Cell, Fault, LeftOut, Outcome, Plan, Run, Step, Verdict
 from stepper.words import remedy
-from stepper.words.quotes import NOTE_LIMIT, TEXT_LIMIT, listing, outputs_text, quote, span, text_of, words
+from stepper.words.quotes import (
+    NOTE_LIMIT,
+    TEXT_LIMIT,
+    listing,
+    outputs_text,
+    quote,
+    span,
+    text_of,
+    words,
+)
 
 EVAL_LIMIT = 4500  # of what `stepper eval` printed: it was asked for
 MISSED_LIMIT = 2500  # of what comes before a report, because nobody could read it
 REPORT_LIMIT = 5800  # characters of a whole report; the client shows up to 10,000
-TITLE_WORDS, CRITERION_WORDS = 9, 14  # a report on a plain success has at most 60 words besides the output
+# a report on a plain success has at most 60 words besides the output
+TITLE_WORDS, CRITERION_WORDS = 9, 14
 LINE_PART = 80  # of each thing beside the outcome in the person's line
 NEXT_LIMIT = 800  # of the source of a cell that Jupyter would make
 MORE_DOUBTS = re.compile(r"… and [\d,]+(?: or)? more doubts?")
@@ -53,7 +63,8 @@ class Ended:
     notes: Sequence[str] = ()  # what must be known first: state lost, out of order …
     tail: Sequence[str] = ()  # what follows: completion
     complete: str = ""  # … in short
-    origins: Mapping[int, str] = field(default_factory=dict)  # execution count → the cell's name
+    # execution count → the cell's name
+    origins: Mapping[int, str] = field(default_factory=dict)
     held: bool = False  # found before it ran: nothing of it ran
     counted: bool = False  # as an attempt, although nothing ran
     captured: Sequence[dict[str, Any]] = ()  # what went into Output widgets
@@ -64,8 +75,10 @@ class Ended:
     where: str = ""  # its kernel is, where that is elsewhere
     follows: str = ""  # what no longer follows after it: lines
     comment: str = "#"  # what begins one in the notebook's language
-    modules: Sequence[str] = ()  # lines on modules that changed since they were imported
-    doubts: Sequence[str] = ()  # after a failure what the cell had bound and written; after a success what is odd
+    # lines on modules that changed since they were imported
+    modules: Sequence[str] = ()
+    # after a failure what the cell had bound and written; after a success what is odd
+    doubts: Sequence[str] = ()
 
     @property
     def step(self) -> Step | None:
@@ -90,19 +103,31 @@ def _few(text: str, count: int) -> str:
 
 def seconds(value: float) -> str:
     """Return a duration for people."""
-    return f"{value:.2f} s" if value < 10 else f"{value:.0f} s" if value < 600 else f"{value / 60:.0f} min"
+    return (
+        f"{value:.2f} s"
+        if value < 10
+        else f"{value:.0f} s"
+        if value < 600
+        else f"{value / 60:.0f} min"
+    )
 
 
 def _headline(ended: Ended) -> str:
     run = ended.run
-    where, took, error = capital(ended.cell.label), seconds(run.duration_s), ": ".join(error_of(ended))
+    where, took, error = (
+        capital(ended.cell.label),
+        seconds(run.duration_s),
+        ": ".join(error_of(ended)),
+    )
     if run.outcome is Outcome.OK:
         return f"{where} ran ok in {took}."
     if run.verdict is Verdict.FINE:
         return f"{where} ran in {took} and raised {error}, as its tag raises-exception allows."
     if run.outcome is Outcome.CANCELLED:
         return f"{where} was CANCELLED after {took}: it was interrupted. No attempt is counted."
-    return f"{where} FAILED {'before it ran' if ended.held else f'after {took}'}: {error}"
+    return (
+        f"{where} FAILED {'before it ran' if ended.held else f'after {took}'}: {error}"
+    )
 
 
 def error_of(ended: Ended) -> tuple[str, str]:
@@ -137,7 +162,9 @@ def question(ended: Ended) -> str:
 def joined(reports: Sequence[Report]) -> Report:
     """Return several reports as one; the last one's verdict stands, and comes first in the line."""
     line = "; before it: ".join(one.line for one in reversed(reports) if one.line)
-    return replace(reports[-1], text=bounded("\n".join(one.text for one in reports)), line=line)
+    return replace(
+        reports[-1], text=bounded("\n".join(one.text for one in reports)), line=line
+    )
 
 
 def _standing(ended: Ended) -> str:
@@ -148,13 +175,21 @@ def _standing(ended: Ended) -> str:
         return f'{name}: not done. Replace its cell, or say why it is done all the same: `stepper confirm "WORDS"`.'
     if ended.run.verdict is Verdict.FINE:
         about = "criterion met" if ended.met else "criterion"
-        criterion = f"; {about}: {_few(ended.step.criterion, CRITERION_WORDS)}" if ended.step.criterion else ""
+        criterion = (
+            f"; {about}: {_few(ended.step.criterion, CRITERION_WORDS)}"
+            if ended.step.criterion
+            else ""
+        )
         return f"{name}: done{criterion}."
     if ended.run.verdict is Verdict.CANCELLED:
         return f"{name}: not finished."
     if ended.run.verdict is Verdict.UNRECOVERABLE:
         outside = classify.ended_outside(ended.run.fault)
-        why = "nothing in its cell ended the kernel" if outside else "not a matter of another try"
+        why = (
+            "nothing in its cell ended the kernel"
+            if outside
+            else "not a matter of another try"
+        )
         return f"{name}: failed; {why}."
     left = max(0, ended.max_retries - ended.attempts)
     return f"{name}: failed; retries made {ended.attempts}, left {left} (of {ended.max_retries})."
@@ -168,12 +203,18 @@ def _failing_lines(fault: Fault, source: str, origins: Mapping[int, str]) -> lis
     parts = []
     if isinstance(fault.line, int):  # a SyntaxError of the user's own may say anything
         lines = source.split("\n")
-        around = [(n, lines[n - 1]) for n in range(fault.line - 2, fault.line + 3) if 0 < n <= len(lines)]
+        around = [
+            (n, lines[n - 1])
+            for n in range(fault.line - 2, fault.line + 3)
+            if 0 < n <= len(lines)
+        ]
         parts.append(f"Line {fault.line} of the cell:\n" + listing(around, fault.line))
     if fault.frames:
         inner = fault.frames[-1]
         if inner.line != fault.line or inner.function != "<module>":
-            where = one_line(inner.file, 200) or origins.get(inner.cell, f"the cell run as [{inner.cell}]")
+            where = one_line(inner.file, 200) or origins.get(
+                inner.cell, f"the cell run as [{inner.cell}]"
+            )
             here = f"Raised in `{one_line(inner.function, 80)}`, line {inner.line} of {where}:"
             parts.append(here + "\n" + listing(inner.context, inner.line))
     return parts
@@ -182,7 +223,11 @@ def _failing_lines(fault: Fault, source: str, origins: Mapping[int, str]) -> lis
 def left_out(what: LeftOut) -> str:
     """Return what the notebook's limits leave out of a cell, in words."""
     parts = [f"{what.characters:,} characters"] if what.characters else []
-    parts += [f"{what.outputs:,} output{'s' * (what.outputs > 1)} ({what.bytes:,} bytes)"] if what.outputs else []
+    parts += (
+        [f"{what.outputs:,} output{'s' * (what.outputs > 1)} ({what.bytes:,} bytes)"]
+        if what.outputs
+        else []
+    )
     return f"left out of the notebook: {' and '.join(parts)}"
 
 
@@ -200,36 +245,58 @@ def of_run(ended: Ended) -> Report:
     run = ended.run
     parts = ["stepper: " + _headline(ended), *filter(None, [_standing(ended)])]
     if ended.held:
-        count = "the third in a row: it counts as an attempt" if ended.counted else "no attempt is counted"
-        parts.append(f"Nothing of the cell ran; {count}. The same code written once more runs.")
+        count = (
+            "the third in a row: it counts as an attempt"
+            if ended.counted
+            else "no attempt is counted"
+        )
+        parts.append(
+            f"Nothing of the cell ran; {count}. The same code written once more runs."
+        )
     parts += _notes(ended)
     parts += ended.modules
     parts += kernel_line(ended.where)
     room = TEXT_LIMIT
     if run.verdict is not Verdict.FINE and run.fault is not None:
         fault = run.fault
-        parts += [f"Suggestion: {one_line(fault.suggestion)}"] * (fault.suggestion not in fault.evalue)
+        parts += [f"Suggestion: {one_line(fault.suggestion)}"] * (
+            fault.suggestion not in fault.evalue
+        )
         parts += remedy.more_time(run.outcome, ended.timeout, ended.most, ended.comment)
         parts += _failing_lines(fault, ended.cell.source, ended.origins)
-        chain = [(how, name, said) for how, name, said in fault.chain if not said or said not in fault.evalue]
-        parts += [f"{capital(how)} {one_line(name, 100)}: {one_line(said, 200)}" for how, name, said in chain[:3]]
+        chain = [
+            (how, name, said)
+            for how, name, said in fault.chain
+            if not said or said not in fault.evalue
+        ]
+        parts += [
+            f"{capital(how)} {one_line(name, 100)}: {one_line(said, 200)}"
+            for how, name, said in chain[:3]
+        ]
         if len(clean(fault.evalue).strip().split("\n", 1)) > 1:
             parts.append("The whole message:\n" + quote(fault.evalue, 1200))
         parts += _calls(fault)
         room = 1200
     about = "Doubt" if run.verdict is Verdict.FINE else "Note"
     parts += _unmet(ended)
-    parts += [one if MORE_DOUBTS.fullmatch(one) else f"{about}: {one}" for one in ended.doubts]
-    parts += outputs_text(ended.outputs, room, errors=run.outcome is Outcome.OK)  # `run_cell` in a cell shows one
+    parts += [
+        one if MORE_DOUBTS.fullmatch(one) else f"{about}: {one}" for one in ended.doubts
+    ]
+    # `run_cell` in a cell shows one
+    parts += outputs_text(ended.outputs, room, errors=run.outcome is Outcome.OK)
     parts += outputs_text(ended.captured, room // 2, "In an Output widget", errors=True)
     parts += list(ended.seen)
-    parts += [f"Jupyter would make a cell below it, which stepper does not:\n{quote(source, NEXT_LIMIT)}"
-              for source in ended.next_inputs[:2]]  # fmt: skip
+    parts += [
+        f"Jupyter would make a cell below it, which stepper does not:\n{quote(source, NEXT_LIMIT)}"
+        for source in ended.next_inputs[:2]
+    ]
     parts += [ended.follows] if ended.follows else []
     if run.verdict is Verdict.FINE and ended.next_step is not None and not ended.unmet:
         parts.append(f"Next: {step_name(ended.plan, ended.next_step)}.")
     parts += ended.tail
-    return Report(bounded("\n".join(parts)), person_line(ended), ok=run.verdict is Verdict.FINE)
+    return Report(
+        bounded("\n".join(parts)), person_line(ended), ok=run.verdict is Verdict.FINE
+    )
 
 
 def of_scratch(ended: Ended) -> str:
@@ -243,11 +310,19 @@ def of_scratch(ended: Ended) -> str:
     else:
         parts = [f"stepper: eval FAILED after {took}: {': '.join(error_of(ended))}"]
         if fault is not None:
-            parts += [f"Suggestion: {one_line(fault.suggestion)}"] if fault.suggestion else []
-            parts += remedy.more_time(run.outcome, ended.timeout, ended.most, ended.comment)
+            parts += (
+                [f"Suggestion: {one_line(fault.suggestion)}"]
+                if fault.suggestion
+                else []
+            )
+            parts += remedy.more_time(
+                run.outcome, ended.timeout, ended.most, ended.comment
+            )
             parts += _failing_lines(fault, ended.cell.source, {}) + _calls(fault)
     parts += ended.modules
-    return bounded("\n".join([*parts, *outputs_text(ended.outputs, EVAL_LIMIT), *ended.seen]))
+    return bounded(
+        "\n".join([*parts, *outputs_text(ended.outputs, EVAL_LIMIT), *ended.seen])
+    )
 
 
 def _calls(fault: Fault) -> list[str]:
@@ -255,8 +330,16 @@ def _calls(fault: Fault) -> list[str]:
     if fault.mro or fault.frames:
         return []
     said = f"{fault.ename}: {fault.evalue}"
-    lines = [line for line in clean(fault.traceback).splitlines() if line.strip() not in (*said.splitlines(), said, "")]
-    lines = [line for line in lines if line.strip() != "Traceback:" and line.strip() not in said]
+    lines = [
+        line
+        for line in clean(fault.traceback).splitlines()
+        if line.strip() not in (*said.splitlines(), said, "")
+    ]
+    lines = [
+        line
+        for line in lines
+        if line.strip() != "Traceback:" and line.strip() not in said
+    ]
     return ["Traceback:\n" + quote("\n".join(lines), 800)] if lines else []
 
 
@@ -276,8 +359,14 @@ def person_line(ended: Ended, first: str = "", doubts: Sequence[str] = ()) -> st
     """
     run = ended.run
     where = step_name(ended.plan, ended.step) if ended.step else ended.cell.label
-    mark = MARKS[Outcome.OK] if run.verdict is Verdict.FINE else MARKS.get(run.outcome, "✗")
-    mark, told = ("?", f"ok, but {ended.unmet}") if ended.unmet else (mark, run.outcome.value)
+    mark = (
+        MARKS[Outcome.OK]
+        if run.verdict is Verdict.FINE
+        else MARKS.get(run.outcome, "✗")
+    )
+    mark, told = (
+        ("?", f"ok, but {ended.unmet}") if ended.unmet else (mark, run.outcome.value)
+    )
     if run.outcome not in (Outcome.OK, Outcome.CANCELLED):
         told = ": ".join(error_of(ended))
     took = "found before it ran" if ended.held else seconds(run.duration_s)
@@ -295,9 +384,15 @@ def person_line(ended: Ended, first: str = "", doubts: Sequence[str] = ()) -> st
 
 def _shown(outputs: Sequence[Mapping[str, Any]]) -> str:
     """Return the first line of a cell's result, else the last that it printed; '' for none."""
-    results = [text_of(output) for output in outputs if output.get("output_type") == "execute_result"]
+    results = [
+        text_of(output)
+        for output in outputs
+        if output.get("output_type") == "execute_result"
+    ]
     printed = [text_of(output) for output in outputs if output.get("name") == "stdout"]
-    lines = printed[-1][-2000:].split("\n")[::-1] if printed and not results else results
+    lines = (
+        printed[-1][-2000:].split("\n")[::-1] if printed and not results else results
+    )
     return next(filter(None, (one_line(line, LINE_PART) for line in lines)), "")
 
 
@@ -307,16 +402,22 @@ def not_run(reason: str, hint: str = "") -> Report:
     if hint:
         text += f"\nThe command that mends it: {one_line(hint)}"
     mend = f"; what mends it: {one_line(hint, 120)}" if hint else ""
-    return Report(bounded(text), f"✗ cell not run: {one_line(reason, 160)}{mend}", ok=False)
+    return Report(
+        bounded(text), f"✗ cell not run: {one_line(reason, 160)}{mend}", ok=False
+    )
 
 
 def unknown(reason: str, hint: str = "") -> Report:
     """Return the report on a cell that was sent to its kernel, and of which no more is known now."""
-    text = f"stepper: {words(reason)}" + (f"\nThe command that tells how it stands: {one_line(hint)}" if hint else "")
+    text = f"stepper: {words(reason)}" + (
+        f"\nThe command that tells how it stands: {one_line(hint)}" if hint else ""
+    )
     return Report(bounded(text), f"… {one_line(reason, 200)}", ok=False)
 
 
-def of_runs(ended: Sequence[Ended], planned: int, what: str = "new or changed code cells") -> Report:
+def of_runs(
+    ended: Sequence[Ended], planned: int, what: str = "new or changed code cells"
+) -> Report:
     """Return the report on cells of a notebook that ran one after the other, in order, the last one in full."""
     last = of_run(ended[-1])
     if planned == 1:
@@ -336,6 +437,8 @@ def of_runs(ended: Sequence[Ended], planned: int, what: str = "new or changed co
         parts.append(f"Not run: the {planned - len(ended)} {what} below it.")
     ok = sum(one.run.verdict is Verdict.FINE for one in ended)
     counts = f"{ok} of {planned} cells ok, {len(ended) - ok} failed, {planned - len(ended)} not run; last: "
-    doubts = [f"cell {one.cell.number}: {doubt}" for one in ended[:-1] for doubt in one.doubts]
+    doubts = [
+        f"cell {one.cell.number}: {doubt}" for one in ended[:-1] for doubt in one.doubts
+    ]
     line = person_line(ended[-1], counts, doubts)
     return Report(bounded("\n".join(parts)), line, last.stop, last.ok)

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from stepper.ground.text import one_line
 
 NAMES = 40  # of each kind
-# The text of each language; {name} is the agent's, the other braces are filled in below.
+# The text of each language; {name} is the agent's, the other braces are filled in
+# below.
 TEXTS = {
     "en": """\
 # Jupyter notebooks with stepper, for {name}
@@ -55,22 +56,48 @@ lives on: what a cell imported or defined is there for the next.
 }
 LABELS = {
     "en": {
-        "notebook": "current notebook", "none": "none was made yet", "modules": "imported",
-        "functions": "defined functions", "variables": "variables", "nothing": "nothing", "more": "and {} more",
+        "notebook": "current notebook",
+        "none": "none was made yet",
+        "modules": "imported",
+        "functions": "defined functions",
+        "variables": "variables",
+        "nothing": "nothing",
+        "more": "and {} more",
     },
     "ja": {
-        "notebook": "現在のノートブック", "none": "まだありません", "modules": "インポート済み",
-        "functions": "定義済みの関数", "variables": "変数", "nothing": "なし", "more": "ほか {} 個",
+        "notebook": "現在のノートブック",
+        "none": "まだありません",
+        "modules": "インポート済み",
+        "functions": "定義済みの関数",
+        "variables": "変数",
+        "nothing": "なし",
+        "more": "ほか {} 個",
     },
-}  # fmt: skip
+}
 
 
-def told(name: str, language: str, notebook: str | None, held: Mapping[str, Mapping[str, str]]) -> str:
+def told(
+    name: str,
+    language: str,
+    notebook: str | None,
+    held: Mapping[str, Mapping[str, str]],
+) -> str:
     """Return the text; `held` are the names of the kernel's modules, functions and variables, each with what it is."""
     labels = LABELS[language]
-    lines = [f"- {labels['notebook']}: {one_line(notebook) if notebook else labels['none']}"]
+    lines = [
+        f"- {labels['notebook']}: {one_line(notebook) if notebook else labels['none']}"
+    ]
     for kind, names in held.items() if notebook else ():
-        shown = [f"{one_line(each, 60)} ({one_line(about, 60)})" for each, about in list(names.items())[:NAMES]]
-        shown += [labels["more"].format(len(names) - NAMES)] if len(names) > NAMES else []
+        shown = [
+            f"{one_line(each, 60)} ({one_line(about, 60)})"
+            for each, about in list(names.items())[:NAMES]
+        ]
+        shown += (
+            [labels["more"].format(len(names) - NAMES)] if len(names) > NAMES else []
+        )
         lines.append(f"- {labels[kind]}: {', '.join(shown) or labels['nothing']}")
-    return TEXTS[language].format(name=one_line(name, 80), stands="\n".join(lines)).rstrip()
+    return (
+        TEXTS[language]
+        .format(name=one_line(name, 80), stands="\n".join(lines))
+        .rstrip()
+    )

@@ -24,9 +24,19 @@ from stepper.policy.names import Flow
 Edge = tuple[int, int, str]  # provider, reader, name
 # Whose source distributions hold notebooks that need neither a network nor minutes.
 PACKAGES = (
-    "control==0.10.2", "emcee==3.1.6", "fluids==1.3.1", "giddy==2.3.8", "inequality==1.1.2", "lmfit==1.3.4",
-    "mapclassify==2.10.0", "mesa==3.3.1", "pointpats==2.5.5", "seaborn==0.13.2", "spaghetti==1.7.6", "spreg==1.9.0",
-)  # fmt: skip
+    "control==0.10.2",
+    "emcee==3.1.6",
+    "fluids==1.3.1",
+    "giddy==2.3.8",
+    "inequality==1.1.2",
+    "lmfit==1.3.4",
+    "mapclassify==2.10.0",
+    "mesa==3.3.1",
+    "pointpats==2.5.5",
+    "seaborn==0.13.2",
+    "spaghetti==1.7.6",
+    "spreg==1.9.0",
+)
 NEEDED = (
     *PACKAGES,
     "ipython",
@@ -68,20 +78,35 @@ class Score:
 def part(notebook: str) -> str:
     """Return which part a notebook belongs to: a third is for looking at, the rest is held out."""
     name = "/".join(Path(notebook).parts[-2:])
-    return "look" if int(hashlib.md5(name.encode()).hexdigest(), 16) % 3 == 0 else "held"
+    return (
+        "look" if int(hashlib.md5(name.encode()).hexdigest(), 16) % 3 == 0 else "held"
+    )
 
 
 def edges(flows: Iterable[Flow]) -> set[Edge]:
     """Return who reads what of whom, when the cells run from the top."""
     order = Order()
-    return {(bound.by, at, name) for at, flow in enumerate(flows) for name, bound in order.follow(at, flow).items()}
+    return {
+        (bound.by, at, name)
+        for at, flow in enumerate(flows)
+        for name, bound in order.follow(at, flow).items()
+    }
 
 
 def compared(traced: dict[str, Any]) -> tuple[set[Edge], set[Edge]]:
     """Return the true edges and those found, of readers that ended well."""
-    flows, ok = [binder.flow(source, ipython.transformer()) for source in traced["sources"]], traced["ok"]
-    true = {(provider, reader, name) for provider, reader, name in traced["edges"] if ok[reader]}
-    return true, {edge for edge in edges(flows) if ok[edge[1]] and not edge[2].startswith("_")}
+    flows, ok = (
+        [binder.flow(source, ipython.transformer()) for source in traced["sources"]],
+        traced["ok"],
+    )
+    true = {
+        (provider, reader, name)
+        for provider, reader, name in traced["edges"]
+        if ok[reader]
+    }
+    return true, {
+        edge for edge in edges(flows) if ok[edge[1]] and not edge[2].startswith("_")
+    }
 
 
 def scored(traces: Iterable[dict[str, Any]]) -> tuple[Score, Score]:
@@ -101,19 +126,35 @@ def scored(traces: Iterable[dict[str, Any]]) -> tuple[Score, Score]:
 
 def unpacked(python: str, folder: Path) -> list[Path]:
     """Return the notebooks that the packages' source distributions hold."""
-    command = [python, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", ":all:", "-d", str(folder), *PACKAGES]
+    command = [
+        python,
+        "-m",
+        "pip",
+        "download",
+        "-q",
+        "--no-deps",
+        "--no-binary",
+        ":all:",
+        "-d",
+        str(folder),
+        *PACKAGES,
+    ]
     subprocess.run(command, check=True)
     for archive in folder.glob("*.tar.gz"):
         with tarfile.open(archive) as packed:
             packed.extractall(folder, filter="data")
-    return sorted(path for path in folder.rglob("*.ipynb") if path.parent.name != "_docstrings")
+    return sorted(
+        path for path in folder.rglob("*.ipynb") if path.parent.name != "_docstrings"
+    )
 
 
 def trace(python: str, notebook: Path, seconds: float) -> dict[str, Any] | None:
     """Return a notebook's trace, None where it takes longer or can't be run."""
     command = [python, str(Path(__file__).with_name("tracer.py")), str(notebook)]
     try:
-        done = subprocess.run(command, capture_output=True, timeout=seconds, check=False)
+        done = subprocess.run(
+            command, capture_output=True, timeout=seconds, check=False
+        )
         return json.loads(done.stdout) if done.stdout else None
     except (subprocess.TimeoutExpired, ValueError):
         return None
@@ -137,7 +178,9 @@ def main() -> None:
         true, found = compared(traced)
         for title, some in (("vain", found - true), ("missed", true - found)):
             for provider, reader, name in sorted(some):
-                sys.stdout.write(f"{title} {provider}→{reader} {name}  {traced['path']}\n")
+                sys.stdout.write(
+                    f"{title} {provider}→{reader} {name}  {traced['path']}\n"
+                )
     cells, names = scored(traces)
     sys.stdout.write(f"{which}, cell to cell: {cells}\n{which}, by name: {names}\n")
 

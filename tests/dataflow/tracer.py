@@ -23,10 +23,18 @@ os.environ["MPLBACKEND"] = "Agg"
 CELL_SECONDS, LARGEST = 40, 30_000_000
 
 
-class Names(dict):  # of a module's globals: where that is no plain dict, CPython asks it for each global
+class Names(
+    dict
+):  # of a module's globals: where that is no plain dict, CPython asks it for each global
     def __init__(self, *given):
         super().__init__(*given)
-        self.cell, self.own, self.provider, self.edges, self.bound_now = None, set(), {}, set(), set()
+        self.cell, self.own, self.provider, self.edges, self.bound_now = (
+            None,
+            set(),
+            {},
+            set(),
+            set(),
+        )
 
     def __getitem__(self, name):
         value = super().__getitem__(name)
@@ -56,22 +64,57 @@ def fingerprint(value):
     class Pickler(cloudpickle.CloudPickler):
         def reducer_override(self, thing):
             kind = type(thing)
-            own = kind.__module__.split(".")[0] in ("__main__", "builtins", "numpy", "pandas", "collections")
-            if not own and kind.__reduce_ex__ is object.__reduce_ex__ and kind.__reduce__ is object.__reduce__:
+            own = kind.__module__.split(".")[0] in (
+                "__main__",
+                "builtins",
+                "numpy",
+                "pandas",
+                "collections",
+            )
+            if (
+                not own
+                and kind.__reduce_ex__ is object.__reduce_ex__
+                and kind.__reduce__ is object.__reduce__
+            ):
                 state = getattr(thing, "__dict__", None)
-                if type(state) is dict and not hasattr(kind, "__getstate__" if sys.version_info < (3, 11) else "_"):
-                    shown = {name: each for name, each in state.items() if not name.startswith("_")}
+                if type(state) is dict and not hasattr(
+                    kind, "__getstate__" if sys.version_info < (3, 11) else "_"
+                ):
+                    shown = {
+                        name: each
+                        for name, each in state.items()
+                        if not name.startswith("_")
+                    }
                     return copyreg.__newobj__, (kind,), shown
             return super().reducer_override(thing)
 
-    if isinstance(value, (types.ModuleType, type, types.FunctionType, types.BuiltinFunctionType, types.MethodType)):
+    if isinstance(
+        value,
+        (
+            types.ModuleType,
+            type,
+            types.FunctionType,
+            types.BuiltinFunctionType,
+            types.MethodType,
+        ),
+    ):
         return None
     try:
-        if any(base.__module__.split(".")[0] == "pandas" for base in type(value).__mro__):  # geopandas' too
+        if any(
+            base.__module__.split(".")[0] == "pandas" for base in type(value).__mro__
+        ):  # geopandas' too
             import pandas
 
-            parts = [type(value).__name__, repr(getattr(value, "columns", None)), repr(getattr(value, "index", None))]
-            shown = value if type(value).__module__.startswith("pandas") else pandas.DataFrame(value).astype(str)
+            parts = [
+                type(value).__name__,
+                repr(getattr(value, "columns", None)),
+                repr(getattr(value, "index", None)),
+            ]
+            shown = (
+                value
+                if type(value).__module__.startswith("pandas")
+                else pandas.DataFrame(value).astype(str)
+            )
             parts.append(pandas.util.hash_pandas_object(shown).values.tobytes().hex())
             return hashlib.md5("".join(parts).encode()).hexdigest()
         if isinstance(value, (int, float, str, bytes, bool, type(None))):
@@ -89,14 +132,20 @@ def trace(path):
 
     with open(path, encoding="utf-8") as stream:
         notebook = json.load(stream)
-    sources = ["".join(cell["source"]) for cell in notebook.get("cells", []) if cell["cell_type"] == "code"]
+    sources = [
+        "".join(cell["source"])
+        for cell in notebook.get("cells", [])
+        if cell["cell_type"] == "code"
+    ]
     sources = [source for source in sources if source.strip()]
     names = Names()
     shell = InteractiveShell.instance(user_ns=names)
     assert shell.user_global_ns is names and shell.user_ns is names
     os.chdir(os.path.dirname(path))
     ok, before, shown = [], {}, []
-    shell._showtraceback = lambda *told: shown.append(told)  # `%%time` and `%%capture` fail without a word
+    shell._showtraceback = lambda *told: shown.append(
+        told
+    )  # `%%time` and `%%capture` fail without a word
 
     def late(*_):
         raise TimeoutError("too long")
@@ -107,7 +156,10 @@ def trace(path):
         signal.alarm(CELL_SECONDS)
         shown.clear()
         try:
-            with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            with (
+                contextlib.redirect_stdout(io.StringIO()),
+                contextlib.redirect_stderr(io.StringIO()),
+            ):
                 done = shell.run_cell(source, store_history=False)
             well = done.success and not shown
         except BaseException:  # noqa: BLE001  # whatever a cell raises
@@ -124,7 +176,11 @@ def trace(path):
             if not name.startswith("_") and name in names.provider
         }
         for name, mark in after.items():
-            if name not in names.bound_now and mark is not None and before.get(name) not in (None, mark):
+            if (
+                name not in names.bound_now
+                and mark is not None
+                and before.get(name) not in (None, mark)
+            ):
                 names.provider[name] = number
         before = after
     edges = sorted([p, r, n] for p, r, n in names.edges if not n.startswith("_"))

@@ -33,11 +33,23 @@ def table(found: list[Seen]) -> list[str]:
 
 @click.command()
 @click.argument("classes", nargs=-1)
-@click.option("--folder", default=".", help="`unseen`: the cells that were written after the suggestions.")
-@click.option("--misses", is_flag=True, help="Show the reports that do not hold the fact.")
+@click.option(
+    "--folder",
+    default=".",
+    help="`unseen`: the cells that were written after the suggestions.",
+)
+@click.option(
+    "--misses", is_flag=True, help="Show the reports that do not hold the fact."
+)
 @click.option("--show", default="", help="Show the report of this case.")
-@click.option("--no-preflight", is_flag=True, help="Run each cell, whatever is known of it before.")
-def main(classes: tuple[str, ...], folder: str, misses: bool, show: str, no_preflight: bool) -> None:
+@click.option(
+    "--no-preflight",
+    is_flag=True,
+    help="Run each cell, whatever is known of it before.",
+)
+def main(
+    classes: tuple[str, ...], folder: str, misses: bool, show: str, no_preflight: bool
+) -> None:
     """Run the corpus and print the figures, class by class."""
     found = []
     for one in seen(python(), classes, folder, preflight=not no_preflight):
@@ -51,11 +63,15 @@ def main(classes: tuple[str, ...], folder: str, misses: bool, show: str, no_pref
     print("\n".join(table(found)))
     if not classes:
         played = [bench_of(case) for case in examples()]
-        print(f"\nExample notebooks: {len(played)}; their cells all ran ok: {all(one.report.ok for one in played)}")
+        print(
+            f"\nExample notebooks: {len(played)}; their cells all ran ok: {all(one.report.ok for one in played)}"
+        )
         found += played
     held = [one for one in found if one.held]
     wrong = [one.case.name for one in held if one.ename != one.case.ename]
-    print(f"Found before they ran: {len(held)}; of these, cells that would have run or ended otherwise: {len(wrong)}")
+    print(
+        f"Found before they ran: {len(held)}; of these, cells that would have run or ended otherwise: {len(wrong)}"
+    )
     doubts = sum(len(one.doubts) for one in found)
     cells = sum(len(one.case.prepare) for one in found)
     print(
@@ -66,8 +82,15 @@ def main(classes: tuple[str, ...], folder: str, misses: bool, show: str, no_pref
         for doubt in one.doubts:
             print(f"  {one.case.name}: {doubt}")
     failures = [f"{one.case.name}: {text}" for one in found for text in one.swallowed]
-    print(f"Failures of the helper's own that it kept quiet: {len(failures)}", *failures, sep="\n  ")
-    print("Missed: " + (", ".join(one.case.name for one in found if not one.holds) or "none"))
+    print(
+        f"Failures of the helper's own that it kept quiet: {len(failures)}",
+        *failures,
+        sep="\n  ",
+    )
+    print(
+        "Missed: "
+        + (", ".join(one.case.name for one in found if not one.holds) or "none")
+    )
     share = sum(one.holds for one in found) / max(1, len(found))
     if failures or (not classes and share < SHARE):
         sys.exit(1)

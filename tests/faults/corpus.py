@@ -38,7 +38,15 @@ from stepper.session.session import Session
 from stepper.words.report import Report
 
 HERE = Path(__file__).parent
-PACKAGES = ("ipykernel", "numpy", "pandas", "matplotlib", "scikit-learn", "requests", "vega_datasets")
+PACKAGES = (
+    "ipykernel",
+    "numpy",
+    "pandas",
+    "matplotlib",
+    "scikit-learn",
+    "requests",
+    "vega_datasets",
+)
 # Between two faults in one kernel: no name, no module of a project, no figure of the one before is left.
 FRESH = """
 import os as _os, sys as _sys, gc as _gc
@@ -102,7 +110,11 @@ def load(names: tuple[str, ...] = (), folder: str = ".") -> dict[str, list[Case]
         items = yaml.safe_load(path.read_text("utf-8"))
         found[path.stem] = [
             Case(
-                **{**item, "prepare": tuple(item.get("prepare") or ()), "unrun": tuple(item.get("unrun") or ())},
+                **{
+                    **item,
+                    "prepare": tuple(item.get("prepare") or ()),
+                    "unrun": tuple(item.get("unrun") or ()),
+                },
                 group=path.stem,
             )
             for item in items
@@ -112,13 +124,29 @@ def load(names: tuple[str, ...] = (), folder: str = ".") -> dict[str, list[Case]
 
 def examples() -> list[Case]:
     """Return the example notebooks as cases without a failing cell: all their cells must run, and raise no doubt."""
-    _, files = json.loads(subprocess.run([python(), "-c", demo.PROBE], capture_output=True, check=True).stdout)
+    _, files = json.loads(
+        subprocess.run(
+            [python(), "-c", demo.PROBE], capture_output=True, check=True
+        ).stdout
+    )
     data, found = Path(files[0]).read_text("utf-8"), []
     for path in sorted((HERE.parent.parent / "notebooks").glob("*.ipynb")):
-        cells = [cell for cell in json.loads(path.read_text("utf-8"))["cells"] if cell["cell_type"] == "code"]
+        cells = [
+            cell
+            for cell in json.loads(path.read_text("utf-8"))["cells"]
+            if cell["cell_type"] == "code"
+        ]
         sources = ["".join(cell["source"]) for cell in cells]
         found.append(
-            Case(path.stem, "", "", sources[-1], tuple(sources[:-1]), files={demo.DATA: data}, group="examples")
+            Case(
+                path.stem,
+                "",
+                "",
+                sources[-1],
+                tuple(sources[:-1]),
+                files={demo.DATA: data},
+                group="examples",
+            )
         )
     return found
 
@@ -130,7 +158,9 @@ class Kept:
 
     def __init__(self, kernels: LocalKernels) -> None:
         self.kernels, self.kernel, self.last = kernels, None, Execution(Outcome.OK)
-        self.swallowed: list[str] = []  # failures of the helper's own that it kept quiet
+        self.swallowed: list[
+            str
+        ] = []  # failures of the helper's own that it kept quiet
 
     async def start(self, place: KernelPlace) -> Kernel:
         if self.kernel is None or await self.kernel.death() is not None:
@@ -159,11 +189,21 @@ class Bench:
     def __init__(self, python: str, preflight: bool = True) -> None:
         self.root = Path(tempfile.mkdtemp(prefix="faults"))
         self.loop = asyncio.new_event_loop()
-        environ = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+        environ = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.lower().endswith("_proxy")
+        }
         self.place = KernelPlace(
-            python, str(self.root), {**environ, "MPLBACKEND": "module://matplotlib_inline.backend_inline"}
+            python,
+            str(self.root),
+            {**environ, "MPLBACKEND": "module://matplotlib_inline.backend_inline"},
         )
-        self.provider = Kept(LocalKernels(str(self.root / "kernel.json"), str(self.root), diagnosis.PARTS))
+        self.provider = Kept(
+            LocalKernels(
+                str(self.root / "kernel.json"), str(self.root), diagnosis.PARTS
+            )
+        )
         self.preflight = preflight
 
     def run(self, case: Case) -> Seen:
@@ -177,43 +217,93 @@ class Bench:
         for name, content in case.files.items():
             path = project / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(bytes.fromhex(content["hex"]) if isinstance(content, dict) else content.encode())
-        limits = Limits(cell_timeout_seconds=case.timeout or 30, max_memory_percent=99, preflight=self.preflight)
+            path.write_bytes(
+                bytes.fromhex(content["hex"])
+                if isinstance(content, dict)
+                else content.encode()
+            )
+        limits = Limits(
+            cell_timeout_seconds=case.timeout or 30,
+            max_memory_percent=99,
+            preflight=self.preflight,
+        )
         notebook = folder / "fault.ipynb"
         place = replace(self.place, cwd=str(folder))
         session = Session(
-            "notebooks/fault.ipynb", file := IpynbFile(str(notebook)), Late(file), JsonLines(str(project / ".stepper" / "journal.jsonl")), self.provider,
-            lambda: limits, lambda environ, kernel: place,
-            Adviser(str(notebook), Surroundings(str(project)), Figures(str(project / ".stepper" / "figures")), ipython.transformer()), settle,
-        )  # fmt: skip
+            "notebooks/fault.ipynb",
+            file := IpynbFile(str(notebook)),
+            Late(file),
+            JsonLines(str(project / ".stepper" / "journal.jsonl")),
+            self.provider,
+            lambda: limits,
+            lambda environ, kernel: place,
+            Adviser(
+                str(notebook),
+                Surroundings(str(project)),
+                Figures(str(project / ".stepper" / "figures")),
+                ipython.transformer(),
+            ),
+            settle,
+        )
         cells: list[dict[str, Any]] = []
         kernel = await self.provider.start(place)
         self.provider.swallowed.clear()
-        await kernel.execute(FRESH.format(folder=str(folder), root=str(self.root)), 30, Limits(), scratch=True)
+        await kernel.execute(
+            FRESH.format(folder=str(folder), root=str(self.root)),
+            30,
+            Limits(),
+            scratch=True,
+        )
         stopped, doubts = [], []
         for source in case.unrun:
             self.add(notebook, cells, source)
         for number, source in enumerate(case.prepare):
             report = await edited(session, self.add(notebook, cells, source), Caller())
-            doubts += [line for line in report.text.splitlines() if line.startswith("Doubt: ")] if report else []
+            doubts += (
+                [
+                    line
+                    for line in report.text.splitlines()
+                    if line.startswith("Doubt: ")
+                ]
+                if report
+                else []
+            )
             if report is None or not report.ok:
-                stopped.append(f"preparing cell {number + 1}: {report.text if report else 'did not run'}")
-        if case.ename == "MemoryLimit":  # what this machine passes when the kernel takes 120 MB more than now
+                stopped.append(
+                    f"preparing cell {number + 1}: {report.text if report else 'did not run'}"
+                )
+        if (
+            case.ename == "MemoryLimit"
+        ):  # what this machine passes when the kernel takes 120 MB more than now
             now = usage(kernel.about().pid)
-            limits = replace(limits, max_memory_percent=min(99.0, 100 * (now.used + 120e6) / now.total))
+            limits = replace(
+                limits,
+                max_memory_percent=min(99.0, 100 * (now.used + 120e6) / now.total),
+            )
         report = await edited(session, self.add(notebook, cells, case.cell), Caller())
-        held = not session.state.runs or session.state.runs[-1].cell_id != cells[-1]["id"]
+        held = (
+            not session.state.runs or session.state.runs[-1].cell_id != cells[-1]["id"]
+        )
         fault = self.fault(session, "held" if held else "run") or {}
         return Seen(
-            case, report or Report(""), fault.get("ename", ""), fault.get("evalue", ""), tuple(stopped), tuple(doubts),
-            self.provider.last.told.get("seconds", 0.0), held, tuple(self.provider.swallowed),
-        )  # fmt: skip
+            case,
+            report or Report(""),
+            fault.get("ename", ""),
+            fault.get("evalue", ""),
+            tuple(stopped),
+            tuple(doubts),
+            self.provider.last.told.get("seconds", 0.0),
+            held,
+            tuple(self.provider.swallowed),
+        )
 
     @staticmethod
     def fault(session: Session, event: str) -> dict[str, Any] | None:
         """Return the fault of the last such event in the journal."""
         events, _ = session.journal.load()
-        return next((line["fault"] for line in reversed(events) if line["event"] == event), None)
+        return next(
+            (line["fault"] for line in reversed(events) if line["event"] == event), None
+        )
 
     @staticmethod
     def add(notebook: Path, cells: list[dict[str, Any]], source: str) -> CellEdit:
@@ -232,7 +322,9 @@ class Bench:
         )
         raw = {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
         notebook.write_text(json.dumps(raw))
-        return CellEdit(str(notebook), cell_id, None, "code", "insert", source, None, "s", "default")
+        return CellEdit(
+            str(notebook), cell_id, None, "code", "insert", source, None, "s", "default"
+        )
 
     def close(self) -> None:
         """End the kernel."""
@@ -242,7 +334,9 @@ class Bench:
         shutil.rmtree(self.root, ignore_errors=True)
 
 
-def seen(python: str, names: tuple[str, ...] = (), folder: str = ".", preflight: bool = True) -> Iterator[Seen]:
+def seen(
+    python: str, names: tuple[str, ...] = (), folder: str = ".", preflight: bool = True
+) -> Iterator[Seen]:
     """Run the corpus, a kernel a class."""
     for cases in load(names, folder).values():
         bench = Bench(python, preflight)

@@ -12,29 +12,54 @@ from tests.oracle.sheets import Sheet
 
 CHANCE = (
     (re.compile(r"0x[0-9a-f]{6,}"), "0x"),
-    (re.compile(r"\b[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}\b"), "ID"),
+    (
+        re.compile(
+            r"\b[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}\b"
+        ),
+        "ID",
+    ),
     (re.compile(r"ipykernel_\d+/\d+"), "ipykernel/cell"),
     (re.compile(r"Thread-\d+"), "N"),
     # Whatever file Python reads or runs when it collects what nobody holds any more: that line is told.
-    (re.compile(r"/\S+\.py:\d+: (RuntimeWarning: coroutine '\w+' was never awaited\n)(?:  .*\n)?"), r"\1"),
-    (re.compile(r"The slowest run took .* is being cached\.\n"), ""),  # of %timeit, when the machine is busy
+    (
+        re.compile(
+            r"/\S+\.py:\d+: (RuntimeWarning: coroutine '\w+' was never awaited\n)(?:  .*\n)?"
+        ),
+        r"\1",
+    ),
+    (
+        re.compile(r"The slowest run took .* is being cached\.\n"),
+        "",
+    ),  # of %timeit, when the machine is busy
 )
-DIGITS = re.compile(r"[\d.,]+(?:e[+-]\d+)?(?: ?(?:ns|µs|μs|us|ms|s|it/s|s/it)\b)?|[█▏▎▍▌▋▊▉ ]+\|")
+DIGITS = re.compile(
+    r"[\d.,]+(?:e[+-]\d+)?(?: ?(?:ns|µs|μs|us|ms|s|it/s|s/it)\b)?|[█▏▎▍▌▋▊▉ ]+\|"
+)
 Outputs = list[dict[str, Any]]
 
 
 def plain(value: Any, flags: frozenset[str], folder: str) -> Any:
     """Return a value without what is by chance."""
     if isinstance(value, dict):
-        return {name: "…" if name == "image/svg+xml" and "svg" in flags else plain(part, flags, folder)
-                for name, part in value.items()}  # fmt: skip
+        return {
+            name: "…"
+            if name == "image/svg+xml" and "svg" in flags
+            else plain(part, flags, folder)
+            for name, part in value.items()
+        }
     if isinstance(value, list):
         return [plain(part, flags, folder) for part in value]
     if isinstance(value, str):
         value = value.replace(folder, "FOLDER")
         for pattern, instead in CHANCE:
             value = pattern.sub(instead, value)
-        return "…" if "connection" in flags else DIGITS.sub("#", value) if "digits" in flags else value
+        return (
+            "…"
+            if "connection" in flags
+            else DIGITS.sub("#", value)
+            if "digits" in flags
+            else value
+        )
     return value
 
 
@@ -55,14 +80,19 @@ def joined(outputs: Sequence[Any]) -> Outputs:
 
 def shown(outputs: Outputs) -> Outputs:
     """Return nbclient's outputs as JupyterLab shows them, and saves: carriage returns and backspaces did their work."""
-    return [{**out, "text": folded(out["text"])} if out["output_type"] == "stream" else out for out in outputs]
+    return [
+        {**out, "text": folded(out["text"])} if out["output_type"] == "stream" else out
+        for out in outputs
+    ]
 
 
 def no_less(have: Outputs, want: Outputs) -> bool:
     """Whether all is there in some order: nbclient loses what a child wrote last, when its end comes first."""
 
     def text(outputs: Outputs, name: str) -> Counter[str]:
-        return Counter("".join(out["text"] for out in outputs if out.get("name") == name))
+        return Counter(
+            "".join(out["text"] for out in outputs if out.get("name") == name)
+        )
 
     def others(outputs: Outputs) -> Outputs:
         return [out for out in outputs if out["output_type"] != "stream"]
@@ -71,14 +101,23 @@ def no_less(have: Outputs, want: Outputs) -> bool:
     return not any(lost) and others(have) == others(want)
 
 
-def differs(ours: Sequence[Any], theirs: Sequence[Sequence[Any]], sheet: Sheet, folders: Sequence[str]) -> str:
+def differs(
+    ours: Sequence[Any],
+    theirs: Sequence[Sequence[Any]],
+    sheet: Sheet,
+    folders: Sequence[str],
+) -> str:
     """Return how outputs differ from all that nbclient had in its runs, '' where they are those of one of them."""
     mine = plain(joined(ours), sheet.flags, folders[0])
     whys = []
     for outputs, folder in zip(theirs, folders[1:], strict=True):
         want = plain(shown(joined(outputs)), sheet.flags, folder)
         have = [*mine]
-        if "pager" in sheet.flags and have and have[-1]["output_type"] == "display_data":
+        if (
+            "pager" in sheet.flags
+            and have
+            and have[-1]["output_type"] == "display_data"
+        ):
             have.pop()
         if "late" in sheet.flags:
             have = have[: len(want)]

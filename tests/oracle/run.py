@@ -23,12 +23,18 @@ def by_nbclient(python: str, name: str, folder: Path) -> Any:
     """Return the notebook as nbclient leaves it."""
     folder.mkdir(parents=True)
     made = notebook(name)
-    os.environ.pop("PYTEST_CURRENT_TEST", None)  # ipykernel would not read what children write
+    os.environ.pop(
+        "PYTEST_CURRENT_TEST", None
+    )  # ipykernel would not read what children write
     manager = AsyncKernelManager(transport="ipc", ip=str(folder / "k"))
     argv = [python, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
     manager._kernel_spec = KernelSpec(argv=argv, display_name="", language="python")
     client = NotebookClient(
-        made, km=manager, timeout=60, allow_errors=True, resources={"metadata": {"path": str(folder)}}
+        made,
+        km=manager,
+        timeout=60,
+        allow_errors=True,
+        resources={"metadata": {"path": str(folder)}},
     )
     client.execute(cleanup_kc=True)
     return nbformat.reads(nbformat.writes(made), 4)

@@ -50,7 +50,19 @@ def notebook(name: str) -> Any:
     """Return a notebook without outputs."""
     cells = []
     for number, sheet in enumerate(sheets(name)):
-        tags = {"tags": ["raises-exception"]}  # whatever a cell ends with, the next one runs
-        cells.append(nbformat.v4.new_code_cell(sheet.source, id=f"{name}-{number}", metadata=tags))
-    spec = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+        tags = {
+            "tags": ["raises-exception"]
+        }  # whatever a cell ends with, the next one runs
+        cells.append(
+            nbformat.v4.new_code_cell(
+                sheet.source, id=f"{name}-{number}", metadata=tags
+            )
+        )
+    spec = {
+        "kernelspec": {
+            "name": "python3",
+            "display_name": "Python 3",
+            "language": "python",
+        }
+    }
     return nbformat.v4.new_notebook(cells=cells, metadata=spec)

@@ -24,7 +24,15 @@ from tests.oracle.sheets import BEGINNINGS, FLAGS, NAMES, sheets
 from tests.test_helper import environment
 
 TIMES = int(os.environ.get("ORACLE_TIMES", "1"))
-PACKAGES = ("ipykernel>=7", "ipywidgets>=8", "anywidget", "matplotlib", "pandas", "plotly", "tqdm")
+PACKAGES = (
+    "ipykernel>=7",
+    "ipywidgets>=8",
+    "anywidget",
+    "matplotlib",
+    "pandas",
+    "plotly",
+    "tqdm",
+)
 
 
 @dataclass
@@ -37,10 +45,20 @@ class Ran:
     folders: list[str]
 
 
-@pytest.fixture(scope="module", params=[BEGINNINGS, *(pytest.param(name, marks=pytest.mark.nightly) for name in NAMES)])
-def theirs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Ran:
+@pytest.fixture(
+    scope="module",
+    params=[
+        BEGINNINGS,
+        *(pytest.param(name, marks=pytest.mark.nightly) for name in NAMES),
+    ],
+)
+def theirs(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Ran:
     python = environment(sys.executable, *PACKAGES)
-    folders = [tmp_path_factory.mktemp("theirs") / "here" for _ in range(TIMES + 1)]  # one more: what is by chance
+    folders = [
+        tmp_path_factory.mktemp("theirs") / "here" for _ in range(TIMES + 1)
+    ]  # one more: what is by chance
     results = [run.by_nbclient(python, request.param, folder) for folder in folders]
     return Ran(request.param, python, results, list(map(str, folders)))
 
@@ -56,28 +74,43 @@ def same(ours: Any, theirs: Ran, folder: Path) -> None:
     found = []
     for number, sheet in enumerate(sheets(theirs.name)):
         wants = [made.cells[number].outputs for made in theirs.results]
-        why = differs(ours.cells[number].outputs, wants, sheet, [str(folder), *theirs.folders])
+        why = differs(
+            ours.cells[number].outputs, wants, sheet, [str(folder), *theirs.folders]
+        )
         if why:
             found.append(f"cell {number}: {sheet.source}\n{why}")
     assert not found, "\n\n".join(found)
     assert models(ours) == models(theirs.results[0])
     timed = [set(cell.metadata.get("execution", {})) for cell in ours.cells]
-    assert timed == [set(cell.metadata.get("execution", {})) for cell in theirs.results[0].cells]
+    assert timed == [
+        set(cell.metadata.get("execution", {})) for cell in theirs.results[0].cells
+    ]
 
 
 def models(notebook: Any) -> list[str]:
     """What the notebook tells of widgets, without names that are by chance; '' where there are none."""
     states = notebook.metadata.get("widgets", {}).get(STATE, {}).get("state", {})
-    told = [plain({name: part for name, part in state.items() if name != "state"}, frozenset(["digits"]), "/")
-            for state in states.values()]  # fmt: skip
-    held = [[out["output_type"] for out in state["state"]["outputs"]] for state in states.values()
-            if state["model_name"] == "OutputModel"]  # fmt: skip
+    told = [
+        plain(
+            {name: part for name, part in state.items() if name != "state"},
+            frozenset(["digits"]),
+            "/",
+        )
+        for state in states.values()
+    ]
+    held = [
+        [out["output_type"] for out in state["state"]["outputs"]]
+        for state in states.values()
+        if state["model_name"] == "OutputModel"
+    ]
     return sorted(map(str, [*told, *held]))
 
 
 def is_as_jupyter_saves_it(opened: Notebook) -> None:
     data = opened.path.read_bytes()
-    assert (nbformat.writes(nbformat.reads(data.decode(), nbformat.NO_CONVERT)) + "\n").encode() == data
+    assert (
+        nbformat.writes(nbformat.reads(data.decode(), nbformat.NO_CONVERT)) + "\n"
+    ).encode() == data
 
 
 @pytest.mark.nightly
@@ -95,7 +128,11 @@ def test_the_hook_edit_by_edit(theirs: Ran, folder: Path, time: int) -> None:
     opened, told = run.by_hook(theirs.python, theirs.name, folder)
     same(run.settled(opened), theirs, folder / "notebooks")
     assert all(text.startswith("stepper: ") for text in told)
-    assert not [text for text in told if "left out" in text and "all is in the notebook" not in text]
+    assert not [
+        text
+        for text in told
+        if "left out" in text and "all is in the notebook" not in text
+    ]
 
 
 def test_there_are_cells_enough_and_each_flag_is_needed() -> None:
@@ -110,4 +147,7 @@ def test_the_differences_are_those_of_the_documentation() -> None:
     text = (ROOT / "docs" / "outputs.md").read_text()
     assert f"Seven notebooks of {len(cells)} cells" in text and len(NAMES) == 7
     for flag, why in FLAGS.items():
-        assert f"| {flag} | {sum(flag in sheet.flags for sheet in cells)} | {why} |" in text
+        assert (
+            f"| {flag} | {sum(flag in sheet.flags for sheet in cells)} | {why} |"
+            in text
+        )

@@ -32,7 +32,9 @@ CELLS = {
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("limit", [1 << 20, 5000])
-def test_nothing_is_lost_and_nothing_is_left_out_unsaid(project: Project, limit: int) -> None:
+def test_nothing_is_lost_and_nothing_is_left_out_unsaid(
+    project: Project, limit: int
+) -> None:
     project.config(f"max_output_bytes: {limit}\nmax_retries: 100\n")
     notebook = project.new()
     with Ear(project) as ear:
@@ -44,13 +46,21 @@ def test_nothing_is_lost_and_nothing_is_left_out_unsaid(project: Project, limit:
                 project.stepper("fix")
             elif "late" not in name:
                 said = "\nNote: left out of the notebook: " in answer.text
-                assert said == ("left out by stepper" in str(notebook.cell(cell)["outputs"])), name
+                assert said == (
+                    "left out by stepper" in str(notebook.cell(cell)["outputs"])
+                ), name
         ear.balance(notebook)
-    assert any("late" in text_of(cell) for cell in notebook.raw["cells"] if cell["cell_type"] == "code")
+    assert any(
+        "late" in text_of(cell)
+        for cell in notebook.raw["cells"]
+        if cell["cell_type"] == "code"
+    )
 
 
 @pytest.mark.nightly
-def test_a_daemon_that_is_killed_costs_no_character_of_the_run(project: Project) -> None:
+def test_a_daemon_that_is_killed_costs_no_character_of_the_run(
+    project: Project,
+) -> None:
     notebook = project.new()
     with Ear(project) as ear:
         notebook.insert("None")

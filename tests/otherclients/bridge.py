@@ -23,7 +23,12 @@ class Bridge(socketserver.ThreadingTCPServer):
         threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         self.shutdown()
         self.server_close()
 
@@ -43,7 +48,10 @@ class _Handler(socketserver.StreamRequestHandler):
         # our own address stands for the server's; any other Host or Origin goes as it is
         head = head.replace(b":%d\r\n" % self.server.own, b":%d\r\n" % self.server.port)
         head = re.sub(rb"(?im)^connection: .*\r\n", b"", head)
-        more = b"Connection: close\r\nAuthorization: Bearer %s\r\n\r\n" % self.server.key.encode()
+        more = (
+            b"Connection: close\r\nAuthorization: Bearer %s\r\n\r\n"
+            % self.server.key.encode()
+        )
         with socket.create_connection(("127.0.0.1", self.server.port)) as to:
             to.sendall(head[:-2] + more + body)
             while piece := to.recv(1 << 16):

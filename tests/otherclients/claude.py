@@ -14,20 +14,40 @@ PREFIX = "mcp__stepper__"
 
 def turns(*script: Turn) -> list[Callable[[list[Message]], list[Block]]]:
     """The script as turns of the Messages API."""
-    return [lambda messages, turn=turn: _blocks(turn, results_in(messages)) for turn in script]  # type: ignore[misc]
+    return [
+        lambda messages, turn=turn: _blocks(turn, results_in(messages))
+        for turn in script
+    ]  # type: ignore[misc]
 
 
 def _blocks(turn: Turn, results: Sequence[Result]) -> list[Block]:
     said = spoken(turn, results)
-    return [tool(PREFIX + said.tool, said.arguments)] if isinstance(said, Call) else [text(said)]
+    return (
+        [tool(PREFIX + said.tool, said.arguments)]
+        if isinstance(said, Call)
+        else [text(said)]
+    )
 
 
 def results_in(messages: Sequence[Message]) -> list[Result]:
     """The results of all calls that these messages hold, oldest first."""
-    blocks = (block for m in messages if isinstance(m["content"], list) for block in m["content"])
-    return [_result(block.get("content")) for block in blocks if block["type"] == "tool_result"]
+    blocks = (
+        block
+        for m in messages
+        if isinstance(m["content"], list)
+        for block in m["content"]
+    )
+    return [
+        _result(block.get("content"))
+        for block in blocks
+        if block["type"] == "tool_result"
+    ]
 
 
 def _result(content: Any) -> Result:
-    images = sum(block["type"] == "image" for block in content) if isinstance(content, list) else 0
+    images = (
+        sum(block["type"] == "image" for block in content)
+        if isinstance(content, list)
+        else 0
+    )
     return Result("\n".join(texts(content)), images)

@@ -19,8 +19,9 @@ from .models import GeminiModel, ResponsesModel, ScriptedModel
 
 CODEX = os.environ.get("STEPPER_TEST_CODEX_VERSION") or "0.169.0"
 GEMINI = os.environ.get("STEPPER_TEST_GEMINI_VERSION") or "0.61.0"
-TRIPLE = f"{MACHINES.get(platform.machine().lower(), '').replace('x64', 'x86_64').replace('arm64', 'aarch64')}-" + (
-    "apple-darwin" if sys.platform == "darwin" else "unknown-linux-musl"
+TRIPLE = (
+    f"{MACHINES.get(platform.machine().lower(), '').replace('x64', 'x86_64').replace('arm64', 'aarch64')}-"
+    + ("apple-darwin" if sys.platform == "darwin" else "unknown-linux-musl")
 )
 
 
@@ -38,7 +39,13 @@ def run(command: list[str], cwd: Path, env: Mapping[str, str], timeout: float) -
     # files, not pipes: a process that a client left behind may hold them open
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         process = subprocess.Popen(
-            command, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
+            command,
+            cwd=cwd,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            start_new_session=True,
         )
         late = False
         try:
@@ -52,7 +59,9 @@ def run(command: list[str], cwd: Path, env: Mapping[str, str], timeout: float) -
         out.seek(0)
         err.seek(0)
         ended = Ended(process.returncode, out.read().decode(), err.read().decode())
-    assert not late, f"the client was killed after {timeout} s; it had printed\n{ended.stdout}\n{ended.stderr}"
+    assert not late, (
+        f"the client was killed after {timeout} s; it had printed\n{ended.stdout}\n{ended.stderr}"
+    )
     return ended
 
 
@@ -63,10 +72,19 @@ class Client:
     model_type: type[ScriptedModel] = ScriptedModel
     settings = ""  # the file below its home that names the servers, or says that the project's own are trusted
 
-    def __init__(self, project: Path, home: Path, model: ScriptedModel, servers: str) -> None:
+    def __init__(
+        self, project: Path, home: Path, model: ScriptedModel, servers: str
+    ) -> None:
         self.project, self.home, self.model = project, home, model
-        self.env = {name: os.environ[name] for name in ("XDG_STATE_HOME",) if name in os.environ}
-        self.env |= {"HOME": str(home), "PATH": os.environ["PATH"], "LANG": "C.UTF-8", "TERM": "xterm-256color"}
+        self.env = {
+            name: os.environ[name] for name in ("XDG_STATE_HOME",) if name in os.environ
+        }
+        self.env |= {
+            "HOME": str(home),
+            "PATH": os.environ["PATH"],
+            "LANG": "C.UTF-8",
+            "TERM": "xterm-256color",
+        }
         path = home / self.settings
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(self.merged(servers))
@@ -95,7 +113,9 @@ class Codex(Client):
     @staticmethod
     def install() -> list[str]:
         package = "@openai/codex"
-        binary = fetched("codex", package, f"{CODEX}-{HERE}", f"{package}/vendor/{TRIPLE}/bin/codex")
+        binary = fetched(
+            "codex", package, f"{CODEX}-{HERE}", f"{package}/vendor/{TRIPLE}/bin/codex"
+        )
         return [str(binary)]
 
     def merged(self, servers: str) -> str:
@@ -112,13 +132,20 @@ wire_api = "responses"
 {servers}"""
 
     def prompt(self, words: str, timeout: float = 120) -> Ended:
-        return self.exec("--dangerously-bypass-approvals-and-sandbox", words, timeout=timeout)
+        return self.exec(
+            "--dangerously-bypass-approvals-and-sandbox", words, timeout=timeout
+        )
 
     def exec(self, *arguments: str, timeout: float = 120) -> Ended:
         """Run `codex exec` with these arguments besides; without any, in its default approval and sandbox."""
         command = [*self.install(), "exec", "--json"]
         # else the first request goes out before the server is there
-        command += ["--skip-git-repo-check", "-c", "mcp_servers.stepper.required=true", *arguments]
+        command += [
+            "--skip-git-repo-check",
+            "-c",
+            "mcp_servers.stepper.required=true",
+            *arguments,
+        ]
         return run(command, self.project, self.env, timeout)
 
 
@@ -132,15 +159,36 @@ class Gemini(Client):
     @staticmethod
     def install() -> list[str]:
         package = "@google/gemini-cli"
-        return [str(node()), str(fetched("gemini", package, GEMINI, f"{package}/bundle/gemini.js"))]
+        return [
+            str(node()),
+            str(fetched("gemini", package, GEMINI, f"{package}/bundle/gemini.js")),
+        ]
 
     def merged(self, servers: str) -> str:
-        self.env |= {"GEMINI_API_KEY": "a-dummy-key", "GOOGLE_GEMINI_BASE_URL": self.model.url}
-        security = {"auth": {"selectedType": "gemini-api-key"}, "folderTrust": {"enabled": False}}
-        quiet = {"telemetry": {"enabled": False}, "privacy": {"usageStatisticsEnabled": False}}
+        self.env |= {
+            "GEMINI_API_KEY": "a-dummy-key",
+            "GOOGLE_GEMINI_BASE_URL": self.model.url,
+        }
+        security = {
+            "auth": {"selectedType": "gemini-api-key"},
+            "folderTrust": {"enabled": False},
+        }
+        quiet = {
+            "telemetry": {"enabled": False},
+            "privacy": {"usageStatisticsEnabled": False},
+        }
         general = {"general": {"disableAutoUpdate": True, "enableAutoUpdate": False}}
-        return json.dumps({"security": security, **quiet, **general, **json.loads(servers)})
+        return json.dumps(
+            {"security": security, **quiet, **general, **json.loads(servers)}
+        )
 
     def prompt(self, words: str, timeout: float = 120) -> Ended:
-        command = [*self.install(), "--prompt", words, "--model", "gemini-2.5-pro", "--yolo"]
+        command = [
+            *self.install(),
+            "--prompt",
+            words,
+            "--model",
+            "gemini-2.5-pro",
+            "--yolo",
+        ]
         return run(command, self.project, self.env, timeout)

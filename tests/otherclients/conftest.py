@@ -55,4 +55,9 @@ def installed(tmp_path: Path) -> Iterator[Path]:
     make_env(Paths(str(folder)).env)
     install.apply(refuse.parse([str(folder), "--python", sys.executable]))
     yield folder
-    subprocess.run([folder / ".stepper/env/bin/stepper", "shutdown"], cwd=folder, check=True, capture_output=True)
+    subprocess.run(
+        [folder / ".stepper/env/bin/stepper", "shutdown"],
+        cwd=folder,
+        check=True,
+        capture_output=True,
+    )

@@ -59,10 +59,17 @@ class ScriptedModel:
         self.url = f"http://127.0.0.1:{self._server.server_port}"
 
     def __enter__(self) -> ScriptedModel:
-        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+        threading.Thread(
+            target=self._server.serve_forever, args=(0.05,), daemon=True
+        ).start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: object,
+        trace: TracebackType | None,
+    ) -> None:
         self._server.shutdown()
         self._server.server_close()
 
@@ -106,7 +113,10 @@ class ScriptedModel:
 
 def _events(*events: Body, named: bool) -> tuple[str, bytes]:
     lines = (
-        f"event: {e['type']}\ndata: {json.dumps(e)}\n\n" if named else f"data: {json.dumps(e)}\n\n" for e in events
+        f"event: {e['type']}\ndata: {json.dumps(e)}\n\n"
+        if named
+        else f"data: {json.dumps(e)}\n\n"
+        for e in events
     )
     return "text/event-stream", "".join(lines).encode()
 
@@ -124,9 +134,18 @@ class ResponsesModel(ScriptedModel):
         found = []
         for item in body["input"]:
             if item["type"] == "function_call_output":
-                parts = item["output"] if isinstance(item["output"], list) else [{"text": item["output"]}]
+                parts = (
+                    item["output"]
+                    if isinstance(item["output"], list)
+                    else [{"text": item["output"]}]
+                )
                 images = sum(part.get("type") == "input_image" for part in parts)
-                found.append(Result("\n".join(part["text"] for part in parts if "text" in part), images))
+                found.append(
+                    Result(
+                        "\n".join(part["text"] for part in parts if "text" in part),
+                        images,
+                    )
+                )
         return found
 
     def offered_in(self, body: Body) -> dict[str, Body]:
@@ -141,8 +160,16 @@ class ResponsesModel(ScriptedModel):
     def _response(self, said: Said) -> list[Body]:
         number = next(_numbers)
         if isinstance(said, Call):
-            item: Body = {"type": "function_call", "id": f"fc_{number}", "call_id": f"call_{number}", "name": said.tool}
-            item |= {"namespace": "mcp__stepper", "arguments": json.dumps(said.arguments)}
+            item: Body = {
+                "type": "function_call",
+                "id": f"fc_{number}",
+                "call_id": f"call_{number}",
+                "name": said.tool,
+            }
+            item |= {
+                "namespace": "mcp__stepper",
+                "arguments": json.dumps(said.arguments),
+            }
         else:
             item = {"type": "message", "id": f"msg_{number}", "role": "assistant"}
             item["content"] = [{"type": "output_text", "text": said}]
@@ -150,7 +177,10 @@ class ResponsesModel(ScriptedModel):
         return [
             {"type": "response.created", "response": {"id": f"resp_{number}"}},
             {"type": "response.output_item.done", "output_index": 0, "item": item},
-            {"type": "response.completed", "response": {"id": f"resp_{number}", "usage": usage}},
+            {
+                "type": "response.completed",
+                "response": {"id": f"resp_{number}", "usage": usage},
+            },
         ]
 
 
@@ -163,7 +193,9 @@ class GeminiModel(ScriptedModel):
         self.other_requests.append(f"POST {path}")
         if ":streamGenerateContent" in path:
             return _events(self._content("ok"), named=False)
-        return "application/json", json.dumps({"totalTokens": 100, **self._content("{}")}).encode()
+        return "application/json", json.dumps(
+            {"totalTokens": 100, **self._content("{}")}
+        ).encode()
 
     def results_in(self, body: Body) -> list[Result]:
         found = []
@@ -171,23 +203,54 @@ class GeminiModel(ScriptedModel):
             for part in content.get("parts", []):
                 if answer := part.get("functionResponse"):
                     told = answer["response"]
-                    text = told.get("output", told.get("error")) if isinstance(told, dict) else told
-                    images = sum("inlineData" in inner for inner in answer.get("parts", []))
-                    found.append(Result(text if isinstance(text, str) else json.dumps(told), images))
+                    text = (
+                        told.get("output", told.get("error"))
+                        if isinstance(told, dict)
+                        else told
+                    )
+                    images = sum(
+                        "inlineData" in inner for inner in answer.get("parts", [])
+                    )
+                    found.append(
+                        Result(
+                            text if isinstance(text, str) else json.dumps(told), images
+                        )
+                    )
                 elif "inlineData" in part and found:
                     found[-1] = Result(found[-1].text, found[-1].images + 1)
         return found
 
     def offered_in(self, body: Body) -> dict[str, Body]:
-        declared = (tool for group in body.get("tools", []) for tool in group.get("functionDeclarations", []))
-        return {t["name"].removeprefix("mcp_stepper_"): t for t in declared if t["name"].startswith("mcp_stepper_")}
+        declared = (
+            tool
+            for group in body.get("tools", [])
+            for tool in group.get("functionDeclarations", [])
+        )
+        return {
+            t["name"].removeprefix("mcp_stepper_"): t
+            for t in declared
+            if t["name"].startswith("mcp_stepper_")
+        }
 
     def _content(self, said: Said) -> Body:
         part: Body = {"text": said} if isinstance(said, str) else {}
         if isinstance(said, Call):
-            part = {"functionCall": {"name": f"mcp_stepper_{said.tool}", "args": said.arguments}}
-        usage = {"promptTokenCount": 100, "candidatesTokenCount": 10, "totalTokenCount": 110}
-        candidate = {"content": {"role": "model", "parts": [part]}, "finishReason": "STOP", "index": 0}
+            part = {
+                "functionCall": {
+                    "name": f"mcp_stepper_{said.tool}",
+                    "args": said.arguments,
+                }
+            }
+        usage = {
+            "promptTokenCount": 100,
+            "candidatesTokenCount": 10,
+            "totalTokenCount": 110,
+        }
+        candidate = {
+            "content": {"role": "model", "parts": [part]},
+            "finishReason": "STOP",
+            "index": 0,
+        }
         return {"candidates": [candidate], "usageMetadata": usage}
 
 
@@ -207,7 +270,9 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"{}")
+        body = json.loads(
+            self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"{}"
+        )
         self._send(*self.server.model.answer(self.path, body))
 
     def do_GET(self) -> None:

@@ -28,7 +28,11 @@ def picture() -> ImageContent:
     """A small red picture."""
     data = io.BytesIO()
     Image.new("RGB", (8, 8), "red").save(data, "PNG")
-    return ImageContent(type="image", data=base64.b64encode(data.getvalue()).decode(), mime_type="image/png")
+    return ImageContent(
+        type="image",
+        data=base64.b64encode(data.getvalue()).decode(),
+        mime_type="image/png",
+    )
 
 
 @server.tool()
@@ -41,7 +45,10 @@ def run_cell(source: str) -> CallToolResult:
 @server.tool()
 def list_notebooks() -> CallToolResult:
     """Data, and a text that is another one."""
-    return CallToolResult(content=[TextContent(type="text", text="as text")], structured_content={"text": "as data"})
+    return CallToolResult(
+        content=[TextContent(type="text", text="as text")],
+        structured_content={"text": "as data"},
+    )
 
 
 @server.tool()

@@ -42,8 +42,17 @@ def script(lift: Turn, *then: Turn) -> list[Turn]:
     numbers, squares, total, year, plot, save, tell = SOURCES
 
     def mended(results: Sequence[Result]) -> Call:
-        assert "FAILED" in results[-1].text and "`numbers`" in results[-1].text, results[-1].text
-        return Call("run_cell", {"cell_id": cell_of(results), "old_string": "numberz", "new_string": "numbers"})
+        assert "FAILED" in results[-1].text and "`numbers`" in results[-1].text, (
+            results[-1].text
+        )
+        return Call(
+            "run_cell",
+            {
+                "cell_id": cell_of(results),
+                "old_string": "numberz",
+                "new_string": "numbers",
+            },
+        )
 
     stopped: dict[str, str] = {}
 
@@ -61,7 +70,15 @@ def script(lift: Turn, *then: Turn) -> list[Turn]:
         Call("run_cell", {"source": numbers}),
         Call("run_cell", {"source": squares.replace("numbers", "numberz")}),
         mended,
-        Call("add_cells", {"cells": [{"cell_type": "markdown", "source": "The sum"}, {"source": total}]}),
+        Call(
+            "add_cells",
+            {
+                "cells": [
+                    {"cell_type": "markdown", "source": "The sum"},
+                    {"source": total},
+                ]
+            },
+        ),
         Call("run_cell", {"source": ASKS}),
         refused,
         lifted,
@@ -90,11 +107,22 @@ def by_terminal(project: Path, tell: Callable[[str], None]) -> Turn:
 def check(project: Path, results: Sequence[Result]) -> None:
     """The notebook, the file that its cells wrote, and what the model was shown."""
     (path,) = (project / "notebooks").glob("*.ipynb")
-    cells = [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
+    cells = [
+        cell
+        for cell in json.loads(path.read_text())["cells"]
+        if cell["cell_type"] == "code"
+    ]
     assert ["".join(cell["source"]) for cell in cells] == SOURCES
-    assert not [out for cell in cells for out in cell["outputs"] if out["output_type"] == "error"]
+    assert not [
+        out
+        for cell in cells
+        for out in cell["outputs"]
+        if out["output_type"] == "error"
+    ]
     assert (path.parent / "total.txt").read_text() == "2024: 30"
     texts = [result.text for result in results]
     assert "In 2024 it was 30." in texts[-2] and "7 steps done" in texts[-2]
     assert "complete" in texts[-1]
-    assert [result.images for result in results].count(1) == 1  # the one figure, as an image
+    assert [result.images for result in results].count(
+        1
+    ) == 1  # the one figure, as an image

@@ -11,7 +11,10 @@ from .conftest import Start
 from .models import Call
 from .test_seven_steps import put
 
-pytestmark = [pytest.mark.nightly, pytest.mark.timeout(300)]  # the first one may fetch a client
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.timeout(300),
+]  # the first one may fetch a client
 CANARY = "open('canary.txt', 'w').write('it ran')"
 NEEDS_APPROVAL = [
     Call("create_notebook", {"problem": "a canary", "cells": [{"source": CANARY}]}),
@@ -27,7 +30,9 @@ NEEDS_APPROVAL = [
 
 
 @pytest.mark.parametrize("kind", [Codex], indirect=True, ids=["codex"])
-def test_no_code_runs_without_approval_in_codex_exec(start: Start, installed: Path) -> None:
+def test_no_code_runs_without_approval_in_codex_exec(
+    start: Start, installed: Path
+) -> None:
     put(installed, "codex")
     notebook = installed / "notebooks" / "canary.ipynb"
     notebook.parent.mkdir(exist_ok=True)
@@ -37,7 +42,11 @@ def test_no_code_runs_without_approval_in_codex_exec(start: Start, installed: Pa
     )
     trusted = f'[projects."{installed}"]\ntrust_level = "trusted"\n'
     client = start(
-        installed, trusted, Call("list_notebooks", {}), Call("plan", {"notebook": "canary"}), *NEEDS_APPROVAL
+        installed,
+        trusted,
+        Call("list_notebooks", {}),
+        Call("plan", {"notebook": "canary"}),
+        *NEEDS_APPROVAL,
     )
     assert isinstance(client, Codex)
 

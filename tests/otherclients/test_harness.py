@@ -12,7 +12,10 @@ from .clients import Client, Codex
 from .conftest import Start
 from .models import Call
 
-pytestmark = [pytest.mark.nightly, pytest.mark.timeout(300)]  # the first one may fetch a client
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.timeout(300),
+]  # the first one may fetch a client
 SERVER = str(Path(__file__).with_name("small_server.py"))
 
 
@@ -20,10 +23,14 @@ def servers(kind: type[Client]) -> str:
     """The small server, as the client's settings name it."""
     if kind is Codex:
         return f'[mcp_servers.stepper]\ncommand = "{sys.executable}"\nargs = ["{SERVER}"]\n'
-    return json.dumps({"mcpServers": {"stepper": {"command": sys.executable, "args": [SERVER]}}})
+    return json.dumps(
+        {"mcpServers": {"stepper": {"command": sys.executable, "args": [SERVER]}}}
+    )
 
 
-def test_what_a_client_makes_of_each_kind_of_answer(kind: type[Client], start: Start, tmp_path: Path) -> None:
+def test_what_a_client_makes_of_each_kind_of_answer(
+    kind: type[Client], start: Start, tmp_path: Path
+) -> None:
     client = start(
         tmp_path,
         servers(kind),
@@ -42,10 +49,14 @@ def test_what_a_client_makes_of_each_kind_of_answer(kind: type[Client], start: S
     assert ("Cell 1 ran: 1" in ran.text, ran.images) == (True, 1)
     assert "Cell 1 ran: error" in failed.text
     if kind is Codex:
-        assert "as data" in data.text and "as text" not in data.text  # structured content wins
+        assert (
+            "as data" in data.text and "as text" not in data.text
+        )  # structured content wins
         assert failed.images == 1
         assert "decline" in asked.text  # nobody was asked
-        assert "accept" in agreed.text  # nobody was asked: a form without a required field is no consent
+        assert (
+            "accept" in agreed.text
+        )  # nobody was asked: a form without a required field is no consent
     else:
         assert "as text" in data.text
         assert "iVBOR" in failed.text  # an error's pictures become text

@@ -12,7 +12,13 @@ from pathlib import Path
 import pytest
 
 from stepper.mcp import calls
-from tests.realclient.conftest import InteractiveFactory, claude_binary, home, interactive_claude, scripted_model
+from tests.realclient.conftest import (
+    InteractiveFactory,
+    claude_binary,
+    home,
+    interactive_claude,
+    scripted_model,
+)
 from tests.realclient.model import ScriptedModel
 
 from . import story
@@ -21,9 +27,21 @@ from .clients import Client, Codex
 from .conftest import Start
 from .models import Call
 
-__all__ = ["claude_binary", "home", "interactive_claude", "scripted_model"]  # the fixtures of the client's harness
-FILES = {"claude": ".mcp.json", "codex": ".codex/config.toml", "gemini": ".gemini/settings.json"}
-pytestmark = [pytest.mark.nightly, pytest.mark.timeout(300)]  # the first one may fetch a client
+__all__ = [
+    "claude_binary",
+    "home",
+    "interactive_claude",
+    "scripted_model",
+]  # the fixtures of the client's harness
+FILES = {
+    "claude": ".mcp.json",
+    "codex": ".codex/config.toml",
+    "gemini": ".gemini/settings.json",
+}
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.timeout(300),
+]  # the first one may fetch a client
 
 
 @pytest.fixture
@@ -34,7 +52,13 @@ def project(installed: Path) -> Path:
 
 def put(installed: Path, name: str) -> Path:
     """Put the client's lines into the repository, as `stepper mcp --config` does; return their file."""
-    command = [installed / ".stepper/env/bin/stepper", "mcp", "--config", name, "--install"]
+    command = [
+        installed / ".stepper/env/bin/stepper",
+        "mcp",
+        "--config",
+        name,
+        "--install",
+    ]
     subprocess.run(command, cwd=installed, check=True, capture_output=True)
     return installed / FILES[name]
 
@@ -43,7 +67,11 @@ def test_the_seven_steps(kind: type[Client], start: Start, installed: Path) -> N
     told: list[str] = []
     lift = story.by_terminal(installed, told.append)
     put(installed, kind.name)
-    trusted = f'[projects."{installed}"]\ntrust_level = "trusted"\n' if kind is Codex else "{}"
+    trusted = (
+        f'[projects."{installed}"]\ntrust_level = "trusted"\n'
+        if kind is Codex
+        else "{}"
+    )
     client = start(installed, trusted, *story.script(Call("lift_stop", {}), lift))
 
     ended = client.prompt("Work in a notebook.")
@@ -62,7 +90,10 @@ def test_the_seven_steps_in_claude_code_without_hooks(
     (installed / ".claude/settings.json").unlink()  # the hooks
     servers = json.loads(put(installed, "claude").read_text())
     _, line = servers["mcpServers"]["stepper"]["args"]
-    servers["mcpServers"]["stepper"]["args"] = ["-c", f"tee {shlex.quote(str(tmp_path / 'sent'))} | ({line})"]
+    servers["mcpServers"]["stepper"]["args"] = [
+        "-c",
+        f"tee {shlex.quote(str(tmp_path / 'sent'))} | ({line})",
+    ]
     config = tmp_path / "mcp.json"
     config.write_text(json.dumps(servers))
     model = scripted_model(*turns(*story.script(Call("lift_stop", {})), "That is all."))
@@ -78,14 +109,20 @@ def test_the_seven_steps_in_claude_code_without_hooks(
     client.wait_for("Type something")
     client.type("It is 2024.")
     client.keys("Enter")
-    while "requests your input" in client.wait_for("❯ Accept" if model.unsaid == 6 else ""):
+    while "requests your input" in client.wait_for(
+        "❯ Accept" if model.unsaid == 6 else ""
+    ):
         client.keys("Enter")
         time.sleep(1)  # a key that follows the last one at once is lost
     client.wait_for("That is all.")
 
     assert model.unsaid == 0
     results = results_in(model.requests[-1])
-    (lifted,) = (result.text for result in results if result.text.startswith("The client answered: fix."))
+    (lifted,) = (
+        result.text
+        for result in results
+        if result.text.startswith("The client answered: fix.")
+    )
     assert "It is 2024." in lifted
     story.check(installed, results)
     (name,) = calls.BACKGROUNDING  # what its calls are waited for to the end by

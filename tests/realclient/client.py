@@ -36,14 +36,18 @@ def install() -> Path:
     return fetched("claude-code", package, VERSION, f"{package}/claude")
 
 
-def environment(home: Path, model: ScriptedModel, extra: Mapping[str, str] | None = None) -> dict[str, str]:
+def environment(
+    home: Path, model: ScriptedModel, extra: Mapping[str, str] | None = None
+) -> dict[str, str]:
     """All that the client gets to see: nothing of the caller's own environment but the PATH."""
     return {
         "HOME": str(home),
         "PATH": os.environ.get("PATH", os.defpath),
         "LANG": "C.UTF-8",
         "TERM": "xterm-256color",
-        **{name: os.environ[name] for name in ("XDG_STATE_HOME",) if name in os.environ},  # where installs are recorded
+        **{
+            name: os.environ[name] for name in ("XDG_STATE_HOME",) if name in os.environ
+        },  # where installs are recorded
         "ANTHROPIC_BASE_URL": model.url,
         "ANTHROPIC_API_KEY": API_KEY,
         "DISABLE_TELEMETRY": "1",
@@ -59,7 +63,11 @@ def permission_flags(mode: str) -> list[str]:
     """The arguments that start the client in a permission mode; '' for the one that it takes itself."""
     if not mode:
         return []
-    return ["--dangerously-skip-permissions"] if mode == "bypassPermissions" else ["--permission-mode", mode]
+    return (
+        ["--dangerously-skip-permissions"]
+        if mode == "bypassPermissions"
+        else ["--permission-mode", mode]
+    )
 
 
 @dataclass(frozen=True)
@@ -72,16 +80,31 @@ class Result:
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.stdout.splitlines() if line.startswith("{")]
+        return [
+            json.loads(line)
+            for line in self.stdout.splitlines()
+            if line.startswith("{")
+        ]
 
     @property
     def session_id(self) -> str:
-        return str([event["session_id"] for event in self.events if "session_id" in event][-1])
+        return str(
+            [event["session_id"] for event in self.events if "session_id" in event][-1]
+        )
 
     @property
     def text(self) -> str:
         """The agent's last words."""
-        return str(next((e.get("result", "") for e in reversed(self.events) if e["type"] == "result"), ""))
+        return str(
+            next(
+                (
+                    e.get("result", "")
+                    for e in reversed(self.events)
+                    if e["type"] == "result"
+                ),
+                "",
+            )
+        )
 
 
 class ClaudeCode:
@@ -105,10 +128,21 @@ class ClaudeCode:
         self.binary = install()
 
     def prompt(
-        self, words: str, *arguments: str, permissions: str = "bypassPermissions", timeout: float = 60
+        self,
+        words: str,
+        *arguments: str,
+        permissions: str = "bypassPermissions",
+        timeout: float = 60,
     ) -> Result:
         """Run one prompt to its end; `--continue` or `--resume`, ID go into `arguments`."""
-        command = [str(self.binary), "-p", words, "--output-format", "stream-json", "--verbose"]
+        command = [
+            str(self.binary),
+            "-p",
+            words,
+            "--output-format",
+            "stream-json",
+            "--verbose",
+        ]
         command += [*permission_flags(permissions), *arguments]
         # files, not pipes: a process that a hook left behind may hold them open
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
@@ -131,8 +165,12 @@ class ClaudeCode:
             late = process.wait() == -signal.SIGKILL
             out.seek(0)
             err.seek(0)
-            result = Result(process.returncode, out.read().decode(), err.read().decode())
-        assert not late, f"the client was killed after {timeout} s; it had printed\n{result.stdout}\n{result.stderr}"
+            result = Result(
+                process.returncode, out.read().decode(), err.read().decode()
+            )
+        assert not late, (
+            f"the client was killed after {timeout} s; it had printed\n{result.stdout}\n{result.stderr}"
+        )
         return result
 
 
@@ -140,10 +178,23 @@ class StreamClaude:
     """`claude -p --input-format stream-json`: it goes on while its input is open, and can be woken."""
 
     def __init__(
-        self, project: Path, home: Path, model: ScriptedModel, *arguments: str, env: Mapping[str, str] | None = None
+        self,
+        project: Path,
+        home: Path,
+        model: ScriptedModel,
+        *arguments: str,
+        env: Mapping[str, str] | None = None,
     ) -> None:
         prepare_home(home, project)
-        command = [str(install()), "-p", "--input-format", "stream-json", "--output-format", "stream-json", "--verbose"]
+        command = [
+            str(install()),
+            "-p",
+            "--input-format",
+            "stream-json",
+            "--output-format",
+            "stream-json",
+            "--verbose",
+        ]
         command += [*permission_flags("bypassPermissions"), *arguments]
         self._out = tempfile.NamedTemporaryFile()  # noqa: SIM115 - closed by close()
         self.process = subprocess.Popen(
@@ -160,7 +211,9 @@ class StreamClaude:
         """Hand in a prompt, which may wait until the turn that goes on is over; close the input after the last one."""
         message = {"role": "user", "content": [{"type": "text", "text": words}]}
         assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps({"type": "user", "message": message}).encode() + b"\n")
+        self.process.stdin.write(
+            json.dumps({"type": "user", "message": message}).encode() + b"\n"
+        )
         self.process.stdin.flush()
         if last:
             self.process.stdin.close()
@@ -169,19 +222,31 @@ class StreamClaude:
     def events(self) -> list[dict[str, Any]]:
         """All whole lines that it has printed."""
         lines = Path(self._out.name).read_text().splitlines(keepends=True)
-        return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("\n")]
+        return [
+            json.loads(line)
+            for line in lines
+            if line.startswith("{") and line.endswith("\n")
+        ]
 
     @property
     def results(self) -> list[str]:
         """The agent's last words in each turn that is over."""
-        return [str(event.get("result", "")) for event in self.events if event["type"] == "result"]
+        return [
+            str(event.get("result", ""))
+            for event in self.events
+            if event["type"] == "result"
+        ]
 
     def wait_for(self, words: str, timeout: float = 40) -> None:
         """Wait until a turn is over that ended with these words."""
         deadline = time.monotonic() + timeout
         while words not in self.results:
-            assert time.monotonic() < deadline, f"not said after {timeout} s: {words}\n{self.results}"
-            assert self.process.poll() is None, f"the client is gone\n{Path(self._out.name).read_text()}"
+            assert time.monotonic() < deadline, (
+                f"not said after {timeout} s: {words}\n{self.results}"
+            )
+            assert self.process.poll() is None, (
+                f"the client is gone\n{Path(self._out.name).read_text()}"
+            )
             time.sleep(0.05)
 
     def close(self, timeout: float = 10) -> None:
@@ -214,14 +279,30 @@ class InteractiveClaude:
         if tmux is None:
             raise Unavailable("tmux is not on the PATH")
         self._env = environment(home, model, env)
-        self._tmux_command = [tmux, "-L", f"stepper-test-{os.getpid()}-{next(_numbers)}", "-f", os.devnull]
+        self._tmux_command = [
+            tmux,
+            "-L",
+            f"stepper-test-{os.getpid()}-{next(_numbers)}",
+            "-f",
+            os.devnull,
+        ]
         prepare_home(home, project)
         # tmux's own variables would tell the client that it may open panes
-        command = ["env", "-u", "TMUX", "-u", "TMUX_PANE", str(install()), *permission_flags(permissions)]
+        command = [
+            "env",
+            "-u",
+            "TMUX",
+            "-u",
+            "TMUX_PANE",
+            str(install()),
+            *permission_flags(permissions),
+        ]
         wide, high = map(str, size)
         session = ["new-session", "-d", "-x", wide, "-y", high, "-c", str(project)]
         self._tmux(*session, "--", *command, *arguments)
-        self._socket = Path(self._tmux("display-message", "-p", "#{socket_path}").strip())
+        self._socket = Path(
+            self._tmux("display-message", "-p", "#{socket_path}").strip()
+        )
 
     def __enter__(self) -> InteractiveClaude:
         try:
@@ -231,7 +312,12 @@ class InteractiveClaude:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: object,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     def send(self, words: str) -> None:
@@ -256,14 +342,20 @@ class InteractiveClaude:
         """The first screen that holds this text."""
         return self._wait_for_any((substring,), timeout)
 
-    def answer_edits_until(self, substring: str, key: str = "Enter", timeout: float = 40) -> list[str]:
+    def answer_edits_until(
+        self, substring: str, key: str = "Enter", timeout: float = 40
+    ) -> list[str]:
         """Answer each question about an edit with a key until a text is there; return the screens with the questions."""
         asked: dict[str, str] = {}
         deadline = time.monotonic() + timeout
         while substring not in (screen := self.screen()):
-            assert time.monotonic() < deadline, f"not on the screen after {timeout} s: {substring}\n{screen}"
+            assert time.monotonic() < deadline, (
+                f"not on the screen after {timeout} s: {substring}\n{screen}"
+            )
             question = _question(screen)
-            if "❯ 1. Yes" in question and "╌╌" in question:  # what is to be written comes after the rest
+            if (
+                "❯ 1. Yes" in question and "╌╌" in question
+            ):  # what is to be written comes after the rest
                 asked.setdefault(question, screen)
                 self.keys(key)
                 until = time.monotonic() + 3  # the key may come too early
@@ -274,7 +366,12 @@ class InteractiveClaude:
 
     def close(self) -> None:
         """End the client with its tmux server, and nothing else."""
-        subprocess.run([*self._tmux_command, "kill-server"], env=self._env, capture_output=True, check=False)
+        subprocess.run(
+            [*self._tmux_command, "kill-server"],
+            env=self._env,
+            capture_output=True,
+            check=False,
+        )
         self._socket.unlink(missing_ok=True)  # tmux leaves it behind
 
     def _wait_until_ready(self) -> None:
@@ -289,12 +386,16 @@ class InteractiveClaude:
             if any(part in screen for part in substrings):
                 return screen
             if time.monotonic() > deadline:
-                raise AssertionError(f"not on the screen after {timeout} s: {substrings}\n{screen}")
+                raise AssertionError(
+                    f"not on the screen after {timeout} s: {substrings}\n{screen}"
+                )
             time.sleep(0.05)
 
     def _tmux(self, *arguments: str) -> str:
         command = [*self._tmux_command, *arguments]
-        return subprocess.run(command, env=self._env, check=True, capture_output=True, text=True).stdout
+        return subprocess.run(
+            command, env=self._env, check=True, capture_output=True, text=True
+        ).stdout
 
 
 def _question(screen: str) -> str:

@@ -17,7 +17,10 @@ from .model import ScriptedModel, Turn
 
 class ClaudeFactory(Protocol):
     def __call__(
-        self, model: ScriptedModel, env: Mapping[str, str] | None = None, trusted: bool = True
+        self,
+        model: ScriptedModel,
+        env: Mapping[str, str] | None = None,
+        trusted: bool = True,
     ) -> ClaudeCode: ...
 
 
@@ -76,14 +79,18 @@ def home(tmp_path: Path) -> Path:
 def claude(claude_binary: Path, project: Path, home: Path) -> ClaudeFactory:
     """`claude(model, env=…)`: the client for single prompts."""
 
-    def make(model: ScriptedModel, env: Mapping[str, str] | None = None, trusted: bool = True) -> ClaudeCode:
+    def make(
+        model: ScriptedModel, env: Mapping[str, str] | None = None, trusted: bool = True
+    ) -> ClaudeCode:
         return ClaudeCode(project, home, model, env, trusted)
 
     return make
 
 
 @pytest.fixture
-def stream_claude(claude_binary: Path, project: Path, home: Path) -> Iterator[StreamFactory]:
+def stream_claude(
+    claude_binary: Path, project: Path, home: Path
+) -> Iterator[StreamFactory]:
     """`stream_claude(model, …)`: the client that reads prompts from its input, ended after the test."""
     with ExitStack() as stack:
 
@@ -96,7 +103,9 @@ def stream_claude(claude_binary: Path, project: Path, home: Path) -> Iterator[St
 
 
 @pytest.fixture
-def interactive_claude(claude_binary: Path, project: Path, home: Path) -> Iterator[InteractiveFactory]:
+def interactive_claude(
+    claude_binary: Path, project: Path, home: Path
+) -> Iterator[InteractiveFactory]:
     """`interactive_claude(model, …)`: the client on a screen, ready for a prompt, closed after the test."""
     with ExitStack() as stack:
 
@@ -107,7 +116,9 @@ def interactive_claude(claude_binary: Path, project: Path, home: Path) -> Iterat
             permissions: str = "bypassPermissions",
         ) -> InteractiveClaude:
             try:
-                screen = InteractiveClaude(project, home, model, *arguments, env=env, permissions=permissions)
+                screen = InteractiveClaude(
+                    project, home, model, *arguments, env=env, permissions=permissions
+                )
             except Unavailable as reason:
                 unavailable(reason)
             return stack.enter_context(screen)

@@ -36,7 +36,12 @@ def text(words: str) -> Block:
 
 def tool(name: str, arguments: dict[str, Any]) -> Block:
     """The model calls a tool."""
-    return {"type": "tool_use", "id": f"toolu_{next(_numbers):024d}", "name": name, "input": arguments}
+    return {
+        "type": "tool_use",
+        "id": f"toolu_{next(_numbers):024d}",
+        "name": name,
+        "input": arguments,
+    }
 
 
 def texts(content: Any) -> Iterator[str]:
@@ -50,18 +55,30 @@ def texts(content: Any) -> Iterator[str]:
 
 def shown_in(messages: Sequence[Message]) -> str:
     """All that these messages show to the model, without its own words."""
-    return "\n".join(part for m in messages if m["role"] != "assistant" for part in texts(m["content"]))
+    return "\n".join(
+        part
+        for m in messages
+        if m["role"] != "assistant"
+        for part in texts(m["content"])
+    )
 
 
 def tool_results(messages: Sequence[Message]) -> list[str]:
     """The text of every tool result, oldest first."""
-    blocks = (b for m in messages if isinstance(m["content"], list) for b in m["content"])
-    return ["\n".join(texts(b.get("content"))) for b in blocks if b["type"] == "tool_result"]
+    blocks = (
+        b for m in messages if isinstance(m["content"], list) for b in m["content"]
+    )
+    return [
+        "\n".join(texts(b.get("content"))) for b in blocks if b["type"] == "tool_result"
+    ]
 
 
 def cell_ids(messages: Sequence[Message]) -> list[str]:
     """The cell ids that the newest Read of a notebook showed."""
-    found = (re.findall(r'<cell id="([^"]*)"', result) for result in reversed(tool_results(messages)))
+    found = (
+        re.findall(r'<cell id="([^"]*)"', result)
+        for result in reversed(tool_results(messages))
+    )
     return next(filter(None, found), [])
 
 
@@ -74,7 +91,9 @@ class ScriptedModel:
     def __init__(self, *script: Turn) -> None:
         self.requests: list[list[Message]] = []  # the messages of each main request
         self.side_requests: list[dict[str, Any]] = []  # titles, summaries: whole bodies
-        self.other_requests: list[str] = []  # "GET /path": anything but messages and count_tokens
+        self.other_requests: list[
+            str
+        ] = []  # "GET /path": anything but messages and count_tokens
         self.errors: list[Exception] = []  # what the script's callables raised
         self._script = list(script)
         self._lock = threading.Lock()
@@ -82,10 +101,17 @@ class ScriptedModel:
         self.url = f"http://127.0.0.1:{self._server.server_port}"
 
     def __enter__(self) -> ScriptedModel:
-        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+        threading.Thread(
+            target=self._server.serve_forever, args=(0.05,), daemon=True
+        ).start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: object,
+        trace: TracebackType | None,
+    ) -> None:
         self._server.shutdown()
         self._server.server_close()
 
@@ -116,7 +142,10 @@ class ScriptedModel:
         with self._lock:
             self.requests.append(messages)
             turn: Turn = self._script[0] if self._script else [text("done")]
-            if isinstance(turn, Awaited) and shown_in(messages).count(turn.words) < turn.count:
+            if (
+                isinstance(turn, Awaited)
+                and shown_in(messages).count(turn.words) < turn.count
+            ):
                 return [text("Nothing yet.")]
             self._script = self._script[1:]
             turn = turn.turn if isinstance(turn, Awaited) else turn
@@ -145,7 +174,9 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"{}")
+        body = json.loads(
+            self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"{}"
+        )
         path = self.path.partition("?")[0]
         if path == "/v1/messages/count_tokens":
             self._json({"input_tokens": 100})
@@ -154,7 +185,9 @@ class _Handler(BaseHTTPRequestHandler):
         elif body.get("stream"):
             self._stream(_events(body.get("model"), self.server.model.answer(body)))
         else:
-            self._json(_message(body.get("model"), list(self.server.model.answer(body))))
+            self._json(
+                _message(body.get("model"), list(self.server.model.answer(body)))
+            )
 
     def do_GET(self) -> None:
         self._other()
@@ -173,7 +206,9 @@ class _Handler(BaseHTTPRequestHandler):
         self._send("application/json", json.dumps(value).encode())
 
     def _stream(self, events: Iterator[dict[str, Any]]) -> None:
-        lines = "".join(f"event: {e['type']}\ndata: {json.dumps(e)}\n\n" for e in events)
+        lines = "".join(
+            f"event: {e['type']}\ndata: {json.dumps(e)}\n\n" for e in events
+        )
         self._send("text/event-stream", lines.encode())
 
     def _send(self, kind: str, body: bytes) -> None:
@@ -201,11 +236,17 @@ def _message(model: Any, content: list[Block]) -> dict[str, Any]:
 
 def _events(model: Any, blocks: Sequence[Block]) -> Iterator[dict[str, Any]]:
     whole = _message(model, list(blocks))
-    yield {"type": "message_start", "message": {**whole, "content": [], "stop_reason": None}}
+    yield {
+        "type": "message_start",
+        "message": {**whole, "content": [], "stop_reason": None},
+    }
     for index, block in enumerate(blocks):
         if block["type"] == "tool_use":
             start = {**block, "input": {}}
-            delta = {"type": "input_json_delta", "partial_json": json.dumps(block["input"])}
+            delta = {
+                "type": "input_json_delta",
+                "partial_json": json.dumps(block["input"]),
+            }
         else:
             start = {**block, "text": ""}
             delta = {"type": "text_delta", "text": block["text"]}

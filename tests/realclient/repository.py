@@ -16,7 +16,9 @@ from tests.conftest import make_env
 def stepper(project: Path, *arguments: str) -> str:
     """Call one of its commands there; return what it prints."""
     command = [project / ".stepper/env/bin/stepper", *arguments]
-    return subprocess.run(command, cwd=project, check=True, capture_output=True, text=True).stdout
+    return subprocess.run(
+        command, cwd=project, check=True, capture_output=True, text=True
+    ).stdout
 
 
 @contextmanager

@@ -25,7 +25,10 @@ def ask(folder: Path, verb: str, **given: Any) -> dict[str, Any]:
     environ = {**os.environ, "STEPPER_FACE": "mcp", "STEPPER_SESSION": "another"}
     told = {os.fsencode(name): os.fsencode(value) for name, value in environ.items()}
     found: dict[str, Any] = json.loads(
-        daemon.ask(Paths(str(folder)), verb.encode(), json.dumps(given).encode(), environ=told) or b""
+        daemon.ask(
+            Paths(str(folder)), verb.encode(), json.dumps(given).encode(), environ=told
+        )
+        or b""
     )
     return found
 
@@ -41,8 +44,22 @@ def test_an_edit_after_another_agents_cell_is_not_refused(
         return [replace(notebook, "x = 10\nx", ids[0])]
 
     def again(_: list[Message]) -> list[Block]:
-        ask(project, "cell run", notebook=name, source="# Between", cell_type="markdown", after=ids[0])
-        moved = ask(project, "cell change", notebook=name, action="move", cell_ids=["-2"], after="top")
+        ask(
+            project,
+            "cell run",
+            notebook=name,
+            source="# Between",
+            cell_type="markdown",
+            after=ids[0],
+        )
+        moved = ask(
+            project,
+            "cell change",
+            notebook=name,
+            action="move",
+            cell_ids=["-2"],
+            after="top",
+        )
         return [insert(notebook, "print(x + y)", moved["cells"][-1])]
 
     model = scripted_model(
@@ -55,8 +72,18 @@ def test_an_edit_after_another_agents_cell_is_not_refused(
     )
     claude(model).prompt("Begin.")
     assert all("ran ok" in news(model, turn) for turn in (2, 3, 4))
-    assert not any("has been modified since" in news(model, turn) for turn in range(len(model.requests)))
-    assert not any("was changed outside" in news(model, turn) for turn in range(len(model.requests)))
-    assert [source for source, _ in code(notebook)] == ["x = 10\nx", "y = 2", "print(x + y)"]
+    assert not any(
+        "has been modified since" in news(model, turn)
+        for turn in range(len(model.requests))
+    )
+    assert not any(
+        "was changed outside" in news(model, turn)
+        for turn in range(len(model.requests))
+    )
+    assert [source for source, _ in code(notebook)] == [
+        "x = 10\nx",
+        "y = 2",
+        "print(x + y)",
+    ]
     assert code(notebook)[-1][1] == "12\n"
     assert [run["by"] for run in history(notebook)] == ["hook", "mcp", "hook", "hook"]

@@ -30,7 +30,16 @@ from tests.test_queued import QUEUED, WHY, Full
 
 from .conftest import InteractiveFactory
 from .model import Awaited, Block, Message, ScriptedModel, text
-from .test_main_job import code, history, insert, news, read, replace, stepper, wait_until
+from .test_main_job import (
+    code,
+    history,
+    insert,
+    news,
+    read,
+    replace,
+    stepper,
+    wait_until,
+)
 
 Model = Callable[..., ScriptedModel]
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(580)]
@@ -96,7 +105,9 @@ def configured(project: Path, place: dict[str, Any]) -> None:
 
 def planned(project: Path) -> Path:
     steps = (word for step in demo.STEPS for word in ("--step", step.title))
-    made: str = json.loads(stepper(project, "new", demo.PROBLEM, *steps, "--json"))["notebook"]
+    made: str = json.loads(stepper(project, "new", demo.PROBLEM, *steps, "--json"))[
+        "notebook"
+    ]
     return project / made
 
 
@@ -104,8 +115,17 @@ def written(notebook: Path, number: int, prefix: str = "") -> list[Block]:
     """A step's text and its code, below all other cells."""
     step, last = demo.STEPS[number - 1], 2 * number - 2
     return [
-        insert(notebook, f"## {number}. {step.title}\n\n{step.markdown}", f"cell-{last}", "markdown"),
-        insert(notebook, prefix + step.code.removeprefix(step.forgotten), f"cell-{last + 1}"),
+        insert(
+            notebook,
+            f"## {number}. {step.title}\n\n{step.markdown}",
+            f"cell-{last}",
+            "markdown",
+        ),
+        insert(
+            notebook,
+            prefix + step.code.removeprefix(step.forgotten),
+            f"cell-{last + 1}",
+        ),
     ]
 
 
@@ -120,13 +140,17 @@ def mended(notebook: Path, number: int) -> Callable[[list[Message]], list[Block]
 
 
 def standing(notebook: Path) -> Any:
-    return json.loads(stepper(notebook.parent.parent, "status", str(notebook), "--json"))
+    return json.loads(
+        stepper(notebook.parent.parent, "status", str(notebook), "--json")
+    )
 
 
 def trouble(notebook: Path) -> str:
     """What is wrong with its kernel, asked without another process: a line is given up after ten seconds."""
     asked = json.dumps({"notebook": str(notebook)}).encode()
-    told = json.loads(ask(Paths(str(notebook.parent.parent)), b"status", asked) or b"{}")
+    told = json.loads(
+        ask(Paths(str(notebook.parent.parent)), b"status", asked) or b"{}"
+    )
     return str(told["kernel"]["trouble"])
 
 
@@ -142,13 +166,17 @@ def ok(*steps: int) -> list[tuple[int, str]]:
 def is_whole(notebook: Path, **prefixes: str) -> None:
     """The notebook is as it is where nothing goes wrong: each step's code, its outputs, its figure, the file of results."""
     demo.check(notebook, standing(notebook)["state"])
-    for number, (step, (source, printed)) in enumerate(zip(demo.STEPS, code(notebook), strict=True), 1):
+    for number, (step, (source, printed)) in enumerate(
+        zip(demo.STEPS, code(notebook), strict=True), 1
+    ):
         assert source == prefixes.get(f"step{number}", "") + step.code
         if source.startswith(LOADS):
             parts = [f"part {part} of 6 is here" for part in range(1, 7)]
             assert printed.splitlines() == [*parts, "1,461 rows, 6 columns"]
         if source.startswith(FOR_SHORT):
-            assert printed.splitlines() == [f"{number} of 40 samples" for number in (10, 20, 30, 40)]
+            assert printed.splitlines() == [
+                f"{number} of 40 samples" for number in (10, 20, 30, 40)
+            ]
     assert len(notebook.with_name(demo.RESULT).read_text().splitlines()) == 13
 
 
@@ -157,13 +185,18 @@ def kernels_of(job: int) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if process.environ().get("SLURM_JOB_ID") == str(job) and "ipykernel" in " ".join(process.cmdline()):
+            if process.environ().get("SLURM_JOB_ID") == str(
+                job
+            ) and "ipykernel" in " ".join(process.cmdline()):
                 found.append(process)
     return found
 
 
 def test_on_slurm_with_a_queue_a_killed_daemon_a_walltime_that_ends_and_a_node_that_fails(
-    cluster: Lab, project: Path, scripted_model: Model, interactive_claude: InteractiveFactory
+    cluster: Lab,
+    project: Path,
+    scripted_model: Model,
+    interactive_claude: InteractiveFactory,
 ) -> None:
     where = {"partition": "batch", "time": "0:01:00", "mem": "600M", "queue_seconds": 2}
     configured(project, {"slurm": where})
@@ -193,30 +226,52 @@ def test_on_slurm_with_a_queue_a_killed_daemon_a_walltime_that_ends_and_a_node_t
     client = interactive_claude(model, env={"SLURM_CONF": cluster.conf})
     client.send("Analyse the weather.")
     client.wait_for("The kernel waits in the queue.")
-    assert QUEUED in news(model, 2) and WHY in news(model, 2) and "You are woken" in news(model, 2)
+    assert (
+        QUEUED in news(model, 2)
+        and WHY in news(model, 2)
+        and "You are woken" in news(model, 2)
+    )
     assert runs(notebook) == [] and standing(notebook)["kernel"]["state"] == "queued"
 
     full.ends()
     client.wait_for("It loads.", 40)
     (first,) = cluster.jobs()
-    assert "ran ok in" in news(model, 3) and f"Kernel: job {first} on n" in news(model, 3)
+    assert "ran ok in" in news(model, 3) and f"Kernel: job {first} on n" in news(
+        model, 3
+    )
     os.kill(standing(notebook)["daemon"]["pid"], signal.SIGKILL)
 
     client.wait_for("It looks up each day.", 40)
-    assert "lost its daemon and went on" in news(model, 5) and "| part 1 of 6 is here\n| part 2" in news(model, 5)
+    assert "lost its daemon and went on" in news(
+        model, 5
+    ) and "| part 1 of 6 is here\n| part 2" in news(model, 5)
     assert f"Kernel: job {first} on n" in news(model, 7)
-    assert f"its deadline (10 min) lies beyond the walltime of job {first}" in news(model, 7)
+    assert f"its deadline (10 min) lies beyond the walltime of job {first}" in news(
+        model, 7
+    )
     assert [*cluster.jobs()] == [first] and runs(notebook) == ok(1, 2, 3)
 
     screen = client.wait_for("The job is over.", 120)
-    assert "its walltime was over (TIMEOUT)" in news(model, 8) and "| 100 of 1461 days" in news(model, 8)
-    assert "❌ Execution stopped at cell 4" in screen and "Suggestion: give the job more time" in screen
-    assert standing(notebook)["state"] == "stopped" and runs(notebook) == [*ok(1, 2, 3), (4, "kernel_died")]
-    assert code(notebook)[3][1].startswith("100 of 1461 days\n200 of")  # what it had printed is kept
+    assert "its walltime was over (TIMEOUT)" in news(
+        model, 8
+    ) and "| 100 of 1461 days" in news(model, 8)
+    assert (
+        "❌ Execution stopped at cell 4" in screen
+        and "Suggestion: give the job more time" in screen
+    )
+    assert standing(notebook)["state"] == "stopped" and runs(notebook) == [
+        *ok(1, 2, 3),
+        (4, "kernel_died"),
+    ]
+    assert code(notebook)[3][1].startswith(
+        "100 of 1461 days\n200 of"
+    )  # what it had printed is kept
     configured(project, {"slurm": where | {"time": "0:20:00"}})
     stepper(project, "restore", str(notebook))
 
-    client.send("The job has more time now, and the steps before are restored. Go on, without the log.")
+    client.send(
+        "The job has more time now, and the steps before are restored. Go on, without the log."
+    )
     client.wait_for("It draws samples.", 60)
     assert "NameError: name 'WET_DAY_MM' is not defined" in news(model, 12)
     (second,) = cluster.jobs()
@@ -224,8 +279,15 @@ def test_on_slurm_with_a_queue_a_killed_daemon_a_walltime_that_ends_and_a_node_t
     cluster.fail(node)
     screen = client.wait_for("The node is gone.", 120)
     told = news(model, 15)
-    assert "its node failed (NODE_FAIL)" in told and "Traceback" not in told and "| 10 of 1000 samples" in told
-    assert "nothing in the cell ended the kernel: `stepper restore`" in screen and "nothing in its cell ended" in told
+    assert (
+        "its node failed (NODE_FAIL)" in told
+        and "Traceback" not in told
+        and "| 10 of 1000 samples" in told
+    )
+    assert (
+        "nothing in the cell ended the kernel: `stepper restore`" in screen
+        and "nothing in its cell ended" in told
+    )
     wait_until(lambda: not kernels_of(second))  # it is fenced
     stepper(project, "restore", str(notebook))
     (third,) = cluster.jobs()
@@ -234,11 +296,24 @@ def test_on_slurm_with_a_queue_a_killed_daemon_a_walltime_that_ends_and_a_node_t
     client.send("/fix take no samples")
     screen = client.wait_for("That is the end.", 60)
     cluster.mend(node)
-    assert model.unsaid == 0 and "Nothing in it ended the kernel: replaced, if only by the same" in news(model, 16)
+    assert (
+        model.unsaid == 0
+        and "Nothing in it ended the kernel: replaced, if only by the same"
+        in news(model, 16)
+    )
     assert model.shown().count(ENDED) == 4  # each of the four was told once
     is_whole(notebook, step2=LOADS)
-    before, again = [*ok(1, 2, 3), (4, "kernel_died")], [*ok(4), (5, "error"), *ok(5), (6, "kernel_died")]
-    assert runs(notebook) == [*before, *ok(1, 2, 3), *again, *ok(1, 2, 3, 4, 5), *ok(6, 7)]
+    before, again = (
+        [*ok(1, 2, 3), (4, "kernel_died")],
+        [*ok(4), (5, "error"), *ok(5), (6, "kernel_died")],
+    )
+    assert runs(notebook) == [
+        *before,
+        *ok(1, 2, 3),
+        *again,
+        *ok(1, 2, 3, 4, 5),
+        *ok(6, 7),
+    ]
     stepper(project, "shutdown")
     assert cluster.empty() and not kernels_of(third)
 
@@ -258,7 +333,11 @@ def test_on_a_jupyter_server_whose_websocket_is_cut_twice(
     told = json.loads(spec.read_text())
     spec.write_text(json.dumps(told | {"argv": [*there, *told["argv"]]}))
     line = Line(served.port)
-    with contextlib.closing(served), contextlib.closing(line), pytest.MonkeyPatch.context() as patch:
+    with (
+        contextlib.closing(served),
+        contextlib.closing(line),
+        pytest.MonkeyPatch.context() as patch,
+    ):
         patch.setenv(VARIABLE, TOKEN)
         configured(project, served.definition(line.url, kernel="house"))
         notebook = planned(project)

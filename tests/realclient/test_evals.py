@@ -27,7 +27,10 @@ from .client import environment
 from .model import Block, Message, ScriptedModel, cell_ids, text, tool, tool_results
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(300)]
-CASES = {path.parent.name: yaml.safe_load(path.read_text()) for path in sorted((ROOT / "evals").glob("*/case.yaml"))}
+CASES = {
+    path.parent.name: yaml.safe_load(path.read_text())
+    for path in sorted((ROOT / "evals").glob("*/case.yaml"))
+}
 SETS_UP = f"""#!/bin/sh
 exec {sys.executable} -I - <<'END'
 import os, sys, venv
@@ -50,7 +53,9 @@ NOTEBOOK = "notebooks/sales.ipynb"  # a run's folder is not known beforehand
 EMPTY = '{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}'
 MCP = "mcp__plugin_stepper_stepper__"
 PLAN = ["Load :: len(rows) == 3", "Total by region :: totals['north'] == 40"]
-CELL = EMPTY.replace("[]", '[{"cell_type": "markdown", "id": "a", "metadata": {}, "source": "a"}]')
+CELL = EMPTY.replace(
+    "[]", '[{"cell_type": "markdown", "id": "a", "metadata": {}, "source": "a"}]'
+)
 Turn = Callable[[list[Message]], Sequence[Block]]
 
 
@@ -88,21 +93,47 @@ def verify(messages: list[Message]) -> list[Block]:
 INSERT = {"edit_mode": "insert", "cell_type": "code"}
 END: list[Any] = [[text("It is done. Is it right?")]]
 AS_ASKED: dict[str, list[Any]] = {
-    "goes-on-with-a-plan": [read, edit(LOAD, last, **INSERT), read, edit(ADD, last, **INSERT), *END],
+    "goes-on-with-a-plan": [
+        read,
+        edit(LOAD, last, **INSERT),
+        read,
+        edit(ADD, last, **INSERT),
+        *END,
+    ],
     "mends-a-failing-cell": [read, edit(MENDED, lambda _: "total"), *END],
     "asks-the-person": [read, edit(ASK, last, **INSERT), *END],
-    "leaves-other-work-alone": [[tool("Write", {"file_path": "hello.txt", "content": "hello\n"})], *END],
+    "leaves-other-work-alone": [
+        [tool("Write", {"file_path": "hello.txt", "content": "hello\n"})],
+        *END,
+    ],
     "makes-a-notebook": [
         [tool("ToolSearch", {"query": f"select:{MCP}create_notebook,{MCP}verify"})],
-        [tool(f"{MCP}create_notebook", {"problem": "What did each region sell?", "steps": PLAN})],
-        *(read, edit(LOAD, last, **INSERT), read, edit(ADD, last, **INSERT), verify, *END),
+        [
+            tool(
+                f"{MCP}create_notebook",
+                {"problem": "What did each region sell?", "steps": PLAN},
+            )
+        ],
+        *(
+            read,
+            edit(LOAD, last, **INSERT),
+            read,
+            edit(ADD, last, **INSERT),
+            verify,
+            *END,
+        ),
     ],
 }
 HIDDEN = "try:\n    total\nexcept Exception:\n    total = 60"
 AS_FORBIDDEN: dict[str, tuple[list[Any], set[str]]] = {
     "goes-on-with-a-plan": (
         [[tool("Write", {"file_path": NOTEBOOK, "content": EMPTY})], *END],
-        {"reads before it edits", "one edit a cell", "the outputs are in the notebook", "the total is in the notebook"},
+        {
+            "reads before it edits",
+            "one edit a cell",
+            "the outputs are in the notebook",
+            "the total is in the notebook",
+        },
     ),
     "mends-a-failing-cell": (
         [read, edit(HIDDEN, last, **INSERT), *END],
@@ -117,7 +148,12 @@ AS_FORBIDDEN: dict[str, tuple[list[Any], set[str]]] = {
         {"the file is there", "no notebook is"},
     ),
     "makes-a-notebook": (
-        [[tool("Write", {"file_path": NOTEBOOK, "content": CELL})], read, edit(ADD, last, **INSERT), *END],
+        [
+            [tool("Write", {"file_path": NOTEBOOK, "content": CELL})],
+            read,
+            edit(ADD, last, **INSERT),
+            *END,
+        ],
         {"plans before it edits", "verifies at the end", "it reproduces"},
     ),
 }
@@ -137,29 +173,41 @@ def graded(
     for folder in ("home", "runs"):
         (tmp_path / folder).mkdir()
     with ScriptedModel(*script) as model:
-        given = environment(tmp_path / "home", model, {"TMPDIR": str(tmp_path / "runs")})
-        result, said = evals.evaluated(str(binary), plugin, name, given, *more, "--runs", "1", "--ablation", "none")
+        given = environment(
+            tmp_path / "home", model, {"TMPDIR": str(tmp_path / "runs")}
+        )
+        result, said = evals.evaluated(
+            str(binary), plugin, name, given, *more, "--runs", "1", "--ablation", "none"
+        )
     ((case,), errors) = result["cases"], model.errors
     (run,) = case["arms"]["with"]
     assert not errors and not run.get("error"), (errors, run.get("error"), said)
-    return {each["name"]: (each["passed"], each["explanation"]) for each in run["graders"]}
+    return {
+        each["name"]: (each["passed"], each["explanation"]) for each in run["graders"]
+    }
 
 
 @pytest.mark.parametrize("name", AS_ASKED)
-def test_what_the_skills_ask_for_passes(claude_binary: Path, plugin: Path, tmp_path: Path, name: str) -> None:
+def test_what_the_skills_ask_for_passes(
+    claude_binary: Path, plugin: Path, tmp_path: Path, name: str
+) -> None:
     found = graded(claude_binary, plugin, tmp_path, name, AS_ASKED[name])
     assert {*found} == {each["name"] for each in CASES[name]["graders"]}
     assert {each: why for each, (passed, why) in found.items() if not passed} == {}
 
 
 @pytest.mark.parametrize("name", AS_FORBIDDEN)
-def test_what_they_forbid_does_not(claude_binary: Path, plugin: Path, tmp_path: Path, name: str) -> None:
+def test_what_they_forbid_does_not(
+    claude_binary: Path, plugin: Path, tmp_path: Path, name: str
+) -> None:
     script, wanted = AS_FORBIDDEN[name]
     found = graded(claude_binary, plugin, tmp_path, name, script)
     assert {each for each, (passed, _) in found.items() if not passed} >= wanted, found
 
 
-def test_a_shell_of_theirs_reaches_no_daemon(claude_binary: Path, plugin: Path, tmp_path: Path) -> None:
+def test_a_shell_of_theirs_reaches_no_daemon(
+    claude_binary: Path, plugin: Path, tmp_path: Path
+) -> None:
     """Why no case is granted one: the client confines it, whoever runs the case, and nothing lets `stepper` out."""
     try:
         debian.installed("bwrap", "bubblewrap")
@@ -177,9 +225,21 @@ def test_a_shell_of_theirs_reaches_no_daemon(claude_binary: Path, plugin: Path, 
 
     look = "python3 -c 'import socket; socket.socket(socket.AF_UNIX)'; ls /tmp"
     shell = tool("Bash", {"command": look, "description": "Look"})
-    with tempfile.TemporaryDirectory() as short:  # its sockets have long paths of their own
-        graded(claude_binary, tmp_path / "plugin", Path(short), "leaves-other-work-alone", [[shell], end], "Bash")
-    assert "PermissionError: [Errno 1]" in told[0] and f"stepper-{os.getuid()}" not in told[0]
+    with (
+        tempfile.TemporaryDirectory() as short
+    ):  # its sockets have long paths of their own
+        graded(
+            claude_binary,
+            tmp_path / "plugin",
+            Path(short),
+            "leaves-other-work-alone",
+            [[shell], end],
+            "Bash",
+        )
+    assert (
+        "PermissionError: [Errno 1]" in told[0]
+        and f"stepper-{os.getuid()}" not in told[0]
+    )
 
 
 def test_nothing_is_left_running(tmp_path: Path) -> None:

@@ -15,7 +15,16 @@ from tests.npm import Unavailable, unavailable
 
 from . import client as harness
 from .conftest import ClaudeFactory, InteractiveFactory, StreamFactory
-from .model import Block, Message, ScriptedModel, cell_ids, shown_in, text, tool, tool_results
+from .model import (
+    Block,
+    Message,
+    ScriptedModel,
+    cell_ids,
+    shown_in,
+    text,
+    tool,
+    tool_results,
+)
 
 EMPTY = {"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
 
@@ -77,17 +86,25 @@ def write(notebook: Path) -> Block:
 
 
 def insert(notebook: Path, source: str, after: str | None = None) -> Block:
-    arguments = {"notebook_path": str(notebook), "new_source": source, "cell_type": "code"}
+    arguments = {
+        "notebook_path": str(notebook),
+        "new_source": source,
+        "cell_type": "code",
+    }
     place = {} if after is None else {"cell_id": after}
     return tool("NotebookEdit", {**arguments, **place, "edit_mode": "insert"})
 
 
 def sources(notebook: Path) -> list[str]:
-    return ["".join(cell["source"]) for cell in json.loads(notebook.read_text())["cells"]]
+    return [
+        "".join(cell["source"]) for cell in json.loads(notebook.read_text())["cells"]
+    ]
 
 
 @pytest.mark.nightly
-def test_a_hooks_context_is_shown_at_the_next_turn(project: Path, scripted_model: Model, claude: ClaudeFactory) -> None:
+def test_a_hooks_context_is_shown_at_the_next_turn(
+    project: Path, scripted_model: Model, claude: ClaudeFactory
+) -> None:
     hooked(project, ANSWER)
     notebook = project / "notebooks" / "a.ipynb"
     model = scripted_model([write(notebook)], [insert(notebook, "1")], [text("bye")])
@@ -109,14 +126,21 @@ def test_a_turn_can_take_cell_ids_from_what_was_shown(
 ) -> None:
     hooked(project, ANSWER)
     notebook = project / "notebooks" / "a.ipynb"
-    cell: dict[str, object] = {"cell_type": "code", "metadata": {}, "execution_count": None, "outputs": []}
+    cell: dict[str, object] = {
+        "cell_type": "code",
+        "metadata": {},
+        "execution_count": None,
+        "outputs": [],
+    }
     cells = [{**cell, "id": word, "source": word} for word in ("one", "two")]
     notebook.write_text(json.dumps({**EMPTY, "cells": cells}))
 
     def after_the_first(messages: list[Message]) -> list[Block]:
         return [insert(notebook, "between", after=cell_ids(messages)[0])]
 
-    model = scripted_model([tool("Read", {"file_path": str(notebook)})], after_the_first)
+    model = scripted_model(
+        [tool("Read", {"file_path": str(notebook)})], after_the_first
+    )
 
     assert claude(model).prompt("Go on.").text == "done"
     assert sources(notebook) == ["one", "between", "two"]
@@ -138,7 +162,9 @@ def test_the_hook_is_not_spawned_for_other_notebooks(
 
 
 @pytest.mark.nightly
-def test_a_session_goes_on_over_several_prompts(scripted_model: Model, claude: ClaudeFactory) -> None:
+def test_a_session_goes_on_over_several_prompts(
+    scripted_model: Model, claude: ClaudeFactory
+) -> None:
     model = scripted_model([text("first answer")])
     client = claude(model)
 
@@ -147,7 +173,11 @@ def test_a_session_goes_on_over_several_prompts(scripted_model: Model, claude: C
     second = client.prompt("second question", "--continue")
     third = client.prompt("third question", "--resume", first.session_id)
 
-    assert [first.text, second.text, third.text] == ["first answer", "second answer", "done"]
+    assert [first.text, second.text, third.text] == [
+        "first answer",
+        "second answer",
+        "done",
+    ]
     assert first.session_id == second.session_id == third.session_id
     assert "first question" in model.shown() and "second question" in model.shown()
 
@@ -163,7 +193,9 @@ def test_permissions_can_be_left_to_the_client(
     (project / ".claude" / "settings.json").write_text(json.dumps(allowed))
     model = scripted_model([write(notebook)], [write(elsewhere)])
 
-    result = claude(model, trusted=trusted).prompt("Write two notebooks.", permissions="default")
+    result = claude(model, trusted=trusted).prompt(
+        "Write two notebooks.", permissions="default"
+    )
 
     assert (notebook.exists(), elsewhere.exists()) == (trusted, False)
     assert "permission" in tool_results(model.requests[-1])[-1]
@@ -171,7 +203,9 @@ def test_permissions_can_be_left_to_the_client(
 
 
 @pytest.mark.nightly
-def test_the_failure_of_a_script_ends_the_prompt(scripted_model: Model, claude: ClaudeFactory) -> None:
+def test_the_failure_of_a_script_ends_the_prompt(
+    scripted_model: Model, claude: ClaudeFactory
+) -> None:
     def broken(messages: list[Message]) -> list[Block]:
         raise LookupError("no such cell")
 
@@ -181,7 +215,9 @@ def test_the_failure_of_a_script_ends_the_prompt(scripted_model: Model, claude: 
     assert isinstance(model.errors.pop(), LookupError)
 
 
-def test_without_npm_tests_are_skipped_but_fail_in_ci(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_npm_tests_are_skipped_but_fail_in_ci(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(Unavailable, match="npm") as raised:
@@ -202,7 +238,9 @@ def test_the_screen_shows_a_hooks_message(
 ) -> None:
     hooked(project, ANSWER)
     notebook = project / "notebooks" / "a.ipynb"
-    model = scripted_model([write(notebook)], [insert(notebook, "1")], [text("The end.")])
+    model = scripted_model(
+        [write(notebook)], [insert(notebook, "1")], [text("The end.")]
+    )
     client = interactive_claude(model)
 
     client.send("Write a notebook.")
@@ -233,18 +271,31 @@ def test_escape_ends_a_hook_with_sigterm(
 @pytest.mark.nightly
 @pytest.mark.parametrize("open_to_the_end", [True, False])
 def test_a_hook_that_ends_later_wakes_the_agent_and_the_client_says_so(
-    project: Path, scripted_model: Model, stream_claude: StreamFactory, open_to_the_end: bool
+    project: Path,
+    scripted_model: Model,
+    stream_claude: StreamFactory,
+    open_to_the_end: bool,
 ) -> None:
     """What handing on is built on: exit code 2 wakes, and `UserPromptSubmit` tells that it was read; else it was not."""
     hooked(project, LATER)
     settings = json.loads((project / ".claude" / "settings.json").read_text())
     (handler,) = settings["hooks"]["PostToolUse"][0]["hooks"]
     told = {key: value for key, value in handler.items() if key != "if"}
-    handler |= {"asyncRewake": True, "timeout": 3_000_000, "rewakeSummary": "the line", "rewakeMessage": "Told:"}
+    handler |= {
+        "asyncRewake": True,
+        "timeout": 3_000_000,
+        "rewakeSummary": "the line",
+        "rewakeMessage": "Told:",
+    }
     settings["hooks"]["UserPromptSubmit"] = [{"hooks": [told]}]
     (project / ".claude" / "settings.json").write_text(json.dumps(settings))
-    notebook, prompts = project / "notebooks" / "a.ipynb", project / ".claude" / "prompts"
-    model = scripted_model([write(notebook)], [insert(notebook, "1")], [text("begun")], [text("woken")])
+    notebook, prompts = (
+        project / "notebooks" / "a.ipynb",
+        project / ".claude" / "prompts",
+    )
+    model = scripted_model(
+        [write(notebook)], [insert(notebook, "1")], [text("begun")], [text("woken")]
+    )
     client = stream_claude(model)
 
     client.send("Begin.")
@@ -252,10 +303,15 @@ def test_a_hook_that_ends_later_wakes_the_agent_and_the_client_says_so(
     assert "the report" not in model.shown()
     if open_to_the_end:
         client.wait_for("woken")
-        assert "<summary>the line</summary>" in model.shown() and "Told: the report" in model.shown()
+        assert (
+            "<summary>the line</summary>" in model.shown()
+            and "Told: the report" in model.shown()
+        )
     client.close()
     woken = [json.loads(line) for line in prompts.read_text().splitlines()][1:]
-    assert [p.startswith("<task-notification>") and "the report" in p for p in woken] == [True] * open_to_the_end
+    assert [
+        p.startswith("<task-notification>") and "the report" in p for p in woken
+    ] == [True] * open_to_the_end
     assert len(model.requests) == 3 + open_to_the_end
 
 

@@ -20,7 +20,9 @@ import sys, time
 for i in range(101):
     sys.stderr.write(f"\\r{i:3}%|{'█' * (i // 5):20}| {i}/100"); sys.stderr.flush()
     time.sleep(0.2)"""
-SEEN = re.compile(r'running step 1 of 1 "Train" for (\d+) s of at most 60 s(?:, ≈ \d+ \w+ left)?:\s+(\d+)%\|')
+SEEN = re.compile(
+    r'running step 1 of 1 "Train" for (\d+) s of at most 60 s(?:, ≈ \d+ \w+ left)?:\s+(\d+)%\|'
+)
 
 
 @pytest.fixture
@@ -30,20 +32,34 @@ def project(claude_binary: Path, tmp_path: Path) -> Iterator[Path]:
 
 
 def test_the_person_sees_how_a_long_cell_gets_on(
-    project: Path, scripted_model: Callable[..., ScriptedModel], interactive_claude: InteractiveFactory
+    project: Path,
+    scripted_model: Callable[..., ScriptedModel],
+    interactive_claude: InteractiveFactory,
 ) -> None:
     stepper(project, "new", "train", "--step", "Train")
     (notebook,) = (project / "notebooks").glob("*.ipynb")
-    arguments = {"notebook_path": str(notebook), "cell_id": "cell-0", "new_source": CELL, "cell_type": "code"}
+    arguments = {
+        "notebook_path": str(notebook),
+        "cell_id": "cell-0",
+        "new_source": CELL,
+        "cell_type": "code",
+    }
     model = scripted_model(
-        [tool("Read", {"file_path": str(notebook)})], [tool("NotebookEdit", {**arguments, "edit_mode": "insert"})]
+        [tool("Read", {"file_path": str(notebook)})],
+        [tool("NotebookEdit", {**arguments, "edit_mode": "insert"})],
     )
     client = interactive_claude(model)
     time.sleep(8)  # the client's own notices of its start go first
     client.send("Go.")
     seen, until = list[tuple[float, int, int]](), time.monotonic() + 60
-    while "Brewed" not in (screen := client.screen()) and model.requests[2:] == [] and time.monotonic() < until:
-        if (found := SEEN.search(screen)) and (not seen or seen[-1][1] != int(found[1])):
+    while (
+        "Brewed" not in (screen := client.screen())
+        and model.requests[2:] == []
+        and time.monotonic() < until
+    ):
+        if (found := SEEN.search(screen)) and (
+            not seen or seen[-1][1] != int(found[1])
+        ):
             seen.append((time.monotonic(), int(found[1]), int(found[2])))
         time.sleep(0.1)
     assert len(seen) >= 3, screen

@@ -26,16 +26,29 @@ from examples import demo
 from stepper.ground.paths import Paths
 
 from .conftest import ClaudeFactory, InteractiveFactory
-from .model import Block, Message, ScriptedModel, cell_ids, shown_in, text, tool, tool_results
+from .model import (
+    Block,
+    Message,
+    ScriptedModel,
+    cell_ids,
+    shown_in,
+    text,
+    tool,
+    tool_results,
+)
 from .repository import stepper
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 Model = Callable[..., ScriptedModel]
-pytestmark = pytest.mark.timeout(300)  # the first one sets the repository up, perhaps over a slow line
+pytestmark = pytest.mark.timeout(
+    300
+)  # the first one sets the repository up, perhaps over a slow line
 
 
 @pytest.fixture(scope="module")
-def project(claude_binary: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def project(
+    claude_binary: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Path]:
     """A repository (its path with a space and a letter that is not ASCII), set up, with packages and data."""
     folder = tmp_path_factory.mktemp("main") / "a répo"
     folder.mkdir()
@@ -43,7 +56,9 @@ def project(claude_binary: Path, tmp_path_factory: pytest.TempPathFactory) -> It
     with pytest.MonkeyPatch.context() as patch:
         if (beside / "uv").exists():  # three times as fast as pip
             patch.setenv("PATH", f"{beside}{os.pathsep}{os.environ['PATH']}")
-        subprocess.run([ROOT / "install.sh", folder, "--allow"], check=True, capture_output=True)
+        subprocess.run(
+            [ROOT / "install.sh", folder, "--allow"], check=True, capture_output=True
+        )
         demo.prepare(str(folder))
     try:
         yield folder
@@ -66,7 +81,9 @@ def notebook(project: Path, request: pytest.FixtureRequest) -> Path:
 
 
 def history(notebook: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(stepper(notebook.parent.parent, "history", str(notebook), "--json"))
+    found: list[dict[str, Any]] = json.loads(
+        stepper(notebook.parent.parent, "history", str(notebook), "--json")
+    )
     return found
 
 
@@ -80,26 +97,44 @@ def insert(notebook: Path, source: str, after: str, kind: str = "code") -> Block
 
 
 def replace(notebook: Path, source: str, cell: str) -> Block:
-    return tool("NotebookEdit", {"notebook_path": str(notebook), "cell_id": cell, "new_source": source})
+    return tool(
+        "NotebookEdit",
+        {"notebook_path": str(notebook), "cell_id": cell, "new_source": source},
+    )
 
 
 def delete(notebook: Path, cell: str) -> Block:
-    arguments = {"notebook_path": str(notebook), "cell_id": cell, "new_source": "", "edit_mode": "delete"}
+    arguments = {
+        "notebook_path": str(notebook),
+        "cell_id": cell,
+        "new_source": "",
+        "edit_mode": "delete",
+    }
     return tool("NotebookEdit", arguments)
 
 
 def write(notebook: Path, *cells: str, minor: int = 5) -> Block:
-    return tool("Write", {"file_path": str(notebook), "content": content(*cells, minor=minor)})
+    return tool(
+        "Write", {"file_path": str(notebook), "content": content(*cells, minor=minor)}
+    )
 
 
 def content(*cells: str, minor: int = 5) -> str:
     """A notebook of code cells as it stands in a file; their ids are a, b, c … where the format has ids."""
     made = [
-        {"cell_type": "code", "source": source, "metadata": {}, "execution_count": None, "outputs": []}
+        {
+            "cell_type": "code",
+            "source": source,
+            "metadata": {},
+            "execution_count": None,
+            "outputs": [],
+        }
         | ({"id": chr(97 + number)} if minor > 4 else {})
         for number, source in enumerate(cells)
     ]
-    return json.dumps({"cells": made, "metadata": {}, "nbformat": 4, "nbformat_minor": minor})
+    return json.dumps(
+        {"cells": made, "metadata": {}, "nbformat": 4, "nbformat_minor": minor}
+    )
 
 
 def cells(notebook: Path) -> list[dict[str, Any]]:
@@ -110,7 +145,10 @@ def cells(notebook: Path) -> list[dict[str, Any]]:
 def code(notebook: Path) -> list[tuple[str, str]]:
     """Source and printed text of each code cell, from the file."""
     return [
-        ("".join(cell["source"]), "".join("".join(out.get("text", "")) for out in cell["outputs"]))
+        (
+            "".join(cell["source"]),
+            "".join("".join(out.get("text", "")) for out in cell["outputs"]),
+        )
         for cell in cells(notebook)
         if cell["cell_type"] == "code"
     ]
@@ -152,15 +190,24 @@ def test_a_whole_analysis_from_the_slash_command_to_the_finished_notebook(
 
     steps = " ".join(f'--step "{step.title}"' for step in demo.STEPS)
     command = f'stepper new "{demo.PROBLEM}" {steps} --json'
-    script: list[Any] = [[tool("Bash", {"command": command, "description": "Make the notebook"})], look]
+    script: list[Any] = [
+        [tool("Bash", {"command": command, "description": "Make the notebook"})],
+        look,
+    ]
     for number, step in enumerate(demo.STEPS, 1):
-        script.append(inserted(f"## {number}. {step.title}\n\n{step.markdown}", "markdown"))
+        script.append(
+            inserted(f"## {number}. {step.title}\n\n{step.markdown}", "markdown")
+        )
         script.append(inserted(step.code.removeprefix(step.forgotten), "code"))
         script += [fixed] if step.forgotten else []
     model = scripted_model(*script, [text("The end.")])
 
     # Its SessionStart hook must put stepper on the PATH, and the rules of --allow must do for the permissions.
-    folders = [folder for folder in os.environ["PATH"].split(os.pathsep) if not Path(folder, "stepper").exists()]
+    folders = [
+        folder
+        for folder in os.environ["PATH"].split(os.pathsep)
+        if not Path(folder, "stepper").exists()
+    ]
     client = claude(model, env={"PATH": os.pathsep.join(folders)})
     before = stepper(project, "status").splitlines()[0]
     result = client.prompt(f"/new-notebook {demo.PROBLEM}", permissions="default")
@@ -177,13 +224,25 @@ def test_a_whole_analysis_from_the_slash_command_to_the_finished_notebook(
         assert "stepper" not in news(model, next(turns))  # markdown
         shown = news(model, next(turns))
         if step.forgotten:
-            assert "FAILED after" in shown and "NameError: name 'WET_DAY_MM' is not defined" in shown
-            assert "Raised in `is_wet`" in shown and 'return days["precipitation"] >= WET_DAY_MM' in shown
+            assert (
+                "FAILED after" in shown
+                and "NameError: name 'WET_DAY_MM' is not defined" in shown
+            )
+            assert (
+                "Raised in `is_wet`" in shown
+                and 'return days["precipitation"] >= WET_DAY_MM' in shown
+            )
             shown = news(model, next(turns))
         assert re.search(rf"stepper: Cell {number} \(id \w+\) ran ok in ", shown), shown
         assert f'Step {number} of 7 "{step.title}": done' in shown
-        assert number == 7 or f'Next: step {number + 1} of 7 "{demo.STEPS[number].title}"' in shown
-    assert "1,461 rows, 6 columns" in model.shown() and ".stepper/figures/" in model.shown()
+        assert (
+            number == 7
+            or f'Next: step {number + 1} of 7 "{demo.STEPS[number].title}"' in shown
+        )
+    assert (
+        "1,461 rows, 6 columns" in model.shown()
+        and ".stepper/figures/" in model.shown()
+    )
     assert next(turns, None) is None
 
     # What is on disk.
@@ -193,7 +252,10 @@ def test_a_whole_analysis_from_the_slash_command_to_the_finished_notebook(
     assert [cell.source for cell in ran] == [step.code for step in demo.STEPS]
     assert [cell.execution_count for cell in ran] == [1, 2, 3, 4, 6, 7, 8]
     assert ran[4].id == failed[0]
-    assert all({"iopub.status.busy", "shell.execute_reply"} <= cell.metadata.execution.keys() for cell in ran)
+    assert all(
+        {"iopub.status.busy", "shell.execute_reply"} <= cell.metadata.execution.keys()
+        for cell in ran
+    )
     (figure,) = (out for out in ran[5].outputs if "image/png" in out.get("data", {}))
     assert base64.b64decode(figure.data["image/png"]).startswith(b"\x89PNG")
     assert len(path[0].with_name(demo.RESULT).read_text().splitlines()) == 13
@@ -201,13 +263,24 @@ def test_a_whole_analysis_from_the_slash_command_to_the_finished_notebook(
     standing = json.loads(stepper(project, "status", "--json"))
     assert (standing["state"], standing["steps"][4]["attempts"]) == ("complete", 1)
     assert project / standing["notebook"] == path[0]
-    assert [run["outcome"] for run in history(path[0])] == ["ok", "ok", "ok", "ok", "error", "ok", "ok", "ok"]
+    assert [run["outcome"] for run in history(path[0])] == [
+        "ok",
+        "ok",
+        "ok",
+        "ok",
+        "error",
+        "ok",
+        "ok",
+        "ok",
+    ]
 
 
 # E: an edit, R: a Read of the notebook, B: a Bash call. The client refuses an edit of a file that it takes for
 # changed by somebody else.
 @pytest.mark.nightly
-@pytest.mark.parametrize("messages", ["EEE E", "ERE E", "EER E E", "REE E", "EE EE RE E", "EBE B R E"])
+@pytest.mark.parametrize(
+    "messages", ["EEE E", "ERE E", "EER E E", "REE E", "EE EE RE E", "EBE B R E"]
+)
 def test_all_edits_of_a_message_are_made_and_run_in_order(
     notebook: Path, scripted_model: Model, claude: ClaudeFactory, messages: str
 ) -> None:
@@ -218,22 +291,43 @@ def test_all_edits_of_a_message_are_made_and_run_in_order(
             if call == "R":
                 script[-1].append(read(notebook))
             elif call == "B":
-                script[-1].append(tool("Bash", {"command": "stepper status", "description": "Look"}))
+                script[-1].append(
+                    tool("Bash", {"command": "stepper status", "description": "Look"})
+                )
             else:  # below the markdown cell and those before; ids are not known within a message
-                script[-1].append(insert(notebook, f"n = {'n + 1' if made else 1}\nprint(n)", f"cell-{made}"))
+                script[-1].append(
+                    insert(
+                        notebook,
+                        f"n = {'n + 1' if made else 1}\nprint(n)",
+                        f"cell-{made}",
+                    )
+                )
                 made += 1
     model = scripted_model(*script)
 
     claude(model).prompt("Count.")
 
-    said = [result for result in tool_results(model.requests[-1]) if not result.startswith(("<cell", "notebooks/"))]
+    said = [
+        result
+        for result in tool_results(model.requests[-1])
+        if not result.startswith(("<cell", "notebooks/"))
+    ]
     assert [result[:13] for result in said] == ["Inserted cell"] * made, said
-    assert [printed for _, printed in code(notebook)] == [f"{n + 1}\n" for n in range(made)]
+    assert [printed for _, printed in code(notebook)] == [
+        f"{n + 1}\n" for n in range(made)
+    ]
     ran = history(notebook)
-    assert [run["cell_id"] for run in ran] == [cell["id"] for cell in cells(notebook)[1:]]
+    assert [run["cell_id"] for run in ran] == [
+        cell["id"] for cell in cells(notebook)[1:]
+    ]
     assert model.shown().count("ran ok in") == made
     # editors that look at the time of the file notice what was written
-    assert notebook.stat().st_mtime > datetime.fromisoformat(ran[-1]["started_at"].replace("Z", "+00:00")).timestamp()
+    assert (
+        notebook.stat().st_mtime
+        > datetime.fromisoformat(
+            ran[-1]["started_at"].replace("Z", "+00:00")
+        ).timestamp()
+    )
 
 
 @pytest.mark.nightly
@@ -261,7 +355,9 @@ def test_a_replaced_cell_runs_again_and_markdown_and_deletion_say_nothing(
     claude(model).prompt("Go on.")
 
     assert "| x is 1" in news(model, 2) and "| seen 1" in news(model, 3)
-    assert "| x is 42" in news(model, 4) and f"Cell 1 (id {ids[0]}) ran ok" in news(model, 4)
+    assert "| x is 42" in news(model, 4) and f"Cell 1 (id {ids[0]}) ran ok" in news(
+        model, 4
+    )
     assert "stepper" not in news(model, 5) + news(model, 6)
     assert "Deleted cell" in news(model, 6)
     assert code(notebook) == [("x += 41\nprint('x is', x)", "x is 42\n")]
@@ -303,13 +399,17 @@ def test_a_notebook_without_cell_ids_runs_the_right_cells(
         [read(notebook)],
         [insert(notebook, "print('new')", "cell-0")],
         [replace(notebook, "print('second')", "cell-2")],
-        [insert(notebook, "print('one')", "cell-2")],  # its source is that of another cell
+        [
+            insert(notebook, "print('one')", "cell-2")
+        ],  # its source is that of another cell
     )
 
     claude(model).prompt("Go on.")
 
     assert "| new" in news(model, 2) and "Cell 2 (id cell-1) ran ok" in news(model, 2)
-    assert "| second" in news(model, 3) and "Cell 3 (id cell-2) ran ok" in news(model, 3)
+    assert "| second" in news(model, 3) and "Cell 3 (id cell-2) ran ok" in news(
+        model, 3
+    )
     assert "| one" in news(model, 4) and "Cell 4 (id cell-3) ran ok" in news(model, 4)
     assert code(notebook) == [
         ("print('one')", ""),
@@ -325,7 +425,9 @@ def test_a_notebook_without_cell_ids_runs_the_right_cells(
 def test_the_next_session_of_the_client_sees_the_variables(
     notebook: Path, scripted_model: Model, claude: ClaudeFactory
 ) -> None:
-    model = scripted_model([read(notebook)], [insert(notebook, "x = 'of the first'", "cell-0")])
+    model = scripted_model(
+        [read(notebook)], [insert(notebook, "x = 'of the first'", "cell-0")]
+    )
     first = claude(model).prompt("Begin.")
     model.then([read(notebook)], [insert(notebook, "print(x, 'session')", "cell-1")])
     second = claude(model).prompt("Go on.")
@@ -339,7 +441,9 @@ def test_the_person_sees_one_line_a_run_and_escape_cancels_the_cell(
     notebook: Path, scripted_model: Model, interactive_claude: InteractiveFactory
 ) -> None:
     begun = notebook.with_name("begun")
-    sleep = f"import pathlib, time\npathlib.Path({begun.name!r}).touch()\ntime.sleep(60)"
+    sleep = (
+        f"import pathlib, time\npathlib.Path({begun.name!r}).touch()\ntime.sleep(60)"
+    )
     model = scripted_model(
         [read(notebook)],
         [insert(notebook, "kept = 1", "cell-0")],
@@ -356,9 +460,16 @@ def test_the_person_sees_one_line_a_run_and_escape_cancels_the_cell(
     wait_until(lambda: len(history(notebook)) == 3)
     assert [run["outcome"] for run in history(notebook)] == ["ok", "error", "cancelled"]
     assert history(notebook)[2]["duration_s"] < 30
-    lines = [line.partition(" says: ")[2].strip() for line in screen.splitlines() if " says: " in line]
+    lines = [
+        line.partition(" says: ")[2].strip()
+        for line in screen.splitlines()
+        if " says: " in line
+    ]
     assert re.fullmatch(r"✓ cell 1 \(id \w+\) · ok · \d\.\d\d s", lines[0]), screen
-    assert re.fullmatch(r"✗ cell 2 \(id \w+\) · ZeroDivisionError: division by zero · \d\.\d\d s", lines[1]), screen
+    assert re.fullmatch(
+        r"✗ cell 2 \(id \w+\) · ZeroDivisionError: division by zero · \d\.\d\d s",
+        lines[1],
+    ), screen
     assert len(lines) == 2
 
     model.then([insert(notebook, "print('kept', kept)", "cell-3")], [text("The end.")])
@@ -401,7 +512,11 @@ def test_edits_of_other_files_start_nothing(
     script, elsewhere = project / "notebooks" / "tool.py", project / "elsewhere.ipynb"
     model = scripted_model(
         [tool("Write", {"file_path": str(script), "content": "x = 1\n"})],
-        [tool("Edit", {"file_path": str(script), "old_string": "1", "new_string": "2"})],
+        [
+            tool(
+                "Edit", {"file_path": str(script), "old_string": "1", "new_string": "2"}
+            )
+        ],
         [tool("Bash", {"command": "ls", "description": "List"}), read(notebook)],
     )
     of_edits = {"PreToolUse", "PostToolUse", "PostToolBatch"}
@@ -412,7 +527,10 @@ def test_edits_of_other_files_start_nothing(
 
         model.then([write(elsewhere, "x = 1")], [insert(elsewhere, "x = 2", "a")])
         claude(model).prompt("And a notebook that nothing covers.")
-        assert len(cells(elsewhere)) == 2 and model.shown().count("is covered by no pattern of") == 1
+        assert (
+            len(cells(elsewhere)) == 2
+            and model.shown().count("is covered by no pattern of") == 1
+        )
         assert all(cell.get("execution_count") is None for cell in cells(elsewhere))
 
         # the spy does see what is started: without this the test could not fail
@@ -442,21 +560,37 @@ def test_the_agent_looks_before_a_retry_and_at_the_picture_that_the_report_names
         [insert(notebook, "prices = {'high ': 3}\nprint(prices_of)", "cell-0")],
         again("prices = {'high ': 3}\nprices['high']"),
         [tool("Bash", bash)],
-        lambda messages: [replace(notebook, "prices = {'high ': 3}\nprices['high ']", code_ids(notebook)[-1])],
+        lambda messages: [
+            replace(
+                notebook,
+                "prices = {'high ': 3}\nprices['high ']",
+                code_ids(notebook)[-1],
+            )
+        ],
         lambda messages: [insert(notebook, PLOT, code_ids(notebook)[-1])],
         look,
     )
 
     claude(model).prompt("Plot the prices.")
 
-    assert "FAILED before it ran: NameError: name 'prices_of' is not defined" in news(model, 2)
+    assert "FAILED before it ran: NameError: name 'prices_of' is not defined" in news(
+        model, 2
+    )
     assert "Nothing of the cell ran; no attempt is counted." in news(model, 2)
     assert "Suggestion: `prices` (dict) has 'high '; 1 key in all" in news(model, 3)
-    assert "stepper: eval ran ok in" in news(model, 4) and "| ['high ']" in news(model, 4)
+    assert "stepper: eval ran ok in" in news(model, 4) and "| ['high ']" in news(
+        model, 4
+    )
     assert "ran ok in" in news(model, 5)
     assert re.search(r'\(\d+ × \d+\): "Prices".*1 line \(3 points\)', news(model, 6))
-    shown = [block for message in model.requests[-1] for block in pictures_in(message["content"])]
-    assert len(shown) == 1, f"the client shows the saved picture to the model: {tool_results(model.requests[-1])[-1]}"
+    shown = [
+        block
+        for message in model.requests[-1]
+        for block in pictures_in(message["content"])
+    ]
+    assert len(shown) == 1, (
+        f"the client shows the saved picture to the model: {tool_results(model.requests[-1])[-1]}"
+    )
     assert [run["outcome"] for run in history(notebook)] == ["error", "ok", "ok"]
 
 
@@ -487,7 +621,10 @@ def test_outputs_of_magics_and_what_comes_late_are_on_their_cells_and_told(
         return lambda messages: [insert(notebook, source, touched(messages))]
 
     late = "import threading\nthreading.Timer(1, print, ['LATE']).start()\nh = display('one', display_id=True)"
-    pause = [tool("Bash", {"command": "sleep 4", "description": "Wait"}), read(notebook)]
+    pause = [
+        tool("Bash", {"command": "sleep 4", "description": "Wait"}),
+        read(notebook),
+    ]
     model = scripted_model(
         [read(notebook)],
         next_cell("%%bash\necho said once"),
@@ -500,10 +637,23 @@ def test_outputs_of_magics_and_what_comes_late_are_on_their_cells_and_told(
     )
     result = claude(model).prompt("Go on with the notebook.")
     assert (result.returncode, result.text, model.unsaid) == (0, "The end.", 0), result
-    assert [out for _, out in code(notebook)] == ["said once\n", "said again\n", "LATE\n", "", "next\n"]
-    shown = [out["data"]["text/plain"] for cell in cells(notebook) for out in cell.get("outputs", []) if "data" in out]
+    assert [out for _, out in code(notebook)] == [
+        "said once\n",
+        "said again\n",
+        "LATE\n",
+        "",
+        "next\n",
+    ]
+    shown = [
+        out["data"]["text/plain"]
+        for cell in cells(notebook)
+        for out in cell.get("outputs", [])
+        if "data" in out
+    ]
     assert shown == [["'two'"]]
     assert "| said again" in news(model, 3)
     assert "LATE" in news(model, 5), "the client reads it in the file"
-    assert re.search(r"Note: after its run cell 3 \(id \w+\) got 5 characters and 1 update of a display: they are on it\.",
-                     news(model, 6))  # fmt: skip
+    assert re.search(
+        r"Note: after its run cell 3 \(id \w+\) got 5 characters and 1 update of a display: they are on it\.",
+        news(model, 6),
+    )

@@ -29,7 +29,9 @@ EMPTY = json.dumps({"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor"
 
 
 @pytest.fixture(scope="module")
-def project(claude_binary: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def project(
+    claude_binary: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Path]:
     """A repository that is set up, without `--allow`; the environment is made without the network."""
     folder = tmp_path_factory.mktemp("modes") / "repo"
     folder.mkdir()
@@ -50,7 +52,9 @@ def plain(project: Path) -> Iterator[None]:
 
 
 def ran(notebook: Path) -> int:
-    return len(json.loads(stepper(notebook.parent.parent, "history", str(notebook), "--json")))
+    return len(
+        json.loads(stepper(notebook.parent.parent, "history", str(notebook), "--json"))
+    )
 
 
 def insert(notebook: Path, after: str, kind: str, source: str) -> Block:
@@ -60,9 +64,16 @@ def insert(notebook: Path, after: str, kind: str, source: str) -> Block:
 
 def two_steps(project: Path, name: str) -> tuple[Path, list[list[Block]]]:
     """A notebook with a plan of two steps, and the turns in which the model writes them."""
-    made = json.loads(stepper(project, "new", name, "--step", "Load", "--step", "Count", "--json"))
+    made = json.loads(
+        stepper(project, "new", name, "--step", "Load", "--step", "Count", "--json")
+    )
     notebook = project / made["notebook"]
-    cells = [("markdown", "## Load"), ("code", "x = 42"), ("markdown", "## Count"), ("code", "x + 1")]
+    cells = [
+        ("markdown", "## Load"),
+        ("code", "x = 42"),
+        ("markdown", "## Count"),
+        ("code", "x + 1"),
+    ]
     turns = [[insert(notebook, f"cell-{n}", *cell)] for n, cell in enumerate(cells)]
     return notebook, [[tool("Read", {"file_path": str(notebook)})], *turns]
 
@@ -76,19 +87,34 @@ def test_in_manual_mode_a_step_asks_once_and_says_above_it_what_yes_means(
     top = project / "top.ipynb"
     top.write_text(EMPTY)
     elsewhere = tool(
-        "NotebookEdit", {"notebook_path": str(top), "new_source": "1", "cell_type": "code", "edit_mode": "insert"}
+        "NotebookEdit",
+        {
+            "notebook_path": str(top),
+            "new_source": "1",
+            "cell_type": "code",
+            "edit_mode": "insert",
+        },
     )
-    model = scripted_model(*turns, [tool("Read", {"file_path": str(top)})], [elsewhere], [text(END)])
+    model = scripted_model(
+        *turns, [tool("Read", {"file_path": str(top)})], [elsewhere], [text(END)]
+    )
     client = interactive_claude(model, permissions="default")
     client.send("Go.")
     asked = client.answer_edits_until(END)
 
     said = f"PreToolUse:NotebookEdit says: a new text cell runs nothing and is not asked for; a code cell is: {RUNS}"
-    assert [re.findall(r"Insert new cell .*\((\w+)\)", screen)[-1] for screen in asked] == ["code"] * 3
-    assert said in asked[0] and asked[0].index(said) < asked[0].index("Do you want to insert this cell into")
+    assert [
+        re.findall(r"Insert new cell .*\((\w+)\)", screen)[-1] for screen in asked
+    ] == ["code"] * 3
+    assert said in asked[0] and asked[0].index(said) < asked[0].index(
+        "Do you want to insert this cell into"
+    )
     screen = client.screen()
     assert 'says: ✓ step 1 of 2 "Load" · ok' in screen and screen.count(RUNS) == 1
-    assert "says: ✗ nothing runs: top.ipynb is covered by no pattern of `notebooks:`" in screen
+    assert (
+        "says: ✗ nothing runs: top.ipynb is covered by no pattern of `notebooks:`"
+        in screen
+    )
     assert 'what covers it: notebooks: ["notebooks", "*.ipynb"]' in screen
     assert "top.ipynb is covered by no pattern" in model.shown() and ran(notebook) == 2
 
@@ -138,9 +164,32 @@ def test_a_rule_of_allow_covers_what_the_patterns_cover_and_no_more(
     from stepper.setup import settings
 
     allowed = settings.rules(["*.ipynb", "exp_*", "lab/**", "one/a.ipynb"])
-    (project / ".claude/settings.local.json").write_text(json.dumps({"permissions": {"allow": allowed}}))
-    covered = ["new.ipynb", "exp_1/a.ipynb", "exp_1/deep/a.ipynb", "lab/a.ipynb", "lab/b/c.ipynb", "one/a.ipynb"]
-    names = [*covered, "one/b.ipynb", "other/a.ipynb", "new.py", "lab/a.py", ".claude/a.ipynb"]
-    model = scripted_model(*([tool("Write", {"file_path": str(project / name), "content": EMPTY})] for name in names))
+    (project / ".claude/settings.local.json").write_text(
+        json.dumps({"permissions": {"allow": allowed}})
+    )
+    covered = [
+        "new.ipynb",
+        "exp_1/a.ipynb",
+        "exp_1/deep/a.ipynb",
+        "lab/a.ipynb",
+        "lab/b/c.ipynb",
+        "one/a.ipynb",
+    ]
+    names = [
+        *covered,
+        "one/b.ipynb",
+        "other/a.ipynb",
+        "new.py",
+        "lab/a.py",
+        ".claude/a.ipynb",
+    ]
+    model = scripted_model(
+        *(
+            [tool("Write", {"file_path": str(project / name), "content": EMPTY})]
+            for name in names
+        )
+    )
     claude(model).prompt("Go.", permissions="default")
-    assert [name for name in names if (project / name).exists()] == covered, tool_results(model.requests[-1])
+    assert [name for name in names if (project / name).exists()] == covered, (
+        tool_results(model.requests[-1])
+    )

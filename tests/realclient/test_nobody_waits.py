@@ -26,7 +26,9 @@ SOON = 30.0
 
 
 @pytest.fixture(scope="module")
-def project(claude_binary: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def project(
+    claude_binary: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Path]:
     """A repository that is set up; the environment is made without the network."""
     with repository(tmp_path_factory.mktemp("gone") / "a répo") as folder:
         yield folder
@@ -45,7 +47,9 @@ def wait_until(come: Callable[[], bool]) -> None:
 
 def insert(notebook: Path, source: str, after: str) -> Block:
     arguments = {"notebook_path": str(notebook), "cell_id": after, "new_source": source}
-    return tool("NotebookEdit", {**arguments, "cell_type": "code", "edit_mode": "insert"})
+    return tool(
+        "NotebookEdit", {**arguments, "cell_type": "code", "edit_mode": "insert"}
+    )
 
 
 def press_escape(client: InteractiveClaude, process: psutil.Process) -> None:
@@ -61,7 +65,9 @@ def close_terminal(client: InteractiveClaude, process: psutil.Process) -> None:
 
 
 @pytest.mark.parametrize("leave", [press_escape, kill_client, close_terminal])
-@pytest.mark.parametrize("rest", ["import time; time.sleep(600)", "while True: pass"], ids=["sleep", "loop"])
+@pytest.mark.parametrize(
+    "rest", ["import time; time.sleep(600)", "while True: pass"], ids=["sleep", "loop"]
+)
 def test_nobody_waits(
     project: Path,
     scripted_model: Model,
@@ -70,7 +76,10 @@ def test_nobody_waits(
     rest: str,
 ) -> None:
     name = f"{leave.__name__} {rest[:3]}"
-    notebook = project / asked(project, "new", name, "--step", "Keep", "--step", "Go on")["notebook"]
+    notebook = (
+        project
+        / asked(project, "new", name, "--step", "Keep", "--step", "Go on")["notebook"]
+    )
     model = scripted_model(
         [tool("Read", {"file_path": str(notebook)})],
         [insert(notebook, "kept = 1", "cell-0")],
@@ -79,10 +88,14 @@ def test_nobody_waits(
     client = interactive_claude(model)
     client.send("Go.")
     wait_until(lambda: len(asked(project, "history", str(notebook))) == 1)
-    wait_until(lambda: asked(project, "status", str(notebook))["kernel"]["state"] == "busy")
+    wait_until(
+        lambda: asked(project, "status", str(notebook))["kernel"]["state"] == "busy"
+    )
     pid = asked(project, "status", str(notebook))["kernel"]["pid"]
     (hook,) = [
-        p for p in psutil.process_iter(["cmdline"]) if (p.info["cmdline"] or [])[-2:] == [str(project), "PostToolUse"]
+        p
+        for p in psutil.process_iter(["cmdline"])
+        if (p.info["cmdline"] or [])[-2:] == [str(project), "PostToolUse"]
     ]
     assert hook.parent().name() == "claude"  # no shell between the two
 
@@ -90,8 +103,13 @@ def test_nobody_waits(
 
     wait_until(lambda: len(asked(project, "history", str(notebook))) == 2)
     status = asked(project, "status", str(notebook))
-    assert [run["outcome"] for run in asked(project, "history", str(notebook))] == ["ok", "cancelled"]
+    assert [run["outcome"] for run in asked(project, "history", str(notebook))] == [
+        "ok",
+        "cancelled",
+    ]
     assert (status["kernel"]["state"], status["kernel"]["pid"]) == ("idle", pid)
     assert status["steps"][1]["attempts"] == 0
-    assert asked(project, "eval", "kept", "--notebook", str(notebook))["text"].endswith("1")
+    assert asked(project, "eval", "kept", "--notebook", str(notebook))["text"].endswith(
+        "1"
+    )
     wait_until(lambda: not hook.is_running())

@@ -44,7 +44,9 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("clone") / "stepper"
     for name in PARTS:
         if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(
+                ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__")
+            )
         else:
             shutil.copy(ROOT / name, folder / name)
     return folder
@@ -67,7 +69,14 @@ def manage(claude_binary: Path, home: Path) -> Callable[..., str]:
     def call(*words: object) -> str:
         command = [claude_binary, "plugin", *map(str, words)]
         env = {**environment(home, NOBODY)}
-        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+        done = subprocess.run(
+            command,
+            env=env,
+            capture_output=True,
+            text=True,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
@@ -100,7 +109,11 @@ def set_up(folder: Path, *options: str) -> None:
 
 def path_without_stepper() -> str:
     """A PATH on which no `stepper` lies but the client's: this environment has one."""
-    return os.pathsep.join(each for each in os.environ["PATH"].split(os.pathsep) if not Path(each, "stepper").exists())
+    return os.pathsep.join(
+        each
+        for each in os.environ["PATH"].split(os.pathsep)
+        if not Path(each, "stepper").exists()
+    )
 
 
 def bash(command: str) -> Block:
@@ -108,12 +121,16 @@ def bash(command: str) -> Block:
 
 
 def runs(folder: Path, notebook: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(stepper(folder, "history", str(notebook), "--json"))
+    found: list[dict[str, Any]] = json.loads(
+        stepper(folder, "history", str(notebook), "--json")
+    )
     return found
 
 
 def new(folder: Path) -> Path:
-    made = json.loads(stepper(folder, "new", "Count", "--step=Load", "--step=Count", "--json"))
+    made = json.loads(
+        stepper(folder, "new", "Count", "--step=Load", "--step=Count", "--json")
+    )
     return folder / made["notebook"]
 
 
@@ -129,63 +146,109 @@ def test_the_client_finds_nothing_wrong_with_it(
 ) -> None:
     for target in (repository, repository / ".claude-plugin" / "plugin.json"):
         command = [claude_binary, "plugin", "validate", "--strict", *more, target]
-        done = subprocess.run(command, env=environment(home, NOBODY), capture_output=True, text=True)
+        done = subprocess.run(
+            command, env=environment(home, NOBODY), capture_output=True, text=True
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         assert (
-            "stepper:continue" in done.stdout and "hooks/plugin" in done.stdout and "warning" not in done.stdout.lower()
+            "stepper:continue" in done.stdout
+            and "hooks/plugin" in done.stdout
+            and "warning" not in done.stdout.lower()
         )
 
 
 def test_alone(
-    project: Path, installed: Callable[..., str], scripted_model: Model, claude: ClaudeFactory, repository: Path
+    project: Path,
+    installed: Callable[..., str],
+    scripted_model: Model,
+    claude: ClaudeFactory,
+    repository: Path,
 ) -> None:
     """No environment: a session's start says the one command and nothing runs. Then cells run, with nothing of ours in .claude/."""
     assert "stepper@stepper" in installed("list")
     path = path_without_stepper()
     bare = project / "notebooks" / "first.ipynb"
     bare.write_text('{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}')
-    model = scripted_model([bash("command -v stepper; stepper status")], [read(bare)], [insert(bare, "1 + 1", "")])
+    model = scripted_model(
+        [bash("command -v stepper; stepper status")],
+        [read(bare)],
+        [insert(bare, "1 + 1", "")],
+    )
     before = sorted(project.rglob("*"))
     claude(model, env={"PATH": path}).prompt("Begin.")
     command = f"'{repository}/install.sh' --plugin '{project}'"
     assert f"The command that sets it up: {command}" in shown_in(model.requests[0])
-    assert model.shown().count("the cell was NOT run: stepper is not set up") == 1 and model.shown().count(command) == 2
-    assert "install.sh --plugin" in tool_results(model.requests[1])[0]  # the plugin's own `stepper` says it
-    assert sorted(project.rglob("*")) == before and not Path(Paths(str(project)).record).exists()
+    assert (
+        model.shown().count("the cell was NOT run: stepper is not set up") == 1
+        and model.shown().count(command) == 2
+    )
+    assert (
+        "install.sh --plugin" in tool_results(model.requests[1])[0]
+    )  # the plugin's own `stepper` says it
+    assert (
+        sorted(project.rglob("*")) == before
+        and not Path(Paths(str(project)).record).exists()
+    )
 
     set_up(project, "--plugin")
-    assert not (project / ".claude").exists() and (project / ".gitignore").read_text() == ".stepper/\n"
+    assert (
+        not (project / ".claude").exists()
+        and (project / ".gitignore").read_text() == ".stepper/\n"
+    )
     notebook = new(project)
     model = scripted_model(
         [bash("command -v stepper")],
         [read(notebook)],
         [insert(notebook, "rows = [1, 2, 3]\nlen(rows)", "cell-0")],
-        lambda messages: [insert(notebook, "raise RuntimeError('STOP: which one?')", touched(messages))],
+        lambda messages: [
+            insert(
+                notebook, "raise RuntimeError('STOP: which one?')", touched(messages)
+            )
+        ],
     )
     result = claude(model, env={"PATH": path}).prompt("Begin.", "--include-hook-events")
     env = Paths(str(project)).env
     assert f"{env}/cli/stepper" in tool_results(model.requests[1])[0]
     assert [run["outcome"] for run in runs(project, notebook)][:1] == ["ok"]
-    assert model.shown().count("ran ok") == 1 and next(source for source, _ in code(notebook)).startswith("rows")
+    assert model.shown().count("ran ok") == 1 and next(
+        source for source, _ in code(notebook)
+    ).startswith("rows")
     # the stop names the command that there is
-    assert "which one?" in result.stdout and "/continue is typed /stepper:continue here" in result.stdout
+    assert (
+        "which one?" in result.stdout
+        and "/continue is typed /stepper:continue here" in result.stdout
+    )
 
     claude(scripted_model(), env={"PATH": path}).prompt("/stepper:continue the first")
-    assert json.loads(stepper(project, "status", str(notebook), "--json"))["state"] != "stopped"
+    assert (
+        json.loads(stepper(project, "status", str(notebook), "--json"))["state"]
+        != "stopped"
+    )
 
     # gone again: notebooks and kernels stay
     kernel = json.loads(stepper(project, "status", str(notebook), "--json"))["kernel"]
     installed("uninstall", "stepper@stepper")
     model = scripted_model([read(notebook)], [insert(notebook, "len(rows)", "cell-0")])
     claude(model, env={"PATH": path}).prompt("Begin.")
-    assert "stepper" not in shown_in(model.requests[0]) and len(runs(project, notebook)) == 2  # as before
-    assert json.loads(stepper(project, "status", str(notebook), "--json"))["kernel"]["state"] == kernel["state"]
+    assert (
+        "stepper" not in shown_in(model.requests[0])
+        and len(runs(project, notebook)) == 2
+    )  # as before
+    assert (
+        json.loads(stepper(project, "status", str(notebook), "--json"))["kernel"][
+            "state"
+        ]
+        == kernel["state"]
+    )
     assert stepper(project, "eval", "len(rows)").strip().endswith("3")
 
 
 @pytest.mark.nightly  # by day the script alone: tests/test_plugin.py
 def test_beside_an_installation(
-    project: Path, installed: Callable[..., str], scripted_model: Model, claude: ClaudeFactory
+    project: Path,
+    installed: Callable[..., str],
+    scripted_model: Model,
+    claude: ClaudeFactory,
 ) -> None:
     """Both fire: one run, one report, one line."""
     set_up(project)
@@ -196,16 +259,30 @@ def test_beside_an_installation(
         lambda messages: [insert(notebook, "rowz", touched(messages))],
         lambda messages: [replace(notebook, "rows", touched(messages))],
     )
-    result = claude(model, env={"PATH": path_without_stepper()}).prompt("Begin.", "--include-hook-events")
+    result = claude(model, env={"PATH": path_without_stepper()}).prompt(
+        "Begin.", "--include-hook-events"
+    )
     assert [run["outcome"] for run in runs(project, notebook)] == ["ok", "ok"]
     assert model.shown().count("ran ok") == 2
     assert model.shown().count("FAILED before it ran") == 1
-    (servers,) = [event["mcp_servers"] for event in result.events if event.get("subtype") == "init"]
-    assert [server["status"] for server in servers if server["name"] == "plugin:stepper:stepper"] in (
+    (servers,) = [
+        event["mcp_servers"]
+        for event in result.events
+        if event.get("subtype") == "init"
+    ]
+    assert [
+        server["status"]
+        for server in servers
+        if server["name"] == "plugin:stepper:stepper"
+    ] in (
         ["connected"],
         ["pending"],
     )
-    told = [event for event in result.events if "hook_name" in event and "✓ step" in str(event.get("output", ""))]
+    told = [
+        event
+        for event in result.events
+        if "hook_name" in event and "✓ step" in str(event.get("output", ""))
+    ]
     assert len(told) == 2, result.stdout
 
 
@@ -223,7 +300,11 @@ def test_by_the_dialogs_of_the_interactive_client(
     model = scripted_model(
         [read(notebook)],
         [insert(notebook, "rows = [1, 2, 3]\nlen(rows)", "cell-0")],
-        lambda messages: [insert(notebook, "raise RuntimeError('STOP: which one?')", touched(messages))],
+        lambda messages: [
+            insert(
+                notebook, "raise RuntimeError('STOP: which one?')", touched(messages)
+            )
+        ],
     )
     with interactive_claude(model, env={"PATH": path_without_stepper()}) as client:
         client.send(f"/plugin marketplace add {repository}")
@@ -231,17 +312,35 @@ def test_by_the_dialogs_of_the_interactive_client(
         client.wait_for("/reload-plugins")  # it closes its dialog by itself
         client.send("/plugin install stepper")
         asked = client.wait_for("❯ Install for you (user scope)")
-        assert "Each notebook cell runs the moment Claude writes it" in asked and "The stepper developers" in asked
+        assert (
+            "Each notebook cell runs the moment Claude writes it" in asked
+            and "The stepper developers" in asked
+        )
         client.keys("Enter")
         client.wait_for("Installed stepper.")
         client.send("Begin.")
         screen = client.wait_for("(/continue is typed /stepper:continue here")
-        assert '✓ step 1 of 2 "Load" · ok' in screen and "The agent asks: which one?" in screen
+        assert (
+            '✓ step 1 of 2 "Load" · ok' in screen
+            and "The agent asks: which one?" in screen
+        )
         client.send("/stepper:continue the first")
         client.wait_for("● done")
-        assert json.loads(stepper(project, "status", str(notebook), "--json"))["state"] != "stopped"
+        assert (
+            json.loads(stepper(project, "status", str(notebook), "--json"))["state"]
+            != "stopped"
+        )
         client.send("/plugin uninstall stepper@stepper")
         client.wait_for("Uninstalled stepper.")
         client.keys("Escape")
-    assert not json.loads((home / ".claude/settings.json").read_text()).get("enabledPlugins", {}).get("stepper@stepper")
-    assert json.loads(stepper(project, "status", str(notebook), "--json"))["kernel"]["state"] == "idle"  # as it was
+    assert (
+        not json.loads((home / ".claude/settings.json").read_text())
+        .get("enabledPlugins", {})
+        .get("stepper@stepper")
+    )
+    assert (
+        json.loads(stepper(project, "status", str(notebook), "--json"))["kernel"][
+            "state"
+        ]
+        == "idle"
+    )  # as it was

@@ -32,21 +32,48 @@ def project(claude_binary: Path, tmp_path: Path) -> Iterator[Path]:
 
 
 def test_cells_run_and_a_shell_is_told_what_lets_it_out(
-    project: Path, home: Path, scripted_model: Callable[..., ScriptedModel], claude: ClaudeFactory
+    project: Path,
+    home: Path,
+    scripted_model: Callable[..., ScriptedModel],
+    claude: ClaudeFactory,
 ) -> None:
-    notebook = project / json.loads(stepper(project, "new", "Count", "--step=Load", "--json"))["notebook"]
+    notebook = (
+        project
+        / json.loads(stepper(project, "new", "Count", "--step=Load", "--json"))[
+            "notebook"
+        ]
+    )
     settings = home / ".claude" / "settings.json"
     settings.parent.mkdir()
-    settings.write_text(json.dumps({"sandbox": {"enabled": True, "failIfUnavailable": True}}))
-    script = [[bash("stepper status")], [read(notebook)], [insert(notebook, "rows = 3\nrows", "cell-0")]]
+    settings.write_text(
+        json.dumps({"sandbox": {"enabled": True, "failIfUnavailable": True}})
+    )
+    script = [
+        [bash("stepper status")],
+        [read(notebook)],
+        [insert(notebook, "rows = 3\nrows", "cell-0")],
+    ]
     model = scripted_model(*script)
     claude(model).prompt("Begin.")
     refused = tool_results(model.requests[1])[-1]
-    assert refused.startswith("Exit code 1\nstepper: this shell is confined") and "stepper itself failed" not in refused
-    mend = json.loads("{" + refused[refused.index('"sandbox"') : refused.index(" in ~/.claude/settings.json")] + "}")
+    assert (
+        refused.startswith("Exit code 1\nstepper: this shell is confined")
+        and "stepper itself failed" not in refused
+    )
+    mend = json.loads(
+        "{"
+        + refused[
+            refused.index('"sandbox"') : refused.index(" in ~/.claude/settings.json")
+        ]
+        + "}"
+    )
     assert "ran ok" in news(model, 3)
 
-    settings.write_text(json.dumps({"sandbox": {"enabled": True, "failIfUnavailable": True, **mend["sandbox"]}}))
+    settings.write_text(
+        json.dumps(
+            {"sandbox": {"enabled": True, "failIfUnavailable": True, **mend["sandbox"]}}
+        )
+    )
     model = scripted_model([bash("stepper status")], [bash("stepper status | cat")])
     claude(model).prompt("Begin.")
     alone, piped = tool_results(model.requests[-1])

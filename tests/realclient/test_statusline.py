@@ -21,18 +21,33 @@ pytestmark = pytest.mark.nightly
 
 
 def test_it_stands_below_the_persons_own(
-    interactive_claude: InteractiveFactory, scripted_model: Callable[..., ScriptedModel], project: Path, home: Path,
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    interactive_claude: InteractiveFactory,
+    scripted_model: Callable[..., ScriptedModel],
+    project: Path,
+    home: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.delenv("CLAUDE_CONFIG_DIR", raising=False)
-    own = {"type": "command", "command": 'sed \'s/.*"display_name":"\\([^"]*\\)".*/mine: \\1/\''}
+    own = {
+        "type": "command",
+        "command": 'sed \'s/.*"display_name":"\\([^"]*\\)".*/mine: \\1/\'',
+    }
     (home / ".claude").mkdir()
     (home / ".claude/settings.json").write_text(json.dumps({"statusLine": own}))
     kernel = script(tmp_path / "kernel" / "python", forward())
     install.apply(refuse.parse([str(project), "--python", str(kernel), "--statusline"]))
-    (project / ".claude/settings.json").write_text(  # its hooks would want an environment
-        json.dumps({"statusLine": json.loads((project / ".claude/settings.json").read_text())["statusLine"]})
+    (
+        project / ".claude/settings.json"
+    ).write_text(  # its hooks would want an environment
+        json.dumps(
+            {
+                "statusLine": json.loads(
+                    (project / ".claude/settings.json").read_text()
+                )["statusLine"]
+            }
+        )
     )
     kept = Path(Paths(str(project)).statusline)
 

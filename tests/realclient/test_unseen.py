@@ -11,7 +11,16 @@ import pytest
 from .conftest import ClaudeFactory, InteractiveFactory
 from .model import Block, Message, ScriptedModel, text, tool, tool_results
 from .repository import repository
-from .test_main_job import insert, news, read, replace, spied_on, stepper, touched, wait_until
+from .test_main_job import (
+    insert,
+    news,
+    read,
+    replace,
+    spied_on,
+    stepper,
+    touched,
+    wait_until,
+)
 
 Model = Callable[..., ScriptedModel]
 pytestmark = pytest.mark.timeout(120)
@@ -19,7 +28,9 @@ SLOW = "rows = rows + [4]\nprint('begun')\nimport time\ntime.sleep(600)"
 
 
 @pytest.fixture(scope="module")
-def project(claude_binary: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def project(
+    claude_binary: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Path]:
     """A repository that is set up; the environment is made without the network."""
     with repository(tmp_path_factory.mktemp("unseen") / "a répo") as folder:
         yield folder
@@ -28,7 +39,11 @@ def project(claude_binary: Path, tmp_path_factory: pytest.TempPathFactory) -> It
 @pytest.fixture
 def notebook(project: Path, request: pytest.FixtureRequest) -> Path:
     """A new notebook with two steps, the current one."""
-    made = json.loads(stepper(project, "new", request.node.name, "--step=Load", "--step=Count", "--json"))
+    made = json.loads(
+        stepper(
+            project, "new", request.node.name, "--step=Load", "--step=Count", "--json"
+        )
+    )
     return project / made["notebook"]
 
 
@@ -45,12 +60,17 @@ def by_script(notebook: Path, source: str) -> Block:
 
 
 def statuses(notebook: Path) -> list[str]:
-    found = json.loads(stepper(notebook.parent.parent, "status", str(notebook), "--json"))
+    found = json.loads(
+        stepper(notebook.parent.parent, "status", str(notebook), "--json")
+    )
     return [found["state"], *(step["status"] for step in found["steps"])]
 
 
 def test_nothing_is_unseen_and_no_turn_ends_with_an_alarm(
-    project: Path, notebook: Path, scripted_model: Model, interactive_claude: InteractiveFactory
+    project: Path,
+    notebook: Path,
+    scripted_model: Model,
+    interactive_claude: InteractiveFactory,
 ) -> None:
     name, ids = f"notebooks/{notebook.name}", list[str]()
 
@@ -79,9 +99,18 @@ def test_nothing_is_unseen_and_no_turn_ends_with_an_alarm(
     said = f"stepper: {name} was changed outside the notebook tools: cell 1 (id {ids[0]}) changed; NOT run here; the outputs of"
     assert "hook additional context" not in news(model, 3) and said in news(model, 4)
     assert f"What runs what has not run: stepper run {name}" in news(model, 4)
-    assert f"PostToolBatch says: {said}" in screen and screen.count("was changed outside") == 1
-    assert f"Stop hook additional context: stepper: 1 of 2 steps of {name} are not done." in news(model, 6)
-    assert f"Stop hook says: stepper: 1 of 2 steps of {name} are not done." in screen and "problem" not in screen
+    assert (
+        f"PostToolBatch says: {said}" in screen
+        and screen.count("was changed outside") == 1
+    )
+    assert (
+        f"Stop hook additional context: stepper: 1 of 2 steps of {name} are not done."
+        in news(model, 6)
+    )
+    assert (
+        f"Stop hook says: stepper: 1 of 2 steps of {name} are not done." in screen
+        and "problem" not in screen
+    )
 
     client.keys("Escape")
     wait_until(lambda: statuses(notebook)[2] == "interrupted")
@@ -89,10 +118,19 @@ def test_nothing_is_unseen_and_no_turn_ends_with_an_alarm(
     client.send("Well?")
     client.wait_for("That is the end.")
     told = news(model, 8)
-    assert "NOT written" in told and f"an edit of {name} WAS made" in told  # the client's word, and ours
-    assert f"Cell 2 (id {ids[1]}) was CANCELLED after" in told and "rebound `rows`" in told and "| begun" in told
+    assert (
+        "NOT written" in told and f"an edit of {name} WAS made" in told
+    )  # the client's word, and ours
+    assert (
+        f"Cell 2 (id {ids[1]}) was CANCELLED after" in told
+        and "rebound `rows`" in told
+        and "| begun" in told
+    )
     screen = " ".join(client.screen().split())
-    assert f"the last edit of {name} is in the notebook" in screen and '"Count" · cancelled' in screen
+    assert (
+        f"the last edit of {name} is in the notebook" in screen
+        and '"Count" · cancelled' in screen
+    )
     assert "ran ok in" in news(model, 9) and "WAS made" not in news(model, 9)
     assert statuses(notebook) == ["complete", "done", "done"]
     assert "problem" not in client.screen()
@@ -100,10 +138,17 @@ def test_nothing_is_unseen_and_no_turn_ends_with_an_alarm(
 
 @pytest.mark.nightly
 def test_another_session_reads_what_the_first_one_could_not(
-    project: Path, notebook: Path, scripted_model: Model, claude: ClaudeFactory, interactive_claude: InteractiveFactory
+    project: Path,
+    notebook: Path,
+    scripted_model: Model,
+    claude: ClaudeFactory,
+    interactive_claude: InteractiveFactory,
 ) -> None:
-    model = scripted_model([read(notebook)], [insert(notebook, "rows = []", "cell-0")],
-                           lambda messages: [insert(notebook, SLOW, touched(messages))])  # fmt: skip
+    model = scripted_model(
+        [read(notebook)],
+        [insert(notebook, "rows = []", "cell-0")],
+        lambda messages: [insert(notebook, SLOW, touched(messages))],
+    )
     client = interactive_claude(model)
     client.send("Begin.")
     wait_until(lambda: statuses(notebook)[2] == "running")
@@ -111,10 +156,16 @@ def test_another_session_reads_what_the_first_one_could_not(
     wait_until(lambda: statuses(notebook)[2] == "interrupted")
     client.close()
     stepper(project, "shutdown")
-    model.then([bash("stepper status")], [text("I see, the person decides. Which way?")])
+    model.then(
+        [bash("stepper status")], [text("I see, the person decides. Which way?")]
+    )
     claude(model).prompt("Go on.", "--continue")
-    assert "WAS made" in news(model, 3) and "(its cell was interrupted)" in news(model, 3)
-    assert "■ 2. Count  (interrupted)" in tool_results(model.requests[-1])[-1] and "WAS made" not in news(model, 4)
+    assert "WAS made" in news(model, 3) and "(its cell was interrupted)" in news(
+        model, 3
+    )
+    assert "■ 2. Count  (interrupted)" in tool_results(model.requests[-1])[
+        -1
+    ] and "WAS made" not in news(model, 4)
 
 
 @pytest.mark.nightly
@@ -136,25 +187,40 @@ def test_a_shell_that_changes_no_notebook_starts_nothing(
 def test_a_failing_notebook_without_a_plan_is_told_at_the_end_of_the_turn(
     project: Path, scripted_model: Model, interactive_claude: InteractiveFactory
 ) -> None:
-    made = project / json.loads(stepper(project, "new", "failing", "--json"))["notebook"]
-    model = scripted_model([read(made)], [insert(made, "1 / 0", "cell-0")], [text("It works.")], [text("It does not.")])
+    made = (
+        project / json.loads(stepper(project, "new", "failing", "--json"))["notebook"]
+    )
+    model = scripted_model(
+        [read(made)],
+        [insert(made, "1 / 0", "cell-0")],
+        [text("It works.")],
+        [text("It does not.")],
+    )
     client = interactive_claude(model)
     client.send("Begin.")
     screen = " ".join(client.wait_for("It does not.").split())
-    assert f"Stop hook says: stepper: the last run of notebooks/{made.name} failed and is not mended." in screen
+    assert (
+        f"Stop hook says: stepper: the last run of notebooks/{made.name} failed and is not mended."
+        in screen
+    )
     assert "problem" not in screen and "ZeroDivisionError" in news(model, 3)
     assert statuses(made) == ["failing"]
 
 
 @pytest.mark.nightly
 def test_the_lines_of_runs_tell_the_person_what_the_agent_reads(
-    project: Path, notebook: Path, scripted_model: Model, interactive_claude: InteractiveFactory
+    project: Path,
+    notebook: Path,
+    scripted_model: Model,
+    interactive_claude: InteractiveFactory,
 ) -> None:
     """A result, a doubt, what could not run, the end."""
     model = scripted_model(
         [read(notebook)],
         [insert(notebook, "rows = [1, 2, 3]\nrows", "cell-0")],
-        lambda messages: [replace(notebook, "rows = [1, 2]\n!exit 3\nrows", touched(messages))],
+        lambda messages: [
+            replace(notebook, "rows = [1, 2]\n!exit 3\nrows", touched(messages))
+        ],
         lambda messages: [insert(notebook, "1 / 0", touched(messages))],
         lambda messages: [replace(notebook, "sum(rows)", touched(messages))],
         [text("That is the end.")],

@@ -45,31 +45,69 @@ def project(claude_binary: Path, tmp_path: Path, path: str) -> Iterator[Path]:
         ["uv", "add", "packaging<24"],
         [str(ROOT / "install.sh"), ".", "--allow"],
         ["uv", "sync"],
-        [str(stepper), "new", "Shop", "--step", "Install", "--step", "Look", "--step", "Ask"],
+        [
+            str(stepper),
+            "new",
+            "Shop",
+            "--step",
+            "Install",
+            "--step",
+            "Look",
+            "--step",
+            "Ask",
+        ],
     ):
-        subprocess.run(command, cwd=folder, env={**os.environ, "PATH": path}, check=True, capture_output=True)
+        subprocess.run(
+            command,
+            cwd=folder,
+            env={**os.environ, "PATH": path},
+            check=True,
+            capture_output=True,
+        )
     try:
         yield folder
     finally:
-        subprocess.run([stepper, "shutdown"], cwd=folder, check=True, capture_output=True)
+        subprocess.run(
+            [stepper, "shutdown"], cwd=folder, check=True, capture_output=True
+        )
         Path(Paths(str(folder)).runtime).rmdir()  # empty now
 
 
 def test_a_session_in_a_project_of_uvs(
-    project: Path, path: str, scripted_model: Callable[..., ScriptedModel], interactive_claude: InteractiveFactory
+    project: Path,
+    path: str,
+    scripted_model: Callable[..., ScriptedModel],
+    interactive_claude: InteractiveFactory,
 ) -> None:
     notebook = next((project / "notebooks").glob("*.ipynb"))
 
     def insert(source: str, number: int) -> list[Block]:
-        cell = {"cell_id": f"cell-{number}", "edit_mode": "insert", "cell_type": "code", "new_source": source}
+        cell = {
+            "cell_id": f"cell-{number}",
+            "edit_mode": "insert",
+            "cell_type": "code",
+            "new_source": source,
+        }
         return [tool("NotebookEdit", {"notebook_path": str(notebook), **cell})]
 
     model = scripted_model(
-        [tool("Bash", {"command": "command -v stepper jupyter ipython jupyter-execute; echo :$PATH:"})],
+        [
+            tool(
+                "Bash",
+                {
+                    "command": "command -v stepper jupyter ipython jupyter-execute; echo :$PATH:"
+                },
+            )
+        ],
         [tool("Read", {"file_path": str(notebook)})],
-        insert("import packaging, sys\n!{sys.executable} -m pip install six\nprint(packaging.__version__)", 0),
+        insert(
+            "import packaging, sys\n!{sys.executable} -m pip install six\nprint(packaging.__version__)",
+            0,
+        ),
         insert("!nonexistent\nx = !false", 1),
-        insert("!uv pip install --python /usr/bin/python3 no-such-distribution-of-ours", 2),
+        insert(
+            "!uv pip install --python /usr/bin/python3 no-such-distribution-of-ours", 2
+        ),
         [text("The end.")],
     )
     client = interactive_claude(model, env={"PATH": path})
@@ -81,16 +119,31 @@ def test_a_session_in_a_project_of_uvs(
     assert f"{env}/cli/stepper" in shell and f"{env}/bin" not in shell
     shown = model.shown()
     own = f"{project}/.venv/bin/python"
-    assert shown.count(f"{own} lacks ipykernel: stepper's own copy runs the kernel") == 1
+    assert (
+        shown.count(f"{own} lacks ipykernel: stepper's own copy runs the kernel") == 1
+    )
     assert "what adds it: uv add --dev ipykernel" in shown
-    assert "Doubt: line 2: `!{sys.executable} -m pip install six` ended with exit code 1" in shown
+    assert (
+        "Doubt: line 2: `!{sys.executable} -m pip install six` ended with exit code 1"
+        in shown
+    )
     assert "what installs for this kernel: uv add six" in shown
     assert "| 23.2" in shown
-    assert 'Doubt: line 1: `!nonexistent` ended with exit code 127, having written last "' in shown
+    assert (
+        'Doubt: line 1: `!nonexistent` ended with exit code 127, having written last "'
+        in shown
+    )
     assert "Doubt: line 2: `x = !false` ended with exit code 1" in shown
-    assert f"installs for /usr/bin/python3, not for this kernel's interpreter {own}" in shown
+    assert (
+        f"installs for /usr/bin/python3, not for this kernel's interpreter {own}"
+        in shown
+    )
     assert 'Step 2 of 3 "Look": done' in shown
-    seen = [line.partition(" says: ")[2].strip() for line in screen.splitlines() if " says: " in line]
+    seen = [
+        line.partition(" says: ")[2].strip()
+        for line in screen.splitlines()
+        if " says: " in line
+    ]
     assert [line.startswith("✓ step") for line in seen] == [True] * 3, screen
     outputs = json.loads(notebook.read_text())["cells"][-1]["outputs"]
     assert outputs, "it ran in the notebook"

@@ -25,19 +25,29 @@ HELD = "reproduces (3 of 3 cells as recorded)"
 
 
 @pytest.fixture(scope="module")
-def project(claude_binary: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def project(
+    claude_binary: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Path]:
     """A repository that is set up; the environment is made without the network."""
     with repository(tmp_path_factory.mktemp("verify") / "repo") as folder:
         yield folder
 
 
 def made(project: Path, problem: str, *steps: str) -> Path:
-    found = json.loads(stepper(project, "new", problem, *(f"--step={step}" for step in steps), "--json"))
+    found = json.loads(
+        stepper(
+            project, "new", problem, *(f"--step={step}" for step in steps), "--json"
+        )
+    )
     return project / found["notebook"]
 
 
 def ids(notebook: Path) -> list[str]:
-    return [cell["id"] for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == "code"]
+    return [
+        cell["id"]
+        for cell in json.loads(notebook.read_text())["cells"]
+        if cell["cell_type"] == "code"
+    ]
 
 
 def edits(
@@ -70,12 +80,19 @@ def test_a_notebook_edited_out_of_order_is_mended_until_it_reproduces(
     result = claude(model).prompt("How much rain is that in inches?")
     assert result.text == "It is done, and a fresh kernel gets the same."
     told = [news(model, turn) for turn in range(len(model.requests))]
-    assert "Stale: cell 3 read `rain`, which cell 1 rebound after it ran. `stepper run --stale` runs it." in told[6]
+    assert (
+        "Stale: cell 3 read `rain`, which cell 1 rebound after it ran. `stepper run --stale` runs it."
+        in told[6]
+    )
     assert f"{name}: 2 of 2 cells ran ok" in told[7] and "| 4.41" in told[7]
-    assert "Hidden state: cell 2 read `mm` from a deleted cell (it was cell 2)." in told[9]
+    assert (
+        "Hidden state: cell 2 read `mm` from a deleted cell (it was cell 2)." in told[9]
+    )
     assert f"{name}: DOES NOT REPRODUCE · 1 of 3 cells as recorded · " in told[10]
     failed = "failed: NameError: name 'mm' is not defined (cell 2, which was deleted, had bound it)"
-    assert re.search(rf"✗ cell 2 \(id \w+\) {re.escape(failed)}\n  · cell 3 not run", told[10])
+    assert re.search(
+        rf"✗ cell 2 \(id \w+\) {re.escape(failed)}\n  · cell 3 not run", told[10]
+    )
     assert "ran ok" in told[11] and "Stale" not in told[11] and "Hidden" not in told[11]
     assert f"{name}: REPRODUCES · 3 of 3 cells as recorded · " in told[12]
     assert [line for line in stepper(project, "status").splitlines() if HELD in line]
@@ -96,26 +113,42 @@ def test_verify_auto_is_told_with_the_next_prompt_and_holds_until_a_source_chang
     )
     client = claude(model)
     client.prompt("Add it up.")
-    assert "It is replayed in a fresh kernel now (verify: auto): the next prompt says" in news(model, 4)
+    assert (
+        "It is replayed in a fresh kernel now (verify: auto): the next prompt says"
+        in news(model, 4)
+    )
     status = wait(project, lambda found: found["verified"] and found["unheard"])
     assert status["verified"]["reproduces"]
-    changes = [[read(notebook)], edits(notebook, replace, "print(total + 1)", 2), [text("Changed.")]]
+    changes = [
+        [read(notebook)],
+        edits(notebook, replace, "print(total + 1)", 2),
+        [text("Changed.")],
+    ]
     model.then([text("Good.")], [text("Shown.")], *changes)
     client.prompt("And does it reproduce?", "--continue")
-    assert f"stepper: {name}: REPRODUCES · 3 of 3 cells as recorded · " in news(model, 5)
+    assert f"stepper: {name}: REPRODUCES · 3 of 3 cells as recorded · " in news(
+        model, 5
+    )
     client.prompt("/notebook-status", "--continue")
     shown = shown_in(model.requests[6])
-    assert re.search(rf"verified (just now|[\w ]+ ago): {re.escape(HELD)}\n", shown), shown[-3000:]
+    assert re.search(rf"verified (just now|[\w ]+ ago): {re.escape(HELD)}\n", shown), (
+        shown[-3000:]
+    )
     client.prompt("Tell one more.", "--continue")
     text_of = stepper(project, "status")
     assert f"{HELD}; that no longer holds: a source was changed since" in text_of
 
 
-def test_esc_ends_a_replay(project: Path, scripted_model: Model, interactive_claude: InteractiveFactory) -> None:
+def test_esc_ends_a_replay(
+    project: Path, scripted_model: Model, interactive_claude: InteractiveFactory
+) -> None:
     notebook = made(project, "Slow")
     slow = "import os, time\nif os.path.exists('slow'): time.sleep(100)"
     model = scripted_model(
-        [read(notebook)], [insert(notebook, slow, "cell-0")], [text("It ran.")], [bash("stepper verify")]
+        [read(notebook)],
+        [insert(notebook, slow, "cell-0")],
+        [text("It ran.")],
+        [bash("stepper verify")],
     )
     client = interactive_claude(model)
     client.send("Begin.")

@@ -25,7 +25,18 @@ from stepper.ground.paths import Paths
 from .client import ClaudeCode, Result
 from .conftest import ClaudeFactory, InteractiveFactory
 from .model import Block, Message, ScriptedModel, shown_in, text, tool, tool_results
-from .test_main_job import cells, code, delete, insert, news, read, replace, stepper, touched, write
+from .test_main_job import (
+    cells,
+    code,
+    delete,
+    insert,
+    news,
+    read,
+    replace,
+    stepper,
+    touched,
+    write,
+)
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 Model = Callable[..., ScriptedModel]
@@ -38,7 +49,9 @@ HOOK_SAYS = "hook additional context: "  # the client, before a hook's context
 
 
 @pytest.fixture(scope="module")
-def project(claude_binary: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def project(
+    claude_binary: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Path]:
     """A repository that is set up; its kernels' interpreter has ipykernel and nothing else."""
     folder = tmp_path_factory.mktemp("workflow") / "repo"
     folder.mkdir()
@@ -46,7 +59,9 @@ def project(claude_binary: Path, tmp_path_factory: pytest.TempPathFactory) -> It
     with pytest.MonkeyPatch.context() as patch:
         if (beside / "uv").exists():  # three times as fast as pip
             patch.setenv("PATH", f"{beside}{os.pathsep}{os.environ['PATH']}")
-        subprocess.run([ROOT / "install.sh", folder, "--allow"], check=True, capture_output=True)
+        subprocess.run(
+            [ROOT / "install.sh", folder, "--allow"], check=True, capture_output=True
+        )
     try:
         yield folder
     finally:
@@ -80,7 +95,11 @@ def notebook(project: Path, request: pytest.FixtureRequest) -> Path:
 @pytest.fixture
 def client(claude: ClaudeFactory) -> Callable[[ScriptedModel], ClaudeCode]:
     """The client without any stepper on its PATH but the one that the SessionStart hook puts there."""
-    folders = [folder for folder in os.environ["PATH"].split(os.pathsep) if not Path(folder, "stepper").exists()]
+    folders = [
+        folder
+        for folder in os.environ["PATH"].split(os.pathsep)
+        if not Path(folder, "stepper").exists()
+    ]
     return lambda model: claude(model, env={"PATH": os.pathsep.join(folders)})
 
 
@@ -89,7 +108,11 @@ Client = Callable[[ScriptedModel], ClaudeCode]
 
 def new(project: Path, problem: str, *steps: str) -> Path:
     chosen = steps or ("Load :: rows are there", "Count", "Tell")
-    made = json.loads(stepper(project, "new", problem, *(f"--step={step}" for step in chosen), "--json"))
+    made = json.loads(
+        stepper(
+            project, "new", problem, *(f"--step={step}" for step in chosen), "--json"
+        )
+    )
     return project / made["notebook"]
 
 
@@ -97,16 +120,29 @@ def ran(notebook: Path, *sources: str) -> list[str]:
     """Append code cells and run what has not run, by the CLI; return all cell ids."""
     document = json.loads(notebook.read_text())
     for source in sources:
-        cell = {"cell_type": "code", "id": f"ran-{len(document['cells'])}", "metadata": {}, "source": source}
+        cell = {
+            "cell_type": "code",
+            "id": f"ran-{len(document['cells'])}",
+            "metadata": {},
+            "source": source,
+        }
         document["cells"].append({**cell, "execution_count": None, "outputs": []})
     notebook.write_text(json.dumps(document))
-    command = [notebook.parent.parent / ".stepper" / "env" / "bin" / "stepper", "run", str(notebook)]
-    subprocess.run(command, cwd=notebook.parent.parent, check=False, capture_output=True)
+    command = [
+        notebook.parent.parent / ".stepper" / "env" / "bin" / "stepper",
+        "run",
+        str(notebook),
+    ]
+    subprocess.run(
+        command, cwd=notebook.parent.parent, check=False, capture_output=True
+    )
     return [cell["id"] for cell in document["cells"]]
 
 
 def status(notebook: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(stepper(notebook.parent.parent, "status", str(notebook), "--json"))
+    found: dict[str, Any] = json.loads(
+        stepper(notebook.parent.parent, "status", str(notebook), "--json")
+    )
     return found
 
 
@@ -117,7 +153,9 @@ def standing(notebook: Path) -> tuple[str, list[str]]:
 
 
 def outcomes(notebook: Path) -> list[str]:
-    runs = json.loads(stepper(notebook.parent.parent, "history", str(notebook), "--json"))
+    runs = json.loads(
+        stepper(notebook.parent.parent, "history", str(notebook), "--json")
+    )
     return [run["outcome"] for run in runs]
 
 
@@ -130,7 +168,9 @@ def bash(command: str) -> Block:
     return tool("Bash", {"command": command, "description": "Call it"})
 
 
-def below(notebook: Path, source: str, kind: str = "code") -> Callable[[list[Message]], list[Block]]:
+def below(
+    notebook: Path, source: str, kind: str = "code"
+) -> Callable[[list[Message]], list[Block]]:
     """A turn that inserts a cell below the one that was touched last."""
     return lambda messages: [insert(notebook, source, touched(messages), kind)]
 
@@ -147,7 +187,11 @@ def session_of(result: Result) -> str:
 
 def stop_reasons(result: Result) -> list[str]:
     """What hooks gave the person as the reason of a stop, from `--include-hook-events`."""
-    answers = [event["stdout"] for event in result.events if event.get("subtype") == "hook_response"]
+    answers = [
+        event["stdout"]
+        for event in result.events
+        if event.get("subtype") == "hook_response"
+    ]
     told = [json.loads(answer) for answer in answers if answer.startswith("{")]
     return [answer["stopReason"] for answer in told if answer.get("continue") is False]
 
@@ -179,7 +223,10 @@ def test_a_plan_is_worked_through_until_the_notebook_is_complete(
         def turn(messages: list[Message]) -> list[Block]:
             last = len(cells(made[0])) - 1
             place = f"cell-{last + 1}"
-            return [insert(made[0], title, f"cell-{last}", "markdown"), insert(made[0], source, place)]
+            return [
+                insert(made[0], title, f"cell-{last}", "markdown"),
+                insert(made[0], source, place),
+            ]
 
         return turn
 
@@ -196,11 +243,15 @@ def test_a_plan_is_worked_through_until_the_notebook_is_complete(
     assert (result.text, model.unsaid) == ("All is done.", 0)
     assert 'Step 1 of 3 "Load": done; criterion: three rows.' in news(model, 3)
     assert 'Next: step 2 of 3 "Count".' in news(model, 3)
-    assert 'Step 2 of 3 "Count": done.' in news(model, 4) and 'Next: step 3 of 3 "Check".' in news(model, 4)
+    assert 'Step 2 of 3 "Count": done.' in news(
+        model, 4
+    ) and 'Next: step 3 of 3 "Check".' in news(model, 4)
     last = news(model, 5)
     name = made[0].relative_to(project)
     assert 'Step 3 of 3 "Check": done.' in last and "Next:" not in last
-    assert last.index("ran ok in") < last.index("The notebook is complete: 3 steps done, 0 skipped; 3 runs, ")
+    assert last.index("ran ok in") < last.index(
+        "The notebook is complete: 3 steps done, 0 skipped; 3 runs, "
+    )
     assert f"It is {name}." in last
     assert standing(made[0]) == ("complete", ["done"] * 3)
 
@@ -209,7 +260,10 @@ def test_a_plan_is_worked_through_until_the_notebook_is_complete(
     client(model).prompt("hello")
     assert HOOK_SAYS not in model.shown()
     client(model).prompt("New notebook  count to four")
-    assert "asks for a new notebook" in model.shown() and "The problem: count to four" in model.shown()
+    assert (
+        "asks for a new notebook" in model.shown()
+        and "The problem: count to four" in model.shown()
+    )
     assert not Path(Paths(str(project)).socket).exists()
 
 
@@ -222,7 +276,9 @@ def test_three_failed_retries_stop_the_notebook_until_the_person_says_fix(
     model = scripted_model(
         [read(notebook)],
         [insert(notebook, "1 / 0", "cell-0")],
-        lambda messages: [delete(notebook, touched(messages))],  # the count survives that
+        lambda messages: [
+            delete(notebook, touched(messages))
+        ],  # the count survives that
         again_in_its_place,
         again(notebook, "3 / 0"),
         again(notebook, "4 / 0"),
@@ -232,7 +288,12 @@ def test_three_failed_retries_stop_the_notebook_until_the_person_says_fix(
     for turn, left in ((2, 3), (4, 2), (5, 1)):
         assert f"left {left} (of 3)" in news(model, turn)
     block = STOPPED.format(
-        number=1, title="Load", name="ZeroDivisionError", message="division by zero", retries=3, action=LACKS
+        number=1,
+        title="Load",
+        name="ZeroDivisionError",
+        message="division by zero",
+        retries=3,
+        action=LACKS,
     )
     assert stop_reasons(first) == [block]
     assert len(model.requests) == 6  # the turn ended at once
@@ -255,17 +316,26 @@ def test_three_failed_retries_stop_the_notebook_until_the_person_says_fix(
     assert block in shown_in(model.requests[6])
     *denied, markdown = tool_results(model.requests[-1])[-5:]
     why = "execution of this notebook is stopped (ZeroDivisionError: division by zero)"
-    assert all(why in said and "/continue, /fix or /skip" in said for said in denied), denied
+    assert all(why in said and "/continue, /fix or /skip" in said for said in denied), (
+        denied
+    )
     assert markdown.startswith("Inserted cell")
     assert [source for source, _ in code(notebook)] == ["4 / 0"]
     assert len(model.requests) == 9  # stopped: not sent on
 
     # /fix: what was tried, a fresh count, success
-    model.then([read(notebook)], [replace(notebook, "rows = 3", "cell-1")], [text("Fixed. Shall I go on?")])
+    model.then(
+        [read(notebook)],
+        [replace(notebook, "rows = 3", "cell-1")],
+        [text("Fixed. Shall I go on?")],
+    )
     client(model).prompt("/fix divide by one", "--continue")
     said = shown_in(model.requests[9])
     assert 'stepper: 3 fresh retries for step 1 of 3 "Load"' in said
-    assert all(f"  run {run}: ZeroDivisionError: division by zero" in said for run in (1, 2, 3, 4))
+    assert all(
+        f"  run {run}: ZeroDivisionError: division by zero" in said
+        for run in (1, 2, 3, 4)
+    )
     assert "What the user adds: divide by one" in said
     assert standing(notebook) == ("ready", ["done", "pending", "pending"])
     assert status(notebook)["steps"][0]["attempts"] <= 1
@@ -298,7 +368,11 @@ def test_the_agents_own_call_of_the_persons_commands_is_refused(
 
     results = tool_results(model.requests[-1])
     asked = ("is the user's command", "requires approval")
-    done = [pair for pair in zip(PERSONS, results, strict=False) if not any(words in pair[1] for words in asked)]
+    done = [
+        pair
+        for pair in zip(PERSONS, results, strict=False)
+        if not any(words in pair[1] for words in asked)
+    ]
     assert not done
     for said in results[len(PERSONS) : -1]:
         assert "disable-model-invocation" in said, said
@@ -315,23 +389,37 @@ def test_skip_takes_a_reason_with_any_signs_and_executes_nothing_of_it(
 
     client(model).prompt(f"/skip {reason}", permissions="default")
 
-    assert f'step 1 of 3 "Load" in notebooks/{notebook.name} is skipped ({reason}).' in model.shown()
+    assert (
+        f'step 1 of 3 "Load" in notebooks/{notebook.name} is skipped ({reason}).'
+        in model.shown()
+    )
     assert 'Next: step 2 of 3 "Count".' in model.shown()
     assert standing(notebook) == ("ready", ["skipped", "pending", "pending"])
-    assert [event["reason"] for event in journal(notebook) if event["event"] == "skip"] == [reason]
+    assert [
+        event["reason"] for event in journal(notebook) if event["event"] == "skip"
+    ] == [reason]
     assert f"skipped: {reason}" in stepper(project, "context")
-    assert not any((folder / name).exists() for folder in (project, notebook.parent) for name in "xyz")
+    assert not any(
+        (folder / name).exists()
+        for folder in (project, notebook.parent)
+        for name in "xyz"
+    )
     (cell,) = (cell for cell in cells(notebook) if cell["id"] == failed)
     assert "skip-execution" in cell["metadata"]["tags"]
 
     # without a reason, the next step
     client(model).prompt("/skip", "--continue", permissions="default")
-    assert 'step 2 of 3 "Count"' in shown_in(model.requests[-1]) and "is skipped. Next: step 3" in model.shown()
+    assert (
+        'step 2 of 3 "Count"' in shown_in(model.requests[-1])
+        and "is skipped. Next: step 3" in model.shown()
+    )
     assert standing(notebook)[1] == ["skipped", "skipped", "pending"]
 
 
 @pytest.mark.parametrize("session", ["resumed", "new"])
-def test_continue_lifts_a_stop(notebook: Path, scripted_model: Model, client: Client, session: str) -> None:
+def test_continue_lifts_a_stop(
+    notebook: Path, scripted_model: Model, client: Client, session: str
+) -> None:
     model = scripted_model(
         [read(notebook)],
         [insert(notebook, "rows = 3", "cell-0")],
@@ -348,25 +436,36 @@ def test_continue_lifts_a_stop(notebook: Path, scripted_model: Model, client: Cl
     )
     assert stop_reasons(first) == [f"{block}\n\nThe agent asks: drop the empty rows?"]
 
-    model.then([read(notebook)], again(notebook, "count = rows"), [text("Shall I go on?")])
+    model.then(
+        [read(notebook)], again(notebook, "count = rows"), [text("Shall I go on?")]
+    )
     before = len(model.requests)
     answer = 'yes, drop \'em; `touch no`; $(touch no)\n"& touch no"'
     second = client(model).prompt(
-        f"/continue {answer}", *(["--continue"] if session == "resumed" else []), permissions="default"
+        f"/continue {answer}",
+        *(["--continue"] if session == "resumed" else []),
+        permissions="default",
     )
 
     assert (session_of(second) == session_of(first)) is (session == "resumed")
     said = shown_in(model.requests[before])
     assert "The stop is lifted. Go on." in said
-    assert f'To "drop the empty rows?" the user answers: {" ".join(answer.split())}' in said
+    assert (
+        f'To "drop the empty rows?" the user answers: {" ".join(answer.split())}'
+        in said
+    )
     assert not (notebook.parent.parent / "no").exists()
-    assert 'Next: step 2 of 3 "Count" (its cell failed).' in said and "rows: int" in said
+    assert (
+        'Next: step 2 of 3 "Count" (its cell failed).' in said and "rows: int" in said
+    )
     assert "is under way (stopped)" in said  # SessionStart, startup or resume
     assert standing(notebook) == ("ready", ["done", "done", "pending"])
     assert outcomes(notebook) == ["ok", "error", "ok"]
 
 
-def test_notebook_status_shows_and_changes_nothing(notebook: Path, scripted_model: Model, client: Client) -> None:
+def test_notebook_status_shows_and_changes_nothing(
+    notebook: Path, scripted_model: Model, client: Client
+) -> None:
     ran(notebook, "rows = 3", "1 / 0")
     model = scripted_model([text("There it is.")])
 
@@ -374,8 +473,15 @@ def test_notebook_status_shows_and_changes_nothing(notebook: Path, scripted_mode
 
     said = model.shown()
     assert f"notebooks/{notebook.name}: ready, 1 of 3 steps done" in said
-    assert "✓ 1. Load" in said and "✗ 2. Count" in said and "· 3. Tell" in said and "kernel: idle" in said
-    assert len(model.requests) == 1  # asked for the status, the agent is not sent on to work
+    assert (
+        "✓ 1. Load" in said
+        and "✗ 2. Count" in said
+        and "· 3. Tell" in said
+        and "kernel: idle" in said
+    )
+    assert (
+        len(model.requests) == 1
+    )  # asked for the status, the agent is not sent on to work
     assert standing(notebook) == ("ready", ["done", "failed", "pending"])
 
 
@@ -387,8 +493,14 @@ def test_the_status_of_a_stopped_notebook_says_the_ways_out(
     client(model).prompt("/notebook-status", permissions="default")
     said = model.shown()
     assert f"notebooks/{notebook.name}: stopped, 1 of 3 steps done" in said
-    assert "RuntimeError: STOP: which column?" in said and "The agent asks: which column?" in said
-    assert all(way in said for way in ("stepper continue", "stepper fix", "stepper skip [REASON]"))
+    assert (
+        "RuntimeError: STOP: which column?" in said
+        and "The agent asks: which column?" in said
+    )
+    assert all(
+        way in said
+        for way in ("stepper continue", "stepper fix", "stepper skip [REASON]")
+    )
 
 
 def test_a_new_notebook_on_the_screen_has_no_empty_keys(
@@ -396,7 +508,9 @@ def test_a_new_notebook_on_the_screen_has_no_empty_keys(
 ) -> None:
     """In a git repository the client shows forty lines of each file that a shell command made."""
     steps = " ".join(f"--step 'Step {number}'" for number in range(7))
-    model = scripted_model([bash(f"stepper new 'A short one' {steps}")], [text("It is there.")])
+    model = scripted_model(
+        [bash(f"stepper new 'A short one' {steps}")], [text("It is there.")]
+    )
     subprocess.run(["git", "init", "-q", str(project)], check=True)
     try:
         screen = interactive_claude(model, permissions="auto")
@@ -404,11 +518,16 @@ def test_a_new_notebook_on_the_screen_has_no_empty_keys(
         seen = screen.wait_for("It is there.")
     finally:
         shutil.rmtree(project / ".git")
-    assert "files that changed while this command ran" in seen and '"title": "Step 2"' in seen
+    assert (
+        "files that changed while this command ran" in seen
+        and '"title": "Step 2"' in seen
+    )
     assert '"criterion"' not in seen and '"kind"' not in seen
 
 
-def test_plain_words_are_commands(notebook: Path, scripted_model: Model, client: Client) -> None:
+def test_plain_words_are_commands(
+    notebook: Path, scripted_model: Model, client: Client
+) -> None:
     ran(notebook, 'raise RuntimeError("STOP: which one?")')
     model = scripted_model()
 
@@ -420,13 +539,23 @@ def test_plain_words_are_commands(notebook: Path, scripted_model: Model, client:
         assert len(model.requests) == before + 1
         return shown_in(model.requests[before]).rpartition(words)[2]
 
-    assert "it lifts nothing" in says("how do I continue notebook work?") and standing(notebook)[0] == "stopped"
-    assert "· 3. Tell" in says("show status please") and standing(notebook)[0] == "stopped"
+    assert (
+        "it lifts nothing" in says("how do I continue notebook work?")
+        and standing(notebook)[0] == "stopped"
+    )
+    assert (
+        "· 3. Tell" in says("show status please") and standing(notebook)[0] == "stopped"
+    )
     said = says("  Continue Notebook, the first one ")
-    assert 'The stop is lifted. Go on.\nTo "which one?" the user answers: the first one' in said
+    assert (
+        'The stop is lifted. Go on.\nTo "which one?" the user answers: the first one'
+        in said
+    )
     assert standing(notebook)[0] == "ready"
     said = says("Fix and Retry with the other file")
-    assert "3 fresh retries" in said and "What the user adds: with the other file" in said
+    assert (
+        "3 fresh retries" in said and "What the user adds: with the other file" in said
+    )
     said = says("SKIP CELL because we lack data")
     assert 'step 1 of 3 "Load"' in said and "is skipped (because we lack data)" in said
     assert standing(notebook)[1] == ["skipped", "pending", "pending"]
@@ -471,7 +600,9 @@ def test_the_rest_of_a_message_whose_first_cell_fails_is_denied(
 
     made, second, markdown, third, helper = tool_results(model.requests[-1])[-5:]
     failed = re.match(r"Inserted cell (\S+) ", made)
-    assert failed and all(f"cell_id {failed[1]}" in denied for denied in (second, third)), (second, third)
+    assert failed and all(
+        f"cell_id {failed[1]}" in denied for denied in (second, third)
+    ), (second, third)
     assert markdown.startswith("Inserted cell") and helper.startswith("Inserted cell")
     assert [source for source, _ in code(notebook)] == ["helper = 1", "1 / 0"]
     assert outcomes(notebook) == ["error", "ok"]
@@ -494,13 +625,18 @@ def test_the_rest_of_a_message_whose_first_cell_stops_is_denied(
     result = client(model).prompt("Begin.", "--include-hook-events")
 
     assert len(stop_reasons(result)) == 1 and len(model.requests) == 2
-    assert [source for source, _ in code(notebook)] == ['raise RuntimeError("STOP: which column?")']
+    assert [source for source, _ in code(notebook)] == [
+        'raise RuntimeError("STOP: which column?")'
+    ]
     assert outcomes(notebook) == ["error"]
 
     # the file has a new time since the stop: it is the client that refuses the rest
     client(model).prompt("What now?", "--continue")
     refused = tool_results(model.requests[-1])[-4:]
-    words = ("execution of this notebook is stopped (RuntimeError: STOP: which", "File has been modified since read")
+    words = (
+        "execution of this notebook is stopped (RuntimeError: STOP: which",
+        "File has been modified since read",
+    )
     assert all(any(part in said for part in words) for said in refused), refused
 
 
@@ -508,23 +644,35 @@ def test_the_rest_of_a_message_whose_first_cell_stops_is_denied(
 def test_the_person_sees_the_stop_and_goes_on_with_a_slash_command(
     notebook: Path, scripted_model: Model, interactive_claude: InteractiveFactory
 ) -> None:
-    model = scripted_model([read(notebook)], [insert(notebook, 'raise RuntimeError("STOP: which column?")', "cell-0")])
+    model = scripted_model(
+        [read(notebook)],
+        [insert(notebook, 'raise RuntimeError("STOP: which column?")', "cell-0")],
+    )
     screen = interactive_claude(model)
 
     screen.send("Begin.")
     seen = screen.wait_for("Suggestion: answer what the message asks")
-    assert "❌ Execution stopped at cell 1" in seen and "Error Message: STOP: which column?" in seen
+    assert (
+        "❌ Execution stopped at cell 1" in seen
+        and "Error Message: STOP: which column?" in seen
+    )
 
     # no Read: the client accepts the time that the file got with the stop
-    model.then([replace(notebook, "column = 1", "cell-1")], [text("Shall I go on now?")])
+    model.then(
+        [replace(notebook, "column = 1", "cell-1")], [text("Shall I go on now?")]
+    )
     screen.send("/fix")
     seen = " ".join(screen.wait_for("Shall I go on now?").split())
-    assert 'stepper fix: 3 fresh retries for step 1 of 3 "Load"' in seen  # the user's line; the agent reads the rest
+    assert (
+        'stepper fix: 3 fresh retries for step 1 of 3 "Load"' in seen
+    )  # the user's line; the agent reads the rest
     assert "3 fresh retries" in news(model, 2) and "ran ok in" in news(model, 3)
     assert standing(notebook) == ("ready", ["done", "pending", "pending"])
 
 
-def test_hello_is_answered_and_nothing_else(notebook: Path, scripted_model: Model, client: Client) -> None:
+def test_hello_is_answered_and_nothing_else(
+    notebook: Path, scripted_model: Model, client: Client
+) -> None:
     ran(notebook, "rows = 3")
     model = scripted_model([text("Hello.")])
 
@@ -534,7 +682,9 @@ def test_hello_is_answered_and_nothing_else(notebook: Path, scripted_model: Mode
     assert f"the notebook notebooks/{notebook.name} is under way" in model.shown()
 
 
-def test_the_agent_is_sent_on_once_without_progress(notebook: Path, scripted_model: Model, client: Client) -> None:
+def test_the_agent_is_sent_on_once_without_progress(
+    notebook: Path, scripted_model: Model, client: Client
+) -> None:
     model = scripted_model(
         [read(notebook)],
         [insert(notebook, "rows = 3", "cell-0")],
@@ -547,9 +697,13 @@ def test_the_agent_is_sent_on_once_without_progress(notebook: Path, scripted_mod
     result = client(model).prompt("Begin.")
 
     assert (result.text, model.unsaid) == ("I stop here.", 1)
-    assert f"stepper: 2 of 3 steps of notebooks/{notebook.name} are not done." in news(model, 3)
+    assert f"stepper: 2 of 3 steps of notebooks/{notebook.name} are not done." in news(
+        model, 3
+    )
     assert 'Next: step 2 of 3 "Count".' in news(model, 3)
-    assert f"stepper: 1 of 3 steps of notebooks/{notebook.name} are not done." in news(model, 5)
+    assert f"stepper: 1 of 3 steps of notebooks/{notebook.name} are not done." in news(
+        model, 5
+    )
     assert model.shown().count("Stop hook additional context:") == 2
 
 
@@ -563,13 +717,17 @@ def test_the_agent_is_sent_on_once_without_progress(notebook: Path, scripted_mod
 def test_the_agent_that_asks_the_person_is_not_sent_on(
     notebook: Path, scripted_model: Model, client: Client, last: str
 ) -> None:
-    model = scripted_model([read(notebook)], [insert(notebook, "rows = 3", "cell-0")], [text(last)])
+    model = scripted_model(
+        [read(notebook)], [insert(notebook, "rows = 3", "cell-0")], [text(last)]
+    )
 
     assert client(model).prompt("Begin.").text == last
     assert len(model.requests) == 3
 
 
-def test_the_agent_is_not_sent_on_in_plan_mode(notebook: Path, scripted_model: Model, client: Client) -> None:
+def test_the_agent_is_not_sent_on_in_plan_mode(
+    notebook: Path, scripted_model: Model, client: Client
+) -> None:
     ran(notebook, 'raise RuntimeError("STOP: which one?")')
     model = scripted_model([text("I would go on.")])
 
@@ -584,7 +742,11 @@ def test_after_a_command_the_agent_is_sent_on_once(
     notebook: Path, scripted_model: Model, client: Client, words: str
 ) -> None:
     ran(notebook, "1 / 0")
-    model = scripted_model([text("I see.")], [text("I still do nothing.")], [text("Never said in this turn.")])
+    model = scripted_model(
+        [text("I see.")],
+        [text("I still do nothing.")],
+        [text("Never said in this turn.")],
+    )
 
     client(model).prompt(words)
 
@@ -597,14 +759,22 @@ def test_a_resumed_session_adds_to_the_same_notebook(
 ) -> None:
     model = scripted_model(
         [read(notebook)],
-        [insert(notebook, "import math\nrows = [1, 2]\ndef twice(x):\n    return 2 * x", "cell-0")],
+        [
+            insert(
+                notebook,
+                "import math\nrows = [1, 2]\ndef twice(x):\n    return 2 * x",
+                "cell-0",
+            )
+        ],
         [text("Shall I go on?")],
     )
     client(model).prompt("Begin.")
     stepper(project, "shutdown")  # as after a night: the daemon and the kernel are gone
     assert standing(notebook)[1] == ["done", "pending", "pending"]
     ran(notebook)
-    model.then([read(notebook)], below(notebook, "count = len(rows)"), [text("Shall I go on?")])
+    model.then(
+        [read(notebook)], below(notebook, "count = len(rows)"), [text("Shall I go on?")]
+    )
     before = len(model.requests)
     client(model).prompt("Go on.", "--continue")
 
@@ -618,7 +788,9 @@ def test_a_resumed_session_adds_to_the_same_notebook(
     assert [source for source, _ in code(notebook)][1:] == ["count = len(rows)"]
 
 
-def test_two_sessions_do_not_steer_each_others_notebook(project: Path, scripted_model: Model, client: Client) -> None:
+def test_two_sessions_do_not_steer_each_others_notebook(
+    project: Path, scripted_model: Model, client: Client
+) -> None:
     def session(name: str) -> tuple[str, Path]:
         made: list[Path] = []
 
@@ -644,14 +816,27 @@ def test_two_sessions_do_not_steer_each_others_notebook(project: Path, scripted_
     before = len(model.requests)
     client(model).prompt("skip cell", "--resume", one)
     said = shown_in(model.requests[before])
-    assert f"the notebook notebooks/{first.name} is under way" in said and second.name not in said
-    assert f"notebooks/{first.name}: complete" in tool_results(model.requests[before + 1])[-1]
-    assert len(model.requests) == before + 2  # complete: not sent on, though the second's is unfinished
-    assert (standing(first), standing(second)) == (("complete", ["done", "skipped"]), ("ready", ["done", "pending"]))
+    assert (
+        f"the notebook notebooks/{first.name} is under way" in said
+        and second.name not in said
+    )
+    assert (
+        f"notebooks/{first.name}: complete"
+        in tool_results(model.requests[before + 1])[-1]
+    )
+    assert (
+        len(model.requests) == before + 2
+    )  # complete: not sent on, though the second's is unfinished
+    assert (standing(first), standing(second)) == (
+        ("complete", ["done", "skipped"]),
+        ("ready", ["done", "pending"]),
+    )
 
     before = len(model.requests)
     client(model).prompt("/notebook-status", "--resume", two)
-    assert f"notebooks/{second.name}: ready, 1 of 2 steps done" in shown_in(model.requests[before])
+    assert f"notebooks/{second.name}: ready, 1 of 2 steps done" in shown_in(
+        model.requests[before]
+    )
 
 
 def test_a_write_that_drops_the_metadata_keeps_the_plan_and_the_count(
@@ -667,7 +852,9 @@ def test_a_write_that_drops_the_metadata_keeps_the_plan_and_the_count(
     )
     client(model).prompt("Begin.")
 
-    assert 'Step 1 of 3 "Load": failed; retries made 2, left 1 (of 3).' in news(model, -1)
+    assert 'Step 1 of 3 "Load": failed; retries made 2, left 1 (of 3).' in news(
+        model, -1
+    )
     assert json.loads(notebook.read_text())["metadata"]["stepper"] == plan
     assert standing(notebook) == ("ready", ["failed", "pending", "pending"])
 
@@ -689,14 +876,18 @@ class _Late(BaseHTTPRequestHandler):
         """Nothing is printed."""
 
 
-def test_a_transient_error_heals_by_itself(notebook: Path, scripted_model: Model, client: Client) -> None:
+def test_a_transient_error_heals_by_itself(
+    notebook: Path, scripted_model: Model, client: Client
+) -> None:
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Late)
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     fetch = (
         "import json, urllib.request\n"
         f"rows = json.load(urllib.request.urlopen('http://127.0.0.1:{server.server_port}/', timeout=5))\nlen(rows)"
     )
-    model = scripted_model([read(notebook)], [insert(notebook, fetch, "cell-0")], [text("Shall I go on?")])
+    model = scripted_model(
+        [read(notebook)], [insert(notebook, fetch, "cell-0")], [text("Shall I go on?")]
+    )
     try:
         client(model).prompt("Begin.")
     finally:
@@ -704,7 +895,11 @@ def test_a_transient_error_heals_by_itself(notebook: Path, scripted_model: Model
         server.server_close()
 
     said = news(model, -1)
-    assert "ran ok in" in said and "HTTPError" in said and "stepper ran it again after 1 s" in said
+    assert (
+        "ran ok in" in said
+        and "HTTPError" in said
+        and "stepper ran it again after 1 s" in said
+    )
     assert 'Step 1 of 3 "Load": done' in said
     assert outcomes(notebook) == ["error", "ok"]
     assert status(notebook)["steps"][0]["attempts"] == 0
@@ -719,39 +914,64 @@ def test_a_question_is_answered_in_one_message(
     screen = interactive_claude(model)
     screen.send("Begin the work")
     seen = screen.wait_for("The agent asks: ")
-    assert "❌ Execution stopped at cell 1" in seen and "The agent asks: drop the 3 rows without a price?" in seen
+    assert (
+        "❌ Execution stopped at cell 1" in seen
+        and "The agent asks: drop the 3 rows without a price?" in seen
+    )
     assert f"Suggestion: {DECIDE}" in seen
 
     model.then([text("Give `/continue yes`, then I go on.")])
     screen.send("yes, drop them")
     screen.wait_for("then I go on")
     said = shown_in(model.requests[-1])
-    assert f'{notebook.name} is stopped (it asks "drop the 3 rows without a price?")' in said
-    assert "The one command that lifts it, for the user to give: `/continue ANSWER`." in said
+    assert (
+        f'{notebook.name} is stopped (it asks "drop the 3 rows without a price?")'
+        in said
+    )
+    assert (
+        "The one command that lifts it, for the user to give: `/continue ANSWER`."
+        in said
+    )
     assert standing(notebook)[0] == "stopped"
 
-    model.then([read(notebook)], [replace(notebook, "rows = 3", "cell-1")], [text("Dropped. Is that all?")])
+    model.then(
+        [read(notebook)],
+        [replace(notebook, "rows = 3", "cell-1")],
+        [text("Dropped. Is that all?")],
+    )
     screen.send("/continue yes, drop 'em")
     assert "✓ step 1 of 3" in screen.wait_for("Dropped.")
-    assert 'To "drop the 3 rows without a price?" the user answers: yes, drop \'em' in model.shown()
+    assert (
+        'To "drop the 3 rows without a price?" the user answers: yes, drop \'em'
+        in model.shown()
+    )
     assert standing(notebook) == ("ready", ["done", "pending", "pending"])
 
 
 def test_the_agents_own_skill_is_not_in_the_persons_menu(
     project: Path, scripted_model: Model, interactive_claude: InteractiveFactory
 ) -> None:
-    model = scripted_model([tool("Skill", {"skill": "stepping-notebooks"})], [text("I have read it.")])
+    model = scripted_model(
+        [tool("Skill", {"skill": "stepping-notebooks"})], [text("I have read it.")]
+    )
     screen = interactive_claude(model)
     screen.type("/step")
     assert "/stepping-notebooks" not in screen.wait_for("/skip")  # which is like it
     screen.keys("C-u")
     screen.send("Read the skill")
     screen.wait_for("I have read it.")
-    assert "A code cell that you write with `NotebookEdit` runs at once" in model.shown()
+    assert (
+        "A code cell that you write with `NotebookEdit` runs at once" in model.shown()
+    )
 
 
-def test_in_plan_mode_no_notebook_is_made(project: Path, scripted_model: Model, client: Client) -> None:
-    model = scripted_model([bash("stepper new 'made too early' --step One")], [text("Here is my plan. May I?")])
+def test_in_plan_mode_no_notebook_is_made(
+    project: Path, scripted_model: Model, client: Client
+) -> None:
+    model = scripted_model(
+        [bash("stepper new 'made too early' --step One")],
+        [text("Here is my plan. May I?")],
+    )
 
     client(model).prompt("Plan it.", permissions="plan")
 
@@ -760,7 +980,9 @@ def test_in_plan_mode_no_notebook_is_made(project: Path, scripted_model: Model, 
         "no notebook was made: in plan mode nothing is written" in said
         and "`stepper new` makes the notebook once" in said
     )
-    assert not [path for path in (project / "notebooks").iterdir() if "too_early" in path.name]
+    assert not [
+        path for path in (project / "notebooks").iterdir() if "too_early" in path.name
+    ]
 
 
 def test_a_criterion_that_is_false_leaves_the_step_open(
@@ -777,11 +999,23 @@ def test_a_criterion_that_is_false_leaves_the_step_open(
     screen = interactive_claude(model)
     screen.send("Begin the work")
     seen = screen.wait_for("The rest is for tomorrow")
-    assert '? step 1 of 2 "Train" · ok, but `score > 0.9` is false: score is 0.85 · ' in seen
+    assert (
+        '? step 1 of 2 "Train" · ok, but `score > 0.9` is false: score is 0.85 · '
+        in seen
+    )
 
     asked, sent_on, told = (shown_in(model.requests[n]) for n in (2, 3, 4))
     assert "Doubt: its criterion `score > 0.9` is false: score is 0.85" in asked
-    assert 'Step 1 of 2 "Train": not done. Replace its cell, or say why it is done all the same' in asked
-    assert "2 of 2 steps" in sent_on and "its criterion is false: replace its cell" in sent_on
-    assert 'step 1 of 2 "Train"' in told and "is done (the data allow no more). Next: step 2 of 2" in told
+    assert (
+        'Step 1 of 2 "Train": not done. Replace its cell, or say why it is done all the same'
+        in asked
+    )
+    assert (
+        "2 of 2 steps" in sent_on
+        and "its criterion is false: replace its cell" in sent_on
+    )
+    assert (
+        'step 1 of 2 "Train"' in told
+        and "is done (the data allow no more). Next: step 2 of 2" in told
+    )
     assert standing(notebook) == ("ready", ["done", "pending"])

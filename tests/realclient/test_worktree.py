@@ -21,7 +21,10 @@ from .model import ScriptedModel, tool, tool_results
 @pytest.mark.nightly
 @pytest.mark.timeout(120)
 def test_a_session_in_a_worktree(
-    claude_binary: Path, home: Path, tmp_path: Path, scripted_model: Callable[..., ScriptedModel]
+    claude_binary: Path,
+    home: Path,
+    tmp_path: Path,
+    scripted_model: Callable[..., ScriptedModel],
 ) -> None:
     main, worktree = tmp_path / "main", tmp_path / "worktree"
     main.mkdir()
@@ -43,10 +46,19 @@ def test_a_session_in_a_worktree(
         "execution_count": None,
         "outputs": [],
     }
-    text = json.dumps({"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
+    text = json.dumps(
+        {"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+    )
     model = scripted_model(
         [tool("Write", {"file_path": str(notebook), "content": text})],
-        [tool("Bash", {"command": "stepper history; command -v stepper jupyter ipython python; echo :$PATH:"})],
+        [
+            tool(
+                "Bash",
+                {
+                    "command": "stepper history; command -v stepper jupyter ipython python; echo :$PATH:"
+                },
+            )
+        ],
     )
     try:
         ClaudeCode(worktree, home, model).prompt("Go.")
@@ -54,10 +66,18 @@ def test_a_session_in_a_worktree(
         history = tool_results(model.requests[-1])[-1]
         assert "ok" in history
         assert f"{Paths(str(main)).env}/cli/stepper" in history
-        assert f"{Paths(str(main)).env}/bin" not in history  # nothing else of stepper's environment is on the PATH
+        assert (
+            f"{Paths(str(main)).env}/bin" not in history
+        )  # nothing else of stepper's environment is on the PATH
         assert not (main / ".stepper/journal").exists()
         assert git(worktree, "status", "--porcelain") == "?? notebooks/a.ipynb\n"
     finally:
         stepper = main / ".stepper/env/bin/stepper"
-        subprocess.run([stepper, "shutdown"], cwd=worktree, env=ENVIRON, check=True, capture_output=True)
+        subprocess.run(
+            [stepper, "shutdown"],
+            cwd=worktree,
+            env=ENVIRON,
+            check=True,
+            capture_output=True,
+        )
         Path(Paths(str(worktree)).runtime).rmdir()  # empty now

@@ -24,7 +24,12 @@ from tests import debian
 from tests.npm import Unavailable, unavailable
 
 UP = Path(__file__).with_name("slurm-up.sh")
-PACKAGES = {"slurmctld": "slurmctld", "slurmd": "slurmd", "srun": "slurm-client", "munged": "munge"}
+PACKAGES = {
+    "slurmctld": "slurmctld",
+    "slurmd": "slurmd",
+    "srun": "slurm-client",
+    "munged": "munge",
+}
 DAEMONS = ("slurmctld", "slurmd", "slurmstepd", "munged")
 
 
@@ -40,9 +45,14 @@ class Lab:
         told = {"SLURM_LAB": str(self.folder), "SLURM_LAB_PORT": str(_ports(nodes + 1))}
         told |= {f"SLURM_LAB_{name}": value for name, value in settings.items()}
         done = subprocess.run(
-            [UP, str(nodes)], env={**self.environ, **told}, timeout=300, stdin=subprocess.DEVNULL, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )  # fmt: skip
+            [UP, str(nodes)],
+            env={**self.environ, **told},
+            timeout=300,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
         if done.returncode:
             self.stop()
             raise RuntimeError(f"SLURM did not start: {done.stdout[-3000:]}")
@@ -62,7 +72,10 @@ class Lab:
 
     def jobs(self, *flags: str) -> dict[int, str]:
         """Return the state of each job that waits or runs (with `-t all` of each that SLURM remembers), by its id."""
-        rows = (line.split() for line in self.ask("squeue", "-h", "-o", "%i %T", *flags).splitlines())
+        rows = (
+            line.split()
+            for line in self.ask("squeue", "-h", "-o", "%i %T", *flags).splitlines()
+        )
         return {int(job): state for job, state in rows}
 
     def empty(self, seconds: float = 20) -> bool:
@@ -82,9 +95,18 @@ class Lab:
 
     def mend(self, node: str) -> None:
         """Start a node's slurmd again; wait until it may be used."""
-        subprocess.run(["/usr/sbin/slurmd", "-N", node, "-f", self.conf], env=self.environ, check=True, timeout=20)
+        subprocess.run(
+            ["/usr/sbin/slurmd", "-N", node, "-f", self.conf],
+            env=self.environ,
+            check=True,
+            timeout=20,
+        )
         end = time.monotonic() + 30
-        while self.ask("sinfo", "-h", "-n", node, "-o", "%t").strip() not in ("idle", "mix") and time.monotonic() < end:
+        while (
+            self.ask("sinfo", "-h", "-n", node, "-o", "%t").strip()
+            not in ("idle", "mix")
+            and time.monotonic() < end
+        ):
             time.sleep(0.2)
 
     @contextlib.contextmanager
@@ -122,7 +144,10 @@ class Lab:
 def _ports(count: int) -> int:
     """Return the first of as many ports in a row that are free now."""
     while True:
-        with contextlib.ExitStack() as stack, contextlib.suppress(OSError, OverflowError):
+        with (
+            contextlib.ExitStack() as stack,
+            contextlib.suppress(OSError, OverflowError),
+        ):
             first = 0
             for number in range(count):
                 tried = stack.enter_context(socket.socket())

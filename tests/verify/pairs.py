@@ -35,8 +35,18 @@ def out(text: str, name: str = "stdout") -> Outputs:
 
 
 def shown(text: str, count: int = 1, **data: Any) -> Outputs:
-    bundle = {"text/plain": text, **{name.replace("__", "/"): value for name, value in data.items()}}
-    return [{"output_type": "execute_result", "execution_count": count, "data": bundle, "metadata": {}}]
+    bundle = {
+        "text/plain": text,
+        **{name.replace("__", "/"): value for name, value in data.items()},
+    }
+    return [
+        {
+            "output_type": "execute_result",
+            "execution_count": count,
+            "data": bundle,
+            "metadata": {},
+        }
+    ]
 
 
 def html(markup: str, text: str = "<IPython.core.display.HTML object>") -> Outputs:
@@ -44,17 +54,32 @@ def html(markup: str, text: str = "<IPython.core.display.HTML object>") -> Outpu
 
 
 def error(name: str, value: str, traceback: str = "") -> Outputs:
-    return [{"output_type": "error", "ename": name, "evalue": value, "traceback": traceback.split("\n")}]
+    return [
+        {
+            "output_type": "error",
+            "ename": name,
+            "evalue": value,
+            "traceback": traceback.split("\n"),
+        }
+    ]
 
 
-def png(title: str = "Rain", bars: tuple[int, ...] = (30, 60, 45), level: int = 6, software: str = "",
-        colour: str = "navy", edge: str = "white") -> Outputs:  # fmt: skip
+def png(
+    title: str = "Rain",
+    bars: tuple[int, ...] = (30, 60, 45),
+    level: int = 6,
+    software: str = "",
+    colour: str = "navy",
+    edge: str = "white",
+) -> Outputs:
     """A figure: a title above bars."""
     image = Image.new("RGB", (160, 120), "white")
     draw = ImageDraw.Draw(image)
     draw.text((50, 5), title, fill="black")
     for place, height in enumerate(bars):
-        draw.rectangle((20 + 40 * place, 110 - height, 45 + 40 * place, 110), fill=colour)
+        draw.rectangle(
+            (20 + 40 * place, 110 - height, 45 + 40 * place, 110), fill=colour
+        )
     draw.line((0, 119, 159, 119), fill=edge)
     info, file = PngInfo(), io.BytesIO()
     if software:
@@ -73,64 +98,141 @@ TABLE = '<div><table border="1" class="dataframe"><tr><td>{}</td></tr></table></
 
 def _harmless() -> Iterator[tuple[Any, ...]]:
     yield "execution count", shown("42", 3), shown("42", 17)
-    yield "address of a function", shown("<function f at 0x7f1c2a3b4c5d>"), shown("<function f at 0x7fa0b1c2d3e4>")
+    yield (
+        "address of a function",
+        shown("<function f at 0x7f1c2a3b4c5d>"),
+        shown("<function f at 0x7fa0b1c2d3e4>"),
+    )
     yield (
         "address in a list",
         out("[<__main__.A object at 0x10a2b3c4d>]\n"),
         out("[<__main__.A object at 0x10ffe0aa0>]\n"),
     )
-    yield "a bare pointer", out("buffer 0x7ffd2a3b4c50\n"), out("buffer 0x7ffc99887760\n")
-    yield ("uuid", out("run 1b4e28ba-2fa1-11d2-883f-0016d3cca427 done\n"),
-           out("run 6fa459ea-ee8a-3ca4-894e-db77e160355e done\n"))  # fmt: skip
-    yield "temporary file", out("wrote /tmp/tmpab12cd34/x.csv\n"), out("wrote /tmp/tmpz9y8x7w6/x.csv\n")
-    yield ("temporary file, macOS", out("/var/folders/zz/zyx_0000/T/tmpq1w2e3r4\n"),
-           out("/var/folders/ab/cd_1111/T/tmpm5n6b7v8\n"))  # fmt: skip
-    yield ("warning with a kernel's path", out("/tmp/ipykernel_812/99.py:3: FutureWarning: old\n", "stderr"),
-           out("/tmp/ipykernel_99/12.py:3: FutureWarning: old\n", "stderr"))  # fmt: skip
-    yield "a warning gone", out("DeprecationWarning: soon\n", "stderr") + shown("1"), shown("1")
-    yield ("%time", out("CPU times: user 4 ms, sys: 0 ns, total: 4 ms\nWall time: 4.1 ms\n"),
-           out("CPU times: user 1.2 s, sys: 12 µs, total: 1.2 s\nWall time: 1.3 s\n"))  # fmt: skip
-    yield ("%timeit", out("1.2 µs ± 12 ns per loop (mean ± std. dev. of 7 runs, 1,000,000 loops each)\n"),
-           out("873 ns ± 3.4 ns per loop (mean ± std. dev. of 7 runs, 1,000,000 loops each)\n"))  # fmt: skip
+    yield (
+        "a bare pointer",
+        out("buffer 0x7ffd2a3b4c50\n"),
+        out("buffer 0x7ffc99887760\n"),
+    )
+    yield (
+        "uuid",
+        out("run 1b4e28ba-2fa1-11d2-883f-0016d3cca427 done\n"),
+        out("run 6fa459ea-ee8a-3ca4-894e-db77e160355e done\n"),
+    )
+    yield (
+        "temporary file",
+        out("wrote /tmp/tmpab12cd34/x.csv\n"),
+        out("wrote /tmp/tmpz9y8x7w6/x.csv\n"),
+    )
+    yield (
+        "temporary file, macOS",
+        out("/var/folders/zz/zyx_0000/T/tmpq1w2e3r4\n"),
+        out("/var/folders/ab/cd_1111/T/tmpm5n6b7v8\n"),
+    )
+    yield (
+        "warning with a kernel's path",
+        out("/tmp/ipykernel_812/99.py:3: FutureWarning: old\n", "stderr"),
+        out("/tmp/ipykernel_99/12.py:3: FutureWarning: old\n", "stderr"),
+    )
+    yield (
+        "a warning gone",
+        out("DeprecationWarning: soon\n", "stderr") + shown("1"),
+        shown("1"),
+    )
+    yield (
+        "%time",
+        out("CPU times: user 4 ms, sys: 0 ns, total: 4 ms\nWall time: 4.1 ms\n"),
+        out("CPU times: user 1.2 s, sys: 12 µs, total: 1.2 s\nWall time: 1.3 s\n"),
+    )
+    yield (
+        "%timeit",
+        out(
+            "1.2 µs ± 12 ns per loop (mean ± std. dev. of 7 runs, 1,000,000 loops each)\n"
+        ),
+        out(
+            "873 ns ± 3.4 ns per loop (mean ± std. dev. of 7 runs, 1,000,000 loops each)\n"
+        ),
+    )
     yield (
         "%timeit of old",
         out("100000 loops, best of 3: 2.45 µs per loop\n"),
         out("10000 loops, best of 3: 19 us per loop\n"),
     )
-    yield ("the cache that %timeit suspects",
-           out("The slowest run took 4.35 times longer than the fastest. This could mean that an intermediate result is "
-               "being cached.\n1000 loops, best of 3: 1 ms per loop\n"), out("1000 loops, best of 3: 2 ms per loop\n"))  # fmt: skip
-    yield ("tqdm on stdout", out("\r  0%|          | 0/50 [00:00<?, ?it/s]\r100%|██████████| 50/50 [00:01<00:00, 43.1it/s]\nok\n"),
-           out("100%|██████████| 50/50 [00:00<00:00, 99.8it/s]\nok\n"))  # fmt: skip
+    yield (
+        "the cache that %timeit suspects",
+        out(
+            "The slowest run took 4.35 times longer than the fastest. This could mean that an intermediate result is "
+            "being cached.\n1000 loops, best of 3: 1 ms per loop\n"
+        ),
+        out("1000 loops, best of 3: 2 ms per loop\n"),
+    )
+    yield (
+        "tqdm on stdout",
+        out(
+            "\r  0%|          | 0/50 [00:00<?, ?it/s]\r100%|██████████| 50/50 [00:01<00:00, 43.1it/s]\nok\n"
+        ),
+        out("100%|██████████| 50/50 [00:00<00:00, 99.8it/s]\nok\n"),
+    )
     yield "colours", out("\x1b[31mwet\x1b[0m and dry\n"), out("wet and dry\n")
     yield "carriage returns", out("1 of 2\r2 of 2\n"), out("2 of 2\n")
     yield "streams in pieces", out("a\n") + out("b\n"), out("a\nb\n")
-    yield ("streams in turns", out("a\n") + out("w\n", "stderr") + out("b\n"), out("a\nb\n") + out("w\n", "stderr"))
+    yield (
+        "streams in turns",
+        out("a\n") + out("w\n", "stderr") + out("b\n"),
+        out("a\nb\n") + out("w\n", "stderr"),
+    )
     yield "the last digits of a float", shown("0.30000000000000004"), shown("0.3")
     yield (
         "the last digits of an array",
         shown("array([1.23456789, 2.00000001])"),
         shown("array([1.23456788, 2.00000002])"),
     )
-    yield ("a column's width follows its digits", shown(FRAME.format("0.1")), shown(
-        "    city                 rain\n0  Paris  0.10000000000000001\n1  Seoul                  2.5"))  # fmt: skip
-    yield ("a frame's HTML by another pandas", shown(FRAME.format("1.0"), text__html=TABLE.format("1.0")),
-           shown(FRAME.format("1.0"), text__html="<style scoped>td {}</style>" + TABLE.format("1.0")))  # fmt: skip
-    yield ("a styled frame's ids", html('<style>#T_ab12f_row0_col0 {color: red}</style><td id="T_ab12f_row0_col0">1</td>',
-                                        "<pandas.io.formats.style.Styler at 0x7f0011223344>"),
-           html('<style>#T_99c0e_row0_col0 {color: red}</style><td id="T_99c0e_row0_col0">1</td>',
-                "<pandas.io.formats.style.Styler at 0x7f9911223344>"))  # fmt: skip
+    yield (
+        "a column's width follows its digits",
+        shown(FRAME.format("0.1")),
+        shown(
+            "    city                 rain\n0  Paris  0.10000000000000001\n1  Seoul                  2.5"
+        ),
+    )
+    yield (
+        "a frame's HTML by another pandas",
+        shown(FRAME.format("1.0"), text__html=TABLE.format("1.0")),
+        shown(
+            FRAME.format("1.0"),
+            text__html="<style scoped>td {}</style>" + TABLE.format("1.0"),
+        ),
+    )
+    yield (
+        "a styled frame's ids",
+        html(
+            '<style>#T_ab12f_row0_col0 {color: red}</style><td id="T_ab12f_row0_col0">1</td>',
+            "<pandas.io.formats.style.Styler at 0x7f0011223344>",
+        ),
+        html(
+            '<style>#T_99c0e_row0_col0 {color: red}</style><td id="T_99c0e_row0_col0">1</td>',
+            "<pandas.io.formats.style.Styler at 0x7f9911223344>",
+        ),
+    )
     yield "a picture packed otherwise", png(level=1), png(level=9)
     yield (
         "a picture by another version",
         png(software="Matplotlib version3.8.0"),
         png(software="Matplotlib version3.9.2"),
     )
-    yield ("the traceback of the same error", error("KeyError", "'rain'", "\x1b[31mCell In[3], line 1\n/a/b.py"),
-           error("KeyError", "'rain'", "Cell In[9], line 1\n/c/d.py in get(self)"))  # fmt: skip
-    yield ("the name of a cell in a text", out('File "/tmp/ipykernel_33/1928.py", line 1, in f\n'),
-           out('File "/tmp/ipykernel_4411/77.py", line 1, in f\n'))  # fmt: skip
-    yield ("a text in lines", [{"output_type": "stream", "name": "stdout", "text": ["a\n", "b\n"]}], out("a\nb\n"))
+    yield (
+        "the traceback of the same error",
+        error("KeyError", "'rain'", "\x1b[31mCell In[3], line 1\n/a/b.py"),
+        error("KeyError", "'rain'", "Cell In[9], line 1\n/c/d.py in get(self)"),
+    )
+    yield (
+        "the name of a cell in a text",
+        out('File "/tmp/ipykernel_33/1928.py", line 1, in f\n'),
+        out('File "/tmp/ipykernel_4411/77.py", line 1, in f\n'),
+    )
+    yield (
+        "a text in lines",
+        [{"output_type": "stream", "name": "stdout", "text": ["a\n", "b\n"]}],
+        out("a\nb\n"),
+    )
 
 
 def _real() -> Iterator[tuple[Any, ...]]:
@@ -144,8 +246,16 @@ def _real() -> Iterator[tuple[Any, ...]]:
     yield "something is shown that was not", [], out("dropped 3 rows\n")
     yield "a line more", out("a\nb\n"), out("a\nb\nc\n")
     yield "the order of lines", out("a\nb\n"), out("b\na\n")
-    yield "a value that is missing", shown(FRAME.format("1.0")), shown(FRAME.format("NaN"))
-    yield "a column's type", shown("rain    float64\ndtype: object"), shown("rain    object\ndtype: object")
+    yield (
+        "a value that is missing",
+        shown(FRAME.format("1.0")),
+        shown(FRAME.format("NaN")),
+    )
+    yield (
+        "a column's type",
+        shown("rain    float64\ndtype: object"),
+        shown("rain    object\ndtype: object"),
+    )
     yield "a shape", shown("(1461, 6)"), shown("(1461, 7)")
     yield "a title", png("Rain"), png("Snow")
     yield "a bar", png(bars=(30, 60, 45)), png(bars=(30, 61, 45))
@@ -155,14 +265,29 @@ def _real() -> Iterator[tuple[Any, ...]]:
     yield "an error", shown("1"), error("KeyError", "'rain'")
     yield "another error", error("KeyError", "'rain'"), error("KeyError", "'snow'")
     yield "an error healed", error("KeyError", "'rain'"), shown("1")
-    yield "a colour in HTML", html('<b style="color: red">3</b>'), html('<b style="color: green">3</b>')
-    yield "a digest", out("d41d8cd98f00b204e9800998ecf8427e\n"), out("9e107d9d372bb6826bd81d3542a419d6\n")
+    yield (
+        "a colour in HTML",
+        html('<b style="color: red">3</b>'),
+        html('<b style="color: green">3</b>'),
+    )
+    yield (
+        "a digest",
+        out("d41d8cd98f00b204e9800998ecf8427e\n"),
+        out("9e107d9d372bb6826bd81d3542a419d6\n"),
+    )
     yield "a date", out("2024-01-31\n"), out("2024-02-01\n")
     yield "a version", out("numpy 1.26.4\n"), out("numpy 2.1.0\n")
-    yield "a file below /tmp", out("wrote /tmp/january.csv\n"), out("wrote /tmp/february.csv\n")
+    yield (
+        "a file below /tmp",
+        out("wrote /tmp/january.csv\n"),
+        out("wrote /tmp/february.csv\n"),
+    )
     yield "a hexadecimal number", shown("'0xff'"), shown("'0xfe'")
-    yield "what a progress bar goes over", out("100%|██████████| 50/50 [00:01<00:00, 43.1it/s]\n"), out(
-        "100%|██████████| 60/60 [00:01<00:00, 43.1it/s]\n")  # fmt: skip
+    yield (
+        "what a progress bar goes over",
+        out("100%|██████████| 50/50 [00:01<00:00, 43.1it/s]\n"),
+        out("100%|██████████| 60/60 [00:01<00:00, 43.1it/s]\n"),
+    )
 
 
 def _pairs() -> list[Pair]:
@@ -176,7 +301,12 @@ FIRST = _pairs()
 SEEN, HELD = FIRST[::2], FIRST[1::2]
 # Written after the rules, for rows that no pair above needs.
 LATER = [
-    Pair("temporary folder with a name", False, out("in /tmp/work-a1b2c3d4/x\n"), out("in /tmp/work-k9j8h7g6/x\n")),
+    Pair(
+        "temporary folder with a name",
+        False,
+        out("in /tmp/work-a1b2c3d4/x\n"),
+        out("in /tmp/work-k9j8h7g6/x\n"),
+    ),
     Pair(
         "%timeit where stdout is ASCII",
         False,
@@ -204,14 +334,28 @@ LATER = [
         ),
         shown(FRAME.format("1.0"), text__html=TABLE.format(1)),
     ),
-    Pair("a heatmap, a little warmer", True, png(colour="#000080"), png(colour="#020082")),
+    Pair(
+        "a heatmap, a little warmer", True, png(colour="#000080"), png(colour="#020082")
+    ),
     Pair("floats a millionth apart", False, shown("1000000.0"), shown("1000001.0")),
-    Pair("a traceback on stdout", False, out("Cell In[3], line 1\n"), out("Cell In[12], line 1\n")),
-    Pair("tqdm below each other", False, out(" 40%|████      | 2/5 [00:01<00:02, 1.9it/s]\nok\n"), out("ok\n")),
+    Pair(
+        "a traceback on stdout",
+        False,
+        out("Cell In[3], line 1\n"),
+        out("Cell In[12], line 1\n"),
+    ),
+    Pair(
+        "tqdm below each other",
+        False,
+        out(" 40%|████      | 2/5 [00:01<00:02, 1.9it/s]\nok\n"),
+        out("ok\n"),
+    ),
     Pair(
         "tqdm below each other, cleared",
         False,
-        out("\r  0%|          | 0/2 [00:00<?, ?it/s]\n\r        \x1b[A\n\r        \x1b[A\rok\n"),
+        out(
+            "\r  0%|          | 0/2 [00:00<?, ?it/s]\n\r        \x1b[A\n\r        \x1b[A\rok\n"
+        ),
         out("\r  0%|          | 0/2 [00:00<?, ?it/s]\n\r        \x1b[A\rok\n"),
     ),
     Pair(
@@ -220,8 +364,23 @@ LATER = [
         out('  File "<ipython-input-12-9a8b7c6d5e4f>", line 2, in <module>\n'),
         out('  File "/tmp/ipykernel_81/123.py", line 2, in <module>\n'),
     ),
-    Pair("%%writefile of what was there", False, out("Writing helpers.py\n"), out("Overwriting helpers.py\n")),
-    Pair("%%writefile of another file", True, out("Writing helpers.py\n"), out("Overwriting helper.py\n")),
-    Pair("tqdm without an end", False, out("120it [00:03, 41.2it/s]\n"), out("120it [00:01, 98.0it/s]\n")),
+    Pair(
+        "%%writefile of what was there",
+        False,
+        out("Writing helpers.py\n"),
+        out("Overwriting helpers.py\n"),
+    ),
+    Pair(
+        "%%writefile of another file",
+        True,
+        out("Writing helpers.py\n"),
+        out("Overwriting helper.py\n"),
+    ),
+    Pair(
+        "tqdm without an end",
+        False,
+        out("120it [00:03, 41.2it/s]\n"),
+        out("120it [00:01, 98.0it/s]\n"),
+    ),
 ]
 PAIRS = [*FIRST, *LATER]

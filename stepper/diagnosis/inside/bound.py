@@ -14,10 +14,13 @@ from stepper.kernel.inside.base import files, short
 from stepper.kernel.inside.cells import place, raw_lines
 
 CELLS_BACK, LINE, BELOW = 80, 160, 1 << 30
-Bound = dict[str, Any]  # cell (its execution count, 0 for none), file, line, text, argument
+# cell (its execution count, 0 for none), file, line, text, argument
+Bound = dict[str, Any]
 
 
-def binding(node: ast.AST, spot: Spot, outer: Spot | None = None) -> tuple[Bound | None, ast.expr | None]:
+def binding(
+    node: ast.AST, spot: Spot, outer: Spot | None = None
+) -> tuple[Bound | None, ast.expr | None]:
     """Where an expression (a name, or attributes of one) was bound last, and what it was given there, or taken from.
 
     Of an argument it is the line of the call.
@@ -27,8 +30,16 @@ def binding(node: ast.AST, spot: Spot, outer: Spot | None = None) -> tuple[Bound
         nearest = last(inner, wanted, before)
         if nearest is not None:
             return line_of(spot.filename, nearest.lineno), given(nearest)
-        if wanted in {argument.arg for argument in ast.walk(inner.args) if isinstance(argument, ast.arg)}:
-            return ({**line_of(outer.filename, outer.line), "argument": True} if outer is not None else None), None
+        if wanted in {
+            argument.arg
+            for argument in ast.walk(inner.args)
+            if isinstance(argument, ast.arg)
+        }:
+            return (
+                {**line_of(outer.filename, outer.line), "argument": True}
+                if outer is not None
+                else None
+            ), None
         before = BELOW
     changed: Bound = {}
     for filename in [spot.filename, *earlier(spot)]:
@@ -36,11 +47,17 @@ def binding(node: ast.AST, spot: Spot, outer: Spot | None = None) -> tuple[Bound
         held = wanted.split(".")[0] in source.text
         nearest = last(source.tree, wanted, before) if held else None
         if held and not changed:
-            changed = changed_in(source.tree, filename, wanted, nearest.lineno if nearest else 0, before)
+            changed = changed_in(
+                source.tree, filename, wanted, nearest.lineno if nearest else 0, before
+            )
         if nearest is not None:
             return {**line_of(filename, nearest.lineno), **changed}, given(nearest)
         before = BELOW
-    return binding(node.value, spot, outer) if isinstance(node, (ast.Attribute, ast.Subscript)) else (None, None)
+    return (
+        binding(node.value, spot, outer)
+        if isinstance(node, (ast.Attribute, ast.Subscript))
+        else (None, None)
+    )
 
 
 def changed_in(tree: Any, filename: str, wanted: str, after: int, before: int) -> Bound:
@@ -57,13 +74,19 @@ def changed_in(tree: Any, filename: str, wanted: str, after: int, before: int) -
     if not lines:
         return {}
     place_of = line_of(filename, max(lines))
-    return {f"changed_{name}": place_of[name] for name in ("cell", "file", "line", "text")}
+    return {
+        f"changed_{name}": place_of[name] for name in ("cell", "file", "line", "text")
+    }
 
 
 def earlier(spot: Spot) -> list[str]:
     """The files of the cells that ran before this one, the last first; what stands below a failing line has not run."""
     counts = files()  # in the order in which they first ran
-    return [name for name in sorted(counts, key=lambda name: -counts[name])[:CELLS_BACK] if name != spot.filename]
+    return [
+        name
+        for name in sorted(counts, key=lambda name: -counts[name])[:CELLS_BACK]
+        if name != spot.filename
+    ]
 
 
 def last(scope: Any, wanted: str, before: int) -> Any:
@@ -76,7 +99,9 @@ def last(scope: Any, wanted: str, before: int) -> Any:
     while todo:
         node = todo.pop()
         if isinstance(node, (ast.Import, ast.ImportFrom)):
-            fits = wanted in [(alias.asname or alias.name).split(".")[0] for alias in node.names]
+            fits = wanted in [
+                (alias.asname or alias.name).split(".")[0] for alias in node.names
+            ]
         elif isinstance(node, (ast.Name, ast.Attribute)):
             fits = isinstance(node.ctx, ast.Store) and ast.unparse(node) == wanted
         else:
@@ -102,7 +127,12 @@ def line_of(filename: str, line: int) -> Bound:
     if filename in files():
         number, line = place(filename, line)
         text = "".join(raw_lines(number)[line - 1 : line])
-    return {"cell": number, "file": "" if number else short(filename), "line": line, "text": short(text.strip(), LINE)}
+    return {
+        "cell": number,
+        "file": "" if number else short(filename),
+        "line": line,
+        "text": short(text.strip(), LINE),
+    }
 
 
 def hidden(name: str, spot: Spot) -> str:
@@ -110,9 +140,15 @@ def hidden(name: str, spot: Spot) -> str:
     for scope in spot.around(*FUNCTIONS, ast.ClassDef):
         nearest = last(scope, name, BELOW)
         if nearest is not None and isinstance(scope, ast.ClassDef):
-            return (f"line {nearest.lineno} binds `{name}` in the class body of {scope.name}, which functions and"
-                    f" comprehensions inside it can't see; in a method it is `{scope.name}.{name}`")  # fmt: skip
+            return (
+                f"line {nearest.lineno} binds `{name}` in the class body of {scope.name}, which functions and"
+                f" comprehensions inside it can't see; in a method it is `{scope.name}.{name}`"
+            )
         if nearest is not None:
-            outside = " (a global of that name exists)" if name in spot.frame.f_globals else ""
+            outside = (
+                " (a global of that name exists)"
+                if name in spot.frame.f_globals
+                else ""
+            )
             return f"line {nearest.lineno} of the function assigns `{name}` and so makes it local{outside}"
     return ""

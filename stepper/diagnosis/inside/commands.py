@@ -20,13 +20,15 @@ from stepper.diagnosis.inside.installs import installs
 from stepper.kernel.inside.base import files, guarded, shell, short
 from stepper.kernel.inside.cells import TIMED, line_of, place, raw_lines
 
-FACTS, TAIL, KEPT = 20, 6, 4000  # facts of a run; lines of what a command wrote last; characters they are taken from
+# facts of a run; lines of what a command wrote last; characters they are taken from
+FACTS, TAIL, KEPT = 20, 6, 4000
 MAGIC = re.compile(r"\s*%%(\w+)")
 Fact = dict[str, Any]
 heard: list[Fact] = []
 usual: list[tuple[Any, str, Any]] = []  # what was there before: where, its name, itself
 scripts: list[Any] = []  # the processes of `%%bash`, `%%script`
-watching: dict[str, Any] = {}  # in such a cell: what stands in for asyncio's own, and that
+# in such a cell: what stands in for asyncio's own, and that
+watching: dict[str, Any] = {}
 
 
 def begin() -> None:
@@ -55,7 +57,11 @@ def before(raw: str) -> None:
     heard.clear()
     scripts.clear()
     magic = MAGIC.match(raw)
-    if magic and magic[1] in shell.magics_manager.registry["ScriptMagics"].magics["cell"]:  # it runs nothing else here
+    # it runs nothing else here
+    if (
+        magic
+        and magic[1] in shell.magics_manager.registry["ScriptMagics"].magics["cell"]
+    ):
         original = asyncio.create_subprocess_exec
 
         async def create_subprocess_exec(*given: Any, **named: Any) -> Any:
@@ -100,10 +106,16 @@ def told(fact: Fact, lines: list[str]) -> Fact:
         cell, at = place(filename, at)
         lines = raw_lines(cell)
     text = "".join(lines[max(0, (line or at) - 1) : line or at]).strip()
-    return {**fact, "line": line, "text": short(text if line or filename in files() else fact["text"])}
+    return {
+        **fact,
+        "line": line,
+        "text": short(text if line or filename in files() else fact["text"]),
+    }
 
 
-def printing(original: Callable[[str], int], posix: dict[str, Any]) -> Callable[[str], int]:
+def printing(
+    original: Callable[[str], int], posix: dict[str, Any]
+) -> Callable[[str], int]:
     """Hear each `!command`: IPython prints what it writes, by the name `print` of a module of its own."""
 
     def system(command: str) -> int:
@@ -112,7 +124,9 @@ def printing(original: Callable[[str], int], posix: dict[str, Any]) -> Callable[
 
         def tee(*texts: Any, **how: Any) -> None:
             builtins.print(*texts, **how)  # noqa: T201  # IPython's
-            written[0] = (written[0] + "".join(text for text in texts if type(text) is str))[-KEPT:]
+            written[0] = (
+                written[0] + "".join(text for text in texts if type(text) is str)
+            )[-KEPT:]
 
         posix["print"] = tee
         try:
@@ -128,14 +142,19 @@ def printing(original: Callable[[str], int], posix: dict[str, Any]) -> Callable[
 def returning(original: Callable[..., Any]) -> Callable[..., Any]:
     """Hear each command whose output is returned."""
 
-    def process_handler(command: Any, callback: Callable[[Any], Any], *given: Any, **named: Any) -> Any:
+    def process_handler(
+        command: Any, callback: Callable[[Any], Any], *given: Any, **named: Any
+    ) -> Any:
         __tracebackhide__ = True
         ended: list[Any] = []
 
         def called(process: Any) -> Any:
             __tracebackhide__ = True
             written = callback(process)
-            ended[:] = [process.returncode or 0, written if type(written) is bytes else b""]
+            ended[:] = [
+                process.returncode or 0,
+                written if type(written) is bytes else b"",
+            ]
             return written
 
         result = original(command, called, *given, **named)
@@ -147,9 +166,13 @@ def returning(original: Callable[..., Any]) -> Callable[..., Any]:
     return process_handler
 
 
-def note(command: str, code: int, written: str, spot: tuple[str, int], done: bool = True) -> None:
+def note(
+    command: str, code: int, written: str, spot: tuple[str, int], done: bool = True
+) -> None:
     """Keep what is odd about one command; `done` is whether a command without an exit code of its own went well."""
-    tail = [short(part.strip()) for part in written.splitlines() if part.strip()][-TAIL:]
+    tail = [short(part.strip()) for part in written.splitlines() if part.strip()][
+        -TAIL:
+    ]
     lacks_pip = code == 127 or any("No module named pip" in part for part in tail)
     wanted = guarded(installs, command, done and not code, lacks_pip)
     if code or wanted:
@@ -157,7 +180,16 @@ def note(command: str, code: int, written: str, spot: tuple[str, int], done: boo
         same = [fact for fact in heard if (fact["spot"], fact["code"]) == (spot, code)]
         count = sum(fact["count"] for fact in same) + 1
         heard[:] = [fact for fact in heard if fact not in same]
-        heard.append({"spot": spot, "text": text, "code": code, "tail": tail, "count": count, **(wanted or {})})
+        heard.append(
+            {
+                "spot": spot,
+                "text": text,
+                "code": code,
+                "tail": tail,
+                "count": count,
+                **(wanted or {}),
+            }
+        )
 
 
 def spot(frame: Any) -> tuple[str, int]:

@@ -13,7 +13,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stepper.diagnosis.inside.compared import Fact, Seen, compare, cut, fact, look
-from stepper.diagnosis.inside.swallowed import HELPER, MOST, listen, message, start, stop, swallowed
+from stepper.diagnosis.inside.swallowed import (
+    HELPER,
+    MOST,
+    listen,
+    message,
+    start,
+    stop,
+    swallowed,
+)
 from stepper.kernel.inside.base import clock, guarded, name_of, shell
 from stepper.kernel.inside.cells import line_of, now, raw_lines
 
@@ -26,14 +34,17 @@ BEFORE, AFTER = 0.1, 0.15  # seconds
 class Run:
     raw: str
     trees: list[ast.Module] = field(default_factory=list)
-    warnings: dict[tuple[str, str], list[Any]] = field(default_factory=dict)  # (category, message) → file, line, count
+    # (category, message) → file, line, count
+    warnings: dict[tuple[str, str], list[Any]] = field(default_factory=dict)
     uncounted: bool = False  # there were more than COUNTED
-    others: set[int] = field(default_factory=set)  # hashes of the warnings that are counted and not kept
+    # hashes of the warnings that are counted and not kept
+    others: set[int] = field(default_factory=set)
     frames: dict[str, Seen] = field(default_factory=dict)
     showing: Any = None
 
 
-watched: list[Run] = []  # the run that is watched; the stand-ins of former ones only pass on
+# the run that is watched; the stand-ins of former ones only pass on
+watched: list[Run] = []
 
 
 class Reader(ast.NodeTransformer):
@@ -84,14 +95,27 @@ def after(raw: str, ok: bool) -> list[Fact]:
         own = guarded(line_of, filename, line)
         if own and "except" in raw_lines(now["number"])[own - 1]:
             times = f"{count:,} or more ×" if count >= MOST else f"{count} ×"
-            facts.append(fact("swallowed", f"line {own}: {head} swallowed {times} {said(name, text)}"))
+            facts.append(
+                fact(
+                    "swallowed",
+                    f"line {own}: {head} swallowed {times} {said(name, text)}",
+                )
+            )
     facts += guarded(of_frames, run) or []
     for (category, text), (filename, line, count) in run.warnings.items():
         own = guarded(line_of, filename, line)
         where = ", ".join([f"line {own}"] * bool(own) + [f"{count} ×"] * (count > 1))
-        facts.append(fact("warning", said(cut(category) + (f" ({where})" if where else ""), text)))
+        facts.append(
+            fact(
+                "warning", said(cut(category) + (f" ({where})" if where else ""), text)
+            )
+        )
     more = len(run.others) + max(0, len(facts) - FACTS)
-    counted = [fact("more", f"{more} or more" if run.uncounted else str(more))] if more else []
+    counted = (
+        [fact("more", f"{more} or more" if run.uncounted else str(more))]
+        if more
+        else []
+    )
     return facts[:FACTS] + counted
 
 
@@ -107,7 +131,11 @@ def leave() -> None:
 def read(tree: ast.Module) -> None:
     run = watched[0]
     run.trees.append(tree)
-    if len(run.trees) > 1 or not run.raw.lstrip().startswith("%%") or "timeit" in run.raw:
+    if (
+        len(run.trees) > 1
+        or not run.raw.lstrip().startswith("%%")
+        or "timeit" in run.raw
+    ):
         leave()
     if "except" in run.raw:
         listen(tree, run.raw)
@@ -118,7 +146,11 @@ def of_frames(run: Run) -> list[Fact]:
         return []
     seen = look(run.raw, clock() + AFTER)
     odd = any(frame.rows == 0 or frame.blank for frame in seen.values())
-    return compare(run.frames, seen, run.trees) if odd or "merge" in run.raw or "join" in run.raw else []
+    return (
+        compare(run.frames, seen, run.trees)
+        if odd or "merge" in run.raw or "join" in run.raw
+        else []
+    )
 
 
 def unwrapped(showing: Any) -> Any:
@@ -129,7 +161,12 @@ def listening(original: Any, run: Run) -> Callable[..., Any]:
     """A stand-in for `warnings.showwarning`, which users may keep, call and replace."""
 
     def showwarning(
-        message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: str | None = None
+        message: Any,
+        category: Any,
+        filename: str,
+        lineno: int,
+        file: Any = None,
+        line: str | None = None,
     ) -> Any:
         __tracebackhide__ = True
         if run in watched:
@@ -141,7 +178,10 @@ def listening(original: Any, run: Run) -> Callable[..., Any]:
 
 
 def heard(run: Run, given: Any, category: Any, filename: str, line: int) -> None:
-    key = name_of(category), given.split("\n")[0] if type(given) is str else message(given)
+    key = (
+        name_of(category),
+        given.split("\n")[0] if type(given) is str else message(given),
+    )
     if key in run.warnings:
         run.warnings[key][2] += 1
     elif len(run.warnings) < WARNINGS:

@@ -24,13 +24,24 @@ Ask = Callable[[BaseException, "list[Spot]"], Any]
 ASKS: dict[str, Ask] = {
     "ImportError": imported,
     "KeyError": key,
-    "AttributeError": lambda error, places: (called if "keyword" in message(error) else attribute)(error, places),
+    "AttributeError": lambda error, places: (
+        called if "keyword" in message(error) else attribute
+    )(error, places),
     "TypeError": called,
 }
-# Of these nothing else is told than what was asked, of the second nothing where that found something.
-ALONE = ("NameError", "ImportError", "FileNotFoundError", "NotADirectoryError", "IsADirectoryError", "SyntaxError")
+# Of these nothing else is told than what was asked, of the second nothing where that
+# found something.
+ALONE = (
+    "NameError",
+    "ImportError",
+    "FileNotFoundError",
+    "NotADirectoryError",
+    "IsADirectoryError",
+    "SyntaxError",
+)
 ENOUGH = ("KeyError", "AttributeError")
-LACKS = r"\bnot (?:in|found|a valid|present)\b"  # of other errors: what they say where a key is what is missing
+# of other errors: what they say where a key is what is missing
+LACKS = r"\bnot (?:in|found|a valid|present)\b"
 
 
 def facts(error: BaseException) -> dict[str, Any]:
@@ -43,18 +54,37 @@ def look(error: BaseException) -> dict[str, Any]:
     known = set(class_names(type(error)))
     if "NameError" in known and places:
         return guarded(unseen, error, places[0]) or {}
-    asked = next((guarded(ask, error, places) for name, ask in ASKS.items() if name in known), None)
+    asked = next(
+        (guarded(ask, error, places) for name, ask in ASKS.items() if name in known),
+        None,
+    )
     findings = [asked] if asked else []
     if not known.intersection(ALONE) and not (findings and known.intersection(ENOUGH)):
         findings += general(error, places, until)
     said = message(error) if known.intersection(ALONE[2:5]) else ""
-    path = next((text for spot in places for text in spot.texts() if len(text) > 2 and text in said), "")
-    return {"findings": findings[:FINDINGS], "path": short(path, 400), **(guarded(program, error) or {})}
+    path = next(
+        (
+            text
+            for spot in places
+            for text in spot.texts()
+            if len(text) > 2 and text in said
+        ),
+        "",
+    )
+    return {
+        "findings": findings[:FINDINGS],
+        "path": short(path, 400),
+        **(guarded(program, error) or {}),
+    }
 
 
 def unseen(error: BaseException, spot: Spot) -> dict[str, Any]:
     why = hidden(str(peek(error, "name") or quoted(message(error))), spot)
-    names = [] if spot.frame.f_locals is shell.user_ns else [short(name, 80) for name in spot.frame.f_locals]
+    names = (
+        []
+        if spot.frame.f_locals is shell.user_ns
+        else [short(name, 80) for name in spot.frame.f_locals]
+    )
     return {"findings": [finding(why)] if why else [], "locals": names[:NAMES]}
 
 
@@ -64,7 +94,11 @@ def general(error: BaseException, places: list[Spot], until: float) -> list[Find
     readings: list[Callable[[], Iterable[Any]]] = [
         lambda: map(finding, texts(error, places)),
         lambda: telling(error, table),
-        lambda: filter(None, [key(error, places)]) if re.search(LACKS, message(error)) else (),
+        lambda: (
+            filter(None, [key(error, places)])
+            if re.search(LACKS, message(error))
+            else ()
+        ),
         lambda: held(error, table, places),
     ]
     findings: list[Finding] = []
@@ -79,8 +113,15 @@ def program(error: BaseException) -> dict[str, Any]:
     trace, name = error.__traceback__, peek(error, "filename")
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
-    if trace is None or type(name) is not str or trace.tb_frame.f_globals.get("__name__") != "subprocess":
+    if (
+        trace is None
+        or type(name) is not str
+        or trace.tb_frame.f_globals.get("__name__") != "subprocess"
+    ):
         return {}
     if trace.tb_frame.f_locals.get("cwd") == name:
         return {}
-    return {"program": True, "findings": [finding(f"{name!r} was sought as a program and is not there")]}
+    return {
+        "program": True,
+        "findings": [finding(f"{name!r} was sought as a program and is not there")],
+    }

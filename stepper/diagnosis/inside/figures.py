@@ -19,12 +19,22 @@ from stepper.kernel.inside.base import class_names, clock, name_of, shell, short
 
 CUT, AXES, LEGEND, KEPT = 80, 12, 8, 16
 VALUES, SECONDS = 100_000, 0.03
-PICTURES = ("image/png", "image/jpeg", "image/svg+xml")  # in the order in which a report takes one
-TEXTUAL = re.compile("Date|FixedFormatter|FuncFormatter|StrCategory")  # their ticks say more than numbers
+# in the order in which a report takes one
+PICTURES = ("image/png", "image/jpeg", "image/svg+xml")
+# their ticks say more than numbers
+TEXTUAL = re.compile("Date|FixedFormatter|FuncFormatter|StrCategory")
 # What an artist is called: the first of its classes that stands here.
-KINDS = {"Line2D": "line", "PathCollection": "scatter", "QuadMesh": "image", "_ImageBase": "image", "Patch": "patch",
-         "Collection": "other collection", "Text": "text"}  # fmt: skip
-HELD = ("lines", "collections", "patches", "images", "tables", "artists", "texts")  # what axes keep artists in
+KINDS = {
+    "Line2D": "line",
+    "PathCollection": "scatter",
+    "QuadMesh": "image",
+    "_ImageBase": "image",
+    "Patch": "patch",
+    "Collection": "other collection",
+    "Text": "text",
+}
+# what axes keep artists in
+HELD = ("lines", "collections", "patches", "images", "tables", "artists", "texts")
 NUMBER = re.compile(r"[-−]?[\d,]*\.?\d*")
 POINTS: dict[str, Callable[[Any], Any]] = {  # of what can be without data
     "line": lambda line: line.get_xydata(),
@@ -74,11 +84,14 @@ def quietly(make: Callable[..., Any], *given: Any) -> Any:
 
 
 def note(shown: Any, result: Any) -> None:
-    if "matplotlib.figure" in sys.modules and "matplotlib.figure.Figure" in class_names(type(shown)):
+    if "matplotlib.figure" in sys.modules and "matplotlib.figure.Figure" in class_names(
+        type(shown)
+    ):
         key = quietly(print_of, result[0])
         if key is not None:
             entries.append({"key": key, **look(shown)})
-            if len(entries) > KEPT:  # an animation: its last pictures are those that stay
+            # an animation: its last pictures are those that stay
+            if len(entries) > KEPT:
                 del entries[KEPT // 2]
 
 
@@ -94,40 +107,85 @@ def print_of(data: dict[str, Any]) -> int | None:
 def look(figure: Any) -> Fact:
     until = clock() + SECONDS
     axes = [each for each in figure.axes if each.get_visible()]
-    bars = [each for each in axes if getattr(each, "_colorbar", None) or each.get_label() == "<colorbar>"]
+    bars = [
+        each
+        for each in axes
+        if getattr(each, "_colorbar", None) or each.get_label() == "<colorbar>"
+    ]
     axes = [each for each in axes if not any(each is bar for bar in bars)]
     title, legends = getattr(figure, "_suptitle", None), figure.legends[:1]
-    looks = [(each, quietly(look_at, each, until) or {}) for each in axes[:AXES] if clock() < until]
-    held = [each.get_position().bounds for each, fact in looks if fact.get("invisible") != "blank"]
-    # Left out: a place that was left empty on purpose; the mere frame of others in its very place, as twins have it.
+    looks = [
+        (each, quietly(look_at, each, until) or {})
+        for each in axes[:AXES]
+        if clock() < until
+    ]
+    held = [
+        each.get_position().bounds
+        for each, fact in looks
+        if fact.get("invisible") != "blank"
+    ]
+    # Left out: a place that was left empty on purpose; the mere frame of others in its
+    # very place, as twins have it.
     empty = [not each.axison or each.get_position().bounds in held for each, _ in looks]
     return {
         "title": cut(title.get_text()) if title is not None else "",
-        "colour_bars": [cut(bar.get_ylabel() or bar.get_xlabel()) for bar in bars[:AXES]],
+        "colour_bars": [
+            cut(bar.get_ylabel() or bar.get_xlabel()) for bar in bars[:AXES]
+        ],
         "legend": names_in(legends[0]) if legends else [],
-        "axes": [fact for (_, fact), off in zip(looks, empty) if not (off and fact.get("invisible") == "blank")],
+        "axes": [
+            fact
+            for (_, fact), off in zip(looks, empty)
+            if not (off and fact.get("invisible") == "blank")
+        ],
         "left_out": len(axes) - len(looks),
     }
 
 
 def look_at(axes: Any, until: float) -> Fact:
     titles = [axes.get_title(loc=where) for where in ("center", "left", "right")]
-    texts = {"title": next(filter(None, titles), ""), "xlabel": axes.get_xlabel(), "ylabel": axes.get_ylabel(),
-             "kind": axes.name, "xscale": axes.get_xscale(), "yscale": axes.get_yscale()}  # fmt: skip
-    fact: Fact = {name: cut(text) for name, text in texts.items() if text not in ("", "rectilinear", "linear")}
-    for side, axis, ends in (("xlim", axes.xaxis, axes.get_xlim()), ("ylim", axes.yaxis, axes.get_ylim())):
+    texts = {
+        "title": next(filter(None, titles), ""),
+        "xlabel": axes.get_xlabel(),
+        "ylabel": axes.get_ylabel(),
+        "kind": axes.name,
+        "xscale": axes.get_xscale(),
+        "yscale": axes.get_yscale(),
+    }
+    fact: Fact = {
+        name: cut(text)
+        for name, text in texts.items()
+        if text not in ("", "rectilinear", "linear")
+    }
+    for side, axis, ends in (
+        ("xlim", axes.xaxis, axes.get_xlim()),
+        ("ylim", axes.yaxis, axes.get_ylim()),
+    ):
         fact[side] = quietly(limits, axis, *ends) or []
     legend = axes.get_legend()
-    fact["legend"] = names_in(legend) if legend is not None and legend.get_visible() else []
-    return {name: value for name, value in {**fact, **artists(axes, until)}.items() if value}
+    fact["legend"] = (
+        names_in(legend) if legend is not None and legend.get_visible() else []
+    )
+    return {
+        name: value for name, value in {**fact, **artists(axes, until)}.items() if value
+    }
 
 
 def artists(axes: Any, until: float) -> Fact:
     """How many artists there are of each kind and how many points they have, and why none of it can be seen."""
-    bars = {id(each) for held in axes.containers if type(held).__name__ == "BarContainer" for each in held.patches}
-    shown = [each for where in HELD for each in getattr(axes, where) if each.get_visible()]
+    bars = {
+        id(each)
+        for held in axes.containers
+        if type(held).__name__ == "BarContainer"
+        for each in held.patches
+    }
+    shown = [
+        each for where in HELD for each in getattr(axes, where) if each.get_visible()
+    ]
     own = [("bar" if id(each) in bars else kind_of(each, axes), each) for each in shown]
-    images = [quietly(image, each) or {} for kind, each in own if kind == "image"][:AXES]
+    images = [quietly(image, each) or {} for kind, each in own if kind == "image"][
+        :AXES
+    ]
     counts: dict[str, list[int]] = {}
     for kind, each in own:
         points = len(POINTS[kind](each)) if kind in POINTS else -1
@@ -138,22 +196,40 @@ def artists(axes: Any, until: float) -> Fact:
     if not counts and not images:
         unseen = "blank"
     elif images and not others:
-        unseen = "nan" if all("shape" in each and "max" not in each for each in images) else ""
-    elif others <= {"line", "scatter", "bar"} and not images and axes.name == "rectilinear":
+        unseen = (
+            "nan"
+            if all("shape" in each and "max" not in each for each in images)
+            else ""
+        )
+    elif (
+        others <= {"line", "scatter", "bar"}
+        and not images
+        and axes.name == "rectilinear"
+    ):
         unseen = "nan" if quietly(all_nan, axes, own, until) else ""
-    return {"artists": [[kind, *count] for kind, count in counts.items()], "images": images, "invisible": unseen}
+    return {
+        "artists": [[kind, *count] for kind, count in counts.items()],
+        "images": images,
+        "invisible": unseen,
+    }
 
 
 def kind_of(artist: Any, axes: Any) -> str:
-    kind = next((KINDS[name] for name in map(name_of, type(artist).__mro__) if name in KINDS), "other artist")
+    kind = next(
+        (KINDS[name] for name in map(name_of, type(artist).__mro__) if name in KINDS),
+        "other artist",
+    )
     if kind == "scatter" and not in_data(artist.get_offset_transform(), axes):
         return "other collection"  # a contour
     return kind
 
 
 def in_data(transform: Any, axes: Any) -> bool:
-    # `==` compares what they do, and axhline's does the same where the limits are 0 and 1
-    return all(transform.contains_branch_seperately(axes.transData)) and bool(transform == axes.transData)
+    # `==` compares what they do, and axhline's does the same where the limits are 0 and
+    # 1
+    return all(transform.contains_branch_seperately(axes.transData)) and bool(
+        transform == axes.transData
+    )
 
 
 def all_nan(axes: Any, own: list[tuple[str, Any]], until: float) -> bool:
@@ -163,9 +239,13 @@ def all_nan(axes: Any, own: list[tuple[str, Any]], until: float) -> bool:
         spot: Any = []
         if kind == "bar":
             spot = [[each.get_width(), each.get_height()]]
-        elif kind == "scatter" or (kind == "line" and in_data(each.get_transform(), axes)):
+        elif kind == "scatter" or (
+            kind == "line" and in_data(each.get_transform(), axes)
+        ):
             spot = POINTS[kind](each)
-        values = numpy.ma.filled(numpy.ma.asarray(spot, dtype=float), math.nan).reshape(-1, 2)
+        values = numpy.ma.filled(numpy.ma.asarray(spot, dtype=float), math.nan).reshape(
+            -1, 2
+        )
         room -= values.size
         if room < 0 or clock() > until or numpy.isfinite(values).all(axis=1).any():
             return False
@@ -177,7 +257,11 @@ def image(artist: Any) -> Fact:
     """The shape of an image and the range of its values; no range where all are NaN or masked."""
     numpy, values = sys.modules["numpy"], artist.get_array()
     mesh = any(name_of(kind) == "QuadMesh" for kind in type(artist).__mro__)
-    shape = [side - 1 for side in artist.get_coordinates().shape[:2]] if mesh else values.shape[:3]
+    shape = (
+        [side - 1 for side in artist.get_coordinates().shape[:2]]
+        if mesh
+        else values.shape[:3]
+    )
     fact: Fact = {"shape": [int(side) for side in shape]}
     if values.size > 10 * VALUES:
         return {**fact, "max": None}
@@ -185,7 +269,11 @@ def image(artist: Any) -> Fact:
     if plain.dtype.kind == "f":
         hidden = hidden | numpy.isnan(plain)
     plain = plain[~hidden] if hidden.any() else plain
-    return {**fact, "min": number(plain.min()), "max": number(plain.max())} if plain.size else fact
+    return (
+        {**fact, "min": number(plain.min()), "max": number(plain.max())}
+        if plain.size
+        else fact
+    )
 
 
 def limits(axis: Any, low: float, high: float) -> list[Any]:
@@ -199,8 +287,15 @@ def limits(axis: Any, low: float, high: float) -> list[Any]:
 
 def tick_texts(axis: Any, low: float, high: float) -> list[str]:
     """The labels as they were drawn: asking the axis for them would call the user's formatter again."""
-    ticks = [tick for tick in axis.majorTicks[: len(axis.get_majorticklocs())] if low <= tick.get_loc() <= high]
-    texts = [tick.label1.get_text().strip() for tick in sorted(ticks, key=lambda tick: float(tick.get_loc()))]
+    ticks = [
+        tick
+        for tick in axis.majorTicks[: len(axis.get_majorticklocs())]
+        if low <= tick.get_loc() <= high
+    ]
+    texts = [
+        tick.label1.get_text().strip()
+        for tick in sorted(ticks, key=lambda tick: float(tick.get_loc()))
+    ]
     return [" ".join(text.split()) for text in texts if text]
 
 

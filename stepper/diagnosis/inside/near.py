@@ -15,11 +15,16 @@ def closest(name: str, names: Iterable[str], count: int = 3) -> list[str]:
     plain, words = bare(name), parts(name)
     same = [other for other in known if bare(other) == plain or parts(other) == words]
     lower = {other.lower(): other for other in reversed(known)}
-    alike = [lower[other] for other in difflib.get_close_matches(name.lower(), lower, n=count, cutoff=0.6)]
+    alike = [
+        lower[other]
+        for other in difflib.get_close_matches(name.lower(), lower, n=count, cutoff=0.6)
+    ]
     part = [
-        other for other in known
-        if min(len(plain), len(bare(other))) >= 3 and (plain in bare(other) or bare(other) in plain)
-    ]  # fmt: skip
+        other
+        for other in known
+        if min(len(plain), len(bare(other))) >= 3
+        and (plain in bare(other) or bare(other) in plain)
+    ]
     return list(dict.fromkeys([*same, *alike, *part]))[:count]
 
 

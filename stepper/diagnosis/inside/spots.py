@@ -54,12 +54,16 @@ PLACES, FEW_LABELS = 3, 10_000
 
 class Values(Evaluator):
     def __getitem__(self, node: ast.expr) -> Any:
-        if isinstance(node, ast.Call) or (isinstance(node, ast.BinOp) and not isinstance(node.op, CHEAP)):
+        if isinstance(node, ast.Call) or (
+            isinstance(node, ast.BinOp) and not isinstance(node.op, CHEAP)
+        ):
             raise CannotEval
         stored = missing
         if isinstance(node, ast.Attribute):
             stored = attribute(self[node.value], node.attr)
-        elif isinstance(node, ast.Subscript) and (is_a(self[node.value], dict) or of_library(self[node.value])):
+        elif isinstance(node, ast.Subscript) and (
+            is_a(self[node.value], dict) or of_library(self[node.value])
+        ):
             stored = item(self[node.value], self[node.slice])
         return super().__getitem__(node) if stored is missing else stored
 
@@ -67,7 +71,11 @@ class Values(Evaluator):
 def attribute(value: Any, name: str) -> Any:
     """A known library's property, or a column as an attribute."""
     if of_library(value) and name in PROPERTIES:
-        return missing if name in COPIES and large(value) else getattr(value, name, missing)
+        return (
+            missing
+            if name in COPIES and large(value)
+            else getattr(value, name, missing)
+        )
     labels = columns(value)
     return value[name] if labels is not None and name in labels else missing
 
@@ -78,7 +86,11 @@ def item(value: Any, key: Any) -> Any:
         return missing
     if is_a(value, dict) and key in dict.keys(value):
         return dict.get(value, key)
-    if is_a(value, dict) or not one_of(type(key), (str, int, list)) or (type(key) is list and large(value)):
+    if (
+        is_a(value, dict)
+        or not one_of(type(key), (str, int, list))
+        or (type(key) is list and large(value))
+    ):
         raise CannotEval
     own_labels(value)
     try:
@@ -91,9 +103,15 @@ def own_labels(value: Any) -> None:
     """Raise CannotEval where a label of pandas' is of the user's own class: to look for another asks it."""
     if of_library(value) and name_of(type(value)).endswith("Indexer"):
         value = getattr(value, "obj", value)
-    for labels in getattr(value, "axes", [value]) if top_module(type(value)) == "pandas" else ():
+    for labels in (
+        getattr(value, "axes", [value]) if top_module(type(value)) == "pandas" else ()
+    ):
         kind = getattr(labels, "inferred_type", "")
-        if "mixed" in kind or (kind == "string" and str(labels.dtype) == "object" and len(labels) <= FEW_LABELS):
+        if "mixed" in kind or (
+            kind == "string"
+            and str(labels.dtype) == "object"
+            and len(labels) <= FEW_LABELS
+        ):
             if len(labels) > FEW_LABELS:
                 raise CannotEval
             of_standard_types(labels.tolist(), check_dict_values=True, deep=True)
@@ -101,9 +119,15 @@ def own_labels(value: Any) -> None:
 
 def columns(value: Any) -> Any:
     """The columns of a frame, None of anything else. An Index has no truth of its own: never ask for it."""
-    has = of_library(value) and any("columns" in names_in(kind) for kind in classes_of(type(value)))
+    has = of_library(value) and any(
+        "columns" in names_in(kind) for kind in classes_of(type(value))
+    )
     labels = value.columns if has else None  # a Series would look for such a label
-    return labels if labels is not None and of_library(labels) and hasattr(labels, "tolist") else None
+    return (
+        labels
+        if labels is not None and of_library(labels) and hasattr(labels, "tolist")
+        else None
+    )
 
 
 def large(value: Any) -> bool:
@@ -119,9 +143,16 @@ class Spot:
         self.frame, self.line = trace.tb_frame, trace.tb_lineno
         self.filename = self.frame.f_code.co_filename
         self.tree: Any = found.source.tree or ast.Module([], [])
-        self.statement: Any = min(found.statements or (), key=lambda node: node.end_lineno - node.lineno, default=None)
+        self.statement: Any = min(
+            found.statements or (),
+            key=lambda node: node.end_lineno - node.lineno,
+            default=None,
+        )
         own = list(ast.walk(found.node)) if isinstance(found.node, ast.expr) else []
-        self.nodes: list[Any] = [*own, *(node for node in on_line(self.statement) if node not in own)]
+        self.nodes: list[Any] = [
+            *own,
+            *(node for node in on_line(self.statement) if node not in own),
+        ]
         self.values = Values(names(self.frame))
 
     def around(self, *kinds: Any) -> list[Any]:
@@ -137,7 +168,11 @@ class Spot:
         return next(iter(self.around(*FUNCTIONS)), None)
 
     def texts(self) -> list[str]:
-        return [node.value for node in self.nodes if type(getattr(node, "value", None)) is str]
+        return [
+            node.value
+            for node in self.nodes
+            if type(getattr(node, "value", None)) is str
+        ]
 
     def known(self, nodes: Any = None) -> Iterator[tuple[str, Any, Any]]:
         """(text, value, node) of each name, attribute and item that can be looked up."""
@@ -165,7 +200,11 @@ def on_line(statement: Any) -> list[ast.expr]:
     while todo:
         node = todo.pop(0)
         found += [node] * isinstance(node, ast.expr)
-        todo += [child for child in ast.iter_child_nodes(node) if not isinstance(child, (ast.stmt, ast.ExceptHandler))]
+        todo += [
+            child
+            for child in ast.iter_child_nodes(node)
+            if not isinstance(child, (ast.stmt, ast.ExceptHandler))
+        ]
     return found
 
 

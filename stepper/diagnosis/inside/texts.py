@@ -14,18 +14,32 @@ from stepper.kernel.inside.fault import message
 HEAD, WHOLE, AROUND = 4096, 50_000_000, 12
 FEW = 6  # bytes beyond ASCII, which tell no encoding
 # How files begin that are no text, or another text than their name says.
-KINDS = ((b"PK\x03\x04", "a zip archive (.xlsx files are such)"), (b"\x1f\x8b", "compressed with gzip"),
-         (b"\x89HDF", "HDF5"), (b"PAR1", "Parquet"), (b"SQLite format 3", "an SQLite database"), (b"%PDF", "a PDF"),
-         (b"BZh", "compressed with bzip2"), (b"\xfd7zXZ", "compressed with xz"), (b"\x93NUMPY", "an array of numpy"),
-         (b"version https://git-lfs", "a Git LFS pointer, not the file itself"))  # fmt: skip
-MARKS = ((b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"), (b"\xef\xbb\xbf", "utf-8-sig"))
+KINDS = (
+    (b"PK\x03\x04", "a zip archive (.xlsx files are such)"),
+    (b"\x1f\x8b", "compressed with gzip"),
+    (b"\x89HDF", "HDF5"),
+    (b"PAR1", "Parquet"),
+    (b"SQLite format 3", "an SQLite database"),
+    (b"%PDF", "a PDF"),
+    (b"BZh", "compressed with bzip2"),
+    (b"\xfd7zXZ", "compressed with xz"),
+    (b"\x93NUMPY", "an array of numpy"),
+    (b"version https://git-lfs", "a Git LFS pointer, not the file itself"),
+)
+MARKS = (
+    (b"\xff\xfe", "utf-16"),
+    (b"\xfe\xff", "utf-16"),
+    (b"\xef\xbb\xbf", "utf-8-sig"),
+)
 TEXTUAL = "Unicode|Parser|JSON"
 UNREADABLE = f"BadZipFile|Unpickling|EmptyData|BadGzip|ReadError|EOFError|ArrowInvalid|UnidentifiedImage|{TEXTUAL}"
 
 
 def texts(error: BaseException, places: list[Spot]) -> Iterator[str]:
     """All that is known of the text or file that an error is about."""
-    data, at, doc, position = (peek(error, name) for name in ("object", "start", "doc", "pos"))
+    data, at, doc, position = (
+        peek(error, name) for name in ("object", "start", "doc", "pos")
+    )
     opened, name, said = list(files(places)), type(error).__name__, message(error)
     if type(data) is str and type(at) is int:
         around = short(data[max(0, at - AROUND) : at + AROUND], 40)
@@ -33,7 +47,9 @@ def texts(error: BaseException, places: list[Spot]) -> Iterator[str]:
         yield f"the character {short(data[at])!r} in {around!r} has no place in {encoding}; utf-8 holds it"
     if type(doc) is str and type(position) is int:
         yield where_it_stopped(doc, position)
-    if re.search(UNREADABLE, name) or re.search("(?i)magic|file format|not a gzip|pickled", said):
+    if re.search(UNREADABLE, name) or re.search(
+        "(?i)magic|file format|not a gzip|pickled", said
+    ):
         for path in opened[:1]:
             head = start_of(path)
             if not head or kind_of(head) or not re.search(TEXTUAL, name):
@@ -51,7 +67,9 @@ def texts(error: BaseException, places: list[Spot]) -> Iterator[str]:
 def files(places: list[Spot]) -> Iterator[str]:
     for spot in places:
         constants = [getattr(node, "value", None) for node in spot.nodes]
-        for path in dict.fromkeys(map(path_of, [*(value for _, value, _ in spot.known()), *constants])):
+        for path in dict.fromkeys(
+            map(path_of, [*(value for _, value, _ in spot.known()), *constants])
+        ):
             if path and len(path) < HEAD and os.path.isfile(path):
                 yield path
 
@@ -61,7 +79,9 @@ def path_of(value: Any) -> str:
         return value.name if type(value.name) is str else ""
     if one_of(type(value), PATHS):
         return str(value)
-    return value if type(value) is str and "\n" not in value and "\0" not in value else ""
+    return (
+        value if type(value) is str and "\n" not in value and "\0" not in value else ""
+    )
 
 
 def start_of(path: str, count: int = HEAD) -> bytes:
@@ -87,11 +107,17 @@ def where_it_stopped(text: str, at: int) -> str:
     """The line at which a text stopped being JSON, and the one before it."""
     if not text.strip():
         return "the text is empty"
-    number, start, count = text.count("\n", 0, at) + 1, text.rfind("\n", 0, at) + 1, len(text.rstrip().split("\n"))
+    number, start, count = (
+        text.count("\n", 0, at) + 1,
+        text.rfind("\n", 0, at) + 1,
+        len(text.rstrip().split("\n")),
+    )
     before = [line.strip() for line in text[:start].splitlines() if line.strip()][-1:]
     line = text[max(start, at - 40) if at - start > 60 else start :].partition("\n")[0]
     after = f", after `{short(before[0], 80)}`" if before else ""
-    return f"line {number} of {count} of the text is `{short(line.strip(), 100)}`{after}"
+    return (
+        f"line {number} of {count} of the text is `{short(line.strip(), 100)}`{after}"
+    )
 
 
 def of_byte(data: bytes, at: int, opened: list[str]) -> str:
@@ -100,9 +126,15 @@ def of_byte(data: bytes, at: int, opened: list[str]) -> str:
     if kind_of(data):
         return f"{byte}; the bytes are {kind_of(data)}"
     likely = guesses(data[:1_000_000])
-    near = data[:40] if likely[0] in ("utf-16", "utf-8-sig") else data[max(0, at - AROUND) : at + AROUND]
+    near = (
+        data[:40]
+        if likely[0] in ("utf-16", "utf-8-sig")
+        else data[max(0, at - AROUND) : at + AROUND]
+    )
     read = {name: repr(short(near.decode(name, "replace"), 40)) for name in likely}
-    looks = f"{byte}; the bytes look like {likely[0]}: there they read {read[likely[0]]}"
+    looks = (
+        f"{byte}; the bytes look like {likely[0]}: there they read {read[likely[0]]}"
+    )
     if len(likely) > 1:  # too few for a guess
         looks = f"{byte}; the bytes may be {' or '.join(f'{name} ({text})' for name, text in read.items())}"
     for path in opened:
@@ -126,10 +158,18 @@ def guesses(data: bytes) -> list[str]:
     """The encodings that a text may have, the likeliest first; several only where it is short."""
     marked = next((name for mark, name in MARKS if data.startswith(mark)), "")
     if marked or data.count(0) > len(data) // 4:
-        return [marked or ("utf-16-le" if data[1::2].count(0) > data[::2].count(0) else "utf-16-be")]
-    # Western text has few high bytes, each between letters; Cyrillic, Chinese or Japanese is made of them.
+        return [
+            marked
+            or (
+                "utf-16-le" if data[1::2].count(0) > data[::2].count(0) else "utf-16-be"
+            )
+        ]
+    # Western text has few high bytes, each between letters; Cyrillic, Chinese or
+    # Japanese is made of them.
     high = sum(byte > 127 for byte in data)
     if high * 4 < len(data) or decodes(data, "utf-8"):
         return ["utf-8" if decodes(data, "utf-8") else "cp1252"]
-    some = [name for name in ("shift_jis", "gb18030") if decodes(data, name)][:1] or ["cp1251"]
+    some = [name for name in ("shift_jis", "gb18030") if decodes(data, name)][:1] or [
+        "cp1251"
+    ]
     return ["cp1252", *some] if high < FEW and decodes(data, "cp1252") else some

@@ -20,7 +20,8 @@ import IPython
 
 from stepper.kernel.inside.base import clock, guarded, own_names, shell
 
-WAIT, PAUSE, FILES = 0.5, 0.1, 300  # seconds after a cell, between two steps; modules of a step
+# seconds after a cell, between two steps; modules of a step
+WAIT, PAUSE, FILES = 0.5, 0.1, 300
 NEEDED = ("executing", "asttokens", "pure_eval", "stack_data", "pygments")
 state: dict[str, Any] = {"busy": False, "ended": 0.0, "steps": None, "modules": 0}
 
@@ -53,7 +54,9 @@ def steps(parts: Callable[[], Any]) -> Iterator[None]:
     yield
     highlighted()
     yield
-    known = [name for name, module in list(sys.modules.items()) if type(module) is ModuleType]
+    known = [
+        name for name, module in list(sys.modules.items()) if type(module) is ModuleType
+    ]
     for first in range(0, len(known), FILES):
         located(known[first : first + FILES])
         yield
@@ -63,7 +66,9 @@ def by_ipython(name: str) -> bool:
     """Whether a module would come from where IPython lies: one of that name beside the notebook is the user's."""
     spec = None if name in sys.modules else PathFinder.find_spec(name)
     home = os.path.dirname(os.path.dirname(IPython.__file__))
-    return name in sys.modules or bool(spec and (spec.origin or "").startswith(os.path.join(home, "")))
+    return name in sys.modules or bool(
+        spec and (spec.origin or "").startswith(os.path.join(home, ""))
+    )
 
 
 def highlighted() -> None:
@@ -78,11 +83,18 @@ def highlighted() -> None:
 
 def located(names: list[str]) -> None:
     """Tell `inspect` of the modules' files, as `inspect.getmodule` does for all of them at once."""
-    known, modules = (vars(inspect).get(table, {}) for table in ("_filesbymodname", "modulesbyfile"))
+    known, modules = (
+        vars(inspect).get(table, {}) for table in ("_filesbymodname", "modulesbyfile")
+    )
     for name in names:
         module: Any = sys.modules.get(name)
         file, own = (own_names(module).get(key) for key in ("__file__", "__name__"))
-        if type(file) is str and type(own) is str and known.get(name) != file and os.path.isfile(file):
+        if (
+            type(file) is str
+            and type(own) is str
+            and known.get(name) != file
+            and os.path.isfile(file)
+        ):
             source = inspect.getabsfile(module)
             modules[source] = modules[os.path.realpath(source)] = own
             known[name] = file

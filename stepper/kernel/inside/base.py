@@ -18,15 +18,41 @@ TEXT, CLASSES, CAUSES = 200, 40, 8
 clock, getsizeof = time.monotonic, sys.getsizeof  # a cell may replace them
 shell: Any = get_ipython()
 missing: Any = object()
-# Their objects are asked by their own methods and properties: known to return soon and to change nothing.
-LIBRARIES = {"numpy", "pandas", "polars", "pyarrow", "scipy", "torch", "xarray", "geopandas"}
-callables = (types.FunctionType, types.BuiltinFunctionType, functools._lru_cache_wrapper)
-lengths = (str, bytes, bytearray, list, tuple, dict, set, frozenset, range, collections.deque)
+# Their objects are asked by their own methods and properties: known to return soon and
+# to change nothing.
+LIBRARIES = {
+    "numpy",
+    "pandas",
+    "polars",
+    "pyarrow",
+    "scipy",
+    "torch",
+    "xarray",
+    "geopandas",
+}
+callables = (
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    functools._lru_cache_wrapper,
+)
+lengths = (
+    str,
+    bytes,
+    bytearray,
+    list,
+    tuple,
+    dict,
+    set,
+    frozenset,
+    range,
+    collections.deque,
+)
 name_of: Callable[[type], str] = type.__dict__["__qualname__"].__get__
 module_of: Callable[[type], Any] = type.__dict__["__module__"].__get__
 classes_of: Callable[[Any], tuple[Any, ...]] = type.__dict__["__mro__"].__get__
 names_in: Callable[[Any], Any] = type.__dict__["__dict__"].__get__
-swallowed: dict[str, Any] = {}  # how many errors `guarded` kept quiet in this run, and where the first was
+# how many errors `guarded` kept quiet in this run, and where the first was
+swallowed: dict[str, Any] = {}
 
 
 def guarded(make: Callable[..., Any], *given: Any) -> Any:
@@ -35,14 +61,19 @@ def guarded(make: Callable[..., Any], *given: Any) -> Any:
         return make(*given)
     except BaseException as error:  # SystemExit too: whatever the user's objects do
         swallowed["count"] = swallowed.get("count", 0) + 1
-        swallowed.setdefault("first", f"{type(error).__name__} in {origin(error.__traceback__)}")
+        swallowed.setdefault(
+            "first", f"{type(error).__name__} in {origin(error.__traceback__)}"
+        )
         return None
 
 
 def origin(trace: types.TracebackType | None) -> str:
     """The innermost line of the helper's own on the way to an error."""
     codes = [(frame.f_code, line) for frame, line in traceback.walk_tb(trace)]
-    code, line = ([found for found in codes if found[0].co_filename.startswith("<stepper helper")] or codes)[-1]
+    code, line = (
+        [found for found in codes if found[0].co_filename.startswith("<stepper helper")]
+        or codes
+    )[-1]
     return f"{code.co_filename} line {line}, {code.co_name}"
 
 
@@ -51,7 +82,8 @@ def short(text: str, limit: int = TEXT) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def one_of(kind: Any, kinds: Iterable[Any]) -> bool:  # not `in`: it would ask the metaclass
+# not `in`: it would ask the metaclass
+def one_of(kind: Any, kinds: Iterable[Any]) -> bool:
     for one in kinds:  # noqa: SIM110  # `any` takes three times as long, for each name after each cell
         if kind is one:
             return True
@@ -65,12 +97,20 @@ def is_a(value: Any, kind: Any) -> bool:
 def plain(value: Any) -> Any:
     if type(value) is str:
         return short(value)
-    return value if type(value) is bool or (type(value) is int and abs(value) < 2**63) else None
+    return (
+        value
+        if type(value) is bool or (type(value) is int and abs(value) < 2**63)
+        else None
+    )
 
 
 def class_name(kind: Any) -> str:
     module = module_of(kind)
-    return short(name_of(kind) if type(module) is not str or module == "builtins" else module + "." + name_of(kind))
+    return short(
+        name_of(kind)
+        if type(module) is not str or module == "builtins"
+        else module + "." + name_of(kind)
+    )
 
 
 def class_names(kind: Any) -> list[str]:
@@ -88,7 +128,8 @@ def of_library(value: Any) -> bool:
 
 def is_pandas(value: Any, name: str) -> bool:
     """Whether it is of that class of pandas, which lies elsewhere from version to version."""
-    kinds = classes_of(type(value)) if of_library(value) else ()  # a class of the user's own may run code of theirs
+    # a class of the user's own may run code of theirs
+    kinds = classes_of(type(value)) if of_library(value) else ()
     return any(name_of(kind) == name and top_module(kind) == "pandas" for kind in kinds)
 
 
@@ -104,7 +145,11 @@ def columns(frame: Any) -> list[Any]:
 
 def mro(error: BaseException) -> list[str]:
     names = class_names(type(error))
-    return names if len(names) <= CLASSES else names[: CLASSES // 2] + names[-CLASSES // 2 :]
+    return (
+        names
+        if len(names) <= CLASSES
+        else names[: CLASSES // 2] + names[-CLASSES // 2 :]
+    )
 
 
 def own_names(thing: Any) -> dict[str, Any]:
@@ -123,7 +168,9 @@ def peek(thing: Any, name: str, default: Any = None) -> Any:
         return own[name]
     for kind in classes_of(type(thing)):
         found = names_in(kind).get(name, missing)
-        if one_of(type(found), (types.MemberDescriptorType, types.GetSetDescriptorType)):
+        if one_of(
+            type(found), (types.MemberDescriptorType, types.GetSetDescriptorType)
+        ):
             try:
                 return found.__get__(thing)
             except AttributeError:  # a slot that holds nothing

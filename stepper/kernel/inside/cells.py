@@ -12,21 +12,29 @@ from typing import Any
 from stepper.kernel.inside.base import files, short
 
 FRAMES, AROUND, CELLS = 12, 2, 500
-sources: dict[int, str] = {}  # execution count → cell as written; IPython's history can be off
+# execution count → cell as written; IPython's history can be off
+sources: dict[int, str] = {}
 now: dict[str, Any] = {"number": 0, "shown": 0}
 made_global: set[str] = set()  # names that some function of a cell may bind by `global`
 AT_WILL = re.compile(r"\b(?:exec|globals|user_ns|setattr|__main__|get_ipython)\b")
-DEFINES = re.compile(r"\b(?:def|lambda)\b")  # with one of those: a call may bind any name, later too
+# with one of those: a call may bind any name, later too
+DEFINES = re.compile(r"\b(?:def|lambda)\b")
 GLOBAL = re.compile(r"\bglobal[ \t]+(\w+(?:[ \t]*,[ \t]*\w+)*)")
 TIMED = ("<timed exec>", "<timed eval>")
 INSTALLED = tuple(
-    os.path.join(os.path.realpath(folder), "") for folder in {*sysconfig.get_paths().values()} if len(folder) > 3
+    os.path.join(os.path.realpath(folder), "")
+    for folder in {*sysconfig.get_paths().values()}
+    if len(folder) > 3
 )
 
 
 def remember(number: int, raw: str) -> None:
     now["number"] = number
-    made_global.update(name for names in GLOBAL.findall(raw) for name in names.replace(" ", "").split(","))
+    made_global.update(
+        name
+        for names in GLOBAL.findall(raw)
+        for name in names.replace(" ", "").split(",")
+    )
     if AT_WILL.search(raw) and DEFINES.search(raw):
         now["at_will"] = True
     sources[number] = raw
@@ -54,9 +62,11 @@ def cell_magic(number: int) -> tuple[int, int] | None:
 
 
 def place(filename: str, line: int) -> tuple[int, int]:
-    # IPython cuts blank lines at a cell's head and joins continued magics: lines only ever move up
+    # IPython cuts blank lines at a cell's head and joins continued magics: lines only
+    # ever move up
     number = files()[filename]
-    number = number if number in sources else now["number"]  # one that a magic runs has the next cell's
+    # one that a magic runs has the next cell's
+    number = number if number in sources else now["number"]
     raw, run = raw_lines(number), linecache.getlines(filename)
     text = run[line - 1].strip() if line <= len(run) else ""
     for index in range(line - 1, len(raw)):
@@ -70,7 +80,11 @@ def line_of(filename: str, line: int) -> int | None:
     """The line of the cell that runs, as it was written, or None where it is none of this cell's."""
     if filename in TIMED:
         magic = cell_magic(now["number"])
-        return None if magic is None else min(magic[1] + line, len(raw_lines(now["number"])))
+        return (
+            None
+            if magic is None
+            else min(magic[1] + line, len(raw_lines(now["number"])))
+        )
     number, line = place(filename, line) if filename in files() else (0, 0)
     return line if number == now["number"] else None
 
@@ -81,7 +95,11 @@ def is_own(filename: str) -> bool:
         return True
     path = os.path.realpath(filename)
     parts = path.split(os.sep)
-    apart = "site-packages" in parts or "dist-packages" in parts or path.startswith(INSTALLED)
+    apart = (
+        "site-packages" in parts
+        or "dist-packages" in parts
+        or path.startswith(INSTALLED)
+    )
     return not apart and not filename.startswith("<") and os.path.isfile(path)
 
 
@@ -96,7 +114,10 @@ def own_frames(trace: TracebackType | None) -> list[tuple[FrameType, int, int]]:
 
 
 def frames(trace: TracebackType | None) -> list[dict[str, Any]]:
-    spots = [(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line, _ in own_frames(trace)]
+    spots = [
+        (frame.f_code.co_filename, line, frame.f_code.co_name)
+        for frame, line, _ in own_frames(trace)
+    ]
     if len(spots) > FRAMES:
         spots = spots[: FRAMES // 2] + spots[-FRAMES // 2 :]
     found: list[dict[str, Any]] = []
@@ -107,7 +128,8 @@ def frames(trace: TracebackType | None) -> list[dict[str, Any]]:
                 continue  # of a line magic: its own frame tells more
             if function == "<module>":
                 found = [one for one in found if (one["cell"], one["line"]) != magic]
-            number, line = magic[0], magic[1] + line  # the body of a cell magic counts from below it
+            # the body of a cell magic counts from below it
+            number, line = magic[0], magic[1] + line
         elif filename in files():
             number, line = place(filename, line)
         else:
@@ -117,8 +139,18 @@ def frames(trace: TracebackType | None) -> list[dict[str, Any]]:
 
 
 def told(number: int | None, filename: str, line: int, function: str) -> dict[str, Any]:
-    raw = raw_lines(number) if number is not None else [text.rstrip("\n") for text in linecache.getlines(filename)]
+    raw = (
+        raw_lines(number)
+        if number is not None
+        else [text.rstrip("\n") for text in linecache.getlines(filename)]
+    )
     around = range(max(1, line - AROUND), min(len(raw), line + AROUND) + 1)
     context = [[n, short(raw[n - 1].rstrip())] for n in around]
     path = "" if number is not None else short(os.path.relpath(filename))
-    return {"cell": number or 0, "file": path, "line": line, "function": short(function), "context": context}
+    return {
+        "cell": number or 0,
+        "file": path,
+        "line": line,
+        "function": short(function),
+        "context": context,
+    }

@@ -16,8 +16,13 @@ from typing import Any
 from stepper.kernel.inside.base import clock
 
 SECONDS = 0.1  # a child that writes on and on is not waited for
-PAUSE, QUIET = 0.001, 3  # between two looks at the reader; how often in a row it must be found idle
-streams: list[Any] = [stream for stream in (sys.stdout, sys.stderr) if getattr(stream, "_fid", None) is not None]
+# between two looks at the reader; how often in a row it must be found idle
+PAUSE, QUIET = 0.001, 3
+streams: list[Any] = [
+    stream
+    for stream in (sys.stdout, sys.stderr)
+    if getattr(stream, "_fid", None) is not None
+]
 
 
 def drain() -> None:
@@ -36,9 +41,13 @@ def drain() -> None:
 def state(stream: Any) -> tuple[int, int | None]:
     """How many bytes nobody has read yet, and the processor time of the thread that reads, which grows with each read;
     None where the system does not tell."""
-    unread: int = struct.unpack("i", fcntl.ioctl(stream._fid, termios.FIONREAD, b"1234"))[0]
+    unread: int = struct.unpack(
+        "i", fcntl.ioctl(stream._fid, termios.FIONREAD, b"1234")
+    )[0]
     try:
-        return unread, time.clock_gettime_ns(time.pthread_getcpuclockid(stream.watch_fd_thread.ident))
+        return unread, time.clock_gettime_ns(
+            time.pthread_getcpuclockid(stream.watch_fd_thread.ident)
+        )
     except (AttributeError, OSError, TypeError):
         return unread, None
 

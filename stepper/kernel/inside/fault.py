@@ -4,16 +4,42 @@ from __future__ import annotations
 
 from typing import Any
 
-from stepper.kernel.inside.base import CAUSES, files, guarded, is_a, is_error, mro, peek, plain, short
+from stepper.kernel.inside.base import (
+    CAUSES,
+    files,
+    guarded,
+    is_a,
+    is_error,
+    mro,
+    peek,
+    plain,
+    short,
+)
 from stepper.kernel.inside.cells import frames, place
 
 MESSAGE = 10000
-ATTRIBUTES = ("errno", "name", "filename", "path", "lineno", "offset", "text", "start", "end", "encoding", "code")
+ATTRIBUTES = (
+    "errno",
+    "name",
+    "filename",
+    "path",
+    "lineno",
+    "offset",
+    "text",
+    "start",
+    "end",
+    "encoding",
+    "code",
+)
 
 
 def below(error: BaseException) -> BaseException | None:
     arguments = peek(error, "args")
-    found = [peek(error, "reason"), peek(error, "__cause__"), *(arguments if type(arguments) is tuple else ())]
+    found = [
+        peek(error, "reason"),
+        peek(error, "__cause__"),
+        *(arguments if type(arguments) is tuple else ()),
+    ]
     return next(filter(is_error, found), None)
 
 
@@ -21,7 +47,11 @@ def attributes(error: BaseException) -> dict[str, Any]:
     told = {name: plain(peek(error, name)) for name in ATTRIBUTES}
     told["key"] = plain(error.args[0]) if is_a(error, KeyError) and error.args else None
     found = {name: value for name, value in told.items() if value is not None}
-    if is_a(error, SyntaxError) and found.get("filename") in files() and "lineno" in found:
+    if (
+        is_a(error, SyntaxError)
+        and found.get("filename") in files()
+        and "lineno" in found
+    ):
         found["lineno"] = place(found["filename"], found["lineno"])[1]
     status = [peek(peek(error, "response"), "status_code"), peek(error, "status")]
     status += [found.get("code")] if "urllib.error.HTTPError" in mro(error) else []
@@ -45,7 +75,9 @@ def name(error: BaseException) -> str:
 
 def message(error: BaseException) -> str:
     said = peek(error, "msg") if is_a(error, SyntaxError) else None
-    said = guarded(short, said if type(said) is str and said else guarded(str, error), MESSAGE)
+    said = guarded(
+        short, said if type(said) is str and said else guarded(str, error), MESSAGE
+    )
     return "<exception str() failed>" if said is None else said
 
 
@@ -57,7 +89,13 @@ def chain(error: BaseException) -> list[list[str]]:
     while len(found) < CAUSES:
         cause, context = peek(error, "__cause__"), peek(error, "__context__")
         how = "caused by" if is_error(cause) else "while handling"
-        above: Any = cause if is_error(cause) else None if peek(error, "__suppress_context__") else context
+        above: Any = (
+            cause
+            if is_error(cause)
+            else None
+            if peek(error, "__suppress_context__")
+            else context
+        )
         if not is_error(above) or id(above) in seen:
             break
         error = above

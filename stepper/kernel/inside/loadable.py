@@ -19,10 +19,22 @@ from stepper.kernel.inside.modules import loaded
 ALL = 60_000  # characters of all names that are told
 STORE_GLOBAL = dis.opmap["STORE_GLOBAL"]
 # Finders of modules that bring none which a listing of sys.path does not show.
-FINDERS = {"BuiltinImporter", "FrozenImporter", "PathFinder", "DistutilsMetaFinder", "_SixMetaPathImporter"}
+FINDERS = {
+    "BuiltinImporter",
+    "FrozenImporter",
+    "PathFinder",
+    "DistutilsMetaFinder",
+    "_SixMetaPathImporter",
+}
 FIRST = set(sys.modules)  # what no cell imported
 PYTHON = {"Python": sys.version.split()[0]}
-last: dict[str, Any] = {"seen": None, "mark": "", "told": {}, "folders": None, "installed": {}}
+last: dict[str, Any] = {
+    "seen": None,
+    "mark": "",
+    "told": {},
+    "folders": None,
+    "installed": {},
+}
 
 
 def loadable(known: Any) -> dict[str, Any]:
@@ -36,10 +48,23 @@ def loadable(known: Any) -> dict[str, Any]:
 
 def every_name() -> list[str]:
     """All names that a cell can load, builtins aside, or none: half of them would raise false alarms."""
-    codes = [value.__code__ for value in list(shell.user_ns.values()) if type(value) is types.FunctionType]
+    codes = [
+        value.__code__
+        for value in list(shell.user_ns.values())
+        if type(value) is types.FunctionType
+    ]
     # `global x`: what a function may bind in the namespace when it is called
-    bound = [name for code in codes if STORE_GLOBAL in code.co_code[::2] for name in code.co_names]
-    names = [name for name in (*shell.user_ns, *made_global, *bound) if type(name) is str and not numbered(name)]
+    bound = [
+        name
+        for code in codes
+        if STORE_GLOBAL in code.co_code[::2]
+        for name in code.co_names
+    ]
+    names = [
+        name
+        for name in (*shell.user_ns, *made_global, *bound)
+        if type(name) is str and not numbered(name)
+    ]
     if sum(map(len, names)) > ALL or now.get("at_will"):
         return []
     return [short(name) for name in names]
@@ -52,8 +77,16 @@ def numbered(name: str) -> bool:
 
 def altered() -> bool:
     """Whether something else than IPython's own goes over a cell before it is run."""
-    others = [one for one in shell.ast_transformers if not type(one).__module__.startswith("_stepper_helper")]
-    return bool(others) or bool(shell.input_transformers_post) or steps(shell.input_transformer_manager) != USUAL
+    others = [
+        one
+        for one in shell.ast_transformers
+        if not type(one).__module__.startswith("_stepper_helper")
+    ]
+    return (
+        bool(others)
+        or bool(shell.input_transformers_post)
+        or steps(shell.input_transformer_manager) != USUAL
+    )
 
 
 def steps(transformers: Any) -> int:
@@ -83,7 +116,11 @@ def lasting(known: Any) -> dict[str, Any]:
             "builtins": [short(name) for name in built_in],
             "python": list(sys.version_info[:2]),
             "versions": {
-                **{name: version for name in modules - FIRST if (version := guarded(version_of, name))},
+                **{
+                    name: version
+                    for name in modules - FIRST
+                    if (version := guarded(version_of, name))
+                },
                 **local,
                 **PYTHON,
             },
@@ -94,7 +131,11 @@ def lasting(known: Any) -> dict[str, Any]:
 
 def version_of(name: str) -> str | None:
     """What a package says of itself, without asking it: a lazy one is loaded by any attribute."""
-    if "." in name or name[:1] == "_" or name in getattr(sys, "stdlib_module_names", ()):
+    if (
+        "." in name
+        or name[:1] == "_"
+        or name in getattr(sys, "stdlib_module_names", ())
+    ):
         return None
     for module, said in ((name, "__version__"), (f"{name}._version", "version")):
         if isinstance(sys.modules.get(module), types.ModuleType):
@@ -107,11 +148,20 @@ def version_of(name: str) -> str | None:
 
 def installed() -> Any:
     """The versions of what is installed, by the names of the folders that say it: nothing is imported or read."""
-    folders = [one for one in sys.path if type(one) is str and one.endswith("-packages") and os.path.isdir(one)]
+    folders = [
+        one
+        for one in sys.path
+        if type(one) is str and one.endswith("-packages") and os.path.isdir(one)
+    ]
     seen = [(folder, os.stat(folder).st_mtime_ns) for folder in folders]
     if seen != last["folders"]:
         found: dict[str, str] = {}
-        for entry in (entry for folder in folders for entry in os.listdir(folder) if entry.endswith(".dist-info")):
+        for entry in (
+            entry
+            for folder in folders
+            for entry in os.listdir(folder)
+            if entry.endswith(".dist-info")
+        ):
             name, _, version = entry[: -len(".dist-info")].partition("-")
             found.setdefault(name.lower(), short(version, 40))
         last.update(folders=seen, installed=found)
@@ -122,4 +172,8 @@ def magics() -> list[str] | None:
     """The names that call a magic without `%`; None where any name may."""
     if shell.autocall:
         return None
-    return [name for kind in shell.magics_manager.lsmagic().values() for name in kind] if shell.automagic else []
+    return (
+        [name for kind in shell.magics_manager.lsmagic().values() for name in kind]
+        if shell.automagic
+        else []
+    )

@@ -29,11 +29,21 @@ ENVIRONMENTS = {"site-packages", "dist-packages", "node_modules", "__pypackages_
 RECENT_NS = 2_000_000_000  # a file so young may change again without another time stamp
 COMPILED = (".so", ".pyd")
 LARGEST = 5_000_000  # bytes of a source that are hashed
-IMPORTS = re.compile(r"^[ \t]*(?:from[ \t]+(\.*[\w.]*)[ \t]+import[ \t]+(\([^)]*\)|[^\n]*)|import[ \t]+([^\n]*))", re.M)
+IMPORTS = re.compile(
+    r"^[ \t]*(?:from[ \t]+(\.*[\w.]*)[ \t]+import[ \t]+(\([^)]*\)|[^\n]*)|import[ \t]+([^\n]*))",
+    re.M,
+)
 WORD = re.compile(r"[^\W\d]\w*")
 stat, now_ns = os.stat, time.time_ns
 records: dict[str, Any] = {}  # name → what is known of a local module
-state: dict[str, Any] = {"seen": set(), "since": 0, "root": None, "folders": {}, "old_objects": {}, "reject": None}
+state: dict[str, Any] = {
+    "seen": set(),
+    "since": 0,
+    "root": None,
+    "folders": {},
+    "old_objects": {},
+    "reject": None,
+}
 
 
 class Record:
@@ -62,8 +72,16 @@ def root() -> str:
         above = [here]
         while os.path.dirname(above[-1]) != above[-1]:
             above.append(os.path.dirname(above[-1]))
-        found = [folder for folder in above if os.path.isdir(os.path.join(folder, ".stepper"))]
-        found += [folder for folder in above if any(os.path.exists(os.path.join(folder, one)) for one in MARKERS)]
+        found = [
+            folder
+            for folder in above
+            if os.path.isdir(os.path.join(folder, ".stepper"))
+        ]
+        found += [
+            folder
+            for folder in above
+            if any(os.path.exists(os.path.join(folder, one)) for one in MARKERS)
+        ]
         state["root"] = (found or [here])[0]
     return str(state["root"])
 
@@ -81,7 +99,10 @@ def is_local(path: str) -> bool:
 def in_environment(folder: str) -> bool:
     while len(folder) > len(root()):
         named = os.path.basename(folder)
-        marked = any(os.path.exists(os.path.join(folder, one)) for one in ("pyvenv.cfg", "conda-meta"))
+        marked = any(
+            os.path.exists(os.path.join(folder, one))
+            for one in ("pyvenv.cfg", "conda-meta")
+        )
         if named in ENVIRONMENTS or marked:
             return True
         folder = os.path.dirname(folder)
@@ -166,8 +187,16 @@ def holds(module: Any, path: str) -> bool:
         known.update(inner)
         todo += inner
     for value in list(own_names(module).values()):
-        own = getattr(value, "__code__", None) if type(value) is types.FunctionType else None
-        if own is not None and os.path.realpath(own.co_filename) == path and own not in known:
+        own = (
+            getattr(value, "__code__", None)
+            if type(value) is types.FunctionType
+            else None
+        )
+        if (
+            own is not None
+            and os.path.realpath(own.co_filename) == path
+            and own not in known
+        ):
             return False
     data = bytecode(path)
     return data is None or marshal.loads(data[16:]) == code  # noqa: S302  # Python itself loads it
@@ -181,9 +210,9 @@ def bytecode(path: str) -> Any:
             data = stream.read()
     except (OSError, NotImplementedError):
         return None
-    expected = (int(about.st_mtime) & 0xFFFFFFFF).to_bytes(4, "little") + (about.st_size & 0xFFFFFFFF).to_bytes(
-        4, "little"
-    )
+    expected = (int(about.st_mtime) & 0xFFFFFFFF).to_bytes(4, "little") + (
+        about.st_size & 0xFFFFFFFF
+    ).to_bytes(4, "little")
     return data if data[4:16] == bytes(4) + expected else None
 
 
@@ -245,22 +274,36 @@ def before(raw: str, mode: str) -> Any:
         except KeyboardInterrupt:
             interrupted = True
             reject()
-    old = [name for name in names if name in records and records[name].disk != records[name].loaded]
+    old = [
+        name
+        for name in names
+        if name in records and records[name].disk != records[name].loaded
+    ]
     words = set(WORD.findall(raw)) if old else set()
     for name in old:
         record = records[name]
         if record.told != record.disk or uses(name, words):
             record.told = record.disk
-            why = record.failure or {"why": "autoreload" if reloader is not None else "warn"}
+            why = record.failure or {
+                "why": "autoreload" if reloader is not None else "warn"
+            }
             why = {"why": "interrupted"} if interrupted and not record.failure else why
             why = {"why": "deleted"} if record.disk == "deleted" else why
-            told["old"].append({"name": short(name), "file": short(os.path.relpath(record.path, root())), **why})
+            told["old"].append(
+                {
+                    "name": short(name),
+                    "file": short(os.path.relpath(record.path, root())),
+                    **why,
+                }
+            )
     return told if told["reloaded"] or told["old"] or told["lost"] else None
 
 
 def is_users(reloader: Any, name: str) -> bool:
     """Whether the user's own autoreload reloads a module."""
-    every = getattr(reloader, "check_all", False) and name not in getattr(reloader, "skip_modules", ())
+    every = getattr(reloader, "check_all", False) and name not in getattr(
+        reloader, "skip_modules", ()
+    )
     return every or name in getattr(reloader, "modules", ())
 
 
@@ -304,9 +347,20 @@ def reload_all(names: list[str], told: dict[str, Any]) -> None:
     if not told["reloaded"]:
         return
     for name in in_order(list(records)):
-        package = name if records[name].path.endswith("__init__.py") else name.rpartition(".")[0]
+        package = (
+            name
+            if records[name].path.endswith("__init__.py")
+            else name.rpartition(".")[0]
+        )
         if records[name].path.endswith(".py"):
-            guarded(bind_anew, own_names(sys.modules[name]), text_of(records[name].path), package, snapshots, None)
+            guarded(
+                bind_anew,
+                own_names(sys.modules[name]),
+                text_of(records[name].path),
+                package,
+                snapshots,
+                None,
+            )
     for raw in list(sources.values()):
         if "import" in raw:
             guarded(bind_anew, shell.user_ns, raw, "", snapshots, told["lost"])
@@ -322,10 +376,18 @@ def reload_one(name: str, record: Any, told: dict[str, Any]) -> dict[str, Any]:
         code = compiled(record.path)
     except (OSError, SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
-        return {"why": "syntax", "error": short(f"{type(error).__name__}: {error}"), "line": line or 0}
+        return {
+            "why": "syntax",
+            "error": short(f"{type(error).__name__}: {error}"),
+            "line": line or 0,
+        }
     drop_bytecode(record.path, code)
     module: Any = sys.modules[name]
-    classes = [one for one in list(own_names(module).values()) if isinstance(one, type) and one.__module__ == name]
+    classes = [
+        one
+        for one in list(own_names(module).values())
+        if isinstance(one, type) and one.__module__ == name
+    ]
     autoreload: Any = importlib.import_module("IPython.extensions.autoreload")
 
     importlib.invalidate_caches()
@@ -393,9 +455,13 @@ def imported(name: str) -> set[str]:
         return set()
     package = name if path.endswith("__init__.py") else name.rpartition(".")[0]
     found: set[str] = set()
-    for source, names, plain in IMPORTS.findall(text_of(path).decode("utf-8", "replace")):
+    for source, names, plain in IMPORTS.findall(
+        text_of(path).decode("utf-8", "replace")
+    ):
         base = absolute(source, package)
-        found.update({base, *(f"{base}.{one}" for one in WORD.findall(names))} if source else ())
+        found.update(
+            {base, *(f"{base}.{one}" for one in WORD.findall(names))} if source else ()
+        )
         found.update(part.split()[0] for part in plain.split(",") if part.split())
     return (found & set(records)) - {name}
 
@@ -409,7 +475,13 @@ def absolute(source: str, package: str) -> str:
     return ".".join([*parts, *filter(None, [source[level:]])])
 
 
-def bind_anew(holder: dict[str, Any], text: Any, package: str, snapshots: dict[str, Any], lost: Any) -> None:
+def bind_anew(
+    holder: dict[str, Any],
+    text: Any,
+    package: str,
+    snapshots: dict[str, Any],
+    lost: Any,
+) -> None:
     """Have names that `from … import` bound in a namespace hold what the modules hold now."""
     if type(text) is str:
         text = shell.transform_cell(text)
@@ -425,7 +497,11 @@ def bind_anew(holder: dict[str, Any], text: Any, package: str, snapshots: dict[s
         if pairs[:1] == [("*", "*")]:
             pairs = [(name, name) for name in then if name[:1] != "_"]
         for name, bound in pairs:
-            if name not in then or bound not in holder or holder[bound] is not then[name]:
+            if (
+                name not in then
+                or bound not in holder
+                or holder[bound] is not then[name]
+            ):
                 continue
             if name in present:
                 holder[bound] = present[name]
@@ -435,7 +511,9 @@ def bind_anew(holder: dict[str, Any], text: Any, package: str, snapshots: dict[s
 
 def loaded() -> dict[str, str]:
     """The local modules, each with the hash of the source that was loaded as its version."""
-    return {short(name): f"source {record.loaded[:10]}" for name, record in records.items()}
+    return {
+        short(name): f"source {record.loaded[:10]}" for name, record in records.items()
+    }
 
 
 class Rejecting:
@@ -443,7 +521,9 @@ class Rejecting:
 
     def visit(self, node: Any) -> Any:
         forget()
-        raise InputRejected("interrupted while changed modules were reloaded: the cell did not run")
+        raise InputRejected(
+            "interrupted while changed modules were reloaded: the cell did not run"
+        )
 
 
 def reject() -> None:

@@ -31,25 +31,39 @@ from stepper.kernel.inside.loadable import loadable
 from stepper.kernel.inside.prints import print_of, rebound
 from stepper.kernel.inside.signatures import signature
 
-ITEMS, PLAIN = 100, (str, bytes, bytearray)  # of a container that are asked for their size
-SCALARS = {*map(id, (int, float, complex, bool, type(None)))}  # … not: most of what is held, told by its class's id
+# of a container that are asked for their size
+ITEMS, PLAIN = 100, (str, bytes, bytearray)
+# … not: most of what is held, told by its class's id
+SCALARS = {*map(id, (int, float, complex, bool, type(None)))}
 NAMES = 300  # how many are told with their facts
 named = {"In", "Out", "exit", "quit", "get_ipython", "open"}
-before: dict[str, tuple[int, str, str]] = {}  # name → (id, in short, class) after the last cell: no object is kept
-FRAMES, LABELS = 100, 300  # how many frames' columns are remembered, of frames with how many columns
-frame_labels: dict[str, frozenset[str]] = {}  # name → the columns of its frame after the last run
-lost_labels: dict[str, dict[str, int]] = {}  # name → column → execution count of the run that removed it, 0 if unknown
+# name → (id, in short, class) after the last cell: no object is kept
+before: dict[str, tuple[int, str, str]] = {}
+# how many frames' columns are remembered, of frames with how many columns
+FRAMES, LABELS = 100, 300
+# name → the columns of its frame after the last run
+frame_labels: dict[str, frozenset[str]] = {}
+# name → column → execution count of the run that removed it, 0 if unknown
+lost_labels: dict[str, dict[str, int]] = {}
 
 
 def namespace(deadline: float, known: Any) -> dict[str, Any]:
-    modules, functions, variables = dict[str, str](), dict[str, str](), dict[str, dict[str, Any]]()
+    modules, functions, variables = (
+        dict[str, str](),
+        dict[str, str](),
+        dict[str, dict[str, Any]](),
+    )
     classes, prints, left = list[str](), dict[str, Any](), 0
     for name, value in bound():
-        if len(modules) + len(functions) + len(classes) + len(variables) >= NAMES or clock() > deadline:
+        if (
+            len(modules) + len(functions) + len(classes) + len(variables) >= NAMES
+            or clock() > deadline
+        ):
             left += 1
             continue
         name, kind = short(name), type(value)
-        if issubclass(kind, types.ModuleType):  # its dict, because a lazy module is loaded by any attribute
+        # its dict, because a lazy module is loaded by any attribute
+        if issubclass(kind, types.ModuleType):
             told = plain(object.__getattribute__(value, "__dict__").get("__name__"))
             modules[name] = told if type(told) is str and told else name
         elif issubclass(kind, type):
@@ -61,7 +75,13 @@ def namespace(deadline: float, known: Any) -> dict[str, Any]:
             guarded(measure, value, kind, variables[name])
             prints[name] = print_of(value, deadline)
             variables[name].update({"print": prints[name]} if prints[name] else {})
-    found = {"modules": modules, "functions": functions, "classes": classes, "variables": variables, "left_out": left}
+    found = {
+        "modules": modules,
+        "functions": functions,
+        "classes": classes,
+        "variables": variables,
+        "left_out": left,
+    }
     found["rebound"] = rebound(bound(), prints)[:NAMES]
     return {**found, **(guarded(loadable, known) or {})}
 
@@ -72,7 +92,10 @@ def bound() -> list[tuple[str, Any]]:
     return [
         (name, value)
         for name, value in list(shell.user_ns.items())
-        if type(name) is str and name[:1] != "_" and value is not hidden.get(name, missing) and name not in named
+        if type(name) is str
+        and name[:1] != "_"
+        and value is not hidden.get(name, missing)
+        and name not in named
     ]
 
 
@@ -86,7 +109,9 @@ def measure(value: Any, kind: Any, fact: dict[str, Any]) -> None:
     elif of_library(value):
         shape = getattr(value, "shape", None)
         if isinstance(shape, tuple):
-            fact["shape"] = [n if type(n) is int else short(str(n)) for n in shape[:CLASSES]]
+            fact["shape"] = [
+                n if type(n) is int else short(str(n)) for n in shape[:CLASSES]
+            ]
         used = size(value, fact.get("shape", ()))
         if used is not None:
             fact["bytes"] = used
@@ -98,7 +123,11 @@ def held(value: Any, kind: Any) -> int:
         return 0
     items = dict.values(value) if kind is dict else value
     sizes = (
-        getattr(one, "nbytes", 0) if of_library(one) else getsizeof(one) if one_of(type(one), PLAIN) else 0
+        getattr(one, "nbytes", 0)
+        if of_library(one)
+        else getsizeof(one)
+        if one_of(type(one), PLAIN)
+        else 0
         for one in items
         if id(type(one)) not in SCALARS
     )
@@ -106,8 +135,13 @@ def held(value: Any, kind: Any) -> int:
 
 
 def size(value: Any, shape: Any) -> int | None:
-    if len(shape) == 2 and is_pandas(value, "DataFrame"):  # without looking into objects
-        return int(value.index.memory_usage() + sum(one.nbytes for one in columns(value))) if shape[1] <= 1000 else None
+    # without looking into objects
+    if len(shape) == 2 and is_pandas(value, "DataFrame"):
+        return (
+            int(value.index.memory_usage() + sum(one.nbytes for one in columns(value)))
+            if shape[1] <= 1000
+            else None
+        )
     usage = getattr(value, "memory_usage", None)
     if callable(usage):
         return int(usage(deep=False))
@@ -143,28 +177,43 @@ def labels_by_name() -> dict[str, frozenset[str]]:
     """The columns of the user's frames: texts in a plain Index only."""
     pandas = sys.modules.get("pandas")
     index = getattr(pandas, "Index", None)
-    frames = [(name, value) for name, value in bound() if is_pandas(value, "DataFrame")] if index else []
+    frames = (
+        [(name, value) for name, value in bound() if is_pandas(value, "DataFrame")]
+        if index
+        else []
+    )
     found = dict[str, frozenset[str]]()
     for name, value in frames[:FRAMES]:
         labels = value.columns
         if type(labels) is index and len(labels) <= LABELS:
-            found[short(name, 80)] = frozenset(label for label in labels.tolist() if type(label) is str)
+            found[short(name, 80)] = frozenset(
+                label for label in labels.tolist() if type(label) is str
+            )
     return found
 
 
 def summaries() -> dict[str, tuple[int, str, str]]:
     other = (types.ModuleType, type, types.FunctionType, types.MethodType)
     values = [(name, value) for name, value in bound() if not is_a(value, other)]
-    return {short(name, 80): (id(value), summary(value), class_name(type(value))) for name, value in values[:NAMES]}
+    return {
+        short(name, 80): (id(value), summary(value), class_name(type(value)))
+        for name, value in values[:NAMES]
+    }
 
 
 def summary(value: Any) -> str:
-    shape = getattr(value, "shape", None) if top_module(type(value)) in ("pandas", "numpy") else None
+    shape = (
+        getattr(value, "shape", None)
+        if top_module(type(value)) in ("pandas", "numpy")
+        else None
+    )
     if type(shape) is tuple and shape:
         return " × ".join(str(n) for n in shape)
     if type(value) is str:
         return short(repr(value[:40]), 40)
-    if one_of(type(value), (int, float, bool)) and not (type(value) is int and value.bit_length() > 100):
+    if one_of(type(value), (int, float, bool)) and not (
+        type(value) is int and value.bit_length() > 100
+    ):
         return short(repr(value), 40)
     if one_of(type(value), (list, dict, tuple, set)):
         return f"length {len(value)}"

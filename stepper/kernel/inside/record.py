@@ -14,16 +14,31 @@ from typing import Any
 from stepper.kernel.inside.base import shell
 
 LIMIT = 1 << 20  # bytes of messages
-TAIL = LIMIT // 2 - 2048  # of one long text: with its headers it has a place behind the head
+# of one long text: with its headers it has a place behind the head
+TAIL = LIMIT // 2 - 2048
 DELIMITER = b"<IDS|MSG>"
 STREAM = re.compile(rb'\{"name": ?"std(?:out|err)", ?"text": ?"')
 CLOSED = b'"}'
-# In its text as JSON: characters and escapes that are whole; where one begins for certain.
-WHOLE = re.compile(rb"(?:[^\\\x80-\xff]+|[\xc0-\xdf].|[\xe0-\xef]..|[\xf0-\xff]...|\\u....|\\[^u])*", re.DOTALL)
+# In its text as JSON: characters and escapes that are whole; where one begins for
+# certain.
+WHOLE = re.compile(
+    rb"(?:[^\\\x80-\xff]+|[\xc0-\xdf].|[\xe0-\xef]..|[\xf0-\xff]...|\\u....|\\[^u])*",
+    re.DOTALL,
+)
 BEGINS = re.compile(rb"(?<=[^\\])\\|(?<=[^\\]{5})[^\\\x80-\xbf]")
-ALWAYS = (b'"status"', b'"execute_input"', b'"stepper_facts"')  # kept whatever is lost: they are few and small
-last: dict[str, Any] = {"id": b"", "messages": [], "count": 0, "head": 0, "size": 0, "lost": 0, "payload": []}
-before: list[list[Any]] = []  # the `busy` of a request, which comes before it is known to be a run
+# kept whatever is lost: they are few and small
+ALWAYS = (b'"status"', b'"execute_input"', b'"stepper_facts"')
+last: dict[str, Any] = {
+    "id": b"",
+    "messages": [],
+    "count": 0,
+    "head": 0,
+    "size": 0,
+    "lost": 0,
+    "payload": [],
+}
+# the `busy` of a request, which comes before it is known to be a run
+before: list[list[Any]] = []
 
 
 def begin() -> None:
@@ -32,7 +47,8 @@ def begin() -> None:
 
     def remembering(message: list[Any], *given: Any, **named: Any) -> None:
         send(message, *given, **named)
-        with contextlib.suppress(Exception):  # an interrupt goes on its way: it is meant for the cell
+        # an interrupt goes on its way: it is meant for the cell
+        with contextlib.suppress(Exception):
             take(list(message))
 
     thread.send_multipart = remembering
@@ -43,11 +59,21 @@ def end() -> None:
 
 
 def take(message: list[Any]) -> None:
-    parts = message[message.index(DELIMITER) + 2 :]  # without the signature: header, parent, metadata, content, buffers
+    # without the signature: header, parent, metadata, content, buffers
+    parts = message[message.index(DELIMITER) + 2 :]
     header, parent = bytes(parts[0]), bytes(parts[1])
     if b'"execute_input"' in header:
-        request = parent.partition(b'"msg_id"')[2].split(b'"', 2)[1]  # as it stands in each parent's JSON
-        last.update(id=request, messages=[*before], count=len(before), head=0, size=0, lost=0, payload=[])
+        # as it stands in each parent's JSON
+        request = parent.partition(b'"msg_id"')[2].split(b'"', 2)[1]
+        last.update(
+            id=request,
+            messages=[*before],
+            count=len(before),
+            head=0,
+            size=0,
+            lost=0,
+            payload=[],
+        )
     elif b'"status"' in header:
         before[:] = [parts]
     if not last["id"] or last["id"] not in parent:
@@ -55,7 +81,9 @@ def take(message: list[Any]) -> None:
     last["count"] += 1  # whoever heard as many has heard all
     size, messages = 0 if always(parts) else sum(map(len, parts)), last["messages"]
     if size > LIMIT // 2:
-        first, content, lost = ends(bytes(parts[3]), 0 if last["lost"] else max(0, LIMIT // 2 - last["size"]))
+        first, content, lost = ends(
+            bytes(parts[3]), 0 if last["lost"] else max(0, LIMIT // 2 - last["size"])
+        )
         if first:
             messages.append([*parts[:3], first])
             last.update(size=last["size"] + len(first), head=len(messages))
@@ -88,7 +116,11 @@ def ends(content: bytes, room: int) -> tuple[bytes, bytes, int]:
     if until < len(content) - TAIL:
         tail = BEGINS.search(content, len(content) - TAIL)
         begins = tail.start() if tail is not None else len(content) - len(CLOSED)
-    return (content[:until] + CLOSED if until > stream.end() else b""), stream[0] + content[begins:], begins - until
+    return (
+        (content[:until] + CLOSED if until > stream.end() else b""),
+        stream[0] + content[begins:],
+        begins - until,
+    )
 
 
 def always(parts: list[Any]) -> bool:
@@ -100,5 +132,7 @@ def of(request: str) -> tuple[dict[str, Any] | None, list[bytes]]:
     if not request or request.encode() != last["id"]:
         return None, []
     counts = [len(parts) for parts in last["messages"]]
-    told = {name: last[name] for name in ("count", "head", "lost", "payload")} | {"counts": counts}
+    told = {name: last[name] for name in ("count", "head", "lost", "payload")} | {
+        "counts": counts
+    }
     return told, [bytes(frame) for parts in last["messages"] for frame in parts]

@@ -7,9 +7,25 @@ import sys
 import types
 from typing import Any
 
-from stepper.kernel.inside.base import LIBRARIES, classes_of, guarded, is_a, name_of, names_in, of_library, peek, short
+from stepper.kernel.inside.base import (
+    LIBRARIES,
+    classes_of,
+    guarded,
+    is_a,
+    name_of,
+    names_in,
+    of_library,
+    peek,
+    short,
+)
 
-KNOWN = LIBRARIES | {"sklearn", "matplotlib", "seaborn", "requests", *getattr(sys, "stdlib_module_names", ())}
+KNOWN = LIBRARIES | {
+    "sklearn",
+    "matplotlib",
+    "seaborn",
+    "requests",
+    *getattr(sys, "stdlib_module_names", ()),
+}
 
 
 def signature(function: Any) -> str:
@@ -17,7 +33,9 @@ def signature(function: Any) -> str:
     if type(function) is not types.FunctionType:  # `[].append`, `len`: made of C
         return ""
     note = annotation(notes_of(function).get("return", ()))
-    return short("(" + ", ".join(parameters(function)) + ")" + (" -> " + note if note else ""))
+    return short(
+        "(" + ", ".join(parameters(function)) + ")" + (" -> " + note if note else "")
+    )
 
 
 def notes_of(function: Any) -> dict[str, Any]:
@@ -28,7 +46,10 @@ def parameters(function: Any) -> list[str]:
     code = function.__code__
     count, only = code.co_argcount, code.co_kwonlyargcount
     names, notes = list(code.co_varnames), notes_of(function)
-    defaults = dict(zip(names[:count][::-1], (function.__defaults__ or ())[::-1]), **(function.__kwdefaults__ or {}))
+    defaults = dict(
+        zip(names[:count][::-1], (function.__defaults__ or ())[::-1]),
+        **(function.__kwdefaults__ or {}),
+    )
     told = [argument(name, notes, defaults) for name in names[:count]]
     if code.co_posonlyargcount:
         told.insert(code.co_posonlyargcount, "/")
@@ -50,8 +71,16 @@ def argument(name: str, notes: dict[str, Any], defaults: dict[str, Any]) -> str:
         return text
     value = defaults[name]
     kind = type(value)
-    known = value is None or kind is bool or kind is float or (kind is int and abs(value) < 2**63) or kind is str
-    shown = (repr(value) if kind is not str else repr(short(value, 40))) if known else "…"
+    known = (
+        value is None
+        or kind is bool
+        or kind is float
+        or (kind is int and abs(value) < 2**63)
+        or kind is str
+    )
+    shown = (
+        (repr(value) if kind is not str else repr(short(value, 40))) if known else "…"
+    )
     return text + (" = " if note else "=") + shown
 
 
@@ -65,7 +94,14 @@ def of_callable(thing: Any) -> tuple[str, list[str]] | None:
     """How a callable is called: (text, names of its parameters), or None where that is not known."""
     function, skip = thing, 0
     if is_a(thing, type):
-        made = next((names_in(kind)["__init__"] for kind in classes_of(thing) if "__init__" in names_in(kind)), None)
+        made = next(
+            (
+                names_in(kind)["__init__"]
+                for kind in classes_of(thing)
+                if "__init__" in names_in(kind)
+            ),
+            None,
+        )
         if type(made) is types.FunctionType:
             function, skip = made, 1
         elif not standard(thing):
@@ -74,11 +110,14 @@ def of_callable(thing: Any) -> tuple[str, list[str]] | None:
         function, skip = thing.__func__, 1
     if type(function) in (staticmethod, classmethod):
         function, skip = function.__func__, int(type(function) is classmethod)
-    shown = getattr(function, "__dict__", {}).get("__signature__")  # matplotlib sets it: the one that people read
+    # matplotlib sets it: the one that people read
+    shown = getattr(function, "__dict__", {}).get("__signature__")
     if type(function) is types.FunctionType and shown is None:
         told = parameters(wrapped(function))[skip:]
         names = [one.lstrip("*").split(":")[0].split("=")[0].strip() for one in told]
-        return "(" + ", ".join(told) + ")", [name for name in names if name and name != "/"]
+        return "(" + ", ".join(told) + ")", [
+            name for name in names if name and name != "/"
+        ]
     if not standard(function) and not of_library(function):
         return None
     try:
@@ -102,6 +141,12 @@ def standard(thing: Any) -> bool:
     """Whether it is the interpreter's or a known library's own: its defaults may be shown."""
     module = peek(thing, "__module__")
     kind = type(thing)
-    if kind in (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType):
+    if kind in (
+        types.BuiltinFunctionType,
+        types.MethodDescriptorType,
+        types.WrapperDescriptorType,
+    ):
         return True
-    return type(module) is str and (module == "builtins" or module.split(".")[0] in KNOWN)
+    return type(module) is str and (
+        module == "builtins" or module.split(".")[0] in KNOWN
+    )

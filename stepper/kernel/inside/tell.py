@@ -23,7 +23,8 @@ from stepper.kernel.inside.namespace import bound, keep, namespace
 from stepper.kernel.inside.prints import rebound
 
 SECONDS = 1.0
-# What a source or an imported module must hold for a part of the helper to be worth its 20 to 100 ms.
+# What a source or an imported module must hold for a part of the helper to be worth its
+# 20 to 100 ms.
 WORTH = {
     "figures": ("matplotlib", "plt", "plot", "seaborn", "sns"),
     "doubts": ("pandas", "numpy", "except", "warn"),
@@ -31,7 +32,8 @@ WORTH = {
 }
 MAGIC = re.compile(r"^\s*[%!]|=\s*[%!]", re.MULTILINE)
 CACHE = shell.displayhook.cache_size
-parts: dict[str, Any] = {"load": None, "names": ()}  # how a part is loaded, which there are; the parts that are loaded
+# how a part is loaded, which there are; the parts that are loaded
+parts: dict[str, Any] = {"load": None, "names": ()}
 
 
 def parent() -> Any:
@@ -47,9 +49,15 @@ def before_run(info: Any) -> None:
     if is_scratch():
         shell.displayhook.cache_size = 0  # what it shows is nobody's `_` or `Out`
     mode = parent()["metadata"].get("stepper_modules")
-    now["modules"] = guarded(modules.before, info.raw_cell, mode) if mode in ("reload", "warn") else None
+    now["modules"] = (
+        guarded(modules.before, info.raw_cell, mode)
+        if mode in ("reload", "warn")
+        else None
+    )
     for name, words in WORTH.items():
-        if name in parts["names"] and any(word in info.raw_cell or word in sys.modules for word in words):
+        if name in parts["names"] and any(
+            word in info.raw_cell or word in sys.modules for word in words
+        ):
             part(name)
     if "figures" in parts:
         parts["figures"].reset()
@@ -84,13 +92,26 @@ def after_run(result: Any) -> None:
     guarded(modules.register)
     local = now.pop("modules", None)
     error = result.error_before_exec or result.error_in_exec
-    if error is None and MAGIC.search(result.info.raw_cell):  # one may show an error and end well: %time, %%capture
+    # one may show an error and end well: %time, %%capture
+    if error is None and MAGIC.search(result.info.raw_cell):
         last = getattr(sys, "last_value", None)
         error = last if is_error(last) and id(last) != now["shown"] else None
-    odd = guarded(parts["doubts"].after, result.info.raw_cell, error is None) if "doubts" in parts else []
+    odd = (
+        guarded(parts["doubts"].after, result.info.raw_cell, error is None)
+        if "doubts" in parts
+        else []
+    )
     shown = guarded(parts["figures"].collected) if "figures" in parts else []
-    ended = guarded(parts["commands"].after, result.info.raw_cell, error) if "commands" in parts else []
-    asked = parent()["metadata"].get("stepper_criterion") if error is None and "criterion" in parts["names"] else ""
+    ended = (
+        guarded(parts["commands"].after, result.info.raw_cell, error)
+        if "commands" in parts
+        else []
+    )
+    asked = (
+        parent()["metadata"].get("stepper_criterion")
+        if error is None and "criterion" in parts["names"]
+        else ""
+    )
     met = guarded(lambda: part("criterion").holds(asked)) if asked else None
     tell(
         error,
@@ -111,7 +132,10 @@ def tell(error: BaseException | None = None, **facts: Any) -> None:
         if "failed" in parts["names"]:
             facts.update(guarded(lambda: part("failed").facts(error)) or {})
     guarded(keep)
-    facts["namespace"] = guarded(namespace, began + SECONDS, message["metadata"].get("stepper_known")) or {}
+    facts["namespace"] = (
+        guarded(namespace, began + SECONDS, message["metadata"].get("stepper_known"))
+        or {}
+    )
     facts["seconds"] = round(clock() - began, 4)
     if swallowed:
         facts["swallowed"] = dict(swallowed)
@@ -119,11 +143,24 @@ def tell(error: BaseException | None = None, **facts: Any) -> None:
     try:
         send(facts, message)
     except UnicodeEncodeError:  # a lone surrogate in a name or a text of the user's
-        send(json.loads(json.dumps(facts, ensure_ascii=False).encode("utf-8", "replace")), message)
+        send(
+            json.loads(
+                json.dumps(facts, ensure_ascii=False).encode("utf-8", "replace")
+            ),
+            message,
+        )
 
 
-def send(facts: dict[str, Any], message: Any, frames: list[bytes] | None = None) -> None:
-    shell.kernel.session.send(shell.kernel.iopub_socket, "stepper_facts", facts, parent=message, buffers=frames)
+def send(
+    facts: dict[str, Any], message: Any, frames: list[bytes] | None = None
+) -> None:
+    shell.kernel.session.send(
+        shell.kernel.iopub_socket,
+        "stepper_facts",
+        facts,
+        parent=message,
+        buffers=frames,
+    )
 
 
 def recall(request: str) -> None:
@@ -141,21 +178,27 @@ def on_post_run(result: Any) -> None:
     guarded(children.drain)
     guarded(after_run, result)
     record.last["payload"] = guarded(lambda: list(shell.payload_manager._payload)) or []
-    guarded(ahead.idle, lambda: [part(name) for name in ("fault", *({"failed"} & {*parts["names"]}))])
+    guarded(
+        ahead.idle,
+        lambda: [part(name) for name in ("fault", *({"failed"} & {*parts["names"]}))],
+    )
 
 
 def begin(version: str, stack: str, load: Any, names: list[str]) -> None:
     parts.update(load=load, names=names)
     name = "_stepper_helper"
     sys.modules[name] = types.ModuleType(name)
-    vars(sys.modules[name]).update(version=version, tell=tell, recall=recall, end=end, come=unbounded)
+    vars(sys.modules[name]).update(
+        version=version, tell=tell, recall=recall, end=end, come=unbounded
+    )
     shell.events.register("pre_run_cell", on_pre_run)
     shell.events.register("post_run_cell", on_post_run)
     guarded(sampled, stack)
     guarded(unbounded)
     guarded(record.begin)
     guarded(modules.register)
-    guarded(lambda: rebound(bound(), {}))  # what is there already, no cell that is to come has bound
+    # what is there already, no cell that is to come has bound
+    guarded(lambda: rebound(bound(), {}))
 
 
 def end() -> None:
@@ -184,6 +227,12 @@ def sampled(stack: str) -> None:
     SIGURG, because whoever has no handler for it ignores it. A crash is written where nobody has to read it from a
     pipe: the kernel's own stderr, which ipykernel keeps a copy of.
     """
-    faulthandler.enable(getattr(sys.stderr, "_original_stdstream_copy", None) or 2, all_threads=False)
+    faulthandler.enable(
+        getattr(sys.stderr, "_original_stdstream_copy", None) or 2, all_threads=False
+    )
     if stack:  # none where nobody could send the signal
-        faulthandler.register(signal.SIGURG, file=open(stack, "ab", 0), all_threads=True)  # noqa: SIM115  # kept open
+        faulthandler.register(
+            signal.SIGURG,
+            file=open(stack, "ab", 0),  # noqa: SIM115  # it stays open
+            all_threads=True,
+        )

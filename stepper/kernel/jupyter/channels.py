@@ -22,18 +22,24 @@ from types import MappingProxyType
 from typing import Any
 
 from tornado.httpclient import HTTPClientError
-from tornado.websocket import WebSocketClientConnection, WebSocketClosedError, websocket_connect
+from tornado.websocket import (
+    WebSocketClientConnection,
+    WebSocketClosedError,
+    websocket_connect,
+)
 
 from stepper.ground.errors import KernelError
 from stepper.kernel.jupyter.server import Server
 from stepper.kernel.messages import Message, in_pieces, read
 
 PROTOCOL = "v1.kernel.websocket.jupyter.org"
-AGAIN_SECONDS = (0.05, 0.2, 0.5, 1.0)  # before each try to come back; the last one from then on
+# before each try to come back; the last one from then on
+AGAIN_SECONDS = (0.05, 0.2, 0.5, 1.0)
 NO_ANSWER = 599  # what tornado calls a request that got none
 PING_SECONDS = 10.0  # a line that says nothing for twice as long is cut
 LARGEST = 1 << 30  # bytes of a message
-HELD = 1000  # messages that nobody has taken: then no more are read, and the server waits
+# messages that nobody has taken: then no more are read, and the server waits
+HELD = 1000
 COUNTED = 100  # requests of which it is known how many messages came
 OUTSIDE = "EndedOutside"  # nothing in a cell ended it
 PARTS = ("header", "parent_header", "metadata", "content")
@@ -59,7 +65,8 @@ class Inbox:
             await asyncio.sleep(0)  # a flood must not keep others waiting
             return True
         loop = asyncio.get_running_loop()
-        self.waits = loop.create_future()  # wait_for would swallow that who waits is cancelled
+        # wait_for would swallow that who waits is cancelled
+        self.waits = loop.create_future()
         timer = loop.call_later(seconds, self.leave)
         try:
             await self.waits
@@ -84,14 +91,23 @@ class WebsocketChannels:
 
     connection: Mapping[str, Any] = MappingProxyType({})  # no file tells of it
 
-    def __init__(self, server: Server, kernel: str, session: str, life: str = "") -> None:
-        self.server, self.kernel, self.session, self.life = server, kernel, session, life
+    def __init__(
+        self, server: Server, kernel: str, session: str, life: str = ""
+    ) -> None:
+        self.server, self.kernel, self.session, self.life = (
+            server,
+            kernel,
+            session,
+            life,
+        )
         self.is_open = False
         self.lost = ""  # how it was lost, as far as the line tells
         self.cause = ""  # the class of that, where it is known
-        self.hears_life = False  # this line, which was not cut since, has told of that process
+        # this line, which was not cut since, has told of that process
+        self.hears_life = False
         self.away = ""  # why nothing reaches it now
-        self.cuts = 0  # a request that was under way then may be lost: what the kernel remembers tells
+        # a request that was under way then may be lost: what the kernel remembers tells
+        self.cuts = 0
         self.iopub, self.shell = Inbox(), Inbox()
         self.inboxes = {"iopub": self.iopub, "shell": self.shell}
         self.counts: dict[str, int] = {}
@@ -138,11 +154,19 @@ class WebsocketChannels:
         """Send a message, by the id `request` where the caller has one; return its id."""
         at, name = datetime.now(timezone.utc).isoformat(), request or uuid.uuid4().hex
         header = {
-            "msg_id": name, "msg_type": kind, "username": "stepper", "session": self.session, "date": at,
+            "msg_id": name,
+            "msg_type": kind,
+            "username": "stepper",
+            "session": self.session,
+            "date": at,
             "version": "5.3",
-        }  # fmt: skip
-        message = {"header": header, "parent_header": (parent or {}).get("header", parent or {}),
-                   "metadata": metadata or {}, "content": content}  # fmt: skip
+        }
+        message = {
+            "header": header,
+            "parent_header": (parent or {}).get("header", parent or {}),
+            "metadata": metadata or {},
+            "content": content,
+        }
         self.unsent.append((channel, message))
         self._flush()
         return name
@@ -156,7 +180,9 @@ class WebsocketChannels:
                     parts = [json.dumps(message[part]).encode() for part in PARTS]
                     self.line.write_message(framed(channel, parts), binary=True)
                 else:
-                    self.line.write_message(json.dumps({"channel": channel, **message, "buffers": []}))
+                    self.line.write_message(
+                        json.dumps({"channel": channel, **message, "buffers": []})
+                    )
             except WebSocketClosedError:
                 return  # whoever reads from it brings it back
             self.unsent.popleft()
@@ -169,16 +195,23 @@ class WebsocketChannels:
                 url = f"ws{self.server.base.removeprefix('http')}/api/kernels/{self.kernel}/channels"
                 request = await self.server.made(f"{url}?session_id={self.session}")
                 self.line = await websocket_connect(
-                    request, max_message_size=LARGEST, ping_interval=PING_SECONDS, ping_timeout=PING_SECONDS,
+                    request,
+                    max_message_size=LARGEST,
+                    ping_interval=PING_SECONDS,
+                    ping_timeout=PING_SECONDS,
                     subprotocols=[PROTOCOL],
-                )  # fmt: skip
+                )
                 tries, self.away = 0, ""
                 self._flush()
                 self.hears_life = False
                 await self._read(self.line)
             except HTTPClientError as error:
                 silent = error.code == NO_ANSWER
-                why = self.server.unreached(error) if silent else f"{self.server.name} answers {error.code}"
+                why = (
+                    self.server.unreached(error)
+                    if silent
+                    else f"{self.server.name} answers {error.code}"
+                )
                 self.away = self.away or why
                 self.away = await self._refused(error.code) or why
             except KernelError as error:
@@ -190,7 +223,11 @@ class WebsocketChannels:
                 self.line.close()
                 self.line, self.away = None, ""  # as a rule it is back at once
             if tries < len(AGAIN_SECONDS):
-                log.info("the line to the kernel %s is cut%s", self.kernel, self.away and f": {self.away}")
+                log.info(
+                    "the line to the kernel %s is cut%s",
+                    self.kernel,
+                    self.away and f": {self.away}",
+                )
             await asyncio.sleep(AGAIN_SECONDS[min(tries, len(AGAIN_SECONDS) - 1)])
             tries += 1
 
@@ -218,19 +255,38 @@ class WebsocketChannels:
                 self._take(channel, message)
             if not messages:
                 self.iopub.unread += 1
-                log.warning("a message of the kernel %s could not be read: %d bytes", self.kernel, len(data))
+                log.warning(
+                    "a message of the kernel %s could not be read: %d bytes",
+                    self.kernel,
+                    len(data),
+                )
             while len(self.iopub.waiting) > HELD and self.is_open:
                 await asyncio.sleep(0.02)
 
     def _take(self, channel: str, message: Message) -> None:
-        kind, content, session = message["msg_type"], message["content"], message["header"].get("session")
+        kind, content, session = (
+            message["msg_type"],
+            message["content"],
+            message["header"].get("session"),
+        )
         if kind == "kernel_info_reply" and content.get("implementation") == "ipython":
             self.life = self.life or str(session)
-        if kind == "status" and content.get("execution_state") in ("restarting", "dead"):
-            self.lost = self.lost or "its process died, and the server has started another"
-        elif kind == "status" and not self.lost and self.life and session not in (self.life, self.session):
+        if kind == "status" and content.get("execution_state") in (
+            "restarting",
+            "dead",
+        ):
+            self.lost = (
+                self.lost or "its process died, and the server has started another"
+            )
+        elif (
+            kind == "status"
+            and not self.lost
+            and self.life
+            and session not in (self.life, self.session)
+        ):
             self.lost = "the server has started another in its place"
-            self.cause = OUTSIDE if self.hears_life else ""  # of a death it would have told first
+            # of a death it would have told first
+            self.cause = OUTSIDE if self.hears_life else ""
         self.hears_life = self.hears_life or bool(self.life and session == self.life)
         whose = message["parent_header"].get("session") or self.session
         if self.lost:
@@ -240,7 +296,8 @@ class WebsocketChannels:
                 self.iopub.put(message)
             return
         if kind == "stream" and self.life and session == self.session:
-            self.cuts += 1  # the server's own word, that it leaves out what is too much for it
+            # the server's own word, that it leaves out what is too much for it
+            self.cuts += 1
         elif channel == "iopub":
             request = message["parent_header"].get("msg_id")
             self.counts[request] = self.counts.pop(request, 0) + 1
@@ -256,7 +313,9 @@ def framed(channel: str, parts: list[bytes]) -> bytes:
     places = [8 * (len(frames) + 2)]
     for frame in frames:
         places.append(places[-1] + len(frame))
-    return b"".join([struct.pack(f"<{len(places) + 1}Q", len(places), *places), *frames])
+    return b"".join(
+        [struct.pack(f"<{len(places) + 1}Q", len(places), *places), *frames]
+    )
 
 
 def of_frames(data: str | bytes) -> tuple[str, list[Message]]:
@@ -267,8 +326,12 @@ def of_frames(data: str | bytes) -> tuple[str, list[Message]]:
         places = struct.unpack_from(f"<{count}Q", data, 8)
         channel, *parts = [data[begin:end] for begin, end in pairwise(places)]
         message = read(parts)
-        right = message is not None and all(isinstance(message[part], dict) for part in ("header", "parent_header"))
-        return channel.decode(), [*in_pieces(message, parts)] if message is not None and right else []
+        right = message is not None and all(
+            isinstance(message[part], dict) for part in ("header", "parent_header")
+        )
+        return channel.decode(), [
+            *in_pieces(message, parts)
+        ] if message is not None and right else []
     except (ValueError, AssertionError, struct.error, MemoryError, OverflowError):
         return "", []
 
@@ -279,22 +342,43 @@ def of_json(data: str | bytes) -> tuple[str, list[Message]]:
         buffers: list[bytes] = []
         if isinstance(data, bytes):
             (count,) = struct.unpack("!i", data[:4])
-            places = [*struct.unpack(f"!{count}I", data[4 : 4 * (count + 1)]), len(data)]
+            places = [
+                *struct.unpack(f"!{count}I", data[4 : 4 * (count + 1)]),
+                len(data),
+            ]
             first, *buffers = [data[begin:end] for begin, end in pairwise(places)]
         else:
             first = data.encode()
         told: dict[str, Any] = json.loads(first)
-        header, parent, content = told["header"], told.get("parent_header") or {}, told["content"]
-        if not (isinstance(header, dict) and isinstance(parent, dict) and isinstance(content, dict)):
+        header, parent, content = (
+            told["header"],
+            told.get("parent_header") or {},
+            told["content"],
+        )
+        if not (
+            isinstance(header, dict)
+            and isinstance(parent, dict)
+            and isinstance(content, dict)
+        ):
             return "", []
         size = len(first) + sum(map(len, buffers))
-        return str(told.get("channel")), [{"header": header, "msg_type": str(header["msg_type"]),
-                "parent_header": parent, "content": content, "buffers": buffers, "size": size}]  # fmt: skip
+        return str(told.get("channel")), [
+            {
+                "header": header,
+                "msg_type": str(header["msg_type"]),
+                "parent_header": parent,
+                "content": content,
+                "buffers": buffers,
+                "size": size,
+            }
+        ]
     except (ValueError, KeyError, TypeError, IndexError, struct.error, RecursionError):
         return "", []
 
 
 def _acknowledge(line: WebSocketClientConnection) -> None:
     """Have what came acknowledged at once: the server waits for that with the next small piece, 40 ms each."""
-    with contextlib.suppress(OSError, AttributeError):  # it may be closed; other systems have no such option
-        line.protocol.stream.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)  # type: ignore[union-attr]
+    # it may be closed; other systems have no such option
+    with contextlib.suppress(OSError, AttributeError):
+        raw_socket = line.protocol.stream.socket  # type: ignore[union-attr]
+        raw_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)

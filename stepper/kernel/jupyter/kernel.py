@@ -16,9 +16,11 @@ from stepper.kernel.place import Usage
 from stepper.policy.model import Death
 from stepper.session.ports import About
 
-LOOK_SECONDS = 30.0  # between two questions whether the server has it still; a death it tells by itself
+# between two questions whether the server has it still; a death it tells by itself
+LOOK_SECONDS = 30.0
 ANSWER_SECONDS = 5.0  # for the answer, which others wait for
-TRIES, AGAIN_SECONDS = 3, 0.2  # to end it: right after a restart a server's first answer is an error of its own
+# to end it: right after a restart a server's first answer is an error of its own
+TRIES, AGAIN_SECONDS = 3, 0.2
 
 
 class JupyterProcess:
@@ -29,7 +31,9 @@ class JupyterProcess:
     def __init__(self, told: Mapping[str, Any], server: Server, record: str) -> None:
         self.id, self.server, self.record = str(told["kernel"]), server, record
         self.is_ours = not server.where.kernel_id
-        self.channels = WebsocketChannels(server, self.id, str(told["session"]), str(told.get("life", "")))
+        self.channels = WebsocketChannels(
+            server, self.id, str(told["session"]), str(told.get("life", ""))
+        )
         self.ended: Death | None = None
         self.left = False  # whether it may live on
         self.looked_at = time.monotonic()
@@ -51,9 +55,13 @@ class JupyterProcess:
         why = f"on {name} stepper watches no memory and sees no line that runs: the server's own limits hold"
         where = f"kernel {self.id[:6]} on {name}"
         return About(
-            f"{self.server.where.kernel} ({name})", without=why, kept=not self.is_ours, where=where, trouble=self.away,
+            f"{self.server.where.kernel} ({name})",
+            without=why,
+            kept=not self.is_ours,
+            where=where,
+            trouble=self.away,
             url=self.server.where.url,
-        )  # fmt: skip
+        )
 
     async def interrupt(self) -> None:
         """Interrupt it: the server knows how."""
@@ -76,15 +84,20 @@ class JupyterProcess:
                 self.left = False
                 break
             await asyncio.sleep(AGAIN_SECONDS)
-        self.ended = self.ended or Death("it was ended by stepper" if self.is_ours else "stepper left it")
+        self.ended = self.ended or Death(
+            "it was ended by stepper" if self.is_ours else "stepper left it"
+        )
         if self.left:
-            raise KernelError(f"the kernel {self.id} on {self.server.name} was let go and may live on there{why}")
+            raise KernelError(
+                f"the kernel {self.id} on {self.server.name} was let go and may live on there{why}"
+            )
 
     async def death(self) -> Death | None:
         """Return how it ended, or None while it lives, or nobody can know."""
         now = time.monotonic()
         channels = self.channels
-        tells = channels.is_open and channels.line is None  # what keeps the line learns it first
+        # what keeps the line learns it first
+        tells = channels.is_open and channels.line is None
         if self.ended is None and not tells and now > self.looked_at + LOOK_SECONDS:
             self.looked_at = now
             try:

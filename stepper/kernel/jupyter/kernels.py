@@ -33,7 +33,11 @@ class JupyterKernels:
     queued: Queued | None = None  # it waits in no queue
 
     def __init__(
-        self, record: str, runtime: str, parts: Mapping[str, str], environ: Callable[[], Mapping[str, str]]
+        self,
+        record: str,
+        runtime: str,
+        parts: Mapping[str, str],
+        environ: Callable[[], Mapping[str, str]],
     ) -> None:
         self.record, self.parts, self.environ = record, parts, environ
 
@@ -44,11 +48,18 @@ class JupyterKernels:
             await self.withdraw()
         except KernelError as error:  # where it is this server, what follows fails, too
             log.warning("%s", error.message)
-        server, told = Server(place.at.where, lambda: {**self.environ(), **place.environ}), {
-            "kind": "jupyter", "name": place.at.name, "definition": dict(place.at.definition),
-            "kernel": str(uuid.uuid4()) if place.at.where.env else "", "session": uuid.uuid4().hex,
-        }  # fmt: skip
-        self._keep(told)  # before it is asked for: what the answer does not reach is found by its name
+        server, told = (
+            Server(place.at.where, lambda: {**self.environ(), **place.environ}),
+            {
+                "kind": "jupyter",
+                "name": place.at.name,
+                "definition": dict(place.at.definition),
+                "kernel": str(uuid.uuid4()) if place.at.where.env else "",
+                "session": uuid.uuid4().hex,
+            },
+        )
+        # before it is asked for: what the answer does not reach is found by its name
+        self._keep(told)
         try:
             told["kernel"] = await self._asked(server, told)
         except NoAnswerError:
@@ -62,7 +73,8 @@ class JupyterKernels:
             self._keep(told)
             await kernel.connect(READY_SECONDS)
             self._keep({**told, "life": process.channels.life})
-            server.environ = lambda: {**place.environ, **self.environ()}  # another token may have come with it
+            # another token may have come with it
+            server.environ = lambda: {**place.environ, **self.environ()}
         except BaseException:
             with contextlib.suppress(KernelError):  # it stays on record
                 await kernel.shutdown()
@@ -80,20 +92,32 @@ class JupyterKernels:
             if answer.code in GONE:
                 raise KernelError(f"{server.name} has no kernel {where.kernel_id}")
         elif where.env:  # sessions take none
-            asked = {"name": where.kernel, "env": {**where.env, "KERNEL_ID": told["kernel"]}}
+            asked = {
+                "name": where.kernel,
+                "env": {**where.env, "KERNEL_ID": told["kernel"]},
+            }
             answer = await server.request("/api/kernels", "POST", asked, START_SECONDS)
         else:
             name = _name(told["session"])
-            asked = {"path": name, "name": name, "type": "notebook", "kernel": {"name": where.kernel}}
+            asked = {
+                "path": name,
+                "name": name,
+                "type": "notebook",
+                "kernel": {"name": where.kernel},
+            }
             answer = await server.request("/api/sessions", "POST", asked, START_SECONDS)
-        body = answer.body if isinstance(answer.body, dict) and answer.code < 300 else {}
+        body = (
+            answer.body if isinstance(answer.body, dict) and answer.code < 300 else {}
+        )
         found = (body.get("kernel") or body).get("id")
         if not SPEC.fullmatch(str(found)) or found is None:
             known = await specs(server)
             if known and where.kernel not in known:
                 why = f"{server.name} has no kernelspec {where.kernel!r} ({', '.join(known)})"
                 raise KernelError(why, "`kernel:` of the place names one of them")
-            raise KernelError(f"{server.name} starts no kernel {where.kernel!r} ({answer.code}): {answer.why}")
+            raise KernelError(
+                f"{server.name} starts no kernel {where.kernel!r} ({answer.code}): {answer.why}"
+            )
         return str(found)
 
     async def _named(self, server: Server, session: str) -> str:
@@ -107,10 +131,15 @@ class JupyterKernels:
             raise
         except StoppedError:
             return ""
-        except KernelError:  # it lists none: by its name it returns one that is there, else starts it
+        except KernelError:
+            # it lists none: by its name it returns one that is there, else starts it
             return await self._asked(server, {"session": session})
         for each in found if isinstance(found, list) else []:
-            if _name(session) in (each.get("path"), each.get("notebook", {}).get("path")):  # gateways nest it
+            # gateways nest it
+            if _name(session) in (
+                each.get("path"),
+                each.get("notebook", {}).get("path"),
+            ):
                 return str(each["kernel"]["id"])
         return ""
 
@@ -118,7 +147,10 @@ class JupyterKernels:
         try:
             records.write(self.record, told)
         except OSError as error:
-            raise KernelError(f"the kernel's record can't be written: {error.strerror}", "df -h .stepper") from error
+            raise KernelError(
+                f"the kernel's record can't be written: {error.strerror}",
+                "df -h .stepper",
+            ) from error
 
     async def withdraw(self) -> None:
         """End the kernel on record, whose server could not be reached when it was to end; raise KernelError."""
@@ -165,7 +197,9 @@ async def specs(server: Server) -> list[str]:
     """Return the names of a server's kernelspecs; raise KernelError."""
     answer = await server.request("/api/kernelspecs")
     found = answer.body.get("kernelspecs") if isinstance(answer.body, dict) else None
-    return [one_line(str(name), 100) for name in found] if isinstance(found, dict) else []
+    return (
+        [one_line(str(name), 100) for name in found] if isinstance(found, dict) else []
+    )
 
 
 async def metadata(place: Place, environ: Mapping[str, str]) -> KernelMetadata:
@@ -180,8 +214,14 @@ async def metadata(place: Place, environ: Mapping[str, str]) -> KernelMetadata:
         spec = answer.body["kernelspecs"][name]["spec"]
         texts = (name, str(spec["display_name"]), str(spec["language"]))
     except (KeyError, TypeError):
-        what = f"kernel {place.where.kernel_id}" if place.attaches else f"kernelspec {name!r}"
-        raise KernelError(f"{server.name} has no {what}", "stepper kernels  # shows what it has") from None
+        what = (
+            f"kernel {place.where.kernel_id}"
+            if place.attaches
+            else f"kernelspec {name!r}"
+        )
+        raise KernelError(
+            f"{server.name} has no {what}", "stepper kernels  # shows what it has"
+        ) from None
     return KernelMetadata(*(one_line(text, 100) for text in texts))
 
 
@@ -192,5 +232,7 @@ async def look(place: Place, environ: Mapping[str, str]) -> list[str]:
     found = await specs(server)
     name = place.where.kernel
     if found and not place.attaches and name not in found:
-        raise KernelError(f"{server.name} has no kernelspec {name!r}. Its kernelspecs: {', '.join(found)}")
+        raise KernelError(
+            f"{server.name} has no kernelspec {name!r}. Its kernelspecs: {', '.join(found)}"
+        )
     return [f"kernelspecs: {', '.join(found)}"] if found else []

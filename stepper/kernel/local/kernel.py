@@ -26,9 +26,14 @@ from stepper.kernel.place import Usage
 from stepper.policy.model import Death
 from stepper.session.ports import About
 
-STDERR_CHARACTERS, STDERR_BYTES = 2000, 4 << 20  # told of what the process wrote; kept of it
-# What faulthandler writes of a crash, innermost call first: the outer ones are the kernel's own.
-OUTER_CALLS = re.compile(r"((?:^  File .*\n){4})(?:^  File .*\n)+(?:\s*^Extension modules:.*\n?)?", re.MULTILINE)
+# told of what the process wrote; kept of it
+STDERR_CHARACTERS, STDERR_BYTES = 2000, 4 << 20
+# What faulthandler writes of a crash, innermost call first: the outer ones are the
+# kernel's own.
+OUTER_CALLS = re.compile(
+    r"((?:^  File .*\n){4})(?:^  File .*\n)+(?:\s*^Extension modules:.*\n?)?",
+    re.MULTILINE,
+)
 GONE = 1 << 16  # the exit code of a process that is not our child: no one can know it
 SAMPLE_SECONDS, SAMPLE_CHARACTERS = 0.5, 100_000
 OUT_OF_MEMORY = "killed by the system: out of memory (SIGKILL)", "OutOfMemory"
@@ -41,12 +46,23 @@ class LocalProcess:
     """
 
     def __init__(
-        self, told: dict[str, Any], identity: Identity, child: Popen[bytes] | None, files: Files, runtime: str
+        self,
+        told: dict[str, Any],
+        identity: Identity,
+        child: Popen[bytes] | None,
+        files: Files,
+        runtime: str,
     ) -> None:
-        self.id, self.identity, self.child, self.files = told["kernel"], identity, child, files
+        self.id, self.identity, self.child, self.files = (
+            told["kernel"],
+            identity,
+            child,
+            files,
+        )
         self.python: str = told["python"]
         self.lacks = str(told.get("lacks", ""))
-        self.runtime = runtime  # where its connection file lies, and its sockets where they are files
+        # where its connection file lies, and its sockets where they are files
+        self.runtime = runtime
         self.by_message = told.get("interrupt") == "message"
         self.log, self.stack = str(files.stderr), str(files.stack)
         self.channels = Channels(told["connection"])
@@ -101,7 +117,9 @@ class LocalProcess:
                 before, size = size, self.files.stack.stat().st_size
                 if size and size == before:  # all of it is written
                     break
-            return private.read(self.stack).decode("utf-8", "replace")[:SAMPLE_CHARACTERS]
+            return private.read(self.stack).decode("utf-8", "replace")[
+                :SAMPLE_CHARACTERS
+            ]
         except OSError:
             return ""
 
@@ -135,7 +153,11 @@ class LocalProcess:
         total = 0
         with contextlib.suppress(psutil.Error):  # it ended meanwhile
             parent = psutil.Process(self.identity.pid)
-            for member in [parent, *parent.children(recursive=True)] if self.identity.alive() else ():
+            for member in (
+                [parent, *parent.children(recursive=True)]
+                if self.identity.alive()
+                else ()
+            ):
                 with contextlib.suppress(psutil.Error):
                     total += member.memory_info().rss
         return total

@@ -41,7 +41,10 @@ class LocalKernels:
 
     queued: Queued | None = None  # it waits in no queue
 
-    def __init__(self, record: str, runtime: str, parts: Mapping[str, str] = {}) -> None:  # only read
+    # only read
+    def __init__(
+        self, record: str, runtime: str, parts: Mapping[str, str] = {}
+    ) -> None:
         self.files = Files(record)
         self.runtime, self.parts = runtime, parts
 
@@ -50,11 +53,16 @@ class LocalKernels:
         try:
             return await self._start(place)
         except IpykernelMissingError as missing:
-            if place.at or not place.copy or not glob.glob(f"{glob.escape(place.copy)}*"):
+            if (
+                place.at
+                or not place.copy
+                or not glob.glob(f"{glob.escape(place.copy)}*")
+            ):
                 raise
             try:
                 return await self._start(place, missing.hint)
-            except KernelError:  # none for that Python, or not with what else the project holds
+            except KernelError:
+                # none for that Python, or not with what else the project holds
                 raise missing from None
 
     async def _start(self, place: KernelPlace, lacks: str = "") -> LiveKernel:
@@ -65,24 +73,41 @@ class LocalKernels:
             from stepper.kernel.local import specs
             from stepper.policy.kernels import Kernelspec
 
-            assert isinstance(place.at.where, Kernelspec)  # the others' kernels are not local
+            # the others' kernels are not local
+            assert isinstance(place.at.where, Kernelspec)
             spec = specs.named(place.at.where.kernelspec, place.environ, place.python)
-        # On record before it is there: what a daemon that dies now leaves behind is found by the kernel's id.
+        # On record before it is there: what a daemon that dies now leaves behind is
+        # found by the kernel's id.
         try:
             self.files.note({"kernel": name})
             # Written at its end, wherever that is: the daemon cuts it where it grows.
             stderr = open(self.files.stderr, "ab", opener=private.opened)  # noqa: SIM115
             stderr.truncate(0)
-            os.close(private.opened(str(self.files.stack), os.O_WRONLY | os.O_CREAT | os.O_TRUNC))
+            os.close(
+                private.opened(
+                    str(self.files.stack), os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+                )
+            )
         except OSError as error:
             why = f"the kernel's record can't be written: {error.strerror}"
             raise KernelError(why, getattr(error, "hint", "")) from error
         with stderr:
             try:
-                child, connection = launch.launch(place, name, self.runtime, stderr, place.copy if lacks else "", spec)
+                child, connection = launch.launch(
+                    place, name, self.runtime, stderr, place.copy if lacks else "", spec
+                )
                 identity = Identity.of(child.pid)
-                python = str(child.args[0]) if spec and isinstance(child.args, list) else place.python
-                told = {"kernel": name, "python": python, "connection": connection, "lacks": lacks}
+                python = (
+                    str(child.args[0])
+                    if spec and isinstance(child.args, list)
+                    else place.python
+                )
+                told = {
+                    "kernel": name,
+                    "python": python,
+                    "connection": connection,
+                    "lacks": lacks,
+                }
                 if spec:
                     told["interrupt"] = spec.interrupt_mode
                 told["provisioner"] = asdict(identity)
@@ -94,22 +119,36 @@ class LocalKernels:
                     raise KernelError(why, getattr(error, "hint", "")) from error
                 raise
         try:
-            log.info("kernel start: process %d launched after %.2f s", child.pid, time.monotonic() - began)
+            log.info(
+                "kernel start: process %d launched after %.2f s",
+                child.pid,
+                time.monotonic() - began,
+            )
             await kernel.connect(START_SECONDS)
             os.truncate(self.files.stderr, 0)  # of ipykernel's greeting
             self.files.note(told)
             for path in Path(self.runtime).glob(f"{Path(connection['ip']).name}-*"):
-                path.chmod(0o600)  # the folder is the user's alone; so is what the kernel has bound in it
+                # the folder is the user's alone; so is what the kernel has bound in it
+                path.chmod(0o600)
         except BaseException:
             await kernel.shutdown()
             raise
         return kernel
 
-    def _live(self, told: dict[str, Any], identity: Identity, child: Popen[bytes] | None = None) -> LiveKernel:
+    def _live(
+        self,
+        told: dict[str, Any],
+        identity: Identity,
+        child: Popen[bytes] | None = None,
+    ) -> LiveKernel:
         from stepper.kernel.live import LiveKernel
         from stepper.kernel.local.kernel import LocalProcess
 
-        return LiveKernel(LocalProcess(told, identity, child, self.files, self.runtime), self.parts, self.runtime)
+        return LiveKernel(
+            LocalProcess(told, identity, child, self.files, self.runtime),
+            self.parts,
+            self.runtime,
+        )
 
     async def _clear(self, kernel: str) -> None:
         """End what there is of a kernel that never came to be, and forget it."""
@@ -120,7 +159,9 @@ class LocalKernels:
     async def withdraw(self) -> None:
         """Nothing: a kernel here is there, or none was asked for."""
 
-    def _is_ours(self, kernel: str, connection: Mapping[str, Any], identity: Identity) -> bool:
+    def _is_ours(
+        self, kernel: str, connection: Mapping[str, Any], identity: Identity
+    ) -> bool:
         """Whether what a record names is a kernel's of this project: by its sockets, or its process, which has ports.
 
         Where that is gone there is nobody to talk with.
@@ -136,12 +177,15 @@ class LocalKernels:
         try:
             told = json.loads(private.read(str(self.files.record)))
             told["kernel"] = uuid.UUID(told["kernel"]).hex
-            if "connection" not in told:  # its daemon died while it started it: nothing has run in it
+            # its daemon died while it started it: nothing has run in it
+            if "connection" not in told:
                 await self._clear(told["kernel"])
                 return None
             identity = Identity.recorded(told["provisioner"])
             if not self._is_ours(told["kernel"], told["connection"], identity):
-                raise ValueError("it names sockets that are not in this project's folder: no kernel of ours")
+                raise ValueError(
+                    "it names sockets that are not in this project's folder: no kernel of ours"
+                )
             kernel = self._live(told, identity)
         except FileNotFoundError:
             return None

@@ -23,19 +23,24 @@ if TYPE_CHECKING:
     from stepper.kernel.local.specs import Spec
 
 CHANNELS = ("shell", "iopub", "stdin", "control", "hb")
-# As `-m ipykernel_launcher`, which would take that and what it needs from the notebook's own folder, where a stranger
-# may have put modules of those names. What the launcher starts puts the folder on the path for the cells.
+# As `-m ipykernel_launcher`, which would take that and what it needs from the
+# notebook's own folder, where a stranger
+# may have put modules of those names. What the launcher starts puts the folder on the
+# path for the cells.
 START = (
     "import sys; sys.path[:1] = filter(None, sys.path[:1]); {}import runpy;"
     " runpy.run_module('ipykernel_launcher', run_name='__main__', alter_sys=True)"
 )
-# Behind all that the interpreter has: what the project holds of it in other versions is what is imported.
+# Behind all that the interpreter has: what the project holds of it in other versions is
+# what is imported.
 WITH_COPY = "sys.path.append({!r} + '%d.%d' % sys.version_info[:2]); "
-# What says of another Python where it lies, of another kernel whose end is its own, of tests in which ipykernel would
+# What says of another Python where it lies, of another kernel whose end is its own, of
+# tests in which ipykernel would
 # not read what children write.
 TIED = "JPY_PARENT_PID"  # the process whose end ends an ipykernel
 NOT_ITS_OWN = ("PYTHONEXECUTABLE", TIED, "PYTEST_CURRENT_TEST")
-# No history file: on network homes its lock hangs kernels, and an agent's cells are no person's history.
+# No history file: on network homes its lock hangs kernels, and an agent's cells are no
+# person's history.
 ARGUMENTS = ("--HistoryManager.hist_file=:memory:", "-f")
 
 
@@ -44,7 +49,10 @@ class Files:
 
     def __init__(self, record: str) -> None:
         self.record = Path(record)
-        self.stderr, self.stack = self.record.with_suffix(".stderr"), self.record.with_suffix(".stack")
+        self.stderr, self.stack = (
+            self.record.with_suffix(".stderr"),
+            self.record.with_suffix(".stack"),
+        )
 
     def note(self, told: Mapping[str, Any]) -> None:
         """Write the record: whole, or not at all."""
@@ -62,7 +70,12 @@ def socket_path(runtime: str, kernel: str) -> str:
 
 
 def launch(
-    place: KernelPlace, kernel: str, runtime: str, stderr: IO[bytes], copy: str = "", spec: Spec | None = None
+    place: KernelPlace,
+    kernel: str,
+    runtime: str,
+    stderr: IO[bytes],
+    copy: str = "",
+    spec: Spec | None = None,
 ) -> tuple[Popen[bytes], dict[str, Any]]:
     """Start a kernel's process, the first to go where memory runs out; return it and how it is reached. Raise OSError.
 
@@ -70,12 +83,22 @@ def launch(
     a kernelspec starts is told the ports of this machine: few languages' kernels know sockets that are files.
     """
     ip = socket_path(runtime, kernel)
-    connection: dict[str, Any] = {f"{name}_port": number for number, name in enumerate(CHANNELS, 1)}
+    connection: dict[str, Any] = {
+        f"{name}_port": number for number, name in enumerate(CHANNELS, 1)
+    }
     connection |= {"transport": "ipc", "ip": ip}
     file = f"{ip}.json"
-    environ: Mapping[str, str] = {name: told for name, told in place.environ.items() if name not in NOT_ITS_OWN}
+    environ: Mapping[str, str] = {
+        name: told for name, told in place.environ.items() if name not in NOT_ITS_OWN
+    }
     if spec is None:
-        command = [place.python, "-c", START.format(WITH_COPY.format(copy) if copy else ""), *ARGUMENTS, file]
+        command = [
+            place.python,
+            "-c",
+            START.format(WITH_COPY.format(copy) if copy else ""),
+            *ARGUMENTS,
+            file,
+        ]
     else:
         from stepper.kernel.local import specs
 
@@ -93,7 +116,11 @@ def launch(
         stdout=stderr,
         stderr=stderr,
         cwd=place.cwd,
-        env={**environ, MARKER: kernel, **({TIED: str(os.getpid())} if place.tied else {})},
+        env={
+            **environ,
+            MARKER: kernel,
+            **({TIED: str(os.getpid())} if place.tied else {}),
+        },
         start_new_session=True,
     )
     memory.first_to_go(child.pid)
@@ -102,5 +129,6 @@ def launch(
 
 def clear_files(runtime: str, kernel: str) -> None:
     """Remove the sockets and the connection file of a kernel that is gone."""
-    for path in Path(runtime).glob(f"*k{kernel[:8]}*"):  # with what a daemon that was killed had begun to write
+    # with what a daemon that was killed had begun to write
+    for path in Path(runtime).glob(f"*k{kernel[:8]}*"):
         path.unlink(missing_ok=True)

@@ -16,10 +16,18 @@ import psutil
 from stepper.kernel.place import Usage
 
 CGROUPS, PROC = Path("/sys/fs/cgroup"), Path("/proc")
-FIRST_TO_GO = 300  # tenths of a percent of the memory that the system adds to a kernel's own when it chooses
+# tenths of a percent of the memory that the system adds to a kernel's own when it
+# chooses
+FIRST_TO_GO = 300
 UNLIMITED = 1 << 60  # cgroup v1 writes a huge number for "no limit"
-# What tells a cgroup's limit, its use, the cache in it that can be dropped, and how often the system killed in it.
-V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file", "memory.oom_control")
+# What tells a cgroup's limit, its use, the cache in it that can be dropped, and how
+# often the system killed in it.
+V1 = (
+    "memory.limit_in_bytes",
+    "memory.usage_in_bytes",
+    "total_inactive_file",
+    "memory.oom_control",
+)
 V2 = ("memory.max", "memory.current", "inactive_file", "memory.events")
 
 
@@ -35,12 +43,21 @@ def cgroups(pid: int, root: Path = CGROUPS, proc: Path = PROC) -> list[Usage]:
     """Return the usage of the cgroups with a limit above a process, cache that can be dropped not counted."""
     found = []
     for group in _groups(pid, root, proc):
-        with contextlib.suppress(OSError, ValueError):  # no limit here ("max"), or no such group in this namespace
+        # no limit here ("max"), or no such group in this namespace
+        with contextlib.suppress(OSError, ValueError):
             total = int(_read(group.maximum))
             if 0 < total < UNLIMITED:  # else the rest need not be read
                 used = int(_read(group.current))
-                stat = dict(line.split(" ", 1) for line in _read(group.stat).splitlines())
-                found.append(Usage(total, max(0, used - int(stat.get(group.cache, 0))), "its cgroup"))
+                stat = dict(
+                    line.split(" ", 1) for line in _read(group.stat).splitlines()
+                )
+                found.append(
+                    Usage(
+                        total,
+                        max(0, used - int(stat.get(group.cache, 0))),
+                        "its cgroup",
+                    )
+                )
     return found
 
 
@@ -71,16 +88,29 @@ def _groups(pid: int, root: Path, proc: Path) -> Sequence[_Group]:
 @lru_cache(64)
 def _named(text: str, root: Path) -> Sequence[_Group]:
     found = []
-    for number, controllers, path in (line.split(":", 2) for line in text.splitlines() if line.count(":") >= 2):
+    for number, controllers, path in (
+        line.split(":", 2) for line in text.splitlines() if line.count(":") >= 2
+    ):
         unified = number == "0" and not controllers
         if unified or "memory" in controllers.split(","):
             folder = root if unified else root / "memory"
-            # In a namespace the path may lead out of what is mounted ("/../other"), or not be there at all.
+            # In a namespace the path may lead out of what is mounted ("/../other"), or
+            # not be there at all.
             group = folder if ".." in Path(path).parts else folder / path.lstrip("/")
             maximum, current, cache, kills = V2 if unified else V1
-            inside = (level for level in (group, *group.parents) if level.is_relative_to(folder))
+            inside = (
+                level
+                for level in (group, *group.parents)
+                if level.is_relative_to(folder)
+            )
             found += [
-                _Group(level / maximum, level / current, level / "memory.stat", cache, level / kills)
+                _Group(
+                    level / maximum,
+                    level / current,
+                    level / "memory.stat",
+                    cache,
+                    level / kills,
+                )
                 for level in inside
             ]
     return found
@@ -88,9 +118,12 @@ def _named(text: str, root: Path) -> Sequence[_Group]:
 
 def first_to_go(pid: int) -> None:
     """Have the system kill a process, or what it starts, before others where memory runs out."""
-    with contextlib.suppress(OSError, ValueError):  # no Linux, or not allowed: the system chooses alone
+    # no Linux, or not allowed: the system chooses alone
+    with contextlib.suppress(OSError, ValueError):
         own = int((PROC / "self/oom_score_adj").read_text())
-        (PROC / str(pid) / "oom_score_adj").write_text(str(min(1000, own + FIRST_TO_GO)))
+        (PROC / str(pid) / "oom_score_adj").write_text(
+            str(min(1000, own + FIRST_TO_GO))
+        )
 
 
 class OomKills:
@@ -100,7 +133,10 @@ class OomKills:
     """
 
     def __init__(self, pid: int, root: Path = CGROUPS, proc: Path = PROC) -> None:
-        self.counters = [*(group.kills for group in _groups(pid, root, proc)), proc / "vmstat"]
+        self.counters = [
+            *(group.kills for group in _groups(pid, root, proc)),
+            proc / "vmstat",
+        ]
         self.forget()
 
     def _count(self) -> int:

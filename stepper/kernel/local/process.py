@@ -14,10 +14,12 @@ from typing import Any
 
 import psutil
 
-MARKER = "STEPPER_KERNEL"  # in the environment of a kernel and of all that it starts: the kernel's id
+# in the environment of a kernel and of all that it starts: the kernel's id
+MARKER = "STEPPER_KERNEL"
 PROC = Path("/proc")
 CLEAR_SECONDS = 5.0  # for a tree that goes on forking
-LOOK_SECONDS = 0.02  # between two looks: a process that is just being started shows no environment
+# between two looks: a process that is just being started shows no environment
+LOOK_SECONDS = 0.02
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,9 @@ class Identity:
     @classmethod
     def recorded(cls, told: Mapping[str, Any]) -> Identity:
         """Return the identity that a record tells of; raise KeyError, TypeError or ValueError where it tells none."""
-        return cls(int(told["pid"]), str(told.get("born") or ""), float(told["created"]))
+        return cls(
+            int(told["pid"]), str(told.get("born") or ""), float(told["created"])
+        )
 
     def alive(self) -> bool:
         """Whether that very process still runs; one that ended and waits for its parent does not."""
@@ -75,11 +79,15 @@ def _boot() -> str:
 def _now(pid: int) -> tuple[str, bool]:
     """Return when the process with that pid was born, and whether it runs; '' where the system does not tell."""
     try:
-        # proc(5): the name, in parentheses, may hold anything; state is field 3, the time of the start field 22
+        # proc(5): the name, in parentheses, may hold anything; state is field 3, the
+        # time of the start field 22
         fields = (PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
         return "", False
-    return (f"{_boot()}/{fields[19].decode()}" if _boot() else ""), fields[0] not in (b"Z", b"X")
+    return (f"{_boot()}/{fields[19].decode()}" if _boot() else ""), fields[0] not in (
+        b"Z",
+        b"X",
+    )
 
 
 def tree(kernel: str, root: Identity | None = None) -> list[psutil.Process]:
@@ -129,15 +137,19 @@ def _marker(process: psutil.Process) -> str:
         return ""
 
 
-def clear(kernel: str, root: Identity | None = None, seconds: float = CLEAR_SECONDS) -> int:
+def clear(
+    kernel: str, root: Identity | None = None, seconds: float = CLEAR_SECONDS
+) -> int:
     """Kill all processes of a kernel, looked for again until none is left; return how many were killed."""
     until, quiet = time.monotonic() + seconds, 0
     killed: set[psutil.Process] = set()
-    while quiet < 2 and time.monotonic() < until:  # they fork on while they are being killed
+    # they fork on while they are being killed
+    while quiet < 2 and time.monotonic() < until:
         found = tree(kernel, root)
         quiet = 0 if found else quiet + 1
         for process in found:
-            with contextlib.suppress(psutil.Error):  # gone already; psutil signals no reused pid
+            # gone already; psutil signals no reused pid
+            with contextlib.suppress(psutil.Error):
                 process.kill()
                 killed.add(process)
         time.sleep(LOOK_SECONDS)

@@ -40,14 +40,24 @@ class Spec:
 
     def command(self, connection_file: str, python: str) -> list[str]:
         """Return what starts its kernel; a bare `python` is the project's."""
-        given = {"connection_file": connection_file, "resource_dir": self.folder, "prefix": sys.prefix}
-        told = [re.sub(r"\{(\w+)\}", lambda found: given.get(found[1], found[0]), part) for part in self.argv]
-        return [python, *told[1:]] if python and told[0] in ("python", "python3") else told
+        given = {
+            "connection_file": connection_file,
+            "resource_dir": self.folder,
+            "prefix": sys.prefix,
+        }
+        told = [
+            re.sub(r"\{(\w+)\}", lambda found: given.get(found[1], found[0]), part)
+            for part in self.argv
+        ]
+        return (
+            [python, *told[1:]] if python and told[0] in ("python", "python3") else told
+        )
 
     def environ(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Return the environment of its kernel: `${NAME}` stands for what the kernel has anyway."""
         more = {
-            name: VARIABLE.sub(lambda found: environ.get(found[1], found[0]), value) for name, value in self.env.items()
+            name: VARIABLE.sub(lambda found: environ.get(found[1], found[0]), value)
+            for name, value in self.env.items()
         }
         return {**environ, **more}
 
@@ -56,12 +66,24 @@ def folders(environ: Mapping[str, str], python: str) -> list[Path]:
     """Return where kernelspecs lie, the first first; `python` is the project's interpreter, '' for none."""
     home = environ.get("HOME") or os.path.expanduser("~")
     share = environ.get("XDG_DATA_HOME") or os.path.join(home, ".local/share")
-    usual = os.path.join(home, "Library/Jupyter") if sys.platform == "darwin" else os.path.join(share, "jupyter")
-    prefix = [os.path.join(os.path.dirname(os.path.dirname(python)), "share/jupyter")] if python else []
+    usual = (
+        os.path.join(home, "Library/Jupyter")
+        if sys.platform == "darwin"
+        else os.path.join(share, "jupyter")
+    )
+    prefix = (
+        [os.path.join(os.path.dirname(os.path.dirname(python)), "share/jupyter")]
+        if python
+        else []
+    )
     named = environ.get("JUPYTER_PATH", "").split(os.pathsep)
     usual = environ.get("JUPYTER_DATA_DIR") or usual
     found = [*named, usual, *prefix, "/usr/local/share/jupyter", "/usr/share/jupyter"]
-    return [Path(folder, "kernels") for folder in dict.fromkeys(found) if os.path.isabs(folder)]
+    return [
+        Path(folder, "kernels")
+        for folder in dict.fromkeys(found)
+        if os.path.isabs(folder)
+    ]
 
 
 def installed(environ: Mapping[str, str], python: str) -> dict[str, Spec]:
@@ -70,7 +92,11 @@ def installed(environ: Mapping[str, str], python: str) -> dict[str, Spec]:
     for folder in folders(environ, python):
         for path in sorted(folder.glob("*/kernel.json")):
             name = path.parent.name.lower()
-            if SPEC.fullmatch(name) and name not in specs and (spec := _read(name, path)):
+            if (
+                SPEC.fullmatch(name)
+                and name not in specs
+                and (spec := _read(name, path))
+            ):
                 specs[name] = spec
     return specs
 
@@ -80,7 +106,10 @@ def named(name: str, environ: Mapping[str, str], python: str) -> Spec:
     specs = installed(environ, python)
     if name.lower() not in specs:
         there = ", ".join(specs) or "none"
-        raise KernelError(f"the kernelspec {name!r} is not installed; installed: {there}", "jupyter kernelspec list")
+        raise KernelError(
+            f"the kernelspec {name!r} is not installed; installed: {there}",
+            "jupyter kernelspec list",
+        )
     return specs[name.lower()]
 
 
@@ -91,7 +120,10 @@ def _read(name: str, path: Path) -> Spec | None:
         argv, env = told["argv"], told.get("env") or {}
         if not argv or not all(isinstance(part, str) for part in argv):
             return None
-        language, shown = str(told.get("language") or ""), str(told.get("display_name") or name)
+        language, shown = (
+            str(told.get("language") or ""),
+            str(told.get("display_name") or name),
+        )
         texts = {str(key): str(value) for key, value in env.items()}
         mode = str(told.get("interrupt_mode") or "signal")
         return Spec(name, str(path.parent), tuple(argv), language, shown, texts, mode)
@@ -105,5 +137,8 @@ def loopback(channels: tuple[str, ...]) -> dict[str, Any]:
         sockets = [stack.enter_context(socket.socket()) for _ in channels]
         for each in sockets:  # all are held until each has its own
             each.bind((LOOPBACK, 0))
-        ports = {f"{name}_port": each.getsockname()[1] for name, each in zip(channels, sockets, strict=True)}
+        ports = {
+            f"{name}_port": each.getsockname()[1]
+            for name, each in zip(channels, sockets, strict=True)
+        }
     return {**ports, "transport": "tcp", "ip": LOOPBACK}

@@ -19,7 +19,8 @@ from stepper.policy.kernels import Slurm
 
 MINUTES = 480  # no job is to outlive everybody that knows of it
 
-# ipykernel's launcher, taken from the interpreter's own places and not from the folder in which cells run.
+# ipykernel's launcher, taken from the interpreter's own places and not from the folder
+# in which cells run.
 START = (
     "import sys; sys.path[:1] = filter(None, sys.path[:1]); import runpy;"
     " runpy.run_module('ipykernel_launcher', run_name='__main__', alter_sys=True)"
@@ -30,30 +31,48 @@ if ! type module >/dev/null 2>&1; then
   for file in /etc/profile.d/*lmod*.sh /etc/profile.d/*modules*.sh; do [ -r "$file" ] && . "$file"; done
 fi
 """
-# srun in a session of its own, which nobody waits for: it, and the step with it, outlives the daemon.
+# srun in a session of its own, which nobody waits for: it, and the step with it,
+# outlives the daemon.
 DETACHED = 'out=$1; shift; { "$@"; [ -e "$out" ] && : >"$out.ended"; } >"$out" 2>&1 </dev/null &'
 
 
 def folder(where: Slurm, record: str) -> str:
     """Return where a job's files are: the user's alone, which the folder that is named need not be."""
-    shared = os.path.realpath(os.path.expanduser(where.folder)) if where.folder else os.path.dirname(record)
+    shared = (
+        os.path.realpath(os.path.expanduser(where.folder))
+        if where.folder
+        else os.path.dirname(record)
+    )
     return os.path.join(shared, "stepper-jobs")
 
 
 def prepare(file: Path, script: str) -> None:
     """Write what the job reads: its keys, the program that becomes the kernel, its script; raise KernelError."""
     public, secret = zmq.curve_keypair()
-    keys = {"key": secrets.token_hex(32), "curve_publickey": public.decode(), "curve_secretkey": secret.decode()}
+    keys = {
+        "key": secrets.token_hex(32),
+        "curve_publickey": public.decode(),
+        "curve_secretkey": secret.decode(),
+    }
     node = files("stepper.kernel.slurm").joinpath("node.py").read_text("utf-8")
     try:
         private.made(str(file.parent))
-        for ending, text in ((".key", json.dumps(keys)), (".py", node), (".sh", script)):
+        for ending, text in (
+            (".key", json.dumps(keys)),
+            (".py", node),
+            (".sh", script),
+        ):
             private.replace(f"{file}{ending}", text.encode())
-        for ending in (".out", ".stack"):  # whoever opens them later leaves them the user's alone
-            os.close(private.opened(str(file.with_suffix(ending)), os.O_WRONLY | os.O_CREAT))
+        # whoever opens them later leaves them the user's alone
+        for ending in (".out", ".stack"):
+            os.close(
+                private.opened(str(file.with_suffix(ending)), os.O_WRONLY | os.O_CREAT)
+            )
     except OSError as error:
         why = f"the kernel's files can't be written: {error.strerror}: {file.parent}"
-        raise KernelError(why, "`folder:` names one on the shared file system") from error
+        raise KernelError(
+            why, "`folder:` names one on the shared file system"
+        ) from error
 
 
 def remove(file: Path) -> None:
@@ -65,7 +84,14 @@ def remove(file: Path) -> None:
 def script(where: Slurm, python: str, file: Path, cwd: str) -> str:
     """Return what runs on the node: the last of it becomes the kernel."""
     address = "loopback" if where.via else where.address
-    kernel = [python, "-c", START, "--HistoryManager.hist_file=:memory:", "-f", str(file)]
+    kernel = [
+        python,
+        "-c",
+        START,
+        "--HistoryManager.hist_file=:memory:",
+        "-f",
+        str(file),
+    ]
     command = shlex.join([python, f"{file}.py", str(file), address, *kernel])
     modules = MODULES if "module" in where.setup else ""
     return f"#!/bin/bash\n{modules}{where.setup}\ncd {shlex.quote(cwd)} || exit\nexec {command}\n"
@@ -74,28 +100,52 @@ def script(where: Slurm, python: str, file: Path, cwd: str) -> str:
 def flags(where: Slurm, name: str, file: Path, longest: float | None) -> list[str]:
     """Return sbatch's flags; `longest` is for how many seconds the partition takes a job."""
     usual = MINUTES if longest is None else min(MINUTES, int(longest // 60))
-    asked = {"partition": where.partition, "account": where.account, "mem": where.mem, "gres": where.gres,
-             "cpus-per-task": where.cpus, "time": where.time or usual}  # fmt: skip
+    asked = {
+        "partition": where.partition,
+        "account": where.account,
+        "mem": where.mem,
+        "gres": where.gres,
+        "cpus-per-task": where.cpus,
+        "time": where.time or usual,
+    }
     return [
-        f"--job-name={name}", f"--output={file.with_suffix('.out')}",
-        "--no-requeue", "--export=ALL", "--ntasks=1", "--nodes=1",
-        *(f"--{key}={value}" for key, value in asked.items() if value), *where.extra,
-    ]  # fmt: skip
+        f"--job-name={name}",
+        f"--output={file.with_suffix('.out')}",
+        "--no-requeue",
+        "--export=ALL",
+        "--ntasks=1",
+        "--nodes=1",
+        *(f"--{key}={value}" for key, value in asked.items() if value),
+        *where.extra,
+    ]
 
 
 def step(where: Slurm, name: str, file: Path) -> Sequence[str]:
     """Return what starts a step in the allocation that the person holds, and does not wait for it."""
     srun = [
-        "srun", f"--jobid={where.jobid}", "--overlap", f"--job-name={name}", "--ntasks=1", "--nodes=1", "--mpi=none",
-        "--cpu-bind=none", *where.extra, "bash", f"{file}.sh",
-    ]  # fmt: skip
+        "srun",
+        f"--jobid={where.jobid}",
+        "--overlap",
+        f"--job-name={name}",
+        "--ntasks=1",
+        "--nodes=1",
+        "--mpi=none",
+        "--cpu-bind=none",
+        *where.extra,
+        "bash",
+        f"{file}.sh",
+    ]
     return ["setsid", "sh", "-c", DETACHED, "sh", str(file.with_suffix(".out")), *srun]
 
 
 def outside(environ: Mapping[str, str]) -> dict[str, str]:
     """Return an environment without what tells srun of another job, in which stepper itself may run."""
     theirs = ("SLURM_", "SLURMD_")
-    return {name: told for name, told in environ.items() if name == "SLURM_CONF" or not name.startswith(theirs)}
+    return {
+        name: told
+        for name, told in environ.items()
+        if name == "SLURM_CONF" or not name.startswith(theirs)
+    }
 
 
 def there(file: Path) -> bool:

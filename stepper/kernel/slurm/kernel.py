@@ -27,8 +27,11 @@ AT_ONCE_SECONDS = 0.2  # a look takes some 20 ms: so long is it waited for
 SLOW_SECONDS = 3.0  # a look that takes longer says that the controller does not answer
 FENCE_SECONDS = 2.0  # for a kernel that SLURM gave up to say that it ends
 TAIL, STDERR_CHARACTERS = 8000, 2000
-# What slurmstepd writes, before the controller says it and after that forgot: COMPLETING is no name for an end.
-CANCELLED = re.compile(r"\*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT \S+(?: DUE TO ([A-Z ]+))? \*\*\*")
+# What slurmstepd writes, before the controller says it and after that forgot:
+# COMPLETING is no name for an end.
+CANCELLED = re.compile(
+    r"\*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT \S+(?: DUE TO ([A-Z ]+))? \*\*\*"
+)
 WHY = {"TIME LIMIT": "TIMEOUT", "PREEMPTION": "PREEMPTED", "NODE FAILURE": "NODE_FAIL"}
 
 
@@ -36,17 +39,44 @@ class SlurmProcess:
     """A kernel that is a job; `told` is its record. A controller that does not answer ends nothing."""
 
     def __init__(
-        self, told: Mapping[str, Any], record: str, asked: queue.Queue, seen: queue.Job | None, link: Link | None
+        self,
+        told: Mapping[str, Any],
+        record: str,
+        asked: queue.Queue,
+        seen: queue.Job | None,
+        link: Link | None,
     ) -> None:
-        self.id, self.job, self.record, self.queue = str(told["kernel"]), int(told["job"]), record, asked
-        self.name, self.step, self.node = str(told["job_name"]), bool(told["step"]), str(told["node"])
-        self.file, self.python, self.link = Path(told["file"]), str(told["python"]), link
-        self.log, self.stack = str(self.file.with_suffix(".out")), str(self.file.with_suffix(".stack"))
-        self.channels, self.encrypted = Channels(told["connection"]), "curve_publickey" in told["connection"]
+        self.id, self.job, self.record, self.queue = (
+            str(told["kernel"]),
+            int(told["job"]),
+            record,
+            asked,
+        )
+        self.name, self.step, self.node = (
+            str(told["job_name"]),
+            bool(told["step"]),
+            str(told["node"]),
+        )
+        self.file, self.python, self.link = (
+            Path(told["file"]),
+            str(told["python"]),
+            link,
+        )
+        self.log, self.stack = (
+            str(self.file.with_suffix(".out")),
+            str(self.file.with_suffix(".stack")),
+        )
+        self.channels, self.encrypted = (
+            Channels(told["connection"]),
+            "curve_publickey" in told["connection"],
+        )
         self.ended: Death | None = None
         self.told, self.left = told, False  # whether it may live on
         self.seen, self.trouble = seen, ""
-        self.seen_at, self.asked_at = time.monotonic(), time.monotonic() if seen else float("-inf")
+        self.seen_at, self.asked_at = (
+            time.monotonic(),
+            time.monotonic() if seen else float("-inf"),
+        )
         self.looking: asyncio.Task[None] | None = None
 
     @property
@@ -57,7 +87,11 @@ class SlurmProcess:
     @property
     def away(self) -> str:
         """Why nothing reaches it now; '' where it can be reached."""
-        return "the link is down" if self.link and self.link.ports and not self.link.is_up else ""
+        return (
+            "the link is down"
+            if self.link and self.link.ports and not self.link.is_up
+            else ""
+        )
 
     def about(self) -> About:
         """Return what it is: its interpreter, with the job and its node."""
@@ -65,16 +99,27 @@ class SlurmProcess:
         why = "in a SLURM job stepper watches no memory and sees no line that runs: the job's own limits hold"
         if not self.encrypted:
             why += "; its messages are signed, and not encrypted: ipykernel there does not know CurveZMQ"
-        left, trouble, now = self.seen.left if self.seen else None, self.trouble, time.monotonic()
+        left, trouble, now = (
+            self.seen.left if self.seen else None,
+            self.trouble,
+            time.monotonic(),
+        )
         if self.seen is not None and self.seen.waits:
             trouble = f"its job is {self.seen.state}, {self.seen.reason}"
         trouble = self.away or trouble
-        if self.looking is not None and not self.looking.done() and now > self.asked_at + SLOW_SECONDS:
+        if (
+            self.looking is not None
+            and not self.looking.done()
+            and now > self.asked_at + SLOW_SECONDS
+        ):
             trouble = f"{queue.SILENT}: the job's state is not known"
         return About(
-            self.python, without=why, where=where, trouble=trouble,
+            self.python,
+            without=why,
+            where=where,
+            trouble=trouble,
             left=None if left is None else max(0.0, left - (now - self.seen_at)),
-        )  # fmt: skip
+        )
 
     async def interrupt(self) -> None:
         """Interrupt it with what it started in its group: the kernel does that itself."""
@@ -88,23 +133,37 @@ class SlurmProcess:
         going_on = state in (*queue.WAITING, *queue.LIVING)
         heard = not going_on or await self.queue.cancel(self.name, self.job * self.step)
         self.left = not (heard or await self._fence())
-        self.ended = self.ended or Death("its job was ended by stepper", self.last_words())
+        self.ended = self.ended or Death(
+            "its job was ended by stepper", self.last_words()
+        )
         if self.link is not None:
             self.link.close()
         if self.left:
             self.queue.cancel_later(self.name, self.job * self.step)
             with contextlib.suppress(OSError):
                 records.write(self.record, {**self.told, "ending": True})
-            what = f"step {self.name} of job {self.job}" if self.step else f"job {self.job}"
-            mend = f"squeue --steps --jobs={self.job}" if self.step else f"scancel {self.job}"
-            raise KernelError(f"{queue.SILENT}: {what} was let go and may live on", mend)
+            what = (
+                f"step {self.name} of job {self.job}"
+                if self.step
+                else f"job {self.job}"
+            )
+            mend = (
+                f"squeue --steps --jobs={self.job}"
+                if self.step
+                else f"scancel {self.job}"
+            )
+            raise KernelError(
+                f"{queue.SILENT}: {what} was let go and may live on", mend
+            )
 
     async def death(self, seconds: float = AT_ONCE_SECONDS) -> Death | None:
         """Return how it ended, or None while it lives, or nobody can know. SLURM's answer is waited for so long."""
         if self.link is not None:
             self.link.keep()
         beats = self.channels.is_open and self.channels.beats()
-        due = time.monotonic() > self.asked_at + (POLL_SECONDS if beats else SILENT_SECONDS)
+        due = time.monotonic() > self.asked_at + (
+            POLL_SECONDS if beats else SILENT_SECONDS
+        )
         if self.ended is None and self.looking is None and due:
             self.looking = asyncio.create_task(self.look())
             await asyncio.wait({self.looking}, timeout=seconds)
@@ -117,19 +176,31 @@ class SlurmProcess:
         """Ask SLURM how the job stands."""
         self.asked_at = time.monotonic()
         try:
-            seen = await (self.queue.look_in if self.step else self.queue.look)(self.job, self.name)
-            self.trouble = "" if seen else f"{queue.SILENT}: the job's state is not known"
+            seen = await (self.queue.look_in if self.step else self.queue.look)(
+                self.job, self.name
+            )
+            self.trouble = (
+                "" if seen else f"{queue.SILENT}: the job's state is not known"
+            )
         except (KernelError, OSError) as error:
-            seen, self.trouble = None, f"the job's state is not known: {getattr(error, 'message', error)}"
+            seen, self.trouble = (
+                None,
+                f"the job's state is not known: {getattr(error, 'message', error)}",
+            )
         self.asked_at = time.monotonic()
         if seen is None:
             return
         beats = self.channels.is_open and self.channels.beats()
-        if seen.state == queue.GONE and beats:  # the controller lost what it knew, or another one answers
+        # the controller lost what it knew, or another one answers
+        if seen.state == queue.GONE and beats:
             self.trouble = f"SLURM knows nothing of job {self.job}, whose kernel answers: its state is not known"
             return
         again = self.seen is not None and self.seen.state == seen.state
-        ending = seen.state == "COMPLETING" and not beats and (again or bool(CANCELLED.search(self.last_words())))
+        ending = (
+            seen.state == "COMPLETING"
+            and not beats
+            and (again or bool(CANCELLED.search(self.last_words())))
+        )
         self.seen, self.seen_at = seen, self.asked_at
         if ending or not (seen.lives or seen.waits):
             self.ended = self._end(seen.state)
@@ -155,9 +226,11 @@ class SlurmProcess:
         if state in ("COMPLETING", queue.GONE) and (written := CANCELLED.findall(said)):
             state = WHY.get(written[-1], "CANCELLED")
         how, cause = queue.ENDS.get(state, (f"its job is gone ({state})", ""))
-        if state in ("FAILED", queue.GONE) and "memory limit" in said:  # without cgroups SLURM names no reason
+        # without cgroups SLURM names no reason
+        if state in ("FAILED", queue.GONE) and "memory limit" in said:
             how, cause = queue.ENDS["OUT_OF_MEMORY"]
-        if self.step and cause == "WalltimeOver":  # the person's own job: no `time:` of ours would have been longer
+        # the person's own job: no `time:` of ours would have been longer
+        if self.step and cause == "WalltimeOver":
             cause = "EndedOutside"
         return Death(f"job {self.job}: {how}", said, cause)
 
@@ -197,4 +270,8 @@ class SlurmProcess:
 
 def lacks(python: str, said: str) -> str:
     """Return the command that adds ipykernel where that is what a job died for, '' where it is not."""
-    return f"{python} -m pip install ipykernel" if "No module named" in said and "ipykernel" in said else ""
+    return (
+        f"{python} -m pip install ipykernel"
+        if "No module named" in said and "ipykernel" in said
+        else ""
+    )

@@ -19,7 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from stepper.ground import private
-from stepper.ground.errors import IpykernelMissingError, KernelError, KernelStartFailedError
+from stepper.ground.errors import (
+    IpykernelMissingError,
+    KernelError,
+    KernelStartFailedError,
+)
 from stepper.kernel import records
 from stepper.kernel.live import LiveKernel
 from stepper.kernel.slurm import job, queue
@@ -32,10 +36,12 @@ from stepper.policy.model import Death
 from stepper.session.ports import KernelPlace, Queued
 
 START_SECONDS = 60.0  # from the job's start
-FILE_SECONDS, LOOK_SECONDS = 0.1, 1.0  # between two looks at the connection file, at a job that is to start
+# between two looks at the connection file, at a job that is to start
+FILE_SECONDS, LOOK_SECONDS = 0.1, 1.0
 FILE_MOST, LOOK_MOST = 1.0, 30.0  # … once it waits for long
 TAIL = 2000  # characters of what a job wrote
-IN_USE = "Address already in use"  # between choosing a port and taking it somebody else took it
+# between choosing a port and taking it somebody else took it
+IN_USE = "Address already in use"
 
 
 class SlurmKernels:
@@ -43,8 +49,16 @@ class SlurmKernels:
 
     queued: Queued | None = None
 
-    def __init__(self, record: str, runtime: str, parts: Mapping[str, str] = {}) -> None:  # only read
-        self.record, self.runtime, self.parts, self.queue = record, runtime, parts, queue.Queue(os.environ)
+    # only read
+    def __init__(
+        self, record: str, runtime: str, parts: Mapping[str, str] = {}
+    ) -> None:
+        self.record, self.runtime, self.parts, self.queue = (
+            record,
+            runtime,
+            parts,
+            queue.Queue(os.environ),
+        )
 
     async def start(self, place: KernelPlace) -> LiveKernel:
         """Submit a job, or go on with the one that waits; return its kernel when it is ready. Raise KernelError."""
@@ -57,16 +71,22 @@ class SlurmKernels:
         self.queue = queue.Queue(place.environ)
         try:
             try:
-                return await self._ready(told or await self._submit(place, place.at, where), where)
+                return await self._ready(
+                    told or await self._submit(place, place.at, where), where
+                )
             except KernelStartFailedError as error:
                 if IN_USE not in error.message:
                     raise
                 await self.withdraw()
-                return await self._ready(await self._submit(place, place.at, where), where)
-        except asyncio.CancelledError:  # the daemon ends: the next one goes on with what is on record
+                return await self._ready(
+                    await self._submit(place, place.at, where), where
+                )
+        except asyncio.CancelledError:
+            # the daemon ends: the next one goes on with what is on record
             raise
         except BaseException:
-            with contextlib.suppress(KernelError):  # else the next start tries again, and is told
+            # else the next start tries again, and is told
+            with contextlib.suppress(KernelError):
                 await self.withdraw()
             raise
         finally:
@@ -74,7 +94,12 @@ class SlurmKernels:
 
     async def _waits(self, told: Mapping[str, Any], at: Place) -> bool:
         """Whether what is on record is such a job, and still to become a kernel."""
-        if told.get("definition") != at.definition or not told.get("job") or told.get("ending") or told["step"]:
+        if (
+            told.get("definition") != at.definition
+            or not told.get("job")
+            or told.get("ending")
+            or told["step"]
+        ):
             return False
         seen = await self.queue.look(told["job"], told["job_name"])
         return seen is None or seen.waits or seen.lives
@@ -88,7 +113,8 @@ class SlurmKernels:
                 self.queue.cancel_later(name, step)
                 what = f"the step {name} of job {step}" if step else f"the job {name}"
                 raise KernelError(
-                    f"{queue.SILENT}: {what} may go on until it does", f"scancel {step or f'--me --name={name}'}"
+                    f"{queue.SILENT}: {what} may go on until it does",
+                    f"scancel {step or f'--me --name={name}'}",
                 )
             self._forget(told)
 
@@ -101,9 +127,11 @@ class SlurmKernels:
             where = kernels.read({told["name"]: told["definition"]})[told["name"]].where
             assert isinstance(where, Slurm)  # its definition names that kind
             kernel = told["kernel"] = uuid.UUID(told["kernel"]).hex
-            if not re.fullmatch(rf"stepper-[0-9a-f]{{8}}-{kernel}", told["job_name"]):  # no other job is ended by it
+            # no other job is ended by it
+            if not re.fullmatch(rf"stepper-[0-9a-f]{{8}}-{kernel}", told["job_name"]):
                 return {}
-            self.queue = queue.Queue(told["environ"])  # the daemon's own knows no `module load`
+            # the daemon's own knows no `module load`
+            self.queue = queue.Queue(told["environ"])
             return {**told, "file": self._file(where, kernel), "step": where.jobid}
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return {}
@@ -112,19 +140,31 @@ class SlurmKernels:
         """Return where a kernel's connection file is written: no record, those are what ends with .json."""
         return os.path.join(job.folder(where, self.record), f"{kernel}.connection")
 
-    async def _submit(self, place: KernelPlace, at: Place, where: Slurm) -> dict[str, Any]:
+    async def _submit(
+        self, place: KernelPlace, at: Place, where: Slurm
+    ) -> dict[str, Any]:
         kernel, python = uuid.uuid4().hex, where.python or place.python
         if not python:
             why = f"`kernels.{at.name}` names no `python`, and there is no interpreter of the project's"
             raise KernelError(why, "add `python:` to it in .stepper/config.yaml")
         if where.jobid:
             await self._held(where)
-        name, file = queue.prefix(self.runtime) + kernel, Path(self._file(where, kernel))
+        name, file = (
+            queue.prefix(self.runtime) + kernel,
+            Path(self._file(where, kernel)),
+        )
         told: dict[str, Any] = {
-            "kind": "slurm", "name": at.name, "definition": dict(at.definition), "kernel": kernel, "job_name": name,
-            "python": python, "file": str(file), "step": where.jobid, "job": where.jobid,
+            "kind": "slurm",
+            "name": at.name,
+            "definition": dict(at.definition),
+            "kernel": kernel,
+            "job_name": name,
+            "python": python,
+            "file": str(file),
+            "step": where.jobid,
+            "job": where.jobid,
             "environ": self.queue.environ,
-        }  # fmt: skip
+        }
         script = job.script(where, python, file, place.cwd)
         job.prepare(file, script)
         records.write(self.record, told)  # what was submitted is found by its name
@@ -135,10 +175,14 @@ class SlurmKernels:
             raise
         return told
 
-    async def _hand_in(self, told: dict[str, Any], where: Slurm, script: str, place: KernelPlace) -> None:
+    async def _hand_in(
+        self, told: dict[str, Any], where: Slurm, script: str, place: KernelPlace
+    ) -> None:
         name, file = told["job_name"], Path(told["file"])
         if where.jobid:
-            await self.queue.told(*job.step(where, name, file), environ=job.outside(place.environ))
+            await self.queue.told(
+                *job.step(where, name, file), environ=job.outside(place.environ)
+            )
         else:
             longest = None if where.time else await self.queue.longest(where.partition)
             flags = job.flags(where, name, file, longest)
@@ -154,14 +198,23 @@ class SlurmKernels:
         since = time.monotonic()
         while (seen := await self.queue.look(where.jobid)) is None or seen.waits:
             if seen is None:
-                raise KernelError(f"{queue.SILENT}: nothing is known of job {where.jobid}", "sinfo")
+                raise KernelError(
+                    f"{queue.SILENT}: nothing is known of job {where.jobid}", "sinfo"
+                )
             await self._tell(seen, where, since)
             await asyncio.sleep(_pause(since, LOOK_SECONDS, LOOK_MOST))
         if not seen.lives:
-            raise KernelError(f"job {where.jobid} can hold no kernel: it is {seen.state}", "squeue --me")
+            raise KernelError(
+                f"job {where.jobid} can hold no kernel: it is {seen.state}",
+                "squeue --me",
+            )
 
     async def _tell(self, seen: queue.Job, where: Slurm, since: float) -> None:
-        text = seen.standing(await self.queue.ahead(seen), datetime.now()) if seen.waits else ""
+        text = (
+            seen.standing(await self.queue.ahead(seen), datetime.now())
+            if seen.waits
+            else ""
+        )
         self.queued = Queued(text, since, where.queue_seconds) if text else None
 
     async def _ready(self, told: dict[str, Any], where: Slurm) -> LiveKernel:
@@ -186,7 +239,9 @@ class SlurmKernels:
             raise
         return kernel
 
-    async def _begun(self, told: Mapping[str, Any], where: Slurm, file: Path) -> queue.Job | None:
+    async def _begun(
+        self, told: Mapping[str, Any], where: Slurm, file: Path
+    ) -> queue.Job | None:
         """Wait until the connection file is there; return the job as it was seen last. Raise KernelError."""
         number, since, began, look_at = int(told["job"]), time.monotonic(), 0.0, 0.0
         seen: queue.Job | None = None
@@ -194,7 +249,9 @@ class SlurmKernels:
             if (now := time.monotonic()) > look_at:
                 asked, silent = None, queue.SILENT
                 try:
-                    if asked := await self.queue.look(number, "" if told["step"] else told["job_name"]):
+                    if asked := await self.queue.look(
+                        number, "" if told["step"] else told["job_name"]
+                    ):
                         await self._tell(asked, where, since)
                 except queue.RefusedError as error:  # no reason to end a job that waits
                     silent = error.message
@@ -203,7 +260,11 @@ class SlurmKernels:
                 if asked is not None:
                     began = began or (now if asked.lives else 0.0)
                 elif not began:  # it may wait for hours, for which nobody is to be held
-                    was = f"job {number} was {seen.state}" if seen else f"job {number} may wait"
+                    was = (
+                        f"job {number} was {seen.state}"
+                        if seen
+                        else f"job {number} may wait"
+                    )
                     self.queued = Queued(f"{silent}: {was}", since, where.queue_seconds)
                 if job.there(file):
                     break
@@ -213,21 +274,32 @@ class SlurmKernels:
             if began and now > began + START_SECONDS:
                 node = seen.node if seen else ""
                 why = f"job {number} runs on {node} for {START_SECONDS:.0f} s, and wrote no connection file"
-                raise KernelStartFailedError(f"{why}: either {_unshared(file, node)}, or its start takes so long")
+                raise KernelStartFailedError(
+                    f"{why}: either {_unshared(file, node)}, or its start takes so long"
+                )
             await asyncio.sleep(_pause(since, FILE_SECONDS, FILE_MOST))
         return seen
 
-    def _process(self, told: Mapping[str, Any], where: Slurm, seen: queue.Job | None) -> SlurmProcess:
+    def _process(
+        self, told: Mapping[str, Any], where: Slurm, seen: queue.Job | None
+    ) -> SlurmProcess:
         """Return the kernel on record; by way of ssh its ports are sockets here."""
         if not where.via:
             return SlurmProcess(told, self.record, self.queue, seen, None)
-        node, sockets = str(told["node"]), os.path.join(self.runtime, f"k{told['kernel'][:8]}")
+        node, sockets = (
+            str(told["node"]),
+            os.path.join(self.runtime, f"k{told['kernel'][:8]}"),
+        )
         if not kernels.HOST.fullmatch(node):
             raise ValueError(f"{node!r:.100} is no host")
-        ports = {f"{channel}_port": number for number, channel in enumerate(CHANNELS, 1)}
+        ports = {
+            f"{channel}_port": number for number, channel in enumerate(CHANNELS, 1)
+        }
         connection = {**told["connection"], **ports, "transport": "ipc", "ip": sockets}
         link = Link(Ssh(node), f"{sockets}.ssh", sockets)
-        return SlurmProcess({**told, "connection": connection}, self.record, self.queue, seen, link)
+        return SlurmProcess(
+            {**told, "connection": connection}, self.record, self.queue, seen, link
+        )
 
     async def attach(self) -> LiveKernel | Death | None:
         """Return the kernel that a former daemon left, or how it ended; None where there was none. Asks it nothing."""
@@ -236,7 +308,8 @@ class SlurmKernels:
             return None
         try:
             if not told.get("job") or told.get("ending"):
-                with contextlib.suppress(KernelError):  # whoever starts the next one tries again, and is told
+                # whoever starts the next one tries again, and is told
+                with contextlib.suppress(KernelError):
                     await self.withdraw()
                 return None
             if "connection" not in told:  # it waits: nothing has run in it
@@ -255,7 +328,9 @@ class SlurmKernels:
         return death or kernel
 
 
-async def reconcile(runtime: str, records: Callable[[], Iterable[Path]], environ: Mapping[str, str]) -> None:
+async def reconcile(
+    runtime: str, records: Callable[[], Iterable[Path]], environ: Mapping[str, str]
+) -> None:
     """End this project's jobs of which no record tells; raise KernelError, OSError where a record can't be read."""
     asked = queue.Queue(environ)
     jobs = await asked.mine(queue.prefix(runtime))
@@ -273,12 +348,24 @@ async def look(where: Slurm, environ: Mapping[str, str]) -> list[str]:
     asked = queue.Queue(environ)
     if not where.jobid:
         offers = await asked.partitions()
-        await asked.test(job.flags(where, "stepper-test", Path("/dev/null"), await asked.longest(where.partition)))
+        await asked.test(
+            job.flags(
+                where,
+                "stepper-test",
+                Path("/dev/null"),
+                await asked.longest(where.partition),
+            )
+        )
         return offers
     seen = await asked.look(where.jobid)
     if seen is None or not (seen.lives or seen.waits):
-        raise KernelError(f"job {where.jobid} is {seen.state}" if seen else queue.SILENT, "squeue --me")
-    return [f"job {seen.id} ({seen.name}): {seen.state}, {seen.node or seen.reason}, {seen.time} left"]
+        raise KernelError(
+            f"job {where.jobid} is {seen.state}" if seen else queue.SILENT,
+            "squeue --me",
+        )
+    return [
+        f"job {seen.id} ({seen.name}): {seen.state}, {seen.node or seen.reason}, {seen.time} left"
+    ]
 
 
 def unchecked(where: Slurm) -> list[str]:
@@ -297,11 +384,17 @@ def _failed(told: Mapping[str, Any], seen: queue.Job | None, file: Path) -> Kern
     said, number = job.words(file, TAIL).strip(), told["job"]
     state = seen.state if seen is not None and not seen.lives else queue.STEP_ENDED
     if mend := lacks(told["python"], said):
-        return IpykernelMissingError(f"{told['python']} lacks ipykernel, in job {number}: {said}", mend)
+        return IpykernelMissingError(
+            f"{told['python']} lacks ipykernel, in job {number}: {said}", mend
+        )
     what = f"the step in job {number}" if told["step"] else f"job {number}"
     if not said and state in ("FAILED", queue.STEP_ENDED):
-        said = f"it wrote nothing, as where {_unshared(file, seen.node if seen else '')}"
-    return KernelStartFailedError(f"{what} ended before the kernel began ({state}){': ' * bool(said)}{said}")
+        said = (
+            f"it wrote nothing, as where {_unshared(file, seen.node if seen else '')}"
+        )
+    return KernelStartFailedError(
+        f"{what} ended before the kernel began ({state}){': ' * bool(said)}{said}"
+    )
 
 
 def _unshared(file: Path, node: str) -> str:

@@ -25,11 +25,20 @@ def address(named: str) -> str:
     if named == "hostname":
         return socket.gethostbyname(socket.gethostname())
     if named != "auto":
-        shown = subprocess.run(["ip", "-4", "-o", "addr", "show", "dev", named], stdout=subprocess.PIPE, check=False)
-        found = shown.stdout.decode().split()[3:4] or sys.exit("the interface %s has no address here" % named)
+        shown = subprocess.run(
+            ["ip", "-4", "-o", "addr", "show", "dev", named],
+            stdout=subprocess.PIPE,
+            check=False,
+        )
+        found = shown.stdout.decode().split()[3:4] or sys.exit(
+            "the interface %s has no address here" % named
+        )
         return found[0].partition("/")[0]
     for host in (os.environ.get("SLURM_SUBMIT_HOST"), socket.gethostname()):
-        with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
+        with (
+            contextlib.suppress(OSError),
+            socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way,
+        ):
             way.connect((host or "", 9))  # nothing is sent
             return str(way.getsockname()[0])
     return "127.0.0.1"
@@ -52,7 +61,9 @@ def encrypts() -> bool:
     found = importlib.util.find_spec("ipykernel")
     if found is None or not found.origin:
         sys.exit("No module named 'ipykernel' in " + sys.executable)
-    with open(os.path.join(os.path.dirname(found.origin), "kernelapp.py"), encoding="utf-8") as stream:
+    with open(
+        os.path.join(os.path.dirname(found.origin), "kernelapp.py"), encoding="utf-8"
+    ) as stream:
         return "curve_secretkey" in stream.read()
 
 
@@ -61,10 +72,15 @@ def main(file: str, named: str, command: list[str]) -> None:
     with open(file + ".key") as stream:
         told = json.load(stream)
     if not encrypts():
-        told = {name: value for name, value in told.items() if not name.startswith("curve_")}
+        told = {
+            name: value for name, value in told.items() if not name.startswith("curve_")
+        }
     ip = address(named)
-    ports = dict(zip([name + "_port" for name in CHANNELS], free_ports(len(CHANNELS), ip)))  # noqa: B905
-    connection = dict(told, **ports, transport="tcp", ip=ip, signature_scheme="hmac-sha256")
+    names = [name + "_port" for name in CHANNELS]
+    ports = dict(zip(names, free_ports(len(CHANNELS), ip)))  # noqa: B905
+    connection = dict(
+        told, **ports, transport="tcp", ip=ip, signature_scheme="hmac-sha256"
+    )
     connection["node"] = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
     new = file + ".new"
     handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -73,8 +89,13 @@ def main(file: str, named: str, command: list[str]) -> None:
         written.flush()
         os.fsync(written.fileno())
     os.rename(new, file)
-    # What a cell calls by its name is this interpreter's: the environment came from where the job was submitted.
-    os.environ["PATH"] = os.path.dirname(sys.executable) + os.pathsep + os.environ.get("PATH", os.defpath)
+    # What a cell calls by its name is this interpreter's: the environment came from
+    # where the job was submitted.
+    os.environ["PATH"] = (
+        os.path.dirname(sys.executable)
+        + os.pathsep
+        + os.environ.get("PATH", os.defpath)
+    )
     os.environ.pop("VIRTUAL_ENV", None)
     if sys.prefix != sys.base_prefix:
         os.environ["VIRTUAL_ENV"] = sys.prefix

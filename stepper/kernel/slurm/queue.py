@@ -16,20 +16,43 @@ from stepper.ground.errors import KernelError
 from stepper.ground.meeting import encoded, fnv1a
 from stepper.ground.text import one_line
 
-KEPT = ("PATH", "HOME", "USER", "LOGNAME", "LD_LIBRARY_PATH", "LANG", "TZ", "SLURM_CONF")  # of an environment
+# of an environment
+KEPT = (
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "LD_LIBRARY_PATH",
+    "LANG",
+    "TZ",
+    "SLURM_CONF",
+)
 SECONDS = 15.0  # for one command; squeue hangs where the controller is frozen
-LATER_SECONDS = 5.0, 60.0  # between two tries to end what could not be: the first, and at most
-LATER_TIMES = 3  # that SLURM must have heard of it: what was submitted while it was silent it takes up only then
-FIELDS = "%A|%j|%T|%r|%N|%L|%S|%P"  # job, name, state, reason, node, time left, expected start, partition
-NO_ANSWER = ("Unable to contact slurm controller", "Socket timed out", "Could not establish a configuration source")
+# between two tries to end what could not be: the first, and at most
+LATER_SECONDS = 5.0, 60.0
+# that SLURM must have heard of it: what was submitted while it was silent it takes up
+# only then
+LATER_TIMES = 3
+# job, name, state, reason, node, time left, expected start, partition
+FIELDS = "%A|%j|%T|%r|%N|%L|%S|%P"
+NO_ANSWER = (
+    "Unable to contact slurm controller",
+    "Socket timed out",
+    "Could not establish a configuration source",
+)
 SILENT = "SLURM's controller does not answer"
 WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "SUSPENDED", "RESIZING", "STOPPED")
 LIVING = ("RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING")
-GONE, STEP_ENDED = "UNKNOWN", "ENDED"  # SLURM does not know the job (any more); the job lives, its step does not
-# How a job ended → what that is in words; the class of fault beside `KernelDied`, where there is one.
+# SLURM does not know the job (any more); the job lives, its step does not
+GONE, STEP_ENDED = "UNKNOWN", "ENDED"
+# How a job ended → what that is in words; the class of fault beside `KernelDied`, where
+# there is one.
 ENDS = {
     "TIMEOUT": ("its walltime was over (TIMEOUT)", "WalltimeOver"),
-    "OUT_OF_MEMORY": ("it took more memory than its job has (OUT_OF_MEMORY)", "OutOfMemory"),
+    "OUT_OF_MEMORY": (
+        "it took more memory than its job has (OUT_OF_MEMORY)",
+        "OutOfMemory",
+    ),
     "NODE_FAIL": ("its node failed (NODE_FAIL)", "EndedOutside"),
     "CANCELLED": ("its job was cancelled (CANCELLED)", "EndedOutside"),
     "PREEMPTED": ("its job was preempted (PREEMPTED)", "EndedOutside"),
@@ -43,7 +66,8 @@ ENDS = {
 }
 
 
-LATER: dict[str, asyncio.Task[None]] = {}  # what ends jobs, by their names, once SLURM answers again
+# what ends jobs, by their names, once SLURM answers again
+LATER: dict[str, asyncio.Task[None]] = {}
 
 
 class RefusedError(KernelError):
@@ -80,10 +104,16 @@ class Job:
 
     def standing(self, ahead: int, now: datetime) -> str:
         """Return how it waits: its state and why, how many are before it, when it is to start."""
-        parts = [f"{self.state} ({self.reason})", f"{ahead} ahead", f"partition {self.partition}"]
+        parts = [
+            f"{self.state} ({self.reason})",
+            f"{ahead} ahead",
+            f"partition {self.partition}",
+        ]
         day, _, clock = self.starts.partition("T")
         if clock:
-            parts.append(f"estimated start {clock[:5] if day == now.date().isoformat() else f'{day} {clock[:5]}'}")
+            parts.append(
+                f"estimated start {clock[:5] if day == now.date().isoformat() else f'{day} {clock[:5]}'}"
+            )
         return ", ".join(parts)
 
 
@@ -101,16 +131,26 @@ class Queue:
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.environ = {name: told for name, told in environ.items() if name in KEPT}
 
-    async def told(self, *command: str, given: bytes = b"", environ: Mapping[str, str] | None = None) -> str | None:
+    async def told(
+        self,
+        *command: str,
+        given: bytes = b"",
+        environ: Mapping[str, str] | None = None,
+    ) -> str | None:
         """Return what a command prints, None where SLURM does not answer; raise RefusedError in SLURM's own words."""
         try:
             process = await asyncio.create_subprocess_exec(
-                *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+                *command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
                 env=environ or self.environ,
-            )  # fmt: skip
+            )
         except FileNotFoundError:
             why = f"there is no `{command[0]}` on this machine: it is not a SLURM login host"
-            raise RefusedError(why, "module load slurm  # or run stepper where SLURM's commands are") from None
+            raise RefusedError(
+                why, "module load slurm  # or run stepper where SLURM's commands are"
+            ) from None
         try:
             said, wrong = await asyncio.wait_for(process.communicate(given), SECONDS)
         except asyncio.TimeoutError:
@@ -126,9 +166,13 @@ class Queue:
             raise RefusedError(f"{command[0]}: {one_line(why, 400)}")
         return said.decode("utf-8", "replace")
 
-    async def submit(self, flags: Sequence[str], script: str, environ: Mapping[str, str]) -> int:
+    async def submit(
+        self, flags: Sequence[str], script: str, environ: Mapping[str, str]
+    ) -> int:
         """Submit a batch script; return the job's id. Raise RefusedError in sbatch's own words."""
-        said = await self.told("sbatch", "--parsable", *flags, given=script.encode(), environ=environ)
+        said = await self.told(
+            "sbatch", "--parsable", *flags, given=script.encode(), environ=environ
+        )
         number = (said or "").strip().partition(";")[0]
         if not number.isdecimal():
             why = f"{SILENT}: nothing was submitted, as far as that is known; a job that it takes up later is ended"
@@ -138,7 +182,9 @@ class Queue:
     async def test(self, flags: Sequence[str]) -> None:
         """Have SLURM check a job's flags without submitting it; raise RefusedError in sbatch's own words."""
         flags = [flag for flag in flags if not flag.startswith("--output=")]
-        said = await self.told("sbatch", "--test-only", "--output=/dev/null", *flags, given=b"#!/bin/sh\n")
+        said = await self.told(
+            "sbatch", "--test-only", "--output=/dev/null", *flags, given=b"#!/bin/sh\n"
+        )
         if said is None:
             raise KernelError(SILENT, "sinfo")
 
@@ -148,7 +194,9 @@ class Queue:
         One that it forgot, or whose number belongs to a job of another name, is `GONE`.
         """
         try:
-            said = await self.told("squeue", "-h", "-t", "all", "-j", str(job), "-o", FIELDS)
+            said = await self.told(
+                "squeue", "-h", "-t", "all", "-j", str(job), "-o", FIELDS
+            )
         except KernelError as error:
             if "Invalid job id" not in error.message:
                 raise
@@ -162,23 +210,39 @@ class Queue:
         if seen is None or not seen.lives:
             return seen
         steps = await self._steps(job, name)
-        return None if steps is None else seen if steps else replace(seen, state=STEP_ENDED)
+        return (
+            None
+            if steps is None
+            else seen
+            if steps
+            else replace(seen, state=STEP_ENDED)
+        )
 
     async def _steps(self, job: int, name: str) -> list[str] | None:
         said = await self.told("squeue", "-h", "-s", "-j", str(job), "-o", "%i|%j")
         return (
-            None if said is None else [row.partition("|")[0] for row in said.splitlines() if row.endswith(f"|{name}")]
+            None
+            if said is None
+            else [
+                row.partition("|")[0]
+                for row in said.splitlines()
+                if row.endswith(f"|{name}")
+            ]
         )
 
     async def cancel(self, name: str, job: int = 0) -> bool:
         """End the jobs of that name, or that job's steps, where there are any; return whether SLURM heard of it."""
         try:
-            which = await self._steps(job, name) if job else ["--full", f"--jobname={name}"]
+            which = (
+                await self._steps(job, name) if job else ["--full", f"--jobname={name}"]
+            )
             if not which:
                 return which is not None
             return await self.told("scancel", *which) is not None
         except KernelError as error:
-            return not error.hint  # it answered, if only that there is none; a hint says that there is no scancel
+            # it answered, if only that there is none; a hint says that there is no
+            # scancel
+            return not error.hint
 
     def cancel_later(self, name: str, job: int = 0) -> None:
         """Have them ended once SLURM answers again, as long as this daemon lives: the next one finds them by itself."""
@@ -195,7 +259,20 @@ class Queue:
 
     async def ahead(self, job: Job) -> int:
         """Return how many jobs wait in the same partition before that one, as far as their priorities tell."""
-        said = await self.told("squeue", "-h", "-t", "PENDING", "-p", job.partition, "--sort=-p,i", "-o", "%i") or ""
+        said = (
+            await self.told(
+                "squeue",
+                "-h",
+                "-t",
+                "PENDING",
+                "-p",
+                job.partition,
+                "--sort=-p,i",
+                "-o",
+                "%i",
+            )
+            or ""
+        )
         waiting = said.split()
         return waiting.index(str(job.id)) if str(job.id) in waiting else 0
 
@@ -206,9 +283,22 @@ class Queue:
 
     async def longest(self, partition: str) -> float | None:
         """Return how many seconds a job may have in all of these partitions (',' between), '' for the default one."""
-        rows = [row.partition("|") for row in (await self.told("sinfo", "-h", "-o", "%P|%l") or "").splitlines()]
-        named = partition.split(",") if partition else [name for name, _, _ in rows if name.endswith("*")]
-        found = [_seconds(longest) for name, _, longest in rows if name in named or name.rstrip("*") in named]
+        rows = [
+            row.partition("|")
+            for row in (
+                await self.told("sinfo", "-h", "-o", "%P|%l") or ""
+            ).splitlines()
+        ]
+        named = (
+            partition.split(",")
+            if partition
+            else [name for name, _, _ in rows if name.endswith("*")]
+        )
+        found = [
+            _seconds(longest)
+            for name, _, longest in rows
+            if name in named or name.rstrip("*") in named
+        ]
         return min(filter(None, found), default=None)
 
     async def partitions(self) -> list[str]:
@@ -220,7 +310,9 @@ class Queue:
         for row in said.splitlines():
             name, up, longest, nodes, state, gres = (row.split("|") + [""] * 6)[:6]
             more = f", {gres}" if gres not in ("", "(null)") else ""
-            lines.append(f"partition {name.rstrip('*')} ({up}, at most {longest}{more}): {nodes} {state}")
+            lines.append(
+                f"partition {name.rstrip('*')} ({up}, at most {longest}{more}): {nodes} {state}"
+            )
         return lines
 
 
@@ -230,7 +322,9 @@ def _seconds(told: str) -> float | None:
     parts = [days or "0", *["0", "0", *rest.split(":")][-3:]]
     if not all(part.isdecimal() for part in parts):
         return None
-    return sum(int(part) * unit for part, unit in zip(parts, (86400, 3600, 60, 1), strict=True))
+    return sum(
+        int(part) * unit for part, unit in zip(parts, (86400, 3600, 60, 1), strict=True)
+    )
 
 
 def _jobs(said: str) -> list[Job]:

@@ -18,7 +18,8 @@ import time
 from typing import Any
 
 CHANNELS = ("shell", "iopub", "stdin", "control", "hb")
-# ipykernel's launcher, taken from the interpreter's own places and not from the folder in which cells run.
+# ipykernel's launcher, taken from the interpreter's own places and not from the folder
+# in which cells run.
 START = (
     "import sys; sys.path[:1] = filter(None, sys.path[:1]); import runpy;"
     " runpy.run_module('ipykernel_launcher', run_name='__main__', alter_sys=True)"
@@ -29,10 +30,15 @@ END_SECONDS = 5.0
 
 def places(kernel: str) -> list[str]:
     """Return where a kernel's connection file, what it writes to stderr and its samples lie."""
-    folder = os.path.join(os.path.expanduser("~"), ".local", "state", "stepper", "kernels")
+    folder = os.path.join(
+        os.path.expanduser("~"), ".local", "state", "stepper", "kernels"
+    )
     os.makedirs(folder, mode=0o700, exist_ok=True)
     os.chmod(folder, 0o700)
-    return [os.path.join(folder, kernel + ending) for ending in (".json", ".stderr", ".stack")]
+    return [
+        os.path.join(folder, kernel + ending)
+        for ending in (".json", ".stderr", ".stack")
+    ]
 
 
 def private(path: str, text: str) -> None:
@@ -58,15 +64,28 @@ def start(told: dict[str, Any]) -> dict[str, Any]:
     """Start a kernel that leads a session of its own: it lives on when the line is cut."""
     found = importlib.util.find_spec("ipykernel")
     if found is None or not found.origin:
-        return {"lacks": "No module named 'ipykernel'", "python": sys.executable, "installer": installer()}
-    with open(os.path.join(os.path.dirname(found.origin), "kernelapp.py"), encoding="utf-8") as source:
-        encrypts = "curve_secretkey" in source.read()  # one that does not know of it would listen without it
+        return {
+            "lacks": "No module named 'ipykernel'",
+            "python": sys.executable,
+            "installer": installer(),
+        }
+    with open(
+        os.path.join(os.path.dirname(found.origin), "kernelapp.py"), encoding="utf-8"
+    ) as source:
+        # one that does not know of it would listen without it
+        encrypts = "curve_secretkey" in source.read()
     file, stderr, stack = places(told["kernel"])
     folder = os.path.expanduser(told["folder"] or "~")
     if not os.path.isdir(folder):
         return {"error": "there is no folder " + folder}
     ports = dict(zip([name + "_port" for name in CHANNELS], free_ports(len(CHANNELS))))  # noqa: B905
-    connection = dict(ports, transport="tcp", ip="127.0.0.1", key=told["key"], signature_scheme="hmac-sha256")
+    connection = dict(
+        ports,
+        transport="tcp",
+        ip="127.0.0.1",
+        key=told["key"],
+        signature_scheme="hmac-sha256",
+    )
     if encrypts:  # whoever is on the host, too, may listen at its ports
         connection.update(told["curve"])
     private(file, json.dumps(connection))
@@ -74,14 +93,29 @@ def start(told: dict[str, Any]) -> dict[str, Any]:
     private(stack, "")
     with open(stderr, "ab") as stream:
         child = subprocess.Popen(
-            [sys.executable, "-c", START, "--HistoryManager.hist_file=:memory:", "-f", file],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stream, cwd=folder,
-            env=dict(os.environ, STEPPER_KERNEL=told["kernel"]), start_new_session=True,
-        )  # fmt: skip
+            [
+                sys.executable,
+                "-c",
+                START,
+                "--HistoryManager.hist_file=:memory:",
+                "-f",
+                file,
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=stream,
+            cwd=folder,
+            env=dict(os.environ, STEPPER_KERNEL=told["kernel"]),
+            start_new_session=True,
+        )
     return {
-        "pid": child.pid, "ports": ports, "python": sys.executable, "stack": stack, "encrypts": encrypts,
+        "pid": child.pid,
+        "ports": ports,
+        "python": sys.executable,
+        "stack": stack,
+        "encrypts": encrypts,
         "boot": boot(),
-    }  # fmt: skip
+    }
 
 
 def boot() -> str:
@@ -96,7 +130,9 @@ def boot() -> str:
 def lives(told: dict[str, Any]) -> bool:
     """Whether the process is the kernel's still, by the connection file that its command names; ps is everywhere."""
     shown = subprocess.run(
-        ["ps", "-ww", "-o", "stat=", "-o", "args=", "-p", str(told["pid"])], stdout=subprocess.PIPE, check=False
+        ["ps", "-ww", "-o", "stat=", "-o", "args=", "-p", str(told["pid"])],
+        stdout=subprocess.PIPE,
+        check=False,
     )
     line = shown.stdout.decode("utf-8", "replace").strip()
     return told["kernel"] + ".json" in line and not line.startswith("Z")
@@ -123,7 +159,12 @@ def about(told: dict[str, Any]) -> dict[str, Any]:
         has = metadata.version("ipykernel")
     except metadata.PackageNotFoundError:
         has = ""
-    return {"python": sys.executable, "version": sys.version.split()[0], "ipykernel": has, "installer": installer()}
+    return {
+        "python": sys.executable,
+        "version": sys.version.split()[0],
+        "ipykernel": has,
+        "installer": installer(),
+    }
 
 
 def installer() -> str:
@@ -153,4 +194,9 @@ def end(told: dict[str, Any]) -> dict[str, Any]:
 
 def main(told: dict[str, Any]) -> None:
     """Do what is asked, and say what came of it in one line."""
-    print("stepper:" + json.dumps({"start": start, "look": look, "end": end, "about": about}[told["do"]](told)))
+    print(
+        "stepper:"
+        + json.dumps(
+            {"start": start, "look": look, "end": end, "about": about}[told["do"]](told)
+        )
+    )

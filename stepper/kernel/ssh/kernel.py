@@ -19,7 +19,9 @@ from stepper.kernel.ssh.link import Link
 from stepper.policy.model import Death
 from stepper.session.ports import About
 
-LOOK_SECONDS = 2.0  # between two looks at a process whose heart does not beat: each is a command on the host
+# between two looks at a process whose heart does not beat: each is a command on the
+# host
+LOOK_SECONDS = 2.0
 ANSWER_SECONDS = 8.0  # for such a look; a line that gives no answer is brought up anew
 SILENT_SECONDS = 4.0  # without a sign of it nobody knows how it is
 STDERR_CHARACTERS = 2000
@@ -29,10 +31,18 @@ class SshProcess:
     """A kernel's process on a host; `told` is its record. A line that is cut is no death."""
 
     def __init__(self, told: Mapping[str, Any], link: Link, record: str) -> None:
-        self.id, self.link, self.record, self.told = str(told["kernel"]), link, record, told
+        self.id, self.link, self.record, self.told = (
+            str(told["kernel"]),
+            link,
+            record,
+            told,
+        )
         self.far = {"kernel": self.id, "pid": int(told["pid"])}
         self.python, self.host = str(told["python"]), link.where.host
-        self.log, self.stack = f"{self.host}: ~/.local/state/stepper/kernels/{self.id}.stderr", str(told["stack"])
+        self.log, self.stack = (
+            f"{self.host}: ~/.local/state/stepper/kernels/{self.id}.stderr",
+            str(told["stack"]),
+        )
         self.channels = Channels(told["connection"])
         self.ended: Death | None = None
         self.left = False  # whether it may live on
@@ -59,7 +69,12 @@ class SshProcess:
         why = f"on {self.host} stepper watches no memory and sees no line that runs: the host's own limits hold"
         if "curve_publickey" not in self.told["connection"]:
             why += "; who else is on the host can listen to its messages: ipykernel there does not know CurveZMQ"
-        return About(f"{self.host}:{self.python}", without=why, where=self.host, trouble=self.away)
+        return About(
+            f"{self.host}:{self.python}",
+            without=why,
+            where=self.host,
+            trouble=self.away,
+        )
 
     async def interrupt(self) -> None:
         """Interrupt it with what it started in its group: the kernel does that itself. None waits for a line."""
@@ -68,9 +83,15 @@ class SshProcess:
 
     async def kill(self) -> None:
         """Kill it with what it started in its group; raise KernelError where it may live on."""
-        dead, self.ended, why = self.ended is not None, self.ended or Death("SIGKILL", self.said), ""
+        dead, self.ended, why = (
+            self.ended is not None,
+            self.ended or Death("SIGKILL", self.said),
+            "",
+        )
         try:
-            self.left = not (await self.link.ask("end", self.far, ANSWER_SECONDS)).get("gone")
+            self.left = not (await self.link.ask("end", self.far, ANSWER_SECONDS)).get(
+                "gone"
+            )
         except KernelError as error:
             self.left, why = True, f": {error.message}"
         if self.left and not dead:
@@ -78,7 +99,10 @@ class SshProcess:
                 records.write(self.record, {**self.told, "ending": True})
             pid = self.far["pid"]
             mend = f"{refusals.ssh(self.link.where)} kill -9 -- -{pid}"
-            raise KernelError(f"the kernel on {self.host} (process {pid}) was let go and may live on there{why}", mend)
+            raise KernelError(
+                f"the kernel on {self.host} (process {pid}) was let go and may live on there{why}",
+                mend,
+            )
         self.left = False
 
     async def death(self) -> Death | None:
@@ -87,7 +111,9 @@ class SshProcess:
         if self.ended is None:
             self.link.keep()
             if self.channels.is_open and refusals.forbids(self.link.said):
-                raise LineDownError(*refusals.in_words(self.link.said, self.link.where, of_ssh=True))
+                raise LineDownError(
+                    *refusals.in_words(self.link.said, self.link.where, of_ssh=True)
+                )
             if up and not self.was_up:
                 self.sign_at = now
             if up and self.channels.is_open and self.channels.beats():
@@ -112,7 +138,11 @@ class SshProcess:
         if not found["alive"] and self.ended is None:
             self.said = ESCAPES.sub("", str(found["said"])).strip()[-STDERR_CHARACTERS:]
             anew = found["boot"] != self.told.get("boot", found["boot"])
-            why = f"{self.host} was started anew" if anew else f"its process on {self.host} is gone"
+            why = (
+                f"{self.host} was started anew"
+                if anew
+                else f"its process on {self.host} is gone"
+            )
             self.ended = Death(why, self.said, "EndedOutside" if anew else "")
 
     async def sample(self) -> str:

@@ -35,7 +35,10 @@ class SshKernels:
 
     queued: Queued | None = None  # it waits in no queue
 
-    def __init__(self, record: str, runtime: str, parts: Mapping[str, str] = {}) -> None:  # only read
+    # only read
+    def __init__(
+        self, record: str, runtime: str, parts: Mapping[str, str] = {}
+    ) -> None:
         self.record, self.runtime, self.parts = record, runtime, parts
 
     def _link(self, place: Place, kernel: str) -> Link:
@@ -51,23 +54,54 @@ class SshKernels:
         link = self._link(place.at, name)
         public, secret = zmq.curve_keypair()
         curve = {"curve_publickey": public.decode(), "curve_secretkey": secret.decode()}
-        said = await link.ask("start", {"kernel": name, "key": key, "curve": curve, "folder": place.at.where.folder})
+        said = await link.ask(
+            "start",
+            {
+                "kernel": name,
+                "key": key,
+                "curve": curve,
+                "folder": place.at.where.folder,
+            },
+        )
         if "pid" not in said:
-            python, host = said.get("python", place.at.where.python), place.at.where.host
+            python, host = (
+                said.get("python", place.at.where.python),
+                place.at.where.host,
+            )
             if "lacks" in said:
-                raise _lacks(place.at.where, python, said.get("installer", ""), f": {said['lacks']}")
+                raise _lacks(
+                    place.at.where,
+                    python,
+                    said.get("installer", ""),
+                    f": {said['lacks']}",
+                )
             raise KernelError(f"{host}: {said.get('error', 'it says nothing')}")
-        connection: dict[str, Any] = {f"{channel}_port": number for number, channel in enumerate(CHANNELS, 1)}
-        connection |= {"transport": "ipc", "ip": link.sockets, "key": key, "signature_scheme": "hmac-sha256"}
+        connection: dict[str, Any] = {
+            f"{channel}_port": number for number, channel in enumerate(CHANNELS, 1)
+        }
+        connection |= {
+            "transport": "ipc",
+            "ip": link.sockets,
+            "key": key,
+            "signature_scheme": "hmac-sha256",
+        }
         connection |= curve if said["encrypts"] else {}
         told = {
-            "kind": "ssh", "name": place.at.name, "definition": dict(place.at.definition), "kernel": name,
-            "pid": said["pid"], "python": said["python"], "stack": said["stack"], "connection": connection,
+            "kind": "ssh",
+            "name": place.at.name,
+            "definition": dict(place.at.definition),
+            "kernel": name,
+            "pid": said["pid"],
+            "python": said["python"],
+            "stack": said["stack"],
+            "connection": connection,
             "boot": said["boot"],
             "ports": [said["ports"][f"{channel}_port"] for channel in CHANNELS],
-        }  # fmt: skip
+        }
         records.write(self.record, told)  # before anybody waits for it
-        kernel = LiveKernel(SshProcess(told, link, self.record), self.parts, self.runtime)
+        kernel = LiveKernel(
+            SshProcess(told, link, self.record), self.parts, self.runtime
+        )
         try:
             await link.open(told["ports"])
             await kernel.connect(START_SECONDS)
@@ -82,7 +116,9 @@ class SshKernels:
         try:
             told = json.loads(private.read(self.record))
             place = kernels.read({told["name"]: told["definition"]})[told["name"]]
-            process = SshProcess(told, self._link(place, uuid.UUID(told["kernel"]).hex), self.record)
+            process = SshProcess(
+                told, self._link(place, uuid.UUID(told["kernel"]).hex), self.record
+            )
         except (OSError, ValueError, KeyError, TypeError):
             return
         try:
@@ -101,8 +137,13 @@ class SshKernels:
             told["kernel"] = uuid.UUID(told["kernel"]).hex
             link = self._link(place, told["kernel"])
             if told["connection"]["ip"] != link.sockets:
-                raise ValueError("it names sockets that are not in this project's folder")
-            process, ports = SshProcess(told, link, self.record), [int(port) for port in told["ports"]]
+                raise ValueError(
+                    "it names sockets that are not in this project's folder"
+                )
+            process, ports = (
+                SshProcess(told, link, self.record),
+                [int(port) for port in told["ports"]],
+            )
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -121,7 +162,9 @@ async def look(place: Place) -> list[str]:
     said = await Link(place.where, "none", "").ask("about", {})
     if not said["ipykernel"]:
         raise _lacks(place.where, said["python"], said["installer"])
-    return [f"Python {said['version']} ({said['python']}), ipykernel {said['ipykernel']}"]
+    return [
+        f"Python {said['version']} ({said['python']}), ipykernel {said['ipykernel']}"
+    ]
 
 
 def _lacks(where: Ssh, python: str, installer: str, why: str = "") -> KernelError:

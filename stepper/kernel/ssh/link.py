@@ -20,16 +20,26 @@ from stepper.ground.errors import KernelError, LineDownError
 from stepper.kernel.ssh.refusals import in_words
 from stepper.policy.kernels import Ssh
 
-# What runs there comes by its standard input, the lines of shell as the first line, then the program: no argument shows
+# What runs there comes by its standard input, the lines of shell as the first line,
+# then the program: no argument shows
 # what is asked, and any login shell takes these words as they are.
 SHELL = """exec sh -c 'IFS= read -r line; eval "$(printf %b "$line")"'"""
 READS = "import sys, json; told = json.loads(sys.stdin.readline()); exec(told.pop('program')); main(told)"
-# What the user's own configuration says is kept but for what is about another use of ssh.
+# What the user's own configuration says is kept but for what is about another use of
+# ssh.
 OPTIONS = {
-    "BatchMode": "yes", "ConnectTimeout": "10", "ServerAliveInterval": "5", "ServerAliveCountMax": "2",
-    "StreamLocalBindUnlink": "yes", "StreamLocalBindMask": "0177", "ControlPersist": "no",
-    "ClearAllForwardings": "yes", "RemoteCommand": "none", "RequestTTY": "no", "PermitLocalCommand": "no",
-}  # fmt: skip
+    "BatchMode": "yes",
+    "ConnectTimeout": "10",
+    "ServerAliveInterval": "5",
+    "ServerAliveCountMax": "2",
+    "StreamLocalBindUnlink": "yes",
+    "StreamLocalBindMask": "0177",
+    "ControlPersist": "no",
+    "ClearAllForwardings": "yes",
+    "RemoteCommand": "none",
+    "RequestTTY": "no",
+    "PermitLocalCommand": "no",
+}
 ASK_SECONDS = 20.0
 UP_SECONDS = 15.0  # for a master to stand
 RESUME_SECONDS = 5.0
@@ -55,10 +65,16 @@ class Link:
     @property
     def is_up(self) -> bool:
         """Whether the master runs, and carries the ports."""
-        return self.stands and self.master is not None and self.master.returncode is None
+        return (
+            self.stands and self.master is not None and self.master.returncode is None
+        )
 
     def _command(self, *more: str) -> list[str]:
-        options = [part for name, value in OPTIONS.items() for part in ("-o", f"{name}={value}")]
+        options = [
+            part
+            for name, value in OPTIONS.items()
+            for part in ("-o", f"{name}={value}")
+        ]
         return ["ssh", *options, "-S", self.control, *self.where.extra, *more]
 
     async def open(self, ports: list[int]) -> None:
@@ -68,16 +84,21 @@ class Link:
         self.said = b""
         self.master = await _started(
             *self._command("-M", self.where.host, "exec cat"),
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
             start_new_session=True,
-        )  # fmt: skip
+        )
         self.listens = asyncio.create_task(self._listen(self.master))
         until = time.monotonic() + UP_SECONDS
         while not Path(self.control).exists():
             if self.master.returncode is not None or time.monotonic() > until:
                 raise await self._failed()
             await asyncio.sleep(0.02)
-        forwards = [f"-L{self.sockets}-{number}:127.0.0.1:{port}" for number, port in enumerate(ports, 1)]
+        forwards = [
+            f"-L{self.sockets}-{number}:127.0.0.1:{port}"
+            for number, port in enumerate(ports, 1)
+        ]
         if not await self._tell("forward", *forwards):
             raise await self._failed()
         self.stands, self.pause = True, AGAIN_SECONDS[0]
@@ -91,7 +112,12 @@ class Link:
 
     def keep(self) -> None:
         """Have the master come back where it ended; nobody waits for that."""
-        if self.ports and not self.is_up and self.again is None and time.monotonic() > self.again_at:
+        if (
+            self.ports
+            and not self.is_up
+            and self.again is None
+            and time.monotonic() > self.again_at
+        ):
             self.again = asyncio.create_task(self._again())
 
     async def _again(self) -> None:
@@ -99,7 +125,10 @@ class Link:
             await self.open(self.ports)
             self.cuts += 1
         except KernelError:  # what ssh says is kept in `said`
-            self.again_at, self.pause = time.monotonic() + self.pause, min(2 * self.pause, AGAIN_SECONDS[1])
+            self.again_at, self.pause = (
+                time.monotonic() + self.pause,
+                min(2 * self.pause, AGAIN_SECONDS[1]),
+            )
         finally:
             self.again = None
 
@@ -110,7 +139,9 @@ class Link:
             with contextlib.suppress(ProcessLookupError):
                 self.master.kill()
 
-    async def ask(self, what: str, told: Mapping[str, Any], seconds: float = ASK_SECONDS) -> dict[str, Any]:
+    async def ask(
+        self, what: str, told: Mapping[str, Any], seconds: float = ASK_SECONDS
+    ) -> dict[str, Any]:
         """Have the host do something (`far`); return what it says.
 
         Raise LineDownError where it can't be reached, KernelError where what answers there says something else.
@@ -119,24 +150,33 @@ class Link:
         shell = f"{self.where.setup}\nexec {shlex.quote(self.where.python)} -c {shlex.quote(READS)}\n"
         process = await _started(
             *self._command("-o", "ControlMaster=no", self.where.host, SHELL),
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
         escaped = shell.replace("\\", "\\\\").replace("\n", "\\n")
         line = f"{escaped}\n{json.dumps({'program': program, 'do': what, **told})}\n".encode()
         try:
             said, wrong = await asyncio.wait_for(process.communicate(line), seconds)
         except asyncio.TimeoutError:
-            raise LineDownError(f"{self.where.host} did not answer within {seconds:.0f} s") from None
+            raise LineDownError(
+                f"{self.where.host} did not answer within {seconds:.0f} s"
+            ) from None
         finally:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
-        answer = said.decode("utf-8", "replace").rpartition("stepper:")[2]  # a profile may print before it
+        # a profile may print before it
+        answer = said.decode("utf-8", "replace").rpartition("stepper:")[2]
         try:
             found: dict[str, Any] = json.loads(answer)
         except ValueError:
-            why, mend = in_words(wrong or said, self.where, process.returncode == FAILED)
-            raise (LineDownError if process.returncode == FAILED else KernelError)(why, mend) from None
+            why, mend = in_words(
+                wrong or said, self.where, process.returncode == FAILED
+            )
+            raise (LineDownError if process.returncode == FAILED else KernelError)(
+                why, mend
+            ) from None
         return found
 
     def close(self) -> None:
@@ -145,7 +185,8 @@ class Link:
         if self.again is not None:
             self.again.cancel()
         self.lose()
-        if self.master is not None:  # the daemon may end before it is reaped: asyncio would close its pipes too late
+        # the daemon may end before it is reaped: asyncio would close its pipes too late
+        if self.master is not None:
             self.master._transport.close()  # type: ignore[attr-defined]
         self._clear()
 
@@ -160,15 +201,28 @@ class Link:
         self._clear()
 
     def _clear(self) -> None:
-        for path in (self.control, *(f"{self.sockets}-{number}" for number in range(1, 6))):
+        for path in (
+            self.control,
+            *(f"{self.sockets}-{number}" for number in range(1, 6)),
+        ):
             Path(path).unlink(missing_ok=True)
 
     async def _tell(self, what: str, *more: str) -> bool:
         """Tell the master something; return whether it did it. The user's configuration has no part in that."""
         process = await _started(
-            "ssh", "-F", "none", "-S", self.control, "-O", what, *more, "there",
-            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
+            "ssh",
+            "-F",
+            "none",
+            "-S",
+            self.control,
+            "-O",
+            what,
+            *more,
+            "there",
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+        )
         try:
             _, wrong = await asyncio.wait_for(process.communicate(), ASK_SECONDS)
         except asyncio.TimeoutError:
@@ -197,4 +251,6 @@ async def _started(*command: str, **more: Any) -> asyncio.subprocess.Process:
     try:
         return await asyncio.create_subprocess_exec(*command, **more)
     except OSError as error:
-        raise KernelError(f"ssh can't be run on this machine: {error.strerror}", "command -v ssh") from error
+        raise KernelError(
+            f"ssh can't be run on this machine: {error.strerror}", "command -v ssh"
+        ) from error

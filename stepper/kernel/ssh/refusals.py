@@ -19,15 +19,26 @@ def in_words(said: bytes, where: Ssh, of_ssh: bool) -> tuple[str, str]:
     """Return what was wrong and what mends it, by what ssh, or the shell and the interpreter there, wrote."""
     text = said.decode("utf-8", "replace").replace("\r", "")
     lines = [line for line in text.splitlines() if line.strip()]
-    last = one_line(next((line for line in reversed(lines) if not line.startswith(NOISE)), ""), 300)
+    last = one_line(
+        next((line for line in reversed(lines) if not line.startswith(NOISE)), ""), 300
+    )
     command = ssh(where)
     if CHANGED in text:
         known, remove = KNOWN.search(text), REMOVE.search(text)
-        where_known = f" ({known['file']}, line {known['line']}, holds another)" if known else ""
+        where_known = (
+            f" ({known['file']}, line {known['line']}, holds another)" if known else ""
+        )
         name = where.host.rpartition("@")[2]
-        mend = remove[0].strip().replace('"', "'") if remove else f"ssh-keygen -R {shlex.quote(name)}"
+        mend = (
+            remove[0].strip().replace('"', "'")
+            if remove
+            else f"ssh-keygen -R {shlex.quote(name)}"
+        )
         why = f"the host key of {where.host} has changed{where_known}: {last}"
-        return why, f"{mend}; {command} true  # where that host was set up anew, and nobody stands between"
+        return (
+            why,
+            f"{mend}; {command} true  # where that host was set up anew, and nobody stands between",
+        )
     if forbids(said):
         return (
             f"the sshd on {where.host} forbids forwarding ({FORBIDDEN})",
