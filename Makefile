@@ -52,7 +52,7 @@ lower-bounds:
 	$(ENV)-low/bin/uv pip install --quiet --python $(ENV)-low/bin/python --resolution lowest-direct --editable '.[test]'
 	$(ENV)-low/bin/python -m pytest -m '' -W default -n 2 --dist loadfile --ignore tests/realclient --ignore tests/test_install.py
 
-# What a step, growth, a start, many notebooks and bursts cost, each beside its floors: docs/benchmarks.md
+# What a step, growth, a start, many notebooks and bursts cost, each beside its floors: docs/development/benchmarks.md
 benchmarks: env
 	$(BIN)/python benchmarks/step.py
 	$(BIN)/python benchmarks/growth.py
@@ -71,7 +71,7 @@ faults: env
 	$(BIN)/python -m tests.faults --folder blind
 	$(BIN)/python -m tests.faults --folder later
 
-# What is injected, what survives, what floods cost, two thousand cells: docs/reliability.md
+# What is injected, what survives, what floods cost, two thousand cells: docs/development/reliability.md
 reliability: env
 	$(BIN)/python benchmarks/faults.py
 	$(BIN)/python benchmarks/floods.py --rounds 3
@@ -81,11 +81,11 @@ reliability: env
 fuzz: env
 	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -m "" tests/test_fuzz.py
 
-# The skills with a real model, by the client's own `claude plugin eval`, which takes your key: docs/evals.md
+# The skills with a real model, by the client's own `claude plugin eval`, which takes your key: docs/development/evals.md
 evals: env
 	$(BIN)/python benchmarks/evals.py
 
-# What a release uploads, in dist/: sdist and wheel, looked over by twine. What they hold, and that versions agree: tests/test_packaged.py
+# What a release uploads, in dist/: sdist and wheel, looked over by twine. What they hold, and that versions agree: tests/test_wheel_install.py
 dist: env
 	rm -rf dist
 	$(BIN)/uv build --quiet --out-dir dist

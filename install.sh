@@ -27,10 +27,10 @@
 
 set -eu
 
-# Python does the work (stepper/setup/install.py). This script finds one, and makes the environment in between:
+# Python does the work (stepper/install/installer.py). This script finds one, and makes the environment in between:
 # `plan` refuses what must be refused, before anything has changed, and says what is to be made.
 
-# From a wheel (stepper/setup/packaged.py): the command that does this again, and a Python if the PATH has none
+# From a wheel (stepper/install/wheel_install.py): the command that does this again, and a Python if the PATH has none
 way=${STEPPER_WAY:-} python=${STEPPER_PYTHON:-}
 unset STEPPER_WAY STEPPER_PYTHON
 
@@ -55,7 +55,7 @@ for word; do
 done
 
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd -P)
-[ -f "$here/stepper/setup/install.py" ] || fail "$here is no checkout of stepper"
+[ -f "$here/stepper/install/install.py" ] || fail "$here is no checkout of stepper"
 
 # In Claude Code stepper's own environment is on the PATH: it can't be what a new one is made of.
 path=''
@@ -107,7 +107,7 @@ fi
 # `plan`, `apply` and `uninstall`. -I and -c: neither PYTHONPATH nor a module in the current folder gets in the way
 from_checkout() {
   "${base:-$bare_path}" -I -B -c \
-    'import sys; sys.path.insert(0, sys.argv.pop(1)); from stepper.setup.install import main; sys.exit(main())' \
+    'import sys; sys.path.insert(0, sys.argv.pop(1)); from stepper.install.installer import main; sys.exit(main())' \
     "$here" "$@"
 }
 # What is installed is the wheel, if there is one, else the checkout; the record says where that came from.
@@ -173,7 +173,7 @@ if [ -n "$stamp" ]; then
   printf '%s\n' "$stamp" >"$env/stamp"
   set -- --remade "$@"
 fi
-"$env/bin/python" -I -B -m stepper.setup.install apply "$@"
+"$env/bin/python" -I -B -m stepper.install.installer apply "$@"
 if [ -n "$demo" ]; then
   exec "$env/bin/python" -I "$here/examples/demo.py" "$target"
 fi

@@ -27,8 +27,8 @@ from typing import NamedTuple
 import psutil
 
 import stepper
-from stepper.ground.paths import Paths
-from stepper.setup import install, trust
+from stepper.common.paths import Paths
+from stepper.install import installer, trust
 
 HOOK = Path(__file__).resolve().parent.parent / "hooks" / "stepper"
 MB = 1 << 20
@@ -112,9 +112,9 @@ class Project:
             shutil.copy(Path(sys.prefix, "pyvenv.cfg"), env)
         self.packages = env / "packages"
         self.packages.symlink_to(Path(stepper.__file__).resolve().parent.parent)
-        install.link(Path(self.paths.link), env)
+        installer.link(Path(self.paths.link), env)
         self.compiled = env / "bin" / "hook"
-        self.has_compiled = install.compile_client(self.compiled)
+        self.has_compiled = installer.compile_client(self.compiled)
         trust.remember(self.paths, {"python": sys.executable})
         (self.root / "notebooks").mkdir()
         self.bare = [str(self.python), "-I", "-S", "-c", "pass"]

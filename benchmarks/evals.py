@@ -4,7 +4,7 @@
 
 Each run has a home, a project and an environment of stepper's of its own, in a folder that is removed; what a run
 leaves running is ended. No case is granted a shell: the client confines it, and from there no daemon is reached; the
-plugin's MCP server runs outside of that. `--write` puts the table into docs/evals.md. It costs what the model costs.
+plugin's MCP server runs outside of that. `--write` puts the table into docs/development/evals.md. It costs what the model costs.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ from mcp_faces import (
 from peer_ways import install
 
 from examples import demo
-from stepper.setup import trust
+from stepper.install import trust
 
 SIZES = (10, 100)
 # the SDK's own 554 ms and 66 MB, and 60 ms and 10 MB more

@@ -53,8 +53,12 @@ from tornado.websocket import websocket_connect
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 
-from stepper.kernel.jupyter.channels import PROTOCOL, framed, of_frames
-from stepper.setup import trust
+from stepper.install import trust
+from stepper.kernels.backends.jupyter.websocket_channels import (
+    PROTOCOL,
+    framed,
+    of_frames,
+)
 from tests import sshd
 from tests.jupyterserver import TOKEN, VARIABLE, Served
 from tests.slurm.lab import started

@@ -14,8 +14,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from stepper.ground.paths import Paths
-from stepper.setup import install, trust
+from stepper.common.paths import Paths
+from stepper.install import installer, trust
 
 ROUNDS = 40
 ROOT = Path(__file__).resolve().parent.parent
@@ -48,7 +48,7 @@ def main() -> None:
         shutil.copy(ROOT / "hooks" / "stepper", hook)
         (env / "bin" / "python").symlink_to(sys.executable)
         (env / "packages").symlink_to(ROOT)
-        install.link(Path(paths.link), env)
+        installer.link(Path(paths.link), env)
         # else the hook script ends without starting Python
         trust.remember(paths, {"python": sys.executable})
         bare = [str(env / "bin" / "python"), "-I", "-S", "-c", "pass"]

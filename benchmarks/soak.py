@@ -34,7 +34,7 @@ sys.path.insert(0, str(ROOT))
 
 from stepper.hook import client  # noqa: E402
 from tests.conftest import CLIENT, Answer, Notebook, Project, text_of  # noqa: E402
-from tests.ear import Ear  # noqa: E402
+from tests.kernel_traffic import Ear  # noqa: E402
 
 BOOKS, HANG_SECONDS, GROWTH = 20, 60.0, 0.10
 CONFIG = "max_cells: 100000\nmax_retries: 1000\nkernel_cwd: notebook\n"

@@ -40,7 +40,7 @@ from common import Project, spawn
 
 from examples import demo
 from stepper import __version__
-from stepper.setup import skills, trust
+from stepper.install import skills, trust
 
 # What Claude Code puts around a text, or says itself.
 CONTEXT = "{} hook additional context: "

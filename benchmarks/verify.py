@@ -15,8 +15,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from stepper.kernel import pixels
-from stepper.policy.compare import Shown, compare
+from stepper.kernels import image_diff
+from stepper.policy.comparison.output_comparison import Shown, compare
 from tests.verify import pairs
 from tests.verify.pairs import Pair
 
@@ -92,7 +92,7 @@ def peers(asked: Sequence[Pair]) -> dict[str, list[bool]]:
 def ours(pair: Pair) -> bool:
     """Whether stepper flags a pair."""
     return not compare(
-        Shown(pair.then), Shown(pair.now), (), pixels.differing
+        Shown(pair.then), Shown(pair.now), (), image_diff.differing
     ).verdict.reproduces
 
 

@@ -31,9 +31,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from PIL import Image, ImageOps
 
 from benchmarks.verify import peers
-from stepper.kernel import pixels
-from stepper.policy.compare import Difference, Shown, compare
-from tests.oracle.sheets import NAMES, sheets
+from stepper.kernels import image_diff
+from stepper.policy.comparison.output_comparison import Difference, Shown, compare
+from tests.oracle.cell_corpus import NAMES, sheets
 from tests.verify.pairs import Pair
 
 LEFT_OUT = (
@@ -168,11 +168,11 @@ def texts(outputs: Outputs) -> Iterator[tuple[tuple[int, str], str]]:
 
 def told(then: Outputs, now: Outputs, again: Outputs) -> Difference:
     """Return what a replay would say."""
-    first = compare(Shown(then), Shown(now), (), pixels.differing)
+    first = compare(Shown(then), Shown(now), (), image_diff.differing)
     return (
         first
         if first.verdict.reproduces
-        else compare(Shown(then), Shown(now), [Shown(again)], pixels.differing)
+        else compare(Shown(then), Shown(now), [Shown(again)], image_diff.differing)
     )
 
 

@@ -17,10 +17,10 @@ from pathlib import Path
 from subprocess import CalledProcessError, run
 from typing import Any, NamedTuple
 
-from stepper.ground.errors import StepperError
-from stepper.ground.paths import Paths, recorded
-from stepper.setup import doctor
-from stepper.setup.settings import SCRIPT
+from stepper.common.errors import StepperError
+from stepper.common.paths import Paths, recorded
+from stepper.install import doctor
+from stepper.install.claude_settings import SCRIPT
 
 PROBLEM = "Analyse four years of Seattle weather and plot it by month"
 DATA, RESULT = "seattle-weather.csv", "seattle_weather_by_month.csv"

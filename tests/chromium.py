@@ -22,7 +22,7 @@ from typing import Any
 import psutil
 from tornado.websocket import WebSocketClientConnection, websocket_connect
 
-from tests import debian
+from tests import apt_packages
 
 WAIT_SECONDS = float(
     os.environ.get("WAIT", "60")
@@ -51,7 +51,7 @@ class Browser:
     """One process of chromium."""
 
     def __init__(self) -> None:
-        program = debian.installed(
+        program = apt_packages.installed(
             "chromium", "chromium", "fonts-dejavu-core", "ca-certificates"
         )
         self.folder = tempfile.mkdtemp(prefix="chromium")

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from stepper.ground.paths import Paths
-from stepper.setup import install, trust
-from tests import forked
+from stepper.common.paths import Paths
+from stepper.install import installer, trust
+from tests import forked_cli as forked
 from tests.slurm.lab import cluster  # noqa: F401 (a fixture for all)
 
 if TYPE_CHECKING:
@@ -320,7 +320,7 @@ def compiled_client() -> str:
     """Return the client that install.sh makes where there is a C compiler, made once for all tests of a process."""
     folder = tempfile.mkdtemp()
     atexit.register(shutil.rmtree, folder)
-    if not install.compile_client(Path(folder, "hook")):
+    if not installer.compile_client(Path(folder, "hook")):
         assert not os.environ.get("CI"), (
             "there is no C compiler, or client.c does not compile"
         )
@@ -332,7 +332,7 @@ def bare_env(paths: Paths) -> Path:
     """Make the folder of a project's environment, and its name in the project; return it, for what a test puts there."""
     env = Path(paths.env)
     (env / "bin").mkdir(parents=True)
-    install.link(Path(paths.link), env)
+    installer.link(Path(paths.link), env)
     return env
 
 
@@ -439,7 +439,7 @@ def scratch(folder: Path, client: str = "python") -> Iterator[Project]:
 def browser() -> Iterator[Browser]:
     """A real browser, for all tests of a module."""
     from tests import chromium
-    from tests.npm import Unavailable, unavailable
+    from tests.npm_packages import Unavailable, unavailable
 
     try:
         made = chromium.Browser()

@@ -25,7 +25,7 @@ import psutil
 
 from tests.environments import environment
 from tests.jupyterserver import SERVERS, VARIABLE, end, free_port
-from tests.npm import fetched, node
+from tests.npm_packages import fetched, node
 
 # An environment of its own: it serves the users' servers, too.
 PACKAGES = ("jupyterhub>=6,<7", *SERVERS[:1], *SERVERS[2:])

@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from stepper.policy import kernels
+from stepper.policy import kernel_config
 from tests.environments import environment
 
 TOKEN, VARIABLE = "s3cret-of-the-tests-4b1d", "TEST_HUB_TOKEN"
@@ -199,10 +199,10 @@ class Served:
             where.setdefault("env", {"KERNEL_USERNAME": "tester"})
         return {"jupyter": where}
 
-    def place(self, url: str = "", **more: Any) -> kernels.Place:
+    def place(self, url: str = "", **more: Any) -> kernel_config.Place:
         """The place `hub` of that definition; a key with the value None is left out."""
         told = self.definition(url, **more)["jupyter"]
-        return kernels.read(
+        return kernel_config.read(
             {
                 "hub": {
                     "jupyter": {
@@ -238,10 +238,10 @@ def running(folder: Path, kind: str = "server") -> Iterator[dict[str, Any]]:
         served.close()
 
 
-def place(facts: dict[str, Any], **more: Any) -> kernels.Place:
+def place(facts: dict[str, Any], **more: Any) -> kernel_config.Place:
     """The place `hub` on that server; its token is to be in the environment, as the facts name it."""
     where = {"url": facts["url"], "token_env": facts["variable"], **more}
-    return kernels.read({"hub": {"jupyter": where}})["hub"]
+    return kernel_config.read({"hub": {"jupyter": where}})["hub"]
 
 
 class Line:

@@ -27,7 +27,7 @@ import pytest
 
 from tests import sshd
 from tests.jupyterserver import TOKEN, VARIABLE, Served
-from tests.npm import Unavailable
+from tests.npm_packages import Unavailable
 from tests.slurm.lab import started
 
 START_SECONDS = 170  # packages may have to be fetched

@@ -15,8 +15,8 @@ from typing import Any
 
 import psutil
 
-from stepper.policy import kernels
-from tests import debian
+from stepper.policy import kernel_config
+from tests import apt_packages
 
 
 class Host:
@@ -26,7 +26,7 @@ class Host:
     """
 
     def __init__(self, folder: Path, **options: str) -> None:
-        self.program = debian.installed("sshd", "openssh-server")
+        self.program = apt_packages.installed("sshd", "openssh-server")
         if os.geteuid() == 0:
             Path("/run/sshd").mkdir(exist_ok=True)  # where it gives up its rights
         self.folder, self.client, self.user = (
@@ -136,15 +136,15 @@ class Host:
         )
         (self.folder / "known").write_text(told)
 
-    def place(self, **more: Any) -> kernels.Place:
+    def place(self, **more: Any) -> kernel_config.Place:
         """The place that `box: {ssh: …}` names, with further keys."""
         return place(self.facts, **more)
 
 
-def place(facts: Mapping[str, Any], **more: Any) -> kernels.Place:
+def place(facts: Mapping[str, Any], **more: Any) -> kernel_config.Place:
     """The place that `box: {ssh: …}` names, with further keys, of the host of which these are the facts."""
     where = {"host": "box", "python": sys.executable, **more}
-    return kernels.read(
+    return kernel_config.read(
         {
             "box": {
                 "ssh": {

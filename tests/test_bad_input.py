@@ -17,9 +17,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from stepper.common import wire_format
 from stepper.daemon import server
-from stepper.ground import wire
-from stepper.setup import trust
+from stepper.install import trust
 from tests.conftest import CLIENTS, ONE_CLIENT, Notebook, Project, code, scratch
 
 
@@ -305,8 +305,8 @@ def test_frames_that_are_none_are_turned_away(project: Project) -> None:
     project.stepper("status")  # there is no notebook, but the daemon runs
     for data in (
         b"GET / HTTP/1.1\r\n\r\n",
-        wire.MAGIC + b"\x01" + (1 << 62).to_bytes(8, "big"),
-        wire.pack(b"x"),
+        wire_format.MAGIC + b"\x01" + (1 << 62).to_bytes(8, "big"),
+        wire_format.pack(b"x"),
         b"STP1\x00",
     ):
         with socket.socket(socket.AF_UNIX) as sock:
@@ -324,7 +324,7 @@ def test_half_a_request_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> No
         reader.feed_data(data)
         return await server._request(reader)
 
-    whole = wire.pack(b"status", b"{}")
+    whole = wire_format.pack(b"status", b"{}")
     assert asyncio.run(read(whole)) == [b"status", b"{}"]
     monkeypatch.setattr(server, "READ_SECONDS", 0.01)
     for size in (0, 3, len(whole) - 1):

@@ -18,16 +18,16 @@ import pexpect
 import pytest
 from click.testing import CliRunner
 
-from stepper.cli import complete, terminal
+from stepper.cli import shell_completion, terminal
 from stepper.cli.main import EXIT_CODES, main
-from stepper.cli.present import PRESENT
-from stepper.ground.paths import Paths
-from stepper.policy.arguments import GROUPS
-from stepper.policy.commands import COMMANDS
-from stepper.setup import shell
-from stepper.words import remedy
+from stepper.cli.rendering import PRESENT
+from stepper.common.paths import Paths
+from stepper.install import user_script
+from stepper.messages import stop_hints
+from stepper.policy.commands.cli_commands import COMMANDS
+from stepper.policy.commands.command_schema import GROUPS
 from tests.conftest import ROOT, Notebook, Project, code, reused, some_nightly
-from tests.test_main_path import wait_until
+from tests.test_run_on_edit import wait_until
 
 SHELLS = ("bash", "zsh", "fish")
 COMMAND = f"import sys; sys.path.insert(0, {str(ROOT)!r}); sys.argv[0] = 'stepper'\nfrom stepper.cli.main import main; main()"
@@ -113,7 +113,7 @@ def test_status_of_a_stopped_notebook_says_why_what_was_asked_and_the_ways_out(
         in told
     )
     assert "The agent asks: may rows be dropped?" in told
-    assert f"Suggestion: {remedy.DECIDE}" in told
+    assert f"Suggestion: {stop_hints.DECIDE}" in told
     for way in (
         "continue",
         "fix",
@@ -663,9 +663,9 @@ def test_completion_in_the_shells_themselves(
 def test_bash_types_a_name_as_it_stands(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(complete, "_paths", lambda: Paths(str(tmp_path)))
+    monkeypatch.setattr(shell_completion, "_paths", lambda: Paths(str(tmp_path)))
     monkeypatch.setattr(
-        complete,
+        shell_completion,
         "_known",
         lambda _: {"zz$(touch x) y": str(tmp_path / "z.ipynb"), "plain": "p"},
     )
@@ -673,8 +673,8 @@ def test_bash_types_a_name_as_it_stands(
         ("bash_complete", r"zz\$\(touch\ x\)\ y"),
         ("zsh_complete", "zz$(touch x) y"),
     ):
-        monkeypatch.setenv(complete.VARIABLE, kind)
-        assert [item.value for item in complete.notebooks(None, "zz")] == [name]
+        monkeypatch.setenv(shell_completion.VARIABLE, kind)
+        assert [item.value for item in shell_completion.notebooks(None, "zz")] == [name]
 
 
 def test_who_reads_no_further_ends_nothing() -> None:
@@ -701,11 +701,11 @@ def test_the_link_stays_for_a_project_whatever_its_folders_are_called(
     script.write_text(
         f"# (notebook-stepper)\nany={tmp_path}/records/gone/bin/stepper\n"
     )
-    monkeypatch.setattr(shell, "record_root", lambda: str(tmp_path / "records"))
-    monkeypatch.setattr(shell, "place", lambda: script)
-    assert "for your other projects" in (shell.take_away() or "")
+    monkeypatch.setattr(user_script, "record_root", lambda: str(tmp_path / "records"))
+    monkeypatch.setattr(user_script, "place", lambda: script)
+    assert "for your other projects" in (user_script.take_away() or "")
     assert script.read_text().endswith(
         f"any={other}\n"
     )  # what it calls where there is no project is there
     other.unlink()
-    assert shell.take_away() == "" and not script.exists()
+    assert user_script.take_away() == "" and not script.exists()

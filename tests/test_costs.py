@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from stepper.policy import binder, dataflow
-from stepper.policy.changes import source_hash
-from stepper.policy.events import Ran
+from stepper.policy.cell_changes import source_hash
+from stepper.policy.dataflow import cell_dependencies, name_analysis
+from stepper.policy.dataflow.name_effects import Flow
+from stepper.policy.journal_events import Ran
 from stepper.policy.model import Cell, Outcome, Verdict
-from stepper.policy.names import Flow
 from tests.conftest import ROOT, STATE, Project, bare_env, code
 
 Counts = dict[str, int]
@@ -28,8 +28,8 @@ COUNTING = """
 import collections, json, os, sys
 from jupyter_client.session import Session
 from stepper.daemon import server
-from stepper.daemon.statusline import StatusLines
-from stepper.notebook import afterwards
+from stepper.daemon.statusline_file import StatusLines
+from stepper.notebooks import afterwards
 
 counts, told = collections.Counter(), sys.argv.pop()
 
@@ -173,11 +173,11 @@ def test_the_hook_process_loads_only_the_ground_and_what_python_starts_with(
     ) - loaded("pass")
     own = {
         "stepper",
-        "stepper.ground",
+        "stepper.common",
         "stepper.hook",
-        "stepper.ground.wire",
-        "stepper.ground.errors",
-        "stepper.ground.meeting",
+        "stepper.common.wire_format",
+        "stepper.common.errors",
+        "stepper.common.socket_path",
         "stepper.hook.client",
         "stepper.hook.process",
     }
@@ -231,13 +231,13 @@ def test_who_is_stale(cells: int) -> None:
     @functools.cache
     def flow(source: str) -> Flow:
         read.append(source)
-        return binder.flow(source)
+        return name_analysis.flow(source)
 
     def counted(source: str) -> Flow:
         asked.append(source)
         return flow(source)
 
-    past, runs = dataflow.History(counted), list[Ran]()
+    past, runs = cell_dependencies.History(counted), list[Ran]()
     notebook = [
         Cell(name, at, at + 1, "code", source)
         for at, (name, source) in enumerate(sources.items())
@@ -265,5 +265,5 @@ def test_who_is_stale(cells: int) -> None:
         past.catch_up(runs, known)
     assert len(asked) == cells + 1 and len(read) == cells
     asked.clear()
-    assert len(dataflow.look(notebook, past).stale) == cells - 1
+    assert len(cell_dependencies.look(notebook, past).stale) == cells - 1
     assert len(asked) == cells and len(read) == cells

@@ -8,13 +8,19 @@ from typing import Any
 
 import pytest
 
-from stepper.policy import events, gate, ledger, plan, turn
+from stepper.messages import command_messages
+from stepper.policy import (
+    edit_gate,
+    journal_events,
+    journal_reducer,
+    plan,
+    run_decisions,
+)
 from stepper.policy.model import Checked, Limits, Plan, Step, StepStatus
-from stepper.session.ports import Execution
-from stepper.words import brief
+from stepper.session.protocols import Execution
 from tests.environments import environment, old_python
-from tests.test_helper import OLD, Lab, text
-from tests.test_turn import AT, FINE, FIXABLE, cell, run, state
+from tests.test_kernel_helper import OLD, Lab, text
+from tests.test_run_decisions import AT, FINE, FIXABLE, cell, run, state
 
 SET_UP = """
 import numpy as np, pandas as pd, gc, weakref
@@ -228,15 +234,15 @@ def test_signs_of_mathematics_and_a_code_span_are_read() -> None:
     assert plan.expression("`0 ≤ score ≠ 1`") == "0 <= score != 1"
 
 
-def started(source: str = "x") -> events.Started:
-    return events.Started(run=1, key=1, at=AT, cell_id="id0", source=source)
+def started(source: str = "x") -> journal_events.Started:
+    return journal_events.Started(run=1, key=1, at=AT, cell_id="id0", source=source)
 
 
 FALSE_ONE = Checked(False, (("score", "0.85"),))
 
 
-def doubted(number: int = 1, source: str = "x") -> events.Ran:
-    return events.Ran(
+def doubted(number: int = 1, source: str = "x") -> journal_events.Ran:
+    return journal_events.Ran(
         **{
             **vars(run(number, FINE, source)),
             "unmet": "`score > 0.9` is false: score is 0.85",
@@ -246,10 +252,13 @@ def doubted(number: int = 1, source: str = "x") -> events.Ran:
 
 def test_a_false_criterion_leaves_the_step_open() -> None:
     made = state()
-    assert turn.unmet(made, started(), "score > 0.9", None) == ""
-    assert turn.unmet(made, started(), "score > 0.9", Checked(True)) == ""
-    assert turn.unmet(made, started(), "score > 0.9", FALSE_ONE) == doubted().unmet
-    ledger.apply(doubted(), made)
+    assert run_decisions.unmet(made, started(), "score > 0.9", None) == ""
+    assert run_decisions.unmet(made, started(), "score > 0.9", Checked(True)) == ""
+    assert (
+        run_decisions.unmet(made, started(), "score > 0.9", FALSE_ONE)
+        == doubted().unmet
+    )
+    journal_reducer.apply(doubted(), made)
     assert (
         made.of(1).status,
         made.of(1).attempts,
@@ -267,11 +276,11 @@ def test_a_false_criterion_leaves_the_step_open() -> None:
     )
     assert (
         "? 1. step 1 (why: `score > 0.9` is false: score is 0.85)"
-        in brief.plan_lines(made)[0]
+        in command_messages.plan_lines(made)[0]
     )
     assert (
         '(its criterion is false: replace its cell, or `stepper confirm "WORDS"`)'
-        in brief.next_line(made)
+        in command_messages.next_line(made)
     )
     with pytest.raises(ValueError, match="ran already"):
         plan.removed(made, 1)
@@ -283,12 +292,12 @@ def test_the_work_may_go_on_past_a_doubted_step() -> None:
         plan.step_of(made, [cell(0), new], new) == 2
     )  # the next one's: the doubted one has its cell
     assert plan.step_of(made, [cell(2), new], new) == 1  # whose cell is gone
-    assert gate.waiting(made, [cell(0), new], 2) is None
-    ledger.apply(run(2, FIXABLE, key=2, at=1), made)
-    assert "is not fixed" in (gate.waiting(made, [cell(0), new], 2) or "")
-    ledger.apply(run(3, FINE, key=2, at=1), made)
+    assert edit_gate.waiting(made, [cell(0), new], 2) is None
+    journal_reducer.apply(run(2, FIXABLE, key=2, at=1), made)
+    assert "is not fixed" in (edit_gate.waiting(made, [cell(0), new], 2) or "")
+    journal_reducer.apply(run(3, FINE, key=2, at=1), made)
     assert (made.open_step(), made.complete) == (1, False)
-    ledger.apply(events.Confirmed(key=1, reason="enough"), made)
+    journal_reducer.apply(journal_events.Confirmed(key=1, reason="enough"), made)
     assert made.complete
 
 
@@ -298,18 +307,22 @@ def test_the_work_may_go_on_past_a_doubted_step() -> None:
         ([run(2, FINE, "y")], StepStatus.DONE, ""),
         ([doubted(2, "y")], StepStatus.DOUBTED, doubted().unmet),
         ([run(2, FIXABLE, "y")], StepStatus.FAILED, ""),
-        ([events.Confirmed(key=1, reason="enough")], StepStatus.DONE, "enough"),
+        ([journal_events.Confirmed(key=1, reason="enough")], StepStatus.DONE, "enough"),
         (
-            [events.Confirmed(key=1, reason="enough"), run(2, FINE)],
+            [journal_events.Confirmed(key=1, reason="enough"), run(2, FINE)],
             StepStatus.DONE,
             "enough",
         ),  # the same source again
         (
-            [events.Confirmed(key=1, reason="enough"), run(2, FINE, "y")],
+            [journal_events.Confirmed(key=1, reason="enough"), run(2, FINE, "y")],
             StepStatus.DONE,
             "",
         ),
-        ([events.Skipped(key=1, reason="no"), run(2, FINE)], StepStatus.DONE, ""),
+        (
+            [journal_events.Skipped(key=1, reason="no"), run(2, FINE)],
+            StepStatus.DONE,
+            "",
+        ),
     ],
 )
 def test_what_ends_a_doubt(then: list[Any], status: StepStatus, reason: str) -> None:
@@ -318,16 +331,18 @@ def test_what_ends_a_doubt(then: list[Any], status: StepStatus, reason: str) -> 
 
 
 def test_what_was_confirmed_is_not_asked_again_of_the_same_source() -> None:
-    made = state(doubted(), events.Confirmed(key=1, reason="enough"))
-    assert turn.unmet(made, started(), "score > 0.9", FALSE_ONE) == ""
-    assert turn.unmet(made, started("y"), "score > 0.9", FALSE_ONE) != ""
+    made = state(doubted(), journal_events.Confirmed(key=1, reason="enough"))
+    assert run_decisions.unmet(made, started(), "score > 0.9", FALSE_ONE) == ""
+    assert run_decisions.unmet(made, started("y"), "score > 0.9", FALSE_ONE) != ""
 
 
 def test_only_a_steps_own_criterion_is_asked_for() -> None:
     made, steps = state(), (Step(1, "a", "x > 1"), Step(2, "b", "it is good"))
-    ledger.apply(events.Planned(plan=plan.to_json(Plan("p", steps))), made)
+    journal_reducer.apply(
+        journal_events.Planned(plan=plan.to_json(Plan("p", steps))), made
+    )
     asked_for = [
-        turn.task(made, [], cell(0, source), Limits()).criterion
+        run_decisions.task(made, [], cell(0, source), Limits()).criterion
         for source in ("x", "# stepper: step=2\nx", "# stepper: scratch\nx")
     ]
     assert asked_for == ["x > 1", "", ""]

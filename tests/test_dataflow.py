@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from stepper.diagnosis import ipython
-from stepper.kernel.inside import prints
-from stepper.policy import binder, dataflow
-from stepper.policy.changes import source_hash
-from stepper.policy.dataflow import History, Order
-from stepper.policy.events import Ran
+from stepper.diagnosis import ipython_syntax
+from stepper.kernels.in_kernel import value_fingerprints
+from stepper.messages import stale_cells as words
+from stepper.policy.cell_changes import source_hash
+from stepper.policy.dataflow import cell_dependencies, name_analysis
+from stepper.policy.dataflow.cell_dependencies import History, Order
+from stepper.policy.journal_events import Ran
 from stepper.policy.model import Cell, Outcome, Verdict
-from stepper.words import follows as words
 
 FLOWS = [  # source; what it reads, binds, changes in place
     ("x = 1", "", "x", ""),
@@ -122,7 +122,7 @@ FLOWS = [  # source; what it reads, binds, changes in place
 def test_what_a_source_does_to_names(
     source: str, reads: str, binds: str, changes: str
 ) -> None:
-    found = binder.flow(source, ipython.transformer())
+    found = name_analysis.flow(source, ipython_syntax.transformer())
     ignored = {"get_ipython"}
     assert (found.reads - ignored, {*found.binds}, found.changes) == (
         {*reads.split()},
@@ -132,16 +132,18 @@ def test_what_a_source_does_to_names(
 
 
 def test_a_star_import_may_bind_any_name() -> None:
-    assert binder.flow("from math import *").star
-    assert binder.flow("%pylab inline", ipython.transformer()).star
-    assert not binder.flow("import math").star
+    assert name_analysis.flow("from math import *").star
+    assert name_analysis.flow("%pylab inline", ipython_syntax.transformer()).star
+    assert not name_analysis.flow("import math").star
 
 
 def edges(*sources: str) -> str:
     """Return who reads what of whom, from the top: `name:provider>reader`, cells counted from 1."""
     order, found = Order(), []
     for number, source in enumerate(sources, 1):
-        reads = order.follow(number, binder.flow(source, ipython.transformer()))
+        reads = order.follow(
+            number, name_analysis.flow(source, ipython_syntax.transformer())
+        )
         found += [
             f"{name}:{bound.by}>{number}" for name, bound in sorted(reads.items())
         ]
@@ -208,7 +210,7 @@ class Played:
             list[Ran](),
             dict[str, str](),
         )
-        self.past = History(binder.flow)
+        self.past = History(name_analysis.flow)
 
     @property
     def cells(self) -> list[Cell]:
@@ -253,7 +255,7 @@ class Played:
     def told(self) -> str:
         """Return `cell<name<provider` of the stale cells, and with `?` of those with hidden state."""
         self.past.catch_up(self.runs, self.hashes)
-        found = dataflow.look(self.cells, self.past)
+        found = cell_dependencies.look(self.cells, self.past)
         return " ".join(
             f"{each.cell.id}{mark}{because.name}<{because.provider}"
             for marked, mark in ((found.stale, "<"), (found.hidden, "?"))
@@ -311,10 +313,12 @@ def test_what_a_class_is_made_of_is_part_of_it() -> None:
 
 def test_what_the_helper_had_no_time_for_is_as_it_was() -> None:
     some = [("a", []), ("b", [])]
-    assert prints.rebound(some, {"a": "1", "b": "1"}) == ["a", "b"]
-    assert prints.rebound(some, {"a": "1"}) == []
-    assert prints.rebound(some, {"a": "", "b": "2"}) == ["a"]  # it has grown
-    prints.held.clear()
+    assert value_fingerprints.rebound(some, {"a": "1", "b": "1"}) == ["a", "b"]
+    assert value_fingerprints.rebound(some, {"a": "1"}) == []
+    assert value_fingerprints.rebound(some, {"a": "", "b": "2"}) == [
+        "a"
+    ]  # it has grown
+    value_fingerprints.held.clear()
 
 
 VALUES = [
@@ -364,18 +368,24 @@ VALUES = [
 def test_other_values_have_other_prints_however_they_are_looked_at(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    at_once = [prints.told(value, [200]) for value in VALUES]
+    at_once = [value_fingerprints.told(value, [200]) for value in VALUES]
     assert "" not in at_once and len({*at_once}) == len(VALUES)
-    monkeypatch.setattr(prints, "SMALL", 0)
-    assert [prints.told(value, [200]) for value in VALUES] == at_once
-    assert prints.told({0, 8}, [200]) == prints.told({8, 0}, [200])
+    monkeypatch.setattr(value_fingerprints, "SMALL", 0)
+    assert [value_fingerprints.told(value, [200]) for value in VALUES] == at_once
+    assert value_fingerprints.told({0, 8}, [200]) == value_fingerprints.told(
+        {8, 0}, [200]
+    )
     assert (
-        prints.told(["x" * 2000], [200])
-        == prints.told([2**2000], [200])
-        == prints.told([object()], [200])
+        value_fingerprints.told(["x" * 2000], [200])
+        == value_fingerprints.told([2**2000], [200])
+        == value_fingerprints.told([object()], [200])
         == ""
     )
-    assert prints.told([1] * 200, [200]) == "" != prints.told([1] * 199, [200])
+    assert (
+        value_fingerprints.told([1] * 200, [200])
+        == ""
+        != value_fingerprints.told([1] * 199, [200])
+    )
 
 
 def test_hidden_state_is_a_value_from_below_or_from_a_cell_that_is_gone() -> None:
@@ -395,7 +405,7 @@ def test_a_provider_that_no_longer_binds_the_name() -> None:
     assert book.run("a", n="1").told() == "c<n<a b?x<a"
     assert [
         each.where
-        for marked in dataflow.look(book.cells, book.past).hidden
+        for marked in cell_dependencies.look(book.cells, book.past).hidden
         for each in marked.because
     ] == ["unbound"]
 
@@ -405,7 +415,7 @@ def test_who_only_changed_what_another_had_bound_is_not_its_provider() -> None:
     assert book.run("d", "b", "a", "c").told() == "a?xs<b b?xs<d c?xs<d"
     assert [
         each.where
-        for marked in dataflow.look(book.cells, book.past).hidden
+        for marked in cell_dependencies.look(book.cells, book.past).hidden
         for each in marked.because
     ] == ["below"] * 3
     gone = Played(a="x = 1", b="del x", c="x").run("a", "c", "b")
@@ -445,13 +455,13 @@ def test_a_provider_that_is_no_longer_run() -> None:
     ):
         cells = [replace(book.cells[0], **changed), book.cells[1]]
         book.told()
-        found = dataflow.look(cells, book.past)
+        found = cell_dependencies.look(cells, book.past)
         assert (
             words.hidden(found.hidden)
             == "Hidden state: cell 2 read `x` from cell 1, which is no longer run."
         )
         told = "cell 2 reads `x`, which cell 1, which is no longer run, had bound."
-        assert words.order(dataflow.gaps(cells, book.past), 0).endswith(told)
+        assert words.order(cell_dependencies.gaps(cells, book.past), 0).endswith(told)
 
 
 def test_cells_without_an_id_are_known_by_their_source_where_that_tells_them_apart() -> (
@@ -495,37 +505,39 @@ def test_what_only_the_kernel_saw_is_bound() -> None:
 def test_whether_the_order_could_reproduce() -> None:
     book = Played(a="import os", b="x + y", c="x = 1", d="y = 2").run("c", "d", "b")
     book.past.catch_up(book.runs, book.hashes)
-    assert words.order(dataflow.gaps(book.cells, book.past), 0) == (
+    assert words.order(cell_dependencies.gaps(book.cells, book.past), 0) == (
         "The order of its cells can NOT reproduce it: cell 2 reads `x`, which only cell 3, below it, binds;"
         " cell 2 reads `y`, which only cell 4, below it, binds."
     )
     del book.sources["d"]
-    told = words.order(dataflow.gaps(book.cells, book.past), 1)
+    told = words.order(cell_dependencies.gaps(book.cells, book.past), 1)
     assert told.endswith(
         "cell 2 reads `y`, which cell 4, which was deleted, had bound. 1 cell of it is stale:"
         " `stepper run --stale`."
     )
     assert (
-        dataflow.had_bound("y", "b", book.cells, book.past)
+        cell_dependencies.had_bound("y", "b", book.cells, book.past)
         == "cell 4, which was deleted, had bound it"
     )
     assert (
-        dataflow.had_bound("x", "b", book.cells, book.past)
+        cell_dependencies.had_bound("x", "b", book.cells, book.past)
         == "cell 3, below it, binds it"
     )
-    assert dataflow.had_bound("nothing", "b", book.cells, book.past) == ""
+    assert cell_dependencies.had_bound("nothing", "b", book.cells, book.past) == ""
     book.sources = {"c": "x = 1", "d": "y = 2", "b": "x + y + left_over"}
     told = words.order(
-        dataflow.gaps(book.cells, book.past), 0, dataflow.unbound(book.cells, book.past)
+        cell_dependencies.gaps(book.cells, book.past),
+        0,
+        cell_dependencies.unbound(book.cells, book.past),
     )
     assert (
         told
         == "No cell of the notebook is known to bind these names: cell 3 reads `left_over`."
     )
     book.sources = {"c": "x = 1", "d": "y = 2", "b": "x + y"}
-    assert dataflow.unbound(book.cells, book.past) == []
+    assert cell_dependencies.unbound(book.cells, book.past) == []
     assert (
-        words.order(dataflow.gaps(book.cells, book.past), 0)
+        words.order(cell_dependencies.gaps(book.cells, book.past), 0)
         == "The order of its cells could reproduce it."
     )
 
@@ -533,11 +545,11 @@ def test_whether_the_order_could_reproduce() -> None:
 def test_a_cell_that_is_appended_leaves_all_as_it_was() -> None:
     book = Played(a="x = 1", b="x", c="x = 2").run("a", "b")
     book.told()
-    assert not dataflow.at_the_end(book.cells, book.cells[:1], book.past)
-    assert dataflow.at_the_end(book.cells, book.cells[1:2], book.past)
+    assert not cell_dependencies.at_the_end(book.cells, book.cells[:1], book.past)
+    assert cell_dependencies.at_the_end(book.cells, book.cells[1:2], book.past)
     book.run("c").told()
-    assert dataflow.at_the_end(book.cells, book.cells[2:], book.past)
-    assert not dataflow.at_the_end(
+    assert cell_dependencies.at_the_end(book.cells, book.cells[2:], book.past)
+    assert not cell_dependencies.at_the_end(
         book.cells[1:], book.cells[2:], book.past
     )  # one is gone
 
@@ -545,7 +557,7 @@ def test_a_cell_that_is_appended_leaves_all_as_it_was() -> None:
 def test_the_line_of_the_report() -> None:
     def line(book: Played) -> str:
         book.past.catch_up(book.runs, book.hashes)
-        found = dataflow.look(book.cells, book.past)
+        found = cell_dependencies.look(book.cells, book.past)
         return "\n".join(
             filter(None, [words.stale(found.stale), words.hidden(found.hidden)])
         )

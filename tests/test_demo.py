@@ -17,8 +17,8 @@ import psutil
 import pytest
 
 from examples import demo
-from stepper.ground.errors import StepperError
-from stepper.ground.paths import Paths
+from stepper.common.errors import StepperError
+from stepper.common.paths import Paths
 
 ROOT = Path(__file__).resolve().parent.parent
 pytestmark = pytest.mark.timeout(

@@ -10,20 +10,20 @@ from typing import Any
 
 import pytest
 
-from stepper.diagnosis import adviser, facts
-from stepper.diagnosis.adviser import Adviser, sentences
-from stepper.diagnosis.facts import Finding, Look, Lost
-from stepper.diagnosis.inside.near import closest, listed
-from stepper.diagnosis.ipython import transformer
-from stepper.diagnosis.missing import Notebook, changes, imported, missing_folder
-from stepper.diagnosis.surroundings import Surroundings
-from stepper.ground import reading
-from stepper.policy import events
-from stepper.policy.changes import source_hash
+from stepper.common import json_decode
+from stepper.diagnosis import diagnoser, kernel_facts
+from stepper.diagnosis.diagnoser import Adviser, sentences
+from stepper.diagnosis.in_kernel.close_matches import closest, listed
+from stepper.diagnosis.ipython_syntax import transformer
+from stepper.diagnosis.kernel_facts import Finding, Look, Lost
+from stepper.diagnosis.missing_names import Notebook, changes, imported, missing_folder
+from stepper.diagnosis.project_environment import Surroundings
+from stepper.policy import journal_events
+from stepper.policy.cell_changes import source_hash
+from stepper.policy.kernel_namespace import UNKNOWN, Lasting, Namespace, Variable
 from stepper.policy.model import Cell, Fault, Frame, Outcome, Verdict
-from stepper.policy.namespace import UNKNOWN, Lasting, Namespace, Variable
-from stepper.policy.state import State
-from stepper.session.ports import Execution
+from stepper.policy.notebook_state import State
+from stepper.session.protocols import Execution
 
 
 @dataclasses.dataclass
@@ -343,7 +343,7 @@ def test_a_finding_has_the_place_where_its_subject_was_bound() -> None:
 def test_findings_come_in_order_as_many_as_have_room_in_one_line() -> None:
     text = said("ValueError", "no", "a" * 200, "b" * 200, "c\nstepper: forged")
     assert text == "a" * 200 + "; c stepper: forged"
-    assert len(said("ValueError", "no", "a" * 2000)) <= adviser.LONGEST
+    assert len(said("ValueError", "no", "a" * 2000)) <= diagnoser.LONGEST
 
 
 def test_where_nothing_is_found_nothing_is_said() -> None:
@@ -397,7 +397,7 @@ def test_what_goes_wrong_costs_no_report() -> None:
 )
 def test_what_is_not_so_is_refused_and_the_fault_stays_as_it_is(told: Any) -> None:
     with pytest.raises((KeyError, TypeError)):
-        reading.read(facts.Look, told)
+        json_decode.read(kernel_facts.Look, told)
     fault = Fault("KeyError", "'x'")
     assert (
         adviser_of(Project()).suggested(
@@ -412,19 +412,19 @@ def test_the_reader_keeps_what_is_so_and_passes_over_what_it_does_not_know() -> 
         "findings": [{"text": "a"}, {"text": "b", "bound": BOUND, "new": 1}],
         "program": True,
     }
-    read = reading.read(facts.Look, told)
+    read = json_decode.read(kernel_facts.Look, told)
     assert read.findings == (
-        facts.Finding("a"),
-        facts.Finding("b", facts.Bound(4, "", 2, "y = df['y']")),
+        kernel_facts.Finding("a"),
+        kernel_facts.Finding("b", kernel_facts.Bound(4, "", 2, "y = df['y']")),
     )
-    assert read.program and reading.read_all(facts.Finding, [5, {"text": "a"}, {}]) == [
-        facts.Finding("a")
-    ]
-    changed = reading.read(
-        facts.Changed,
+    assert read.program and json_decode.read_all(
+        kernel_facts.Finding, [5, {"text": "a"}, {}]
+    ) == [kernel_facts.Finding("a")]
+    changed = json_decode.read(
+        kernel_facts.Changed,
         {"rebound": [["a", "b", "c"]], "in_place": [["x", 3]], "bound": ["y"]},
     )
-    assert changed == facts.Changed((("a", "b", "c"),), ("y",), (("x", 3),))
+    assert changed == kernel_facts.Changed((("a", "b", "c"),), ("y",), (("x", 3),))
 
 
 # --- sources and folders -------------------------------------------------------------------------------------------
@@ -517,7 +517,7 @@ def defined(
         else:
             fault = Fault("ValueError", "bad", line=failed_at)
             state.runs.append(
-                events.Ran(
+                journal_events.Ran(
                     started_at="2026-01-01T00:00:00.000+00:00",
                     run=1,
                     cell_id="a",

@@ -10,20 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from stepper.cli import present
-from stepper.ground import meeting
-from stepper.ground.errors import StepperError
-from stepper.ground.paths import Paths
-from stepper.setup import (
+from stepper.cli import rendering
+from stepper.common import socket_path
+from stepper.common.errors import StepperError
+from stepper.common.paths import Paths
+from stepper.install import (
+    claude_settings,
     doctor,
-    files,
-    install,
+    file_edits,
+    install_checks,
+    installer,
     interpreter,
-    refuse,
-    settings,
-    shell,
     skills,
     trust,
+    user_script,
 )
 
 NAMES = [
@@ -46,7 +46,7 @@ def _home(tmp_path, monkeypatch):
     monkeypatch.delenv("CLAUDE_CONFIG_DIR", raising=False)
     # a runtime folder of the test's own: short, because a socket's path is at most 103 bytes
     with tempfile.TemporaryDirectory(prefix="st-", dir="/tmp") as folder:
-        monkeypatch.setattr(meeting, "RUNTIME_ROOTS", (folder,))
+        monkeypatch.setattr(socket_path, "RUNTIME_ROOTS", (folder,))
         yield
 
 
@@ -55,7 +55,7 @@ def project(tmp_path, monkeypatch):
     root = tmp_path / "it's é"
     root.mkdir()
     monkeypatch.chdir(tmp_path)
-    install.apply(refuse.parse([str(root), "--python", sys.executable]))
+    installer.apply(install_checks.parse([str(root), "--python", sys.executable]))
     return Paths(str(root))
 
 
@@ -275,7 +275,7 @@ def test_hooks(project, name, text, says):
 
 
 def test_hook_script(project):
-    script = Path(project.project, settings.SCRIPT)
+    script = Path(project.project, claude_settings.SCRIPT)
     script.chmod(0o644)
     (bad,) = broken(project).values()
     assert shlex.split(bad.mend) == ["chmod", "+x", str(script)]
@@ -346,13 +346,13 @@ def test_a_daemon_that_listens(project):
 
 def test_the_command_of_the_persons_shell(project):
     assert "--link" in found(project)["command"].detail
-    shell.make(project)
+    user_script.make(project)
     assert "calls the stepper of the project" in found(project)["command"].detail
-    shell.place().write_text(shell.place().read_text() + "# older\n")
+    user_script.place().write_text(user_script.place().read_text() + "# older\n")
     assert broken(project)["command"].mend.endswith(
         f"{shlex.quote(project.project)} --link"
     )
-    shell.place().write_text("#!/bin/sh\n")
+    user_script.place().write_text("#!/bin/sh\n")
     assert "another program" in found(project)["command"].detail
 
 
@@ -388,7 +388,7 @@ def test_places_of_the_configuration(project, monkeypatch):
     checks = found(project)
     assert checks["kernels.sh"].ok and "nothing (logo)" in checks["kernels.sh"].detail
     told = json.loads(
-        json.dumps(present.PRESENT["doctor"].document(list(checks.values())))
+        json.dumps(rendering.PRESENT["doctor"].document(list(checks.values())))
     )
     assert told[-2] | {"detail": ""} == {
         "name": "kernels.sh",
@@ -400,7 +400,7 @@ def test_places_of_the_configuration(project, monkeypatch):
 
 def test_the_command_that_mends_names_the_checkout(project):
     assert shlex.split(doctor.install_command(project)) == [
-        f"{files.PACKAGE.parent}/install.sh",
+        f"{file_edits.PACKAGE.parent}/install.sh",
         project.project,
     ]
     Path(project.record).write_text("[")
@@ -441,9 +441,9 @@ def test_assets_of_a_wheel_come_first(tmp_path, monkeypatch):
     package = tmp_path / "site-packages/stepper"
     (package / "assets/skills").mkdir(parents=True)
     (package.parent / "skills").mkdir()  # another package's
-    monkeypatch.setattr(files, "PACKAGE", package)
-    assert files.assets("skills") == package / "assets/skills"
-    assert files.assets("hooks") == package.parent / "hooks"
+    monkeypatch.setattr(file_edits, "PACKAGE", package)
+    assert file_edits.assets("skills") == package / "assets/skills"
+    assert file_edits.assets("hooks") == package.parent / "hooks"
 
 
 def test_a_probe_ends(tmp_path, monkeypatch):

@@ -16,9 +16,9 @@ from jupyter_client.session import Session
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionComplete
 
-from stepper.kernel.outputs import ROOM, OutputArea
+from stepper.kernels.output_area import ROOM, OutputArea
 from tests.conftest import Notebook, Project, text_of
-from tests.ear import Ear
+from tests.kernel_traffic import Ear
 
 LIMIT = 1 << 20
 GROWTH = 60 << 20

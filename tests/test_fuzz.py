@@ -21,33 +21,32 @@ from hypothesis import HealthCheck, Phase, assume, example, given, settings
 from hypothesis import strategies as st
 
 from stepper import __version__
-from stepper.cli import present
+from stepper.cli import rendering
+from stepper.common import wire_format
+from stepper.common.errors import NotebookError, UsageError
 from stepper.daemon import config
-from stepper.daemon.verbs import load_arguments
-from stepper.ground import wire
-from stepper.ground.errors import NotebookError, UsageError
-from stepper.kernel.wake import Watch
-from stepper.notebook.file import IpynbFile
-from stepper.notebook.journal import JsonLines
-from stepper.notebook.plainjson import load_json
+from stepper.daemon.command_handlers import load_arguments
+from stepper.install import claude_settings as merging
+from stepper.kernels.wake_pattern import Watch
+from stepper.messages import command_messages, quoted_output
+from stepper.messages.quoted_output import paged
+from stepper.notebooks.journal_file import JsonLines
+from stepper.notebooks.notebook_file import IpynbFile
+from stepper.notebooks.notebook_json import load_json
 from stepper.policy import (
-    arguments,
-    cellcommands,
-    events,
-    firstline,
-    gate,
-    ledger,
-    patterns,
+    cell_directives,
+    edit_gate,
+    journal_events,
+    journal_reducer,
     plan,
+    wake_regex,
 )
-from stepper.policy.changes import runnable
+from stepper.policy.cell_changes import runnable
+from stepper.policy.commands import command_schema, mcp_commands
+from stepper.policy.kernel_namespace import Namespace
 from stepper.policy.model import Cell
-from stepper.policy.namespace import Namespace
-from stepper.policy.state import State
-from stepper.session.ports import Target
-from stepper.setup import settings as merging
-from stepper.words import brief, quotes
-from stepper.words.quotes import paged
+from stepper.policy.notebook_state import State
+from stepper.session.protocols import Target
 from tests.conftest import Project, code, scratch
 
 NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
@@ -189,8 +188,8 @@ def sent(place: Project, data: bytes, pieces: int = 1, timeout: float = 20) -> b
 def parts(answer: bytes) -> list[list[bytes]]:
     """Return the frames of an answer."""
     found, stream = [], io.BytesIO(answer)
-    while prefix := stream.read(wire.PREFIX):
-        sizes = wire.lengths(stream.read(8 * wire.count(prefix)))
+    while prefix := stream.read(wire_format.PREFIX):
+        sizes = wire_format.lengths(stream.read(8 * wire_format.count(prefix)))
         found.append([stream.read(size) for size in sizes])
         assert [len(part) for part in found[-1]] == sizes
     return found
@@ -198,7 +197,7 @@ def parts(answer: bytes) -> list[list[bytes]]:
 
 def asked(place: Project, verb: bytes, payload: bytes) -> tuple[bytes, bytes]:
     """Ask as a client does; return the kind and the body of the answer."""
-    frame = wire.pack(
+    frame = wire_format.pack(
         verb, __version__.encode(), b"PATH=/bin", os.fsencode(place.folder), payload
     )
     with socket.socket(socket.AF_UNIX) as link:
@@ -209,18 +208,19 @@ def asked(place: Project, verb: bytes, payload: bytes) -> tuple[bytes, bytes]:
         link.sendall(frame)
         stream = link.makefile("rb")
         while True:
-            count = wire.count(stream.read(wire.PREFIX))
+            count = wire_format.count(stream.read(wire_format.PREFIX))
             kind, body = (
-                stream.read(size) for size in wire.lengths(stream.read(8 * count))
+                stream.read(size)
+                for size in wire_format.lengths(stream.read(8 * count))
             )
-            if kind != wire.PROGRESS:
+            if kind != wire_format.PROGRESS:
                 return kind, body
 
 
 def alive(place: Project) -> None:
     """Assert that the daemon answers."""
     kind, body = asked(place, b"status", b"{}")
-    assert kind == wire.OK and json.loads(body)["daemon"]["pid"]
+    assert kind == wire_format.OK and json.loads(body)["daemon"]["pid"]
 
 
 LENGTHS = st.sampled_from(
@@ -228,14 +228,14 @@ LENGTHS = st.sampled_from(
 ) | st.integers(0, 2**64 - 1)
 HEADS = st.lists(LENGTHS, max_size=10).map(
     lambda sizes: (
-        wire.MAGIC
+        wire_format.MAGIC
         + bytes([len(sizes)])
         + b"".join(size.to_bytes(8, "big") for size in sizes)
     )
 )
 WHOLE = st.lists(st.binary(max_size=40), min_size=1, max_size=8).map(
     # A request of another version has the daemon end, which is meant so: an update's next daemon takes over.
-    lambda each: wire.pack(
+    lambda each: wire_format.pack(
         *([each[0], __version__.encode(), *each[2:]] if len(each) == 5 else each)
     )
 )
@@ -258,7 +258,7 @@ def test_frames(place: Project, data: bytes, pieces: int) -> None:
 
 
 def test_a_frame_that_announces_4_gb_is_refused(place: Project) -> None:
-    head = wire.MAGIC + bytes([1]) + (4 << 30).to_bytes(8, "big")
+    head = wire_format.MAGIC + bytes([1]) + (4 << 30).to_bytes(8, "big")
     with socket.socket(socket.AF_UNIX) as link:
         link.settimeout(20)
         link.connect(place.paths.socket)
@@ -275,7 +275,9 @@ def test_connections_that_send_nothing_block_nobody(project: Project) -> None:
     try:
         for number, link in enumerate(links):
             link.connect(project.paths.socket)
-            link.sendall(wire.pack(b"status", b"x", b"", b"", b"{}")[: number % 30])
+            link.sendall(
+                wire_format.pack(b"status", b"x", b"", b"", b"{}")[: number % 30]
+            )
         alive(project)
         project.stepper("shutdown")  # its end is not held up either
         assert not os.path.exists(project.paths.socket)
@@ -333,9 +335,9 @@ ARGUMENTS = odd(
 )
 def test_requests(place: Project, verb: str, told: bytes) -> None:
     kind, body = asked(place, verb.encode(), told)
-    assert kind in (wire.OK, wire.FAILED)
+    assert kind in (wire_format.OK, wire_format.FAILED)
     answer = json.loads(body)
-    if kind == wire.FAILED:
+    if kind == wire_format.FAILED:
         assert answer["message"] and answer["exit_code"] in (1, 2), answer
 
 
@@ -412,7 +414,7 @@ def test_payloads(place: Project, event: str, body: bytes) -> None:
         b"hook " + event.encode(),
         body.replace(b"HERE", os.fsencode(place.folder)),
     )
-    assert kind == wire.OK, answer
+    assert kind == wire_format.OK, answer
     if answer:
         said = json.loads(answer)["hookSpecificOutput"]
         assert said["hookEventName"] == event.split()[0]
@@ -440,7 +442,10 @@ def test_a_huge_payload_leaves_nothing_behind(place: Project) -> None:
             {"tool_name": "Bash", "tool_input": {"command": text}},
         ):
             for event in (b"PreToolUse", b"UserPromptSubmit", b"SessionStart"):
-                assert asked(place, b"hook " + event, spelled(payload))[0] == wire.OK
+                assert (
+                    asked(place, b"hook " + event, spelled(payload))[0]
+                    == wire_format.OK
+                )
     alive(place)
 
 
@@ -455,7 +460,7 @@ def test_a_huge_payload_leaves_nothing_behind(place: Project) -> None:
 )
 def test_no_shell_command_keeps_the_daemon_busy(text: str) -> None:
     began = time.process_time()
-    gate.asks_person(text)
+    edit_gate.asks_person(text)
     assert time.process_time() - began < 2
 
 
@@ -533,12 +538,12 @@ def test_notebooks(tmp_path: Path, data: bytes) -> None:
     assert document.language is not None and document.figures >= 0
     made = plan.from_json(document.plan) or plan.Plan()
     state = State(plan=made)
-    assert brief.context("n", state, Namespace(), False)
+    assert command_messages.context("n", state, Namespace(), False)
     for cell in runnable(document.cells):
-        firstline.parse(cell.source)
+        cell_directives.parse(cell.source)
         assert cell.label
         paged(file.outputs_of(Target.of(cell)))
-        quotes.outputs_text(file.outputs_of(Target.of(cell)))
+        quoted_output.outputs_text(file.outputs_of(Target.of(cell)))
         file.mark(cell, "skip")
     assert path.exists()
 
@@ -570,7 +575,7 @@ RUNS: dict[str, Any] = {
         frames=st.lists(FRAMES, max_size=2),
     ),
 }
-KIND = st.sampled_from(sorted(events.KINDS))
+KIND = st.sampled_from(sorted(journal_events.KINDS))
 JOURNALED = st.one_of(
     odd(
         event=KIND,
@@ -599,21 +604,25 @@ def test_journals(tmp_path: Path, lines: list[bytes]) -> None:
     path = tmp_path / "n.jsonl"
     path.write_bytes(b"\n".join(lines))
     journaled, _ = JsonLines(str(path)).load()
-    state = ledger.replay(journaled)
+    state = journal_reducer.replay(journaled)
     assert 0 <= state.unread <= len(journaled)
-    assert "\n" not in (gate.stopped(state) or "")
+    assert "\n" not in (edit_gate.stopped(state) or "")
     for key in (*state.progress, None):
-        assert brief.after_fix("n", state, key, None, 3)
-        assert brief.after_skip("n", state, key, "because")
-    assert brief.context("n", state, Namespace(), True)
+        assert command_messages.after_fix("n", state, key, None, 3)
+        assert command_messages.after_skip("n", state, key, "because")
+    assert command_messages.context("n", state, Namespace(), True)
     assert (
-        brief.built(state) is not None
+        command_messages.built(state) is not None
         and state.name
         and state.under_way in (True, False)
     )
     for run in state.runs:
-        assert brief.of_journaled(run, state.reports.get(run.run), state.stop).text
-    assert present.PRESENT["history"].text([run.to_json() for run in state.runs])
+        assert command_messages.of_journaled(
+            run, state.reports.get(run.run), state.stop
+        ).text
+    assert rendering.PRESENT["history"].text(
+        [{"by": "", **run.to_json()} for run in state.runs]
+    )
 
 
 LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
@@ -686,8 +695,8 @@ def test_configs(text: str) -> None:
             rule(getattr(limits, key)) or isinstance(getattr(limits, key), tuple)
             for key, (_, rule) in config.RULES.items()
         )
-        firstline.deadline(
-            firstline.Directive(),
+        cell_directives.deadline(
+            cell_directives.Directive(),
             limits.cell_timeout_seconds,
             limits.max_cell_timeout_seconds,
         )
@@ -765,8 +774,8 @@ def test_settings_are_never_lost(data: Any, indent: Any) -> None:
     ).map(" ".join)
 )
 def test_directives(rest: str) -> None:
-    asked_for = firstline.parse(f"# stepper: {rest}\nx = 1")
-    assert 0 < firstline.deadline(asked_for, 30, 3600) <= 3600
+    asked_for = cell_directives.parse(f"# stepper: {rest}\nx = 1")
+    assert 0 < cell_directives.deadline(asked_for, 30, 3600) <= 3600
     assert all("\n" not in problem for problem in asked_for.problems)
     cells = [Cell("one", 0, 1, "code", f"# stepper: {rest}")]
     plan.step_of(State(), cells, cells[0])
@@ -801,7 +810,7 @@ WAKES = [
 )
 def test_wake_patterns(pattern: str, pieces: list[str]) -> None:
     """However what is printed arrives, the line that is found is the first that Python's engine finds."""
-    assume(not patterns.problem(pattern))
+    assume(not wake_regex.problem(pattern))
     watch = Watch(pattern)
     for piece in pieces:
         watch.take("stdout", piece)
@@ -822,15 +831,19 @@ def test_plans(data: Any) -> None:
     made = plan.from_json(load_json(spelled(data)))
     if made is not None:
         assert plan.from_json(plan.to_json(made)) == made
-        assert all("\n" not in line for line in brief.plan_lines(State(plan=made)))
+        assert all(
+            "\n" not in line for line in command_messages.plan_lines(State(plan=made))
+        )
 
 
 @tries(60, 2000)
 @given(told=ARGUMENTS.map(spelled) | st.binary(max_size=30) | DEEP.map(str.encode))
 def test_arguments(told: bytes) -> None:
-    assert cellcommands.CellRun in [row.arguments for row in arguments.VERBS.values()]
-    for row in arguments.VERBS.values():
+    assert mcp_commands.CellRun in [
+        row.arguments for row in command_schema.VERBS.values()
+    ]
+    for row in command_schema.VERBS.values():
         with contextlib.suppress(UsageError):
             assert isinstance(
-                arguments.read(row.arguments, load_arguments(told)), row.arguments
+                command_schema.read(row.arguments, load_arguments(told)), row.arguments
             )

@@ -20,11 +20,11 @@ from typing import Any
 
 import pytest
 
-from stepper.ground import meeting, wire
-from stepper.ground.meeting import fnv1a
-from stepper.ground.paths import Paths
+from stepper.common import socket_path, wire_format
+from stepper.common.paths import Paths
+from stepper.common.socket_path import fnv1a
 from stepper.hook import client, payload, process
-from stepper.setup import install
+from stepper.install import installer
 from tests.conftest import (
     CLIENT,
     CLIENTS,
@@ -172,7 +172,7 @@ def test_where_the_client_does_not_compile_there_is_none(
         (tmp_path / "bin" / "cc").write_text(f"#!/bin/sh\n{compiler}\n")
         (tmp_path / "bin" / "cc").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/nowhere")
-    assert not install.compile_client(tmp_path / "env" / "hook")
+    assert not installer.compile_client(tmp_path / "env" / "hook")
     assert list((tmp_path / "env").iterdir()) == []
 
 
@@ -196,12 +196,14 @@ def test_session_start_exports_path_and_session(script: Path, tmp_path: Path) ->
 
 def test_frames_come_back_as_they_were_packed() -> None:
     parts = [b"", b"x" * 70000, b"\0\1"]
-    frame = wire.pack(*parts)
+    frame = wire_format.pack(*parts)
     stream = io.BytesIO(frame)
-    sizes = wire.lengths(stream.read(8 * wire.count(stream.read(wire.PREFIX))))
+    sizes = wire_format.lengths(
+        stream.read(8 * wire_format.count(stream.read(wire_format.PREFIX)))
+    )
     assert [*map(stream.read, sizes), stream.read()] == [*parts, b""]
     environ = {b"A": b"1=2", b"EMPTY": b"", b"BYTES": b"\xff"}
-    assert wire.unpack_environ(wire.pack_environ(environ)) == {
+    assert wire_format.unpack_environ(wire_format.pack_environ(environ)) == {
         "A": "1=2",
         "EMPTY": "",
         "BYTES": "\udcff",
@@ -210,13 +212,13 @@ def test_frames_come_back_as_they_were_packed() -> None:
 
 @pytest.mark.parametrize("bad", [b"", b"STP1", b"STP2\x01", b"STP1\x00", b"STP1\x09"])
 def test_what_is_no_frame_is_refused(bad: bytes) -> None:
-    with pytest.raises(wire.FrameError):
-        wire.count(bad)
+    with pytest.raises(wire_format.FrameError):
+        wire_format.count(bad)
 
 
 def test_a_frame_that_announces_too_much_is_refused() -> None:
-    with pytest.raises(wire.FrameError):
-        wire.lengths((1 << 32).to_bytes(8, "big"))
+    with pytest.raises(wire_format.FrameError):
+        wire_format.lengths((1 << 32).to_bytes(8, "big"))
 
 
 def test_the_socket_fits_and_is_derived_from_the_project_alone(
@@ -443,8 +445,8 @@ def test_where_many_ask_at_once_a_hook_waits_for_its_turn(project: Project) -> N
                 hook.wait(0.5)
             links.enter_context(listener.accept()[0])
             with listener.accept()[0] as taken:
-                assert taken.recv(1000).startswith(wire.MAGIC)
-                taken.sendall(wire.pack(wire.OK, b"its turn"))
+                assert taken.recv(1000).startswith(wire_format.MAGIC)
+                taken.sendall(wire_format.pack(wire_format.OK, b"its turn"))
                 assert hook.stdout.read() == b"its turn"
 
 
@@ -486,13 +488,19 @@ def test_the_two_clients_and_the_script_have_the_same_constants() -> None:
     (seconds,) = re.findall(r"#define SILENCE_SECONDS (\d+)", compiled)
     assert float(seconds) == client.SILENCE_SECONDS
     (shift,) = re.findall(r"#define MOST_BYTES \(1u << (\d+)\)", compiled)
-    assert 1 << int(shift) == wire.MAX_BYTES
+    assert 1 << int(shift) == wire_format.MAX_BYTES
     (roots,) = re.findall(r"roots\[\] = \{(.*?)\}", compiled)
-    assert tuple(json.loads(f"[{roots}]")) == meeting.RUNTIME_ROOTS
-    assert set(re.findall(r'"(STP\d)', compiled)) == {wire.MAGIC.decode()}
+    assert tuple(json.loads(f"[{roots}]")) == socket_path.RUNTIME_ROOTS
+    assert set(re.findall(r'"(STP\d)', compiled)) == {wire_format.MAGIC.decode()}
     kinds = set(re.findall(r'strcmp\(kind, "(\w+)"\)', compiled))
     assert kinds == {
-        kind.decode() for kind in (wire.OK, wire.PROGRESS, wire.STALE, wire.FAILED)
+        kind.decode()
+        for kind in (
+            wire_format.OK,
+            wire_format.PROGRESS,
+            wire_format.STALE,
+            wire_format.FAILED,
+        )
     }  # all else is handed over
     left = re.findall(r'strcmp\(event, "(\w+)"\)', compiled)
     assert {*left} == {*process.ONLY_UNDER_WAY, "Wake", "Rearm"}
@@ -501,7 +509,7 @@ def test_the_two_clients_and_the_script_have_the_same_constants() -> None:
     constants = {int(each, 16) for each in re.findall(r"0x[0-9A-F]{10,}", compiled)}
     assert constants == {
         int(each, 16)
-        for each in re.findall(r"0x[0-9A-F]{10,}", inspect.getsource(meeting.fnv1a))
+        for each in re.findall(r"0x[0-9A-F]{10,}", inspect.getsource(socket_path.fnv1a))
     } - {(1 << 64) - 1}
     (line,) = re.findall(r'RUN = "(.*)";', compiled)
     assert line in (ROOT / "hooks/stepper").read_text() and line == CLIENT

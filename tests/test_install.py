@@ -18,14 +18,14 @@ from pathlib import Path
 import pytest
 
 from stepper import __version__
-from stepper.ground import wire
-from stepper.ground.errors import StepperError
-from stepper.ground.paths import Paths, project_of, record_root, recorded
-from stepper.setup import (
-    install,
+from stepper.common import wire_format
+from stepper.common.errors import StepperError
+from stepper.common.paths import Paths, project_of, record_root, recorded
+from stepper.install import (
+    claude_settings,
+    install_checks,
+    installer,
     interpreter,
-    refuse,
-    settings,
     skills,
     trust,
     uninstall,
@@ -400,8 +400,8 @@ def test_what_is_in_the_way_is_named_and_left(repo, monkeypatch, capsys, name, c
 
 
 def call(monkeypatch, verb, *arguments):
-    monkeypatch.setattr(sys, "argv", ["stepper.setup.install", verb, *arguments])
-    return install.main()
+    monkeypatch.setattr(sys, "argv", ["stepper.install.installer", verb, *arguments])
+    return installer.main()
 
 
 @pytest.mark.parametrize("content", ["{", "[]"])
@@ -474,11 +474,13 @@ def test_help_needs_no_python(checkout, tmp_path):
 
 
 def setup(repo, *arguments, kernel):
-    install.apply(refuse.parse([str(repo), "--python", str(kernel), *arguments]))
+    installer.apply(
+        install_checks.parse([str(repo), "--python", str(kernel), *arguments])
+    )
 
 
 def undo(repo):
-    uninstall.uninstall(refuse.parse(["--uninstall", str(repo)]))
+    uninstall.uninstall(install_checks.parse(["--uninstall", str(repo)]))
 
 
 @pytest.mark.parametrize(
@@ -915,7 +917,7 @@ def test_a_skill_of_the_users_is_left_out_and_the_others_are_installed(
     repo, kernel, capsys
 ):
     theirs = repo / skills.SKILLS / "fix" / "SKILL.md"
-    install.write(theirs, b"---\nname: fix\n---\nmine\n")
+    installer.write(theirs, b"---\nname: fix\n---\nmine\n")
     setup(repo, kernel=kernel)
     out = capsys.readouterr().out
     assert "left out, because you have skills with these names: fix" in out
@@ -929,14 +931,14 @@ def test_a_skill_of_the_users_is_left_out_and_the_others_are_installed(
 def test_older_skills_and_scripts_of_ours_make_way(repo, kernel, capsys):
     setup(repo, kernel=kernel)
     expected = snapshot(repo)
-    script_path, record = repo / settings.SCRIPT, Path(Paths(str(repo)).record)
+    script_path, record = repo / claude_settings.SCRIPT, Path(Paths(str(repo)).record)
     old = b"#!/bin/sh\n# notebook-stepper 0.0.1\n"
     script_path.write_bytes(old)
     noted = json.loads(record.read_text())
     record.write_text(json.dumps({**noted, "script": hashlib.sha256(old).hexdigest()}))
     for name in ("new-notebook", "gone"):
         for file, content in skills.stamped({"SKILL.md": b"older"}).items():
-            install.write(repo / skills.SKILLS / name / file, content)
+            installer.write(repo / skills.SKILLS / name / file, content)
     setup(repo, kernel=kernel)
     assert snapshot(repo) == expected
     out = capsys.readouterr().out
@@ -946,7 +948,7 @@ def test_older_skills_and_scripts_of_ours_make_way(repo, kernel, capsys):
 
 def test_a_hook_script_that_the_person_edited_is_kept_as_a_copy(repo, kernel):
     setup(repo, kernel=kernel)
-    path = repo / settings.SCRIPT
+    path = repo / claude_settings.SCRIPT
     ours = path.read_bytes()
     path.write_bytes(ours + b"# mine\n")
     setup(repo, kernel=kernel)
@@ -981,7 +983,7 @@ def test_a_daemon_of_the_old_environment_makes_way(repo, kernel, capsys):
             with connection:
                 asked.append(connection.recv(1000))
                 Path(place.socket).unlink()
-                connection.sendall(wire.pack(wire.STALE, b""))
+                connection.sendall(wire_format.pack(wire_format.STALE, b""))
 
         thread = threading.Thread(target=answer)
         thread.start()
@@ -995,7 +997,7 @@ def test_a_daemon_of_the_old_environment_makes_way(repo, kernel, capsys):
 
 def test_output_that_nobody_reads_stops_nothing(checkout, repo, kernel):
     text = f'exec {shlex.quote(sys.executable)} -I -B -c "$1" "$2" apply "$3" --python "$4" | true'
-    code = "import sys, time; time.sleep(0.3); sys.path.insert(0, sys.argv.pop(1)); from stepper.setup.install import main; main()"
+    code = "import sys, time; time.sleep(0.3); sys.path.insert(0, sys.argv.pop(1)); from stepper.install.installer import main; main()"
     subprocess.run(["sh", "-c", text, "sh", code, checkout, repo, kernel], check=True)
     assert (repo / skills.SKILLS / "new-notebook/SKILL.md").is_file()
 
@@ -1023,7 +1025,7 @@ def test_the_order_of_the_interpreters(tmp_path, place):
     paths = Paths(str(project))
 
     def chosen(given=None, **active):
-        return refuse.choose(paths, given, active)
+        return install_checks.choose(paths, given, active)
 
     new = chosen(VIRTUAL_ENV=str(tmp_path / "gone"))
     assert (new.python, new.make) == (str(project / ".venv/bin/python"), True)
@@ -1062,8 +1064,8 @@ def test_a_given_python_is_remembered_and_not_resolved(
     link = tmp_path / "link"
     link.symlink_to(kernel)
     monkeypatch.chdir(tmp_path)
-    install.apply(refuse.parse([str(repo), "--python", "./link"]))
-    install.apply(refuse.parse([str(repo)]))
+    installer.apply(install_checks.parse([str(repo), "--python", "./link"]))
+    installer.apply(install_checks.parse([str(repo)]))
     assert json.loads(Path(Paths(str(repo)).record).read_text())["python"] == str(link)
 
 
@@ -1089,7 +1091,9 @@ def test_an_interpreter_that_will_not_do(repo, tmp_path, monkeypatch, text, says
     python = script(tmp_path / "python", text)
     monkeypatch.setenv("PATH", str(bin_folder(tmp_path / "bin")))
     with pytest.raises(StepperError) as caught:
-        refuse.refuse(refuse.parse([str(repo), "--python", str(python)]))
+        install_checks.refuse(
+            install_checks.parse([str(repo), "--python", str(python)])
+        )
     assert says in str(caught.value)
     assert not (repo / ".stepper").exists()
 
@@ -1106,7 +1110,7 @@ def test_ipykernel_that_cannot_be_added_is_told_with_the_command(
         setup(repo, kernel=python)
     assert "no network" in str(caught.value)
     assert "pip install ipykernel" in str(caught.value)
-    assert not (repo / settings.SCRIPT).exists()
+    assert not (repo / claude_settings.SCRIPT).exists()
 
 
 def test_a_new_venv_does_not_stay_half_made(tmp_path, monkeypatch):
@@ -1123,7 +1127,7 @@ def test_a_new_venv_does_not_stay_half_made(tmp_path, monkeypatch):
     for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(StepperError, match="no python"):
-        install.apply(refuse.parse([str(repo)]))
+        installer.apply(install_checks.parse([str(repo)]))
     assert not (repo / ".venv").exists()
 
 
@@ -1134,16 +1138,16 @@ def test_a_half_made_or_broken_environment_is_not_ready(repo, kernel):
     setup(repo, kernel=kernel)
     place = Paths(str(repo))
     python, stamp = Path(place.env, "bin/python"), Path(place.env, "stamp")
-    assert not refuse.env_ready(place, "stamp")
+    assert not install_checks.env_ready(place, "stamp")
     stamp.write_text(
         "stamp\n"
     )  # interrupted before it had an interpreter, or that is gone
-    assert not refuse.env_ready(place, "stamp")
+    assert not install_checks.env_ready(place, "stamp")
     script(python, "exit 0")
-    assert refuse.env_ready(place, "stamp")
-    assert not refuse.env_ready(place, "of another checkout")
+    assert install_checks.env_ready(place, "stamp")
+    assert not install_checks.env_ready(place, "of another checkout")
     script(python, "exit 1")  # it can't import stepper
-    assert not refuse.env_ready(place, "stamp")
+    assert not install_checks.env_ready(place, "stamp")
 
 
 def test_the_plan_is_lines_of_data(repo, kernel, monkeypatch, capfdbinary):
@@ -1215,7 +1219,7 @@ def test_a_hostile_path_is_only_data(checkout, tmp_path, path, more):
 
 def applied(*words):
     """Return the arguments with which install.sh calls an environment's `apply`."""
-    return ["-I", "-B", "-m", "stepper.setup.install", "apply", "--remade", *words]
+    return ["-I", "-B", "-m", "stepper.install.installer", "apply", "--remade", *words]
 
 
 def test_the_demo_makes_the_folder_that_is_named(checkout, tmp_path, path):
@@ -1253,11 +1257,16 @@ def test_a_checkout_can_be_its_own_target(checkout, tmp_path, kernel):
     own = tmp_path / "own"
     shutil.copytree(checkout, own)
     before = snapshot(own)
-    wanted = refuse.stamp(refuse.parse([str(own), "--source", str(own)]))
+    wanted = install_checks.stamp(
+        install_checks.parse([str(own), "--source", str(own)])
+    )
     setup(own, "--source", str(own), kernel=kernel)
     first = snapshot(own)
     setup(own, "--source", str(own), kernel=kernel)
     assert snapshot(own) == first
-    assert refuse.stamp(refuse.parse([str(own), "--source", str(own)])) == wanted
+    assert (
+        install_checks.stamp(install_checks.parse([str(own), "--source", str(own)]))
+        == wanted
+    )
     undo(own)
     assert snapshot(own) == before

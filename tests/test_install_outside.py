@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from stepper.ground.errors import StepperError
-from stepper.setup import install, refuse, settings, uninstall
+from stepper.common.errors import StepperError
+from stepper.install import claude_settings, install_checks, installer, uninstall
 from tests.conftest import ROOT
 from tests.test_install import bin_folder, environ, find_uv, forward, script, snapshot
 
@@ -25,7 +25,7 @@ LINKS = [
     ".claude/skills",
     ".claude/skills/new-notebook",
     ".claude/settings.json",
-    settings.SCRIPT,
+    claude_settings.SCRIPT,
     ".gitignore",
     "notebooks",
 ]
@@ -59,17 +59,17 @@ def test_a_place_behind_a_link_is_refused_by_name(
     before = snapshot(repo), snapshot(treasure)
     kernel = script(tmp_path / "python", forward())
     with pytest.raises(StepperError, match=re.escape(str(place))) as refused:
-        install.apply(refuse.parse([str(repo), "--python", str(kernel)]))
+        installer.apply(install_checks.parse([str(repo), "--python", str(kernel)]))
     assert (
         str(treasure) in refused.value.message and "rm the link" in refused.value.hint
     )
     with pytest.raises(StepperError, match=re.escape(str(place))):
-        refuse.plan(
-            refuse.parse([str(repo), "--python", str(kernel)])
+        install_checks.plan(
+            install_checks.parse([str(repo), "--python", str(kernel)])
         )  # before install.sh makes an environment
     if name != "notebooks":
         with pytest.raises(StepperError, match=re.escape(str(place))):
-            uninstall.uninstall(refuse.parse(["--uninstall", str(repo)]))
+            uninstall.uninstall(install_checks.parse(["--uninstall", str(repo)]))
     assert (snapshot(repo), snapshot(treasure)) == before
 
 

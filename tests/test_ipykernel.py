@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from stepper.ground.errors import StepperError, UsageError
-from stepper.ground.paths import Paths, copy_of_ipykernel
-from stepper.kernel.local.kernel import LocalProcess
+from stepper.common.errors import StepperError, UsageError
+from stepper.common.paths import Paths, copy_of_ipykernel
+from stepper.install import install_checks, installer, ipykernel_install
+from stepper.kernels.backends.local.local_process import LocalProcess
 from stepper.policy.model import Death
-from stepper.setup import install, ipykernel, refuse
 from tests.conftest import ROOT, Project
 from tests.environments import environment
 from tests.test_install import bin_folder, environ, find_uv, forward, script
@@ -53,7 +53,7 @@ def asked(shop: Path) -> list[str]:
 def test_install_offers_to_name_it_and_keeps_a_copy(
     shop: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    install.apply(refuse.parse([str(shop)]))
+    installer.apply(install_checks.parse([str(shop)]))
     said = capsys.readouterr().out
     assert "uv add --dev ipykernel" in said and "--add-ipykernel" in said
     copy = Path(copy_of_ipykernel(Paths(str(shop)).env, VERSION))
@@ -63,7 +63,7 @@ def test_install_offers_to_name_it_and_keeps_a_copy(
         f"pip install --python {shop}/.venv/bin/python --quiet --target {copy}.new --constraint "
     )
     assert locked == ["packaging==23.2"]  # it is to go with what the project holds
-    install.apply(refuse.parse([str(shop)]))
+    installer.apply(install_checks.parse([str(shop)]))
     assert asked(shop) == []
     assert (shop / "pyproject.toml").read_text() == PYPROJECT
 
@@ -72,7 +72,7 @@ def test_a_copy_that_cannot_be_made_stops_nothing(
     shop: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (shop / "refuse").touch()
-    install.apply(refuse.parse([str(shop)]))
+    installer.apply(install_checks.parse([str(shop)]))
     assert "no copy of ipykernel could be made" in capsys.readouterr().out
     assert not list(Path(Paths(str(shop)).env).glob("kernel-*"))
     assert len(asked(shop)) == 3  # with what is locked, then without
@@ -81,7 +81,7 @@ def test_a_copy_that_cannot_be_made_stops_nothing(
 def test_install_names_it_where_it_is_asked_to(
     shop: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    install.apply(refuse.parse([str(shop), "--add-ipykernel"]))
+    installer.apply(install_checks.parse([str(shop), "--add-ipykernel"]))
     assert asked(shop)[0] == "add --dev ipykernel"
     assert (
         "added to the project's dependencies: uv add --dev ipykernel"
@@ -90,7 +90,7 @@ def test_install_names_it_where_it_is_asked_to(
     (shop / "uv.lock").write_text(
         LOCK + '[[package]]\nname = "ipykernel"\nversion = "7.4.0"\n'
     )
-    install.apply(refuse.parse([str(shop), "--add-ipykernel"]))
+    installer.apply(install_checks.parse([str(shop), "--add-ipykernel"]))
     assert asked(shop) == []
     assert "uv add" not in capsys.readouterr().out
 
@@ -100,14 +100,14 @@ def test_what_cannot_be_added_is_refused_before_anything_changes(
 ) -> None:
     (shop / "refuse").touch()
     with pytest.raises(StepperError, match="uv add --dev ipykernel failed"):
-        install.apply(refuse.parse([str(shop), "--add-ipykernel"]))
+        installer.apply(install_checks.parse([str(shop), "--add-ipykernel"]))
     assert not (shop / ".claude").exists()
     monkeypatch.setenv("PATH", str(bin_folder(tmp_path / "bare")))
     with pytest.raises(UsageError, match="uv is not on the PATH"):
-        refuse.plan(refuse.parse([str(shop), "--add-ipykernel"]))
+        install_checks.plan(install_checks.parse([str(shop), "--add-ipykernel"]))
     (shop / "uv.lock").unlink()
     with pytest.raises(UsageError, match="no project of uv's"):
-        refuse.plan(refuse.parse([str(shop), "--add-ipykernel"]))
+        install_checks.plan(install_checks.parse([str(shop), "--add-ipykernel"]))
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_whether_a_project_names_it(
     tmp_path: Path, name: str, text: str, there: bool
 ) -> None:
     (tmp_path / name).write_text(text)
-    assert ipykernel.named(tmp_path) is there
+    assert ipykernel_install.named(tmp_path) is there
 
 
 # a kernel on the copy

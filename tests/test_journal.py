@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from stepper.notebook import afterwards
-from stepper.notebook.journal import JsonLines
+from stepper.notebooks import background_io
+from stepper.notebooks.journal_file import JsonLines
 from tests.conftest import Project
 
 NOBODY = 65534
@@ -254,6 +254,6 @@ def test_a_line_that_the_disk_gave_up_in_the_background_is_there_once(
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", refuse)
         journal.append({"n": 2}, sync=None)
-        afterwards.LATER.submit(bool).result()
+        background_io.LATER.submit(bool).result()
     journal.append({"n": 3}, keep=False)
     assert numbers(path) == [1, 2, 3] and journal.waiting == 0

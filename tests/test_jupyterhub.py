@@ -15,8 +15,8 @@ import pytest
 from tests.conftest import Answer, Notebook, Project, scratch, text_of
 from tests.jupyterhub import OTHER, USER, Hub
 from tests.jupyterserver import VARIABLE
-from tests.npm import Unavailable, unavailable
-from tests.test_main_path import wait_until
+from tests.npm_packages import Unavailable, unavailable
+from tests.test_run_on_edit import wait_until
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(300)]
 COUNTS = """\

@@ -30,7 +30,7 @@ import nbformat
 import pytest
 
 from tests.conftest import Notebook, Project, code, text_of
-from tests.test_helper import environment
+from tests.test_kernel_helper import environment
 
 PACKAGES = (
     "jupyterlab==4.6.6",

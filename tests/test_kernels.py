@@ -22,15 +22,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mcp import Client
 
-from stepper.cli import present
+from stepper.cli import rendering
+from stepper.common.errors import UsageError
 from stepper.daemon import config
-from stepper.daemon import kernels as looks
-from stepper.ground.errors import UsageError
+from stepper.daemon import kernel_backends as looks
+from stepper.install import trust
 from stepper.mcp.server import Face
-from stepper.policy import kernels, plan
+from stepper.policy import kernel_config, plan
 from stepper.policy.model import Limits, Plan
-from stepper.setup import trust
-from tests import places
+from tests import backend_cases
 from tests.conftest import Notebook, Project, code, scratch
 
 EXAMPLE = """
@@ -54,7 +54,7 @@ def test_the_places_are_read_as_they_stand() -> None:
         "r",
     ]
     gpu, mine, hub, box, r = (place.where for place in limits.kernels.values())
-    assert gpu == kernels.Slurm(
+    assert gpu == kernel_config.Slurm(
         "gpu",
         time="4:00:00",
         mem="32G",
@@ -64,13 +64,13 @@ def test_the_places_are_read_as_they_stand() -> None:
         python="/shared/venv/bin/python",
         extra=("--account=x",),
     )
-    assert mine == kernels.Slurm(jobid=1234)
-    assert hub == kernels.Jupyter(
+    assert mine == kernel_config.Slurm(jobid=1234)
+    assert hub == kernel_config.Jupyter(
         "https://hub.example.org/user/me/", "python3", token_env="HUB_TOKEN"
     )
-    assert box == kernels.Ssh(
+    assert box == kernel_config.Ssh(
         "box", "/opt/venv/bin/python"
-    ) and r == kernels.Kernelspec("ir")
+    ) and r == kernel_config.Kernelspec("ir")
     assert [place.kind for place in limits.kernels.values()] == [
         "slurm",
         "slurm",
@@ -78,9 +78,9 @@ def test_the_places_are_read_as_they_stand() -> None:
         "ssh",
         "kernelspec",
     ]
-    assert "partition gpu" in kernels.about(
+    assert "partition gpu" in kernel_config.about(
         limits.kernels["gpu"]
-    ) and "ir" in kernels.about(limits.kernels["r"])
+    ) and "ir" in kernel_config.about(limits.kernels["r"])
     assert config.parse("cell_timeout_seconds: 3\n", "config.yaml").kernels == {}
     assert Limits().kernel == "local"
 
@@ -347,12 +347,12 @@ ODD = st.recursive(
     ),
     max_leaves=3,
 )
-KEYS = sorted({key for _, rules in kernels.RULES.values() for key in rules})
+KEYS = sorted({key for _, rules in kernel_config.RULES.values() for key in rules})
 PLACES = st.dictionaries(
     st.sampled_from(["a", "b-c", "local", "on", " ", "ü"]) | st.integers(),
     ODD
     | st.dictionaries(
-        st.sampled_from([*kernels.KINDS, "docker"]),
+        st.sampled_from([*kernel_config.KINDS, "docker"]),
         ODD | st.dictionaries(st.sampled_from(KEYS), ODD, max_size=4),
         max_size=2,
     ),
@@ -379,7 +379,7 @@ def test_no_configuration_is_more_than_refused(places: Any, named: Any) -> None:
     else:
         assert limits.kernel == "local" or limits.kernel in limits.kernels
         for place in limits.kernels.values():
-            assert "\n" not in kernels.about(place)
+            assert "\n" not in kernel_config.about(place)
 
 
 def test_a_plan_keeps_the_name_of_its_kernel() -> None:
@@ -438,7 +438,7 @@ def test_places_read_well_at_each_width(monkeypatch: pytest.MonkeyPatch) -> None
             "mend": "stepper trust",
         },
     ]
-    shown = present.PRESENT["kernels"].text(places)
+    shown = rendering.PRESENT["kernels"].text(places)
     assert shown.splitlines() == [
         "✓ local  /p/.venv/bin/python (the project's)",
         "✓ gpu    a SLURM job, partition gpu, time 4:00:00",
@@ -455,10 +455,10 @@ def test_places_read_well_at_each_width(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("COLUMNS", "40")
     assert (
         "✓ gpu    a SLURM job, partition gpu,\n         time 4:00:00\n"
-        in present.PRESENT["kernels"].text(places)
+        in rendering.PRESENT["kernels"].text(places)
     )
     monkeypatch.setenv("COLUMNS", "10")  # nothing is gained by lines of a word
-    assert present.PRESENT["kernels"].text(places) == shown
+    assert rendering.PRESENT["kernels"].text(places) == shown
 
 
 def test_places_are_looked_at_at_once_and_not_for_ever(
@@ -476,7 +476,7 @@ def test_places_are_looked_at_at_once_and_not_for_ever(
         project.config(f"kernels:\n{places}")
         trust.trust(project.paths)
         project.config(f"kernels:\n{places}  d: {{ssh: {{host: other}}}}\n")
-        monkeypatch.setattr("stepper.daemon.kernels.LOOK_SECONDS", 0.5)
+        monkeypatch.setattr("stepper.daemon.kernel_backends.LOOK_SECONDS", 0.5)
         limits = config.load(project.paths)
         began = time.monotonic()
         listed = asyncio.run(looks.named(project.paths, limits, dict(os.environ)))
@@ -518,7 +518,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     folder = tmp_path_factory.mktemp("kernels")
     (folder / "jupyter/kernels/bash").mkdir(parents=True)
     (folder / "jupyter/kernels/bash/kernel.json").write_text(
-        json.dumps(places.BASH_KERNEL)
+        json.dumps(backend_cases.BASH_KERNEL)
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JUPYTER_PATH", str(folder / "jupyter"))
@@ -722,7 +722,7 @@ def test_a_notebook_in_another_language_names_what_it_lacks(project: Project) ->
 
 @pytest.mark.nightly
 def test_cells_in_r_show_figures_and_their_errors(project: Project) -> None:
-    places.MAKERS["r"]("r", project.folder)  # installs it
+    backend_cases.MAKERS["r"]("r", project.folder)  # installs it
     project.config("kernels: {r: {kernelspec: ir}}\nkernel: r\n")
     trust.trust(project.paths)
     made = project.json("new", "Plot the wet days")
@@ -822,13 +822,13 @@ def test_a_place_that_is_another_now_is_the_next_kernels(
 
 
 def test_nothing_of_other_places_is_loaded_for_a_local_kernel() -> None:
-    script = "import sys, stepper.daemon.server, stepper.kernel.local.kernels, stepper.kernel.live; print(*sys.modules)"
+    script = "import sys, stepper.daemon.server, stepper.kernels.backends.local.local_backend, stepper.kernels.client; print(*sys.modules)"
     loaded = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True
     ).stdout.split()
-    assert "stepper.kernel.live" in loaded
+    assert "stepper.kernels.client" in loaded
     assert not {
-        "stepper.policy.kernels",
-        "stepper.kernel.local.specs",
-        "stepper.daemon.kernels",
+        "stepper.policy.kernel_config",
+        "stepper.kernels.backends.local.kernelspecs",
+        "stepper.daemon.kernel_backends",
     } & {*loaded}

@@ -1,4 +1,4 @@
-"""Notebooks in other languages, as agent and person see them; that their kernels do what is asked is in `test_ports`."""
+"""Notebooks in other languages, as agent and person see them; that their kernels do what is asked is in `test_kernel_contract`."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from stepper.policy import firstline
+from stepper.messages import run_report
+from stepper.messages.run_report import Ended
+from stepper.policy import cell_directives
 from stepper.policy.model import Cell, Fault, Outcome, Run, Verdict
-from stepper.words import report
-from stepper.words.report import Ended
-from tests import debian
+from tests import apt_packages
 from tests.conftest import Notebook, Project, scratch, some_nightly
 from tests.environments import environment
-from tests.npm import Unavailable, unavailable
+from tests.npm_packages import Unavailable, unavailable
 
 
 def bash() -> dict[str, object]:
@@ -28,7 +28,7 @@ def bash() -> dict[str, object]:
 
 
 def r() -> dict[str, object]:
-    program = debian.installed(
+    program = apt_packages.installed(
         "R",
         "r-base-core",
         "r-cran-irkernel",
@@ -168,19 +168,19 @@ def test_a_first_line_is_a_comment_of_whatever_language(
     line: str, timeout: float | None
 ) -> None:
     assert (
-        firstline.parse(f"{line}\nx").timeout == timeout
-        and not firstline.parse(line).problems
+        cell_directives.parse(f"{line}\nx").timeout == timeout
+        and not cell_directives.parse(line).problems
     )
     assert (
-        firstline.comment("TypeScript") == "//"
-        and firstline.comment("sql") == "--"
-        and firstline.comment("R") == "#"
+        cell_directives.comment("TypeScript") == "//"
+        and cell_directives.comment("sql") == "--"
+        and cell_directives.comment("R") == "#"
     )
 
 
 def test_what_is_not_known_in_a_first_line_is_told_as_it_stands() -> None:
     assert (
-        firstline.parse("-- stepper: nonsense")
+        cell_directives.parse("-- stepper: nonsense")
         .problems[0]
         .startswith("`-- stepper: nonsense` is not known")
     )
@@ -206,7 +206,7 @@ def test_a_traceback_is_told_where_no_helper_tells_better() -> None:
             key="c",
             **how,
         )
-        return report.of_run(Ended(Cell("c", 0, 1, "code", "f(3)"), run)).text
+        return run_report.of_run(Ended(Cell("c", 0, 1, "code", "f(3)"), run)).text
 
     calls = (
         "Error in f(3): no such thing\nTraceback:\n\n1. f(3)\n2. stop('no such thing')"

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from stepper.common.errors import UsageError
 from stepper.daemon import config
-from stepper.ground.errors import UsageError
 from tests.conftest import Project, reused
 
 OLD = "RATE = 1\ndef add(x):\n    return x + 1\n"

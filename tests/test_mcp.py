@@ -30,15 +30,15 @@ from mcp import Client, MCPError, StdioServerParameters
 from mcp_types import ElicitResult, Implementation
 from PIL import Image
 
-from stepper.ground.errors import StepperError
+from stepper.common.errors import StepperError
 from stepper.hook import client as hook_client
-from stepper.mcp import calls, parameters, results, terms, tools
-from stepper.mcp.daemon import Daemon
+from stepper.install import installer, mcp_client_config, toml_config, trust, uninstall
+from stepper.install.install_checks import parse
+from stepper.mcp import argument_coercion, mcp_wording, tool_calls, tool_results, tools
+from stepper.mcp.daemon_client import Daemon
 from stepper.mcp.server import Face
-from stepper.policy import arguments as told_of
-from stepper.policy import commands
-from stepper.setup import clients, install, tables, trust, uninstall
-from stepper.setup.refuse import parse
+from stepper.policy.commands import cli_commands
+from stepper.policy.commands import command_schema as told_of
 from tests.conftest import (
     ROOT,
     STATE,
@@ -141,7 +141,7 @@ def test_tools_are_those_of_the_table_with_their_hints(
 
 
 def test_what_a_daemon_is_asked_it_knows() -> None:
-    from stepper.policy import cellcommands  # noqa: F401  # more rows
+    from stepper.policy.commands import mcp_commands  # noqa: F401  # more rows
 
     for tool in tools.TOOLS.values():
         given = (
@@ -157,7 +157,7 @@ def test_what_a_daemon_is_asked_it_knows() -> None:
                 each.name for each in dataclasses.fields(told_of.VERBS[verb].arguments)
             }
             assert {*told} - {"id"} <= known, tool.name
-    assert {*clients.CLIENTS} == {*commands.CLIENTS}
+    assert {*mcp_client_config.CLIENTS} == {*cli_commands.CLIENTS}
     assert not {*tools.FOR_PEER} & {*tools.TOOLS}
 
 
@@ -232,7 +232,7 @@ LIKELY = st.sampled_from(
 def test_arguments_mean_what_they_can_mean_alone(
     name: str, given: dict[str, Any], parsed: dict[str, Any]
 ) -> None:
-    assert parameters.parse(tools.TOOLS[name].schema, given) == parsed
+    assert argument_coercion.parse(tools.TOOLS[name].schema, given) == parsed
 
 
 @pytest.mark.parametrize("name", tools.TOOLS)
@@ -257,7 +257,7 @@ def test_arguments_that_the_schema_refuses_never_reach_the_daemon(
                 asked.clear()
                 result = await client.call_tool(name, told)
                 valid = Draft202012Validator(tool.schema).is_valid(
-                    parameters.parse(tool.schema, told)
+                    argument_coercion.parse(tool.schema, told)
                 )
                 assert result.is_error
                 assert "itself failed" not in text(result)
@@ -574,7 +574,7 @@ def test_fifty_calls_at_once(project: Project) -> None:
 def test_an_interrupt_gets_past_all_calls_that_wait(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stepper.mcp.daemon.AT_ONCE", 2)
+    monkeypatch.setattr("stepper.mcp.daemon_client.AT_ONCE", 2)
 
     async def story(client: Client) -> None:
         await made(client, "crowded")
@@ -733,15 +733,15 @@ def test_pictures_are_made_small_enough(tmp_path: Path) -> None:
     path = tmp_path / "noise.png"
     noise.save(path)
     assert path.stat().st_size > 4_000_000
-    image = results.picture(str(path))
+    image = tool_results.picture(str(path))
     assert image is not None
     assert image.mime_type == "image/jpeg"
     assert len(image.data) <= 1_000_000
     shown = Image.open(io.BytesIO(base64.b64decode(image.data)))
     assert max(shown.size) <= 1568
     (tmp_path / "broken.png").write_bytes(b"x" * 2_000_000)
-    assert results.picture(str(tmp_path / "broken.png")) is None
-    assert results.picture(str(tmp_path / "gone.png")) is None
+    assert tool_results.picture(str(tmp_path / "broken.png")) is None
+    assert tool_results.picture(str(tmp_path / "gone.png")) is None
 
 
 def test_a_deadline_in_the_call_ends_the_cell(quick: Quick) -> None:
@@ -766,9 +766,9 @@ def test_a_deadline_in_the_call_ends_the_cell(quick: Quick) -> None:
 
 
 def test_a_result_is_bounded() -> None:
-    assert len(results.bounded("x" * 50_000)) <= results.LONGEST
-    assert results.bounded("x" * 50_000).endswith("more characters are left out")
-    assert results.bounded("short") == "short"
+    assert len(tool_results.bounded("x" * 50_000)) <= tool_results.LONGEST
+    assert tool_results.bounded("x" * 50_000).endswith("more characters are left out")
+    assert tool_results.bounded("short") == "short"
 
 
 def test_the_data_of_large_notebooks_and_projects_are_bounded(quick: Quick) -> None:
@@ -797,8 +797,8 @@ def test_the_data_of_large_notebooks_and_projects_are_bounded(quick: Quick) -> N
                 "read_notebook", {"page": page, "outputs": "full"}
             )
             data, pages = answer.structured_content, answer.structured_content["pages"]
-            assert len(json.dumps(data, ensure_ascii=False)) <= results.LONGEST
-            assert len(text(answer)) <= results.LONGEST
+            assert len(json.dumps(data, ensure_ascii=False)) <= tool_results.LONGEST
+            assert len(text(answer)) <= tool_results.LONGEST
             assert "truncated" not in data
             for cell in data["cells"]:
                 seen[cell["cell_id"]] = seen.get(cell["cell_id"], "") + cell["source"]
@@ -809,7 +809,7 @@ def test_the_data_of_large_notebooks_and_projects_are_bounded(quick: Quick) -> N
         while page <= pages:
             answer = await client.call_tool("list_notebooks", {"page": page})
             data, pages = answer.structured_content, answer.structured_content["pages"]
-            assert len(json.dumps(data, ensure_ascii=False)) <= results.LONGEST
+            assert len(json.dumps(data, ensure_ascii=False)) <= tool_results.LONGEST
             assert "truncated" not in data
             names += [row["notebook"] for row in data["notebooks"]]
             page += 1
@@ -817,7 +817,7 @@ def test_the_data_of_large_notebooks_and_projects_are_bounded(quick: Quick) -> N
         status = await client.call_tool("notebook_status", {})
         assert (
             len(json.dumps(status.structured_content, ensure_ascii=False))
-            <= results.LONGEST
+            <= tool_results.LONGEST
         )
         assert status.structured_content["steps"]
 
@@ -840,9 +840,9 @@ def test_data_is_bounded_as_its_text_is(quick: Quick) -> None:
         for answer in answers:
             assert (
                 len(json.dumps(answer.structured_content, ensure_ascii=False))
-                <= results.LONGEST
+                <= tool_results.LONGEST
             )
-            assert len(text(answer)) <= results.LONGEST
+            assert len(text(answer)) <= tool_results.LONGEST
         assert all(
             10 <= len(answer.structured_content["steps"]) <= 40
             for answer in answers[:3]
@@ -890,18 +890,18 @@ FOREIGN = re.compile(
 
 
 def test_no_text_of_the_daemon_speaks_of_claude_codes_commands() -> None:
-    from stepper.policy import gate
-    from stepper.words import brief, remedy
+    from stepper.messages import command_messages, stop_hints
+    from stepper.policy import edit_gate
 
     told = [
-        gate.GO_ON,
-        gate.PLAN_FIRST,
-        *brief.AGAIN.values(),
-        *brief.WAYS.values(),
-        remedy.ELSE,
-        remedy.DECIDE,
+        edit_gate.GO_ON,
+        edit_gate.PLAN_FIRST,
+        *command_messages.AGAIN.values(),
+        *command_messages.WAYS.values(),
+        stop_hints.ELSE,
+        stop_hints.DECIDE,
     ]
-    told += [remedy.NETWORK, remedy.BUILT]
+    told += [stop_hints.NETWORK, stop_hints.BUILT]
     told += [
         "Replace that cell (edit_mode replace, cell_id 0e968c97) or delete it",
         "`stepper run --stale` runs it.",
@@ -917,13 +917,15 @@ def test_no_text_of_the_daemon_speaks_of_claude_codes_commands() -> None:
     ]
     assert any(FOREIGN.search(each) for each in told)
     for each in told:
-        assert not FOREIGN.search(terms.translate(each)), terms.translate(each)
+        assert not FOREIGN.search(mcp_wording.translate(each)), mcp_wording.translate(
+            each
+        )
     for kept in (
         "| x = '/fix' # edit_mode replace",
         "Figure: /tmp/fix/a.png",
         'stepper fix "HINT" in a terminal',
     ):
-        assert terms.translate(kept) == kept
+        assert mcp_wording.translate(kept) == kept
 
 
 def test_reports_and_refusals_speak_of_the_tools_here(project: Project) -> None:
@@ -1430,7 +1432,7 @@ def test_the_script_serves_where_this_user_set_it_up_and_nowhere_else(
     served.write_text('#!/bin/sh\necho "served $* in $PWD"\n')
     served.chmod(0o755)
     below = project.folder / "notebooks"
-    entry = clients.CLIENTS["codex"].entry(str(project.folder))
+    entry = mcp_client_config.CLIENTS["codex"].entry(str(project.folder))
     for command in ([str(script), "Mcp"], [entry["command"], *entry["args"]]):
         done = subprocess.run(command, cwd=below, capture_output=True, text=True)
         assert done.stdout == f"served mcp in {project.folder}\n", done.stderr
@@ -1460,7 +1462,10 @@ def test_the_line_runs_nothing_of_folders_above_that_this_user_did_not_set_up(
     script.chmod(0o755)
 
     def started() -> tuple[int, str]:
-        entry, state = clients.CLIENTS["claude"].entry(""), str(tmp_path / "state")
+        entry, state = (
+            mcp_client_config.CLIENTS["claude"].entry(""),
+            str(tmp_path / "state"),
+        )
         env = {**os.environ, "XDG_STATE_HOME": state}
         done = subprocess.run(
             [entry["command"], *entry["args"]],
@@ -1499,9 +1504,9 @@ def shop(tmp_path: Path) -> Iterator[Project]:
     yield from scratch(tmp_path / "repo")
 
 
-@pytest.mark.parametrize("name", clients.CLIENTS)
+@pytest.mark.parametrize("name", mcp_client_config.CLIENTS)
 def test_a_clients_lines_are_put_and_taken_back(shop: Project, name: str) -> None:
-    client = clients.CLIENTS[name]
+    client = mcp_client_config.CLIENTS[name]
     path = shop.folder / client.file
     shown = shop.stepper("mcp", "--config", name).stdout
     assert f"{client.file} of {shop.folder}" in shown
@@ -1532,8 +1537,8 @@ def test_a_clients_lines_are_put_and_taken_back(shop: Project, name: str) -> Non
         )
         assert "unchanged" in shop.stepper("mcp", "--config", name, "--install").stdout
         assert read_back(path)
-        note = install.recorded(str(shop.folder))
-        assert clients.take(shop.paths, note) == [client.file]
+        note = installer.recorded(str(shop.folder))
+        assert mcp_client_config.take(shop.paths, note) == [client.file]
         assert (path.read_text() if path.exists() else None) == before
         path.unlink(missing_ok=True)
         forget(shop)
@@ -1541,7 +1546,7 @@ def test_a_clients_lines_are_put_and_taken_back(shop: Project, name: str) -> Non
 
 def forget(shop: Project) -> None:
     """Note no more what was in clients' files before."""
-    note = install.recorded(str(shop.folder))
+    note = installer.recorded(str(shop.folder))
     trust.remember(
         shop.paths, {key: value for key, value in note.items() if key != "clients"}
     )
@@ -1559,11 +1564,11 @@ def read_back(path: Path) -> bool:
 def test_the_documentation_is_true(shop: Project) -> None:
     docs = (ROOT / "docs" / "mcp.md").read_text()
     given = re.findall(r"^stepper (mcp --config (\S+) --install)$", docs, re.MULTILINE)
-    assert [name for _, name in given] == [*clients.CLIENTS]
+    assert [name for _, name in given] == [*mcp_client_config.CLIENTS]
     for command, name in given:
         shop.stepper(*command.split())
-        assert f"| `{name}` | `{clients.CLIENTS[name].file}` |" in docs
-    clients.take(shop.paths, install.recorded(str(shop.folder)))
+        assert f"| `{name}` | `{mcp_client_config.CLIENTS[name].file}` |" in docs
+    mcp_client_config.take(shop.paths, installer.recorded(str(shop.folder)))
     rows = re.findall(
         r"^\| `(\w+)` \| ?([\w,? ]*?) ?\| ?(reads|destroys|) ?\| ?(.*?) ?\|$",
         docs,
@@ -1591,7 +1596,7 @@ def test_what_the_person_adds_later_stays(shop: Project) -> None:
             '"stepper": {', '"mine": {"command": "y"},\n    "stepper": {'
         )
     )
-    clients.take(shop.paths, install.recorded(str(shop.folder)))
+    mcp_client_config.take(shop.paths, installer.recorded(str(shop.folder)))
     assert json.loads(path.read_text()) == {"mcpServers": {"mine": {"command": "y"}}}
     path.unlink()
 
@@ -1616,7 +1621,7 @@ def test_what_the_person_adds_later_stays(shop: Project) -> None:
 def test_what_is_not_ours_is_refused(
     shop: Project, name: str, there: str, why: str
 ) -> None:
-    path = shop.folder / clients.CLIENTS[name].file
+    path = shop.folder / mcp_client_config.CLIENTS[name].file
     path.parent.mkdir(exist_ok=True)
     path.write_text(there)
     refused = shop.stepper("mcp", "--config", name, "--install", check=1)
@@ -1636,7 +1641,7 @@ enabled_tools = [
 
 @pytest.fixture
 def toml(shop: Project) -> Iterator[Path]:
-    path = shop.folder / clients.CLIENTS["codex"].file
+    path = shop.folder / mcp_client_config.CLIENTS["codex"].file
     path.parent.mkdir(exist_ok=True)
     yield path
     path.unlink(missing_ok=True)
@@ -1663,10 +1668,10 @@ def test_codexs_file_is_never_made_one_that_it_refuses(
     pytest.importorskip("tomllib")
     toml.write_text(there)
     with pytest.raises(StepperError) as refused:
-        clients.put(shop.paths, "codex")
+        mcp_client_config.put(shop.paths, "codex")
     assert str(toml) in refused.value.hint
     assert toml.read_text() == there
-    clients.take(shop.paths, install.recorded(str(shop.folder)))
+    mcp_client_config.take(shop.paths, installer.recorded(str(shop.folder)))
     assert toml.read_text() == there
 
 
@@ -1688,13 +1693,16 @@ def test_codexs_table_is_renewed_and_taken_out_whole(
     toml.write_text(
         f"a = 1\n\n{OURS.replace('[mcp_servers.stepper]', header)}{MINE}{tools}{others}"
     )
-    assert clients.put(shop.paths, "codex") == "updated"
+    assert mcp_client_config.put(shop.paths, "codex") == "updated"
     text = toml.read_text()
     assert text.startswith(f"a = 1\n\n{header}\n")
     assert text.endswith(f"{MINE}{tools}{others}")
-    assert tomllib.loads(text)["mcp_servers"]["stepper"]["args"] == ["-c", clients.WALK]
-    assert clients.put(shop.paths, "codex") == "unchanged"
-    clients.take(shop.paths, install.recorded(str(shop.folder)))
+    assert tomllib.loads(text)["mcp_servers"]["stepper"]["args"] == [
+        "-c",
+        mcp_client_config.WALK,
+    ]
+    assert mcp_client_config.put(shop.paths, "codex") == "unchanged"
+    mcp_client_config.take(shop.paths, installer.recorded(str(shop.folder)))
     assert toml.read_text() == f"a = 1\n{others}"
 
 
@@ -1702,34 +1710,39 @@ def test_without_a_reader_of_toml_a_file_with_other_lines_is_left(
     shop: Project, toml: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Python 3.10 has none."""
-    monkeypatch.setattr(tables, "_read", lambda text: None)
-    assert clients.put(shop.paths, "codex") == "made"
-    assert clients.put(shop.paths, "codex") == "unchanged"
-    clients.take(shop.paths, install.recorded(str(shop.folder)))
+    monkeypatch.setattr(toml_config, "_read", lambda text: None)
+    assert mcp_client_config.put(shop.paths, "codex") == "made"
+    assert mcp_client_config.put(shop.paths, "codex") == "unchanged"
+    mcp_client_config.take(shop.paths, installer.recorded(str(shop.folder)))
     assert not toml.exists()
     toml.parent.mkdir(exist_ok=True)
     toml.write_text("a = 1\n")
     with pytest.raises(StepperError, match=r"before 3\.11 can't read it"):
-        clients.put(shop.paths, "codex")
+        mcp_client_config.put(shop.paths, "codex")
     assert toml.read_text() == "a = 1\n"
 
 
-@pytest.mark.parametrize("name", [name for name in clients.CLIENTS if name != "codex"])
+@pytest.mark.parametrize(
+    "name", [name for name in mcp_client_config.CLIENTS if name != "codex"]
+)
 def test_what_the_person_adds_to_our_entry_stays(shop: Project, name: str) -> None:
-    path, key = shop.folder / clients.CLIENTS[name].file, clients.CLIENTS[name].key
-    clients.put(shop.paths, name)
+    path, key = (
+        shop.folder / mcp_client_config.CLIENTS[name].file,
+        mcp_client_config.CLIENTS[name].key,
+    )
+    mcp_client_config.put(shop.paths, name)
     data = json.loads(path.read_text())
     entry = data[key][0] if name == "jupyter-ai" else data[key]["stepper"]
     given = {**entry, "env": {"MINE": "1"}, "trust": True}
     for args in (entry["args"], ["-c", ".claude/hooks/stepper"]):
         entry.update({**given, "args": args})
         path.write_text(json.dumps(data))
-        assert clients.put(shop.paths, name) == (
+        assert mcp_client_config.put(shop.paths, name) == (
             "unchanged" if args is given["args"] else "updated"
         )
         new = json.loads(path.read_text())[key]
         assert (new[0] if name == "jupyter-ai" else new["stepper"]) == given
-    clients.take(shop.paths, install.recorded(str(shop.folder)))
+    mcp_client_config.take(shop.paths, installer.recorded(str(shop.folder)))
     assert not path.exists()
     forget(shop)
 
@@ -1738,7 +1751,7 @@ def test_uninstall_takes_the_lines_out(
     shop: Project, capsys: pytest.CaptureFixture[str]
 ) -> None:
     forget(shop)
-    for name, client in clients.CLIENTS.items():
+    for name, client in mcp_client_config.CLIENTS.items():
         with contextlib.suppress(OSError):
             (shop.folder / client.file).parent.rmdir()
         shop.stepper("mcp", "--config", name, "--install")
@@ -1749,7 +1762,7 @@ def test_uninstall_takes_the_lines_out(
         for path in shop.folder.rglob("*")
         if path.is_file()
     }
-    assert not left & {client.file for client in clients.CLIENTS.values()}
+    assert not left & {client.file for client in mcp_client_config.CLIENTS.values()}
     assert not (shop.folder / ".gemini").exists()
 
 
@@ -1818,7 +1831,7 @@ def test_other_commands_load_nothing_of_the_sdk_and_a_server_little_besides(
         "import mcp.server.lowlevel.server, mcp.server.stdio"
     )
     assert ours <= {"stepper", "_socket", "_queue", "posix"}, ours
-    assert calls.LAST_RUNS
+    assert tool_calls.LAST_RUNS
 
 
 @pytest.mark.nightly

@@ -12,11 +12,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from stepper.kernel.local.memory import cgroups, usage
-from stepper.kernel.place import Guard, Usage
+from stepper.kernels.backend_protocols import Guard, Usage
+from stepper.kernels.backends.local.memory import cgroups, usage
 from stepper.policy.model import Outcome
-from stepper.session.ports import Execution
-from tests.test_helper import Lab
+from stepper.session.protocols import Execution
+from tests.test_kernel_helper import Lab
 
 MB = 1 << 20
 

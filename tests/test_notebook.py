@@ -16,11 +16,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from stepper.ground.errors import NotebookError
-from stepper.notebook import afterwards, creation, plainjson
-from stepper.notebook import file as notebook
+from stepper.common.errors import NotebookError
+from stepper.notebooks import background_io, new_notebook, notebook_json
+from stepper.notebooks import notebook_file as notebook
 from stepper.policy.model import Cell, Outcome, Plan, Step
-from stepper.session.ports import Execution, Models, Target
+from stepper.session.protocols import Execution, Models, Target
 from tests.conftest import code
 from tests.test_journal import somebody
 
@@ -71,16 +71,18 @@ JSON = st.recursive(
 )
 def test_json_is_written_as_jupyter_writes_it(document: object) -> None:
     text = json.dumps(document, indent=1, ensure_ascii=False, sort_keys=True)
-    assert plainjson.dump_json(document).decode() == text
+    assert notebook_json.dump_json(document).decode() == text
     nested = json.dumps([[document]], indent=1, ensure_ascii=False, sort_keys=True)
     assert (
-        plainjson.dump_json(document, 2).decode()
+        notebook_json.dump_json(document, 2).decode()
         == nested[len("[\n [\n  ") : -len("\n ]\n]")]
     )
 
 
 def test_a_lone_surrogate_alone_is_escaped() -> None:
-    assert plainjson.dump_json({"a": "é\ud800"}).decode() == '{\n "a": "é\\ud800"\n}'
+    assert (
+        notebook_json.dump_json({"a": "é\ud800"}).decode() == '{\n "a": "é\\ud800"\n}'
+    )
 
 
 TEXTS = st.text("ab\n\r\u2028é", max_size=9)
@@ -132,7 +134,9 @@ def test_a_cell_is_written_as_nbformat_writes_it(
     written = nbformat.v4.writes(nbformat.v4.reads(json.dumps(raw)))
     cell = json.loads(json.dumps(cell))
     assert (
-        plainjson.dump_json({**raw, "cells": [plainjson.as_written(cell)]}).decode()
+        notebook_json.dump_json(
+            {**raw, "cells": [notebook_json.as_written(cell)]}
+        ).decode()
         == written
     )
 
@@ -210,7 +214,7 @@ def test_a_file_keeps_its_own_layout(tmp_path: Path, layout: str) -> None:
     path = tmp_path / "n.ipynb"
     cells = [code("x = 'é'", "a"), code("y", "b"), code("z", "c")]
     raw = {
-        "cells": [plainjson.as_written(cell) for cell in cells],
+        "cells": [notebook_json.as_written(cell) for cell in cells],
         "metadata": {},
         "nbformat": 4,
         "nbformat_minor": 5,
@@ -334,7 +338,7 @@ def test_somebody_else_who_writes_meanwhile_is_not_overwritten(
     assert file.put(cell, ran(), None, keep_time=True) == ""
     cells = json.loads(Path(file.path).read_text())["cells"]
     assert cells[1]["source"] == "y = 'edited'" and cells[0]["execution_count"] == 7
-    afterwards.LATER.submit(
+    background_io.LATER.submit(
         bool
     ).result()  # what was replaced is taken away in the background
     assert [path.name for path in tmp_path.iterdir()] == ["n.ipynb"]
@@ -366,7 +370,7 @@ def test_a_save_between_the_last_look_and_the_rename_stands(
     assert file.put(cell, ran(), None, keep_time=True) == ""
     cells = json.loads(Path(file.path).read_text())["cells"]
     assert (cells[0]["execution_count"], cells[1]["source"]) == (7, "edited")
-    afterwards.LATER.submit(
+    background_io.LATER.submit(
         bool
     ).result()  # what was replaced is taken away in the background
     assert [path.name for path in tmp_path.iterdir()] == ["n.ipynb"]
@@ -436,7 +440,7 @@ def test_outputs_that_can_not_be_put_now_can_be_put_later(
         path.write_bytes(old)
         assert file.put(cell, ran(), None, keep_time=True) == ""
         assert file.outputs_of(Target.of(cell))
-        afterwards.LATER.submit(
+        background_io.LATER.submit(
             bool
         ).result()  # what was replaced is taken away in the background
         assert [one.name for one in folder.iterdir()] == ["n.ipynb"]
@@ -506,7 +510,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert Path(file.path).read_bytes() == old
-    afterwards.LATER.submit(
+    background_io.LATER.submit(
         bool
     ).result()  # what was replaced is taken away in the background
     assert [path.name for path in tmp_path.iterdir()] == ["n.ipynb"]
@@ -514,7 +518,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
 
 def test_a_new_notebook_is_valid_and_never_overwrites(tmp_path: Path) -> None:
     path = tmp_path / "new.ipynb"
-    creation.create(str(path), Plan("Pröblem", (Step(1, "one"),)))
+    new_notebook.create(str(path), Plan("Pröblem", (Step(1, "one"),)))
     made = nbformat.read(path, 4)
     nbformat.validate(made)
     assert made.cells[0].source == "# Pröblem"
@@ -522,7 +526,7 @@ def test_a_new_notebook_is_valid_and_never_overwrites(tmp_path: Path) -> None:
     assert made.metadata["stepper"]["steps"][0]["title"] == "one"
     assert made.nbformat_minor == 5
     with pytest.raises(FileExistsError):
-        creation.create(str(path), Plan("other"))
+        new_notebook.create(str(path), Plan("other"))
 
 
 @pytest.mark.parametrize(

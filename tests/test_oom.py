@@ -13,13 +13,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from stepper.kernel.local import process
-from stepper.kernel.local.memory import CGROUPS, FIRST_TO_GO, OomKills
-from stepper.policy import turn
+from stepper.kernels.backends.local import process_identity
+from stepper.kernels.backends.local.memory import CGROUPS, FIRST_TO_GO, OomKills
+from stepper.messages import stop_hints
+from stepper.policy import run_decisions
 from stepper.policy.model import Death, Outcome, Verdict
-from stepper.words import remedy
 from tests.conftest import Notebook, Project
-from tests.test_helper import Lab
+from tests.test_kernel_helper import Lab
 
 MB = 1 << 20
 SMALL = 320 * MB
@@ -216,7 +216,7 @@ def test_a_kernel_goes_first(project: Project) -> None:
         return int(Path(f"/proc/{pid}/oom_score_adj").read_text())
 
     daemon = score(status["daemon"]["pid"])
-    members = [one.pid for one in process.tree(kernel)]
+    members = [one.pid for one in process_identity.tree(kernel)]
     assert status["kernel"]["pid"] in members and len(members) == 2
     assert {score(pid) for pid in members} == {min(1000, daemon + FIRST_TO_GO)}
 
@@ -307,10 +307,12 @@ def test_without_any_counter_nothing_is_claimed(tmp_path: Path) -> None:
 
 def test_what_is_said_of_it() -> None:
     death = Death("killed by the system: out of memory (SIGKILL)", cause="OutOfMemory")
-    fault, verdict = turn.judged(Outcome.KERNEL_DIED, None, (), death)
+    fault, verdict = run_decisions.judged(Outcome.KERNEL_DIED, None, (), death)
     assert (
         fault is not None
         and verdict is Verdict.UNRECOVERABLE
         and fault.ename == "KernelDied"
     )
-    assert "less data at a time" in remedy.action(Outcome.KERNEL_DIED, verdict, fault)
+    assert "less data at a time" in stop_hints.action(
+        Outcome.KERNEL_DIED, verdict, fault
+    )

@@ -15,14 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from stepper.ground import private
-from stepper.ground.errors import NotebookError
-from stepper.ground.text import ODD, quoted, shown
-from stepper.notebook import creation
-from stepper.notebook import file as adapter
-from stepper.notebook.file import IpynbFile
+from stepper.common import private_files
+from stepper.common.errors import NotebookError
+from stepper.common.text import ODD, quoted, shown
+from stepper.notebooks import new_notebook
+from stepper.notebooks import notebook_file as adapter
+from stepper.notebooks.notebook_file import IpynbFile
 from stepper.policy.model import Outcome
-from stepper.session.ports import Execution
+from stepper.session.protocols import Execution
 from tests.conftest import Notebook, Project, code
 
 TEXT = json.dumps(
@@ -333,7 +333,7 @@ def test_a_new_notebook_is_not_made_through_a_link(room) -> None:
     file, treasure, untouched = room
     folder_swapped(Path(file.path), treasure)
     with pytest.raises(OSError, match="symbolic link"):
-        creation.create(
+        new_notebook.create(
             os.path.join(os.path.dirname(file.path), "new.ipynb"), adapter.Plan("p")
         )
     untouched()
@@ -368,5 +368,5 @@ def test_a_race_is_lost_by_whoever_swaps(room, tmp_path: Path) -> None:
 
 
 def test_a_look_at_nothing_is_fine(tmp_path: Path) -> None:
-    private.look(str(tmp_path / "nothing"))
-    private.look(str(tmp_path / "no folder" / "nothing"))
+    private_files.look(str(tmp_path / "nothing"))
+    private_files.look(str(tmp_path / "no folder" / "nothing"))

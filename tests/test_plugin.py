@@ -12,9 +12,15 @@ from PIL import Image, ImageChops
 
 from docs.pictures import icon
 from stepper import __version__
-from stepper.ground.paths import Paths, find_project, recorded
+from stepper.common.paths import Paths, find_project, recorded
 from stepper.hook import payload
-from stepper.setup import doctor, install, refuse, settings, uninstall
+from stepper.install import (
+    claude_settings,
+    doctor,
+    install_checks,
+    installer,
+    uninstall,
+)
 from tests.conftest import ROOT, make_env
 from tests.test_install import snapshot
 
@@ -29,8 +35,8 @@ def loaded(name: str) -> dict:
 
 
 def test_its_hooks_are_those_that_install_writes() -> None:
-    wanted = json.dumps(settings.add_hooks({})).replace(
-        "${CLAUDE_PROJECT_DIR}/" + settings.SCRIPT, HOOK
+    wanted = json.dumps(claude_settings.add_hooks({})).replace(
+        "${CLAUDE_PROJECT_DIR}/" + claude_settings.SCRIPT, HOOK
     )
     assert loaded("hooks/hooks.json") == json.loads(wanted)
 
@@ -146,14 +152,14 @@ def test_what_a_stranger_left_runs_no_more_than_with_install(tmp_path: Path) -> 
 
 def test_an_installation_beside_it_speaks_alone(tmp_path: Path) -> None:
     """Where its hooks are in the settings; the script alone may be left from one."""
-    script, of = tmp_path / settings.SCRIPT, tmp_path / ".claude/settings.json"
+    script, of = tmp_path / claude_settings.SCRIPT, tmp_path / ".claude/settings.json"
     script.parent.mkdir(parents=True)
     script.touch()
     assert asked("SessionStart", tmp_path)
     of.write_text('{"permissions": {"allow": ["Bash(.claude/hooks/stepper *)"]}}')
     assert asked("SessionStart", tmp_path)
     for file in (of, of.with_name("settings.local.json")):
-        file.write_text(settings.render(settings.add_hooks({})))
+        file.write_text(claude_settings.render(claude_settings.add_hooks({})))
         assert not asked("SessionStart", tmp_path) and not asked(
             "PostToolUse", tmp_path
         )
@@ -185,7 +191,9 @@ def repo(tmp_path: Path) -> Path:
 
 
 def apply(folder: Path, *options: str) -> None:
-    install.apply(refuse.parse([str(folder), "--python", sys.executable, *options]))
+    installer.apply(
+        install_checks.parse([str(folder), "--python", sys.executable, *options])
+    )
 
 
 def wrong(folder: Path) -> dict[str, str]:
@@ -228,7 +236,7 @@ def test_there_and_back(
         doctor.install_command(Paths(str(repo))) == f"{ROOT}/install.sh {repo} --plugin"
     )
 
-    uninstall.uninstall(refuse.parse([str(repo), "--uninstall"]))
+    uninstall.uninstall(install_checks.parse([str(repo), "--uninstall"]))
     assert list(repo.iterdir()) == [] and not own.exists()
 
 
@@ -263,7 +271,7 @@ def test_an_installation_goes_before_it(repo: Path) -> None:
     apply(repo)
     assert (
         not recorded(str(repo))["plugin"]
-        and settings.missing(loaded_settings(repo)) == []
+        and claude_settings.missing(loaded_settings(repo)) == []
     )
     first = snapshot(repo)
     apply(repo, "--plugin")

@@ -19,9 +19,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from stepper.diagnosis import before, ipython, syntax
+from stepper.diagnosis import ipython_syntax, preflight, syntax_suggestion
+from stepper.policy.kernel_namespace import Lasting, Namespace
 from stepper.policy.model import Fault
-from stepper.policy.namespace import Lasting, Namespace
 
 HERE = sys.version_info[:2]
 NAMESPACE = {
@@ -55,7 +55,7 @@ def findable(name: str) -> bool:
 
 
 def check(source: str, told: Namespace = KNOWN):
-    return before.check(source, told, findable, ipython.transformer())
+    return preflight.check(source, told, findable, ipython_syntax.transformer())
 
 
 FOUND = [
@@ -1106,7 +1106,7 @@ def test_what_must_not_be_stopped_does_run(
 )
 def test_the_names_that_are_found_do_fail(source: str) -> None:
     with pytest.raises(NameError):
-        execute(ipython.transformer()(source), open=lambda *_: io.StringIO())
+        execute(ipython_syntax.transformer()(source), open=lambda *_: io.StringIO())
 
 
 def test_names_that_are_not_known_are_not_judged() -> None:
@@ -1210,7 +1210,7 @@ def test_sources_that_break_a_parser_prove_nothing_or_are_syntax_errors(
 def test_no_source_takes_long(source: str) -> None:
     began = time.process_time()
     fault = check(source) or Fault("SyntaxError", "invalid syntax", ("SyntaxError",), 1)
-    syntax.suggestion(source, fault)
+    syntax_suggestion.suggestion(source, fault)
     assert time.process_time() - began < 5
 
 
@@ -1218,7 +1218,7 @@ def test_a_transformer_that_fails_proves_nothing() -> None:
     def broken(_: str) -> str:
         raise RuntimeError
 
-    assert before.check("x = = 1", KNOWN, findable, broken) is None
+    assert preflight.check("x = = 1", KNOWN, findable, broken) is None
 
 
 PIECES = st.sampled_from([*FREE_CELLS, *(source for source, *_ in FOUND)])
@@ -1259,7 +1259,7 @@ def test_no_source_makes_it_raise(source: str) -> None:
     fault = check(source)
     assert fault is None or (fault.line is not None and 1 <= fault.line <= lines)
     if fault is not None and fault.ename == "SyntaxError":
-        syntax.suggestion(source, fault)
+        syntax_suggestion.suggestion(source, fault)
 
 
 def test_ipython_itself_is_not_imported() -> None:

@@ -16,8 +16,13 @@ from typing import Any
 import psutil
 import pytest
 
-from stepper.cli.stop import end_by_force
-from stepper.kernel.local.process import MARKER, Identity, clear, tree
+from stepper.cli.shutdown import end_by_force
+from stepper.kernels.backends.local.process_identity import (
+    MARKER,
+    Identity,
+    clear,
+    tree,
+)
 from tests.conftest import Notebook, Project, some_nightly
 
 # As many as a cell can think of: in its group, its session, or none of both; orphaned; without an environment; forking on.

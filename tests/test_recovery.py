@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from tests.conftest import Answer, Notebook, Project, code, some_nightly, text_of
-from tests.test_main_path import wait_until
+from tests.test_run_on_edit import wait_until
 
 POINTS = (
     "before the kernel has it",
@@ -31,9 +31,9 @@ SUICIDAL = """
 import os, sys
 point = sys.argv.pop(2)
 from stepper.daemon import server
-from stepper.notebook import file as notebook
-from stepper.notebook.journal import JsonLines
-from stepper.notebook.file import IpynbFile
+from stepper.notebooks import file as notebook
+from stepper.notebooks.journal_file import JsonLines
+from stepper.notebooks.notebook_file import IpynbFile
 append, put, swap = JsonLines.append, IpynbFile.put, notebook.swap
 
 def die():

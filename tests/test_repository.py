@@ -7,7 +7,7 @@ import re
 
 import nbformat
 
-from stepper.setup import settings
+from stepper.install import claude_settings
 from tests.conftest import ROOT
 
 
@@ -16,8 +16,8 @@ def test_the_committed_hooks_are_what_install_makes() -> None:
         ROOT / "hooks" / "stepper"
     ).read_bytes()
     data = json.loads((ROOT / ".claude" / "settings.json").read_text())
-    assert settings.missing(data) == []
-    assert settings.add_hooks(data) == data
+    assert claude_settings.missing(data) == []
+    assert claude_settings.add_hooks(data) == data
 
 
 def test_the_notebook_of_the_demo_is_finished() -> None:

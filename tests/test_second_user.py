@@ -18,11 +18,11 @@ from typing import Any
 
 import pytest
 
+from stepper.common import socket_path
+from stepper.common.errors import DaemonError
+from stepper.common.paths import Paths
+from stepper.common.socket_path import fnv1a
 from stepper.daemon import server
-from stepper.ground import meeting
-from stepper.ground.errors import DaemonError
-from stepper.ground.meeting import fnv1a
-from stepper.ground.paths import Paths
 from stepper.hook import client
 from tests.conftest import Project
 
@@ -173,7 +173,7 @@ def test_the_daemon_turns_another_user_away_even_where_the_folder_is_open(
 def test_a_client_tells_nothing_to_another_users_socket(
     open_place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(meeting, "RUNTIME_ROOTS", (str(open_place),))
+    monkeypatch.setattr(socket_path, "RUNTIME_ROOTS", (str(open_place),))
     (open_place / "repo").mkdir()
     told = Paths(str(open_place / "repo"))
     os.makedirs(told.runtime)
@@ -222,7 +222,7 @@ def test_a_squatted_name_is_not_used_and_blocks_nothing(
     open_place: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     roots = sticky(open_place / "tmp"), sticky(open_place / "var")
-    monkeypatch.setattr(meeting, "RUNTIME_ROOTS", roots)
+    monkeypatch.setattr(socket_path, "RUNTIME_ROOTS", roots)
     home = open_place / "repo"
     home.mkdir()
     os.chown(home, VICTIM, VICTIM)
@@ -290,7 +290,7 @@ def test_where_every_name_is_taken_and_the_project_lies_deep_that_is_said(
     open_place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     roots = sticky(open_place / "tmp"), sticky(open_place / "var")
-    monkeypatch.setattr(meeting, "RUNTIME_ROOTS", roots)
+    monkeypatch.setattr(socket_path, "RUNTIME_ROOTS", roots)
     deep = open_place / ("deep" * 25)
     deep.mkdir()
     for root in roots:
@@ -309,7 +309,7 @@ def test_callers_meet_in_the_first_folder_that_is_the_users(
     open_place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     roots = sticky(open_place / "tmp"), sticky(open_place / "var")
-    monkeypatch.setattr(meeting, "RUNTIME_ROOTS", roots)
+    monkeypatch.setattr(socket_path, "RUNTIME_ROOTS", roots)
     first = Paths(str(open_place)).runtime
     assert first.startswith(roots[0])
     Path(roots[0], "stepper-0").mkdir(mode=0o700)

@@ -25,12 +25,12 @@ import pytest
 from stepper.cli.main import main
 from stepper.daemon.server import Daemon
 from stepper.hook import client, process
-from stepper.session.fake import FakeKernel, FakeKernels
+from stepper.session.fake_kernel import FakeKernel, FakeKernels
 from stepper.session.session import Session
-from tests import test_main_path, test_recovery, test_reports, test_workflow
+from tests import test_recovery, test_report_texts, test_run_on_edit, test_workflow
 from tests.conftest import Answer, Project, code, text_of
-from tests.test_main_path import wait_until
-from tests.test_verbs import DOCUMENTS
+from tests.test_command_table import DOCUMENTS
+from tests.test_run_on_edit import wait_until
 
 UNCLOSED = pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnraisableExceptionWarning"
@@ -52,7 +52,7 @@ SAME = {
         a_large_notebook_may_be_repaired
         a_criterion_that_is_false_leaves_the_step_open_until_it_is_confirmed
     """,
-    test_main_path: """
+    test_run_on_edit: """
         variables_persist_and_a_replace_runs_again markdown_and_delete_run_and_report_nothing
         three_edits_of_one_message_keep_the_time_and_the_batch_end_sets_it a_batch_that_ends_with_a_read_keeps_the_time
         the_batch_of_another_session_leaves_the_time_alone the_same_call_never_runs_twice
@@ -62,7 +62,7 @@ SAME = {
         the_context_forgets_a_kernel_that_is_gone a_strangers_metadata_is_no_trouble a_tag_without_a_list_is_a_tag
         a_journal_that_can_not_be_written_is_said escapes_and_control_characters_never_reach_a_report
     """,
-    test_reports: """
+    test_report_texts: """
         a_daemon_that_starts_anew_knows_the_names a_look_that_changes_something_lets_it_run a_refused_cell_keeps_its_outputs
         a_return_to_an_earlier_source_is_named a_trivial_success_costs_sixty_words a_written_notebook_is_looked_at_cell_by_cell
         another_cell_in_between_lets_it_run eval_tells_what_happened_although_the_notebook_cannot_be_read fix_lets_it_run

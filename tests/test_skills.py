@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from stepper.cli.main import main
-from stepper.policy.commands import COMMANDS
+from stepper.policy.commands.cli_commands import COMMANDS
 from tests.conftest import ROOT
 
 SKILLS = sorted((ROOT / "skills").iterdir())

@@ -22,24 +22,24 @@ from typing import Any
 import psutil
 import pytest
 
-from stepper.ground.errors import KernelError
-from stepper.kernel import channels, records
-from stepper.kernel.providers import AnyPlace, look, reconcile, unchecked
-from stepper.kernel.slurm import kernel as jobs
-from stepper.kernel.slurm import kernels as provider
-from stepper.kernel.slurm import queue
-from stepper.policy import kernels
+from stepper.common.errors import KernelError
+from stepper.kernels import kernel_records, zmq_channels
+from stepper.kernels.backend_registry import AnyPlace, look, reconcile, unchecked
+from stepper.kernels.backends.slurm import slurm_backend as provider
+from stepper.kernels.backends.slurm import slurm_cli
+from stepper.kernels.backends.slurm import slurm_process as jobs
+from stepper.policy import kernel_config
 from stepper.policy.model import Death, Limits, Outcome
-from stepper.session.ports import Execution, KernelPlace
-from tests import debian, sshd
+from stepper.session.protocols import Execution, KernelPlace
+from tests import apt_packages, sshd
 from tests.conftest import Notebook, Project, scratch
 from tests.slurm.lab import Lab, started
-from tests.test_main_path import wait_until
+from tests.test_run_on_edit import wait_until
 
 LIMITS = Limits(max_memory_percent=100)
 
 
-def place(**where: Any) -> kernels.Place:
+def place(**where: Any) -> kernel_config.Place:
     given = {
         "partition": "batch",
         "time": "10",
@@ -47,7 +47,7 @@ def place(**where: Any) -> kernels.Place:
         "python": sys.executable,
         **where,
     }
-    return kernels.read(
+    return kernel_config.read(
         {"gpu": {"slurm": {name: told for name, told in given.items() if told}}}
     )["gpu"]
 
@@ -66,14 +66,14 @@ def jobs_of(lab: Lab, runtime: str) -> dict[int, str]:
     return {
         int(job): state
         for job, state, name in rows
-        if name.startswith(queue.prefix(runtime))
+        if name.startswith(slurm_cli.prefix(runtime))
     }
 
 
 class Room:
     """A notebook's kernel on a cluster, and the daemon that asks it. `ours` are its jobs, of whatever state."""
 
-    def __init__(self, lab: Lab, at: kernels.Place | None = None) -> None:
+    def __init__(self, lab: Lab, at: kernel_config.Place | None = None) -> None:
         self.lab, self.folder = lab, Path(tempfile.mkdtemp(prefix="job"))
         self.record, self.environ = self.folder / "kernel.json", {**os.environ}
         self.loop = asyncio.new_event_loop()
@@ -84,15 +84,15 @@ class Room:
     def provider(self) -> AnyPlace:
         return AnyPlace(str(self.record), str(self.folder), {})
 
-    def start(self, at: kernels.Place, provider: AnyPlace | None = None) -> Any:
+    def start(self, at: kernel_config.Place, provider: AnyPlace | None = None) -> Any:
         return (provider or self.provider()).start(
             KernelPlace("", str(self.folder), self.environ, at=at)
         )
 
-    def begin(self, at: kernels.Place) -> None:
+    def begin(self, at: kernel_config.Place) -> None:
         self.kernel = self.wait(self.start(at))
 
-    def fails(self, at: kernels.Place) -> str:
+    def fails(self, at: kernel_config.Place) -> str:
         with pytest.raises(KernelError) as failed:
             self.begin(at)
         assert not self.record.exists() and not [
@@ -162,7 +162,7 @@ def room(cluster: Lab) -> Iterator[Room]:
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """A heart that is silent is noticed soon: what follows is the same."""
-    monkeypatch.setattr(channels, "BEAT_SECONDS", 0.5)
+    monkeypatch.setattr(zmq_channels, "BEAT_SECONDS", 0.5)
     monkeypatch.setattr(jobs, "SILENT_SECONDS", 0.3)
 
 
@@ -176,7 +176,7 @@ def other(cluster: Lab) -> Iterator[Room]:
 
 def test_what_squeue_says() -> None:
     def left(told: str) -> float | None:
-        return queue.Job(1, "", "RUNNING", time=told).left
+        return slurm_cli.Job(1, "", "RUNNING", time=told).left
 
     assert [left(told) for told in ("9:57", "1:00:00", "2-03:00:01", "0:05")] == [
         597,
@@ -188,7 +188,7 @@ def test_what_squeue_says() -> None:
         None
     ] * 4
     job, now = (
-        queue.Job(
+        slurm_cli.Job(
             1, "", "PENDING", "Priority", starts="2026-03-01T14:05:33", partition="gpu"
         ),
         datetime(2026, 3, 1),
@@ -259,7 +259,7 @@ def test_a_controller_that_does_not_answer_ends_nothing(
 ) -> None:
     monkeypatch.setattr(jobs, "POLL_SECONDS", 0.1)
     monkeypatch.setattr(jobs, "SLOW_SECONDS", 0.5)
-    monkeypatch.setattr(queue, "LATER_SECONDS", (0.5, 0.5))
+    monkeypatch.setattr(slurm_cli, "LATER_SECONDS", (0.5, 0.5))
     with room.lab.frozen():
         done = room.run(
             "import time\nfor n in range(10): time.sleep(0.1)\nprint('went on')"
@@ -276,7 +276,7 @@ def test_a_controller_that_does_not_answer_ends_nothing(
             room.wait(room.kernel.adopt()) is None
             and text(room.run("print('there')")) == "there\n"
         )
-        monkeypatch.setattr(queue, "SECONDS", 1)
+        monkeypatch.setattr(slurm_cli, "SECONDS", 1)
         room.wait(room.kernel.shutdown())
         with pytest.raises(
             KernelError,
@@ -286,7 +286,7 @@ def test_a_controller_that_does_not_answer_ends_nothing(
         late = json.loads(room.record.read_text())[
             "job_name"
         ]  # what may have been submitted is found by its name
-    monkeypatch.setattr(queue, "SECONDS", 15)
+    monkeypatch.setattr(slurm_cli, "SECONDS", 15)
     assert room.until(lambda: job not in room.ours)  # the kernel ended by itself
     assert room.until(
         lambda: (
@@ -294,7 +294,7 @@ def test_a_controller_that_does_not_answer_ends_nothing(
             in room.lab.ask("squeue", "-h", "-t", "all", "-o", "%j %T")
         )
     )
-    assert room.until(lambda: not queue.LATER) and not room.ours
+    assert room.until(lambda: not slurm_cli.LATER) and not room.ours
     room.begin(place())
     room.death(0.5)
     assert room.kernel.about().trouble == "" and text(room.run("print(1)")) == "1\n"
@@ -303,13 +303,13 @@ def test_a_controller_that_does_not_answer_ends_nothing(
 def test_the_queue_is_not_asked_while_the_heart_beats(
     room: Room, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked, told = list[str](), queue.Queue.told
+    asked, told = list[str](), slurm_cli.Queue.told
 
-    async def counted(self: queue.Queue, *command: str, **given: Any) -> str | None:
+    async def counted(self: slurm_cli.Queue, *command: str, **given: Any) -> str | None:
         asked.append(command[0])
         return await told(self, *command, **given)
 
-    monkeypatch.setattr(queue.Queue, "told", counted)
+    monkeypatch.setattr(slurm_cli.Queue, "told", counted)
     assert room.run("import time; time.sleep(2)").outcome is Outcome.OK
     assert (
         room.death(3) is None and len(asked) <= 1
@@ -437,7 +437,7 @@ def test_a_task_of_an_array_is_a_job_as_any(other: Room) -> None:
     )
     first = int(other.lab.ask("sbatch", *flags))
     try:
-        asked = queue.Queue(os.environ)
+        asked = slurm_cli.Queue(os.environ)
         wait_until(
             lambda: (
                 other.lab.ask("squeue", "-h", "-j", str(first), "-o", "%T").split()
@@ -454,7 +454,7 @@ def test_orphans_are_found_by_their_names(other: Room, room: Room) -> None:
     other.begin(place())
     told = json.loads(other.record.read_text())
     del told["job"], told["connection"]  # killed between sbatch's answer and the record
-    records.write(str(other.record), told)
+    kernel_records.write(str(other.record), told)
     assert (
         other.again() is None
         and not other.record.exists()
@@ -499,7 +499,7 @@ def test_orphans_are_found_by_their_names(other: Room, room: Room) -> None:
     other.lab.ask("scancel", str(other.kernel.process.job))
     other.until(lambda: not other.ours)
     told = json.loads(other.record.read_text())
-    records.write(
+    kernel_records.write(
         str(other.record), {**told, "job": 999_999}
     )  # as if SLURM had forgotten it
     death = other.again()  # a record whose job is gone
@@ -589,9 +589,9 @@ def test_a_step_in_an_allocation_that_the_person_holds(other: Room) -> None:
             "--wrap=sleep 300",
         )
     )
-    at = kernels.read({"mine": {"slurm": {"jobid": held, "python": sys.executable}}})[
-        "mine"
-    ]
+    at = kernel_config.read(
+        {"mine": {"slurm": {"jobid": held, "python": sys.executable}}}
+    )["mine"]
     try:
         asked = other.provider()
         begun = other.loop.create_task(other.start(at, asked))
@@ -618,7 +618,7 @@ def test_a_step_in_an_allocation_that_the_person_holds(other: Room) -> None:
             and text(other.run("print(kept)")) == "4\n"
         )
         step = other.wait(
-            queue.Queue(os.environ)._steps(held, other.kernel.process.name)
+            slurm_cli.Queue(os.environ)._steps(held, other.kernel.process.name)
         )[0]
         other.lab.ask("scancel", step)
         death = other.death(15)
@@ -648,7 +648,7 @@ def test_a_step_in_an_allocation_that_the_person_holds(other: Room) -> None:
         )
     finally:
         other.lab.ask("scancel", str(held), check=False)
-    gone = kernels.read(
+    gone = kernel_config.read(
         {"mine": {"slurm": {"jobid": 987654, "python": sys.executable}}}
     )["mine"]
     assert "job 987654 can hold no kernel" in other.fails(gone)
@@ -877,10 +877,10 @@ def test_what_can_not_be_ended_now_is_ended_by_the_next_daemon(
 ) -> None:
     other.begin(place())
     os.kill(int(text(other.run("import os\nprint(os.getpid())"))), signal.SIGSTOP)
-    monkeypatch.setattr(queue, "SECONDS", 1)
+    monkeypatch.setattr(slurm_cli, "SECONDS", 1)
     with other.lab.frozen(), pytest.raises(KernelError, match="may live on"):
         other.wait(other.kernel.shutdown())
-    monkeypatch.setattr(queue, "SECONDS", 15)
+    monkeypatch.setattr(slurm_cli, "SECONDS", 15)
     assert list(other.ours.values()) == ["RUNNING"] and other.record.exists()
     assert (
         other.again() is None
@@ -983,7 +983,7 @@ def test_an_ipykernel_that_does_not_encrypt_is_told_of_once(
 def test_setup_loads_modules(
     cluster: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    debian.installed(
+    apt_packages.installed(
         "modulecmd", "environment-modules", file="/etc/profile.d/modules.sh"
     )
     (tmp_path / "pet").write_text("#%Module\nsetenv PET cat\n")

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks import soak
 from tests.conftest import Project, text_of
-from tests.test_handed_on import SOON, Edit
+from tests.test_long_cells import SOON, Edit
 
 # Faster than some 20 MB/s a loaded machine's daemon falls behind: what waits for it then (100 MB at 32 MB/s) is no hour's.
 MUCH = """# stepper: timeout=none wake="loss.*nan"

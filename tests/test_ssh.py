@@ -22,17 +22,17 @@ from typing import Any
 import psutil
 import pytest
 
-from stepper.ground.errors import KernelError, LineDownError
-from stepper.kernel import channels, connection, execution
-from stepper.kernel.providers import AnyPlace
-from stepper.kernel.ssh import kernel as ssh_kernel
-from stepper.kernel.ssh import link
-from stepper.policy import kernels
+from stepper.common.errors import KernelError, LineDownError
+from stepper.kernels import client_base, execution, zmq_channels
+from stepper.kernels.backend_registry import AnyPlace
+from stepper.kernels.backends.ssh import ssh_connection
+from stepper.kernels.backends.ssh import ssh_process as ssh_kernel
+from stepper.policy import kernel_config
 from stepper.policy.model import Death, Limits, Outcome
-from stepper.session.ports import Execution, Kernel, KernelPlace
-from tests import debian
+from stepper.session.protocols import Execution, Kernel, KernelPlace
+from tests import apt_packages
 from tests.conftest import Notebook, scratch, some_nightly
-from tests.npm import Unavailable, unavailable
+from tests.npm_packages import Unavailable, unavailable
 from tests.sshd import Host
 
 LIMITS = Limits(max_memory_percent=100)
@@ -65,7 +65,7 @@ class Room:
     def provider(self) -> AnyPlace:
         return AnyPlace(str(self.folder / "kernel.json"), str(self.folder), {})
 
-    def begin(self, at: kernels.Place) -> Kernel:
+    def begin(self, at: kernel_config.Place) -> Kernel:
         return self.wait(self.provider().start(KernelPlace("", "/", {}, at=at)))
 
     def wait(self, work: Any) -> Any:
@@ -191,11 +191,11 @@ def test_a_deadline_interrupts_there(room: Room) -> None:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lines are brought back, and given up, sooner than people would have it."""
-    monkeypatch.setattr(link, "AGAIN_SECONDS", (0.2, 0.4))
+    monkeypatch.setattr(ssh_connection, "AGAIN_SECONDS", (0.2, 0.4))
     monkeypatch.setattr(ssh_kernel, "SILENT_SECONDS", 1.5)
-    monkeypatch.setattr(channels, "BEAT_SECONDS", 0.5)
+    monkeypatch.setattr(zmq_channels, "BEAT_SECONDS", 0.5)
     monkeypatch.setattr(ssh_kernel, "LOOK_SECONDS", 0.3)
-    for module in (connection, execution):
+    for module in (client_base, execution):
         monkeypatch.setattr(module, "PATIENCE_SECONDS", 1.0)
         monkeypatch.setattr(module, "GRACE_SECONDS", 1.0)
 
@@ -383,7 +383,7 @@ def test_what_is_ended_is_ended_there_or_told_and_ended_later(
     assert text(room.run("print('the other one lives on')"))
 
 
-def fails(room: Room, at: kernels.Place) -> KernelError:
+def fails(room: Room, at: kernel_config.Place) -> KernelError:
     other = room.folder / "other"
     other.mkdir(mode=0o700, exist_ok=True)
     provider = AnyPlace(str(other / "kernel.json"), str(other), {})
@@ -452,7 +452,7 @@ def test_what_is_wrong_is_said_in_sshs_words(room: Room, host: Host) -> None:
     finally:
         (host.folder / "authorized").write_text(host_keys)
     unknown = fails(
-        room, kernels.read({"x": {"ssh": {"host": "no-such-host.invalid"}}})["x"]
+        room, kernel_config.read({"x": {"ssh": {"host": "no-such-host.invalid"}}})["x"]
     )
     assert "Could not resolve hostname no-such-host.invalid" in unknown.message
 
@@ -476,7 +476,7 @@ SHELLS = {
 def test_a_login_shell_of_whatever_kind(room: Room, shell: str) -> None:
     if shell in ("csh", "fish"):
         try:
-            debian.installed(shell, shell)
+            apt_packages.installed(shell, shell)
         except Unavailable as why:
             unavailable(why)
     with own_host(

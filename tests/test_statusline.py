@@ -14,15 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from stepper.ground.paths import Paths
-from stepper.policy import events
+from stepper.common.paths import Paths
+from stepper.install import statusline_setting
+from stepper.messages import statusline as words
+from stepper.policy import journal_events
+from stepper.policy.kernel_namespace import UNKNOWN, Namespace, Variable
 from stepper.policy.model import Outcome, Plan, Step, Verdict
-from stepper.policy.namespace import UNKNOWN, Namespace, Variable
-from stepper.policy.state import State
-from stepper.setup import statusline
-from stepper.words import statusline as words
+from stepper.policy.notebook_state import State
 from tests.conftest import ROOT, Project
-from tests.test_beside import until
+from tests.test_attached_clients import until
 from tests.test_install import forward, script, setup, snapshot, undo
 
 AT = "2026-11-23T15:00:00Z"
@@ -45,11 +45,11 @@ def state(*done: int, running: int | None = None) -> State:
             ),
         )
     )
-    from stepper.policy import ledger
+    from stepper.policy import journal_reducer
 
     for number in done:
-        ledger.apply(
-            events.Ran(
+        journal_reducer.apply(
+            journal_events.Ran(
                 run=number,
                 cell_id=f"c{number}",
                 index=number,
@@ -64,7 +64,7 @@ def state(*done: int, running: int | None = None) -> State:
             made,
         )
     if running:
-        made.running = events.Started(
+        made.running = journal_events.Started(
             run=9, key=running, at=AT, cell_id="c", timeout=30
         )
     return made
@@ -102,7 +102,7 @@ def test_a_stop_and_titles_that_are_odd() -> None:
     made.plan = Plan(
         "p", (*made.plan.steps[:1], Step(2, "L\x1b[31mook\n" + "long " * 40))
     )
-    made.stop = events.Stopped(
+    made.stop = journal_events.Stopped(
         at=AT, key=2, cell_id="c", block="b", error="KeyError: \x1b]0;'x'\x07"
     )
     line = words.line(made, "", "", "", UNKNOWN, "", 0)
@@ -299,7 +299,7 @@ def test_who_has_not_installed_it_sees_nothing_of_ours(
     repo = tmp_path / "clone"
     (repo / ".claude/hooks").mkdir(parents=True)
     shutil.copy(ROOT / "hooks/stepper", repo / ".claude/hooks/stepper")
-    ours = {"type": "command", "command": statusline.COMMAND}
+    ours = {"type": "command", "command": statusline_setting.COMMAND}
     (repo / ".claude/settings.json").write_text(json.dumps({"statusLine": ours}))
     (repo / ".stepper").mkdir(0o700)
     (repo / ".stepper/statusline").write_text(

@@ -22,17 +22,17 @@ import pytest
 import yaml
 
 from examples import demo
-from stepper.cli.present import RunProgress
-from stepper.daemon import verify as replays
-from stepper.daemon.written import Written
-from stepper.ground import private
-from stepper.kernel.local.process import MARKER
-from stepper.session import answers, underway
-from stepper.setup import trust
+from stepper.cli.rendering import RunProgress
+from stepper.common import private_files
+from stepper.daemon import replay_workspace as replays
+from stepper.daemon.file_changes import Written
+from stepper.install import trust
+from stepper.kernels.backends.local.process_identity import MARKER
+from stepper.session import progress_events, responses
 from tests.conftest import Notebook, Project, code, reused, scratch
 from tests.environments import environment
-from tests.test_main_path import wait_until
 from tests.test_recovery import small_disk as small_disk  # noqa: PLC0414  (a fixture)
+from tests.test_run_on_edit import wait_until
 from tests.test_session import UNCLOSED, Quick
 from tests.test_session import project as project  # noqa: PLC0414  (a fixture: without processes)
 
@@ -342,7 +342,7 @@ def test_files_that_cells_write_are_told(project: Quick) -> None:
 def test_files_too_large_to_be_compared_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stepper.daemon.written.LARGEST", 10)
+    monkeypatch.setattr("stepper.daemon.file_changes.LARGEST", 10)
     (tmp_path / "large").write_text("x" * 20)
     written = Written(str(tmp_path), str(tmp_path / "a.ipynb"))
     time.sleep(0.02)
@@ -358,13 +358,13 @@ def test_of_a_folder_too_large_to_be_walked_nothing_is_told_that_is_not_so(
 ) -> None:
     for number in range(30):
         (tmp_path / f"{number}.csv").write_text("1")
-    monkeypatch.setattr("stepper.ground.walk.ENTRIES", 10)
+    monkeypatch.setattr("stepper.common.project_files.ENTRIES", 10)
     written = Written(str(tmp_path), str(tmp_path / "a.ipynb"))
-    monkeypatch.setattr("stepper.ground.walk.ENTRIES", 100)
+    monkeypatch.setattr("stepper.common.project_files.ENTRIES", 100)
     assert written.changes() == [], "those that were not looked at before are not new"
     written = Written(str(tmp_path), str(tmp_path / "a.ipynb"))
     (tmp_path / "7.csv").unlink()
-    monkeypatch.setattr("stepper.ground.walk.ENTRIES", 10)
+    monkeypatch.setattr("stepper.common.project_files.ENTRIES", 10)
     assert [(each.name, each.change) for each in written.changes()] == [
         ("7.csv", "deleted")
     ]
@@ -544,13 +544,13 @@ def test_outputs_that_can_not_be_kept_are_no_verdict(
     project: Quick, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran(project, "print(1)")
-    from stepper.notebook.file import IpynbFile
+    from stepper.notebooks.notebook_file import IpynbFile
 
     put = IpynbFile.put
 
     def full(file: IpynbFile, *given: Any) -> str:
         if "verify" in file.path:
-            from stepper.ground.errors import NotebookError
+            from stepper.common.errors import NotebookError
 
             raise NotebookError("it can't be written: No space left on device")
         return put(file, *given)
@@ -626,19 +626,21 @@ def test_a_link_in_the_place_of_its_folder_leads_nowhere(
     os.symlink(others, project.paths.verify)
     assert "can't be replayed" in project.stepper("verify", "a", check=1).stderr
     project.kill_daemon()
-    assert private.names(project.paths.verify) == [], "nothing there is ours to remove"
+    assert private_files.names(project.paths.verify) == [], (
+        "nothing there is ours to remove"
+    )
     assert os.listdir(others) == ["kept"]
 
 
 def test_what_a_killed_daemon_left_is_removed(project: Quick, tmp_path: Path) -> None:
-    private.replace(
+    private_files.replace(
         os.path.join(project.paths.verify, "123-1", "0", "kernel.json"), b"{}"
     )
-    private.replace(
+    private_files.replace(
         os.path.join(project.paths.verify, "123-1", "scratch", "a.csv"), b"1"
     )
     left = asyncio.run(
-        replays.clear(project.paths, private.names(project.paths.verify), dict)
+        replays.clear(project.paths, private_files.names(project.paths.verify), dict)
     )
     assert left == []
     assert os.listdir(project.paths.verify) == []
@@ -649,8 +651,8 @@ def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     with RunProgress(quiet=False) as progress:
         for position, of in ((1, 3), (2, 3), (4, 6)):
             progress(
-                answers.to_json(
-                    underway.CellBegins(cell=position, position=position, of=of)
+                responses.to_json(
+                    progress_events.CellBegins(cell=position, position=position, of=of)
                 )
             )
             (task,) = progress.bar.tasks

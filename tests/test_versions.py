@@ -18,7 +18,7 @@ from tests.conftest import CLIENT, ROOT, Project, make_env
 Call = Callable[..., dict[str, Any]]
 pytestmark = (
     pytest.mark.nightly
-)  # test_main_path.py has the short one: a daemon of another version is replaced
+)  # test_run_on_edit.py has the short one: a daemon of another version is replaced
 
 
 @pytest.fixture(params=["newer", "older"])

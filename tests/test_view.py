@@ -24,17 +24,17 @@ import psutil
 import pytest
 from rich.console import Console
 
-from stepper.ground import wire
-from stepper.ground.paths import Paths
+from stepper.common import wire_format
+from stepper.common.paths import Paths
 from stepper.hook import client
-from stepper.policy import events
-from stepper.policy.changes import source_hash
+from stepper.install import trust
+from stepper.policy import journal_events
+from stepper.policy.cell_changes import source_hash
 from stepper.policy.model import Fault, Outcome, Verdict
-from stepper.setup import trust
-from stepper.web.asked import Daemon
-from stepper.web.door import PAGE_POLICY, Face
-from stepper.web.shelf import Shelf
-from stepper.web.watch import drawn
+from stepper.web.access_control import PAGE_POLICY, Face
+from stepper.web.daemon_client import Daemon
+from stepper.web.notebook_list import Shelf
+from stepper.web.watch_command import drawn
 from tests.chromium import Browser, Page, until
 from tests.conftest import Notebook, Project, code, reused
 from tests.environments import environment
@@ -793,8 +793,8 @@ def large(project: Project) -> Notebook:
             fault = None if fine else Fault("KeyError", "'x'")
             verdict = Verdict.FINE if fine else Verdict.RECOVERABLE
             told = [
-                events.Started(**about, at=at, source=cell["source"]),
-                events.Ran(
+                journal_events.Started(**about, at=at, source=cell["source"]),
+                journal_events.Ran(
                     **about,
                     index=0,
                     step=None,
@@ -1014,7 +1014,9 @@ def test_who_looks_on_keeps_no_daemon_and_ends_none(untouched: Project) -> None:
         until(lambda: os.path.exists(untouched.paths.socket))
         sock = client.connect(untouched.paths)
         about = b"look", b"0.0", b"", os.fsencode(untouched.folder), b"{}"
-        assert [*client.exchange(untouched.paths, sock, *about)][-1][0] == wire.STALE
+        assert [*client.exchange(untouched.paths, sock, *about)][-1][
+            0
+        ] == wire_format.STALE
         other = Daemon(str(untouched.folder))
         looks = 0
         while daemon.poll() is None:  # as the page does while it is open

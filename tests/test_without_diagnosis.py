@@ -9,19 +9,19 @@ import subprocess
 import sys
 from pathlib import Path
 
-from stepper.kernel.late import Late
-from stepper.kernel.local.kernels import LocalKernels
-from stepper.notebook.file import IpynbFile
-from stepper.notebook.journal import JsonLines
+from stepper.kernels.backends.local.local_backend import LocalKernels
+from stepper.kernels.late_outputs import Late
+from stepper.messages.run_report import Report
+from stepper.notebooks.journal_file import JsonLines
+from stepper.notebooks.notebook_file import IpynbFile
 from stepper.policy.model import CellEdit, Limits
-from stepper.session.advice import Without
-from stepper.session.callers import Caller
-from stepper.session.edits import edited
-from stepper.session.ports import KernelPlace
-from stepper.session.recovery import settle
+from stepper.session.agent_edits import edited
+from stepper.session.clients import Caller
+from stepper.session.diagnosis_protocol import Without
+from stepper.session.protocols import KernelPlace
+from stepper.session.run_recovery import settle
 from stepper.session.session import Session
-from stepper.words.report import Report
-from tests.test_helper import environment
+from tests.test_kernel_helper import environment
 
 
 def test_cells_run_and_fail_without_it(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_cells_run_and_fail_without_it(tmp_path: Path) -> None:
 
 
 def test_the_main_path_imports_no_diagnosis() -> None:
-    code = "import sys, stepper.session.edits, stepper.kernel.local.kernel; print([n for n in sys.modules if n.startswith(('stepper.diagnosis.adviser', 'stepper.diagnosis.inside'))])"
+    code = "import sys, stepper.session.agent_edits, stepper.kernels.backends.local.local_process; print([n for n in sys.modules if n.startswith(('stepper.diagnosis.diagnoser', 'stepper.diagnosis.in_kernel'))])"
     assert (
         subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True

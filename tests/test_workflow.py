@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from stepper.words import remedy
+from stepper.messages import stop_hints
 from tests.conftest import Notebook, Project, code, reused
 
 # These cells fail by names that nothing defines: attempts are counted for what has run.
@@ -153,7 +153,7 @@ def test_three_failed_retries_stop_the_notebook(project: Project) -> None:
     ]
     fact = project.json("report")["fault"]["suggestion"].rstrip(".")
     expected = (
-        f"{fact}; to resume: /fix HINT, or /skip this step" if fact else remedy.ELSE
+        f"{fact}; to resume: /fix HINT, or /skip this step" if fact else stop_hints.ELSE
     )
     assert lines[5:] == [f"Suggestion: {expected}"]
     assert project.json("status")["state"] == "stopped"

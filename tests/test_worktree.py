@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from stepper.ground.paths import Paths
-from stepper.setup import install, refuse, uninstall
+from stepper.common.paths import Paths
+from stepper.install import install_checks, installer, uninstall
 from tests.conftest import STATE, Answer, Notebook, Project, make_env
 
 ENVIRON = {
@@ -107,7 +107,7 @@ def main(tmp_path: Path) -> Iterator[Checkout]:
     (folder / ".gitignore").write_text(".venv\n")
     interpreter(folder)
     make_env(Paths(str(folder)).env)
-    install.apply(refuse.parse([str(folder)]))
+    installer.apply(install_checks.parse([str(folder)]))
     git(folder, "add", "--all")
     git(folder, "commit", "--quiet", "--message", "set up")
     made = Checkout(folder, folder)
@@ -313,7 +313,7 @@ def test_uninstall_in_a_worktree_leaves_the_main_checkout(
     assert "| 1" in worktree.ran("x = 1; print(x)") and "| 2" in main.ran(
         "x = 2; print(x)"
     )
-    uninstall.uninstall(refuse.parse(["--uninstall", str(worktree.folder)]))
+    uninstall.uninstall(install_checks.parse(["--uninstall", str(worktree.folder)]))
     assert f"daemon and kernels of {worktree.folder}" in capsys.readouterr().out
     assert not os.path.exists(worktree.paths.socket)
     assert [path.name for path in sorted((worktree.folder / ".stepper").iterdir())] == [
@@ -330,7 +330,7 @@ def test_uninstall_in_the_main_checkout_ends_what_runs_in_worktrees(
 ) -> None:
     assert "| 1" in worktree.ran("print(1)")
     pid = worktree.json("status")["kernel"]["pid"]
-    uninstall.uninstall(refuse.parse(["--uninstall", str(main.folder)]))
+    uninstall.uninstall(install_checks.parse(["--uninstall", str(main.folder)]))
     said = capsys.readouterr().out
     assert f"{worktree.folder} worked with this environment" in said
     assert f"daemon and kernels of {worktree.folder}" in said

@@ -25,8 +25,8 @@ from rich.text import Text
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT))
 
-from stepper.ground.paths import Paths  # noqa: E402 - the repository's own, wherever this is called
-from stepper.setup import install, refuse  # noqa: E402
+from stepper.common.paths import Paths  # noqa: E402 - the repository's own, wherever this is called
+from stepper.install import install_checks, installer  # noqa: E402
 from tests.conftest import make_env  # noqa: E402
 from tests.realclient.client import InteractiveClaude  # noqa: E402
 from tests.realclient.model import Message, ScriptedModel, text, tool  # noqa: E402
@@ -112,8 +112,10 @@ def played(scene: Scene) -> str:
         home.mkdir()
         (project / "prices.csv").write_text(PRICES)
         make_env(Paths(str(project)).env)
-        install.apply(
-            refuse.parse([str(project), "--python", sys.executable, *scene.options])
+        installer.apply(
+            install_checks.parse(
+                [str(project), "--python", sys.executable, *scene.options]
+            )
         )
         stepper = project / ".stepper/env/bin/stepper"
         made = [

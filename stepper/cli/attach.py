@@ -8,8 +8,8 @@ import shutil
 import sys
 from typing import Any
 
-from stepper.ground.errors import StepperError
-from stepper.ground.paths import Paths
+from stepper.common.errors import StepperError
+from stepper.common.paths import Paths
 from stepper.hook import client
 
 CONSOLE = "jupyter-console"

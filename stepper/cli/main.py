@@ -1,4 +1,4 @@
-"""The command line: a thin face over the client, made of the table of commands (`policy/commands.py`)."""
+"""The command line: a thin face over the client, made of the table of commands (`policy/commands/cli_commands.py`)."""
 
 from __future__ import annotations
 
@@ -11,31 +11,36 @@ from typing import IO, Any
 import click
 
 from stepper import __version__
-from stepper.cli.interrupts import INTERRUPTED, Interrupts
-from stepper.cli.present import PRESENT, RunProgress, show
+from stepper.cli.keyboard_interrupt import INTERRUPTED, Interrupts
+from stepper.cli.rendering import PRESENT, RunProgress, show
 from stepper.cli.terminal import in_utc, say
-from stepper.ground.errors import StepperError, UsageError
-from stepper.ground.paths import Paths, find_project, project_of
+from stepper.common.errors import StepperError, UsageError
+from stepper.common.paths import Paths, find_project, project_of
 from stepper.hook import client
-from stepper.policy.arguments import GROUPS, Command, kind, of_shell
-from stepper.policy.commands import COMMANDS
+from stepper.policy.commands.cli_commands import COMMANDS
+from stepper.policy.commands.command_schema import (
+    GROUPS,
+    Command,
+    kind,
+    of_shell,
+)
 
 # What does more than to ask the daemon, or something else; loaded where it is asked
 # for.
 HERE = {
     "attach": "stepper.cli.attach:attach",
-    "shutdown": "stepper.cli.stop:shutdown",
-    "doctor": "stepper.setup.doctor:checks",
-    "statusline": "stepper.cli.faces:statusline",
-    "trust": "stepper.setup.trust:trust",
-    "completion": "stepper.cli.complete:script",
-    "mcp": "stepper.cli.faces:mcp",
-    "view": "stepper.web.view:view",
-    "watch": "stepper.web.watch:watch",
+    "shutdown": "stepper.cli.shutdown:shutdown",
+    "doctor": "stepper.install.doctor:checks",
+    "statusline": "stepper.cli.mcp_command:statusline",
+    "trust": "stepper.install.trust:trust",
+    "completion": "stepper.cli.shell_completion:script",
+    "mcp": "stepper.cli.mcp_command:mcp",
+    "view": "stepper.web.view_command:view",
+    "watch": "stepper.web.watch_command:watch",
 }
 COMPLETED = {
-    "notebook": "stepper.cli.complete:notebooks",
-    "cell": "stepper.cli.complete:cells",
+    "notebook": "stepper.cli.shell_completion:notebooks",
+    "cell": "stepper.cli.shell_completion:cells",
 }
 # Claude Code calls it: a TAB after `stat` is for `status`
 NOT_COMPLETED = {"statusline"}
@@ -55,7 +60,7 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except StepperError as error:
-            from stepper.words.quotes import words
+            from stepper.messages.quoted_output import words
 
             say(
                 f"stepper: {words(error.message)}"

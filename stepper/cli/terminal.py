@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from stepper.ground.text import clean
+from stepper.common.text import clean
 
 COLOURS = {"✓": "green", "✗": "red", "■": "yellow", "▶": "cyan"}
 MARK = re.compile(f"^( *)([{''.join(COLOURS)}])(?= )", re.MULTILINE)

@@ -12,10 +12,10 @@ from typing import Any
 
 import yaml
 
-from stepper.ground.errors import UsageError
-from stepper.ground.paths import Paths
-from stepper.ground.text import one_line
-from stepper.policy import covered
+from stepper.common.errors import UsageError
+from stepper.common.paths import Paths
+from stepper.common.text import one_line
+from stepper.policy import notebook_globs
 from stepper.policy.model import Limits
 
 LONGEST = 20_000  # characters
@@ -48,15 +48,15 @@ def _name(value: Any) -> bool:
 def _inside(folder: Any) -> bool:
     """Whether a rule `Edit(FOLDER/**)` speaks of that folder alone: `**` would allow all."""
     return (
-        covered.fits(folder)
-        and covered.is_folder(folder)
+        notebook_globs.fits(folder)
+        and notebook_globs.is_folder(folder)
         and os.path.normpath(folder) != "."
     )
 
 
 def _covering(value: Any) -> bool:
     return (
-        all(map(covered.fits, [value] if isinstance(value, str) else value))
+        all(map(notebook_globs.fits, [value] if isinstance(value, str) else value))
         if isinstance(value, str | list)
         else False
     )
@@ -200,19 +200,23 @@ def _put_kernels(
     values: dict[str, Any], node: yaml.Node | None, name: str, lines: dict[str, int]
 ) -> None:
     """Put the places where kernels may run in the place of what names them; raise UsageError with the line."""
-    from stepper.policy import kernels
+    from stepper.policy import kernel_config
 
     try:
-        values["kernels"] = kernels.read(values.get("kernels", {}))
-    except kernels.WrongPlaceError as wrong:
+        values["kernels"] = kernel_config.read(values.get("kernels", {}))
+    except kernel_config.WrongPlaceError as wrong:
         path = ("kernels", *wrong.path)
         raise UsageError(
             f"{name}, line {_line(node, path)}: `{one_line('.'.join(path), 300)}` {wrong.why}",
             wrong.hint,
         ) from None
     named = values.get("kernel")
-    if named is not None and named != kernels.LOCAL and named not in values["kernels"]:
-        known = one_line(", ".join([*values["kernels"], kernels.LOCAL]), 500)
+    if (
+        named is not None
+        and named != kernel_config.LOCAL
+        and named not in values["kernels"]
+    ):
+        known = one_line(", ".join([*values["kernels"], kernel_config.LOCAL]), 500)
         which = one_line(named, 100)
         raise UsageError(
             f"{name}, line {lines['kernel']}: `kernel: {which}` is none of `kernels:` ({known})"

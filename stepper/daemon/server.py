@@ -21,35 +21,41 @@ from pathlib import Path
 import psutil
 
 from stepper import __version__, diagnosis
-from stepper.daemon import log as daemon_log
-from stepper.daemon.events import hook
-from stepper.daemon.footprint import Footprint
-from stepper.daemon.requests import Request
-from stepper.daemon.statusline import StatusLines
-from stepper.daemon.verbs import answer
-from stepper.daemon.workspace import Workspace
-from stepper.diagnosis import ipython
-from stepper.diagnosis.adviser import Adviser
-from stepper.diagnosis.figures import Figures
-from stepper.diagnosis.surroundings import Surroundings
-from stepper.ground import private, wire
-from stepper.ground.errors import DaemonError, StepperError
-from stepper.ground.paths import Paths
+from stepper.common import private_files, wire_format
+from stepper.common.errors import DaemonError, StepperError
+from stepper.common.paths import Paths
+from stepper.daemon import daemon_log
+from stepper.daemon.command_handlers import answer
+from stepper.daemon.hook_events import hook
+from stepper.daemon.memory_trim import Footprint
+from stepper.daemon.project_notebooks import Workspace
+from stepper.daemon.request import Request
+from stepper.daemon.statusline_file import StatusLines
+from stepper.diagnosis import ipython_syntax
+from stepper.diagnosis.diagnoser import Adviser
+from stepper.diagnosis.project_environment import Surroundings
+from stepper.diagnosis.saved_images import Figures
 from stepper.hook import payload
 from stepper.hook.start import locked
-from stepper.kernel import providers
-from stepper.kernel.late import Late
-from stepper.notebook import afterwards
-from stepper.notebook.file import IpynbFile
-from stepper.notebook.journal import JsonLines
+from stepper.kernels import backend_registry
+from stepper.kernels.late_outputs import Late
+from stepper.notebooks import background_io
+from stepper.notebooks.journal_file import JsonLines
+from stepper.notebooks.notebook_file import IpynbFile
 from stepper.policy.model import Limits
-from stepper.session import answers, calls, standing, steering, underway
-from stepper.session.callers import Caller
-from stepper.session.ports import Journal, KernelPlace
-from stepper.session.recovery import settle
+from stepper.session import (
+    background_runs,
+    progress_events,
+    responses,
+    status_queries,
+    user_commands,
+)
+from stepper.session.clients import Caller
+from stepper.session.protocols import Journal, KernelPlace
+from stepper.session.run_recovery import settle
 from stepper.session.session import Session
 
-BEAT = wire.pack(wire.PROGRESS, b"")
+BEAT = wire_format.pack(wire_format.PROGRESS, b"")
 # who only looks on keeps this daemon from nothing: not from its end, not by a version
 # of its own
 LOOK = b"look"
@@ -132,14 +138,14 @@ class Daemon:
         place: Callable[[Mapping[str, str], str], KernelPlace],
     ) -> Session:
         file = IpynbFile(path)
-        kernels = providers.AnyPlace(
+        kernels = backend_registry.AnyPlace(
             record, self.paths.runtime, diagnosis.PARTS, lambda: self.workspace.environ
         )
         adviser = Adviser(
             path,
             Surroundings(self.paths.project),
             Figures(figures),
-            ipython.transformer(),
+            ipython_syntax.transformer(),
         )
         session = Session(
             name, file, Late(file), journal, kernels, limits, place, adviser, settle
@@ -161,10 +167,10 @@ class Daemon:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.ending.set)
-        private.replace(self.paths.daemon_json, json.dumps(self.about).encode())
+        private_files.replace(self.paths.daemon_json, json.dumps(self.about).encode())
         log.info("daemon %s listens, pid %d", __version__, os.getpid())
         gc.freeze()  # what is imported stays: no collection has to look at it again
-        left = private.names(self.paths.verify)  # by a daemon that was killed
+        left = private_files.names(self.paths.verify)  # by a daemon that was killed
         tasks = [
             asyncio.create_task(work)
             for work in (
@@ -197,21 +203,21 @@ class Daemon:
             if session.keeper.kernel is not None:
                 session.keeper.kernel.detach()
             session.put_late()
-            calls.parting(session)
-        afterwards.begin()
+            background_runs.parting(session)
+        background_io.begin()
         self.workspace.mark()
         self._show([])
         self.lines.end()
-        private.remove(self.paths.daemon_json)
+        private_files.remove(self.paths.daemon_json)
         log.info("daemon ended")
 
     async def _clear(self, replays: list[str]) -> None:
         """End what replays of a former daemon left; a server's token comes with whoever asks."""
         pause = 1.0
         while replays:
-            from stepper.daemon import verify
+            from stepper.daemon import replay_workspace
 
-            replays = await verify.clear(
+            replays = await replay_workspace.clear(
                 self.paths, replays, lambda: self.workspace.environ
             )
             await asyncio.sleep(pause := min(2 * pause, 300))
@@ -220,16 +226,16 @@ class Daemon:
         """End what a former daemon had started elsewhere, and nothing tells of any more."""
 
         def recorded() -> Iterator[Path]:
-            from stepper.kernel import records
+            from stepper.kernels import kernel_records
 
-            return records.of_project(self.paths)
+            return kernel_records.of_project(self.paths)
 
         with contextlib.suppress(StepperError, OSError):
             places = self.workspace.config.limits().kernels.values()
             accepted = [
                 place for place in places if self.paths.accepts_kernel(place.definition)
             ]
-            await providers.reconcile(
+            await backend_registry.reconcile(
                 accepted, self.paths.runtime, recorded, os.environ
             )
 
@@ -241,7 +247,7 @@ class Daemon:
                 await session.keeper.find()
         while True:
             for session in list(self.workspace.sessions.values()):
-                calls.look(session, self.began)
+                background_runs.look(session, self.began)
                 if session.replays:
                     session.replays = False
                     self.replays.add(
@@ -272,15 +278,15 @@ class Daemon:
 
     def _show_running(self) -> None:
         self._show(
-            [*filter(None, map(standing.shown, self.workspace.sessions.values()))]
+            [*filter(None, map(status_queries.shown, self.workspace.sessions.values()))]
         )
 
     async def _verify(self, session: Session) -> None:
         """Replay a notebook that is complete now; what came of it comes with the next prompt."""
-        from stepper.daemon import verify
+        from stepper.daemon import replay_workspace
 
         try:
-            await verify.unasked(self.workspace, session)
+            await replay_workspace.unasked(self.workspace, session)
         except Exception:
             log.exception("replaying %s failed", session.name)
 
@@ -298,10 +304,10 @@ class Daemon:
             if each.state.running or each.looks or each.keeper.queued
         ]
         waited = not all(each.goes_on for each in works)
-        lasts = not works or not all(map(standing.ends_soon, works))
+        lasts = not works or not all(map(status_queries.ends_soon, works))
         with contextlib.suppress(OSError):
             if lines:
-                private.replace(
+                private_files.replace(
                     self.paths.running,
                     "".join(f"{line}\n" for line in lines).encode("utf-8", "replace"),
                 )
@@ -310,11 +316,11 @@ class Daemon:
                     session.outputs.limits().heartbeat_seconds for session in sessions
                 )
                 told = f"{time.strftime('%H:%M:%S')} {' · '.join(lines)}"
-                private.replace(self.paths.notice, payload.notice(told))
+                private_files.replace(self.paths.notice, payload.notice(told))
             elif not lines and self.shown:
-                private.remove(self.paths.running)
+                private_files.remove(self.paths.running)
                 # the client reads it up to 0.7 s after it was written
-                private.remove(self.paths.notice)
+                private_files.remove(self.paths.notice)
             self.shown = bool(lines)
 
     async def _look_at(self, session: Session) -> None:
@@ -364,13 +370,13 @@ class Daemon:
                 why = f"more than {most} kernels were idle (max_kernels), and this one the longest"
             if why:
                 log.info("%s: ending the kernel: %s", session.name, why)
-                await steering.end_idle_kernel(session, session.last_used, why)
+                await user_commands.end_idle_kernel(session, session.last_used, why)
 
     async def _client(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         try:
-            uid = wire.peer_uid(writer.get_extra_info("socket"))
+            uid = wire_format.peer_uid(writer.get_extra_info("socket"))
             if uid != os.getuid():  # the folder's 0700 says so already
                 raise PermissionError(f"uid {uid} is not ours")
             parts = await _request(reader)
@@ -388,7 +394,7 @@ class Daemon:
                 READ_SECONDS,
             )
         except (
-            wire.FrameError,
+            wire_format.FrameError,
             asyncio.IncompleteReadError,
             ConnectionError,
             PermissionError,
@@ -412,31 +418,35 @@ class Daemon:
         writer: asyncio.StreamWriter,
     ) -> None:
         if len(parts) != 5:
-            raise wire.FrameError(f"{len(parts)} parts")
+            raise wire_format.FrameError(f"{len(parts)} parts")
         verb, version, environ, cwd, payload = parts
         if version != __version__.encode() and verb != b"shutdown":
-            writer.write(wire.pack(wire.STALE, __version__.encode()))
+            writer.write(wire_format.pack(wire_format.STALE, __version__.encode()))
             await writer.drain()
             if verb != LOOK:
                 self.ending.set()
             return
 
-        def progress(told: underway.Told | underway.CellRuns) -> None:
+        def progress(told: progress_events.Told | progress_events.CellRuns) -> None:
             if not writer.is_closing():
-                writer.write(wire.pack(wire.PROGRESS, answers.to_json(told)))
+                writer.write(
+                    wire_format.pack(wire_format.PROGRESS, responses.to_json(told))
+                )
 
         writer.write(BEAT)
         gone = asyncio.create_task(_said(reader))
 
         async def deliver(told: str) -> bool:
-            writer.write(wire.pack(wire.PROGRESS, told.encode("utf-8", "replace")))
+            writer.write(
+                wire_format.pack(wire_format.PROGRESS, told.encode("utf-8", "replace"))
+            )
             await asyncio.wait([gone], timeout=TAKEN_SECONDS)
             return gone.done() and gone.result() != b""
 
         def keep(told: bytes) -> None:
-            writer.write(wire.pack(wire.PROGRESS, b"\0" + told))
+            writer.write(wire_format.pack(wire_format.PROGRESS, b"\0" + told))
 
-        given = wire.unpack_environ(environ)
+        given = wire_format.unpack_environ(environ)
         if verb != LOOK:  # no kernel is to be started with its environment
             self.workspace.environ = given
         by = (
@@ -479,7 +489,7 @@ class Daemon:
         gone.cancel()
         kind, body = work.result()
         if not writer.is_closing():
-            writer.write(wire.pack(kind, body))
+            writer.write(wire_format.pack(kind, body))
             await writer.drain()
 
     async def _work(
@@ -488,12 +498,12 @@ class Daemon:
         try:
             kind, _, event = verb.partition(" ")
             if kind == "hook":
-                return wire.OK, await hook(
+                return wire_format.OK, await hook(
                     self.workspace, event, payload, request.caller
                 )
             body = await answer(verb, payload, request)
             self.workspace.mark()
-            return wire.OK, body
+            return wire_format.OK, body
         except StepperError as error:
             failed = error
         except Exception as error:
@@ -505,12 +515,12 @@ class Daemon:
             "hint": failed.hint,
             "exit_code": failed.exit_code,
         }
-        return wire.FAILED, json.dumps(told).encode()
+        return wire_format.FAILED, json.dumps(told).encode()
 
 
 def _lives(environ: Mapping[str, str]) -> bool:
     """Whether the client of Claude Code lives whose hook that environment is."""
-    pid = environ.get(calls.CLIENT, "")
+    pid = environ.get(background_runs.CLIENT, "")
     return not pid.isdecimal() or psutil.pid_exists(int(pid))
 
 
@@ -527,9 +537,9 @@ async def _request(reader: asyncio.StreamReader) -> list[bytes]:
         READ_SECONDS, reader.set_exception, asyncio.TimeoutError()
     )
     try:
-        sizes = wire.lengths(
+        sizes = wire_format.lengths(
             await reader.readexactly(
-                8 * wire.count(await reader.readexactly(wire.PREFIX))
+                8 * wire_format.count(await reader.readexactly(wire_format.PREFIX))
             )
         )
         return [await reader.readexactly(one) for one in sizes]
@@ -541,7 +551,7 @@ def main() -> None:
     """Run the daemon of the project named on the command line; end at once where one runs already."""
     paths = Paths(sys.argv[1])
     paths.make_home()
-    lock = private.opened(paths.daemon_lock, os.O_CREAT | os.O_RDWR)
+    lock = private_files.opened(paths.daemon_lock, os.O_CREAT | os.O_RDWR)
     # A former daemon (of another version) may still be finishing a cell: it keeps the
     # lock until it is through.
     if not locked(lock, LOCK_SECONDS):

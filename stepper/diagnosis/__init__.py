@@ -3,9 +3,9 @@
 # What the kernel's helper loads when it is needed: the part's module → the package that
 # holds it.
 PARTS = {
-    "failed": "stepper.diagnosis.inside",
-    "doubts": "stepper.diagnosis.inside",
-    "figures": "stepper.diagnosis.inside",
-    "criterion": "stepper.diagnosis.inside",
-    "commands": "stepper.diagnosis.inside",
+    "error_facts": "stepper.diagnosis.in_kernel",
+    "warning_checks": "stepper.diagnosis.in_kernel",
+    "matplotlib_facts": "stepper.diagnosis.in_kernel",
+    "criterion_check": "stepper.diagnosis.in_kernel",
+    "shell_commands": "stepper.diagnosis.in_kernel",
 }

@@ -9,9 +9,9 @@ import posix
 import sys
 
 from stepper import __version__
-from stepper.ground import wire
-from stepper.ground.errors import DaemonError, StepperError
-from stepper.ground.meeting import Meeting, encoded
+from stepper.common import wire_format
+from stepper.common.errors import DaemonError, StepperError
+from stepper.common.socket_path import Meeting, encoded
 
 if False:  # for the type checker alone: typing is not loaded
     from collections.abc import Callable, Iterator, Mapping
@@ -37,16 +37,18 @@ def exchange(
 
     Raise DaemonError where the daemon hangs, went away or says what is no answer.
     """
-    accepted, kind = False, wire.PROGRESS
+    accepted, kind = False, wire_format.PROGRESS
     try:
         try:
-            sock.sendall(wire.head(*parts))
+            sock.sendall(wire_format.head(*parts))
             for part in parts:  # not joined: the payload may hold the notebook twice
                 sock.sendall(part)
         except (BrokenPipeError, ConnectionResetError):
             pass  # it may have answered before it had read all
-        while kind == wire.PROGRESS:
-            sizes = wire.lengths(take(sock, 8 * wire.count(take(sock, wire.PREFIX))))
+        while kind == wire_format.PROGRESS:
+            sizes = wire_format.lengths(
+                take(sock, 8 * wire_format.count(take(sock, wire_format.PREFIX)))
+            )
             kind, payload = [take(sock, size) for size in sizes]
             accepted = True
             yield kind, payload
@@ -55,7 +57,7 @@ def exchange(
         error: DaemonError = silent(paths)
     except (EOFError, ConnectionResetError):
         error = gone(paths, accepted)
-    except (wire.FrameError, ValueError) as broken:
+    except (wire_format.FrameError, ValueError) as broken:
         error = DaemonError(f"what the daemon says is no answer: {broken}")
     finally:
         sock.close()
@@ -98,7 +100,7 @@ def connect(paths: Meeting) -> _socket.socket | None:
         sock.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDTIMEO, PATIENCE)
         sock.connect(paths.socket)
         sock.settimeout(SILENCE_SECONDS)
-        uid = wire.peer_uid(sock)
+        uid = wire_format.peer_uid(sock)
         # nobody: the wait was interrupted (stopped and continued)
         if uid == 0xFFFFFFFF:
             raise BlockingIOError
@@ -149,21 +151,21 @@ def ask(
         about = (
             verb,
             __version__.encode(),
-            wire.pack_environ(environ),
+            wire_format.pack_environ(environ),
             encoded(current_folder()),
         )
         kind = body = b""
         try:
             for kind, body in exchange(paths, sock, *about, payload):
-                if kind == wire.PROGRESS and progress:
+                if kind == wire_format.PROGRESS and progress:
                     progress(body)
         except GoneError as error:
             if last or error.accepted:
                 raise
             continue  # one that dies may still take a connection, and had not begun
-        if kind == wire.OK:
+        if kind == wire_format.OK:
             return body
-        if kind == wire.FAILED:
+        if kind == wire_format.FAILED:
             raise failure(body)
         # STALE: a daemon of another version. It ends by itself and leaves its kernels
         # to the next one.

@@ -1,4 +1,4 @@
-"""Claude Code's JSON ↔ our values: the only file that knows its field names. Measured, see docs/claude-code.md."""
+"""Claude Code's JSON ↔ our values: the only file that knows its field names. Measured, see docs/development/claude-code.md."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import posixpath
 import re
 from typing import Any
 
-from stepper.ground.errors import StepperError
-from stepper.ground.text import clean
+from stepper.common.errors import StepperError
+from stepper.common.text import clean
+from stepper.messages.run_report import Report, not_run
 from stepper.policy.model import CellEdit, Consent, FileWrite
-from stepper.words.report import Report, not_run
 
 SILENT = b""
 # The modes in which the person has accepted edits beforehand, leaves that to the

@@ -7,8 +7,8 @@ import _socket
 import posix
 import sys
 
-from stepper.ground.errors import DaemonError, StepperError
-from stepper.ground.meeting import Meeting
+from stepper.common.errors import DaemonError, StepperError
+from stepper.common.socket_path import Meeting
 from stepper.hook.client import GoneError, ask, failure, gone, silent
 
 if False:  # for the type checker alone: typing is not loaded

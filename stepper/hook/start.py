@@ -8,10 +8,10 @@ import sys
 import time
 from collections.abc import Callable
 
-from stepper.ground import private
-from stepper.ground.errors import DaemonError
-from stepper.ground.meeting import Meeting
-from stepper.ground.paths import Paths
+from stepper.common import private_files
+from stepper.common.errors import DaemonError
+from stepper.common.paths import Paths
+from stepper.common.socket_path import Meeting
 
 START_SECONDS = 8.5
 # The daemon needs no more of its starter's environment: kernels get theirs with the
@@ -88,9 +88,11 @@ def opened(paths: Paths) -> tuple[int, int]:
         paths.make_home()
         paths.make_runtime()
         # the daemon can tell nobody as well
-        os.close(private.opened(paths.daemon_lock, os.O_CREAT | os.O_RDWR))
-        lock = private.opened(paths.start_lock, os.O_CREAT | os.O_RDWR)
-        return lock, private.opened(paths.log, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+        os.close(private_files.opened(paths.daemon_lock, os.O_CREAT | os.O_RDWR))
+        lock = private_files.opened(paths.start_lock, os.O_CREAT | os.O_RDWR)
+        return lock, private_files.opened(
+            paths.log, os.O_CREAT | os.O_WRONLY | os.O_APPEND
+        )
     except OSError as error:
         hint = getattr(error, "hint", "") or f"ls -la {paths.home}"
         raise DaemonError(

@@ -19,9 +19,9 @@ from mcp_types import (
     TextContent,
 )
 
-from stepper.mcp import texts
-from stepper.mcp.calls import standing
-from stepper.mcp.daemon import Daemon
+from stepper.mcp import data_rendering
+from stepper.mcp.daemon_client import Daemon
+from stepper.mcp.tool_calls import standing
 
 PACKAGE = Path(__file__).resolve().parent.parent
 SKILLS = next(
@@ -103,7 +103,7 @@ async def get(daemon: Daemon, name: str, given: dict[str, str]) -> GetPromptResu
     words = given.get(argument, "").strip()
     if required and not words:
         raise MCPError(INVALID_PARAMS, f"{name} needs {argument}")
-    about, now = skill(name), texts.standing(*await standing(daemon, {}))
+    about, now = skill(name), data_rendering.standing(*await standing(daemon, {}))
 
     def ran(command: re.Match[str]) -> str:
         decision = command[1] or command[2]

@@ -32,11 +32,11 @@ from mcp_types import (
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from stepper.ground.errors import StepperError
-from stepper.mcp import texts
-from stepper.mcp.calls import standing
-from stepper.mcp.daemon import Daemon
-from stepper.mcp.stops import Context
+from stepper.common.errors import StepperError
+from stepper.mcp import data_rendering
+from stepper.mcp.daemon_client import Daemon
+from stepper.mcp.elicitation import Context
+from stepper.mcp.tool_calls import standing
 
 NOTEBOOKS, STATUS = "stepper://notebooks", "stepper://status"
 PLAIN, JSON = "text/plain", "application/json"
@@ -89,7 +89,7 @@ async def every(daemon: Daemon) -> list[Resource]:
                 mime_type=PLAIN,
                 description=row["state"],
             )
-            for row in rows[: texts.MOST]
+            for row in rows[: data_rendering.MOST]
         ),
     ]
 
@@ -114,7 +114,7 @@ async def _content(daemon: Daemon, which: str) -> tuple[str, str]:
             await daemon.ask("list", {}), indent=1, ensure_ascii=False
         )
     if which == STATUS:
-        return PLAIN, texts.standing(*await standing(daemon, {}))
+        return PLAIN, data_rendering.standing(*await standing(daemon, {}))
     notebook, cell = named(which)
     if not notebook:
         raise StepperError("there is no such resource")

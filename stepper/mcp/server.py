@@ -34,10 +34,10 @@ from mcp_types import (
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from stepper import __version__
-from stepper.ground.errors import StepperError
-from stepper.mcp import calls, prompts, resources
-from stepper.mcp.daemon import Daemon
-from stepper.mcp.stops import Context
+from stepper.common.errors import StepperError
+from stepper.mcp import prompts, resources, tool_calls
+from stepper.mcp.daemon_client import Daemon
+from stepper.mcp.elicitation import Context
 from stepper.mcp.tools import INSTRUCTIONS, TOOLS
 
 UNCHANGING: tuple[CacheableMethod, ...] = (
@@ -104,10 +104,10 @@ class Face:
 
     async def call_tool(
         self, ctx: Context, params: CallToolRequestParams
-    ) -> calls.Result:
+    ) -> tool_calls.Result:
         """Do a call."""
         try:
-            return await calls.call(self.daemon(ctx), ctx, params)
+            return await tool_calls.call(self.daemon(ctx), ctx, params)
         finally:
             self.changes.moved.set()
 

@@ -1,6 +1,6 @@
 """The tools, a row each: its name, what an agent reads of it, its arguments as JSON Schema, the command it becomes.
 
-Names of arguments are those of the commands (`policy/commands`) wherever both have one. (Over 300 lines: a table.)
+Names of arguments are those of the commands (`policy/commands/cli_commands`) wherever both have one. (Over 300 lines: a table.)
 """
 
 from __future__ import annotations

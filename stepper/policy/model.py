@@ -8,10 +8,10 @@ from datetime import datetime
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from stepper.ground.text import one_line
+from stepper.common.text import one_line
 
 if TYPE_CHECKING:
-    from stepper.policy.kernels import Place
+    from stepper.policy.kernel_config import Place
 
 Key = int | str  # a step's id, or the id of a cell in no step
 

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from stepper.policy import firstline
+from stepper.policy import cell_directives
 from stepper.policy.model import Cell, CellEdit, Key, Kind, Plan, Step, StepStatus
-from stepper.policy.state import State
+from stepper.policy.notebook_state import State
 
 SLUG_LENGTH = 40
 LONG = "long"
@@ -126,7 +126,7 @@ def step_of(state: State, cells: Sequence[Cell], cell: Cell) -> int | None:
     Its own first line decides, then whose cell it is, then which step is open: while that one's failed cell exists,
     every other cell is a helper in no step. A step whose criterion is false has its cell: the work may go on past it.
     """
-    asked = firstline.parse(cell.source)
+    asked = cell_directives.parse(cell.source)
     if asked.scratch:
         return None
     if asked.step is not None and state.plan.step(asked.step):

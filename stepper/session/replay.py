@@ -8,16 +8,16 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from stepper.ground.errors import KernelError, StepperError
-from stepper.policy import changes
-from stepper.policy.compare import Shown, compare
+from stepper.common.errors import KernelError, StepperError
+from stepper.messages.run_report import Ended
+from stepper.policy import cell_changes
+from stepper.policy.comparison.output_comparison import Shown, compare
 from stepper.policy.model import Cell, Outcome, Verdict
-from stepper.session import underway
-from stepper.session.callers import Caller
-from stepper.session.ports import Target
-from stepper.session.run import run_cell
+from stepper.session import progress_events
+from stepper.session.cell_run import run_cell
+from stepper.session.clients import Caller
+from stepper.session.protocols import Target
 from stepper.session.session import Session
-from stepper.words.report import Ended
 
 LATE_SECONDS = 0.3  # for what threads say after the last cell's end
 UNWRITTEN = "what the replay showed could not be kept"
@@ -65,7 +65,7 @@ async def replay(
         try:
             cells = fresh.mended().cells
             fresh.file.clear([cell for cell in cells if cell.is_code])
-            for cell in changes.runnable(cells):
+            for cell in cell_changes.runnable(cells):
                 if cell.index > last:
                     break
                 progress(cell)
@@ -142,14 +142,16 @@ def _as_recorded(ended: Ended, recorded: Outputs | None) -> bool:
 
 
 def begins(
-    progress: underway.Progress, at: list[int], of: int
+    progress: progress_events.Progress, at: list[int], of: int
 ) -> Callable[[Cell], None]:
     """Return what tells of each cell that begins, the one after those `at` which the replays are already."""
 
     def told(cell: Cell) -> None:
         at[0] += 1
         progress(
-            underway.CellBegins(cell=cell.number, position=at[0], of=max(of, at[0]))
+            progress_events.CellBegins(
+                cell=cell.number, position=at[0], of=max(of, at[0])
+            )
         )
 
     return told

@@ -21,18 +21,21 @@ from collections.abc import (
 from dataclasses import replace
 from typing import Any
 
-from stepper.ground.errors import NotebookError, StepperError
-from stepper.ground.text import one_line
-from stepper.policy import binder, dataflow, events, firstline, ledger, plan
-from stepper.policy.estimate import Estimate
+from stepper.common.errors import NotebookError, StepperError
+from stepper.common.text import one_line
+from stepper.messages import command_messages, run_report
+from stepper.messages.run_report import Ended, Report
+from stepper.policy import cell_directives, journal_events, journal_reducer, plan
+from stepper.policy.dataflow import cell_dependencies, name_analysis
+from stepper.policy.dataflow.name_effects import Flow
+from stepper.policy.duration_estimate import Estimate
+from stepper.policy.kernel_namespace import UNKNOWN, Namespace
 from stepper.policy.model import Cell, Death, Fault, Key, Limits
-from stepper.policy.names import Flow
-from stepper.policy.namespace import UNKNOWN, Namespace
-from stepper.session.advice import Diagnosis
-from stepper.session.callers import Call, Caller
-from stepper.session.keeper import Keeper, now
-from stepper.session.outputs import Outputs
-from stepper.session.ports import (
+from stepper.session.cell_outputs import Outputs
+from stepper.session.clients import Call, Caller
+from stepper.session.diagnosis_protocol import Diagnosis
+from stepper.session.kernel_manager import Keeper, now
+from stepper.session.protocols import (
     Coming,
     Execution,
     FromElsewhere,
@@ -44,8 +47,6 @@ from stepper.session.ports import (
     Notebook,
     NotebookFile,
 )
-from stepper.words import brief, report
-from stepper.words.report import Ended, Report
 
 SHOWN_SECONDS = 2.0  # of what runs longer than this, people see how it gets on
 CODE = 200  # characters of what another client ran that are kept: its first line
@@ -94,7 +95,9 @@ class Session:
         self.replays = False  # it is to be replayed unasked
         # called with each journal event
         self.changed: Callable[[], None] = lambda: None
-        self.looks: events.Started | None = None  # what runs in no cell, while it does
+        self.looks: journal_events.Started | None = (
+            None  # what runs in no cell, while it does
+        )
         self.last_used = time.monotonic()
         self.namespace = UNKNOWN
         # something ran of which nothing was told: a silent execution of another
@@ -102,11 +105,11 @@ class Session:
         self.outdated = False
         self.failed: Execution | None = None  # the last run, where it failed
         self.flow = functools.lru_cache(FLOWS)(self._flow)
-        self.past = dataflow.History(self.flow)
+        self.past = cell_dependencies.History(self.flow)
         # what no longer follows, and was told
         self.stale_told: set[tuple[object, ...]] = set()
         lines, trouble = journal.load()
-        self.state = ledger.replay(lines)
+        self.state = journal_reducer.replay(lines)
         # what each is about → what is told of it with the next run
         self.troubles: dict[Hashable, str] = {}
         if trouble:
@@ -225,13 +228,15 @@ class Session:
 
     async def _died_idle(self, death: Death) -> None:
         """The kernel died while no cell ran: where state went with it, the notebook stops."""
-        built = brief.built(self.state)
+        built = command_messages.built(self.state)
         why = f"the kernel died ({death.how}) while no cell ran"
         await self.keeper.end(why)
         if built:
-            error, block = brief.stop_of_death(why, built, death.stderr)
+            error, block = command_messages.stop_of_death(why, built, death.stderr)
             self.log(
-                events.Stopped(at=now(), key=None, cell_id="", block=block, error=error)
+                journal_events.Stopped(
+                    at=now(), key=None, cell_id="", block=block, error=error
+                )
             )
 
     # --- the notebook
@@ -246,7 +251,7 @@ class Session:
             and (new := replace(known, kernel=told.kernel) if known.steps else told)
             != known
         ):
-            self.log(events.Planned(at=now(), plan=plan.to_json(new)))
+            self.log(journal_events.Planned(at=now(), plan=plan.to_json(new)))
         if not self.runs(document):
             raise NotebookError(
                 f"{self.name} is a notebook of the language {document.language!r}, and its kernel here is Python's",
@@ -255,7 +260,7 @@ class Session:
         self.speaks_python = document.language in LANGUAGES
         self.adviser, self.comment = (
             self.advisers.of(document.language),
-            firstline.comment(document.language),
+            cell_directives.comment(document.language),
         )
         return document
 
@@ -378,12 +383,12 @@ class Session:
             done.namespace or self.namespace,
             not done.namespace,
         )
-        bound = dataflow.told(Flow(), done.namespace)
+        bound = cell_dependencies.told(Flow(), done.namespace)
         if self.keeper.kernel is None or (done.unkept and not bound):
             return
         running, after = self.state.running, self.state.next_run - 1
         self.log(
-            events.Elsewhere(
+            journal_events.Elsewhere(
                 at=done.at,
                 after=running.run - 1 if running else after,
                 kernel=self.keeper.kernel.id,
@@ -424,16 +429,16 @@ class Session:
 
     def _flow(self, source: str) -> Flow:
         """Return what a cell does to names; in which lines is not kept."""
-        found = binder.flow(source, self.adviser.python)
+        found = name_analysis.flow(source, self.adviser.python)
         found.mentions.clear()
         return found
 
     # --- the journal
     # ------------------------------------------------------------------------------------------
 
-    def log(self, event: events.Event, sync: bool | None = True) -> None:
+    def log(self, event: journal_events.Event, sync: bool | None = True) -> None:
         """Write an event to the journal and take it into the state; what can't be written is told with the next run."""
-        beginning = isinstance(event, events.Started)  # nothing ran yet
+        beginning = isinstance(event, journal_events.Started)  # nothing ran yet
         try:
             self.journal.append(event.to_json(), sync, keep=not beginning)
         except OSError as error:
@@ -444,9 +449,9 @@ class Session:
                 ) from error
             told = f"{why}: its lines wait in memory, and are lost where the daemon ends before they can be written"
             self.trouble(told, error.strerror)
-        if isinstance(event, events.KernelChanged):
+        if isinstance(event, journal_events.KernelChanged):
             self.namespace = UNKNOWN
-        ledger.apply(event, self.state)
+        journal_reducer.apply(event, self.state)
         self.changed()
 
     def trouble(self, text: str, about: Hashable = None) -> None:
@@ -478,14 +483,14 @@ class Session:
         if last is None:
             return None if text is None else Report(text, "", ok=False)
         self.troubles.pop(last.run, None)  # it is told now
-        return brief.of_journaled(last, text, self.state.stop)
+        return command_messages.of_journaled(last, text, self.state.stop)
 
     def kept(self, found: Report, ended: Ended) -> Report:
         """Journal the report, so that it can be had again, and add the stop, if there is one."""
         if self.state.stop and not found.ok:
             found = replace(found, stop=self.state.stop.block)
         self.log(
-            events.Reported(
+            journal_events.Reported(
                 run=ended.run.run, text=f"{found.text}\n{found.stop}".strip()
             ),
             sync=False,
@@ -494,12 +499,12 @@ class Session:
 
     def stop(self, key: Key, ended: Ended, retries: int, mend: str = "") -> None:
         """Stop the notebook: no further cell runs until the person says so."""
-        error, asked = ": ".join(report.error_of(ended)), report.question(ended)
-        block = report.stop_block(ended, retries, mend) + (
+        error, asked = ": ".join(run_report.error_of(ended)), run_report.question(ended)
+        block = run_report.stop_block(ended, retries, mend) + (
             f"\n\n{asked}" if asked else ""
         )
         self.log(
-            events.Stopped(
+            journal_events.Stopped(
                 at=now(), key=key, cell_id=ended.cell.id, block=block, error=error
             )
         )

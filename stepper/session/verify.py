@@ -15,20 +15,28 @@ from dataclasses import dataclass, field, replace
 from itertools import filterfalse
 from typing import Any
 
-from stepper.ground.text import one_line
-from stepper.policy import changes, dataflow, events, turn, verified
-from stepper.policy.changes import source_hash
-from stepper.policy.compare import Difference, Pixels, Sameness, Shown, compare
+from stepper.common.text import one_line
+from stepper.messages import verify_report as words
+from stepper.messages.run_report import Ended, seconds
+from stepper.policy import cell_changes, journal_events, run_decisions
+from stepper.policy.cell_changes import source_hash
+from stepper.policy.comparison import verify_results
+from stepper.policy.comparison.output_comparison import (
+    Difference,
+    Pixels,
+    Sameness,
+    Shown,
+    compare,
+)
+from stepper.policy.comparison.verify_results import CellVerdict, FileChange, Verified
+from stepper.policy.dataflow import cell_dependencies
 from stepper.policy.model import Cell, Outcome
-from stepper.policy.verified import CellVerdict, FileChange, Verified
-from stepper.session import follows, underway
-from stepper.session.callers import Caller
-from stepper.session.keeper import now
-from stepper.session.ports import Notebook
+from stepper.session import progress_events, stale_cells
+from stepper.session.clients import Caller
+from stepper.session.kernel_manager import now
+from stepper.session.protocols import Notebook
 from stepper.session.replay import Replayed, begins, replay
 from stepper.session.session import Session
-from stepper.words import verify as words
-from stepper.words.report import Ended, seconds
 
 # another version of these may draw the same figure otherwise
 DRAWS = ("matplotlib", "PIL", "seaborn")
@@ -73,12 +81,12 @@ async def verify(
     document: Notebook,
     way: Way,
     caller: Caller,
-    progress: underway.Progress,
+    progress: progress_events.Progress,
     files: Callable[[], list[FileChange]],
 ) -> Verified:
     """Replay a notebook and compare; note the verdict in the journal. Raise StepperError where it can't be told."""
     began = time.monotonic()
-    cells = changes.runnable(document.cells)
+    cells = cell_changes.runnable(document.cells)
     found = Found(
         document, cells, {cell.index: document.recorded(cell) for cell in cells}
     )
@@ -121,7 +129,7 @@ async def verify(
     failing = sum(
         cell.index in found.first.faults
         and each.verdict.reproduces
-        and changes.RAISES_TAG not in cell.tags
+        and cell_changes.RAISES_TAG not in cell.tags
         for cell, each in zip(cells, verdicts, strict=True)
     )
     made = Verified(
@@ -131,15 +139,15 @@ async def verify(
         await asyncio.to_thread(files),
         round(time.monotonic() - began, 3),
         kernels,
-        verified.packages(session.state.packages, found.first.packages),
+        verify_results.packages(session.state.packages, found.first.packages),
         way.where,
         failing=failing,
         open_steps=len(session.state.left),
     )
     made = replace(made, text=words.told(made))
-    sources, counts = verified.mark(document.cells), words.recorded(made)
+    sources, counts = verify_results.mark(document.cells), words.recorded(made)
     session.log(
-        events.Verified(
+        journal_events.Verified(
             at=now(), reproduces=made.reproduces, sources=sources, text=counts
         ),
         sync=None,
@@ -157,7 +165,9 @@ def _compared(
     """Return how what was replayed differs from what was recorded, by the cells' indexes."""
     packages = {
         each.name
-        for each in verified.packages(session.state.packages, found.first.packages)
+        for each in verify_results.packages(
+            session.state.packages, found.first.packages
+        )
     }
     redrawn, facts = bool(packages.intersection(DRAWS)), _facts(session)
     failed = found.first.failed
@@ -267,12 +277,14 @@ def _failure(session: Session, document: Notebook, ended: Ended) -> str:
     )
     bound = ""
     if missing and session.speaks_python:
-        follows.look(session, document.cells)
-        bound = dataflow.had_bound(
+        stale_cells.look(session, document.cells)
+        bound = cell_dependencies.had_bound(
             missing[1], ended.cell.id, document.cells, session.past
         )
     elif IN_USE in run.error and session.keeper.kernel is not None:
         bound = f"the living kernel may hold it: `stepper shutdown {one_line(session.name, 200)}` ends that"
     # the replay's kernel is nobody's to restore
-    own = run.error.partition(turn.LOST)[0].partition(f"; {turn.KEPT}")[0]
+    own = run.error.partition(run_decisions.LOST)[0].partition(
+        f"; {run_decisions.KEPT}"
+    )[0]
     return own + (f" ({bound})" if bound else "")

@@ -1,4 +1,4 @@
-"""How many of the true edges of notebooks `policy/dataflow` finds.
+"""How many of the true edges of notebooks `policy/dataflow/cell_dependencies` finds.
 
 `python -m tests.dataflow.score FOLDER [look|held|all] [-v]` tells it of the traces in a folder (`tracer.py` makes one a
 notebook); `-v` names the edges that are wrong, for those that are for looking at.
@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stepper.diagnosis import ipython
-from stepper.policy import binder
-from stepper.policy.dataflow import Order
-from stepper.policy.names import Flow
+from stepper.diagnosis import ipython_syntax
+from stepper.policy.dataflow import name_analysis
+from stepper.policy.dataflow.cell_dependencies import Order
+from stepper.policy.dataflow.name_effects import Flow
 
 Edge = tuple[int, int, str]  # provider, reader, name
 # Whose source distributions hold notebooks that need neither a network nor minutes.
@@ -96,7 +96,10 @@ def edges(flows: Iterable[Flow]) -> set[Edge]:
 def compared(traced: dict[str, Any]) -> tuple[set[Edge], set[Edge]]:
     """Return the true edges and those found, of readers that ended well."""
     flows, ok = (
-        [binder.flow(source, ipython.transformer()) for source in traced["sources"]],
+        [
+            name_analysis.flow(source, ipython_syntax.transformer())
+            for source in traced["sources"]
+        ],
         traced["ok"],
     )
     true = {

@@ -20,22 +20,22 @@ import yaml
 
 from examples import demo
 from stepper import diagnosis
-from stepper.diagnosis import ipython
-from stepper.diagnosis.adviser import Adviser
-from stepper.diagnosis.figures import Figures
-from stepper.diagnosis.surroundings import Surroundings
-from stepper.kernel.late import Late
-from stepper.kernel.local.kernels import LocalKernels
-from stepper.kernel.local.memory import usage
-from stepper.notebook.file import IpynbFile
-from stepper.notebook.journal import JsonLines
+from stepper.diagnosis import ipython_syntax
+from stepper.diagnosis.diagnoser import Adviser
+from stepper.diagnosis.project_environment import Surroundings
+from stepper.diagnosis.saved_images import Figures
+from stepper.kernels.backends.local.local_backend import LocalKernels
+from stepper.kernels.backends.local.memory import usage
+from stepper.kernels.late_outputs import Late
+from stepper.messages.run_report import Report
+from stepper.notebooks.journal_file import JsonLines
+from stepper.notebooks.notebook_file import IpynbFile
 from stepper.policy.model import CellEdit, Limits, Outcome
-from stepper.session.callers import Caller
-from stepper.session.edits import edited
-from stepper.session.ports import Execution, Kernel, KernelPlace
-from stepper.session.recovery import settle
+from stepper.session.agent_edits import edited
+from stepper.session.clients import Caller
+from stepper.session.protocols import Execution, Kernel, KernelPlace
+from stepper.session.run_recovery import settle
 from stepper.session.session import Session
-from stepper.words.report import Report
 
 HERE = Path(__file__).parent
 PACKAGES = (
@@ -241,7 +241,7 @@ class Bench:
                 str(notebook),
                 Surroundings(str(project)),
                 Figures(str(project / ".stepper" / "figures")),
-                ipython.transformer(),
+                ipython_syntax.transformer(),
             ),
             settle,
         )
@@ -349,6 +349,6 @@ def seen(
 
 def python() -> str:
     """Return the interpreter with the corpus's packages, made once."""
-    from tests.test_helper import environment
+    from tests.test_kernel_helper import environment
 
     return environment(sys.executable, *PACKAGES)

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from tests.folded import folded
-from tests.oracle.sheets import Sheet
+from tests.oracle.cell_corpus import Sheet
+from tests.stream_folding import folded
 
 CHANCE = (
     (re.compile(r"0x[0-9a-f]{6,}"), "0x"),

@@ -12,9 +12,9 @@ from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 
-from stepper.setup import trust
+from stepper.install import trust
 from tests.conftest import Notebook, Project
-from tests.oracle.sheets import notebook
+from tests.oracle.cell_corpus import notebook
 
 CONFIG = "cell_timeout_seconds: 60\nmax_cells: 1000\n"
 

@@ -16,12 +16,12 @@ from typing import Any
 import nbformat
 import pytest
 
-from stepper.notebook.widgetstate import STATE
+from stepper.notebooks.widget_state import STATE
 from tests.conftest import ROOT, Notebook
 from tests.oracle import run
+from tests.oracle.cell_corpus import BEGINNINGS, FLAGS, NAMES, sheets
 from tests.oracle.compare import differs, plain
-from tests.oracle.sheets import BEGINNINGS, FLAGS, NAMES, sheets
-from tests.test_helper import environment
+from tests.test_kernel_helper import environment
 
 TIMES = int(os.environ.get("ORACLE_TIMES", "1"))
 PACKAGES = (

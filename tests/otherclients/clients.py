@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.npm import HERE, MACHINES, fetched, node
+from tests.npm_packages import HERE, MACHINES, fetched, node
 
 from .models import GeminiModel, ResponsesModel, ScriptedModel
 

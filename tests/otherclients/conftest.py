@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from stepper.ground.paths import Paths
-from stepper.setup import install, refuse
+from stepper.common.paths import Paths
+from stepper.install import install_checks, installer
 from tests.conftest import make_env
-from tests.npm import Unavailable, unavailable
+from tests.npm_packages import Unavailable, unavailable
 
 from .clients import Client, Codex, Gemini
 from .models import Turn
@@ -53,7 +53,7 @@ def installed(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "a répo"
     folder.mkdir()
     make_env(Paths(str(folder)).env)
-    install.apply(refuse.parse([str(folder), "--python", sys.executable]))
+    installer.apply(install_checks.parse([str(folder), "--python", sys.executable]))
     yield folder
     subprocess.run(
         [folder / ".stepper/env/bin/stepper", "shutdown"],

@@ -16,7 +16,7 @@ pytestmark = [
     pytest.mark.nightly,
     pytest.mark.timeout(300),
 ]  # the first one may fetch a client
-SERVER = str(Path(__file__).with_name("small_server.py"))
+SERVER = str(Path(__file__).with_name("minimal_server.py"))
 
 
 def servers(kind: type[Client]) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from stepper.mcp import calls
+from stepper.mcp import tool_calls
 from tests.realclient.conftest import (
     InteractiveFactory,
     claude_binary,
@@ -125,5 +125,5 @@ def test_the_seven_steps_in_claude_code_without_hooks(
     )
     assert "It is 2024." in lifted
     story.check(installed, results)
-    (name,) = calls.BACKGROUNDING  # what its calls are waited for to the end by
+    (name,) = tool_calls.BACKGROUNDING  # what its calls are waited for to the end by
     assert f'"name":"{name}"' in (tmp_path / "sent").read_text()

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tests.npm import HERE, Unavailable, fetched
+from tests.npm_packages import HERE, Unavailable, fetched
 
 from .model import ScriptedModel
 

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import pytest
 
-from tests.npm import Unavailable, unavailable
+from tests.npm_packages import Unavailable, unavailable
 
 from .client import ClaudeCode, InteractiveClaude, StreamClaude, install
 from .model import ScriptedModel, Turn

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from stepper.ground.paths import Paths
-from stepper.setup import install, refuse
+from stepper.common.paths import Paths
+from stepper.install import install_checks, installer
 from tests.conftest import make_env
 
 
@@ -26,7 +26,9 @@ def repository(folder: Path) -> Iterator[Path]:
     """Set one up in a new folder, its environment made without the network; end its daemon, which leaves nothing."""
     folder.mkdir()
     make_env(Paths(str(folder)).env)
-    install.apply(refuse.parse([str(folder), "--python", sys.executable, "--allow"]))
+    installer.apply(
+        install_checks.parse([str(folder), "--python", sys.executable, "--allow"])
+    )
     try:
         yield folder
     finally:

@@ -19,9 +19,9 @@ import pytest
 import yaml
 
 from benchmarks import evals
-from tests import debian
+from tests import apt_packages
 from tests.conftest import ROOT
-from tests.npm import Unavailable, unavailable
+from tests.npm_packages import Unavailable, unavailable
 
 from .client import environment
 from .model import Block, Message, ScriptedModel, cell_ids, text, tool, tool_results
@@ -36,8 +36,8 @@ exec {sys.executable} -I - <<'END'
 import os, sys, venv
 from pathlib import Path
 sys.path.insert(0, {str(ROOT)!r})
-from stepper.ground.paths import Paths
-from stepper.setup import install, refuse
+from stepper.common.paths import Paths
+from stepper.install import install, refuse
 env = Paths(os.path.realpath(".")).env
 venv.create(env, symlinks=True)
 (site,) = Path(env).glob("lib/python3*/site-packages")
@@ -210,8 +210,8 @@ def test_a_shell_of_theirs_reaches_no_daemon(
 ) -> None:
     """Why no case is granted one: the client confines it, whoever runs the case, and nothing lets `stepper` out."""
     try:
-        debian.installed("bwrap", "bubblewrap")
-        debian.installed("socat", "socat")
+        apt_packages.installed("bwrap", "bubblewrap")
+        apt_packages.installed("socat", "socat")
     except Unavailable as reason:
         unavailable(reason)
     case = tmp_path / "plugin/evals/leaves-other-work-alone/case.yaml"

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.npm import Unavailable, unavailable
+from tests.npm_packages import Unavailable, unavailable
 
 from . import client as harness
 from .conftest import ClaudeFactory, InteractiveFactory, StreamFactory

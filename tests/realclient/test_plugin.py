@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from stepper.ground.paths import Paths
-from stepper.setup import install, refuse, uninstall
+from stepper.common.paths import Paths
+from stepper.install import install_checks, installer, uninstall
 from tests.conftest import ROOT, make_env
 
 from .client import environment
 from .conftest import ClaudeFactory, InteractiveFactory
 from .model import Block, ScriptedModel, shown_in, tool, tool_results
-from .test_main_job import code, insert, read, replace, stepper, touched
+from .test_run_on_edit import code, insert, read, replace, stepper, touched
 
 Model = Callable[..., ScriptedModel]
 pytestmark = pytest.mark.timeout(120)
@@ -59,7 +59,7 @@ def project(tmp_path: Path) -> Iterator[Path]:
     yield folder
     if Path(Paths(str(folder)).env).exists():
         stepper(folder, "shutdown")
-        uninstall.uninstall(refuse.parse(["--uninstall", str(folder)]))
+        uninstall.uninstall(install_checks.parse(["--uninstall", str(folder)]))
 
 
 @pytest.fixture
@@ -104,7 +104,9 @@ def installed(manage: Callable[..., str], repository: Path) -> Callable[..., str
 def set_up(folder: Path, *options: str) -> None:
     """What the one command does, with an environment that is made without the network."""
     make_env(Paths(str(folder)).env)
-    install.apply(refuse.parse([str(folder), "--python", sys.executable, *options]))
+    installer.apply(
+        install_checks.parse([str(folder), "--python", sys.executable, *options])
+    )
 
 
 def path_without_stepper() -> str:

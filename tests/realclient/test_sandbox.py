@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tests import debian
-from tests.npm import Unavailable, unavailable
+from tests import apt_packages
+from tests.npm_packages import Unavailable, unavailable
 
 from .conftest import ClaudeFactory
 from .model import ScriptedModel, tool_results
 from .repository import repository, stepper
-from .test_main_job import insert, news, read
-from .test_unseen import bash
+from .test_run_on_edit import insert, news, read
+from .test_undelivered_reports import bash
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(120)]
 
@@ -23,8 +23,8 @@ pytestmark = [pytest.mark.nightly, pytest.mark.timeout(120)]
 @pytest.fixture
 def project(claude_binary: Path, tmp_path: Path) -> Iterator[Path]:
     try:
-        debian.installed("bwrap", "bubblewrap")
-        debian.installed("socat", "socat")
+        apt_packages.installed("bwrap", "bubblewrap")
+        apt_packages.installed("socat", "socat")
     except Unavailable as reason:
         unavailable(reason)
     with repository(tmp_path / "repo") as folder:

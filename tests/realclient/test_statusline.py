@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from stepper.ground.paths import Paths
-from stepper.setup import install, refuse
+from stepper.common.paths import Paths
+from stepper.install import install_checks, installer
 from tests.test_install import forward, script
 
 from .conftest import InteractiveFactory
@@ -37,7 +37,9 @@ def test_it_stands_below_the_persons_own(
     (home / ".claude").mkdir()
     (home / ".claude/settings.json").write_text(json.dumps({"statusLine": own}))
     kernel = script(tmp_path / "kernel" / "python", forward())
-    install.apply(refuse.parse([str(project), "--python", str(kernel), "--statusline"]))
+    installer.apply(
+        install_checks.parse([str(project), "--python", str(kernel), "--statusline"])
+    )
     (
         project / ".claude/settings.json"
     ).write_text(  # its hooks would want an environment

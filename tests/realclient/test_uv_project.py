@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from stepper.ground.paths import Paths
+from stepper.common.paths import Paths
 from tests.test_install import bin_folder, find_uv
 
 from .conftest import InteractiveFactory

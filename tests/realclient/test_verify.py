@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from stepper.ground.paths import Paths
+from stepper.common.paths import Paths
 
 from .conftest import ClaudeFactory, InteractiveFactory
 from .model import Block, Message, ScriptedModel, shown_in, text
 from .repository import repository
-from .test_main_job import delete, insert, news, read, replace, stepper, wait_until
-from .test_unseen import bash
+from .test_run_on_edit import delete, insert, news, read, replace, stepper, wait_until
+from .test_undelivered_reports import bash
 
 Model = Callable[..., ScriptedModel]
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(120)]

@@ -20,12 +20,12 @@ from typing import Any
 
 import pytest
 
-from stepper.ground.paths import Paths
+from stepper.common.paths import Paths
 
 from .client import ClaudeCode, Result
 from .conftest import ClaudeFactory, InteractiveFactory
 from .model import Block, Message, ScriptedModel, shown_in, text, tool, tool_results
-from .test_main_job import (
+from .test_run_on_edit import (
     cells,
     code,
     delete,

@@ -20,8 +20,8 @@ from typing import Any
 import psutil
 import pytest
 
-from tests import debian
-from tests.npm import Unavailable, unavailable
+from tests import apt_packages
+from tests.npm_packages import Unavailable, unavailable
 
 UP = Path(__file__).with_name("slurm-up.sh")
 PACKAGES = {
@@ -161,7 +161,7 @@ def started(**how: Any) -> Lab:
     if os.geteuid() != 0:
         raise Unavailable("only root starts SLURM")
     for program, package in PACKAGES.items():
-        debian.installed(program, package)
+        apt_packages.installed(program, package)
     return Lab(**how)
 
 

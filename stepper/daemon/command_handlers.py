@@ -1,0 +1,496 @@
+"""What each command of the table does (`policy/commands/cli_commands.py` has the rows): for people, and other agents later."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import os
+import re
+import time
+from dataclasses import replace
+from datetime import date
+from importlib import import_module
+from typing import Any
+
+from stepper import __version__
+from stepper.common.errors import StepperError, UsageError
+from stepper.daemon.project_notebooks import plan_of
+from stepper.daemon.request import Request, telling
+from stepper.messages import attached_clients as beside_words
+from stepper.messages import command_messages
+from stepper.notebooks import jupyter_saves
+from stepper.notebooks.notebook_json import load_json
+from stepper.policy import edit_gate, journal_events, plan
+from stepper.policy.commands import cli_commands, command_schema
+from stepper.policy.model import Consent, Limits
+from stepper.session import (
+    attach,
+    output_following,
+    progress_events,
+    responses,
+    status_queries,
+    undelivered_reports,
+    user_commands,
+)
+from stepper.session.kernel_manager import now
+from stepper.session.session import Session
+
+# The end of an agent's turn is looked at where one of these was given in it, or a cell
+# ran.
+WORK = (
+    cli_commands.New,
+    cli_commands.Run,
+    cli_commands.Restore,
+    cli_commands.Continue,
+    cli_commands.Fix,
+    cli_commands.Skip,
+)
+CELLS = ("cell run", "cell add", "cell change")
+# for which `list` searches the project's folders where it is not told to search all
+SEARCH_SECONDS = 5.0
+SLICE_SECONDS = 0.02  # of it between two looks at other requests
+ALL_ENTRIES = 1 << 24  # of the folders of a project that is searched whole
+DELETED = "deleted"
+SHUTDOWN = "it was ended by `stepper shutdown`"
+
+
+async def answer(verb: str, payload: bytes, request: Request) -> bytes:
+    """Return the JSON of a command's answer; raise StepperError."""
+    if verb.startswith("cell "):
+        import_module("stepper.policy.commands.mcp_commands")
+    row = command_schema.VERBS.get(verb)
+    if row is None or not row.daemon:
+        raise StepperError(
+            f"this daemon ({__version__}) does not know {verb[:100]!r}",
+            "stepper shutdown",
+        )
+    told, of_cells = (
+        _placed(command_schema.read(row.arguments, load_arguments(payload))),
+        verb in CELLS,
+    )
+    # the person's own commands ask nobody
+    if request.caller.by == "mcp" and not of_cells:
+        _accepted(request, row)
+    if not of_cells and not isinstance(told, WORK):
+        return responses.to_json(await _of_project(request, told))
+    request.caller.timeout = getattr(told, "timeout_seconds", None)
+    workspace = request.workspace
+    workspace.worked.add(request.owner)
+    waiting = workspace.elsewhere.waiting()
+    done = await _of_project(request, told)
+    if name := getattr(done, "notebook", None):
+        workspace.elsewhere.wrote(os.path.join(workspace.paths.project, name), waiting)
+    return responses.to_json(done)
+
+
+def _accepted(request: Request, row: command_schema.Command) -> None:
+    """Raise StepperError where another agent gives a command that is not its to give by itself now."""
+    if row.name == "new" and request.consent is Consent.WITHHELD:
+        raise StepperError(edit_gate.PLAN_FIRST)
+    if row.runs_code and (
+        why := edit_gate.unaccepted(request.consent, request.workspace.config.limits())
+    ):
+        raise StepperError(
+            f"nothing ran: {why}", f"stepper {row.name}  # the user's to give"
+        )
+
+
+def load_arguments(payload: bytes) -> dict[str, Any]:
+    """Return what a request tells; raise UsageError."""
+    try:
+        told = load_json(payload or b"{}")
+    except ValueError as error:
+        raise UsageError(f"the request's arguments can't be read: {error}") from None
+    if not isinstance(told, dict):
+        raise UsageError("the request's arguments are no object")
+    return told
+
+
+def _placed(told: Any) -> Any:
+    """Return a command with its notebook in its place: `stepper continue a.ipynb` answers nothing."""
+    match told:
+        case (
+            cli_commands.Continue(answer=said, notebook=None)
+            | cli_commands.Fix(hint=said, notebook=None)
+        ):
+            row: Any = type(told)
+            return row(notebook=said) if re.fullmatch(r"\S+\.ipynb", said) else told
+    return told
+
+
+async def _of_project(request: Request, told: Any) -> object:
+    """Do a command, for which no notebook need be there yet or whose notebook is named; return its answer."""
+    workspace = request.workspace
+    named = getattr(told, "notebook", None)
+    match told:
+        case cli_commands.New():
+            return await _new(request, told)
+        case cli_commands.Context() | cli_commands.Status() if not (
+            named or workspace.current(request.owner)
+        ):
+            if isinstance(told, cli_commands.Context):
+                return _system(told, responses.Context())
+            return replace(await _status(request, None, told), daemon=request.about)
+        case cli_commands.List():
+            return await _listed(request, told.all)
+        case cli_commands.Kernels():
+            from stepper.daemon import kernel_backends
+
+            return await kernel_backends.listed(request)
+        case cli_commands.Shutdown() if not named:
+            request.end()
+            ending = (
+                user_commands.shutdown(session, SHUTDOWN)
+                for session in workspace.all_sessions()
+            )
+            ended = await asyncio.gather(*ending, return_exceptions=True)
+            for wrong in ended:
+                # the others have ended all the same
+                if isinstance(wrong, BaseException):
+                    raise wrong
+            return responses.Ended(sum(map(bool, ended)))
+        case cli_commands.Shutdown() if (
+            deleted := workspace.deleted(named)
+        ) is not None:
+            return await _of_notebook(request, deleted, told)
+        case _:
+            return await _of_notebook(
+                request, workspace.named(named, request.cwd, request.owner), told
+            )
+
+
+async def _listed(request: Request, everything: bool) -> list[responses.Listed]:
+    """Return all notebooks; those that nobody works on are looked at, not opened. Other requests go on meanwhile."""
+    workspace, found = request.workspace, list[responses.Listed]()
+    workspace.all_sessions()  # those with a kernel
+    if not await _searched(request, everything):
+        line = "Not all folders of this project were searched. To list every notebook, run: stepper list --all"
+        request.progress(progress_events.Waits(line=line))
+    current = workspace.current(request.owner)
+    for name in workspace.places.known():
+        began = time.monotonic()
+        # whoever names it is told; it is gone
+        with contextlib.suppress(UsageError, OSError):
+            path = workspace.resolve(os.path.join(workspace.paths.project, name))
+            age = round(max(0.0, time.time() - os.stat(path).st_mtime), 1)
+            session = workspace.glance(path)
+            found.append(
+                await status_queries.listed(session, session.name == current, age)
+            )
+        await _give_way(request, time.monotonic() - began)
+    for session in [*workspace.sessions.values()]:
+        if not workspace.exists(session) and await session.keeper.find() is not None:
+            listed = await status_queries.listed(session, session.name == current, 0.0)
+            found.append(replace(listed, state=DELETED))
+    return found
+
+
+async def _searched(request: Request, everything: bool) -> bool:
+    """Search the project's folders for notebooks, in slices; return whether all of them were searched."""
+    places = request.workspace.places
+    until, seconds, entries = time.monotonic() + SEARCH_SECONDS, SLICE_SECONDS, None
+    if everything:
+        until, entries = math.inf, ALL_ENTRIES
+    while True:
+        before = len(places.index.folders)
+        began = time.monotonic()
+        places.index.refresh(places.patterns(), seconds, entries)
+        if not places.cut:
+            return True
+        # a single folder takes longer than that
+        if len(places.index.folders) == before:
+            seconds *= 2
+        if time.monotonic() > until or seconds > SEARCH_SECONDS:
+            return False
+        await _give_way(request, time.monotonic() - began)
+
+
+async def _give_way(request: Request, seconds: float) -> None:
+    """Let other requests go on; where cells run, for as long as the work before took."""
+    runs = any(session.lock.locked() for session in request.workspace.sessions.values())
+    await asyncio.sleep(seconds if runs else 0)
+
+
+async def _new(request: Request, told: cli_commands.New) -> responses.Made:
+    if not told.problem.strip():
+        raise UsageError("the problem is empty", 'stepper new "PROBLEM"')
+    made = plan_of(told.problem, told.steps or [])
+    slug = plan.slug(told.name or told.problem)
+    kernel = told.kernel or request.workspace.config.limits().kernel
+    metadata = None
+    if kernel != Limits.kernel:
+        from stepper.daemon import kernel_backends
+
+        metadata = await kernel_backends.metadata(request, kernel)
+    if told.cells:
+        from stepper.session import cell_operations
+
+        cell_operations.read(
+            told.cells
+        )  # what is refused is refused before there is a notebook
+    session, before = await request.workspace.new(
+        made, slug, date.today(), request.owner
+    )
+    if metadata is not None:
+        user_commands.use_kernel(session, told.kernel or "", metadata)
+    steps = [responses.NamedStep(step.id, step.title) for step in made.steps]
+    ran = None
+    if told.cells:
+        from stepper.daemon import mcp_handlers
+
+        ran = await mcp_handlers.begin(request, session, told)
+    at = request.workspace.config.limits().kernels.get(kernel)
+    cwd = f"a folder of `{kernel}`" if at and at.kind in ("ssh", "jupyter") else None
+    return responses.Made(
+        session.name,
+        steps,
+        before,
+        cwd or request.workspace.config.limits().kernel_cwd,
+        ran,
+    )
+
+
+async def _of_notebook(request: Request, session: Session, told: Any) -> object:
+    workspace = request.workspace
+    before = workspace.currents()
+    # the current one from now on
+    if isinstance(told, cli_commands.Run | cli_commands.Restore | cli_commands.Use):
+        workspace.make_current(session.name, request.owner)
+    next_run = session.state.next_run
+    try:
+        return await _done(request, session, told)
+    except StepperError as error:
+        nothing_ran = session.state.next_run == next_run and not error.accepted
+        if isinstance(told, cli_commands.Run | cli_commands.Restore) and nothing_ran:
+            workspace.restore_current(before, session.name, request.owner)
+        raise
+
+
+async def _done(request: Request, session: Session, told: Any) -> object:
+    if isinstance(told, cli_commands.Run | cli_commands.Eval):
+        _refuse_while_running(
+            request, session, "run" if isinstance(told, cli_commands.Run) else "eval"
+        )
+    waits = (
+        status_queries.waits(session)
+        if isinstance(told, cli_commands.Run | cli_commands.Restore | cli_commands.Eval)
+        else ""
+    )
+    if waits:
+        request.progress(progress_events.Waits(line=waits))
+    match told:
+        case cli_commands.Status():
+            found = replace(await _status(request, session, told), daemon=request.about)
+            if not request.workspace.exists(session):
+                found = replace(found, state=DELETED)
+            reads = request.owner and not told.unread
+            # it has it now
+            return replace(
+                found,
+                unheard=undelivered_reports.take_missed(session)
+                if reads
+                else found.unheard,
+            )
+        case cli_commands.Use(kernel=str(name)):
+            from stepper.daemon import kernel_backends
+
+            return await kernel_backends.use(request, session, name)
+        case cli_commands.Use():
+            return responses.Used(session.name)
+        case cli_commands.Context():
+            return _system(told, await status_queries.context(session))
+        case cli_commands.Restore() | cli_commands.Run():
+            return await _run(request, session, told)
+        case cli_commands.Verify():
+            from stepper.daemon import replay_workspace
+
+            return await replay_workspace.asked(request, session, told)
+        case cli_commands.History():
+            return status_queries.history(session)
+        case cli_commands.Report():
+            return status_queries.report(session, told.run)
+        case cli_commands.Output() if told.follow:
+            return await output_following.follow(
+                session, told.cell, request.caller, request.progress
+            )
+        case cli_commands.Output():
+            return status_queries.output(session, told.cell, told.page)
+        case cli_commands.Look():
+            from stepper.session import view_snapshot
+
+            return await view_snapshot.look(
+                session, [*request.workspace.sessions.values()], told
+            )
+        case cli_commands.Eval():
+            return await _eval(request, session, told.source)
+        case cli_commands.KernelsWait():
+            from stepper.daemon import kernel_backends
+
+            return await kernel_backends.wait(request, session)
+        case cli_commands.Attach():
+            return await attach.attach(session)
+        case cli_commands.Interrupt():
+            return responses.Interrupted(
+                session.name, await user_commands.interrupt(session)
+            )
+        case cli_commands.Restart():
+            async with telling(request, session):
+                return responses.Restarted(
+                    session.name, await user_commands.restart(session, request.caller)
+                )
+        case cli_commands.Shutdown():
+            kernel = await session.keeper.find()
+            about = kernel.about() if kernel is not None else None
+            ended = await user_commands.shutdown(session, SHUTDOWN)
+            return responses.Ended(
+                int(ended), session.name, about.where if about and about.kept else None
+            )
+        case cli_commands.Continue() | cli_commands.Fix():
+            return await _resume(request, session, told)
+        case cli_commands.Skip():
+            response = await user_commands.skip(session, told.reason)
+            _show_user(request, session, "skip", response)
+            return responses.Said(response)
+        case cli_commands.Confirm():
+            return responses.Said(user_commands.confirm(session, told.words))
+        case cli_commands.PlanAdd():
+            return await user_commands.change_plan(
+                session, lambda state: plan.added(state, told.title, told.after)
+            )
+        case cli_commands.PlanEdit():
+            return await user_commands.change_plan(
+                session, lambda state: plan.edited(state, told.id, told.title)
+            )
+        case cli_commands.PlanRemove():
+            return await user_commands.change_plan(
+                session, lambda state: plan.removed(state, told.id)
+            )
+        case cli_commands.PlanReopen():
+            return user_commands.reopen(session, told.id)
+        case cli_commands.PlanMove():
+            return await user_commands.change_plan(
+                session, lambda state: plan.moved(state, told.id, told.after)
+            )
+        case cli_commands.Plan():
+            return status_queries.planned(session)
+    from stepper.daemon import mcp_handlers
+
+    return await mcp_handlers.of_cells(request, session, told)
+
+
+def _refuse_while_running(request: Request, session: Session, command: str) -> None:
+    """Raise StepperError where an agent's shell command would wait for a cell that runs, maybe for hours."""
+    from_agents_shell = request.caller.by == "cli" and request.owner
+    running = status_queries.running(session)
+    if not from_agents_shell or running is None or not session.lock.locked():
+        return
+    why = f"nothing ran: {running.name} of {session.name} is running, for {running.seconds:.0f} s so far"
+    raise StepperError(
+        f"{why}; `stepper {command}` needs the kernel when that cell has ended",
+        "stepper status",
+    )
+
+
+async def _resume(
+    request: Request, session: Session, told: cli_commands.Continue | cli_commands.Fix
+) -> responses.Said:
+    """Resume a stopped notebook. What the user says in a terminal reaches the agent once, with what it reads next."""
+    stop = session.state.stop
+    if isinstance(told, cli_commands.Continue):
+        command, message = "continue", told.answer
+        response = await user_commands.go_on(session, message)
+    else:
+        command, message = "fix", told.hint
+        response = await user_commands.fix(session, message)
+    in_terminal = request.caller.by == "cli" and not request.owner
+    if in_terminal and message.strip():
+        text = command_messages.from_terminal(session.name, command, stop, message)
+        session.log(journal_events.Unheard(at=now(), text=text))
+    _show_user(request, session, command, response)
+    return responses.Said(response)
+
+
+def _show_user(request: Request, session: Session, command: str, response: str) -> None:
+    """Have Claude Code's user read with the session's next event what a typed command did: only the agent reads it."""
+    if request.caller.by == "cli" and request.owner:
+        line = command_messages.steered(session.name, command, response)
+        request.workspace.steered.setdefault(request.owner, []).append(line)
+
+
+async def _run(
+    request: Request, session: Session, told: cli_commands.Run | cli_commands.Restore
+) -> object:
+    which, wait = "restore", None
+    if isinstance(told, cli_commands.Run):
+        if told.all and told.stale:
+            raise UsageError("--all and --stale exclude each other")
+        which, wait = (
+            "all" if told.all else "stale" if told.stale else told.which,
+            told.wait_seconds,
+        )
+    by_agent = which == "restore" and request.caller.by == "mcp"
+    if (
+        by_agent
+        and not edit_gate.died(session.state)
+        and (why := edit_gate.stopped(session.state))
+    ):
+        # of failed attempts nothing is to be rebuilt
+        raise StepperError(f"nothing ran: {why}")
+    if wait is not None:
+        from stepper.daemon import mcp_handlers
+
+        return await mcp_handlers.run(request, session, which, wait)
+    async with telling(request, session):
+        return await user_commands.run(session, which, request.caller, request.progress)
+
+
+async def _status(
+    request: Request, session: Session | None, told: cli_commands.Status
+) -> responses.Status:
+    if told.details or told.wait_seconds is not None:
+        from stepper.daemon import mcp_handlers
+
+        return await mcp_handlers.status(request, session, told)
+    if session is None:
+        return responses.Status()
+    path = os.path.join(request.workspace.paths.project, session.name)
+    unaware = beside_words.not_reloaded(
+        [server.url for server in jupyter_saves.unaware(path)]
+    )
+    renamed = request.workspace.rename_notice(session)
+    several = len(request.workspace.sessions) > 1
+    return replace(
+        await status_queries.status(session, several), jupyter=unaware, renamed=renamed
+    )
+
+
+def _system(told: cli_commands.Context, found: responses.Context) -> responses.Context:
+    """Return a context, as the system text of the agent that it is for."""
+    if told.agent is None:
+        return found
+    from stepper.messages import system_prompt
+
+    held = {
+        "modules": found.imported_modules,
+        "functions": found.defined_functions,
+        "variables": found.variables,
+    }
+    return replace(
+        found,
+        text=system_prompt.told(told.agent, told.lang, found.current_notebook, held),
+    )
+
+
+async def _eval(request: Request, session: Session, source: str) -> responses.Evaluated:
+    if not source.strip():
+        raise UsageError("there is no code", 'stepper eval "df.columns"')
+    why = (
+        edit_gate.stopped(session.state) if request.owner else None
+    )  # the person may look
+    if why:
+        raise StepperError(f"nothing ran: {why}")
+    async with telling(request, session):
+        return await user_commands.evaluate(
+            session, source, request.caller, starts=request.caller.by == "mcp"
+        )

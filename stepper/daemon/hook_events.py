@@ -1,0 +1,456 @@
+"""Claude Code's events: what follows each. A table; the work is the engine's."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Awaitable, Callable
+
+from stepper.common.errors import NotebookError, StepperError
+from stepper.common.text import one_line
+from stepper.daemon import pre_tool_use
+from stepper.daemon.notebook_paths import UncoveredError
+from stepper.daemon.project_notebooks import Workspace
+from stepper.hook import payload
+from stepper.hook.payload import Event
+from stepper.messages import command_messages, run_report
+from stepper.notebooks.notebook_json import load_json
+from stepper.policy import (
+    edit_gate,
+    error_classification,
+    final_message,
+    prompt_commands,
+)
+from stepper.policy.model import CellEdit, FileWrite, StepStatus
+from stepper.session import (
+    agent_edits,
+    background_runs,
+    backgrounding,
+    status_queries,
+    undelivered_reports,
+    user_commands,
+)
+from stepper.session.clients import Caller
+from stepper.session.session import Session
+
+PLUGIN = "CLAUDE_PLUGIN_ROOT"  # the client gives it to a plugin's hooks
+# with a cell that is being interrupted: more than that takes, less than the client
+# waits
+PATIENCE_SECONDS = 8.0
+
+
+async def hook(workspace: Workspace, name: str, data: bytes, caller: Caller) -> bytes:
+    """Return what the hook process prints for an event of Claude Code. Never raises a StepperError.
+
+    `PostToolUse again` is asked by a client whose daemon ended before it could answer, `Wake again` by one that waits
+    to wake the agent. Those, and `Rearm`, are told what they wait for by `caller.deliver`: their answer is empty.
+    """
+    answer = await _hook(workspace, *name.partition(" ")[::2], data, caller)
+    return payload.as_plugin(answer) if caller.environ.get(PLUGIN) else answer
+
+
+async def _hook(
+    workspace: Workspace, name: str, again: str, data: bytes, caller: Caller
+) -> bytes:
+    try:
+        event = Event(
+            load_json(payload.lean(data)),
+            caller.environ.get(background_runs.CLIENT, ""),
+        )
+    except ValueError as error:
+        problem = (
+            f"the hook's payload can't be read: {error}"
+            if data.strip()
+            else "the hook's payload is empty"
+        )
+        return payload.failed(name, StepperError(problem))
+    try:
+        if name == "PostToolUse":
+            return await after_tool(workspace, event, caller, bool(again))
+        if name in ("Wake", "Rearm"):
+            await (
+                wake(workspace, event, caller, bool(again))
+                if name == "Wake"
+                else rearm(workspace, event, caller)
+            )
+            return payload.SILENT
+        return (
+            await EVENTS[name](workspace, event) if name in EVENTS else payload.SILENT
+        )
+    except (payload.PayloadError, StepperError) as error:
+        return payload.failed(name, error)
+
+
+async def after_tool(
+    workspace: Workspace, event: Event, caller: Caller, again: bool
+) -> bytes:
+    """NotebookEdit or Write happened: run what is new."""
+    change = event.change
+    try:
+        path = workspace.resolve(change.notebook)
+    except UncoveredError as error:
+        if workspace.once(event.session, error.name):
+            return payload.answer(
+                "PostToolUse", command_messages.uncovered(error.name, error.line)
+            )
+        return payload.answer(
+            "PostToolUse", command_messages.still_uncovered(error.name)
+        )
+    session, used = workspace.session(path), change.tool_use_id
+    if used in session.calls and not again:
+        return payload.SILENT  # two installations fire
+    # Before the run: the time is given back in the same step that writes, and a daemon
+    # may die between the two.
+    workspace.keep(path, change.session)
+    call = background_runs.begin(
+        session, used, caller, _work(workspace, session, change, caller, again)
+    )
+    background_runs.waited_for(session, call)
+    if not await background_runs.in_time(session, call, change.session):
+        _works(workspace, session, change)
+        workspace.mark()
+        return payload.answer("PostToolUse", backgrounding.goes_on(session, call))
+    found = call.work.result()
+    if found is not None:
+        if caller.left.is_set():
+            first = found.stop.split("\n", 1)[0]
+            undelivered_reports.missed(
+                session,
+                "\n".join(filter(None, [found.text, found.stop])),
+                found.line or first,
+            )
+        elif (
+            not found.stop and (missed := undelivered_reports.take_report(session)).text
+        ):
+            found = run_report.joined([missed, found])
+    # then PostToolBatch does not fire
+    if caller.left.is_set() or (found is not None and found.stop):
+        workspace.release(path=path)
+        # it may be gone; the report matters more
+        with contextlib.suppress(StepperError):
+            session.file.touch()
+    workspace.mark()
+    return payload.answer("PostToolUse", found)
+
+
+async def _work(
+    workspace: Workspace,
+    session: Session,
+    change: CellEdit | FileWrite,
+    caller: Caller,
+    again: bool,
+) -> run_report.Report | None:
+    """Run what an edit brings; return the report."""
+    try:
+        if isinstance(change, CellEdit):
+            found = await agent_edits.edited(session, change, caller, again)
+        else:
+            found = await agent_edits.written(session, change, caller, again)
+    except StepperError as error:
+        if not caller.left.is_set():
+            raise
+        found = run_report.not_run(error.message, error.hint)  # it is told later
+    # it may work elsewhere
+    if found is not None and change.tool_use_id not in session.state.handed:
+        _works(workspace, session, change)
+    return found
+
+
+def _works(
+    workspace: Workspace, session: Session, change: CellEdit | FileWrite
+) -> None:
+    """That session of the client works on this notebook."""
+    workspace.make_current(session.name, change.session)
+    workspace.worked.add(change.session)
+
+
+async def wake(workspace: Workspace, event: Event, caller: Caller, again: bool) -> None:
+    """Stand by to wake the agent, should what an edit runs be handed on. It may be asked before the edit's own event.
+
+    `again` it is asked where the daemon that was asked first has ended: what had waited in line there runs now.
+    """
+    # the client wakes the main agent, never this one: it waits for the end
+    if event.of_subagent:
+        return
+    change = event.change
+    session, used = (
+        workspace.session(workspace.resolve(change.notebook)),
+        change.tool_use_id or "",
+    )
+    # a short cell's: there is nothing to ask another daemon
+    if used not in session.over:
+        caller.keep(event.asked_again)
+    known = session.calls.get(used)
+    if again and used in session.state.handed and (known is None or known.recalled):
+        alone = Caller(caller.environ)
+        known = background_runs.begin(
+            session, used, alone, _work(workspace, session, change, alone, True)
+        )
+    if (
+        again
+        and known is None
+        and any(used == each.call for each in session.state.unheard)
+    ):
+        await _tell_missed(session, caller)
+    else:
+        await background_runs.stands_by(session, used, caller)
+    workspace.mark()
+
+
+async def rearm(workspace: Workspace, event: Event, caller: Caller) -> None:
+    """A session begins or a turn of it ends: stand by for what was handed on to it and has nobody else to wake it."""
+    sessions, current = (
+        list(workspace.sessions.values()),
+        workspace.under_way(event.session),
+    )
+    if current is not None and event.begins:
+        await background_runs.caught_up(current)
+        background_runs.taken_over(current, event.session, event.client)
+    elif current is not None:
+        background_runs.arrived(sessions, event.session, "")
+        if current.state.unheard:
+            await _tell_missed(current, caller)
+            return
+    await background_runs.wakes(background_runs.owed(sessions, event.session), caller)
+    workspace.mark()
+
+
+async def _tell_missed(session: Session, caller: Caller) -> None:
+    told = undelivered_reports.text(session)
+    if told and await caller.deliver(told):
+        undelivered_reports.heard(session)
+
+
+async def after_batch(workspace: Workspace, event: Event) -> bytes:
+    """All calls of a message are through: the notebooks whose last call was an edit get the present time."""
+    edited = {os.path.realpath(path) for path in event.last_edits}
+    for path in workspace.release(session=event.session):
+        if path in edited:
+            with contextlib.suppress(StepperError):
+                workspace.session(workspace.resolve(path)).file.touch()
+    told = "\n".join(workspace.elsewhere.look(event.used_shell))
+    steered = _steered(workspace, event)
+    workspace.mark()
+    if not told:
+        return payload.shown("\n".join(steered))
+    return payload.answer(
+        "PostToolBatch", run_report.Report(told, "\n".join([*steered, told]))
+    )
+
+
+def _steered(workspace: Workspace, event: Event) -> list[str]:
+    """Return what the slash commands of a session's user did, in lines for the user: each is shown once.
+
+    The client runs their command after `UserPromptSubmit` (before it in 2.1.197), and its output is the agent's alone.
+    """
+    return workspace.steered.pop(event.session, [])
+
+
+async def session_start(workspace: Workspace, event: Event) -> bytes:
+    """A session begins, goes on or was compacted: what is under way."""
+    session = workspace.under_way(event.session)
+    elsewhere = undelivered_reports.take_elsewhere(
+        workspace.sessions.values(), session, None
+    )
+    if session is None:
+        return _context("SessionStart", elsewhere)
+    missed = await missing(session)
+    background_runs.taken_over(session, event.session, event.client)
+    workspace.mark()
+    about = (await status_queries.context(session)).text
+    parts = [elsewhere, missed.text, backgrounding.still(session, event.session), about]
+    text = run_report.bounded("\n".join(filter(None, parts)))
+    return payload.answer("SessionStart", run_report.Report(text, missed.line))
+
+
+async def missing(session: Session) -> run_report.Report:
+    """Return what agent and user have not heard of edits; a run that begins, ends or is interrupted is waited for."""
+    await background_runs.caught_up(session)
+    left = session.waits_for is None or session.waits_for.left.is_set()
+    if (
+        session.lock.locked()
+        and left
+        and not (session.goes_on or session.keeper.queued)
+    ):
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(session.idle(), PATIENCE_SECONDS)
+    return undelivered_reports.take_report(session)
+
+
+async def prompt(workspace: Workspace, event: Event) -> bytes:
+    """The person wrote something: the plain words are commands, all else an ordinary sentence."""
+    owner = event.session
+    lines = background_runs.arrived(workspace.sessions.values(), owner, event.prompt)
+    if event.is_notification:  # what woke the agent; no person wrote it
+        workspace.mark()
+        return payload.shown("\n".join(lines))
+    workspace.worked.discard(owner)
+    workspace.sent_on.pop(owner, None)
+    workspace.limited.discard(owner)
+    if final_message.limits(event.prompt):
+        workspace.limited.add(owner)
+    workspace.release(session=owner)  # of a message that was broken off
+    new = payload.new_notebook(event)
+    # 2.1.197 sends this event after the injected command, 2.1.330 before it
+    if new or event.is_command:
+        workspace.worked.add(owner)
+    if new:
+        return new
+    session, given = workspace.under_way(owner), prompt_commands.command(event.prompt)
+    if session is not None and given is None and not event.is_slash:
+        stop, running = session.state.stop, status_queries.running(session) is not None
+        asked = stop is not None and bool(error_classification.question(stop.error))
+        given = prompt_commands.understood(
+            event.prompt, stop is not None, asked, running
+        )
+    elsewhere = undelivered_reports.take_elsewhere(
+        workspace.sessions.values(), session, owner
+    )
+    if session is None:
+        return _context("UserPromptSubmit", elsewhere)
+    missed = await missing(session)
+    said, lines = [elsewhere, missed.text], [*_steered(workspace, event), missed.line]
+    if given is not None:
+        words, more = given
+        # who asks how far it is gets an answer and nothing else
+        if PLAIN_WORDS[words] is not _status:
+            workspace.worked.add(owner)
+        response = await PLAIN_WORDS[words](
+            session, owner if PLAIN_WORDS[words] is _stop else more
+        )
+        said.append(response)
+        if words in UNDERSTOOD:
+            first = response.removeprefix("stepper: ").split("\n", 1)[0]
+            lines.append(
+                f"stepper: understood as {UNDERSTOOD[words]}: {one_line(first, 200)}"
+            )
+    elif session.state.stop and not event.is_slash:
+        said.append(command_messages.in_force(session.name, session.state.stop))
+    workspace.mark()
+    text = "\n".join(filter(None, said))
+    line = "\n".join(filter(None, lines))
+    if not text:
+        return payload.shown(line)
+    return payload.answer(
+        "UserPromptSubmit", run_report.Report(run_report.bounded(text), line)
+    )
+
+
+async def turn_end(workspace: Workspace, event: Event) -> bytes:
+    """The agent ends its turn: where it does not say why, it is told what is left, once without progress.
+
+    As context: the client shows a decision to block as a problem.
+    """
+    line = "\n".join(_steered(workspace, event))
+    if event.session in workspace.limited or not final_message.unexplained(
+        event.last_message
+    ):
+        return payload.shown(line)
+    left = await _left(workspace, event)
+    text = "\n".join(filter(None, [*workspace.elsewhere.look(), left]))
+    return (
+        payload.answer("Stop", run_report.Report(run_report.bounded(text), line))
+        if text
+        else payload.shown(line)
+    )
+
+
+async def _left(workspace: Workspace, event: Event) -> str:
+    """Return what is left of the work that was done in this turn, '' where nothing is, or that was said already."""
+    owner, session = event.session, workspace.under_way(event.session)
+    if (
+        session is None
+        or owner not in workspace.worked
+        or session.state.stop
+        or session.goes_on
+    ):
+        return ""
+    # the next step would wait for the person
+    if edit_gate.unaccepted(event.consent, session.limits()):
+        return ""
+    with contextlib.suppress(NotebookError):
+        undelivered_reports.compare(session)
+    state, name = session.state, one_line(session.name)
+    steps, failing = len(state.plan.steps), state.failing
+    progress = session.name, -state.next_run if failing else steps - len(state.left)
+    if (
+        not (state.left or failing or state.open_cells)
+        or workspace.sent_on.get(owner) == progress
+    ):
+        return ""
+    # by the person
+    if state.left and state.standing(state.left[0].id) is StepStatus.INTERRUPTED:
+        return ""
+    # it is about to be woken
+    if any(call.said or call.telling for call in session.calls.values()):
+        return ""
+    workspace.sent_on[owner] = progress
+    if steps and not state.left:
+        said = f"all steps of {name} are over, but the notebook is not complete. {command_messages.open_cells(state)}"
+    elif failing:
+        said = f"the last run of {name} failed and is not mended. {command_messages.failing(state)}"
+    else:
+        said = f"{len(state.left)} of {steps} steps of {name} are not done. {command_messages.next_line(state)}"
+    return f"stepper: {said} If something stands in the way of it, the user can be told what."
+
+
+def _context(event: str, text: str) -> bytes:
+    return payload.answer(
+        event, run_report.Report(run_report.bounded(text)) if text else None
+    )
+
+
+async def _status(session: Session, _: str) -> str:
+    now = await status_queries.status(session)
+    stands = command_messages.kernel(
+        now.kernel.state, now.kernel.where, now.kernel.left_seconds, now.kernel.trouble
+    )
+    head = f"stepper: {one_line(session.name)}: {now.state}; kernel {stands}."
+    cells = [
+        f"  {command_messages.MARKS[StepStatus(cell.status)]} cell {cell.cell}: {cell.title}"
+        for cell in now.cells
+    ]
+    cells += [f"  cell {mark.cell}: {mark.why}" for mark in (*now.stale, *now.hidden)]
+    stop = [told.text for told in (now.verified, now.stop) if told]
+    return "\n".join(
+        [
+            head,
+            *command_messages.plan_lines(session.state),
+            *cells,
+            *stop,
+            command_messages.next_line(session.state),
+        ]
+    )
+
+
+async def _stop(session: Session, owner: str) -> str:
+    return (
+        await background_runs.stopped(session, owner, PATIENCE_SECONDS)
+        or f"stepper: no cell of {one_line(session.name)} runs."
+    )
+
+
+# `policy/prompt_commands` finds them in a prompt
+PLAIN_WORDS: dict[str, Callable[[Session, str], Awaitable[str]]] = {
+    "continue notebook": user_commands.go_on,
+    "fix and retry": user_commands.fix,
+    "skip cell": user_commands.skip,
+    "show status": _status,
+    "stop the cell": _stop,
+}
+
+UNDERSTOOD = {  # what the user reads of a plain word: the command that it was taken for
+    "continue notebook": "/continue",
+    "fix and retry": "/fix",
+    "skip cell": "/skip",
+    "stop the cell": "`stop the cell`",
+}
+
+EVENTS: dict[str, Callable[[Workspace, Event], Awaitable[bytes]]] = {
+    "PreToolUse": pre_tool_use.before_tool,
+    "PostToolBatch": after_batch,
+    "SessionStart": session_start,
+    "UserPromptSubmit": prompt,
+    "Stop": turn_end,
+}

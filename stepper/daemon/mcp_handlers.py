@@ -1,0 +1,128 @@
+"""What other agents ask besides what people do: cells, and answers that do not wait for ever. Loaded with the first."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+from stepper.common.errors import StepperError
+from stepper.daemon import resource_usage
+from stepper.daemon.request import Request, telling
+from stepper.messages.run_report import Ended
+from stepper.policy.commands import cli_commands, command_schema, mcp_commands
+from stepper.session import (
+    cell_operations,
+    cell_reading,
+    cell_responses,
+    responses,
+    run_waiting,
+    status_queries,
+    user_commands,
+)
+from stepper.session.session import Session
+
+
+async def of_cells(request: Request, session: Session, told: Any) -> object:
+    """Do a command on cells; return its answer."""
+    if not isinstance(told, mcp_commands.Cells):
+        return await _done(request, session, told)
+    workspace = request.workspace
+    before = workspace.currents()
+    # at once: a cell may run for long
+    workspace.make_current(session.name, request.owner)
+    try:
+        done = await _done(request, session, told)
+    except StepperError:
+        workspace.restore_current(before, session.name, request.owner)
+        raise
+    if (
+        isinstance(done, cell_responses.CellRan)
+        and done.state in ("refused", "stopped")
+        and not done.cells
+    ):
+        workspace.restore_current(before, session.name, request.owner)
+    return done
+
+
+async def _done(request: Request, session: Session, told: Any) -> object:
+    match told:
+        case mcp_commands.CellRun() | mcp_commands.CellAdd():
+            return await _written(request, session, told)
+        case mcp_commands.CellChange():
+            return cell_operations.change(session, told, request.consent)
+        case mcp_commands.CellRead():
+            return await cell_reading.read(session, told)
+    raise NotImplementedError(type(told).__name__)
+
+
+async def begin(
+    request: Request, session: Session, told: cli_commands.New
+) -> cell_responses.CellRan:
+    """Write the first cells of a new notebook, and run them."""
+    given = {name: getattr(told, name) for name in ("cells", "run", "wait_seconds")}
+    return await _written(
+        request, session, command_schema.read(mcp_commands.CellAdd, given)
+    )
+
+
+async def _written(
+    request: Request,
+    session: Session,
+    told: mcp_commands.CellRun | mcp_commands.CellAdd,
+) -> cell_responses.CellRan:
+    caller, consent = request.caller, request.consent
+    caller.call = told.call
+
+    def work() -> run_waiting.Work:
+        if isinstance(told, mcp_commands.CellRun):
+            return cell_operations.run(session, told, caller, consent)
+        return cell_operations.add(session, told, caller, consent)
+
+    async with telling(request, session):
+        return await run_waiting.waited(
+            session, request.owner, caller, told.wait_seconds, work
+        )
+
+
+async def run(
+    request: Request, session: Session, which: str, wait: float
+) -> cell_responses.CellRan:
+    """Run a notebook's cells; it is waited for so many seconds."""
+
+    async def work() -> run_waiting.Came:
+        ended = list[Ended]()
+        done = await user_commands.run(
+            session, which, request.caller, request.progress, ended
+        )
+        return cell_operations.of_runs(session, done, ended)
+
+    async with telling(request, session):
+        return await run_waiting.waited(
+            session, request.owner, request.caller, wait, work
+        )
+
+
+async def status(
+    request: Request, session: Session | None, told: cli_commands.Status
+) -> responses.Status:
+    """Return the standing of a notebook with all that is asked for besides, once what goes on has ended."""
+    ended = None
+    if session and told.wait_seconds is not None:
+        async with telling(request, session):
+            ended = await run_waiting.over(
+                session, request.owner, request.caller, told.wait_seconds
+            )
+    found = (
+        replace(await status_queries.status(session), ended=ended)
+        if session
+        else responses.Status()
+    )
+    if not told.details:
+        return found
+    machine = await asyncio.to_thread(resource_usage.look, found.kernel)
+    return replace(
+        found,
+        resources=machine,
+        context=await status_queries.holds(session) if session else responses.Holds(),
+    )

@@ -1,0 +1,417 @@
+"""A project's notebooks: which one a name means, which one is current, which interpreter its kernels get."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import shlex
+from collections.abc import Callable, Mapping
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stepper.common import private_files
+from stepper.common.errors import KernelError, NotebookError, UsageError
+from stepper.common.paths import Paths, copy_of_ipykernel
+from stepper.common.text import one_line
+from stepper.daemon.config import Config
+from stepper.daemon.external_changes import Elsewhere
+from stepper.daemon.kernel_environment import kernel_environ
+from stepper.daemon.notebook_paths import Places
+from stepper.messages import external_changes as elsewhere_words
+from stepper.notebooks.new_notebook import create
+from stepper.policy import plan as plans
+from stepper.policy.cell_changes import BY_PLACE, source_hash
+from stepper.policy.model import Limits, Plan, Step
+from stepper.session import user_commands
+from stepper.session.clients import Call
+from stepper.session.protocols import KernelPlace
+from stepper.session.session import Session
+
+if TYPE_CHECKING:
+    from stepper.policy.kernel_config import Place
+
+SESSIONS_KEPT = 50  # of Claude Code, with their current notebooks
+FORMER = 10  # deleted notebooks with which one that is new here is compared
+
+
+class Workspace:
+    """The notebooks of one project, each with its session."""
+
+    def __init__(
+        self,
+        paths: Paths,
+        open_session: Callable[[str, str], Session],
+        replay: Callable[[str, str, str, KernelPlace, Limits], Session],
+    ) -> None:
+        self.paths, self.config = paths, Config(paths)
+        self.places = Places(paths, self.config)
+        self.resolve = self.places.resolve
+        self.sessions: dict[str, Session] = {}
+        # notebook → the notice that it looks like a renamed one
+        self.renamed: dict[str, str] = {}
+        self.environ: Mapping[str, str] = {}  # of who asked last
+        self._open, self.replay = open_session, replay
+        # one at a time; what ends each
+        self.replaying, self.replays = asyncio.Lock(), set[asyncio.Event]()
+        # Sessions of Claude Code in which a cell ran or a command was given since the
+        # person's last prompt; how many
+        # steps were over in each when the agent was sent on.
+        self.worked, self.sent_on = set[str](), dict[str, tuple[str, int]]()
+        # a session's lines for its user on slash commands, not shown yet
+        self.steered = dict[str, list[str]]()
+        # sessions whose user limited what is to be done in this turn
+        self.limited = set[str]()
+        # what is said once a session: which, and about what
+        self.told = set[tuple[str, str]]()
+        # what stands in the files of our own, by path
+        self._notes: dict[str, dict[str, Any]] = {}
+        self.elsewhere = Elsewhere(
+            paths, self.places, lambda path: self.glance(self.resolve(path))
+        )
+
+    def session(self, path: str) -> Session:
+        """Return the session of a notebook's resolved path, opened where it is new."""
+        name = self.paths.relative(path)
+        if name not in self.sessions:
+            session = self._open(name, path)
+            self.sessions[name] = session
+            former = self._former_name(session)
+            if former:
+                has_kernel = os.path.lexists(
+                    os.path.join(self.paths.kernels, f"{self._store(former)}.json")
+                )
+                self.renamed[name] = elsewhere_words.renamed(name, former, has_kernel)
+                session.trouble(self.renamed[name])
+        return self.sessions[name]
+
+    def rename_notice(self, session: Session) -> str:
+        """Return that a notebook looks like a renamed one, '' once a cell of it has run."""
+        return "" if session.state.runs else self.renamed.get(session.name, "")
+
+    def _store(self, name: str) -> str:
+        return self.places.store(os.path.join(self.paths.project, name))
+
+    def _former_name(self, session: Session) -> str:
+        """Return the name that a notebook in which nothing ran yet had before it was renamed, '' where it had none.
+
+        It looks renamed if the notebook of another journal is gone and half of the cells that ran there are here, at
+        least one of them unchanged. A copy is no rename: its original is still there.
+        """
+        if session.state.runs or not self.exists(session):
+            return ""
+        try:
+            cells = session.file.read().cells
+        except NotebookError:  # the run that comes reports it
+            return ""
+        here = {
+            cell.id: source_hash(cell.source)
+            for cell in cells
+            if cell.is_code and not BY_PLACE.fullmatch(cell.id)
+        }
+        # as in each notebook that `stepper new` makes: the journals need not be listed
+        if not here:
+            return ""
+        for path in self._journals_of_gone_notebooks():
+            former = self._open(self.paths.relative(path), path)
+            there = former.state.ran_ever
+            shared = here.keys() & there.keys()
+            unchanged = [
+                cell_id for cell_id in shared if here[cell_id] == there[cell_id]
+            ]
+            if unchanged and 2 * len(shared) >= len(there):
+                return former.name
+        return ""
+
+    def _journals_of_gone_notebooks(self) -> list[str]:
+        """Return the paths of at most FORMER notebooks that are gone and have a journal, the last used first."""
+        root = Path(self.paths.journals)
+        gone: list[tuple[float, str]] = []
+        for journal in root.rglob("*.jsonl"):
+            path = self.places.stored(
+                str(journal.relative_to(root).with_suffix(".ipynb"))
+            )
+            if not os.path.lexists(path):
+                with contextlib.suppress(OSError):
+                    gone.append((journal.stat().st_mtime, path))
+        return [path for _, path in sorted(gone, reverse=True)[:FORMER]]
+
+    def glance(self, path: str) -> Session:
+        """Return the session of a notebook's resolved path, for a look alone: one that is new is not kept."""
+        name = self.paths.relative(path)
+        return self.sessions.get(name) or self._open(name, path)
+
+    def notebooks(self) -> list[str]:
+        """Return the resolved paths of all notebooks of the project, by name."""
+        found = []
+        for name in self.places.notebooks():
+            with contextlib.suppress(UsageError):  # whoever names it is told
+                found.append(self.resolve(os.path.join(self.paths.project, name)))
+        return found
+
+    def all_sessions(self) -> list[Session]:
+        """Return the sessions of all notebooks that have a kernel on record, opened where they are not."""
+        root = Path(self.paths.kernels)
+        for record in root.rglob("*.json"):
+            self.session(
+                self.places.stored(str(record.relative_to(root).with_suffix(".ipynb")))
+            )
+        return list(self.sessions.values())
+
+    def exists(self, session: Session) -> bool:
+        """Return whether the notebook's file is there."""
+        return os.path.lexists(os.path.join(self.paths.project, session.name))
+
+    def deleted(self, name: str | None) -> Session | None:
+        """Return the session of a deleted notebook that still has a kernel; None where there is none of that name."""
+        stem = name if name and name.endswith(".ipynb") else f"{name}.ipynb"
+        for session in self.all_sessions():
+            same = session.name == stem or session.name.endswith(f"/{stem}")
+            if same and not self.exists(session):
+                return session
+        return None
+
+    def calls(self) -> list[Call]:
+        """Return the edits whose cells run, or wait to."""
+        return [
+            call
+            for session in self.sessions.values()
+            for call in session.calls.values()
+        ]
+
+    def named(self, name: str | None, cwd: str, owner: str = "") -> Session:
+        """Return the session of the notebook that a person named, or of the current one; raise UsageError."""
+        if not name:
+            name = self.current(owner)
+            if not name:
+                raise UsageError(
+                    "there is no current notebook", 'stepper new "PROBLEM"'
+                )
+            return self.session(self.resolve(os.path.join(self.paths.project, name)))
+        return self.session(self.places.find(name, cwd))
+
+    def _noted(self, path: str) -> dict[str, Any]:
+        """Return what stands in a file that this daemon alone writes: it is read once."""
+        if path not in self._notes:
+            try:
+                data = json.loads(private_files.read(path))
+            except (FileNotFoundError, ValueError):
+                data = {}
+            except OSError:
+                return {}  # it may be read the next time
+            self._notes[path] = data if isinstance(data, dict) else {}
+        return self._notes[path]
+
+    def _note(self, path: str, data: dict[str, Any]) -> None:
+        private_files.replace(path, json.dumps(data).encode())
+        self._notes[path] = data
+
+    def currents(self) -> dict[str, str]:
+        """Return the current notebook of each session of Claude Code, and that of the project as `''`."""
+        noted = self._noted(self.paths.state)
+        own = noted.get("sessions")
+        told = {"": noted.get("current"), **(own if isinstance(own, dict) else {})}
+        return {
+            session: name
+            for session, name in told.items()
+            if name and isinstance(name, str)
+        }
+
+    def current(self, session: str = "") -> str | None:
+        """Return the current notebook of a session, else of the project, relative to it; None where there is none."""
+        currents = self.currents()
+        return currents.get(session) or currents.get("")
+
+    def make_current(self, name: str, session: str = "") -> None:
+        """Make the notebook the current one, of the session and of the project."""
+        own = {key: value for key, value in self.currents().items() if key}
+        if session:
+            own.pop(session, None)
+            own = {**{key: own[key] for key in [*own][-SESSIONS_KEPT:]}, session: name}
+        if self._noted(self.paths.state) != {"current": name, "sessions": own}:
+            self._note(self.paths.state, {"current": name, "sessions": own})
+
+    def restore_current(
+        self, before: dict[str, str], name: str, session: str = ""
+    ) -> None:
+        """Make current again what was so before a refused call had made a notebook current."""
+        now = self.currents()
+        for key in {session, ""}:
+            if now.get(key) != name:
+                continue
+            if key in before:
+                now[key] = before[key]
+            else:
+                del now[key]
+        own = {key: value for key, value in now.items() if key}
+        self._note(self.paths.state, {"current": now.get(""), "sessions": own})
+
+    def once(self, session: str, what: str) -> str:
+        """Return what is to be said in a session of Claude Code, '' where it was."""
+        if (session, what) in self.told:
+            return ""
+        self.told.add((session, what))
+        return what
+
+    def under_way(self, session: str = "") -> Session | None:
+        """Return the current notebook where there is work to go on with."""
+        name = self.current(session)
+        return self._working(name) if name else None
+
+    def _working(self, name: str) -> Session | None:
+        path = os.path.join(self.paths.project, name)
+        try:
+            found = (
+                self.sessions.get(name) or self.session(self.resolve(path))
+                if os.path.exists(path)
+                else None
+            )
+        except UsageError:  # whoever names it is told
+            return None
+        return found if found is not None and found.state.under_way else None
+
+    def mark(self) -> None:
+        """Keep the marker file by which hooks know, without asking the daemon, that something is under way."""
+        owed = any(
+            session.state.handed or session.state.unheard
+            for session in self.sessions.values()
+        )
+        work = owed or any(map(self._working, set(self.currents().values())))
+        marked = os.path.exists(self.paths.active)
+        if work and not marked:
+            private_files.replace(self.paths.active, b"")
+        elif marked and not work:
+            private_files.remove(self.paths.active)
+        if owed != os.path.exists(self.paths.handed):
+            private_files.replace(
+                self.paths.handed, b""
+            ) if owed else private_files.remove(self.paths.handed)
+
+    async def new(
+        self, plan: Plan, slug: str, today: date, owner: str
+    ) -> tuple[Session, str | None]:
+        """Make a notebook, the current one of `owner`'s session; return its session and the unfinished one before."""
+        before = self.under_way(owner)
+        path = folder = os.path.realpath(self.places.folder)
+        try:
+            os.makedirs(folder, exist_ok=True)
+            for number in itertools.count(1):
+                ending = f"_{number}" if number > 1 else ""
+                path = os.path.join(folder, f"{today:%Y_%m_%d}_{slug}{ending}.ipynb")
+                with contextlib.suppress(FileExistsError):
+                    create(self.resolve(path), plan)
+                    break
+        except OSError as error:
+            raise UsageError(f"{path} can't be made: {error.strerror}") from error
+        session = self.session(path)
+        await user_commands.create(session, plan)
+        self.make_current(session.name, owner)
+        return session, before.name if before else None
+
+    def place(
+        self, path: str, environ: Mapping[str, str], kernel: str = ""
+    ) -> KernelPlace:
+        """Return where the kernel of a notebook runs that names a place, or none; raise KernelError where nowhere."""
+        limits = self.config.limits()
+        at = self._accepted(limits, kernel)
+        python = (
+            self._interpreter(limits.python)
+            if at is None
+            else self.paths.usual_interpreter(limits.python)
+        )
+        cwd = (
+            os.path.dirname(path)
+            if limits.kernel_cwd == "notebook"
+            else self.paths.project
+        )
+        own = self.paths.used_env
+        # its own is the provider's
+        tokens = [each.token_env for each in limits.kernels.values() if each is not at]
+        given = kernel_environ(environ, python, own, [*limits.hide_env, *tokens])
+        return KernelPlace(python, cwd, given, copy_of_ipykernel(own), at)
+
+    def _accepted(self, limits: Limits, kernel: str) -> Place | None:
+        """Return the place where a kernel is to run, None for this machine's interpreter; raise KernelError."""
+        name = kernel or limits.kernel
+        if name == Limits.kernel:
+            return None
+        if name not in limits.kernels:
+            known = ", ".join([*limits.kernels, Limits.kernel])
+            raise KernelError(
+                f"the notebook's kernel is to run in {one_line(name, 100)!r}, which is none of `kernels:` in"
+                f" .stepper/config.yaml ({known})",
+                "add it there, or name another: stepper use NOTEBOOK --kernel NAME",
+            )
+        place = limits.kernels[name]
+        if not self.paths.accepts_kernel(place.definition):
+            raise KernelError(
+                f"`kernels.{name}` in .stepper/config.yaml was not accepted by you",
+                "stepper trust",
+            )
+        return place
+
+    def _interpreter(self, asked: str | None) -> str:
+        python = self.paths.python(asked)
+        if not os.access(python, os.X_OK) or os.path.isdir(python):
+            there = shlex.quote(self.paths.project)
+            ways = f"./install.sh {there} (in a clone of stepper) or uvx notebook-stepper install {there}"
+            mend = (
+                f"{ways} makes .venv where none is there (--python PATH names another)"
+            )
+            raise KernelError(
+                f"there is no interpreter for the kernel: {python} is missing or not executable",
+                "correct `python:` in .stepper/config.yaml" if asked else mend,
+            )
+        if not self.paths.accepts(python):
+            what = f"`python: {asked}` in .stepper/config.yaml" if asked else python
+            raise KernelError(
+                f"{what} was not accepted by you (it may be a stranger's)",
+                "stepper trust",
+            )
+        return python
+
+    # The files whose modification time was given back until the message ends, with the
+    # session that edited them.
+
+    def keep(self, path: str, session: str) -> None:
+        """Remember that the file keeps an old time until the session's message ends."""
+        waiting = self._noted(self.paths.batch)
+        if waiting.get(path) != session:
+            self._note(self.paths.batch, {**waiting, path: session})
+
+    def release(self, session: str | None = None, path: str | None = None) -> list[str]:
+        """Forget and return the files that waited for that session, or that file alone."""
+        waiting = self._noted(self.paths.batch)
+        free = [
+            each
+            for each, owner in waiting.items()
+            if (owner == session if path is None else each == path)
+        ]
+        rest = {each: owner for each, owner in waiting.items() if each not in free}
+        if rest:
+            self._note(self.paths.batch, rest)
+        else:
+            private_files.remove(self.paths.batch)
+            self._notes[self.paths.batch] = {}
+        return free
+
+
+def plan_of(problem: str, steps: list[Any]) -> Plan:
+    """Return the plan that the steps' texts or maps name; raise UsageError."""
+    try:
+        made = tuple(_step(number, item) for number, item in enumerate(steps, 1))
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    return Plan(" ".join(problem.split()), made)
+
+
+def _step(number: int, told: Any) -> Step:
+    if isinstance(told, dict):
+        title, criterion = str(told.get("title", "")), str(told.get("criterion", ""))
+        return plans.step(
+            number, title, criterion, told.get("kind", "step"), told.get("long") is True
+        )
+    return plans.step_from_text(number, str(told))

@@ -1,0 +1,140 @@
+"""All that the diagnosis tells of a cell that failed; loaded when the first one does: most cells never need it.
+
+`ASKS` says what is asked first for which class of exception; the table of values is read for every class.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Callable, Iterable
+
+from stepper.diagnosis.in_kernel.close_matches import quoted
+from stepper.diagnosis.in_kernel.decode_errors import texts
+from stepper.diagnosis.in_kernel.expression_values import Spot, spots
+from stepper.diagnosis.in_kernel.import_facts import imported
+from stepper.diagnosis.in_kernel.last_assignment import hidden
+from stepper.diagnosis.in_kernel.line_values import (
+    Finding,
+    finding,
+    held,
+    rows,
+    telling,
+)
+from stepper.diagnosis.in_kernel.missing_keys import attribute, called, key
+from stepper.diagnosis.in_kernel.namespace_changes import changes
+from stepper.kernels.in_kernel.exception_facts import message
+from stepper.kernels.in_kernel.safe_inspect import (
+    class_names,
+    clock,
+    guarded,
+    peek,
+    shell,
+    short,
+)
+
+SECONDS, FINDINGS, NAMES = 0.6, 12, 400
+Ask = Callable[[BaseException, "list[Spot]"], Any]
+ASKS: dict[str, Ask] = {
+    "ImportError": imported,
+    "KeyError": key,
+    "AttributeError": lambda error, places: (
+        called if "keyword" in message(error) else attribute
+    )(error, places),
+    "TypeError": called,
+}
+# Of these nothing else is told than what was asked, of the second nothing where that
+# found something.
+ALONE = (
+    "NameError",
+    "ImportError",
+    "FileNotFoundError",
+    "NotADirectoryError",
+    "IsADirectoryError",
+    "SyntaxError",
+)
+ENOUGH = ("KeyError", "AttributeError")
+# of other errors: what they say where a key is what is missing
+LACKS = r"\bnot (?:in|found|a valid|present)\b"
+
+
+def facts(error: BaseException) -> dict[str, Any]:
+    return {"look": guarded(look, error) or {}, "changed": guarded(changes, error)}
+
+
+def look(error: BaseException) -> dict[str, Any]:
+    """The findings, and what the project's side needs to look further."""
+    until, places = clock() + SECONDS, guarded(spots, error.__traceback__) or []
+    known = set(class_names(type(error)))
+    if "NameError" in known and places:
+        return guarded(unseen, error, places[0]) or {}
+    asked = next(
+        (guarded(ask, error, places) for name, ask in ASKS.items() if name in known),
+        None,
+    )
+    findings = [asked] if asked else []
+    if not known.intersection(ALONE) and not (findings and known.intersection(ENOUGH)):
+        findings += general(error, places, until)
+    said = message(error) if known.intersection(ALONE[2:5]) else ""
+    path = next(
+        (
+            text
+            for spot in places
+            for text in spot.texts()
+            if len(text) > 2 and text in said
+        ),
+        "",
+    )
+    return {
+        "findings": findings[:FINDINGS],
+        "path": short(path, 400),
+        **(guarded(program, error) or {}),
+    }
+
+
+def unseen(error: BaseException, spot: Spot) -> dict[str, Any]:
+    why = hidden(str(peek(error, "name") or quoted(message(error))), spot)
+    names = (
+        []
+        if spot.frame.f_locals is shell.user_ns
+        else [short(name, 80) for name in spot.frame.f_locals]
+    )
+    return {"findings": [finding(why)] if why else [], "locals": names[:NAMES]}
+
+
+def general(error: BaseException, places: list[Spot], until: float) -> list[Finding]:
+    """What the texts and the table of values tell, as far as there is time."""
+    table = guarded(rows, places, message(error)) or []
+    readings: list[Callable[[], Iterable[Any]]] = [
+        lambda: map(finding, texts(error, places)),
+        lambda: telling(error, table),
+        lambda: (
+            filter(None, [key(error, places)])
+            if re.search(LACKS, message(error))
+            else ()
+        ),
+        lambda: held(error, table, places),
+    ]
+    findings: list[Finding] = []
+    for reading in readings:
+        if clock() < until:
+            findings += guarded(lambda: list(reading())) or []  # noqa: B023  # called at once
+    return findings
+
+
+def program(error: BaseException) -> dict[str, Any]:
+    """Whether it is a program that could not be started, not a file that was not there."""
+    trace, name = error.__traceback__, peek(error, "filename")
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if (
+        trace is None
+        or type(name) is not str
+        or trace.tb_frame.f_globals.get("__name__") != "subprocess"
+    ):
+        return {}
+    if trace.tb_frame.f_locals.get("cwd") == name:
+        return {}
+    return {
+        "program": True,
+        "findings": [finding(f"{name!r} was sought as a program and is not there")],
+    }

@@ -1,0 +1,154 @@
+"""Where a name was bound last: this function, this cell, or the cells that ran before it."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+from typing import Any
+
+from stack_data.core import Source
+
+from stepper.diagnosis.in_kernel.expression_values import FUNCTIONS, Spot
+from stepper.diagnosis.in_kernel.namespace_changes import written
+from stepper.kernels.in_kernel.cell_sources import place, raw_lines
+from stepper.kernels.in_kernel.safe_inspect import files, short
+
+CELLS_BACK, LINE, BELOW = 80, 160, 1 << 30
+# cell (its execution count, 0 for none), file, line, text, argument
+Bound = dict[str, Any]
+
+
+def binding(
+    node: ast.AST, spot: Spot, outer: Spot | None = None
+) -> tuple[Bound | None, ast.expr | None]:
+    """Where an expression (a name, or attributes of one) was bound last, and what it was given there, or taken from.
+
+    Of an argument it is the line of the call.
+    """
+    wanted, inner, before = ast.unparse(node), spot.function(), spot.line
+    if inner is not None:
+        nearest = last(inner, wanted, before)
+        if nearest is not None:
+            return line_of(spot.filename, nearest.lineno), given(nearest)
+        if wanted in {
+            argument.arg
+            for argument in ast.walk(inner.args)
+            if isinstance(argument, ast.arg)
+        }:
+            return (
+                {**line_of(outer.filename, outer.line), "argument": True}
+                if outer is not None
+                else None
+            ), None
+        before = BELOW
+    changed: Bound = {}
+    for filename in [spot.filename, *earlier(spot)]:
+        source = Source.for_filename(filename)
+        held = wanted.split(".")[0] in source.text
+        nearest = last(source.tree, wanted, before) if held else None
+        if held and not changed:
+            changed = changed_in(
+                source.tree, filename, wanted, nearest.lineno if nearest else 0, before
+            )
+        if nearest is not None:
+            return {**line_of(filename, nearest.lineno), **changed}, given(nearest)
+        before = BELOW
+    return (
+        binding(node.value, spot, outer)
+        if isinstance(node, (ast.Attribute, ast.Subscript))
+        else (None, None)
+    )
+
+
+def changed_in(tree: Any, filename: str, wanted: str, after: int, before: int) -> Bound:
+    """The last line of a cell, below `after` and above `before`, that changed what a name holds in place."""
+    if not isinstance(tree, ast.Module):
+        return {}
+    lines: list[int] = [
+        getattr(node, "lineno", 0)
+        for statement in tree.body
+        if not isinstance(statement, (*FUNCTIONS, ast.ClassDef))
+        for node in ast.walk(statement)
+        if after < getattr(node, "lineno", 0) < before and written(node) == wanted
+    ]
+    if not lines:
+        return {}
+    place_of = line_of(filename, max(lines))
+    return {
+        f"changed_{name}": place_of[name] for name in ("cell", "file", "line", "text")
+    }
+
+
+def earlier(spot: Spot) -> list[str]:
+    """The files of the cells that ran before this one, the last first; what stands below a failing line has not run."""
+    counts = files()  # in the order in which they first ran
+    return [
+        name
+        for name in sorted(counts, key=lambda name: -counts[name])[:CELLS_BACK]
+        if name != spot.filename
+    ]
+
+
+def last(scope: Any, wanted: str, before: int) -> Any:
+    """The node nearest above a line that binds what is wanted, plain names in functions left out.
+
+    One on the line itself holds the old value while it fails.
+    """
+    body = getattr(scope, "body", None)
+    binding, todo = list[Any](), list(body) if isinstance(body, list) else []
+    while todo:
+        node = todo.pop()
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            fits = wanted in [
+                (alias.asname or alias.name).split(".")[0] for alias in node.names
+            ]
+        elif isinstance(node, (ast.Name, ast.Attribute)):
+            fits = isinstance(node.ctx, ast.Store) and ast.unparse(node) == wanted
+        else:
+            fits = getattr(node, "name", None) == wanted and isinstance(node, ast.stmt)
+        binding += [node] * (fits and node.lineno < before)
+        if not isinstance(node, FUNCTIONS) or "." in wanted:
+            todo += ast.iter_child_nodes(node)
+    return max(binding, key=lambda node: node.lineno, default=None)
+
+
+def given(target: ast.AST) -> ast.expr | None:
+    above = getattr(target, "parent", None)  # which `executing` sets
+    if isinstance(above, ast.Assign):
+        return above.value
+    while isinstance(above, (ast.Tuple, ast.List)):
+        above = getattr(above, "parent", None)
+    return above.iter if isinstance(above, (ast.For, ast.AsyncFor)) else None
+
+
+def line_of(filename: str, line: int) -> Bound:
+    """A line of a cell as the person wrote it, or of a file."""
+    number, text = 0, linecache.getline(filename, line)
+    if filename in files():
+        number, line = place(filename, line)
+        text = "".join(raw_lines(number)[line - 1 : line])
+    return {
+        "cell": number,
+        "file": "" if number else short(filename),
+        "line": line,
+        "text": short(text.strip(), LINE),
+    }
+
+
+def hidden(name: str, spot: Spot) -> str:
+    """Why a name is not to be seen: its function makes it local, or a class body keeps it from what is inside it."""
+    for scope in spot.around(*FUNCTIONS, ast.ClassDef):
+        nearest = last(scope, name, BELOW)
+        if nearest is not None and isinstance(scope, ast.ClassDef):
+            return (
+                f"line {nearest.lineno} binds `{name}` in the class body of {scope.name}, which functions and"
+                f" comprehensions inside it can't see; in a method it is `{scope.name}.{name}`"
+            )
+        if nearest is not None:
+            outside = (
+                " (a global of that name exists)"
+                if name in spot.frame.f_globals
+                else ""
+            )
+            return f"line {nearest.lineno} of the function assigns `{name}` and so makes it local{outside}"
+    return ""

@@ -1,0 +1,475 @@
+"""Set stepper up in any repository. install.sh calls it: `plan` (refuse.py), then `apply`.
+
+Stdlib only. Each step makes what is missing and leaves what is right, so a second run changes no byte;
+uninstall.py undoes all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import shlex
+import shutil
+import sys
+from pathlib import Path
+from subprocess import CompletedProcess
+
+from stepper import __version__
+from stepper.common.errors import StepperError
+from stepper.common.paths import Paths, recorded
+from stepper.hook import client
+from stepper.hook.start import retired
+from stepper.install import (
+    claude_settings,
+    doctor,
+    ipykernel_install,
+    mcp_client_config,
+    permission_mode,
+    statusline_setting,
+    trust,
+    user_script,
+)
+from stepper.install.file_edits import (
+    PACKAGE,
+    assets,
+    link,
+    read,
+    read_settings,
+    remove,
+    write,
+)
+from stepper.install.install_checks import (
+    SETTINGS,
+    Choice,
+    check_interpreter,
+    parse,
+    plan,
+    refuse,
+    say,
+)
+from stepper.install.interpreter import run, tail
+from stepper.install.skills import SKILLS, our_skills, shipped_skills, standing
+from stepper.install.uninstall import uninstall
+from stepper.policy import notebook_globs
+from stepper.policy.model import Limits
+
+
+def apply(options: argparse.Namespace) -> None:
+    """Set the project up; the environment is there already."""
+    choice = refuse(options)
+    paths = Paths(options.target)
+    project = Path(paths.project)
+    _take_up_env(paths, options)
+    if options.add_ipykernel and not ipykernel_install.named(project):
+        _must([*ipykernel_install.ADD], project, None)
+        say(
+            "ipykernel",
+            f"added to the project's dependencies: {shlex.join(ipykernel_install.ADD)}",
+        )
+    _prepare_kernel(paths, choice)
+    config = _write_config(paths, options.notebooks)
+    limits = doctor.limits(paths)
+    notebooks = doctor.home(limits.patterns)
+
+    text, data = read_settings(project / SETTINGS)
+    wanted = claude_settings.rules(limits.patterns) if options.allow else []
+    # it is silent beside hooks of ours
+    plugin = options.plugin and not claude_settings.has_ours(data)
+    merged, new_rules = claude_settings.add_rules(
+        data if plugin else claude_settings.add_hooks(data), wanted
+    )
+    known = recorded(paths.project).get("script")
+    wants_line = options.statusline or statusline_setting.is_ours(
+        data.get(statusline_setting.KEY)
+    )
+    _write_record(paths, options, choice, new_rules, config, plugin)
+    if wants_line:
+        merged, noted = statusline_setting.put(paths, merged, recorded(paths.project))
+        trust.remember(paths, noted)
+    if doctor.strange(paths, python := doctor.kernel_python(paths)):
+        say(
+            "",
+            f"`python:` in .stepper/config.yaml names {python}: no cell runs before `stepper trust` accepts it",
+        )
+
+    ignored = project / ".gitignore"
+    say(".gitignore", write(ignored, claude_settings.ignore(read(ignored))))
+    if not plugin:
+        _install_script(project, known)
+    if merged != data:
+        write(
+            project / SETTINGS, claude_settings.render(merged, text or "{}\n").encode()
+        )
+    if plugin:
+        say(
+            "plugin",
+            "hooks and skills are the plugin's: /stepper:new-notebook, …; nothing of them is in .claude/",
+        )
+    else:
+        say("hooks", f"{'unchanged' if merged == data else 'merged'}: {SETTINGS}")
+    if wants_line:
+        say("status line", statusline_setting.said(paths))
+    if options.allow:
+        say(
+            "permissions", ", ".join(new_rules) + " added" if new_rules else "unchanged"
+        )
+    if not plugin:
+        _install_skills(project)
+    if not (project / notebooks).is_dir():
+        (project / notebooks).mkdir(parents=True)
+        say("notebooks", f"made: {notebooks}/")
+    _look_in(paths, notebook_globs.heads(limits.patterns))
+    if options.link:
+        say("command", user_script.make(paths))
+        if not user_script.on_path():
+            say(
+                "",
+                f"it is not on your PATH: export PATH={shlex.quote(str(user_script.place().parent))}:$PATH",
+            )
+    if not options.demo:
+        _say_what_is_next(paths, limits, options, plugin)
+
+
+def _take_up_env(paths: Paths, options: argparse.Namespace) -> None:
+    say(
+        "environment",
+        f"{'made' if options.remade else 'unchanged'}: .stepper/env (stepper {__version__})",
+    )
+    _finish_env(paths)
+    if options.remade:
+        if not options.editable and compile_client(Path(paths.env, "bin/hook")):
+            say(
+                "",
+                "the hook's client is compiled (cc): it takes 1 ms where Python's takes 10",
+            )
+        for folder in (paths.project, *paths.borrowers()):
+            _retire(Paths(folder))
+
+
+def _say_what_is_next(
+    paths: Paths, limits: Limits, options: argparse.Namespace, plugin: bool
+) -> None:
+    if told := doctor.uncovered(paths.project, limits.patterns):
+        say("notebooks", told)
+    if wanted := doctor.missing_patterns(paths.project, limits.patterns):
+        command = doctor.install_command(
+            paths, more=f" --notebooks {shlex.join(wanted)}"
+        )
+        say("", f"To include them, run: {command}")
+    say("mode", permission_mode.said(Path(paths.project), limits))
+    say(
+        "",
+        "approving an edit is approving its execution (--allow: edits of notebooks are never asked for)",
+    )
+    command, files = (
+        ("/stepper:new-notebook", "") if plugin else ("/new-notebook", ".claude/ and ")
+    )
+    say(
+        "next",
+        f"cd {shlex.quote(paths.project)} && claude, then: {command} WHAT YOU WANT TO KNOW",
+    )
+    say(
+        "",
+        f"commit {files}.gitignore; what is wrong, if anything: .stepper/env/bin/stepper doctor",
+    )
+    if options.mcp and not plugin:
+        say(
+            "mcp", f"for other agents' clients: {mcp_client_config.hint(paths.project)}"
+        )
+    if not options.link:
+        say(
+            "",
+            f"`stepper` in your own shell, for every project: --link (makes {user_script.place()})",
+        )
+
+
+def _look_in(paths: Paths, folders: list[str]) -> None:
+    """Have the hook script look for notebooks that are newer than now, unless a daemon has it look already."""
+    if not os.path.lexists(paths.seen):
+        write(
+            Path(paths.seen),
+            os.fsencode("".join(f"{folder or '.'}\n" for folder in folders)),
+        )
+
+
+def _finish_env(paths: Paths) -> None:
+    """Put into the environment what the hook script and the person's shell need, its name into the project."""
+    trust.make_folders(paths)
+    env = Path(paths.env)
+    link(env / "project", Path(paths.project))
+    link(env / "packages", PACKAGE.parent)  # site-packages, or the checkout
+    # `stepper` alone, and first: the project may have another command of that name. Of
+    # `python`, `pip`,
+    # `jupyter` the agent's Bash calls are to find the project's or none.
+    write(
+        env / "session.sh",
+        os.fsencode(f'export PATH={shlex.quote(f"{env}/cli")}:"$PATH"\n'),
+    )
+    link(env / "cli/stepper", Path("../bin/stepper"))
+    # pip's own script does not survive every path (quotes, $); -I keeps the user's
+    # PYTHONPATH out
+    statusline_setting.script(env)
+    code = "import sys; sys.argv[0] = 'stepper'; from stepper.cli.main import main; sys.exit(main())"
+    at = f"at={shlex.quote(str(env))}"
+    # no Python is started for it
+    line = f'[ "$1" != statusline ] || {{ {at}; set --; . "$at/statusline"; exit; }}'
+    script = f'#!/bin/sh\n{line}\nexec {shlex.quote(f"{env}/bin/python")} -I -c "{code}" "$@"\n'
+    write(env / "bin/stepper", os.fsencode(script), 0o755)
+    # in the place of an older installation's environment, or of what a pull put there
+    link(Path(paths.link), env)
+
+
+def compile_client(target: Path) -> bool:
+    """Make the hook's compiled client; return whether it is there and works. Without it the script takes Python's.
+
+    Linked statically where that is possible, because a home folder may be on machines with other C libraries.
+    """
+    source, compiler = Path(client.__file__).with_name("client.c"), shutil.which("cc")
+    for more in (["-static"], []) if compiler else ():
+        temporary = target.with_name(f".{target.name}.{os.getpid()}")
+        command = [
+            str(compiler),
+            "-O2",
+            *more,
+            f'-DVERSION="{__version__}"',
+            "-o",
+            str(temporary),
+            str(source),
+        ]
+        try:
+            if (
+                run(*command).returncode
+                == 0
+                == run(str(temporary), "--version").returncode
+            ):
+                temporary.replace(target)
+                return True
+        finally:
+            temporary.unlink(missing_ok=True)
+    return False
+
+
+def _retire(paths: Paths) -> None:
+    """End a daemon of the old environment: a request of another version has it make way; its kernels stay."""
+    try:
+        sock = client.connect(paths)
+        if sock:
+            for _ in client.exchange(
+                paths, sock, b"status", b"reinstalled", b"", b"", b""
+            ):
+                pass
+            retired(paths)
+            say("daemon", "ended, to start anew with the next cell; kernels stay")
+    except (OSError, StepperError) as error:
+        say(
+            "daemon",
+            f"of the old environment does not end ({error}): .stepper/env/bin/stepper shutdown",
+        )
+
+
+def _prepare_kernel(paths: Paths, choice: Choice) -> None:
+    # -I: the project is the current folder, and may hold modules of any name
+    uv, made = shutil.which("uv"), []
+    project = Path(paths.project)
+    half_made = project / ".venv" if choice.make else None
+    if choice.make and not Path(choice.python).exists():  # `uv add` made it
+        # in a project uv knows which Python it wants
+        wanted = (
+            []
+            if (project / "pyproject.toml").exists()
+            else ["--python", sys.executable]
+        )
+        command = (
+            [uv, "venv", *wanted, ".venv"]
+            if uv
+            else [sys.executable, "-I", "-m", "venv", ".venv"]
+        )
+        _must(command, project, half_made)
+        made.append("made")
+    about = check_interpreter(choice)
+    if "ipykernel" not in about.modules:
+        pip = (
+            [uv, "pip", "install", "--python", choice.python]
+            if uv
+            else [choice.python, "-I", "-m", "pip", "install"]
+        )
+        _check([*pip, "ipykernel"], ipykernel_install.put(project, *pip), half_made)
+        made.append("ipykernel added")
+    say(
+        "kernel",
+        f"{', '.join(made) or 'unchanged'}: {choice.python} ({choice.why}, Python {about.version})",
+    )
+    for line in filter(
+        None,
+        (
+            ipykernel_install.copy(paths, choice.python, about),
+            *ipykernel_install.offer(project),
+        ),
+    ):
+        say("", line)
+
+
+def _must(command: list[str], cwd: Path, undo: Path | None) -> None:
+    _check(command, run(*command, cwd=str(cwd)), undo)
+
+
+def _check(command: list[str], done: CompletedProcess[str], undo: Path | None) -> None:
+    if done.returncode:
+        if undo:
+            remove(undo)
+        mend = (
+            "mend that and run this again, or name another interpreter: --python PATH"
+        )
+        raise StepperError(f"{shlex.join(command)} failed: {tail(done)}", mend)
+
+
+def _write_config(paths: Paths, patterns: list[str]) -> str | None:
+    """Put `--notebooks` into the config; return what install alone wrote there, None for nothing."""
+    if not patterns:
+        return None
+    from stepper.daemon import config  # pyyaml is there by now
+
+    there, path = read(Path(paths.config)).decode(), Path(paths.home, "config.yaml")
+    new = config.with_notebooks(there, patterns, paths.relative(paths.config))
+    say("config", f"{write(path, new.encode())}: {paths.relative(str(path))}")
+    return new if there in ("", recorded(paths.project).get("config")) else None
+
+
+def _write_record(
+    paths: Paths,
+    options: argparse.Namespace,
+    choice: Choice,
+    new_rules: list[str],
+    config: str | None,
+    plugin: bool,
+) -> None:
+    """Note, before the project is changed, what runs here and what uninstall can't see: what was there before."""
+    project, old = Path(paths.project), recorded(paths.project)
+    notebooks = doctor.home(doctor.limits(paths).patterns)
+    text, data = read_settings(project / SETTINGS)
+    script, ignored = project / claude_settings.SCRIPT, read(project / ".gitignore")
+    # Without a record, but with traces of ours (a clone, a lost .stepper/): nothing is
+    # known of before.
+    fresh = not (
+        claude_settings.has_ours(data) or script.exists() or our_skills(project)
+    )
+    places = (".claude", ".claude/hooks", SKILLS, ".gitignore", notebooks)
+    before: claude_settings.Data = {
+        "found": [name for name in places if (project / name).exists()]
+        if fresh
+        else [],
+        "settings": text if fresh else None,
+        "allow": [] if fresh else [claude_settings.SHELL_RULE],
+        "gitignore": not fresh or claude_settings.ignore(ignored) != ignored,
+    }
+    before = {name: old.get(name, value) for name, value in before.items()}
+    if notebooks != old.get("notebooks", notebooks) and (project / notebooks).exists():
+        before["found"] = [*before["found"], notebooks]
+    note = {
+        **{
+            name: value
+            for name, value in old.items()
+            if name in ("accepted", "clients", "statusline")
+        },
+        "version": 1,
+        "python": choice.python,
+        "given": choice.given,
+        "source": options.source,
+        "mcp": options.mcp,
+        "plugin": plugin,
+        "notebooks": notebooks,
+        "config": config or old.get("config"),
+        "script": hashlib.sha256(read(assets("hooks") / "stepper")).hexdigest(),
+        **before,
+        "allow": [
+            *before["allow"],
+            *(rule for rule in new_rules if rule not in before["allow"]),
+        ],
+    }
+    trust.remember(paths, note)
+
+
+def _install_script(project: Path, known: str | None) -> None:
+    """Copy the hook script; keep a copy of one that is not as install left it (`known` is that one's hash)."""
+    path, ours = project / claude_settings.SCRIPT, read(assets("hooks") / "stepper")
+    there = read(path)
+    if there and there != ours and hashlib.sha256(there).hexdigest() != known:
+        write(path.with_name("stepper.orig"), there)
+        say(
+            "hook",
+            f"the one that was here differs: kept as {claude_settings.SCRIPT}.orig",
+        )
+    say("hook", f"{write(path, ours, 0o755)}: {claude_settings.SCRIPT}")
+
+
+# What does in a terminal what a skill does.
+INSTEAD = {
+    "continue": "stepper continue",
+    "fix": "stepper fix",
+    "skip": "stepper skip",
+    "new-notebook": "stepper new",
+    "notebook-status": "stepper status",
+}
+
+
+def _install_skills(project: Path) -> None:
+    """Copy the skills; leave those that the person edited; remove those that this version has no more."""
+    words = {
+        "missing": "made",
+        "outdated": "updated",
+        "gone": "removed",
+        "edited": "edited by you, kept",
+        "foreign": "left out, because you have skills with these names",
+    }
+    done: dict[str, list[str]] = {}
+    for name, word in standing(project).items():
+        if word in ("missing", "outdated", "gone"):
+            remove(project / SKILLS / name)
+            for file, content in shipped_skills().get(name, {}).items():
+                write(project / SKILLS / name / file, content)
+        done.setdefault(words.get(word, "unchanged"), []).append(name)
+    for said, names in done.items():
+        say("skills", f"{said}: {', '.join(names)}")
+    if edited := done.get(words["edited"]):
+        say(
+            "",
+            f"for stepper's own text: rm -r {SKILLS}/{edited[0]}, then run this again",
+        )
+    for name in done.get(words["foreign"], ()):
+        instead = (
+            f"in a terminal: {INSTEAD[name]}"
+            if name in INSTEAD
+            else f"rename {SKILLS}/{name} and run this again"
+        )
+        say("", f"instead of /{name}, {instead}")
+
+
+VERBS = {"plan": plan, "apply": apply, "uninstall": uninstall}
+
+
+def main() -> int:
+    """Do the verb that the first argument names; return the exit code. Errors leave through here alone."""
+    verb, *arguments = sys.argv[1:]
+    try:
+        VERBS[verb](parse(arguments))
+    except (StepperError, OSError) as error:
+        why = str(
+            error
+            if isinstance(error, StepperError)
+            else f"{error.filename or ''}: {error.strerror or error}"
+        )
+        source = (
+            arguments[arguments.index("--source") + 1]
+            if "--source" in arguments
+            else "/"
+        )
+        if not os.path.isdir(source):  # the command that did what install.sh does
+            why = why.replace("./install.sh", source)
+        sys.stderr.write(f"install.sh: {why}\n")
+        return getattr(error, "exit_code", 1)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

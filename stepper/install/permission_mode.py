@@ -1,0 +1,90 @@
+"""The permission mode in which Claude Code starts here, and what becomes of an edit in it (see docs/development/claude-code.md)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from stepper.common.errors import StepperError
+from stepper.install import claude_settings
+from stepper.install.file_edits import read_settings
+from stepper.policy.model import Limits
+
+UNSET = "auto"  # where no settings name a mode, of the client 2.1.330
+# in a project's own settings the client starts in `default` instead
+UNTRUSTED = "bypassPermissions"
+AT_ONCE = "edits are not asked for, and each code cell runs at once"
+WAITS = "its cell waits for `stepper run`"
+# What becomes of an edit in each mode, and where `auto_run` is `ask`.
+MODES = {
+    "default": (
+        "each edit is asked for: saying yes to a code cell runs it at once",
+        f"each edit is asked for, {WAITS}",
+    ),
+    "acceptEdits": (AT_ONCE, AT_ONCE),
+    "bypassPermissions": (AT_ONCE, AT_ONCE),
+    "auto": (AT_ONCE, "each code cell is asked for: saying yes runs it at once"),
+    "dontAsk": (
+        "what no rule allows is refused; what one does runs at once",
+        f"what no rule allows is refused, {WAITS}",
+    ),
+    "plan": (
+        "each edit is asked for, and no cell runs",
+        "each edit is asked for, and no cell runs",
+    ),
+}
+
+
+def home() -> Path:
+    """Return the folder of the client's own settings."""
+    return Path(os.environ.get("CLAUDE_CONFIG_DIR") or Path("~/.claude").expanduser())
+
+
+def mode(project: Path) -> tuple[str, str]:
+    """Return the mode that the settings name, and which of them: the nearest wins. Raise StepperError."""
+    own = home()
+    for folder, name in (
+        (project / ".claude", "settings.local.json"),
+        (project / ".claude", "settings.json"),
+        (own, "settings.json"),
+    ):
+        told = read_settings(folder / name)[1].get("permissions", {}).get("defaultMode")
+        if isinstance(told, str):
+            return ("default" if folder != own and told == UNTRUSTED else told), str(
+                folder / name
+            )
+    return UNSET, ""
+
+
+def said(project: Path, limits: Limits) -> str:
+    """Return the mode in words, and what becomes of an edit in it."""
+    try:
+        told, where = mode(project)
+        files = [
+            read_settings(project / ".claude" / name)[1]
+            for name in ("settings.json", "settings.local.json")
+        ]
+    except StepperError as error:
+        return f"unknown: {error.message}"
+    allowed = {
+        rule
+        for data in files
+        for rule in data.get("permissions", {}).get("allow", [])
+        if isinstance(rule, str)
+    }
+    usual, asking = MODES.get(
+        "default" if told == "manual" else told,
+        ("unknown to stepper", "unknown to stepper"),
+    )
+    if (
+        told in ("default", "manual")
+        and limits.auto_run != "ask"
+        and {*claude_settings.rules(limits.patterns)} <= allowed
+    ):
+        usual = f"the rules of --allow are there: {AT_ONCE}"
+    why = (
+        f"permissions.defaultMode in {where}"
+        if where
+        else "what Claude Code starts in without permissions.defaultMode"
+    )
+    return f"{told} ({why}): {asking if limits.auto_run == 'ask' else usual}"

@@ -1,0 +1,1 @@
+"""Kernel backends: the kinds of places where a kernel can run."""

@@ -1,0 +1,543 @@
+"""The project's own modules that cells imported, and whether their files have changed since.
+
+Before a cell runs, each file is looked up by `os.stat`, and hashed only where that differs. A changed module is
+reloaded by IPython's autoreload (`superreload`): functions and classes are updated in place. Modules of the Python
+environment are left alone.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib
+import importlib.util
+import marshal
+import os
+import re
+import sys
+import time
+import types
+from typing import Any
+
+from IPython.core.error import InputRejected
+
+from stepper.kernels.in_kernel.cell_sources import INSTALLED, sources
+from stepper.kernels.in_kernel.safe_inspect import (
+    guarded,
+    module_of,
+    own_names,
+    shell,
+    short,
+)
+
+MARKERS = (".git", "pyproject.toml", "setup.py", "setup.cfg", "requirements.txt")
+ENVIRONMENTS = {"site-packages", "dist-packages", "node_modules", "__pypackages__"}
+RECENT_NS = 2_000_000_000  # a file so young may change again without another time stamp
+COMPILED = (".so", ".pyd")
+LARGEST = 5_000_000  # bytes of a source that are hashed
+IMPORTS = re.compile(
+    r"^[ \t]*(?:from[ \t]+(\.*[\w.]*)[ \t]+import[ \t]+(\([^)]*\)|[^\n]*)|import[ \t]+([^\n]*))",
+    re.M,
+)
+WORD = re.compile(r"[^\W\d]\w*")
+stat, now_ns = os.stat, time.time_ns
+records: dict[str, Any] = {}  # name → what is known of a local module
+state: dict[str, Any] = {
+    "seen": set(),
+    "since": 0,
+    "root": None,
+    "folders": {},
+    "old_objects": {},
+    "reject": None,
+}
+
+
+class Record:
+    """A local module as it was imported: the file, and the hash of the source that was loaded."""
+
+    def __init__(self, path: str, spec: Any, mark: Any, loaded: str) -> None:
+        self.path = path
+        self.spec = spec
+        self.mark = mark
+        self.loaded = loaded
+        self.disk = loaded
+        self.recent = True
+        self.tried = ""  # the hash with which a reload failed
+        self.failure: dict[str, Any] = {}
+        self.told = ""  # the hash of which it was told that it is not loaded
+
+
+class ReloadError(Exception):
+    """A module ended with what is no `Exception`: `superreload` restores the old one only for those."""
+
+
+def root() -> str:
+    """The project's folder: the nearest above the kernel's with `.stepper`, else with another mark of a project."""
+    if state["root"] is None:
+        here = os.path.realpath(os.getcwd())
+        above = [here]
+        while os.path.dirname(above[-1]) != above[-1]:
+            above.append(os.path.dirname(above[-1]))
+        found = [
+            folder
+            for folder in above
+            if os.path.isdir(os.path.join(folder, ".stepper"))
+        ]
+        found += [
+            folder
+            for folder in above
+            if any(os.path.exists(os.path.join(folder, one)) for one in MARKERS)
+        ]
+        state["root"] = (found or [here])[0]
+    return str(state["root"])
+
+
+def is_local(path: str) -> bool:
+    """Whether a file is in the project and in no environment."""
+    if not path.startswith(os.path.join(root(), "")) or path.startswith(INSTALLED):
+        return False
+    folder = os.path.dirname(path)
+    if folder not in state["folders"]:
+        state["folders"][folder] = not in_environment(folder)
+    return bool(state["folders"][folder])
+
+
+def in_environment(folder: str) -> bool:
+    while len(folder) > len(root()):
+        named = os.path.basename(folder)
+        marked = any(
+            os.path.exists(os.path.join(folder, one))
+            for one in ("pyvenv.cfg", "conda-meta")
+        )
+        if named in ENVIRONMENTS or marked:
+            return True
+        folder = os.path.dirname(folder)
+    return False
+
+
+def mark_of(path: str) -> Any:
+    try:
+        about = stat(path)
+    except OSError:
+        return None
+    return about.st_mtime_ns, about.st_size, about.st_ctime_ns
+
+
+def text_of(path: str) -> bytes:
+    with open(path, "rb") as stream:
+        return stream.read(LARGEST)
+
+
+def hash_of(path: str, mark: Any) -> str:
+    if mark is None:
+        return "deleted"
+    if path.endswith(COMPILED):
+        return str(mark[:2])
+    try:
+        return hashlib.sha256(text_of(path)).hexdigest()
+    except OSError:
+        return "unreadable"
+
+
+def is_recent(mark: Any) -> bool:
+    return mark is not None and max(mark[0], mark[2]) > now_ns() - RECENT_NS
+
+
+def register() -> None:
+    """Record the local modules that were imported, or reloaded by a cell, since the last time."""
+    since = state["since"]
+    state["since"] = now_ns()
+    names = set(sys.modules)
+    for name in names - state["seen"]:
+        take_in(name, since)
+    state["seen"] = names
+    for name, record in list(records.items()):
+        module = sys.modules.get(name)
+        if module is None:
+            del records[name]
+        elif own_names(module).get("__spec__") is not record.spec:
+            take_in(name, since)
+
+
+def take_in(name: str, since: int) -> None:
+    module: Any = sys.modules.get(name)
+    own = own_names(module)
+    path, spec = own.get("__file__"), own.get("__spec__")
+    if name in ("__main__", "__mp_main__") or spec is None or type(path) is not str:
+        return
+    if not path.endswith((".py", *COMPILED)):
+        return
+    path = os.path.realpath(path)
+    if not is_local(path):
+        return
+    mark = mark_of(path)
+    loaded = hash_of(path, mark)
+    edited = mark is not None and max(mark[0], mark[2]) > since - RECENT_NS
+    if edited and path.endswith(".py") and not guarded(holds, module, path):
+        loaded = "another"  # it was edited between its import and now
+    record = Record(path, spec, mark, loaded)
+    record.disk = hash_of(path, mark)
+    records[name] = record
+
+
+def holds(module: Any, path: str) -> bool:
+    """Whether a module was made of the source that its file holds now: by its functions, and by the bytecode file."""
+    text = text_of(path)
+    try:
+        code = compile(text, path, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError):
+        return False
+    known, todo = {code}, [code]
+    while todo:
+        inner = [one for one in todo.pop().co_consts if isinstance(one, types.CodeType)]
+        known.update(inner)
+        todo += inner
+    for value in list(own_names(module).values()):
+        own = (
+            getattr(value, "__code__", None)
+            if type(value) is types.FunctionType
+            else None
+        )
+        if (
+            own is not None
+            and os.path.realpath(own.co_filename) == path
+            and own not in known
+        ):
+            return False
+    data = bytecode(path)
+    return data is None or marshal.loads(data[16:]) == code  # noqa: S302  # Python itself loads it
+
+
+def bytecode(path: str) -> Any:
+    """The content of the bytecode file that Python takes for this source's, None where there is none."""
+    try:
+        about = stat(path)
+        with open(importlib.util.cache_from_source(path), "rb") as stream:
+            data = stream.read()
+    except (OSError, NotImplementedError):
+        return None
+    expected = (int(about.st_mtime) & 0xFFFFFFFF).to_bytes(4, "little") + (
+        about.st_size & 0xFFFFFFFF
+    ).to_bytes(4, "little")
+    return data if data[4:16] == bytes(4) + expected else None
+
+
+def changed() -> list[str]:
+    """The names of the modules whose file holds another source than was loaded."""
+    for name, record in list(records.items()):
+        module = sys.modules.get(name)
+        if module is None:
+            del records[name]
+            continue
+        if own_names(module).get("__spec__") is not record.spec:
+            take_in(name, state["since"])
+            continue
+        mark = mark_of(record.path)
+        if mark != record.mark or record.recent:
+            record.mark = mark
+            record.recent = is_recent(mark)
+            record.disk = hash_of(record.path, mark)
+    return [name for name, record in records.items() if record.disk != record.loaded]
+
+
+def own_reloader() -> Any:
+    """IPython's reloader where the user has switched it on: `%autoreload`."""
+    magics = shell.magics_manager.registry.get("AutoreloadMagics")
+    reloader = getattr(magics, "_reloader", None)
+    return reloader if getattr(reloader, "enabled", False) else None
+
+
+def drop_bytecode(path: str, code: Any) -> None:
+    """Remove a bytecode file of the source before: Python knows one by whole seconds and the size of the source."""
+    data = bytecode(path)
+    if data is not None and guarded(marshal.loads, data[16:]) != code:
+        guarded(os.unlink, importlib.util.cache_from_source(path))
+
+
+def compiled(path: str) -> Any:
+    return compile(text_of(path), path, "exec", dont_inherit=True)
+
+
+def before(raw: str, mode: str) -> Any:
+    """Reload what has changed, or tell that it was not: `reload` or `warn`. None where nothing has changed."""
+    names = changed()
+    if not names:
+        return None
+    told: dict[str, Any] = {"reloaded": [], "old": [], "lost": [], "classes": False}
+    interrupted = False
+    reloader = own_reloader()
+    if reloader is not None:
+        for name in [name for name in names if is_users(reloader, name)]:
+            record = records[name]
+            code = guarded(compiled, record.path)
+            if code is not None:
+                drop_bytecode(record.path, code)
+            record.loaded = record.disk
+            names.remove(name)
+    if mode == "reload" and reloader is None:
+        try:
+            reload_all(names, told)
+        except KeyboardInterrupt:
+            interrupted = True
+            reject()
+    old = [
+        name
+        for name in names
+        if name in records and records[name].disk != records[name].loaded
+    ]
+    words = set(WORD.findall(raw)) if old else set()
+    for name in old:
+        record = records[name]
+        if record.told != record.disk or uses(name, words):
+            record.told = record.disk
+            why = record.failure or {
+                "why": "autoreload" if reloader is not None else "warn"
+            }
+            why = {"why": "interrupted"} if interrupted and not record.failure else why
+            why = {"why": "deleted"} if record.disk == "deleted" else why
+            told["old"].append(
+                {
+                    "name": short(name),
+                    "file": short(os.path.relpath(record.path, root())),
+                    **why,
+                }
+            )
+    return told if told["reloaded"] or told["old"] or told["lost"] else None
+
+
+def is_users(reloader: Any, name: str) -> bool:
+    """Whether the user's own autoreload reloads a module."""
+    every = getattr(reloader, "check_all", False) and name not in getattr(
+        reloader, "skip_modules", ()
+    )
+    return every or name in getattr(reloader, "modules", ())
+
+
+def own_module(holder: Any) -> Any:
+    """The name of the module in which a function or a class was defined."""
+    if type(holder) is types.FunctionType:
+        return holder.__module__
+    return module_of(holder)
+
+
+def uses(name: str, words: set[str]) -> bool:
+    """Whether a cell mentions a module, or a name of the notebook's that comes from it."""
+    if name.rpartition(".")[2] in words:
+        return True
+    for word in words & set(shell.user_ns):
+        value = shell.user_ns[word]
+        if isinstance(value, types.ModuleType):
+            of = own_names(value).get("__name__")
+            if type(of) is str and (of == name or name.startswith(of + ".")):
+                return True
+            continue
+        holder = value if isinstance(value, (type, types.FunctionType)) else type(value)
+        if own_module(holder) == name:
+            return True
+    return False
+
+
+def reload_all(names: list[str], told: dict[str, Any]) -> None:
+    """Reload modules, those first that others import, and bind anew what was imported from them."""
+    snapshots = {name: dict(own_names(sys.modules[name])) for name in records}
+    for name in in_order(names):
+        record = records[name]
+        if record.tried == record.disk:
+            continue
+        record.failure = reload_one(name, record, told)
+        record.tried = record.disk if record.failure else ""
+        if not record.failure:
+            record.loaded = record.disk
+            record.spec = own_names(sys.modules[name]).get("__spec__")
+            told["reloaded"].append(short(name))
+    if not told["reloaded"]:
+        return
+    for name in in_order(list(records)):
+        package = (
+            name
+            if records[name].path.endswith("__init__.py")
+            else name.rpartition(".")[0]
+        )
+        if records[name].path.endswith(".py"):
+            guarded(
+                bind_anew,
+                own_names(sys.modules[name]),
+                text_of(records[name].path),
+                package,
+                snapshots,
+                None,
+            )
+    for raw in list(sources.values()):
+        if "import" in raw:
+            guarded(bind_anew, shell.user_ns, raw, "", snapshots, told["lost"])
+
+
+def reload_one(name: str, record: Any, told: dict[str, Any]) -> dict[str, Any]:
+    """Reload a module; return why it could not be, as it is told: nothing where it was."""
+    if record.disk == "deleted":
+        return {"why": "deleted"}
+    if record.path.endswith(COMPILED):
+        return {"why": "compiled"}
+    try:
+        code = compiled(record.path)
+    except (OSError, SyntaxError, ValueError) as error:
+        line = getattr(error, "lineno", None)
+        return {
+            "why": "syntax",
+            "error": short(f"{type(error).__name__}: {error}"),
+            "line": line or 0,
+        }
+    drop_bytecode(record.path, code)
+    module: Any = sys.modules[name]
+    classes = [
+        one
+        for one in list(own_names(module).values())
+        if isinstance(one, type) and one.__module__ == name
+    ]
+    autoreload: Any = importlib.import_module("IPython.extensions.autoreload")
+
+    importlib.invalidate_caches()
+    spec = own_names(module).get("__spec__")
+    try:
+        autoreload.superreload(module, reload_module, state["old_objects"])
+    except Exception as error:
+        cause = error.__cause__ if isinstance(error, ReloadError) else error
+        if isinstance(cause, KeyboardInterrupt):
+            raise cause from None
+        if own_names(module).get("__spec__") is spec:
+            return {
+                "why": "raised",
+                "error": short(f"{type(cause).__name__}: {cause}"),
+                "line": line_in(cause, record.path),
+            }
+    told["classes"] = told["classes"] or bool(classes)
+    return {}
+
+
+def reload_module(module: Any) -> Any:
+    spec = own_names(module).get("__spec__")
+    before = own_names(module).copy()
+    try:
+        return importlib.reload(module)
+    except Exception:
+        raise
+    except BaseException as error:
+        raise ReloadError from error
+    finally:
+        if sys.exc_info()[0] is not None:
+            module.__dict__.update(before, __spec__=spec)
+
+
+def line_in(error: Any, path: str) -> int:
+    """The line of a file in which an error was raised."""
+    line, trace = 0, getattr(error, "__traceback__", None)
+    while trace is not None:
+        if os.path.realpath(trace.tb_frame.f_code.co_filename) == path:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return line
+
+
+def in_order(names: list[str]) -> list[str]:
+    """Modules, each after those that it imports."""
+    found: list[str] = []
+
+    def visit(name: str, above: tuple[str, ...]) -> None:
+        if name in found or name in above:
+            return
+        for other in sorted(imported(name)):
+            visit(other, (*above, name))
+        found.append(name)
+
+    for name in sorted(names):
+        visit(name, ())
+    return [name for name in found if name in names]
+
+
+def imported(name: str) -> set[str]:
+    """The local modules that a module's source imports."""
+    path = records[name].path
+    if not path.endswith(".py") or mark_of(path) is None:
+        return set()
+    package = name if path.endswith("__init__.py") else name.rpartition(".")[0]
+    found: set[str] = set()
+    for source, names, plain in IMPORTS.findall(
+        text_of(path).decode("utf-8", "replace")
+    ):
+        base = absolute(source, package)
+        found.update(
+            {base, *(f"{base}.{one}" for one in WORD.findall(names))} if source else ()
+        )
+        found.update(part.split()[0] for part in plain.split(",") if part.split())
+    return (found & set(records)) - {name}
+
+
+def absolute(source: str, package: str) -> str:
+    """The full name of a module in a `from` statement, which may begin with dots."""
+    level = len(source) - len(source.lstrip("."))
+    if not level:
+        return source
+    parts = package.split(".")[: len(package.split(".")) - level + 1]
+    return ".".join([*parts, *filter(None, [source[level:]])])
+
+
+def bind_anew(
+    holder: dict[str, Any],
+    text: Any,
+    package: str,
+    snapshots: dict[str, Any],
+    lost: Any,
+) -> None:
+    """Have names that `from … import` bound in a namespace hold what the modules hold now."""
+    if type(text) is str:
+        text = shell.transform_cell(text)
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, ast.ImportFrom):
+            continue
+        module = absolute("." * node.level + (node.module or ""), package)
+        then = snapshots.get(module)
+        if then is None:
+            continue
+        present = own_names(sys.modules[module])
+        pairs = [(alias.name, alias.asname or alias.name) for alias in node.names]
+        if pairs[:1] == [("*", "*")]:
+            pairs = [(name, name) for name in then if name[:1] != "_"]
+        for name, bound in pairs:
+            if (
+                name not in then
+                or bound not in holder
+                or holder[bound] is not then[name]
+            ):
+                continue
+            if name in present:
+                holder[bound] = present[name]
+            elif lost is not None and [bound, module] not in lost:
+                lost.append([bound, module])
+
+
+def loaded() -> dict[str, str]:
+    """The local modules, each with the hash of the source that was loaded as its version."""
+    return {
+        short(name): f"source {record.loaded[:10]}" for name, record in records.items()
+    }
+
+
+class Rejecting:
+    """Rejects the cell for which modules were reloaded when the user interrupted that."""
+
+    def visit(self, node: Any) -> Any:
+        forget()
+        raise InputRejected(
+            "interrupted while changed modules were reloaded: the cell did not run"
+        )
+
+
+def reject() -> None:
+    state["reject"] = Rejecting()
+    shell.ast_transformers.append(state["reject"])
+
+
+def forget() -> None:
+    if state["reject"] in shell.ast_transformers:
+        shell.ast_transformers.remove(state["reject"])
+    state["reject"] = None

@@ -1,0 +1,549 @@
+"""The texts of the commands and of a session's start: where a notebook stands, what was tried, where to go on.
+
+(Over 300 lines: a list of texts, read by name.)
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from stepper.common.text import clean, counted, one_line
+from stepper.messages import stop_hints
+from stepper.messages.quoted_output import about, elsewhere, quote, span, words
+from stepper.messages.run_report import Report, bounded, left_out, seconds, step_name
+from stepper.policy import edit_gate, error_classification, run_decisions
+from stepper.policy.journal_events import Stopped
+from stepper.policy.kernel_namespace import Namespace, Variable
+from stepper.policy.model import Cell, Key, Outcome, Run, StepStatus, Verdict
+from stepper.policy.notebook_state import Came, State
+
+MARKS = {
+    StepStatus.DONE: "✓",
+    StepStatus.FAILED: "✗",
+    StepStatus.DOUBTED: "?",
+    StepStatus.SKIPPED: "–",
+    StepStatus.RUNNING: "▶",
+    StepStatus.PENDING: "·",
+    StepStatus.INTERRUPTED: "■",
+    StepStatus.CHANGED: "≠",
+}
+WHY = {
+    **dict.fromkeys(StepStatus, "why"),
+    StepStatus.SKIPPED: "skipped",
+    StepStatus.DONE: "confirmed",
+}
+AGAIN = {
+    StepStatus.FAILED: " (its cell failed)",
+    StepStatus.INTERRUPTED: " (its cell was interrupted)",
+    StepStatus.CHANGED: " (its cell was changed and has not run)",
+    StepStatus.DOUBTED: ' (its criterion is false: replace its cell, or `stepper confirm "WORDS"`)',
+}
+NAMES = 40  # of each kind, in a context
+WAYS = {
+    "stepper restore": "runs the cells that had ended well again, in a fresh kernel",
+    "stepper continue [ANSWER]": "lifts the stop (in Claude Code: /continue)",
+    "stepper fix [HINT]": "lifts it and grants the failed step fresh retries (/fix)",
+    "stepper skip [REASON]": "lifts it and leaves the step out (/skip)",
+}
+ANSWER_LIMIT = 2000  # characters of what the person says with a command
+
+
+def plan_lines(state: State) -> list[str]:
+    """Return the plan, a line a step."""
+    lines = []
+    for step in state.plan.steps:
+        progress = state.of(step.id)
+        more = [f"criterion: {one_line(step.criterion, 200)}"] if step.criterion else []
+        more += [step.kind.value] if step.kind.value != "step" else []
+        more += ["long"] * step.long
+        more += [f"retries: {progress.retries}"] if progress.retries else []
+        more += (
+            [f"{WHY[progress.status]}: {one_line(progress.reason, 200)}"]
+            if progress.reason
+            else []
+        )
+        told = f" ({'; '.join(more)})" if more else ""
+        lines.append(
+            f"  {MARKS[state.standing(step.id)]} {step.id}. {one_line(step.title, 120)}{told}"
+        )
+    return lines
+
+
+OPEN = {
+    "failed": "failed",
+    "interrupted": "was interrupted",
+    "changed": "was changed since it ran",
+    "pending": "has not run",
+    "stale": "is stale",
+}
+OPEN_CELLS = 5  # named in one line
+
+
+def open_cells(state: State) -> str:
+    """Return the sentence on cells outside the plan that failed, did not run or are stale; '' for none."""
+    if not state.open_cells:
+        return ""
+    named = [
+        f"cell {cell.number} (id {one_line(cell.cell_id, 100)}) {OPEN[cell.status]}"
+        for cell in state.open_cells
+    ]
+    left = len(named) - OPEN_CELLS
+    more = f"; and {counted(left, 'more cell')}" if left > 0 else ""
+    return f"Outside the plan: {'; '.join(named[:OPEN_CELLS])}{more}."
+
+
+def next_line(state: State) -> str:
+    """Return what comes next."""
+    step = next(iter(state.left), None)
+    if step is None:
+        done = " ".join(
+            filter(None, ["No step of the plan is left.", open_cells(state)])
+        )
+        return (
+            done
+            if state.plan.steps
+            else "There is no plan; the next cell goes at the end."
+        )
+    criterion = (
+        f"; criterion: {one_line(step.criterion, 200)}" if step.criterion else ""
+    )
+    again = AGAIN.get(state.standing(step.id), "")
+    return f"Next: {step_name(state.plan, step)}{again}{criterion}."
+
+
+def _names_lines(known: Namespace) -> list[str]:
+    modules = [
+        f"{alias} ({name})" if alias != name else name
+        for alias, name in known.modules.items()
+    ]
+    functions = [f"{name}{signature}" for name, signature in known.functions.items()]
+    variables = [
+        f"{name}: {describe(variable)}" for name, variable in known.variables.items()
+    ]
+    rows = {
+        "Modules": modules,
+        "Functions": functions,
+        "Classes": known.classes,
+        "Variables": variables,
+    }
+    return [f"{title}: {_listed(names)}" for title, names in rows.items() if names]
+
+
+def describe(variable: Variable) -> str:
+    """Return a variable's type with its shape or length."""
+    kind = variable.type.rsplit(".", 1)[-1]
+    if variable.shape is not None:
+        return f"{kind} {' × '.join(map(str, variable.shape))}".strip()
+    return kind if variable.len is None else f"{kind} of {variable.len}"
+
+
+def largest(known: Namespace, count: int = 3) -> list[str]:
+    """Return a sentence on the largest variables known, in a list; empty where none is."""
+    sized = [(variable.bytes, name) for name, variable in known.variables.items()]
+    top = [
+        f"{one_line(name, 60)} {size / 1e6:,.1f} MB"
+        for size, name in sorted(sized, reverse=True)[:count]
+        if size
+    ]
+    return (
+        [f"the largest variables of the kernel, as last seen: {', '.join(top)}"]
+        if top
+        else []
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMES} more" if len(names) > NAMES else ""
+    return ", ".join(one_line(name, 120) for name in names[:NAMES]) + more
+
+
+def context(name: str, state: State, known: Namespace, alive: bool) -> str:
+    """Return what an agent must know to go on with a notebook that is under way."""
+    stands = (
+        "complete" if state.complete and not state.stop else f"under way ({state.name})"
+    )
+    lines = [f"stepper: the notebook {one_line(name)} is {stands}.", *plan_lines(state)]
+    if state.stop:
+        lines.append(
+            "It was stopped when this was written: /continue, /fix and /skip, the user's commands, lift that."
+        )
+    lines.append(next_line(state))
+    if alive:
+        lines += ["Its kernel is alive; its variables are there.", *_names_lines(known)]
+    else:
+        lines.append("Its kernel is not running: no variables are there.")
+    lines.append(
+        "Further cells go into this notebook, unless the user asks for a new one."
+        " NotebookEdit needs a Read of it first in this session."
+    )
+    return "\n".join(lines)
+
+
+def built(state: State) -> str:
+    """Return what had built the present kernel's variables, and how to have them again; '' for none."""
+    steps = [
+        step.id for step in state.plan.steps if state.of(step.id).cell_id in state.ran
+    ]
+    loose = len(state.ran) - len(steps)
+    if not state.ran:
+        return ""
+    named = (
+        [f"{'steps' if len(steps) > 1 else 'step'} {', '.join(map(str, steps))}"]
+        if steps
+        else []
+    )
+    named += [counted(loose, "cell") + " in no step" * bool(steps)] if loose else []
+    return f"{' and '.join(named)} had built them; `stepper restore` builds them again in a fresh kernel"
+
+
+def stop_of_death(why: str, built: str, stderr: str) -> tuple[str, str]:
+    """Return the error and the text of a stop that no cell is to blame for: the kernel died while nothing ran."""
+    said = (
+        f"; it wrote last: {one_line(stderr.splitlines()[-1], 200)}"
+        if stderr.strip()
+        else ""
+    )
+    message = one_line(f"{why}: all variables are lost; {built}{said}")
+    return (
+        f"KernelDied: {message}",
+        f"""❌ Execution stopped: the kernel died
+Error Type: KernelDied
+Error Message: {message}
+Suggestion: `stepper restore` runs the cells that had ended well again in a fresh kernel, then /continue""",
+    )
+
+
+def with_notebook(command: str, name: str) -> str:
+    """Return a command of WAYS for the notebook of that name, as it is typed in a terminal; unchanged without one."""
+    if not name:
+        return command
+    verb, bracket, argument = command.partition(" [")
+    option = "" if verb == "stepper restore" else "--notebook "
+    return f"{verb} {option}{shlex.quote(name)}{bracket}{argument}"
+
+
+def stopped(
+    state: State, stop: Stopped, notebook: str = ""
+) -> tuple[str | None, list[str], str]:
+    """Return what a stop asks of the person, the commands that lift it, and all that is to be said of it.
+
+    The commands in the text are for that `notebook`, where one is given.
+    """
+    asked, run = (
+        error_classification.question(stop.error),
+        next((run for run in state.runs[::-1] if run.key == stop.key), None),
+    )
+    where = f" at cell {run.number} (id {one_line(run.cell_id, 100)})" if run else ""
+    lines = [f"Stopped{where}: {one_line(stop.error)}"]
+    lines += [f"The agent asks: {one_line(asked)}"] if asked else []
+    lines += (
+        [
+            f"Suggestion: {one_line(stop_hints.action(run.outcome, run.verdict, run.fault))}"
+        ]
+        if run
+        else []
+    )
+    ways = [name for name in WAYS if name != "stepper restore" or state.lost]
+    rendered = [with_notebook(way, notebook) for way in ways]
+    width = max(28, *(len(command) + 2 for command in rendered))
+    lines += ["Ways out:"]
+    lines += [
+        f"  {command:<{width}}{WAYS[way]}"
+        for way, command in zip(ways, rendered, strict=True)
+    ]
+    return asked or None, ways, "\n".join(lines)
+
+
+def of_journaled(run: Run, text: str | None, stop: Stopped | None) -> Report:
+    """Return the report on a run as the journal has it; without its text, what is known of it."""
+    fine, fault = run.verdict is Verdict.FINE, run.fault
+    what = f"{fault.ename}: {fault.evalue}" if fault else run.outcome.value
+    line = one_line(f"{'✓' if fine else '✗'} run {run.run} · {what}", 200)
+    if text is None:
+        where = f"cell {run.number or '?'} (id {one_line(run.cell_id, 100)})"
+        text = (
+            f"stepper: run {run.run}, {where}, ended: {one_line(what)}."
+            " Its daemon ended before it could tell more; its outputs are in the notebook."
+        )
+    return Report(
+        bounded(clean(text)),
+        line,
+        clean(stop.block) if stop and not fine else "",
+        ok=fine,
+    )
+
+
+def unheard(name: str, text: str) -> str:
+    """Return what the agent is told of an edit whose report it could not read, as after Esc."""
+    return (
+        f"stepper: an edit of {one_line(name)} WAS made, although the client may have told that it was rejected: its"
+        " cell stands in the notebook. To change it, replace that cell rather than insert another. What came of it:"
+        f"\n{text}"
+    )
+
+
+def unheard_line(name: str, line: str) -> str:
+    """Return what the user reads of such an edit; `line` is the one of its report."""
+    said = f"stepper: the last edit of {one_line(name, 200)} is in the notebook, also where it is shown as rejected"
+    return f"{said}: {line}" if line else said
+
+
+def uncovered(name: str, line: str) -> Report:
+    """Return the report on an edit of a notebook that no pattern covers; `line` of the configuration would."""
+    why = f"{one_line(name, 200)} is covered by no pattern of `notebooks:` in .stepper/config.yaml"
+    mend = f"what covers it: {one_line(line)}" if line else "it lies where none leads"
+    text = f"stepper: the cell was NOT run, and outputs may be stale: {why}. The user may change that; {mend}"
+    return Report(bounded(text), f"✗ nothing runs: {why}; {mend}")
+
+
+def still_uncovered(name: str) -> Report:
+    """Return the report on a further edit of such a notebook in a session: what includes it was said before."""
+    line = f"the cell was NOT run: {one_line(name, 200)} does not match `notebooks:` in .stepper/config.yaml"
+    return Report(f"stepper: {line}", f"✗ {line}")
+
+
+def kernel(state: str, where: str, left: float | None, trouble: str) -> str:
+    """Return how a kernel stands, and where, if that is elsewhere."""
+    return ", ".join(filter(None, [state, elsewhere(where, left, trouble)]))
+
+
+def beyond(timeout: float, where: str, left: float | None) -> list[str]:
+    """Return that a cell may run for longer than the walltime that is `left` when it begins, in a list."""
+    if left is None or timeout <= left:
+        return []
+    reach = f"its deadline ({span(timeout)}) lies beyond the walltime of {one_line(where, 200)}"
+    return [
+        f"{reach} ({about(left)} when it began): what runs then is lost with the kernel"
+    ]
+
+
+def waits(reason: str, command: str) -> Report:
+    """Return the report on a cell that waits for the person's word: why, and the command with which it is given."""
+    text = f"stepper: the cell was NOT run: {words(reason)}\nThe user's command that runs it, with all that has not"
+    line = f"✗ cell not run: {one_line(reason, 160)}; what runs it: {one_line(command)}"
+    return Report(bounded(f"{text} run here: {one_line(command)}"), line, ok=False)
+
+
+def line_down(label: str, trouble: str) -> str:
+    """Return what is known of a cell whose deadline, or interrupt, came while nothing reached its kernel."""
+    return (
+        f"{label} was sent to its kernel and may run on, or have ended: {trouble}. What became of it is asked there as"
+        " soon as the line is back, and told then; no other cell of the notebook runs before"
+    )
+
+
+def failing(state: State) -> str:
+    """Return what failed last in a notebook without a plan."""
+    last = next((run for run in reversed(state.runs) if run.key == state.last), None)
+    if last is None:
+        return "Its last cell was found to fail before it ran."
+    return f"Cell {last.number or '?'} (id {one_line(last.cell_id, 100)}) ended with {last.error}."
+
+
+def after_continue(
+    name: str,
+    state: State,
+    known: Namespace,
+    alive: bool,
+    lifted: Stopped | None,
+    answer: str = "",
+) -> str:
+    """Return the answer of `continue`: the stop is lifted, what the person says, where to go on, with the context."""
+    first = "The stop is lifted. Go on." if lifted else "Nothing was stopped. Go on."
+    return "\n".join(
+        [first, *answered(lifted, answer), context(name, state, known, alive)]
+    )
+
+
+def answered(stop: Stopped | None, answer: str) -> list[str]:
+    """Return what the person says with a command, as a line: on the question of a stop, where that asks one."""
+    said, asked = (
+        " ".join(clean(answer).split())[:ANSWER_LIMIT],
+        error_classification.question(stop.error) if stop else "",
+    )
+    return (
+        [
+            f'To "{asked}" the user answers: {said}'
+            if asked
+            else f"What the user adds: {said}"
+        ]
+        if said
+        else []
+    )
+
+
+def from_terminal(name: str, command: str, stop: Stopped | None, message: str) -> str:
+    """Return what the agent reads of a command that the user gave in a terminal with a message."""
+    lifted = ", which resumed the stopped notebook" if stop else ""
+    first = f"stepper: the user ran `stepper {command}` for {one_line(name)} in a terminal{lifted}."
+    return "\n".join([first, *answered(stop, message)])
+
+
+def steered(name: str, command: str, response: str) -> str:
+    """Return what the user reads of a command that was typed in Claude Code: the first line of its response."""
+    first = response.removeprefix("stepper: ").split("\n", 1)[0]
+    about = "" if name in first else f" ({one_line(name, 200)})"
+    return f"stepper {command}: {one_line(first, 300)}{about}"
+
+
+def still_stopped(name: str, state: State) -> str:
+    """Return that a restore did not lift the stop, and what does."""
+    error = one_line(state.stop.error, 300) if state.stop else ""
+    return (
+        f"stepper: the variables of {one_line(name)} are restored, and the notebook is still stopped ({error}):"
+        f" restoring does not resume it. To resume: {edit_gate.GO_ON}"
+    )
+
+
+def agent_stopped(name: str, state: State) -> str:
+    """Return that the agent is stopped after a run from a terminal, a script or CI, or nothing where it is not."""
+    if state.stop is None:
+        return ""
+    error = one_line(state.stop.error, 300)
+    return (
+        f"the agent is stopped in {one_line(name)} ({error}); this run is not an attempt of the agent"
+        f" and does not resume the notebook. To resume: {edit_gate.GO_ON}"
+    )
+
+
+def in_force(name: str, stop: Stopped) -> str:
+    """Return what the agent reads of a stop with a prompt that is no command: it lifts nothing; what does."""
+    asked = error_classification.question(stop.error)
+    why, command = (
+        (f'it asks "{asked}"', "/continue ANSWER")
+        if asked
+        else (one_line(stop.error, 300), "/fix HINT")
+    )
+    if stop.key is None:
+        command = "/continue"
+    return (
+        f"stepper: {one_line(name)} is stopped ({why}), and no code cell of it runs. What the user wrote here is left"
+        f" alone: it lifts nothing, nor can you. The one command that lifts it, for the user to give: `{command}`."
+    )
+
+
+def after_fix(
+    name: str, state: State, key: Key | None, cell: Cell | None, retries: int
+) -> str:
+    """Return the answer of `fix`: the failed cell, its error, what was tried."""
+    if key is None:
+        return f"stepper: no cell of {one_line(name)} has failed. {next_line(state)}"
+    lines = [
+        f"stepper: {retries} fresh retries for {_what(state, key)} in {one_line(name)}."
+    ]
+    tried = [
+        run for run in state.runs if run.key == key and run.outcome is not Outcome.OK
+    ]
+    if tried:
+        lines.append("What was tried:")
+        lines += [f"  run {run.run}: {_ended(run)}" for run in tried[-6:]]
+    if cell is not None:
+        lines += [f"{cell.label.capitalize()} as it stands:", quote(cell.source, 2500)]
+        outside = bool(tried) and error_classification.ended_outside(tried[-1].fault)
+        again = "Nothing in it ended the kernel: replaced, if only by the same source, it runs again"
+        why = again if outside else "It waits for its fix: replace it"
+        lines.append(f"{why} (cell_id {one_line(cell.id, 100)}).")
+    else:
+        lines.append(
+            "Its cell was deleted: the next new code cell is its next attempt."
+        )
+    return "\n".join(lines)
+
+
+def after_skip(name: str, state: State, key: Key | None, reason: str) -> str:
+    """Return the answer of `skip`: what is skipped, the next step."""
+    if key is None:
+        return f"stepper: there is nothing to skip in {one_line(name)}."
+    because = f" ({one_line(reason, 200)})" if reason else ""
+    return f"stepper: {_what(state, key)} in {one_line(name)} is skipped{because}. {next_line(state)}"
+
+
+def after_reopen(name: str, state: State, key: Key) -> str:
+    """Return the answer of `continue` on a skipped step: which step is open again, the next step."""
+    return f"stepper: {_what(state, key)} in {one_line(name)} is open again. {next_line(state)}"
+
+
+def after_confirm(name: str, state: State, key: Key, reason: str) -> str:
+    """Return the answer of `confirm`: what is done, for what reason, the next step."""
+    return f"stepper: {_what(state, key)} in {one_line(name)} is done ({one_line(reason, 200)}). {next_line(state)}"
+
+
+def _ended(run: Run) -> str:
+    if run.outcome is Outcome.KERNEL_DIED:
+        return run.error.partition(run_decisions.LOST)[0]  # they may be there again
+    return (
+        run.error if run.outcome is Outcome.ERROR and run.fault else run.outcome.value
+    )
+
+
+def _what(state: State, key: Key) -> str:
+    step = state.plan.step(key) if isinstance(key, int) else None
+    return step_name(state.plan, step) if step else f"cell {one_line(str(key), 100)}"
+
+
+def completion(
+    name: str, state: State, figures: int, order: str = "", verifies: bool = False
+) -> list[str]:
+    """Return the lines that follow the report which completed the notebook.
+
+    `order` says whether the order of its cells could reproduce; `verifies`: it is replayed unasked.
+    """
+    here = one_line(name)
+    replays = f"`stepper verify {here}` replays it in a fresh kernel and says whether others get the same."
+    if verifies:
+        replays = "It is replayed in a fresh kernel now (verify: auto): the next prompt says whether others get the same."
+    statuses = [state.of(step.id).status for step in state.plan.steps]
+    attempts = sum(state.of(step.id).retries for step in state.plan.steps)
+    return [
+        f"The notebook is complete: {counted(statuses.count(StepStatus.DONE), 'step')} done,"
+        f" {statuses.count(StepStatus.SKIPPED)} skipped; {counted(len(state.runs), 'run')},"
+        f" {counted(attempts, 'attempt')} at fixes, {seconds(state.seconds)} in all; {counted(figures, 'figure')}.",
+        f"It is {here}.",
+        *filter(None, [order]),
+        replays,
+    ]
+
+
+def completed(state: State) -> str:
+    """Return the same in short, for the person."""
+    statuses = [state.of(step.id).status for step in state.plan.steps]
+    skipped = statuses.count(StepStatus.SKIPPED)
+    retries = sum(state.of(step.id).retries for step in state.plan.steps)
+    parts = [counted(len(statuses), "step")]
+    if skipped:
+        parts = [f"{len(statuses) - skipped} done", f"{skipped} skipped"]
+    parts += [
+        f"{retries} {'retry' if retries == 1 else 'retries'}",
+        seconds(state.seconds),
+    ]
+    return f"notebook complete: {', '.join(parts)}"
+
+
+def came(state: State, cells: Sequence[Cell]) -> list[str]:
+    """Return what came for cells besides their runs since the last report, a sentence a cell."""
+    names = {cell.id: cell.label for cell in cells if cell.id in state.came}
+    return [
+        _came(
+            names.get(cell_id, f"a cell that is gone (id {one_line(cell_id, 100)})"),
+            what,
+        )
+        for cell_id, what in state.came.items()
+    ]
+
+
+def _came(name: str, what: Came) -> str:
+    parts = [f"{what.characters:,} characters"] if what.characters else []
+    parts += (
+        [f"{what.outputs:,} output{'s' * (what.outputs > 1)}"] if what.outputs else []
+    )
+    parts += (
+        [f"{what.updates:,} update{'s' * (what.updates > 1)} of a display"]
+        if what.updates
+        else []
+    )
+    told = " and ".join(parts) or "a clearing of its outputs"
+    if what.lost:
+        return f"{told} came for {name} after its run; it was changed or deleted since, so they are left out"
+    gone = f"; in all, {left_out(what.left_out)}" if what.left_out else ""
+    return f"after its run {name} got {told}: they are on it{gone}"

@@ -1,0 +1,56 @@
+"""The line on a notebook that was changed by other means than the client's edits, for agent and person."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stepper.common.text import one_line, quoted
+from stepper.policy.model import Cell
+
+NAMED = 6  # cells
+
+
+def changed(
+    name: str, cells: Sequence[Cell], new: Sequence[Cell], stale: Sequence[Cell]
+) -> str:
+    """Return which cells of a notebook changed or are new and have not run, whose outputs are stale, what runs them."""
+    run = f"What runs what has not run: {one_line(f'stepper run {quoted(name)}')}"
+    # a file may be as it was committed: that a cell never ran is all that is known
+    if not cells:
+        verb = "has" if len(new) == 1 else "have"
+        return f"stepper: {one_line(name)}: {_cells(new)} {verb} NOT run here. {run}"
+    parts = [f"{_cells(cells)} changed"]
+    if new:
+        parts.append(f"{_cells(new)} never ran here")
+    outputs = f"; the outputs of {_cells(stale)} are stale" if stale else ""
+    which = f"{', '.join(parts)}; NOT run here{outputs}"
+    return f"stepper: {one_line(name)} was changed outside the notebook tools: {which}. {run}"
+
+
+def renamed(name: str, former: str, has_kernel: bool) -> str:
+    """Return that a notebook looks like one that was renamed, and how to go on under either name."""
+    new, old = quoted(name), quoted(former)
+    what = "kernel and history are" if has_kernel else "history is"
+    ways = [
+        f"{one_line(name)} looks like the renamed {one_line(former)} (same cell ids), whose {what} still under the old"
+        f" name. To go on there, give the file its old name: mv {new} {old}",
+        f"To go on here, with a new kernel, run: stepper run {new} --all",
+    ]
+    if has_kernel:
+        ways.append(f"To end the old kernel, run: stepper shutdown {old}")
+    return ". ".join(ways)
+
+
+def unreadable(name: str, why: str) -> str:
+    """Return that a notebook was changed into what can't be read."""
+    return f"stepper: {one_line(name)} was changed outside the notebook tools: {one_line(why)}"
+
+
+def _cells(cells: Sequence[Cell]) -> str:
+    """Return cells by number and id; many by their numbers."""
+    if len(cells) == 1:
+        return cells[0].label
+    if len(cells) <= NAMED:
+        told = [f"{cell.number} (id {one_line(cell.id, 40)})" for cell in cells]
+        return f"cells {', '.join(told[:-1])} and {told[-1]}"
+    return f"{len(cells)} cells, {cells[0].number} to {cells[-1].number},"

@@ -1,0 +1,73 @@
+"""The lines of a report on the project's modules that changed since they were imported."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stepper.common.text import one_line
+from stepper.policy.local_modules import ModuleChanges, OldModule
+
+MOST = 5  # modules that are named in a line, and lines
+
+
+def lines(changes: ModuleChanges, notebook: str) -> list[str]:
+    """Return the lines on modules that were reloaded, and on those that were not."""
+    found = []
+    if changes.reloaded:
+        objects = (
+            "; objects made before keep the values they were made with"
+            if changes.classes
+            else ""
+        )
+        verb = "it was" if len(changes.reloaded) == 1 else "they were"
+        found.append(
+            f"Reloaded: {_names(changes.reloaded)} (changed since {verb} imported){objects}."
+        )
+    found += [
+        _old(module, f"stepper restart {one_line(notebook, 200)}")
+        for module in changes.old[:MOST]
+    ]
+    if len(changes.old) > MOST:
+        found.append(
+            f"Warning: {len(changes.old) - MOST} more changed modules were not reloaded."
+        )
+    for name, module in [pair for pair in changes.lost if len(pair) == 2][:MOST]:
+        where = f"{one_line(module, 100)} no longer defines `{one_line(name, 60)}`"
+        found.append(
+            f"Warning: {where}; the notebook's `{one_line(name, 60)}` is still the old one."
+        )
+    return found
+
+
+def _names(names: Sequence[str]) -> str:
+    some = [one_line(name, 100) for name in names[:MOST]]
+    more = f" and {len(names) - MOST} more" if len(names) > MOST else ""
+    return ", ".join(some) + more
+
+
+def _old(module: OldModule, restart: str) -> str:
+    name, file = one_line(module.name, 100), one_line(module.file, 200)
+    where = f"{file}, line {module.line}" if module.line else file
+    old = "the kernel still has the old code"
+    if module.why == "deleted":
+        return f"Warning: {name}: its file {file} was deleted; {old}. To fix this, restore {file}, or run: {restart}"
+    if module.why == "compiled":
+        what = f"Warning: {name} is a compiled module that changed ({file}) and can't be reloaded; {old}."
+        return f"{what} To fix this, run: {restart}"
+    if module.why in ("syntax", "raised"):
+        error = one_line(module.error, 200)
+        what = f"Warning: {name} changed and could not be reloaded ({where}: {error}); {old}."
+        return f"{what} To fix this, correct {file}: the next cell reloads it."
+    if module.why == "interrupted":
+        return f"Warning: {name} changed ({file}), and its reload was interrupted: the cell did not run."
+    if module.why == "autoreload":
+        return f"Warning: {name} changed ({file}), and %autoreload is set up not to reload it; {old}."
+    return f"Warning: {name} changed since it was imported ({file}) and was not reloaded (`local_modules: warn`); {old}."
+
+
+def other_sources(names: Sequence[str]) -> str:
+    """Return the line on modules that changed between the recorded runs and those now; '' for none."""
+    if not names:
+        return ""
+    verb = "has" if len(names) == 1 else "have"
+    return f"Changed since the recorded runs: {_names(names)} {verb} another source now, so values may differ."

@@ -1,0 +1,124 @@
+"""What is said of a replay: the verdict first, then each cell that is not as recorded, files, packages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stepper.common.text import age, clean, counted, one_line
+from stepper.policy.comparison.output_comparison import Sameness
+from stepper.policy.comparison.verify_results import (
+    SOURCE,
+    CellVerdict,
+    FileChange,
+    Package,
+    Verified,
+)
+
+MARKS = {Sameness.CHANGED: "✗", Sameness.FAILED: "✗", Sameness.UNSTABLE: "~"}
+CELLS, OTHERS = 20, 8  # lines on cells, on files and packages each
+RAN = {"same": "written again, same bytes", "new": "new", "deleted": "deleted"}
+NEVER = "nothing is recorded: no cell ran, or their outputs were taken away"
+
+
+def told(found: Verified) -> str:
+    """Return the text on a replay, for people and agents."""
+    lines = [head(found), *_cells(found)]
+    lines += _some(
+        [f"  · file {one_line(each.name, 200)}: {each.text}" for each in found.files],
+        "file",
+    )
+    lines += _some([_package(each) for each in found.packages], "package")
+    return "\n".join(lines)
+
+
+def _package(package: Package) -> str:
+    name = one_line(package.name, 200)
+    if package.now.startswith(SOURCE) and package.then.startswith(SOURCE):
+        return f"  · module {name} changed since the recorded run"
+    return f"  · {name} {package.then} then, {package.now} now"
+
+
+def head(found: Verified) -> str:
+    """Return the verdict in one line."""
+    verdict = "REPRODUCES" if found.reproduces else "DOES NOT REPRODUCE"
+    if found.reproduces and found.failing:
+        verdict += f"; {counted(found.failing, 'cell')} {'fails' if found.failing == 1 else 'fail'} as recorded"
+    if found.reproduces and found.open_steps:
+        verdict += f"; {counted(found.open_steps, 'step')} open"
+    kernels = f"{found.kernels} fresh kernel{'s' * (found.kernels != 1)}"
+    where = f" ({found.where})" if found.where else ""
+    took = f"{found.duration_s:.1f} s in {kernels}{where}; the living kernel was not touched"
+    return f"{one_line(found.notebook, 200)}: {verdict} · {recorded(found)} · {took}"
+
+
+def recorded(found: Verified) -> str:
+    """Return how many cells are as recorded."""
+    return f"{found.as_recorded} of {len(found.cells)} cells as recorded"
+
+
+def _cells(found: Verified) -> list[str]:
+    by = {
+        word: [cell for cell in found.cells if cell.verdict is word]
+        for word in Sameness
+    }
+    lines = list[str]()
+    for cell in found.cells:
+        if cell.verdict in MARKS:
+            name = f"cell {cell.number} (id {one_line(cell.cell_id, 100)})"
+            lines.append(
+                f"  {MARKS[cell.verdict]} {name} {cell.verdict}: {one_line(cell.difference, 400)}"
+            )
+            lines += [f"      | {clean(line)}" for line in cell.lines]
+    lines = _some(lines, "line", CELLS)
+    if by[Sameness.NOT_RECORDED]:
+        all_of_them = len(by[Sameness.NOT_RECORDED]) == len(found.cells)
+        why = NEVER if all_of_them else "no run is recorded of what stands there now"
+        hint = f"`stepper run {one_line(found.notebook, 200)}` runs what has not run"
+        lines.append(
+            f"  ✗ {_named(by[Sameness.NOT_RECORDED])} not recorded: {why}; {hint}"
+        )
+    if by[Sameness.NOT_RUN]:
+        lines.append(f"  · {_named(by[Sameness.NOT_RUN])} not run: a cell above failed")
+    if by[Sameness.CLOSE]:
+        words = dict.fromkeys(cell.difference for cell in by[Sameness.CLOSE])
+        lines.append(f"  ≈ {_named(by[Sameness.CLOSE])} close: {'; '.join(words)}")
+    other = [cell for cell in by[Sameness.SAME] if cell.difference]
+    return lines + _some(
+        [f"  · cell {cell.number}: {cell.difference}" for cell in other], "cell"
+    )
+
+
+def _named(cells: Sequence[CellVerdict]) -> str:
+    numbers = [str(cell.number) for cell in cells[:CELLS]] + ["…"] * (
+        len(cells) > CELLS
+    )
+    return f"cell{'s' * (len(cells) != 1)} {', '.join(numbers)}"
+
+
+def _some(lines: list[str], what: str, most: int = OTHERS) -> list[str]:
+    left = len(lines) - most
+    return (
+        lines
+        if left <= 0
+        else [*lines[:most], f"  … and {left:,} more {what}{'s' * (left != 1)}"]
+    )
+
+
+def file_change(name: str, change: str, before: int = 0, after: int = 0) -> FileChange:
+    """Return what is told of a file that was written."""
+    other = (
+        f"{change}: {before:,} bytes before, {after:,} now"
+        if change == "changed"
+        else ""
+    )
+    text = RAN.get(change) or other or "written again, too large to be compared"
+    return FileChange(name, change, text)
+
+
+def standing(reproduces: bool, counts: str, seconds: float, holds: bool) -> str:
+    """Return the line on the last verdict: how old it is, and whether it still holds."""
+    when = "just now" if seconds < 1 else f"{age(seconds)} ago"
+    said = f"verified {when}: {'reproduces' if reproduces else 'DOES NOT REPRODUCE'} ({counts})"
+    return said + (
+        "" if holds else "; that no longer holds: a source was changed since"
+    )

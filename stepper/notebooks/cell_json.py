@@ -1,0 +1,158 @@
+"""What is put into a cell as the notebook holds it: outputs, a name, a tag; and the widgets' state beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from stepper.notebooks import widget_state
+from stepper.notebooks.notebook_json import Changes, as_written
+from stepper.session.protocols import Execution, Models
+
+NOT_RUN: dict[str, Any] = {"execution_count": None, "outputs": []}
+
+
+def with_outputs(
+    raw: dict[str, Any], execution: Execution, step: int | None
+) -> dict[str, Any]:
+    """Return the raw cell with what came of its run; without timings it has none, as in JupyterLab."""
+    metadata = {
+        name: value
+        for name, value in raw.get("metadata", {}).items()
+        if name != "execution"
+    }
+    metadata |= {"execution": execution.timings} if execution.timings else {}
+    metadata |= {"stepper": {"step": step}} if step is not None else {}
+    ran = {
+        "metadata": metadata,
+        "execution_count": execution.execution_count,
+        "outputs": execution.outputs,
+    }
+    return as_written({**raw, **ran})
+
+
+def with_late(raw: dict[str, Any], outputs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the raw cell with what it shows now."""
+    return as_written({**raw, "outputs": [*outputs]})
+
+
+def with_models(
+    cells: Sequence[dict[str, Any]], changes: Changes, models: Models | None
+) -> Changes:
+    """Return the changes with that of the widgets' state: models that no cell shows any more are not kept."""
+    if models is None:
+        return changes
+    after = [
+        changes[index](raw) if index in changes else raw
+        for index, raw in enumerate(cells)
+    ]
+    return {
+        **changes,
+        "metadata": partial(widget_state.kept, cells=after, models=models),
+    }
+
+
+def with_language_info(
+    raw: Mapping[str, Any], changes: Changes, info: Mapping[str, Any]
+) -> Changes:
+    """Return the changes with the kernel's `language_info` in the metadata, where the notebook has another one.
+
+    nbclient writes it before each run, for tools that open the notebook without a kernel.
+    """
+    metadata = raw.get("metadata") or {}
+    if not info or metadata.get("language_info") == info:
+        return changes
+    change = changes.get("metadata", dict)
+    return {
+        **changes,
+        "metadata": lambda metadata: {**change(metadata), "language_info": dict(info)},
+    }
+
+
+def renamed(raw: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return the raw cell under another id."""
+    return as_written({**raw, "id": name})
+
+
+def new_cell(kind: str, source: str, name: str) -> dict[str, Any]:
+    """Return a raw cell as nbformat makes them; one without a name has no id, as before nbformat 4.5."""
+    ran: dict[str, Any] = dict(NOT_RUN) if kind == "code" else {}
+    return as_written(
+        {
+            "cell_type": kind,
+            "metadata": {},
+            "source": source,
+            **ran,
+            **({"id": name} if name else {}),
+        }
+    )
+
+
+def with_source(raw: dict[str, Any], kind: str, source: str) -> dict[str, Any]:
+    """Return the raw cell with another source: what came of the former one is no longer its own, as in NotebookEdit."""
+    kept = {
+        name: value
+        for name, value in raw.items()
+        if name not in ("execution_count", "outputs")
+    }
+    kept = {
+        name: value
+        for name, value in kept.items()
+        if name != "attachments" or kind != "code"
+    }
+    ran: dict[str, Any] = dict(NOT_RUN) if kind == "code" else {}
+    return as_written({**kept, "cell_type": kind, "source": source, **ran})
+
+
+def cleared(raw: dict[str, Any]) -> dict[str, Any]:
+    """Return the raw cell without outputs, as Jupyter clears them."""
+    metadata = {
+        name: value
+        for name, value in raw.get("metadata", {}).items()
+        if name != "execution"
+    }
+    return as_written({**raw, "metadata": metadata, **NOT_RUN})
+
+
+def tagged(raw: dict[str, Any], tag: str) -> dict[str, Any]:
+    """Return the raw cell with a tag, as it was where it has it."""
+    metadata = raw.get("metadata", {})
+    tags = tags_of(metadata)
+    return (
+        raw
+        if tag in tags
+        else as_written({**raw, "metadata": {**metadata, "tags": [*tags, tag]}})
+    )
+
+
+def untagged(raw: dict[str, Any], tag: str) -> dict[str, Any]:
+    """Return the raw cell without a tag."""
+    metadata = raw.get("metadata", {})
+    tags = tags_of(metadata)
+    if tag not in tags:
+        return raw
+    kept = [each for each in tags if each != tag]
+    return as_written({**raw, "metadata": {**metadata, "tags": kept}})
+
+
+def tags_of(metadata: dict[str, Any]) -> tuple[str, ...]:
+    """Return a cell's tags; a single one may stand without a list."""
+    tags = metadata.get("tags")
+    return (
+        (tags,)
+        if isinstance(tags, str)
+        else tuple(map(str, tags))
+        if isinstance(tags, list)
+        else ()
+    )
+
+
+def run_of(raw: dict[str, Any]) -> tuple[Any, ...]:
+    """Return what tells one run's outputs from another's: a person may have cleared them, which is no loss."""
+    metadata = raw.get("metadata", {})
+    return (
+        raw.get("execution_count"),
+        metadata.get("execution"),
+        metadata.get("stepper"),
+    )

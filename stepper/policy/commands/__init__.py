@@ -1,0 +1,1 @@
+"""The commands of the CLI and of MCP as tables of typed arguments."""

@@ -1,0 +1,1 @@
+"""Comparison of fresh outputs with recorded ones, for verify."""

@@ -1,0 +1,1 @@
+"""Static data flow between cells: which names a source reads, binds and changes."""

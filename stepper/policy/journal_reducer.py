@@ -1,0 +1,262 @@
+"""What the journal's events add up to, so that a daemon that starts anew knows what the last one knew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from stepper.policy import error_classification, journal_events, plan
+from stepper.policy.journal_events import Event
+from stepper.policy.model import Outcome, StepStatus, Verdict
+from stepper.policy.notebook_state import Came, Shown, State
+
+KEPT = 50  # runs of which fault and report are in memory; the journal has all of them
+
+
+def replay(lines: Iterable[Mapping[str, Any]]) -> State:
+    """Return the state that the journal's lines add up to."""
+    state = State()
+    for line in lines:
+        try:
+            event = journal_events.read(line)
+        except (KeyError, TypeError, ValueError, RecursionError):
+            # a line that somebody else wrote
+            state.unread += 1
+            continue
+        if event is not None:
+            apply(event, state)
+    return state
+
+
+def apply(event: Event, state: State) -> None:
+    """Change `state` by one event."""
+    match event:
+        case journal_events.Created():
+            # under a name that another notebook had before: nothing of that one counts
+            fresh = State(
+                next_run=state.next_run,
+                tool_use_ids=state.tool_use_ids,
+                unread=state.unread,
+            )
+            state.__dict__.update(fresh.__dict__)
+        case journal_events.Planned():
+            state.plan = plan.from_json(event.plan) or state.plan
+        case journal_events.Started():
+            state.running = event
+            state.next_run = max(state.next_run, event.run + 1)
+            if event.tool_use_id:
+                state.tool_use_ids.add(event.tool_use_id)
+        case journal_events.Voided():
+            state.running = None
+            state.tool_use_ids.discard(event.tool_use_id or "")
+        case journal_events.Ran():
+            _ran(event, state)
+        case journal_events.Held():
+            _held(event, state)
+        case (
+            journal_events.Handed()
+            | journal_events.Told()
+            | journal_events.Unheard()
+            | journal_events.Heard()
+        ):
+            _told(event, state)
+        case journal_events.Late() | journal_events.Elsewhere():
+            _besides(event, state)
+        case journal_events.Unwritten():
+            state.unwritten[event.cell_id] = event
+        case journal_events.Written():
+            state.unwritten.pop(event.cell_id, None)
+        case journal_events.Reported():
+            state.reports[event.run], state.last_report = event.text, event.run
+            state.came, state.elsewhere_told = {}, len(state.elsewhere)  # it is told
+        case journal_events.Evaluated():
+            state.unchanged = False
+        case journal_events.KernelChanged():
+            _kernel(event, state)
+        case journal_events.Stopped():
+            state.stop = (
+                event if event.error else replace(event, error=_named_in(event.block))
+            )
+        case journal_events.Verified():
+            state.verified = event
+        case journal_events.Continued() | journal_events.Restored():
+            _resumed(event, state)
+        case journal_events.Fixed():
+            state.stop, state.unchanged = None, False
+            if event.key is not None:
+                state.of(event.key).attempts = 0
+        case journal_events.Skipped():
+            state.stop, progress = None, state.of(event.key)
+            progress.status, progress.reason, progress.interrupted = (
+                StepStatus.SKIPPED,
+                event.reason,
+                False,
+            )
+        case journal_events.Reopened() | journal_events.Confirmed():
+            _decided(event, state)
+
+
+def _decided(
+    event: journal_events.Reopened | journal_events.Confirmed, state: State
+) -> None:
+    """A step is open again, or done although its criterion is false."""
+    progress = state.of(event.key)
+    if isinstance(event, journal_events.Reopened):
+        progress.status = StepStatus.PENDING
+        progress.reason = ""
+    else:
+        progress.status = StepStatus.DONE
+        progress.reason = event.reason
+
+
+def _resumed(
+    event: journal_events.Continued | journal_events.Restored, state: State
+) -> None:
+    """Lift the stop, unless a restore keeps it."""
+    state.unchanged = False
+    if isinstance(event, journal_events.Continued) or not event.keeps_stop:
+        state.stop = None
+
+
+def _told(
+    event: journal_events.Handed
+    | journal_events.Told
+    | journal_events.Unheard
+    | journal_events.Heard,
+    state: State,
+) -> None:
+    """Take note of what the agent is owed, and of what it was told."""
+    match event:
+        case journal_events.Handed():
+            state.handed[event.call] = event
+        case journal_events.Told():
+            state.handed.pop(event.call, None)
+        case journal_events.Unheard():
+            state.unheard.append(event)
+            state.handed.pop(event.call, None)
+        case journal_events.Heard():
+            state.unheard = []
+
+
+def _held(event: journal_events.Held, state: State) -> None:
+    """A fault was found before the cell ran: no run; the third in a row counts as an attempt."""
+    if event.tool_use_id:
+        state.tool_use_ids.add(event.tool_use_id)
+    progress = state.of(event.key)
+    progress.attempts, counts = state.attempts_held(event.key)
+    progress.retries += counts
+    progress.held, progress.held_count = (
+        event.source_hash,
+        0 if counts else progress.held_count + 1,
+    )
+    progress.status, progress.cell_id, progress.index = (
+        StepStatus.FAILED,
+        event.cell_id,
+        event.index,
+    )
+    progress.interrupted, state.last = False, event.key
+    state.ran.pop(event.cell_id, None)
+
+
+def _ran(event: journal_events.Ran, state: State) -> None:
+    cell_id, source, verdict, progress = (
+        event.cell_id,
+        event.source_hash,
+        event.verdict,
+        state.of(event.key),
+    )
+    state.seconds += event.duration_s
+    if state.running is not None and state.running.cell_id == cell_id:
+        state.sources[source] = state.running.source
+    state.running = None
+    state.runs.append(event)
+    if cell_id in state.unwritten and state.unwritten[cell_id].run != event.run:
+        del state.unwritten[cell_id]  # an older run's
+    if len(state.runs) > KEPT:
+        old = state.runs[-KEPT - 1]
+        state.reports.pop(old.run, None)
+        state.runs[-KEPT - 1] = replace(old, fault=None, displays={})
+    state.next_run = max(state.next_run, event.run + 1)
+    if event.execution_count is not None:
+        state.counts[event.execution_count] = cell_id
+    as_confirmed = (
+        progress.status is StepStatus.DONE and state.ran_ever.get(cell_id) == source
+    )
+    state.ran_ever[cell_id] = source
+    state.changed.discard(cell_id)
+    state.packages |= event.packages
+    if event.request:
+        state.requests[event.request] = cell_id, source
+    state.shown[cell_id] = Shown(source, event.displays, event.left_out)
+    if verdict is Verdict.FINE:
+        state.ran[cell_id] = source
+    else:
+        state.ran.pop(cell_id, None)
+    state.unchanged = True
+    progress.held, progress.held_count = "", 0
+    progress.interrupted = verdict is Verdict.CANCELLED
+    if progress.interrupted:  # the step stays where it was
+        if progress.status is StepStatus.PENDING:
+            progress.cell_id, progress.index = cell_id, event.index
+        return
+    state.last = event.key
+    # A done step that runs again starts a fresh count; stepper's own repetitions are
+    # nobody's attempt.
+    progress.retries += state.is_retry(event.key, event.repeat > 0, event.outside_agent)
+    progress.attempts = state.attempts_after(
+        event.key, verdict, event.repeat > 0, event.outside_agent
+    )
+    progress.asked = event.outcome is Outcome.ERROR and bool(
+        error_classification.question(event.error)
+    )
+    progress.failing = verdict is not Verdict.FINE
+    status = StepStatus.DOUBTED if event.unmet else StepStatus.DONE
+    progress.status = StepStatus.FAILED if progress.failing else status
+    progress.reason = event.unmet or (progress.reason if as_confirmed else "")
+    progress.cell_id, progress.index = cell_id, event.index
+
+
+def _besides(
+    event: journal_events.Late | journal_events.Elsewhere, state: State
+) -> None:
+    """Something came besides the runs: for a cell, or another client had the kernel run code."""
+    if isinstance(event, journal_events.Elsewhere):
+        state.elsewhere.append(event)
+        state.unchanged = False
+        return
+    came = state.came.setdefault(event.cell_id, Came())
+    came.characters += event.characters
+    came.outputs += event.shows
+    came.updates += event.updates
+    came.left_out, came.lost = event.left_out, not event.there
+    shown = state.shown.get(event.cell_id)
+    if shown is not None and event.there:
+        shown.displays, shown.left_out = event.displays, event.left_out
+        shown.late_characters += event.characters
+        shown.late_others += event.shows + event.updates
+
+
+def _kernel(event: journal_events.KernelChanged, state: State) -> None:
+    state.unchanged = False
+    if event.what == "started":
+        state.ran, state.counts, state.lost, state.requests, state.shown = (
+            {},
+            {},
+            "",
+            {},
+            {},
+        )
+        state.elsewhere_told = len(state.elsewhere)  # what they bound is gone
+    else:
+        # died, restarted, shut down: told with the next run, and only if there was
+        # something to lose
+        if state.ran:
+            state.lost = event.why
+        state.ran = {}
+
+
+def _named_in(block: str) -> str:
+    """Return what a stop is about that an older stepper journaled: its block alone says so."""
+    lines = dict(line.split(": ", 1) for line in block.splitlines() if ": " in line)
+    return f"{lines.get('Error Type', 'error')}: {lines.get('Error Message', '')}"

@@ -1,0 +1,278 @@
+"""What is to happen before a cell and after it: policy decides here, the session carries out.
+
+`before`: a cell that was written → whether it runs. `judged`: how an execution ended → fault and verdict. `after` (a
+run that was judged) and `held` (a cell that did not run) → go on, let the agent fix it, run it again, or stop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from stepper.common.text import one_line
+from stepper.policy import (
+    cell_changes,
+    cell_directives,
+    edit_gate,
+    error_classification,
+    plan,
+    repeated_errors,
+)
+from stepper.policy.journal_events import Held, Ran, Started
+from stepper.policy.kernel_namespace import Namespace
+from stepper.policy.model import (
+    Cell,
+    Checked,
+    Consent,
+    Death,
+    Fault,
+    Key,
+    Limits,
+    Outcome,
+    Run,
+    StepStatus,
+    Verdict,
+)
+from stepper.policy.notebook_state import Progress, State
+
+KEPT, LOST = "the kernel's state is kept", ": all variables are lost"
+
+
+class Do(Enum):
+    """What is to be done about a cell that was written."""
+
+    NOTHING = "it is not meant to run"
+    WAIT = "the person has not accepted it"
+    REFUSE = "it may not run now"
+    RUN = "it runs"
+
+
+@dataclass(frozen=True)
+class Before:
+    """What is to be done about a cell, and why not where it does not run."""
+
+    do: Do
+    why: str = ""
+    # the run that it would only repeat, unless a file of the project changed since
+    repeats: Run | None = None
+    look_ahead: bool = False  # whether it is not to run where a fault is certain
+
+
+def before(
+    state: State,
+    cells: Sequence[Cell],
+    cell: Cell,
+    consent: Consent,
+    asked: Callable[[], Limits],
+    new: bool,
+    alone: bool = True,
+) -> Before:
+    """Decide on a cell that stands in the notebook now; `new` where it did not before the edit.
+
+    Where its edit is of it `alone`, the agent may repeat itself with it; a Write brings a whole notebook.
+    """
+    if cell not in cell_changes.runnable([cell]):
+        return Before(Do.NOTHING)
+    # a wrong configuration is no matter of a cell that is not meant to run
+    limits = asked()
+    if why := edit_gate.unaccepted(consent, limits):
+        return Before(Do.WAIT, why)
+    others = [other for other in cells if other.id != cell.id]
+    crowded = (
+        (
+            edit_gate.waiting(state, others, cell.index)
+            or edit_gate.too_many(cells, limits)
+        )
+        if new
+        else None
+    )
+    if why := edit_gate.stopped(state) or crowded:
+        return Before(Do.REFUSE, why)
+    key, source = plan.key(state, cells, cell), cell_changes.source_hash(cell.source)
+    # written once more, it runs
+    as_held = state.progress.get(key, Progress()).held == source
+    look_ahead = (
+        limits.preflight and not as_held and cell_changes.RAISES_TAG not in cell.tags
+    )
+    repeats = repeated_errors.same_again(state, key, source) if alone else None
+    return Before(Do.RUN, "", repeats, look_ahead)
+
+
+@dataclass(frozen=True)
+class Task:
+    """A cell that is to run: what it counts for, its deadline in seconds, what is to be noted before it runs.
+
+    Its step's criterion where that is an expression, which may be looked at then. A printed line that matches `wake`
+    wakes the agent while it runs.
+    """
+
+    key: Key
+    timeout: float
+    notes: tuple[str, ...]
+    criterion: str = ""
+    wake: str = ""
+
+
+def task(
+    state: State,
+    cells: Sequence[Cell],
+    cell: Cell,
+    limits: Limits,
+    timeout_of_call: float | None = None,
+) -> Task:
+    """Return how a cell is to run."""
+    asked, key = cell_directives.parse(cell.source), plan.key(state, cells, cell)
+    step = state.plan.step(key) if isinstance(key, int) else None
+    most = limits.max_cell_timeout_seconds
+    default = most if step and step.long else limits.cell_timeout_seconds
+    timeout = cell_directives.deadline(asked, default, most, timeout_of_call)
+    below = [
+        other for other in cells if other.index > cell.index and other.id in state.ran
+    ]
+    order = (
+        [f"out of order: it ran after cell {below[-1].number}, which stands below it"]
+        if below
+        else []
+    )
+    returned = repeated_errors.returned(
+        state, key, cell_changes.source_hash(cell.source)
+    )
+    criterion = plan.expression(step.criterion) if step else ""
+    return Task(
+        key, timeout, (*asked.problems, *order, *returned), criterion, asked.wake
+    )
+
+
+def judged(
+    outcome: Outcome,
+    fault: Fault | None,
+    tags: tuple[str, ...],
+    death: Death | None = None,
+    memory: str = "",
+    built: str = "",
+) -> tuple[Fault | None, Verdict]:
+    """Return the fault, with classes of its own for what is no exception, and the verdict.
+
+    `memory` tells what the guard saw, `built` what had built the variables that are lost where the kernel died.
+    """
+    lost = (
+        f"kernel died ({death.how}){LOST}" + (f"; {built}" if built else "")
+        if death
+        else ""
+    )
+    if outcome is Outcome.MEMORY:
+        return Fault(
+            "MemoryLimit", f"{memory}; {lost if death else KEPT}", ("MemoryLimit",)
+        ), Verdict.UNRECOVERABLE
+    if death and outcome is not Outcome.CANCELLED:
+        said = lost + (f"\n{death.stderr}" if death.stderr else "")
+        classes = ("KernelDied", death.cause) if death.cause else ("KernelDied",)
+        frames, line = (fault.frames, fault.line) if fault else ((), None)
+        return Fault("KernelDied", said, classes, line, frames), Verdict.UNRECOVERABLE
+    if outcome is Outcome.TIMEOUT:
+        fault = replace(
+            fault or Fault("", ""), ename="Timeout", evalue=KEPT, mro=("Timeout",)
+        )
+    if outcome is Outcome.ERROR and cell_changes.RAISES_TAG in tags:
+        return fault, Verdict.FINE
+    return fault, error_classification.of_run(outcome, fault)
+
+
+def unmet(state: State, begun: Started, criterion: str, checked: Checked | None) -> str:
+    """Return in what a step's criterion is false after its cell; '' where it is not, or that source was confirmed."""
+    progress = state.of(begun.key)
+    confirmed = progress.status is StepStatus.DONE and progress.reason
+    same = confirmed and state.ran_ever.get(begun.cell_id) == cell_changes.source_hash(
+        begun.source
+    )
+    if checked is None or checked.holds or same:
+        return ""
+    values = ", ".join(
+        f"{one_line(written, 80)} is {one_line(value, 80)}"
+        for written, value in checked.values[:3]
+    )
+    return f"`{one_line(criterion, 200)}` is false" + (f": {values}" if values else "")
+
+
+def new_packages(state: State, known: Namespace) -> dict[str, str]:
+    """Return the versions of packages that no earlier run had."""
+    versions = known.lasting.versions if known.lasting else {}
+    return {
+        name: version
+        for name, version in versions.items()
+        if state.packages.get(name) != version
+    }
+
+
+def replays(state: State, limits: Limits, cells: Iterable[Cell]) -> bool:
+    """Whether a notebook that is complete now is replayed unasked: each cell ran here, and quickly enough."""
+    last = {run.cell_id: run.duration_s for run in state.runs}
+    # nobody had them run: a replay unasked is not the first to
+    unseen = cell_changes.not_run_yet(cells, state.ran_ever)
+    return (
+        limits.verify == "auto"
+        and not unseen
+        and sum(last.values()) < limits.verify_seconds
+    )
+
+
+class Act(Enum):
+    """What follows a run."""
+
+    GO_ON = "go on"
+    FIX = "the agent fixes the cell"
+    AGAIN = "stepper runs the cell again"
+    STOP = "stop and tell the person"
+
+
+@dataclass(frozen=True)
+class After:
+    """What follows: what is to be done, the attempts by then, what is to be noted."""
+
+    act: Act
+    wait: float  # seconds, where it runs again
+    attempts: int
+    notes: Sequence[str] = ()
+    # as an attempt: of cells that did not run each third in a row does
+    counts: bool = True
+
+
+def decided(
+    verdict: Verdict, attempts: int, repeats: int, limits: Limits
+) -> tuple[Act, float]:
+    """Return what follows a verdict, and after how many seconds, where it runs again.
+
+    `attempts` are the retries that the agent has made, this run's too, `repeats` those that stepper itself has made.
+    """
+    if verdict in (Verdict.FINE, Verdict.CANCELLED):
+        return Act.GO_ON, 0.0
+    if verdict is Verdict.TRANSIENT and repeats < limits.network_retries:
+        return Act.AGAIN, 2.0**repeats
+    return (
+        Act.FIX
+        if verdict is Verdict.RECOVERABLE and attempts < limits.max_retries
+        else Act.STOP,
+        0.0,
+    )
+
+
+def after(state: State, run: Ran, limits: Limits) -> After:
+    """Decide what follows a run that was judged; the state does not hold it yet."""
+    attempts = state.attempts_after(
+        run.key, run.verdict, run.repeat > 0, run.outside_agent
+    )
+    return After(
+        *decided(run.verdict, attempts, run.repeat, limits),
+        attempts,
+        repeated_errors.same_error(state, run),
+    )
+
+
+def held(state: State, found: Held, limits: Limits) -> After:
+    """Decide what follows a fault that was found before the cell ran; the state does not hold it yet."""
+    attempts, counts = state.attempts_held(found.key)
+    act, wait = (
+        decided(found.verdict, attempts, 0, limits) if counts else (Act.FIX, 0.0)
+    )
+    return After(act, wait, attempts, counts=counts)

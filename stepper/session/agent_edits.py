@@ -1,0 +1,236 @@
+"""What Claude Code did to a notebook → what runs of it: change → gate → look ahead → run → report."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+
+from stepper.common.errors import KernelError, StepperError
+from stepper.common.text import one_line
+from stepper.messages import command_messages, run_report
+from stepper.messages.run_report import Ended, Report
+from stepper.policy import (
+    cell_changes,
+    journal_events,
+    plan,
+    repeated_errors,
+    run_decisions,
+)
+from stepper.policy.model import (
+    Cell,
+    CellEdit,
+    Consent,
+    FileWrite,
+    Outcome,
+    Run,
+    Verdict,
+)
+from stepper.session import backgrounding, stale_cells
+from stepper.session.cell_run import run_cell, summed, work_on
+from stepper.session.clients import Caller
+from stepper.session.protocols import Execution, Notebook
+from stepper.session.session import Session
+from stepper.session.undelivered_reports import untold
+
+
+async def edited(
+    session: Session, edit: CellEdit, caller: Caller, again: bool = False
+) -> Report | None:
+    """Run the code cell that was just inserted or replaced; None where there is nothing to run or to say.
+
+    With `again` the daemon that was asked first has ended: what became of that very call is told.
+    """
+    if edit.mode == "delete" or edit.cell_type not in (None, "code"):
+        return _left_behind(session)
+    caller.call, waits = edit.tool_use_id, session.lock.locked()
+    async with session.turn(caller if again else None, None if again else caller):
+        if session.seen(edit.tool_use_id):
+            return session.answered(edit.tool_use_id) if again else None
+        cells = session.mended().cells
+        cell = plan.edited_cell(cells, edit)
+        if cell is None:
+            return run_report.not_run(
+                f"no cell {edit.cell_id!r} in {session.name}",
+                "Read the notebook again: its cell ids are shown there",
+            )
+        if waits and edit.source and cell.source != edit.source:
+            return run_report.not_run(
+                f"{cell.label} was replaced while it waited in line: its new source runs in its turn"
+            )
+        new = [cell] if edit.mode == "insert" else []
+        return (
+            await attempt(session, cells, [cell], new, edit.consent, caller, alone=True)
+        )[0]
+
+
+def _planned(session: Session, document: Notebook) -> Notebook:
+    """Return the notebook that was written with its plan, which the Write may have dropped."""
+    if plan.from_json(document.plan) is not None or not session.state.plan.steps:
+        return document
+    session.file.set_plan(session.state.plan)
+    return session.read()
+
+
+async def written(
+    session: Session, write: FileWrite, caller: Caller, again: bool = False
+) -> Report | None:
+    """Run the new and changed code cells of a notebook that was written whole, from the top.
+
+    With `again` the daemon that was asked first has ended: what it had run is told, and the rest is run.
+    """
+    caller.call = write.tool_use_id
+    if (
+        session.goes_on
+        and not again
+        and not backgrounding.code_besides(
+            session, _planned(session, session.read()).cells
+        )
+    ):
+        return None  # nothing of it would run: it does not wait for what was handed on
+    async with session.turn(caller if again else None, None if again else caller):
+        before = session.answered(write.tool_use_id) if again else None
+        if session.seen(write.tool_use_id) and (
+            not again or (before is not None and not before.ok)
+        ):
+            return before
+        ran_ever, cells = (
+            session.state.ran_ever,
+            _planned(session, session.mended()).cells,
+        )
+        to_run = cell_changes.not_run_yet(cells, ran_ever)
+        new = [cell for cell in to_run if cell.id not in ran_ever]
+        found, _ = await attempt(session, cells, to_run, new, write.consent, caller)
+        return (
+            run_report.joined([before, found]) if before and found else before or found
+        )
+
+
+async def attempt(
+    session: Session,
+    cells: Sequence[Cell],
+    to_run: Sequence[Cell],
+    new: Sequence[Cell],
+    consent: Consent,
+    caller: Caller,
+    alone: bool = False,
+) -> tuple[Report | None, list[Ended]]:
+    """Run cells that were just written (some of them `new`) to the first that does not end well.
+
+    Return the report, None where there is nothing to run or to say, and those that ran.
+    """
+    untold(session, to_run)  # whatever comes of them is reported
+    ended: list[Ended] = []
+    for cell in to_run:
+        try:
+            found = await _attempt(
+                session, cells, cell, consent, cell in new, caller, alone
+            )
+        except StepperError as error:
+            if not ended and not error.accepted:
+                raise
+            found = (run_report.unknown if error.accepted else run_report.not_run)(
+                error.message, error.hint
+            )
+        if not isinstance(found, Ended):
+            told = (
+                run_report.joined([run_report.of_runs(ended, len(to_run)), found])
+                if ended and found
+                else found
+            )
+            return told, ended
+        ended.append(found)
+        if found.run.verdict is not Verdict.FINE:
+            break
+    if not ended:
+        return _left_behind(session), ended
+    ended[-1] = replace(
+        ended[-1],
+        follows=stale_cells.news(session, cells, [each.cell for each in ended]),
+    )
+    return session.kept(run_report.of_runs(ended, len(to_run)), ended[-1]), ended
+
+
+def _left_behind(session: Session) -> Report | None:
+    """Return what no longer follows after an edit by which nothing ran; None where all does."""
+    told = stale_cells.after(session)
+    return (
+        Report(f"stepper: nothing ran. {told}", f"! {one_line(told, 300)}")
+        if told
+        else None
+    )
+
+
+async def _attempt(
+    session: Session,
+    cells: Sequence[Cell],
+    cell: Cell,
+    consent: Consent,
+    new: bool,
+    caller: Caller,
+    alone: bool,
+) -> Ended | Report | None:
+    """Run a cell, or say why not; None where there is nothing to run or to say."""
+    decided = run_decisions.before(
+        session.state, cells, cell, consent, session.limits, new, alone
+    )
+    if decided.do is run_decisions.Do.WAIT:
+        return command_messages.waits(decided.why, f"stepper run {session.name}")
+    if decided.do is not run_decisions.Do.RUN:
+        return (
+            run_report.not_run(decided.why)
+            if decided.do is run_decisions.Do.REFUSE
+            else None
+        )
+    if decided.repeats is not None and await _same(session, cell, decided.repeats):
+        return run_report.not_run(repeated_errors.repeated(decided.repeats))
+    held = await _held(session, cells, cell, caller) if decided.look_ahead else None
+    return held or await run_cell(session, cells, cell, caller)
+
+
+async def _same(session: Session, cell: Cell, last: Run) -> bool:
+    """Whether a cell would end as its last run did, because nothing has changed since.
+
+    The client's edit has emptied the cell's outputs: they are put back.
+    """
+    # in doubt it runs
+    if session.failed is None or not session.namespace or session.keeper.elsewhere:
+        return False
+    if await asyncio.to_thread(session.adviser.changed_since, last, session.namespace):
+        return False
+    session.outputs.put(cell, session.failed, last.step, last.run, keep_time=True)
+    return True
+
+
+async def _held(
+    session: Session, cells: Sequence[Cell], cell: Cell, caller: Caller
+) -> Ended | None:
+    """Return the fault that a cell would end with for certain, before anything of it ran; None where it may run."""
+    try:
+        known = await session.known(
+            await session.keeper.get(caller.environ, caller.left)
+        )
+    except KernelError:
+        return None  # running it tells
+    fault = session.adviser.before(cell, known)
+    if fault is None:
+        return None
+    fault = await session.advised(fault, {}, known, cell, cells)
+    work = replace(
+        work_on(session, cells, cell), timeout=0.0, notes=session.take_notes()
+    )
+    begun = work.begun(0, caller)
+    found = journal_events.Held(
+        **vars(begun.became(Outcome.ERROR, Verdict.RECOVERABLE, fault, 0.0)),
+        at=begun.at,
+    )
+    follows = run_decisions.held(session.state, found, work.limits)
+    session.log(found)
+    ended = replace(
+        summed(session, work, found, Execution(found.outcome)),
+        held=True,
+        counted=follows.counts,
+    )
+    if follows.act is run_decisions.Act.STOP:
+        session.stop(work.key, ended, follows.attempts)
+    return ended

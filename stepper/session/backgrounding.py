@@ -1,0 +1,156 @@
+"""When a call is handed on, and what is read of what goes on: at once, at a session's start, where code waits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from stepper.messages import background_runs, command_messages
+from stepper.messages.quoted_output import elsewhere
+from stepper.messages.run_report import Report
+from stepper.policy import cell_changes, cell_directives
+from stepper.policy.model import Cell
+from stepper.session import responses, status_queries
+from stepper.session.clients import Call
+from stepper.session.protocols import About
+from stepper.session.session import Session
+
+
+def patience(session: Session, call: Call) -> float:
+    """Return for how many seconds a call is waited for, as its cell's first line or the person has it."""
+    running, usual = (
+        session.state.running,
+        session.outputs.limits().report_after_seconds,
+    )
+    if running is None and (queued := session.keeper.queued):
+        held = (
+            session.outputs.limits().queue_seconds
+            if queued.seconds is None
+            else queued.seconds
+        )
+        return queued.since + held - call.began
+    if running is None:
+        return math.inf  # its kernel starts
+    if running.tool_use_id != call.id:
+        return 0.0 if session.goes_on else usual  # it waits in line for hours, maybe
+    # the first of its cells: how long its kernel took to start is not the cell's
+    if not call.runs:
+        call.runs, call.began = True, max(call.began, session.began_at)
+    asked = cell_directives.parse(running.source).wait
+    return 0.0 if matched(session, call) else usual if asked is None else asked
+
+
+def goes_on(session: Session, call: Call) -> Report:
+    """Return what is read at once of a call that was handed on."""
+    limits = session.outputs.limits()
+    if queued := session.keeper.queued:
+        return background_runs.queued(
+            session.name, queued.text, queued.until, limits.queue
+        )
+    running, state, kernel = session.state.running, session.state, session.keeper.kernel
+    now_runs = status_queries.running(session)
+    if running is None or now_runs is None or running.tool_use_id != call.id:
+        return background_runs.waits(session.name, name(session))
+    cell = Cell(running.cell_id, running.index, running.number, "code", running.source)
+    outputs = None
+    # of a run that was taken over nobody has heard all
+    if session.waits_for is not None:
+        outputs = kernel.coming.outputs() if kernel and kernel.coming else []
+    how_far = (
+        now_runs.seconds,
+        _till(now_runs),
+        state.plan,
+        state.plan.step(now_runs.step),
+        now_runs.line,
+    )
+    about = kernel.about() if kernel else About("")
+    began = None if about.left is None else about.left + now_runs.seconds
+    at = (
+        elsewhere(about.where, about.left, about.trouble),
+        command_messages.beyond(running.timeout, about.where, began),
+    )
+    return background_runs.goes_on(
+        session.name, cell, *how_far, outputs, limits.queue, matched(session, call), *at
+    )
+
+
+def still(session: Session, owner: str) -> str:
+    """Return what a session of the client reads at its start of what was handed on and runs, '' where nothing does."""
+    if (queued := session.keeper.queued) and session.goes_on:
+        return background_runs.still_queued(
+            session.name, queued.text, queued.until, _wakes(session, owner)
+        )
+    now_runs = status_queries.running(session)
+    if now_runs is None or not session.goes_on:
+        return ""
+    return background_runs.still(
+        session.name,
+        now_runs.name,
+        now_runs.seconds,
+        _till(now_runs),
+        now_runs.line,
+        _wakes(session, owner),
+    )
+
+
+def refused(session: Session, owner: str = "") -> str | None:
+    """Return why no code cell may be written now: one that was handed on runs, and nobody wants to wait in line."""
+    if session.outputs.limits().queue or not session.goes_on:
+        return None
+    if queued := session.keeper.queued:
+        return background_runs.refused_for_queue(
+            session.name, queued.text, _wakes(session, owner)
+        )
+    now_runs = status_queries.running(session)
+    if now_runs is None:
+        return None
+    return background_runs.refused(
+        session.name,
+        name(session),
+        now_runs.seconds,
+        _till(now_runs),
+        _wakes(session, owner),
+    )
+
+
+def code_besides(session: Session, cells: Sequence[Cell]) -> list[Cell]:
+    """Return the code cells that have not run as they stand, but for the one that runs."""
+    running, fresh = (
+        session.state.running,
+        cell_changes.not_run_yet(cells, session.state.ran_ever),
+    )
+    return [
+        cell
+        for cell in fresh
+        if not (running and (cell.id, cell.source) == (running.cell_id, running.source))
+    ]
+
+
+def _wakes(session: Session, owner: str) -> bool:
+    """Whether the agent of that session is woken when what runs, or waits for its kernel, has ended."""
+    running = session.state.running
+    of = (
+        [running.tool_use_id or ""]
+        if running
+        else [call.id for call in session.calls.values() if call.handed]
+    )
+    return any(
+        owed.session == owner for each in of if (owed := session.state.handed.get(each))
+    )
+
+
+def _till(runs: responses.Running) -> str:
+    return background_runs.till(runs.timeout, runs.left_seconds)
+
+
+def name(session: Session) -> str:
+    """Return how what runs, or waits for its kernel, is called."""
+    now_runs = status_queries.running(session)
+    return now_runs.name if now_runs else "another cell"
+
+
+def matched(session: Session, call: Call) -> str:
+    """Return the line of a call's cell that is to wake the agent, '' while there is none."""
+    running, kernel = session.state.running, session.keeper.kernel
+    mine = running is not None and running.tool_use_id == call.id
+    return kernel.coming.matched if mine and kernel and kernel.coming else ""

@@ -1,0 +1,404 @@
+"""What other agents do to cells: write and run them, change them. Asked of the gate before anything is written."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from stepper.common.errors import StepperError, UsageError
+from stepper.common.text import one_line
+from stepper.messages import mcp_cells as words
+from stepper.messages import run_report
+from stepper.messages.run_report import Ended, Report
+from stepper.policy import cell_changes, cell_list_edits, edit_gate
+from stepper.policy.cell_changes import source_hash
+from stepper.policy.commands import mcp_commands
+from stepper.policy.model import Cell, Consent, Outcome, Verdict
+from stepper.session import (
+    agent_edits,
+    backgrounding,
+    responses,
+    stale_cells,
+    status_queries,
+    undelivered_reports,
+)
+from stepper.session.cell_responses import CellsChanged
+from stepper.session.clients import Caller
+from stepper.session.run_waiting import Came
+from stepper.session.session import Session
+
+Order = Callable[[Sequence[Cell]], Sequence[Cell]]
+# the cells that run again where they stay as they were
+Named = Callable[[Sequence[Cell]], list[Cell]]
+
+
+async def run(
+    session: Session, told: mcp_commands.CellRun, caller: Caller, consent: Consent
+) -> Report:
+    """Write a cell, or replace or edit one, and run it; or run one as it stands. Raise UsageError.
+
+    This one and `add` are what a call does, whoever waits for it (`patience`).
+    """
+
+    names = cell_list_edits.Names()
+
+    def again(cells: Sequence[Cell]) -> list[Cell]:
+        if told.old_string is not None:
+            return [
+                cell_list_edits.edited(
+                    cells, names.id(cells, told.cell_id), told.old_string, ""
+                )[0]
+            ]
+        return [] if told.cell_id is None else [names.cell(cells, told.cell_id)]
+
+    bare = told.source is None and told.old_string is None
+    if bare and told.cell_id is None:
+        raise UsageError(
+            "there is nothing to run: neither `source`, `old_string` nor `cell_id` is given"
+        )
+    if told.source is not None and (told.old_string, told.new_string) != (None, None):
+        raise UsageError(
+            "`source` is the whole cell, `old_string` and `new_string` are an edit of it: give one of both"
+        )
+    if told.old_string is not None and told.new_string is None:
+        raise UsageError(
+            "`new_string` is missing: what takes the place of `old_string`"
+        )
+    if told.expected_source_hash is not None and told.cell_id is None:
+        raise UsageError(
+            "`expected_source_hash` needs `cell_id`: the cell whose source is expected to have it"
+        )
+    if told.after is not None and (
+        told.cell_id is not None or told.old_string is not None
+    ):
+        raise UsageError(
+            "`after` places a new cell, `cell_id` and `old_string` change one that is there; nothing was written",
+            "give `after` and `source` for a new cell; change_cells with `move` moves a cell",
+        )
+
+    def order(cells: Sequence[Cell]) -> Sequence[Cell]:
+        if told.cell_id is not None:
+            _check_source(
+                session, names.cell(cells, told.cell_id), told.expected_source_hash
+            )
+        if told.old_string is not None:
+            within = names.id(cells, told.cell_id)
+            cell, source = cell_list_edits.edited(
+                cells, within, told.old_string, told.new_string or ""
+            )
+            return cell_list_edits.replaced(cells, cell, source, told.cell_type)
+        if told.cell_id is not None:
+            cell = names.cell(cells, told.cell_id)
+            return cell_list_edits.replaced(
+                cells,
+                cell,
+                cell.source if told.source is None else told.source,
+                told.cell_type,
+            )
+        new = Cell(
+            "", cell_list_edits.NEW, 0, told.cell_type or "code", told.source or ""
+        )
+        return cell_list_edits.put_in(
+            cells, cell_list_edits.place(cells, names.id(cells, told.after)), [new]
+        )
+
+    return await _written(session, order, caller, consent, again)
+
+
+async def add(
+    session: Session, told: mcp_commands.CellAdd, caller: Caller, consent: Consent
+) -> Report:
+    """Write new cells in one go and run the code cells among them to the first that fails. Raise UsageError."""
+    new = read(told.cells)
+    if not new:
+        raise UsageError("`cells` is empty: there is nothing to add")
+    names = cell_list_edits.Names()
+
+    def order(cells: Sequence[Cell]) -> list[Cell]:
+        after = cell_list_edits.place(cells, names.id(cells, told.after))
+        return cell_list_edits.put_in(cells, after, new)
+
+    return await _written(session, order, caller, consent, lambda _: [], runs=told.run)
+
+
+def _check_source(session: Session, cell: Cell, expected: object) -> None:
+    """Raise UsageError with the cell's present source where its hash is not the expected one."""
+    present = source_hash(cell.source)
+    if expected is None or expected == present:
+        return
+    raise UsageError(words.changed_source(session.name, cell, str(expected), present))
+
+
+def read(cells: Sequence[object]) -> list[Cell]:
+    """Return the cells that are to be new; raise UsageError where one can't be written."""
+    return [_new(cell) for cell in cells]
+
+
+def _new(told: object) -> Cell:
+    if not isinstance(told, dict) or not isinstance(told.get("source"), str):
+        raise UsageError("each of `cells` must be an object with a text `source`")
+    kind = told.get("cell_type") or "code"
+    if kind not in mcp_commands.TYPES:
+        raise UsageError(
+            f"a cell's `cell_type` must be one of {', '.join(mcp_commands.TYPES)}"
+        )
+    if why := cell_changes.halved(told["source"]):
+        raise UsageError(f"{why}; nothing was written")
+    return Cell("", cell_list_edits.NEW, 0, kind, told["source"])
+
+
+async def _written(
+    session: Session,
+    order: Order,
+    caller: Caller,
+    consent: Consent,
+    again: Named,
+    runs: bool = True,
+) -> Report:
+    """Arrange the cells where nothing speaks against it, and run what is new or changed, or `again`.
+
+    Text, and what is not to run, waits for no cell that runs.
+    """
+    if session.seen(caller.call):
+        async with session.turn(caller):
+            found = session.answered(caller.call)
+            return found or run_report.not_run(
+                "this call was handled before; nothing is known of its run"
+            )
+    try:
+        waits = runs and any(
+            cell.is_code for cell in _others(session.mended().cells, order, again)[1]
+        )
+        if waits and backgrounding.refused(session):
+            return _not(words.refused(_busy(session)))
+        async with session.turn(caller=caller) if waits else contextlib.nullcontext():
+            cells = session.mended().cells
+            after, others = _others(cells, order, again)
+            if why := _refused(session, cells, after, others, consent):
+                stopped = (
+                    session.state.stop is not None and consent is not Consent.WITHHELD
+                )
+                return _not(words.refused(why), "stopped" if stopped else "refused")
+            new = any(cell.index == cell_list_edits.NEW for cell in others)
+            changed = after != cells
+            if changed:
+                cells, written = session.file.arrange(order)
+                others = written or again(cells)
+            return await _ran(
+                session,
+                cells,
+                others,
+                others if new else [],
+                caller,
+                consent,
+                runs,
+                changed,
+            )
+    except cell_list_edits.NamingError as error:
+        raise UsageError(
+            f"{session.name}: {error}; nothing was written", cell_list_edits.HOW
+        ) from None
+
+
+def _others(
+    cells: Sequence[Cell], order: Order, again: Named
+) -> tuple[Sequence[Cell], list[Cell]]:
+    """Return the cells as they are to be, and those of them that are other ones than before, or to run again."""
+    after = order(cells)
+    return after, [cell for cell in after if cell not in cells] or again(cells)
+
+
+async def _ran(
+    session: Session,
+    cells: Sequence[Cell],
+    written: Sequence[Cell],
+    new: Sequence[Cell],
+    caller: Caller,
+    consent: Consent,
+    runs: bool,
+    changed: bool,
+) -> Came:
+    """Run what is to run of the cells that were written; return what came of it."""
+    to_run, ended = cell_changes.runnable(written) if runs else [], list[Ended]()
+    found: Report | None
+    if to_run:
+        try:
+            alone = len(written) == 1
+            found, ended = await agent_edits.attempt(
+                session, cells, to_run, new, consent, caller, alone
+            )
+        except StepperError as error:
+            found = run_report.not_run(error.message, error.hint)
+    else:
+        undelivered_reports.untold(session, cell_changes.runnable(written))
+        tell = words.written if changed else words.nothing_to_run
+        found = tell(written, stale_cells.after(session))
+    assert found is not None  # each of those to run is told of
+    about = ended[-1].cell if ended else (to_run or written)[0]
+    figures = [
+        path
+        for each in ended
+        if each.run.run
+        for path in session.adviser.saved(each.run.run)
+    ]
+    state, names = _state(session, found, ended, to_run), [cell.id for cell in written]
+    return Came(
+        found.text, found.line, found.stop, found.ok, about.id, state, figures, names
+    )
+
+
+def of_runs(session: Session, done: responses.Ran, ended: Sequence[Ended]) -> Came:
+    """Return what came of a notebook's run, as it is told of cells that were written."""
+    if not ended:
+        text = (
+            done.report
+            or f"stepper: {one_line(session.name)} has no such cells: nothing to run."
+        )
+        return Came(
+            text,
+            "✓ nothing to run",
+            ok=done.ok,
+            state="nothing to run" if done.ok else "not run",
+        )
+    found, last, stop = (
+        run_report.of_runs(ended, done.cells, "code cells"),
+        ended[-1],
+        session.state.stop,
+    )
+    text = found.text if done.report in found.text else f"{found.text}\n{done.report}"
+    state = _state(session, replace(found, ok=done.ok), ended, [last.cell])
+    figures = [path for each in ended for path in session.adviser.saved(each.run.run)]
+    names = [each.cell.id for each in ended]
+    return Came(
+        text,
+        found.line,
+        stop.block if stop else "",
+        done.ok,
+        last.cell.id,
+        state,
+        figures,
+        names,
+    )
+
+
+def _not(found: Report, state: str = "refused") -> Came:
+    return Came(found.text, found.line, found.stop, ok=False, state=state)
+
+
+def _busy(session: Session) -> str:
+    runs, queued = status_queries.running(session), session.keeper.queued
+    if queued:
+        return f"a cell of {session.name} waits for its kernel ({queued.text})"
+    return (
+        words.busy(session.name, runs.name, runs.seconds, runs.timeout)
+        if runs
+        else "another cell runs"
+    )
+
+
+def _state(
+    session: Session, found: Report, ended: Sequence[Ended], to_run: Sequence[Cell]
+) -> str:
+    """Return what came of cells in a word."""
+    last = ended[-1].run if ended else None
+    if not to_run:
+        return "nothing to run"
+    if session.state.stop is not None:
+        return "stopped"
+    if last is None or (last.verdict is Verdict.FINE and not found.ok):
+        return "not run"
+    return (
+        "ok"
+        if last.verdict is Verdict.FINE
+        else "cancelled"
+        if last.outcome is Outcome.CANCELLED
+        else "failed"
+    )
+
+
+def _refused(
+    session: Session,
+    cells: Sequence[Cell],
+    after: Sequence[Cell],
+    others: Sequence[Cell],
+    consent: Consent,
+) -> str | None:
+    """Return why cells may not be written, or run again; raise UsageError where no kernel could take one."""
+    if consent is Consent.WITHHELD:
+        return edit_gate.PLAN_MODE
+    code, state = [cell for cell in others if cell.is_code], session.state
+    for cell in code:
+        if why := cell_changes.halved(cell.source):
+            raise UsageError(f"{why}; nothing was written")
+    if not code:
+        return None
+    new = [
+        place
+        for place, cell in enumerate(after)
+        if cell in code and cell.index == cell_list_edits.NEW
+    ]
+    crowded = new and (
+        edit_gate.waiting(state, cells, new[0])
+        or edit_gate.too_many(after, session.limits())
+    )
+    return edit_gate.stopped(state) or crowded or None
+
+
+def change(
+    session: Session, told: mcp_commands.CellChange, consent: Consent
+) -> CellsChanged:
+    """Delete, move or clear cells, whatever runs; raise UsageError."""
+    if not told.cell_ids or told.action not in mcp_commands.ACTIONS:
+        raise UsageError(
+            "`action` and `cell_ids` are needed: what is to be done to which cells"
+        )
+    if told.after is not None and told.action != "move":
+        raise UsageError(
+            f"`after` belongs to `move`, not to `{told.action}`; nothing was changed"
+        )
+    if consent is Consent.WITHHELD:
+        raise StepperError(f"nothing was changed: {edit_gate.PLAN_MODE}")
+
+    hashes = told.expected_source_hashes
+    if hashes is not None and len(hashes) != len(told.cell_ids):
+        raise UsageError(
+            "`expected_source_hashes` needs one hash for each of `cell_ids`; nothing was changed"
+        )
+    names = cell_list_edits.Names()
+
+    def check(cells: Sequence[Cell]) -> None:
+        for name, expected in zip(told.cell_ids, hashes or (), strict=False):
+            _check_source(session, names.cell(cells, name), expected)
+
+    def order(cells: Sequence[Cell]) -> Sequence[Cell]:
+        check(cells)
+        some = list(dict.fromkeys(names.cell(cells, name) for name in told.cell_ids))
+        if told.action == "delete":
+            return cell_list_edits.without(cells, some)
+        return cell_list_edits.moved(cells, some, names.id(cells, told.after))
+
+    try:
+        before = session.mended().cells
+        check(before)
+        some = list(dict.fromkeys(names.cell(before, name) for name in told.cell_ids))
+        if told.action == "clear_output":
+            session.file.clear(some)
+        else:
+            session.file.arrange(order)
+        same = told.action == "move" and [*order(before)] == [*before]
+        places = (
+            [*map(order(before).index, some)]
+            if told.action == "move"
+            else [cell.index for cell in some]
+        )
+    except cell_list_edits.NamingError as error:
+        raise UsageError(
+            f"{session.name}: {error}; nothing was changed", cell_list_edits.HOW
+        ) from None
+    after = [cell.id for cell in session.file.glance().cells]
+    changed, left = (
+        [after[place] for place in places if told.action != "delete"],
+        stale_cells.after(session),
+    )
+    return CellsChanged(session.name, changed, after, len(some), left, same)

@@ -1,0 +1,256 @@
+"""What is put on the notebook's cells: a run's outputs, those that had to wait, and what comes besides runs."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from stepper.common.errors import NotebookError, StepperError
+from stepper.messages.run_report import left_out
+from stepper.policy import journal_events
+from stepper.policy.cell_changes import source_hash
+from stepper.policy.model import Cell, Limits, Outcome
+from stepper.policy.notebook_state import Shown, State
+from stepper.session.kernel_manager import now
+from stepper.session.protocols import (
+    Coming,
+    Execution,
+    Kernel,
+    Late,
+    Models,
+    NotebookFile,
+    Target,
+)
+
+PUT_SHARE = 50  # how many times what a try took is waited before the next one
+LATE = ("display_data", "update_display_data", "execute_result", "error")
+LATE_SECONDS = 2.0  # between two writes of what comes besides a run
+
+
+class Outputs:
+    """Puts outputs on the cells of one notebook; `trouble` is what tells of them with the next run."""
+
+    def __init__(
+        self,
+        file: NotebookFile,
+        late: Late,
+        state: State,
+        limits: Callable[[], Limits],
+        log: Callable[..., None],
+        trouble: Callable[[str], None],
+    ) -> None:
+        self.file, self.late, self.state, self.log, self.trouble = (
+            file,
+            late,
+            state,
+            log,
+            trouble,
+        )
+        self.asked_limits, self.known_limits = limits, Limits()
+        # the run, and what had come of it, whose outputs were written while it ran
+        self.so_far = (0, 0)
+        # when late outputs, and those that wait, are written next unasked
+        self.late_at = self.put_again_at = 0.0
+
+    def limits(self) -> Limits:
+        """Return the limits in force, the last right ones where the configuration is wrong: outputs are put anyhow."""
+        with contextlib.suppress(StepperError):
+            self.known_limits = self.asked_limits()
+        return self.known_limits
+
+    def put(
+        self,
+        cell: Cell,
+        execution: Execution,
+        step: int | None,
+        run: int,
+        keep_time: bool,
+    ) -> list[str]:
+        """Write the outputs; return why they could not be, as notes. Where a later try may do, they wait."""
+        limits, models = self.limits(), execution.widgets
+        if not limits.record_timing:
+            execution.timings = {}
+        notes = [*execution.notes]
+        if execution.left_out:
+            notes.append(
+                f"{left_out(execution.left_out)} (max_output_bytes {limits.max_output_bytes:,})"
+            )
+        if models is not None and models.left_out:
+            notes.append(
+                f"left out of the notebook: the state of {models.left_out} widgets, {models.left_out_bytes:,} bytes"
+                f" (max_widget_state_bytes {models.limit:,})"
+            )
+        try:
+            why = self.file.put(cell, execution, step, keep_time)
+        except NotebookError as error:
+            self.log(
+                journal_events.Unwritten(
+                    run=run,
+                    cell_id=cell.id,
+                    number=cell.number,
+                    source=cell.source,
+                    step=step,
+                    outputs=execution.outputs,
+                    execution_count=execution.execution_count,
+                    timings=execution.timings,
+                )
+            )
+            later = "they wait in the journal and are written when that is possible"
+            why = f"the outputs could not be written ({error.message}): {later}"
+        return [*notes, why] if why else notes
+
+    def put_waiting(self) -> None:
+        """Write the outputs that wait, where that is possible now; what became of them is told with the next run."""
+        began = time.monotonic()
+        for waiting in list(self.state.unwritten.values()):
+            cell = Cell(waiting.cell_id, -1, waiting.number, "code", waiting.source)
+            outcome = next(
+                (
+                    run.outcome
+                    for run in reversed(self.state.runs)
+                    if run.run == waiting.run
+                ),
+                Outcome.OK,
+            )
+            execution = Execution(
+                outcome, waiting.outputs, waiting.execution_count, waiting.timings
+            )
+            try:
+                # a message may be under way
+                why = self.file.put(cell, execution, waiting.step, keep_time=True)
+            except NotebookError:
+                self.put_again_at = _later(began)
+                return
+            except (AttributeError, KeyError, TypeError, ValueError):
+                # somebody else wrote that line
+                why = "they are no outputs"
+            self.log(
+                journal_events.Written(run=waiting.run, cell_id=cell.id, why_not=why)
+            )
+            told = f"were left out ({why})" if why else "are in the notebook now"
+            self.trouble(
+                f"the outputs of run {waiting.run} (cell {cell.number}), which waited, {told}"
+            )
+
+    def heard(self, message: dict[str, Any], late: bool) -> bool:
+        """Take what shows something in cells beside the one that runs; return whether any is there to take it.
+
+        With `late` it is a request's that is over, else the running one's, with a display that others may show, too.
+        """
+        state, running = self.state, self.state.running
+        request = str(message["parent_header"].get("msg_id") or "")
+        transient = message["content"].get("transient")
+        mark = (
+            str(transient.get("display_id") or "")
+            if isinstance(transient, dict)
+            else ""
+        )
+        own = state.requests.get(request)
+        if late:
+            if not request or (running and request == running.request):
+                return True  # the kernel's own words; what its record holds
+            last = state.runs[-1] if state.runs and not running else None
+            cell_id, source = own or (
+                (last.cell_id, last.source_hash) if last else ("", "")
+            )
+            if cell_id == (running.cell_id if running else ""):
+                return False  # it can't be told apart, or would be written over
+            shows = cell_id in state.shown and mark in state.shown[cell_id].displays
+            if shows or message["msg_type"] != "update_display_data":
+                self._take(Target(cell_id, source), message)
+            return True
+        not_in = own[0] if own else running and running.cell_id
+        for cell_id, shown in state.shown.items():
+            if mark and mark in shown.displays and cell_id != not_in:
+                self._take(
+                    Target(cell_id, shown.source_hash),
+                    {**message, "msg_type": "update_display_data"},
+                )
+        return True
+
+    async def take_missed(self, kernel: Kernel) -> None:
+        """Take what the last run published after its end while no daemon was there, less what the last one had put."""
+        last = self.state.runs[-1] if self.state.runs else None
+        shown = self.state.shown.get(last.cell_id) if last else None
+        if last is None or last.request not in self.state.requests or shown is None:
+            return
+        characters, others = shown.late_characters, shown.late_others
+        for message in await kernel.missed(last.request):
+            text = message["content"].get("text")
+            if message["msg_type"] == "stream" and isinstance(text, str):
+                message["content"]["text"], characters = (
+                    text[characters:],
+                    max(0, characters - len(text)),
+                )
+                if message["content"]["text"]:
+                    self.heard(message, True)
+            elif message["msg_type"] in LATE:
+                if others <= 0:
+                    self.heard(message, True)
+                others -= 1
+
+    def put_late(self, models: Models | None, coming: Coming | None = None) -> None:
+        """Write what came besides runs, the state of widgets, and what is `coming` of the cell that runs.
+
+        In one write; what can't be written now waits.
+        """
+        began, running = time.monotonic(), self.state.running
+        mark = (running.run, coming.changes) if running and coming else (0, 0)
+        news = mark[1] > 0 and mark != self.so_far
+        try:
+            # those are written first
+            if self.state.unwritten or not (
+                self.late.pending or models is not None or news
+            ):
+                return
+            so_far = dict[Target, list[dict[str, Any]]]()
+            if news and running and coming:
+                so_far[Target(running.cell_id, source_hash(running.source))] = (
+                    coming.outputs()
+                )
+            arrived = self.late.put(models, so_far)
+            self.so_far = mark if news else self.so_far
+        except NotebookError:
+            arrived = []
+        self.late_at = max(time.monotonic() + LATE_SECONDS, _later(began))
+        for came in arrived:
+            self.log(replace(came, at=now()), sync=False)
+
+    def _take(self, target: Target, message: dict[str, Any]) -> None:
+        shown = self.state.shown.get(target.cell_id, Shown(""))
+        waiting = self.state.unwritten.get(target.cell_id)
+        outputs = waiting.outputs if waiting else None
+        try:
+            self.late.take(
+                target,
+                message,
+                shown.displays,
+                shown.left_out,
+                self.limits().max_output_bytes,
+                outputs,
+            )
+        except NotebookError as error:
+            size = len(str(message["content"].get("text", "")))
+            self.log(
+                journal_events.Late(
+                    at=now(),
+                    **vars(target),
+                    characters=size,
+                    shows=int(not size),
+                    updates=0,
+                    left_out=shown.left_out,
+                    displays=shown.displays,
+                    there=False,
+                    why=error.message,
+                ),
+                sync=False,
+            )
+
+
+def _later(began: float) -> float:
+    """Return when a write that began then is tried again: a large notebook is not read each second for nothing."""
+    done = time.monotonic()
+    return done + PUT_SHARE * (done - began)

@@ -1,0 +1,127 @@
+"""A notebook's cells as other agents read them: sources, outputs as text, pictures as paths, in pages."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from stepper.common.errors import NotebookError, UsageError
+from stepper.common.text import counted
+from stepper.messages import mcp_cells as words
+from stepper.messages.quoted_output import outputs_text, paged
+from stepper.policy import cell_list_edits
+from stepper.policy.cell_changes import source_hash
+from stepper.policy.commands import mcp_commands
+from stepper.policy.model import Cell
+from stepper.session import status_queries, undelivered_reports
+from stepper.session.cell_responses import Read
+from stepper.session.protocols import Notebook, Target
+from stepper.session.session import Session
+
+BRIEF = 1000  # characters of a cell's outputs
+AHEAD = 20  # pages that are counted beyond those that are asked for
+
+
+async def read(session: Session, told: mcp_commands.CellRead) -> Read:
+    """Return pages of the cells that are asked for, all by default; raise UsageError. Takes no lock.
+
+    The file and the outputs are read beside the loop, outputs no further than those pages need.
+    """
+    # kept while its outputs are read
+    document, _ = undelivered_reports.compare(
+        session, await asyncio.to_thread(session.file.read)
+    )
+    try:
+        some = [
+            cell_list_edits.named(document.cells, name) for name in told.cells or ()
+        ]
+    except cell_list_edits.NamingError as error:
+        raise UsageError(f"{session.name}: {error}", cell_list_edits.HOW) from None
+    about = [
+        *zip(
+            some or document.cells,
+            _about(session, some or document.cells, document, told.outputs),
+            strict=True,
+        )
+    ]
+    last = max(1, told.page + told.many - 1)
+
+    def parts() -> Iterator[words.CellRead]:
+        for cell, found in about:
+            yield from words.parts(
+                replace(found, outputs=_outputs(session, cell, told.outputs))
+            )
+
+    def work() -> list[list[words.CellRead]]:
+        try:
+            return words.paged(parts(), last + AHEAD)
+        finally:
+            with contextlib.suppress(NotebookError):
+                session.file.glance()  # not kept
+
+    pages = await asyncio.to_thread(work)
+    of = counted(len(pages), "page")
+    if not 1 <= told.page <= len(pages):
+        raise UsageError(f"{session.name} has {of} of these cells")
+    some_more = " or more" if len(pages) == last + AHEAD else ""
+    texts = [
+        words.read(session.name, page, number, len(pages), some_more)
+        for number, page in enumerate(pages[:last], 1)
+        if number >= told.page
+    ]
+    shown = [cell for page in pages[told.page - 1 : last] for cell in page]
+    return Read(session.name, shown, told.page, len(pages), "\n".join(texts))
+
+
+def _about(
+    session: Session, cells: Sequence[Cell], document: Notebook, how: str
+) -> Iterator[words.CellRead]:
+    """Yield the cells as they stand, but for their outputs."""
+    state, last = (
+        session.state,
+        {(run.cell_id, run.source_hash): run for run in session.state.runs},
+    )
+    counts = {name: count for count, name in reversed(state.counts.items())}
+    steps = {
+        progress.cell_id: key for key, progress in reversed(state.progress.items())
+    }
+    for cell in cells:
+        present = source_hash(cell.source)
+        about = words.CellRead(
+            cell.id,
+            cell.index,
+            cell.number,
+            cell.type,
+            cell.source,
+            source_hash=present,
+        )
+        if not cell.is_code:
+            yield about
+            continue
+        run, step = last.get((cell.id, source_hash(cell.source))), steps.get(cell.id)
+        yield replace(
+            about,
+            execution_count=document.outputs_count(cell) or counts.get(cell.id),
+            step=step if isinstance(step, int) else None,
+            status=status_queries.cell_status(session, cell).status,
+            pictures=session.adviser.saved(run.run) if run and how != "none" else (),
+        )
+
+
+def _outputs(session: Session, cell: Cell, how: str) -> str:
+    """Return as much of a cell's outputs, as text, as is asked for."""
+    outputs = (
+        []
+        if how == "none" or not cell.is_code
+        else session.file.outputs_of(Target.of(cell))
+    )
+    text = (
+        outputs_text(outputs, BRIEF, "", errors=True)
+        if how == "brief"
+        else paged(outputs)
+        if outputs
+        else []
+    )
+    return "\n".join(text).removeprefix(":\n")

@@ -1,0 +1,360 @@
+"""One run of one cell in a session: begun, executed, judged, its outputs put away, journaled, told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from stepper.common.errors import (
+    KernelError,
+    LineDownError,
+    NotebookError,
+    StepperError,
+)
+from stepper.common.text import one_line
+from stepper.messages import attached_clients, command_messages, local_modules
+from stepper.messages.quoted_output import elsewhere
+from stepper.messages.run_report import Ended
+from stepper.policy import cell_changes, journal_events, run_decisions
+from stepper.policy.dataflow import cell_dependencies
+from stepper.policy.model import (
+    Cell,
+    Fault,
+    Key,
+    Limits,
+    Outcome,
+    Run,
+    StepStatus,
+    Verdict,
+    instant,
+)
+from stepper.session.clients import Caller
+from stepper.session.kernel_manager import now
+from stepper.session.protocols import Execution
+from stepper.session.session import LANGUAGES, Session
+from stepper.session.stale_cells import order
+
+
+@dataclass
+class Work:
+    """A cell that is to run, and what is noted on the way."""
+
+    cells: Sequence[Cell]  # the notebook's
+    cell: Cell
+    key: Key  # what it counts for
+    timeout: float  # its deadline in seconds
+    limits: Limits
+    keep_time: bool  # the file's, for those who poll it
+    notes: list[str]
+    was_complete: bool
+    criterion: str = ""
+    wake: str = ""  # the pattern of a line that wakes the agent
+    repeat: int = 0  # how often stepper itself has run it, after a transient error
+
+    def begun(
+        self, run: int, caller: Caller, kernel: str = ""
+    ) -> journal_events.Started:
+        """Return its run, as the journal knows it from the beginning on."""
+        cell = self.cell
+        return journal_events.Started(
+            run=run,
+            key=self.key,
+            at=now(),
+            tool_use_id=caller.call,
+            by=caller.by,
+            outside_agent=caller.outside_agent,
+            request=uuid.uuid4().hex,
+            timeout=self.timeout,
+            cell_id=cell.id,
+            number=cell.number,
+            index=cell.index,
+            source=cell.source,
+            tags=cell.tags,
+            kernel=kernel,
+        )
+
+
+def work_on(
+    session: Session,
+    cells: Sequence[Cell],
+    cell: Cell,
+    keep_time: bool = True,
+    timeout_of_call: float | None = None,
+) -> Work:
+    """Return the work on a cell."""
+    limits = session.limits()
+    task = run_decisions.task(session.state, cells, cell, limits, timeout_of_call)
+    notes, was_complete = [*task.notes], session.state.complete
+    # what reads like Python may mean something else
+    criterion = task.criterion if session.speaks_python else ""
+    how = (notes, was_complete, criterion, task.wake)
+    return Work(cells, cell, task.key, task.timeout, limits, keep_time, *how)
+
+
+async def run_cell(
+    session: Session,
+    cells: Sequence[Cell],
+    cell: Cell,
+    caller: Caller,
+    keep_time: bool = True,
+) -> Ended:
+    """Run one cell to its verdict, again after a transient error; stop the notebook where that is to follow."""
+    if why := cell_changes.halved(cell.source):
+        raise StepperError(f"{cell.label}: {why}")
+    work = work_on(session, cells, cell, keep_time, caller.timeout)
+    while True:
+        try:
+            kernel = await session.keeper.get(caller.environ, caller.left)
+        except KernelError as error:
+            return _not_started(session, work, caller, error)
+        if session.speaks_python and kernel.language not in ("", *LANGUAGES):
+            why = f"{session.name} is a notebook in Python, and its kernel runs {one_line(kernel.language, 50)}"
+            raise KernelError(
+                f"{why}: the cell was NOT run",
+                f"stepper use {session.name} --kernel NAME",
+            )
+        about = kernel.about()
+        beyond = command_messages.beyond(work.timeout, about.where, about.left)
+        work.notes = [*session.take_notes(), *work.notes, *beyond]
+        if caller.left.is_set():
+            raise StepperError(
+                "interrupted before the cell ran: whoever asked for it went away"
+            )
+        begun, began = (
+            work.begun(session.state.next_run, caller, kernel.id),
+            time.monotonic(),
+        )
+        session.log(begun, sync=False)
+        how = (begun.request, False, work.criterion, work.wake)
+        try:
+            execution = await session.execute(
+                kernel, cell.source, caller, work.timeout, work.limits, *how
+            )
+        except LineDownError as error:
+            # the journal knows that it began: the next turn asks what came of it
+            error = LineDownError(
+                command_messages.line_down(cell.label, error.message),
+                f"stepper status {session.name}",
+            )
+            error.accepted = True
+            raise error from None
+        run, follows = await conclude(
+            session, work, begun, execution, time.monotonic() - began
+        )
+        if follows.act is not run_decisions.Act.AGAIN:
+            break
+        again = f"stepper ran it again after {follows.wait:g} s"
+        work.notes.append(f"run {run.run}: {run.error}; {again}")
+        if await _paused(session, follows.wait, caller):
+            run = replace(run, verdict=Verdict.CANCELLED, outcome=Outcome.CANCELLED)
+            break
+        work.repeat += 1
+    return await tell(session, work, run, execution, follows)
+
+
+async def conclude(
+    session: Session,
+    work: Work,
+    begun: journal_events.Started,
+    execution: Execution,
+    seconds: float,
+) -> tuple[journal_events.Ran, run_decisions.After]:
+    """Judge an execution, put its outputs away and journal the run; return it and what follows."""
+    state, cell = session.state, work.cell
+    fault, verdict = await judged(
+        session, cell, execution, work.cells, command_messages.built(state)
+    )
+    execution.checked = (
+        session.adviser.checked(execution.told) if work.criterion else None
+    )
+    run = journal_events.Ran(
+        **vars(begun.became(execution.outcome, verdict, fault, seconds)),
+        repeat=work.repeat,
+        execution_count=execution.execution_count,
+        displays=execution.displays,
+        left_out=execution.left_out,
+        request=begun.request,
+        figures=session.adviser.facts(execution),
+        packages=run_decisions.new_packages(state, execution.namespace),
+        unmet=run_decisions.unmet(state, begun, work.criterion, execution.checked)
+        if verdict is Verdict.FINE
+        else "",
+        bound=cell_dependencies.told(session.flow(begun.source), session.namespace)
+        if session.speaks_python
+        else {},
+    )
+    follows = run_decisions.after(state, run, work.limits)
+    if follows.act is not run_decisions.Act.AGAIN:
+        work.notes += session.outputs.put(
+            cell, execution, run.step, run.run, work.keep_time
+        )
+    work.notes += follows.notes
+    session.log(run, sync=None)
+    session.ended(execution, f"cell {cell.number}")
+    session.failed = execution if verdict is Verdict.RECOVERABLE else None
+    return run, follows
+
+
+async def judged(
+    session: Session,
+    cell: Cell,
+    execution: Execution,
+    cells: Sequence[Cell],
+    built: str = "",
+) -> tuple[Fault | None, Verdict]:
+    """Return the fault of an execution, with its suggestion, and the verdict; `built` as in `turn.judged`."""
+    memory = (
+        "; ".join([execution.memory, *command_messages.largest(execution.namespace)])
+        if execution.memory
+        else ""
+    )
+    fault, verdict = run_decisions.judged(
+        execution.outcome, execution.fault, cell.tags, execution.death, memory, built
+    )
+    if fault is not None:
+        fault = await session.advised(
+            fault, execution.told, execution.namespace, cell, cells
+        )
+    return fault, verdict
+
+
+async def tell(
+    session: Session,
+    work: Work,
+    run: journal_events.Ran,
+    execution: Execution,
+    follows: run_decisions.After,
+) -> Ended:
+    """Return what the report needs of a run; stop the notebook where that follows."""
+    session.put_late()
+    ended = summed(session, work, run, execution)
+    # pictures are made smaller, folders looked at
+    slow = bool(execution.pictures) or run.verdict is not Verdict.FINE
+    besides = (session, execution, run)
+    seen, left = (
+        await asyncio.to_thread(_besides, *besides) if slow else _besides(*besides)
+    )
+    met = execution.checked is not None and execution.checked.holds
+    origins = _origins(session, work.cells) if run.fault else {}
+    ended = replace(
+        ended, origins=origins, seen=seen, doubts=left, met=met, unmet=run.unmet
+    )
+    # only the agent's own runs stop the agent
+    if follows.act is run_decisions.Act.STOP and not run.outside_agent:
+        session.stop(work.key, ended, follows.attempts + work.repeat)
+    if session.state.plan.steps and not session.state.left:
+        session.state.compare(work.cells)
+    if session.state.complete and not work.was_complete:
+        with contextlib.suppress(NotebookError):  # it may be gone by now
+            document = session.file.read()
+            stands = order(session, document.cells)
+            session.replays = run_decisions.replays(
+                session.state, work.limits, document.cells
+            )
+            tail = command_messages.completion(
+                session.name, session.state, document.figures, stands, session.replays
+            )
+            ended = replace(
+                ended, tail=tail, complete=command_messages.completed(session.state)
+            )
+    elif (
+        session.state.plan.steps and not session.state.left and session.state.open_cells
+    ):
+        tail = [
+            f"No step is left, but the notebook is not complete. {command_messages.open_cells(session.state)}"
+        ]
+        ended = replace(ended, tail=tail)
+    return ended
+
+
+def summed(session: Session, work: Work, run: Run, execution: Execution) -> Ended:
+    """Return a run as the reports need it."""
+    state, kernel = session.state, session.keeper.kernel
+    about = kernel.about() if kernel else None
+    return Ended(
+        cell=work.cell,
+        run=run,
+        outputs=execution.outputs,
+        plan=state.plan,
+        next_step=state.plan.step(
+            state.open_step(StepStatus.DOUBTED) or state.open_step()
+        ),
+        attempts=state.of(work.key).attempts,
+        max_retries=work.limits.max_retries,
+        timeout=work.timeout,
+        most=work.limits.max_cell_timeout_seconds,
+        notes=[
+            *work.notes,
+            *command_messages.came(state, work.cells),
+            *attached_clients.executions(state),
+        ],
+        captured=execution.captured,
+        modules=local_modules.lines(execution.modules, session.name),
+        next_inputs=execution.next_inputs,
+        comment=session.comment,
+        where=elsewhere(about.where, about.left, about.trouble) if about else "",
+    )
+
+
+def _besides(
+    session: Session, execution: Execution, run: Run
+) -> tuple[list[str], list[str]]:
+    """Return the lines on pictures, and on what a failed cell left behind or what is odd about one that ran ok."""
+    adviser = session.adviser
+    # by the clock that files are stamped by
+    since_ns = int(instant(run.started_at).timestamp() * 1e9)
+    if run.verdict is Verdict.FINE:
+        left = adviser.doubtful(execution)
+    else:
+        how = "its interrupt" if run.outcome is Outcome.CANCELLED else "failing"
+        left = adviser.kept(
+            execution.told, None if session.keeper.elsewhere else since_ns, how
+        )
+    return adviser.seen(execution, run.run), left
+
+
+async def _paused(session: Session, wait: float, caller: Caller) -> bool:
+    """Wait before stepper runs a cell again; return True where that was interrupted."""
+    session.waits_for = caller
+    session.pause.clear()
+    try:
+        await asyncio.wait_for(session.pause.wait(), wait)
+    except asyncio.TimeoutError:
+        return False
+    finally:
+        session.waits_for = None
+    return True
+
+
+def _not_started(
+    session: Session, work: Work, caller: Caller, error: KernelError
+) -> Ended:
+    """No kernel: what a command mends is reported and nothing more; one that fails to start stops the notebook."""
+    if not error.stops:
+        raise error
+    fault = Fault(
+        "KernelStartFailed",
+        f"the cell was NOT run: {error.message}",
+        ("KernelStartFailed",),
+    )
+    run = work.begun(0, caller).became(
+        Outcome.KERNEL_DIED, Verdict.UNRECOVERABLE, fault, 0.0
+    )
+    work.notes, work.timeout = [], 0.0
+    ended = summed(session, work, run, Execution(run.outcome))
+    if not caller.outside_agent:
+        session.stop(work.key, ended, session.state.of(work.key).attempts, error.hint)
+    return ended
+
+
+def _origins(session: Session, cells: Sequence[Cell]) -> dict[int, str]:
+    """Return how reports name the cells that ran in this kernel, by execution count."""
+    names = {cell.id: cell.label for cell in cells if cell.is_code}
+    return {
+        n: names.get(cell_id, "a cell that is gone")
+        for n, cell_id in session.state.counts.items()
+    }

@@ -1,0 +1,74 @@
+"""What the engine needs of a diagnosis, which can be taken out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from stepper.policy.kernel_namespace import Namespace
+from stepper.policy.model import Cell, Checked, Fault, Run
+from stepper.policy.notebook_state import State
+from stepper.session.protocols import Execution
+
+
+class Diagnosis(Protocol):
+    """What a report adds to a run's end; by itself it adds nothing, which is all that the main path needs."""
+
+    def of(self, language: str) -> Diagnosis:
+        """Return the diagnosis of cells that are in a language."""
+        return self
+
+    def python(self, cell: str) -> str:
+        """Return a cell's source as Python, by IPython's reading of it."""
+        return cell
+
+    def before(self, cell: Cell, namespace: Namespace) -> Fault | None:
+        """Return the fault that a cell would end with for certain, None where it may run."""
+        return None
+
+    def suggested(
+        self,
+        fault: Fault,
+        told: Mapping[str, Any],
+        cell: Cell,
+        cells: Sequence[Cell],
+        state: State,
+        namespace: Namespace,
+        python: str,
+    ) -> Fault:
+        """Return the fault with its suggestion."""
+        return fault
+
+    def kept(
+        self, told: Mapping[str, Any], since_ns: int | None, how: str = "failing"
+    ) -> list[str]:
+        """Return what a failed cell had bound and written before it failed, in lines."""
+        return []
+
+    def changed_since(self, run: Run, namespace: Namespace) -> bool:
+        """Whether something changed after a run ended, so that it may end otherwise now; True in doubt."""
+        return True
+
+    def checked(self, told: Mapping[str, Any]) -> Checked | None:
+        """Return whether the criterion that was asked for holds, None where that could not be told."""
+        return None
+
+    def doubtful(self, execution: Execution) -> list[str]:
+        """Return the doubts on a run that ended well."""
+        return []
+
+    def seen(self, execution: Execution, run: int) -> list[str]:
+        """Save what there is to see of a run; return the lines on it."""
+        return []
+
+    def facts(self, execution: Execution) -> dict[str, str]:
+        """Return what is known of the figures that a run showed: by the key of the picture, in a few words."""
+        return {}
+
+    def saved(self, run: int) -> list[str]:
+        """Return the paths of the pictures that were saved of a run, in order."""
+        return []
+
+
+class Without(Diagnosis):
+    """No diagnosis: a report holds what Python says."""

@@ -1,0 +1,477 @@
+"""A kernel without a process, for tests of what a session does: a cell runs in a thread of this process.
+
+Besides Python's own names its cells find `display` and `update_display`, `die(how)`, `late(text)` (said once the cell
+is over) and `exit`. What a cell would do to its process it does to this one: `os.kill` ends the tests. Nothing is
+bounded, there are no widgets, and only `print` writes to the notebook. (Over 300 lines: one kernel, whole.)
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import builtins
+import contextlib
+import ctypes
+import inspect
+import re
+import sys
+import threading
+import time
+import traceback
+import types
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from stepper.policy.kernel_namespace import UNKNOWN, Namespace, Variable
+from stepper.policy.model import Death, Fault, Frame, Limits, Outcome
+from stepper.session.protocols import (
+    About,
+    Execution,
+    FromElsewhere,
+    KernelPlace,
+    Queued,
+)
+
+TICK_SECONDS, GRACE_SECONDS = 0.001, 0.5
+EXIT = "ended by exit() or quit()"
+INTERRUPTED = {"deadline": Outcome.TIMEOUT, "memory": Outcome.MEMORY}
+ATTRIBUTES = ("errno", "code", "status", "name", "filename", "lineno")
+
+
+class Died(BaseException):
+    """The cell ended its kernel."""
+
+
+@dataclass
+class Running:
+    """A cell that runs, or did. Nothing of it belongs to the event loop: a daemon may die and another one ask."""
+
+    request: str
+    number: int
+    outputs: list[dict[str, Any]] = field(default_factory=list)
+    displays: dict[str, list[int]] = field(default_factory=dict)
+    unsaid: list[str] = field(default_factory=list)  # what it says once it is over
+    outcome: Outcome = Outcome.OK
+    fault: Fault | None = None
+    died: str = ""
+    over: threading.Event = field(default_factory=threading.Event)
+    thread: int | None = None
+
+    def throw(self, kind: type[BaseException]) -> None:
+        """Raise an exception in its thread, where Python runs in it."""
+        if self.thread is not None:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                ctypes.c_ulong(self.thread), ctypes.py_object(kind)
+            )
+
+    def sample(self) -> None:
+        """Note where it is, for a cell that is interrupted there."""
+        frames = _own(
+            traceback.extract_stack(sys._current_frames().get(self.thread or 0))
+        )
+        self.fault = Fault("", "", (), frames[0].line, frames) if frames else None
+
+    def fails(self, error: BaseException) -> None:
+        """Take what the cell raised."""
+        name, frames = (
+            type(error).__name__,
+            _own(traceback.extract_tb(error.__traceback__)),
+        )
+        line = (
+            error.lineno
+            if isinstance(error, SyntaxError)
+            else frames[0].line
+            if frames
+            else None
+        )
+        classes = tuple(
+            f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
+            for kind in type(error).__mro__
+        )
+        attributes = {
+            name: value
+            for name in ATTRIBUTES
+            if isinstance(value := getattr(error, name, None), int | str)
+        }
+        told = "".join(traceback.format_exception(error))
+        self.outcome, self.fault = (
+            Outcome.ERROR,
+            Fault(name, str(error), classes, line, frames, attributes, told),
+        )
+        raised = {"ename": name, "evalue": str(error), "traceback": told.splitlines()}
+        self.outputs.append({"output_type": "error", **raised})
+
+
+class Coming:
+    """What has come of a cell so far."""
+
+    changes = 0  # none of it is written before the end
+
+    def __init__(
+        self, run: Running, wake: str = "", before: Sequence[dict[str, Any]] = ()
+    ) -> None:
+        self.run, self.wake = run, wake
+        self.skipped = [len(output.get("text", "")) for output in before]
+
+    @property
+    def matched(self) -> str:
+        lines = (
+            re.split("[\r\n]+", self._text("stdout") + "\n" + self._text("stderr"))
+            if self.wake
+            else []
+        )
+        return next((line for line in lines if re.search(self.wake, line)), "")
+
+    def outputs(self) -> list[dict[str, Any]]:
+        skip = dict(enumerate(self.skipped))
+        return [
+            {**each, "text": each["text"][skip.get(place, 0) :]}
+            if "text" in each
+            else each
+            for place, each in enumerate(self.run.outputs)
+        ]
+
+    def last_line(self) -> str:
+        return (self._text("stdout").splitlines() or [""])[-1]
+
+    def last_lines(self) -> list[str]:
+        return self._text("stdout").splitlines()[-20:]
+
+    def _text(self, name: str) -> str:
+        return "".join(
+            output["text"] for output in self.outputs() if output.get("name") == name
+        )
+
+
+@dataclass
+class FakeOthers:
+    """What other clients have it do: what a test says."""
+
+    since: float = 0.0
+    ended: Callable[[FromElsewhere], None] = lambda done: None
+
+    def forget(self, before: float) -> None:
+        self.since = 0.0
+
+
+class FakeKernel:
+    """A kernel of this process: it keeps the contract of `ports.Kernel`, which says what each of these is."""
+
+    def __init__(self, place: KernelPlace) -> None:
+        self.coming: Coming | None = None
+        self.id, self.language, self.place = uuid.uuid4().hex, "python", place
+        self.busy = False
+        self.interrupted = self.away = ""
+        self.hears: Callable[[dict[str, Any], bool], bool] = lambda message, late: False
+        self.others = FakeOthers()
+        self.ended: Death | None = None
+        self.count, self.runs = 0, dict[str, Running]()
+        self.now = Running("", 0)  # the cell that runs, or ran last
+        self.now.over.set()
+        self.listens = True  # a daemon is there
+        self.forget: Callable[[], object] = bool  # what is on record of it
+        # what came besides runs: to be listened to
+        self.waiting: list[dict[str, Any]] = []
+        self.kept: list[dict[str, Any]] = []  # … while no daemon was there
+        own = {
+            "print": self._print,
+            "display": self._display,
+            "update_display": self._update,
+            "exit": lambda: _die(EXIT),
+            "die": _die,
+            "late": self._late,
+        }
+        self.seen: dict[str, tuple[int, str]] = {}
+        self.names: dict[str, Any] = {
+            "__name__": "__main__",
+            "__builtins__": {**vars(builtins), **own},
+        }
+
+    def _print(
+        self,
+        *values: object,
+        sep: str = " ",
+        end: str = "\n",
+        file: Any = None,
+        flush: bool = False,
+    ) -> None:
+        name, text = (
+            "stderr" if file is sys.stderr else "stdout",
+            sep.join(map(str, values)) + end,
+        )
+        outputs = self.now.outputs
+        if outputs and outputs[-1].get("name") == name:
+            outputs[-1]["text"] += text
+        else:
+            outputs.append({"output_type": "stream", "name": name, "text": text})
+
+    def _display(
+        self, data: dict[str, Any], raw: bool = True, display_id: str = ""
+    ) -> None:
+        outputs = self.now.outputs
+        outputs.append({"output_type": "display_data", "data": data, "metadata": {}})
+        if display_id:
+            self.now.displays.setdefault(display_id, []).append(len(outputs) - 1)
+            self._shown("display_data", data, display_id)
+
+    def _update(
+        self, data: dict[str, Any], raw: bool = True, display_id: str = ""
+    ) -> None:
+        for place in self.now.displays.get(display_id, []):
+            self.now.outputs[place]["data"] = data
+        self._shown("update_display_data", data, display_id)
+
+    def _shown(self, kind: str, data: dict[str, Any], mark: str) -> None:
+        content = {"data": data, "metadata": {}, "transient": {"display_id": mark}}
+        self.hears(_message(kind, self.now.request, content), False)
+
+    def _late(self, text: str) -> None:
+        self.now.unsaid.append(text)
+
+    def about(self) -> About:
+        return About(self.place.python)
+
+    def connection_file(self) -> str:
+        return ""
+
+    def memory(self) -> int:
+        return 0
+
+    def listen(self) -> None:
+        self.listens = True
+        said, self.waiting = self.waiting, []
+        for message in said:
+            self.hears(message, True)
+
+    def models(self) -> None:
+        return None
+
+    async def execute(
+        self,
+        code: str,
+        timeout: float,
+        limits: Limits,
+        request: str = "",
+        scratch: bool = False,
+        criterion: str = "",
+        wake: str = "",
+    ) -> Execution:
+        self.count += not scratch
+        run = Running(request or uuid.uuid4().hex, self.count)
+        self.now = self.runs[run.request] = run
+        self.interrupted, self.listens = "", True
+        threading.Thread(target=self._run, args=(run, code), daemon=True).start()
+        done = await self._until_over(run, timeout, Coming(run, wake))
+        if criterion and done.outcome is Outcome.OK:
+            with contextlib.suppress(Exception):
+                done.told["criterion"] = {"holds": eval(criterion, self.names)}  # noqa: S307
+        return done
+
+    async def adopt(self) -> Death | None:
+        if not self.now.over.is_set():
+            self.now.throw(KeyboardInterrupt)
+            await self._until_over(self.now, GRACE_SECONDS)
+        self.listens = True
+        return self.ended
+
+    async def recall(
+        self, request: str, seconds: float, limits: Limits, wake: str = ""
+    ) -> Execution | None:
+        run = self.runs.get(request)
+        return (
+            None
+            if run is None
+            else await self._until_over(run, seconds, Coming(run, wake, [*run.outputs]))
+        )
+
+    async def missed(self, request: str) -> list[dict[str, Any]]:
+        return [
+            message
+            for message in self.kept
+            if message["parent_header"]["msg_id"] == request
+        ]
+
+    async def namespace(self) -> Namespace:
+        modules, functions, variables = (
+            dict[str, str](),
+            dict[str, str](),
+            dict[str, Variable](),
+        )
+        classes = []
+        own = {
+            name: value
+            for name, value in self.names.items()
+            if not name.startswith("__")
+        }
+        for name, value in own.items():
+            if isinstance(value, types.ModuleType):
+                modules[name] = value.__name__
+            elif isinstance(value, types.FunctionType):
+                functions[name] = str(inspect.signature(value))
+            elif isinstance(value, type):
+                classes.append(name)
+            else:
+                small = repr(value) if isinstance(value, int | str | list) else ""
+                length = len(value) if hasattr(value, "__len__") else None
+                variables[name] = Variable(type(value).__name__, length, print=small)
+        seen = {
+            name: (id(value), variables[name].print if name in variables else "")
+            for name, value in own.items()
+        }
+        fresh = tuple(name for name in seen if self.seen.get(name) != seen[name])
+        self.seen = seen
+        names = (*own, *self.names["__builtins__"])
+        return Namespace(
+            modules, functions, tuple(classes), variables, names, rebound=fresh
+        )
+
+    async def interrupt(self, reason: str) -> None:
+        if self.busy:
+            self.interrupted = self.interrupted or reason
+            self.now.throw(KeyboardInterrupt)
+
+    async def death(self) -> Death | None:
+        return self.ended
+
+    async def shutdown(self) -> None:
+        self.ends("SIGKILL")
+        self.forget()
+
+    def detach(self) -> None:
+        self.busy = self.listens = False
+        self.kept, self.waiting = self.kept + self.waiting, []
+
+    def ends(self, how: str) -> None:
+        """Die, as a kernel that is killed from outside."""
+        self.ended = self.ended or Death(how)
+        if not self.now.over.is_set():
+            self.now.throw(Died)
+
+    def _run(self, run: Running, code: str) -> None:
+        """Run a cell to its end, in a thread of its own."""
+        try:
+            run.thread = threading.get_ident()
+            try:
+                self._execute(run, code)
+            except Died as died:
+                run.died = str(died) or "SIGKILL"
+            except BaseException as error:  # noqa: BLE001  # whatever a cell raises
+                run.fails(error)
+            run.thread = None
+            for text in run.unsaid:
+                message = _message(
+                    "stream", run.request, {"name": "stdout", "text": text}
+                )
+                (self.waiting if self.listens else self.kept).append(message)
+        finally:  # an interrupt may come that late
+            run.over.set()
+
+    def _execute(self, run: Running, code: str) -> None:
+        tree, name = ast.parse(code), f"<cell {run.number}>"
+        last = (
+            tree.body.pop()
+            if tree.body and isinstance(tree.body[-1], ast.Expr)
+            else None
+        )
+        exec(compile(tree, name, "exec"), self.names)  # noqa: S102
+        if not isinstance(last, ast.Expr):
+            return
+        value = eval(compile(ast.Expression(last.value), name, "eval"), self.names)  # noqa: S307
+        if value is not None:
+            shown = {
+                "execution_count": run.number,
+                "data": {"text/plain": repr(value)},
+                "metadata": {},
+            }
+            run.outputs.append({"output_type": "execute_result", **shown})
+
+    async def _until_over(
+        self, run: Running, seconds: float, coming: Coming | None = None
+    ) -> Execution:
+        until, killed = time.monotonic() + seconds, float("inf")
+        self.busy, self.coming = True, coming
+        try:
+            while not run.over.is_set():
+                now = time.monotonic()
+                if now > until and not self.interrupted:
+                    run.sample()
+                    await self.interrupt("deadline")
+                killed = (
+                    min(killed, now + GRACE_SECONDS) if self.interrupted else killed
+                )
+                if now > killed or self.ended is not None:
+                    run.died = (
+                        self.ended.how
+                        if self.ended
+                        else "killed by stepper: the interrupt had no effect"
+                    )
+                    break
+                await asyncio.sleep(TICK_SECONDS)
+        finally:
+            self.busy, self.coming = False, None
+        if run.died:
+            self.ended = self.ended or Death(
+                run.died, cause="SystemExit" if run.died == EXIT else ""
+            )
+        outcome = Outcome.KERNEL_DIED if run.died else run.outcome
+        outcome = (
+            INTERRUPTED.get(self.interrupted, Outcome.CANCELLED)
+            if self.interrupted
+            else outcome
+        )
+        known = UNKNOWN if run.died else await self.namespace()
+        return Execution(
+            outcome,
+            run.outputs,
+            run.number,
+            fault=run.fault,
+            death=self.ended,
+            namespace=known,
+            displays=run.displays,
+        )
+
+
+class FakeKernels:
+    """Starts fake kernels. What is in `left` outlives a daemon: a record's name → its kernel."""
+
+    queued: Queued | None = None
+
+    def __init__(self, left: dict[str, FakeKernel], record: str) -> None:
+        self.left, self.record = left, record
+
+    async def start(self, place: KernelPlace) -> FakeKernel:
+        self.left[self.record] = kernel = FakeKernel(place)
+        kernel.forget = lambda: self.left.pop(self.record, None)
+        return kernel
+
+    async def withdraw(self) -> None:
+        pass
+
+    async def attach(self) -> FakeKernel | Death | None:
+        kernel = self.left.get(self.record)
+        if kernel is not None and kernel.ended:
+            kernel.forget()
+        return kernel and (kernel.ended or kernel)
+
+
+def _message(kind: str, request: str, content: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "msg_type": kind,
+        "header": {"msg_id": uuid.uuid4().hex},
+        "parent_header": {"msg_id": request},
+        "content": content,
+    }
+
+
+def _own(stack: traceback.StackSummary) -> tuple[Frame, ...]:
+    """Return the entries that are cells' own."""
+    own = [entry for entry in stack if entry.filename.startswith("<cell ")]
+    return tuple(
+        Frame(int(entry.filename[6:-1]), entry.lineno or 0, entry.name) for entry in own
+    )
+
+
+def _die(how: str = "SIGKILL") -> None:
+    raise Died(how)

@@ -1,0 +1,67 @@
+"""Following a cell that runs: what it has printed so far, then what comes, until it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from stepper.common.text import one_line
+from stepper.messages.quoted_output import new_lines
+from stepper.messages.run_report import seconds
+from stepper.session import progress_events, responses, status_queries
+from stepper.session.clients import Caller
+from stepper.session.protocols import Target
+from stepper.session.session import Session
+
+FOLLOW_SECONDS = 0.5  # how often it is looked for more
+# characters of a cell's output, from which on only its last line is told
+MOST = 100_000
+
+
+async def follow(
+    session: Session, name: str, caller: Caller, tell: progress_events.Progress
+) -> responses.Page:
+    """Tell what comes of a cell while it runs; return its output, and how it ended. Raise UsageError."""
+    cell, told, changes, last = (
+        status_queries.named(session, name),
+        dict[int, int](),
+        -1,
+        "",
+    )
+    run = session.state.running
+    if run is None or run.cell_id != cell.id:
+        return status_queries.output(session, name, 1)
+    while session.state.running is run and not caller.left.is_set():
+        coming = session.keeper.kernel.coming if session.keeper.kernel else None
+        if coming is not None and coming.changes != changes:
+            changes, last = (
+                coming.changes,
+                one_line(coming.last_line(), status_queries.LINE),
+            )
+            outputs = coming.outputs()
+            much = sum(len(output.get("text", "")) for output in outputs) > MOST
+            tell(
+                progress_events.Printed(
+                    lines=[] if much else new_lines(outputs, told, ended=False),
+                    last=last,
+                )
+            )
+        await asyncio.sleep(FOLLOW_SECONDS)
+    page = status_queries.output(session, name, 1)
+    outputs = session.file.outputs_of(Target.of(cell))
+    much = sum(len(output.get("text", "")) for output in outputs) > MOST
+    tell(
+        progress_events.Printed(
+            lines=[] if much else new_lines(outputs, told, ended=True), last=""
+        )
+    )
+    ended = next(
+        (known for known in reversed(session.state.runs) if known.run == run.run), None
+    )
+    how = (
+        f"{ended.outcome.value} after {seconds(ended.duration_s)}"
+        if ended
+        else "it did not run"
+    )
+    more = f"; its output is long: stepper output {name}" if much else ""
+    return replace(page, ended=f"{cell.label}: {how}{more}")

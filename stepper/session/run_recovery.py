@@ -1,0 +1,117 @@
+"""A run that lost its daemon: what became of it is asked of the kernel, and told. It is never run twice."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timezone
+
+from stepper.common.errors import KernelError, LineDownError, NotebookError
+from stepper.messages import run_report
+from stepper.policy import cell_directives, error_classification, plan, run_decisions
+from stepper.policy.journal_events import Started, Voided
+from stepper.policy.model import Cell, Death, Outcome, Verdict, instant
+from stepper.session.cell_run import Work, conclude, tell, work_on
+from stepper.session.protocols import Execution
+from stepper.session.session import Session
+
+
+async def settle(session: Session) -> None:
+    """Wait for the run that lost its daemon, with its deadline, and conclude it as if nothing had happened.
+
+    The kernel's helper remembers what the run published. Where it never began, the journal says so.
+    """
+    cut = session.state.running
+    assert cut is not None
+    where = f"run {cut.run} (cell {cut.number or '?'})"
+    lost = "its daemon" if session.keeper.foreign else "its line"
+    try:
+        execution = await _recalled(session, cut)
+    except LineDownError as error:
+        why = f"{error.message}. What became of {where} is not known yet; until then nothing else runs: NOT run"
+        raise LineDownError(why, f"stepper status {session.name}") from None
+    if execution is None:
+        session.log(Voided(run=cut.run, tool_use_id=cut.tool_use_id))
+        if cut.tool_use_id not in session.asking:  # else it runs now
+            session.trouble(
+                f"{where} had not begun when it lost {lost}: it was NOT run",
+                cut.run,
+            )
+        return
+    session.namespace = execution.namespace
+    work = _work(session, cut)
+    unheard = (
+        execution.fault is not None
+        and execution.fault.ename == error_classification.NOBODY_HEARD
+    )
+    work.notes.append(
+        f"{where} lost {lost} and went on" + ": this is how it ended" * (not unheard)
+    )
+    # where its cell stands now
+    begun = replace(cut, number=work.cell.number, index=work.cell.index)
+    run, follows = await conclude(session, work, begun, execution, _age(cut))
+    if follows.act is run_decisions.Act.AGAIN:  # nobody waits to have it repeated
+        work.notes += session.outputs.put(
+            work.cell, execution, run.step, run.run, work.keep_time
+        )
+    ended = await tell(session, work, run, execution, follows)
+    session.kept(run_report.of_run(ended), ended)
+    if cut.tool_use_id in session.state.handed:
+        return  # it is told as what was handed on
+    fine = run.verdict is Verdict.FINE
+    how = "ran ok, its outputs are on the cell" if fine else f"ended with {run.error}"
+    session.trouble(
+        f"{where} lost {lost} and went on: it {how}. `stepper report --run {cut.run}`",
+        cut.run,
+    )
+
+
+async def _recalled(session: Session, cut: Started) -> Execution | None:
+    """Return what came of the run, None where it never began."""
+    kernel, limits = session.keeper.kernel, session.limits()
+    if kernel is None or kernel.id != cut.kernel:
+        # the journal names another one: whose state it holds, nobody knows
+        if kernel is not None:
+            await kernel.shutdown()
+        # it was let go, its line was down
+        if kernel is None and session.state.lost and not session.keeper.found_dead:
+            return Execution(Outcome.CANCELLED, death=Death(session.state.lost))
+        death = session.keeper.found_dead or Death("its process is gone")
+        session.keeper.found_dead = None
+        return Execution(Outcome.KERNEL_DIED, death=death)
+    was, session.keeper.foreign = session.keeper.foreign, False
+    left = max(0.0, (cut.timeout or limits.cell_timeout_seconds) - _age(cut))
+    try:
+        return await kernel.recall(
+            cut.request, left, limits, cell_directives.parse(cut.source).wake
+        )
+    except LineDownError:
+        session.keeper.foreign = was
+        raise
+    except KernelError as error:
+        with contextlib.suppress(KernelError):  # it is let go
+            await kernel.shutdown()
+        return Execution(
+            Outcome.KERNEL_DIED, death=Death(f"it did not answer: {error.message}")
+        )
+
+
+def _work(session: Session, cut: Started) -> Work:
+    """Return the work that the run was, with the cell as it was sent to the kernel."""
+    cell = Cell(cut.cell_id, cut.index, cut.number, "code", cut.source, cut.tags)
+    cells: Sequence[Cell] = ()
+    with contextlib.suppress(NotebookError):  # `put` says why
+        cells = session.read().cells
+        now_there = plan.find_cell(cells, cell.id)
+        if now_there is not None and now_there.source == cell.source:
+            cell = now_there
+    # Its message may still be under way: PostToolBatch sets the time.
+    work = work_on(session, cells, cell, keep_time=bool(cut.tool_use_id))
+    work.key, work.timeout = cut.key, cut.timeout or work.timeout
+    return work
+
+
+def _age(cut: Started) -> float:
+    """Return how long ago a run began, in seconds; a clock that was set does not make it less than none."""
+    return max(0.0, (datetime.now(timezone.utc) - instant(cut.at)).total_seconds())

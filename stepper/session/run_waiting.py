@@ -1,0 +1,219 @@
+"""How long other agents wait for what they have run: after that it goes on, and `status` waits for its end.
+
+Nobody can wake them. What ends while none of them asks reached nobody (`unseen`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import uuid
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from stepper.common.errors import StepperError
+from stepper.messages import mcp_cells as words
+from stepper.messages.background_runs import in_queue
+from stepper.messages.quoted_output import outputs_text
+from stepper.messages.run_report import Report, bounded
+from stepper.policy import cell_changes, cell_list_edits, journal_events
+from stepper.policy.model import Cell, Verdict
+from stepper.session import background_runs, status_queries, undelivered_reports
+from stepper.session.cell_responses import CellRan
+from stepper.session.clients import Call, Caller, Waker
+from stepper.session.kernel_manager import now
+from stepper.session.session import Session
+
+LEAST_SECONDS = 0.3  # in which it is known whether a cell may run at all
+
+
+@dataclass(frozen=True)
+class Came(Report):
+    """What came of cells, as a report and in a word (`CellRan`)."""
+
+    cell_id: str = ""
+    state: str = ""
+    figures: Sequence[str] = ()
+    cells: Sequence[str] = ()
+
+
+Work = Coroutine[Any, Any, Report | None]
+
+
+async def waited(
+    session: Session,
+    owner: str,
+    caller: Caller,
+    seconds: float,
+    work: Callable[[], Work],
+) -> CellRan:
+    """Do work that runs cells; return what came of it, or that it goes on after so many seconds."""
+    caller.call = caller.call or uuid.uuid4().hex
+    call = session.calls.get(caller.call) or background_runs.begin(
+        session, caller.call, caller, work()
+    )
+    await asyncio.wait([call.work], timeout=max(seconds, LEAST_SECONDS))
+    if not call.work.done() and not caller.left.is_set():
+        session.log(journal_events.Handed(at=now(), call=call.id, session=owner))
+        call.handed = True
+        return goes_on(session, call)
+    await asyncio.wait([call.work])
+    found = of_call(session, call)
+    if call.handed:
+        background_runs.forget(session, call)
+    if caller.left.is_set():
+        session.log(
+            journal_events.Unheard(
+                at=now(), text=words.unheard(session.name, found.text)
+            )
+        )
+        return found
+    missed = undelivered_reports.take_missed(session)
+    return replace(found, text=bounded(f"{missed}\n{found.text}")) if missed else found
+
+
+async def over(
+    session: Session, owner: str, caller: Caller, seconds: float
+) -> CellRan | None:
+    """Wait for the end of what goes on for that session of an agent; return what came of it, None where nothing does.
+
+    Where the time is over first, or the line was printed that the cell's first line names, return how far it is.
+    """
+    background_runs.look(
+        session, math.inf
+    )  # what a former daemon had begun is taken up
+    mine = [
+        call
+        for call in session.calls.values()
+        if call.handed and _owner(session, call) == owner
+    ]
+    if not mine:
+        return None
+    waker = Waker(caller)
+    for call in mine:
+        call.wakers.insert(0, waker)
+    left = asyncio.ensure_future(caller.left.wait())
+    waits: list[asyncio.Future[Any]] = [waker.said, left]
+    await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    left.cancel()
+    for call in mine:
+        if waker in call.wakers:
+            call.wakers.remove(waker)
+    told = waker.said.result()[0] if waker.said.done() else None
+    waker.said.cancel()
+    if told is not None:
+        told.telling = False
+    if told is None:  # the end of one may have been told to another who waited
+        going = [
+            call
+            for call in mine
+            if session.calls.get(call.id) is call and not call.work.done()
+        ]
+        return goes_on(session, going[0]) if going else None
+    if not told.work.done():
+        return goes_on(session, told)
+    found = of_call(session, told)
+    background_runs.forget(session, told)
+    if caller.left.is_set():
+        session.log(
+            journal_events.Unheard(
+                at=now(), text=words.unheard(session.name, found.text)
+            )
+        )
+    return found
+
+
+def _owner(session: Session, call: Call) -> str:
+    handed = session.state.handed.get(call.id)
+    return handed.session if handed else ""
+
+
+def goes_on(session: Session, call: Call) -> CellRan:
+    """Return how far something is that goes on."""
+    running, kernel = status_queries.running(session), session.keeper.kernel
+    begun = session.state.running
+    if running is None or begun is None or begun.tool_use_id != call.id:
+        queued = session.keeper.queued
+        found = words.waits(
+            running.name if running else "",
+            in_queue(queued.text, queued.until) if queued else "",
+        )
+        return CellRan(
+            session.name, "", "running", found.text, found.line, call=call.id
+        )
+    outputs = kernel.coming.outputs() if kernel and kernel.coming else []
+    printed = outputs_text(outputs, words.LINES, "Last lines") or [
+        "It has printed nothing yet."
+    ]
+    found = words.goes_on(
+        running.name,
+        begun.cell_id,
+        running.seconds,
+        running.timeout,
+        printed,
+        running.line,
+    )
+    return CellRan(
+        session.name, begun.cell_id, "running", found.text, found.line, call=call.id
+    )
+
+
+def _below(session: Session, name: str) -> list[Cell]:
+    """Return the code cells below one that have not run as they stand."""
+    # what came of it matters more
+    with contextlib.suppress(StepperError, cell_list_edits.NamingError):
+        cells = session.read().cells
+        index = cell_list_edits.named(cells, name).index
+        return [
+            cell
+            for cell in cell_changes.not_run_yet(cells, session.state.ran_ever)
+            if cell.index > index
+        ]
+    return []
+
+
+def of_call(session: Session, call: Call) -> CellRan:
+    """Return what came of a call that is over; raise what its work raised, where nobody was told that it goes on."""
+    if call.handed and call.work.exception() is not None:
+        failed = background_runs.came_of(call)
+        return CellRan(session.name, "", "not run", failed.text, failed.line)
+    found = call.work.result() or background_runs.came_of(call)
+    if not isinstance(found, Came):  # a former daemon knew more
+        last = next(
+            (run for run in reversed(session.state.runs) if run.tool_use_id == call.id),
+            None,
+        )
+        fine = last is not None and last.verdict is Verdict.FINE
+        state = (
+            "ok"
+            if fine
+            else "stopped"
+            if session.state.stop
+            else "failed"
+            if last
+            else "not run"
+        )
+        cells, figures = (
+            ([last.cell_id], session.adviser.saved(last.run)) if last else ([], [])
+        )
+        text = "\n".join(
+            filter(
+                None,
+                [found.text, words.left(_below(session, last.cell_id)) if last else ""],
+            )
+        )
+        found = Came(
+            text, found.line, found.stop, fine, "".join(cells), state, figures, cells
+        )
+    text = "\n".join(filter(None, [found.text, found.stop]))
+    return CellRan(
+        session.name,
+        found.cell_id,
+        found.state,
+        text,
+        found.line,
+        found.figures,
+        cells=found.cells,
+    )

@@ -1,0 +1,403 @@
+"""Where a notebook stands, as answers: status, plan, runs, reports, outputs, context. Nothing here changes anything."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from datetime import datetime, timezone
+
+from stepper.common.errors import KernelError, NotebookError, UsageError
+from stepper.common.text import clean, counted, one_line
+from stepper.messages import command_messages
+from stepper.messages import run_report as reports
+from stepper.messages.background_runs import in_queue
+from stepper.messages.quoted_output import elsewhere, paged
+from stepper.messages.quoted_output import running as told_of
+from stepper.messages.run_report import step_name
+from stepper.messages.stale_cells import Mark
+from stepper.policy import cell_changes, cell_list_edits, journal_reducer, plan
+from stepper.policy.kernel_namespace import UNKNOWN, Namespace
+from stepper.policy.model import Cell, Limits, Step, StepStatus, instant
+from stepper.session import responses, stale_cells, undelivered_reports
+from stepper.session.protocols import Target
+from stepper.session.session import LANGUAGES, SHOWN_SECONDS, Session
+
+LINE = 200  # characters of what a cell printed last
+NOTICE_SECONDS = 5.0  # for which Claude Code shows a notice
+
+
+async def status(session: Session, several: bool = False) -> responses.Status:
+    """Return the standing of notebook, plan and kernel. Takes no lock: it answers while a cell runs.
+
+    Where `several` notebooks are known, the commands that resume this one name it.
+    """
+    await session.keeper.find()
+    steps, cells = list[responses.StepStatus](), list[responses.CellStatus]()
+    stale, hidden = list[Mark](), list[Mark]()
+    off_plan = list[responses.CellStatus]()
+    with contextlib.suppress(NotebookError):  # whoever works on it is told
+        steps, cells = _stands(session)
+        document = session.file.glance()
+        stale, hidden = (
+            stale_cells.marks(session, document.cells)
+            if document.language in LANGUAGES
+            else (stale, hidden)
+        )
+        if session.runs(document):
+            session.state.compare(document.cells)
+        titles = {cell.id: one_line(cell.source, 100) for cell in document.cells}
+        off_plan = [
+            responses.CellStatus(
+                cell.number, cell.cell_id, titles.get(cell.cell_id, ""), cell.status
+            )
+            for cell in session.state.open_cells
+        ]
+    state, stop = session.state, session.state.stop
+    named = session.name if several else ""
+    told = (
+        responses.Stop(
+            stop.error,
+            stop.cell_id or None,
+            *command_messages.stopped(state, stop, named),
+        )
+        if stop
+        else None
+    )
+    kernel, missed = (
+        await session.keeper.status(),
+        "\n".join(each.text for each in state.unheard),
+    )
+    kernel = replace(kernel, trouble=kernel.trouble or _hindered(session))
+    return responses.Status(
+        session.name,
+        state.name,
+        steps,
+        running(session),
+        kernel,
+        cells=cells,
+        stop=told,
+        lost=state.lost,
+        unheard=missed,
+        verified=last_verdict(session),
+        stale=stale,
+        hidden=hidden,
+        off_plan=off_plan,
+    )
+
+
+def last_verdict(session: Session) -> responses.LastVerdict | None:
+    """Return what the last replay came to; None where there was none, or the notebook can't be read."""
+    last = session.state.verified
+    if last is None:
+        return None
+    from stepper.messages import verify_report
+    from stepper.policy.comparison import verify_results
+
+    try:
+        holds = verify_results.mark(session.file.glance().cells) == last.sources
+    except NotebookError:
+        return None
+    seconds = max(0.0, (datetime.now(timezone.utc) - instant(last.at)).total_seconds())
+    text = verify_report.standing(last.reproduces, last.text, seconds, holds)
+    return responses.LastVerdict(last.reproduces, last.at, holds, text)
+
+
+def _hindered(session: Session) -> str:
+    """Return why the next kernel can't start in the place that is named for it, '' where nothing is known of that."""
+    named = session.state.plan.kernel
+    try:
+        if (named or session.limits().kernel) != Limits.kernel:
+            session.keeper.place({}, named)
+    except (KernelError, UsageError) as error:
+        return f"its next kernel can't start: {error.message} ({error.hint})"
+    return ""
+
+
+def running(session: Session) -> responses.Running | None:
+    """Return what runs now, and how it gets on."""
+    begun, kernel = session.state.running or session.looks, session.keeper.kernel
+    if begun is None:
+        return None
+    step = begun.key if isinstance(begun.key, int) else None
+    name = (
+        f"step {step}"
+        if step is not None
+        else f"cell {begun.number}"
+        if begun.number
+        else begun.cell_id
+    )
+    seconds = max(0.0, (datetime.now(timezone.utc) - instant(begun.at)).total_seconds())
+    coming = kernel.coming if kernel else None
+    line = one_line(coming.last_line(), LINE) if coming else ""
+    left = session.estimate.look(seconds, coming.last_lines()) if coming else None
+    cell_id, took = begun.cell_id if session.state.running else None, round(seconds, 1)
+    return responses.Running(
+        name,
+        step,
+        cell_id,
+        took,
+        begun.timeout,
+        line,
+        session.state.runs_on,
+        left and round(left),
+    )
+
+
+def shown(session: Session) -> str:
+    """Return the line on what runs, for those who look on; '' where nothing has for long."""
+    now, plan = running(session), session.state.plan
+    if queued := session.keeper.queued:
+        return in_queue(queued.text, queued.until)
+    if now is None or now.seconds < SHOWN_SECONDS:
+        return ""
+    step = plan.step(now.step)
+    name = step_name(plan, step) if step else now.name
+    about = session.keeper.kernel.about() if session.keeper.kernel else None
+    where = elsewhere(about.where, about.left, about.trouble) if about else ""
+    return told_of(name, now.seconds, now.timeout, now.line, now.left_seconds, where)
+
+
+def ends_soon(session: Session) -> bool:
+    """Return whether what runs is estimated to end before a notice of it would disappear."""
+    now = running(session)
+    return (
+        now is not None
+        and now.left_seconds is not None
+        and now.left_seconds < NOTICE_SECONDS
+    )
+
+
+def waits(session: Session) -> str:
+    """Return for what a request to this notebook has to wait, '' where it has not."""
+    now, name = running(session), one_line(session.name)
+    if not session.lock.locked():
+        return ""
+    if queued := session.keeper.queued:
+        return f"waiting for the kernel of {name}: {queued.text}"
+    return (
+        f"waiting for {now.name} of {name}, running for {now.seconds:.0f} s"
+        if now
+        else f"waiting for {name}"
+    )
+
+
+async def listed(session: Session, current: bool, age: float) -> responses.Listed:
+    """Return a notebook's row in the list of all."""
+    await session.keeper.find()
+    stands = list[responses.StepStatus | responses.CellStatus]()
+    what = "steps"
+    try:
+        steps, cells = _stands(session)
+        name = session.state.name
+        stands, what = [*steps, *cells], "steps" if steps else "cells"
+    except NotebookError:
+        name = "unreadable"
+    done = sum(each.status == StepStatus.DONE for each in stands)
+    skipped = sum(each.status == StepStatus.SKIPPED for each in stands)
+    progress = responses.HowFar(done, len(stands), what, skipped)
+    return responses.Listed(
+        session.name, current, name, progress, await session.keeper.status(), age
+    )
+
+
+def _stands(
+    session: Session,
+) -> tuple[list[responses.StepStatus], list[responses.CellStatus]]:
+    """Return how the steps stand, or the code cells where there is no plan; raise NotebookError."""
+    if session.state.plan.steps:
+        _compare(session)
+        return [_step(session, step) for step in session.state.plan.steps], []
+    document, _ = undelivered_reports.compare(session)
+    told = plan.from_json(document.plan)  # which the journal does not know yet
+    steps = [_step(session, step) for step in told.steps] if told else []
+    return steps, [] if steps else [
+        cell_status(session, cell) for cell in document.cells if cell.is_code
+    ]
+
+
+def _compare(session: Session) -> None:
+    """See which cells were changed since they ran."""
+    with contextlib.suppress(NotebookError):  # whoever works on it is told
+        undelivered_reports.compare(session)
+
+
+def cell_status(session: Session, cell: Cell) -> responses.CellStatus:
+    """Return where a code cell stands."""
+    state, status, source = (
+        session.state,
+        StepStatus.PENDING,
+        cell_changes.source_hash(cell.source),
+    )
+    key = next(
+        (
+            key
+            for key, progress in state.progress.items()
+            if progress.cell_id == cell.id
+        ),
+        None,
+    )
+    if state.running is not None and state.running.cell_id == cell.id:
+        status = StepStatus.RUNNING
+    elif cell_changes.SKIP_TAG in cell.tags:
+        status = StepStatus.SKIPPED
+    elif key is not None and source in (
+        state.ran_ever.get(cell.id),
+        state.of(key).held,
+    ):
+        status = state.standing(key)
+    elif cell.id in state.ran_ever:
+        status = StepStatus.CHANGED
+    return responses.CellStatus(
+        cell.number, cell.id, one_line(cell.source, 100), status.value
+    )
+
+
+def _step(session: Session, step: Step) -> responses.StepStatus:
+    progress = session.state.of(step.id)
+    running = session.state.running is not None and session.state.running.key == step.id
+    status = "running" if running else session.state.standing(step.id).value
+    return responses.StepStatus(
+        step.id,
+        step.title,
+        status,
+        progress.cell_id,
+        progress.attempts,
+        progress.retries,
+    )
+
+
+def planned(session: Session) -> responses.Planned:
+    """Return the plan's steps with their statuses."""
+    _compare(session)
+    state = session.state
+    steps = [
+        responses.PlannedStep(
+            step.id,
+            step.title,
+            step.criterion,
+            step.kind,
+            state.standing(step.id),
+            state.of(step.id).reason,
+            step.long,
+        )
+        for step in state.plan.steps
+    ]
+    return responses.Planned(session.name, steps)
+
+
+def history(session: Session) -> list[responses.PastRun]:
+    """Return every run, and what other clients had the kernel run, oldest first."""
+    name = session.name
+    runs = [
+        (
+            run.run,
+            responses.PastRun(
+                name,
+                run.run,
+                run.cell_id,
+                run.step,
+                run.started_at,
+                run.duration_s,
+                run.outcome.value,
+                run.by,
+            ),
+        )
+        for run in session.state.runs
+    ]
+    others = [
+        (
+            each.after,
+            responses.PastRun(
+                name,
+                0,
+                "",
+                None,
+                each.at,
+                each.duration_s,
+                "error" if each.error else "ok",
+                "elsewhere",
+                each.code,
+                [*each.bound],
+            ),
+        )
+        for each in session.state.elsewhere
+    ]
+    return [row for _, row in sorted([*runs, *others], key=lambda each: each[0])]
+
+
+def report(session: Session, number: int | None) -> responses.Report:
+    """Return a run with the report that the agent read, the last one by default; raise UsageError."""
+    state = session.state
+    number = state.last_report if number is None else number
+    if number and number not in state.reports:  # an old one: the journal has it
+        state = journal_reducer.replay(
+            event for event in session.journal.load()[0] if event.get("run") == number
+        )
+    run = next((run for run in state.runs if run.run == number), None)
+    if run is None and (number is None or number not in state.reports):
+        raise UsageError(
+            f"{session.name} has no run {number}"
+            if number
+            else f"no cell of {session.name} has run here"
+        )
+    text = reports.bounded(clean(state.reports.get(number or 0, "")))
+    known = {
+        key: getattr(run, key, None)
+        for key in ("run", "cell_id", "step", "outcome", "fault")
+    }
+    return responses.Report(**known, text=text)
+
+
+def named(session: Session, name: str) -> Cell:
+    """Return the code cell of that id or number; raise UsageError."""
+    found = cell_list_edits.find(session.file.read().cells, name)
+    if found is None or not found.is_code:
+        raise UsageError(
+            f"{session.name} has no code cell {name!r}", cell_list_edits.HOW
+        )
+    return found
+
+
+def output(session: Session, name: str, page: int) -> responses.Page:
+    """Return a page of a cell's text outputs, as the notebook holds them; raise UsageError."""
+    cell = named(session, name)
+    pages = paged(session.file.outputs_of(Target.of(cell)))
+    if not 1 <= page <= len(pages):
+        raise UsageError(
+            f"the output of {cell.label} has {counted(len(pages), 'page')}"
+        )
+    return responses.Page(session.name, cell.id, page, len(pages), pages[page - 1])
+
+
+async def context(session: Session) -> responses.Context:
+    """Return what another agent needs to go on, and the same as text."""
+    known, alive = await namespace(session)
+    steps = planned(session).steps
+    text = command_messages.context(session.name, session.state, known, alive)
+    return responses.Context(**vars(_holds(session, known)), plan=steps, text=text)
+
+
+async def holds(session: Session) -> responses.Holds:
+    """Return what the kernel holds, as far as it is known: a cell that runs is not waited for."""
+    return _holds(session, (await namespace(session))[0])
+
+
+def _holds(session: Session, known: Namespace) -> responses.Holds:
+    variables = {
+        name: command_messages.describe(variable)
+        for name, variable in known.variables.items()
+    }
+    return responses.Holds(session.name, known.modules, known.functions, variables)
+
+
+async def namespace(session: Session) -> tuple[Namespace, bool]:
+    """Return the kernel's namespace in short, and whether the kernel is alive."""
+    kernel = await session.keeper.find()
+    if kernel is None or await kernel.death() is not None:
+        return UNKNOWN, False
+    if not session.namespace and not session.lock.locked():
+        async with session.turn():
+            kernel = session.keeper.kernel
+            if kernel is not None:
+                await session.known(kernel)
+    return session.namespace, kernel is not None

@@ -1,0 +1,97 @@
+"""What the agent has not seen: what came of edits whose report nobody could read, cells changed by other means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from stepper.common.text import clean
+from stepper.messages import command_messages, run_report
+from stepper.policy import cell_changes, journal_events
+from stepper.policy.model import Cell
+from stepper.session.kernel_manager import now
+from stepper.session.protocols import Notebook
+from stepper.session.session import Session
+
+
+def missed(session: Session, text: str, line: str) -> None:
+    """What came of an edit reached nobody: agent and user are told with the next thing that they read."""
+    told = command_messages.unheard(session.name, text)
+    session.log(
+        journal_events.Unheard(
+            at=now(), text=told, line=command_messages.unheard_line(session.name, line)
+        )
+    )
+
+
+def text(session: Session) -> str:
+    """Return what reached nobody, '' where all did."""
+    return run_report.bounded(
+        clean("\n".join(each.text for each in session.state.unheard)),
+        run_report.MISSED_LIMIT,
+    )
+
+
+def heard(session: Session) -> None:
+    """What reached nobody is told now."""
+    session.log(journal_events.Heard(at=now()), sync=None)
+
+
+def take_missed(session: Session) -> str:
+    """Return what reached nobody, '' where all did: it is told now."""
+    return take_report(session).text
+
+
+def take_report(session: Session) -> run_report.Report:
+    """Return the same as a report, with the user's line."""
+    told = text(session)
+    line = "; ".join(each.line for each in session.state.unheard if each.line)
+    if told:
+        heard(session)
+    return run_report.Report(told, line)
+
+
+def take_elsewhere(
+    sessions: Iterable[Session], current: Session | None, owner: str | None
+) -> str:
+    """Return what was handed on in other notebooks and ended meanwhile, '' for nothing: it is told now.
+
+    To its own session, or, without `owner`, to any that begins.
+    """
+    told = []
+    for session in sessions:
+        mine = [
+            each
+            for each in session.state.unheard
+            if each.call and owner in (None, each.session)
+        ]
+        told += [take_missed(session)] if mine and session is not current else []
+    return "\n".join(told)
+
+
+def compare(
+    session: Session, read: Notebook | None = None
+) -> tuple[Notebook, list[Cell]]:
+    """Return the notebook and its cells that have not run as they stand: those lose their standing.
+
+    It may have been `read` just now. Raise NotebookError.
+    """
+    document, state = read or session.file.glance(), session.state
+    if not session.runs(document):
+        return document, []
+    fresh = state.compare(document.cells)
+    session.unrun = {
+        cell.id: session.unrun[cell.id] for cell in fresh if cell.id in session.unrun
+    }
+    if state.last is not None and state.of(state.last).cell_id not in {
+        cell.id for cell in document.cells
+    }:
+        state.last = None  # what failed is gone
+    return document, fresh
+
+
+def untold(session: Session, cells: Sequence[Cell]) -> list[Cell]:
+    """Return the cells of which nobody was told yet that they have not run as they stand: they are told now."""
+    sources = {cell.id: cell_changes.source_hash(cell.source) for cell in cells}
+    fresh = [cell for cell in cells if session.unrun.get(cell.id) != sources[cell.id]]
+    session.unrun.update(sources)
+    return fresh

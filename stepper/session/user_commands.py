@@ -1,0 +1,496 @@
+"""What a person steers with: run, restore, eval, continue, fix, skip, restart, plans. Each works on one session.
+
+(A few lines over 300: a list of what is steered with.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from stepper.common.errors import (
+    KernelError,
+    LineDownError,
+    NotebookError,
+    StepperError,
+    UsageError,
+)
+from stepper.messages import command_messages, local_modules
+from stepper.messages import run_report as reports
+from stepper.messages.quoted_output import TEXT_LIMIT, plain
+from stepper.policy import (
+    cell_changes,
+    cell_directives,
+    edit_gate,
+    journal_events,
+    plan,
+)
+from stepper.policy.comparison import verify_results
+from stepper.policy.model import Cell, Key, Outcome, Plan, Run, StepStatus, Verdict
+from stepper.policy.notebook_state import State
+from stepper.session import progress_events, responses, stale_cells, status_queries
+from stepper.session.cell_run import judged, run_cell
+from stepper.session.clients import Caller
+from stepper.session.kernel_manager import now
+from stepper.session.protocols import KernelMetadata
+from stepper.session.session import Session
+
+# a step that `continue` reopens
+STEP = re.compile(r"(?:reopen )?(?:step )?(\d{1,6})", re.IGNORECASE)
+Runs = list[reports.Ended] | None
+
+
+async def create(session: Session, made: Plan) -> None:
+    """Begin the journal of a notebook that was just made under this name."""
+    await session.interrupt()  # a cell of the one before may run for hours
+    async with session.turn():
+        await session.keeper.end("its notebook was replaced by a new one of that name")
+        session.log(journal_events.Created(at=now()))
+        session.log(journal_events.Planned(at=now(), plan=plan.to_json(made)))
+
+
+async def run(
+    session: Session,
+    which: str,
+    caller: Caller,
+    progress: progress_events.Progress,
+    all_ended: Runs = None,
+) -> responses.Ran:
+    """Run the `pending` cells (that have not run in the present kernel), `all` in a fresh one, those that are `stale`
+    to the first failure; or `restore` those that had ended well. How each ended is put into `all_ended`.
+    """
+    if which == "restore":
+        return await restore(session, caller, progress, all_ended)
+    async with session.turn(caller=caller):
+        why = None if caller.outside_agent else edit_gate.stopped(session.state)
+        if why:
+            raise StepperError(f"nothing ran: {why}")
+        notebook, state = session.mended().cells, session.state
+        if which == "all":
+            await _fresh(session, caller, "it was restarted for a run of all cells")
+        cells = cell_changes.not_run_yet(notebook, {} if which == "all" else state.ran)
+        again = None
+        if which == "stale":
+            cells, again = (
+                stale_cells.to_run(session, notebook),
+                functools.partial(stale_cells.to_run, session, notebook),
+            )
+        return await _run(
+            session, which, notebook, cells, caller, progress, all_ended, again=again
+        )
+
+
+async def restore(
+    session: Session,
+    caller: Caller,
+    progress: progress_events.Progress,
+    all_ended: Runs = None,
+) -> responses.Restored:
+    """Run the cells that had ended well when they ran last again, in a fresh kernel.
+
+    A stop is lifted only where the kernel's death caused it: after failed attempts only the user lifts it.
+
+    It ends at the first that ends otherwise than before or was changed since.
+    """
+    async with session.turn(caller=caller):
+        notebook, last = (
+            session.mended().cells,
+            {run.cell_id: run for run in session.state.runs},
+        )
+        well = {
+            cell_id: run for cell_id, run in last.items() if run.verdict is Verdict.FINE
+        }
+        cells = [cell for cell in cell_changes.runnable(notebook) if cell.id in well]
+        known = {cell_id: run.source_hash for cell_id, run in well.items()}
+        changed = next(iter(cell_changes.not_run_yet(cells, known)), None)
+        if changed is not None:
+            cells = cells[: cells.index(changed)]
+        await _fresh(
+            session, caller, "it was restarted to restore the notebook's state"
+        )
+        keeps_stop = session.state.stop is not None and not edit_gate.restore_lifts(
+            session.state, caller.by == "mcp"
+        )
+        session.log(journal_events.Restored(at=now(), keeps_stop=keeps_stop))
+        gone = len(well.keys() - {cell.id for cell in notebook})
+        ended = await _run(
+            session, "restore", notebook, cells, caller, progress, all_ended, well
+        )
+        if changed is not None and ended.ok:
+            why = f"{ended.ran} cells are restored; {changed.label} was changed since it ran: it was NOT run"
+            ended = replace(ended, ok=False, report=f"stepper: {why}")
+        if keeps_stop and ended.ok:
+            ended = replace(
+                ended,
+                report=command_messages.still_stopped(session.name, session.state),
+            )
+        return responses.Restored(**vars(ended), gone=gone)
+
+
+async def _fresh(session: Session, caller: Caller, why: str) -> None:
+    """End the kernel because it was asked for: nobody need be told that its state is gone."""
+    await _may_start(session, caller)
+    await session.keeper.end(why)
+    session.state.lost = ""
+
+
+async def _may_start(session: Session, caller: Caller) -> None:
+    """Raise KernelError where no fresh kernel may start: then the old one stays."""
+    at = session.keeper.place(caller.environ, session.state.plan.kernel).at
+    kernel = await session.keeper.find() if at is not None and at.attaches else None
+    if kernel is not None and kernel.about().kept and await kernel.death() is None:
+        why = f"{kernel.about().where} was named by its id: it is left as it is, with its variables, and none is started"
+        raise KernelError(
+            why,
+            f"restart it there; or stepper use {session.name} --kernel NAME  # another place",
+        )
+
+
+async def _run(
+    session: Session,
+    which: str,
+    notebook: Sequence[Cell],
+    cells: Sequence[Cell],
+    caller: Caller,
+    progress: progress_events.Progress,
+    all_ended: Runs,
+    before: Mapping[str, Run] | None = None,
+    again: Callable[[int], Sequence[Cell]] | None = None,
+) -> responses.Ran:
+    """Run cells to the first failure, or to the first that ends otherwise than `before`.
+
+    `again` tells after each (by its index) which are to run below it: more may be, or fewer.
+    """
+    packages = dict(session.state.packages)
+    done, failed, results, cells = 0, None, list[responses.CellResult](), [*cells]
+    for position, cell in enumerate(cells, 1):
+        progress(
+            progress_events.CellBegins(
+                cell=cell.number, position=position, of=len(cells)
+            )
+        )
+        ended = await run_cell(session, notebook, cell, caller, keep_time=False)
+        progress(
+            progress_events.CellEnded(
+                position=position, of=len(cells), line=reports.person_line(ended)
+            )
+        )
+        results.append(_result(ended))
+        if all_ended is not None:
+            all_ended.append(ended)
+        found = session.kept(reports.of_run(ended), ended)
+        if ended.run.verdict is not Verdict.FINE:
+            failed = found
+            break
+        done += 1
+        cells[position:] = again(cell.index) if again else cells[position:]
+        if before is not None and before[cell.id].outcome is not ended.run.outcome:
+            told = f"It ended otherwise than before ({before[cell.id].outcome.value})."
+            failed = replace(found, text=f"{found.text}\n{told}")
+            break
+    skipped = sum(
+        cell.is_code and cell_changes.SKIP_TAG in cell.tags for cell in notebook
+    )
+    text = failed.text if failed else ""
+    left = stale_cells.news(session, notebook, cells) if cells and not failed else ""
+    stop = ""
+    if which != "restore" and caller.outside_agent:
+        stop = command_messages.agent_stopped(session.name, session.state)
+    if which in ("all", "restore"):
+        sources = verify_results.other_sources(packages, session.state.packages)
+        left = "\n".join(filter(None, [local_modules.other_sources(sources), left]))
+    if left and all_ended:
+        all_ended[-1] = replace(all_ended[-1], follows=left)
+    return responses.Ran(
+        session.name,
+        failed is None,
+        done,
+        len(cells),
+        skipped,
+        text,
+        results,
+        left,
+        which,
+        stop,
+    )
+
+
+def _result(ended: reports.Ended) -> responses.CellResult:
+    run, output = ended.run, plain(ended.outputs)[:TEXT_LIMIT]
+    return responses.CellResult(
+        ended.cell.number,
+        run.cell_id,
+        run.step,
+        run.run,
+        run.outcome.value,
+        run.duration_s,
+        run.fault,
+        output,
+    )
+
+
+async def evaluate(
+    session: Session, source: str, caller: Caller, starts: bool = False
+) -> responses.Evaluated:
+    """Run code in the live kernel without touching the notebook; return how it ended and what it printed.
+
+    Raise StepperError where there is no kernel: there is nothing to look at; `starts` one where nothing was lost.
+    """
+    if why := cell_changes.halved(source):
+        raise UsageError(why)
+    async with session.turn(caller=caller):
+        kernel = session.keeper.kernel
+        if kernel is None and starts and not session.state.lost:
+            session.read()  # none is begun for another language's
+            kernel = await session.keeper.get(caller.environ, caller.left)
+        if kernel is None or await kernel.death() is not None:
+            why = f"{session.name} has no live kernel: there is nothing to look at"
+            raise StepperError(why, f"stepper run {session.name}")
+        limits, asked = session.limits(), cell_directives.parse(source)
+        most = limits.max_cell_timeout_seconds
+        timeout = cell_directives.deadline(
+            asked, limits.cell_timeout_seconds, most, caller.timeout
+        )
+        await session.known(kernel)
+        began, at = time.monotonic(), now()
+        cell = Cell("eval", -1, 0, "code", source)
+        begun = journal_events.Started(
+            run=0, key=cell.id, at=at, cell_id=cell.id, source=source, timeout=timeout
+        )
+        session.looks = begun
+        try:
+            execution = await session.execute(
+                kernel, source, caller, timeout, limits, scratch=True
+            )
+        finally:
+            session.looks = None
+        took = time.monotonic() - began
+        cells = list[Cell]()
+        if execution.outcome is not Outcome.OK:
+            # the code has run: what it said matters more
+            with contextlib.suppress(NotebookError):
+                cells = [*session.read().cells]
+        fault, verdict = await judged(session, cell, execution, cells)
+        session.ended(execution, "`stepper eval`")
+        run = begun.became(execution.outcome, verdict, fault, took)
+        session.log(
+            journal_events.Evaluated(
+                at=at,
+                source=source,
+                outcome=run.outcome,
+                duration_s=run.duration_s,
+                fault=fault,
+            )
+        )
+        shows_pictures = bool(execution.pictures)
+        seen = (
+            await asyncio.to_thread(session.adviser.seen, execution, 0)
+            if shows_pictures
+            else []
+        )
+        text = reports.of_scratch(
+            reports.Ended(
+                cell,
+                run,
+                execution.outputs,
+                timeout=timeout,
+                most=most,
+                seen=seen,
+                modules=local_modules.lines(execution.modules, session.name),
+            )
+        )
+        output, figures = (
+            plain(execution.outputs),
+            session.adviser.saved(0)[: len(execution.pictures)],
+        )
+        return responses.Evaluated(
+            session.name,
+            source,
+            run.outcome,
+            run.duration_s,
+            fault,
+            text,
+            output,
+            figures,
+        )
+
+
+async def interrupt(session: Session) -> bool:
+    """Interrupt what runs; return whether anything did. Raise LineDownError where the interrupt waits for the line."""
+    interrupted, kernel = await session.interrupt(), session.keeper.kernel
+    if (
+        not interrupted
+        and session.state.running
+        and kernel is not None
+        and (trouble := kernel.about().trouble)
+    ):
+        raise LineDownError(
+            f"{trouble}. What may run there is interrupted as soon as the line is back"
+        )
+    return interrupted
+
+
+async def restart(session: Session, caller: Caller) -> bool:
+    """End the kernel and start a fresh one; return whether there was one. Where none may start, the old one stays."""
+    await _may_start(session, caller)
+    await session.interrupt()
+    async with session.turn():
+        had = await session.keeper.end("its restart was requested")
+        if not had:
+            session.read()  # none is begun for another language's notebook
+        # the kernel's own end had stopped it
+        if session.state.stop is not None and session.state.stop.key is None:
+            session.log(journal_events.Continued(at=now()))
+        await session.keeper.get(caller.environ, caller.left)
+        return had
+
+
+async def shutdown(session: Session, why: str) -> bool:
+    """End the kernel; return whether there was one."""
+    await session.interrupt()
+    async with session.turn():
+        return await session.keeper.end(why)
+
+
+async def end_idle_kernel(session: Session, last_used: float, why: str) -> bool:
+    """End the kernel unless something ran in it after `last_used`; return whether it was ended."""
+    async with session.turn():
+        if session.last_used != last_used or not session.keeper.kernel:
+            return False
+        return await session.keeper.end(why)
+
+
+async def go_on(session: Session, answer: str = "") -> str:
+    """Lift a stop; return where to go on, with the context and what the person answers."""
+    lifted = session.state.stop
+    named = STEP.fullmatch(answer.strip())
+    number = int(named[1]) if named and lifted is None else 0
+    if number and session.state.of(number).status is StepStatus.SKIPPED:
+        reopen(session, number)
+        return command_messages.after_reopen(session.name, session.state, number)
+    if lifted is not None:
+        session.log(journal_events.Continued(at=now(), answer=answer.strip()))
+    known, alive = await status_queries.namespace(session)
+    return command_messages.after_continue(
+        session.name, session.state, known, alive, lifted, answer
+    )
+
+
+async def fix(session: Session, hint: str = "") -> str:
+    """Lift a stop and grant the failed step a fresh set of retries; return what failed, what was tried, the hint."""
+    key, stop = failed_key(session), session.state.stop
+    session.log(journal_events.Fixed(at=now(), key=key, hint=hint.strip()))
+    cell = _cell(session, key)
+    said = command_messages.after_fix(
+        session.name, session.state, key, cell, session.limits().max_retries
+    )
+    return "\n".join([said, *command_messages.answered(stop, hint)])
+
+
+async def skip(session: Session, reason: str) -> str:
+    """Mark the failed step, else the next one, and its cell as skipped; lift a stop; return the next step."""
+    key, reason = failed_key(session), " ".join(reason.split())
+    if session.state.stop is not None and key is None:  # no cell is to blame
+        return await go_on(session)
+    key = next((step.id for step in session.state.left), None) if key is None else key
+    if key is not None:
+        cell = _cell(session, key)
+        session.log(journal_events.Skipped(at=now(), key=key, reason=reason))
+        if cell is not None:
+            session.file.mark(cell, cell_changes.SKIP_TAG)
+    return command_messages.after_skip(session.name, session.state, key, reason)
+
+
+def reopen(session: Session, number: int) -> responses.Planned:
+    """Reopen a skipped step; return the plan. Raise UsageError."""
+    state = session.state
+    if state.plan.step(number) is None:
+        raise UsageError(
+            f"there is no step {number}", "stepper plan  # shows the steps"
+        )
+    if state.of(number).status is not StepStatus.SKIPPED:
+        raise UsageError(
+            f"step {number} is not skipped", "stepper plan  # shows the steps"
+        )
+    cell = _cell(session, number)
+    if cell is not None:
+        session.file.unmark(cell, cell_changes.SKIP_TAG)
+    session.log(journal_events.Reopened(at=now(), key=number))
+    return status_queries.planned(session)
+
+
+def use_kernel(session: Session, name: str, kernel: KernelMetadata) -> None:
+    """Have the notebook's next kernel run in the place of that name ('' for the project's); raise NotebookError."""
+    made = replace(session.state.plan, kernel=name)
+    session.file.set_plan(made, kernel)
+    session.log(journal_events.Planned(at=now(), plan=plan.to_json(made)))
+
+
+def confirm(session: Session, words: str) -> str:
+    """Take the step whose criterion is false for done, for a reason; return the next step. Raise UsageError."""
+    state, reason = session.state, " ".join(words.split())
+    doubted = [
+        step.id
+        for step in state.plan.steps
+        if state.standing(step.id) is StepStatus.DOUBTED
+    ]
+    if not doubted:
+        why = f"no step of {session.name} has a criterion that is false: there is nothing to confirm"
+        raise UsageError(why, "stepper plan  # shows the steps")
+    if not reason:
+        raise UsageError(
+            "say why the step is done although its criterion is false",
+            'stepper confirm "WORDS"',
+        )
+    session.log(journal_events.Confirmed(at=now(), key=doubted[0], reason=reason))
+    return command_messages.after_confirm(session.name, state, doubted[0], reason)
+
+
+def failed_key(session: Session) -> Key | None:
+    """Return what `fix` and `skip` are about: what stopped the notebook, else what failed last and was not mended."""
+    state = session.state
+    if state.stop is not None:
+        return state.stop.key
+    failing = [
+        run.key for run in state.runs if state.of(run.key).status is StepStatus.FAILED
+    ]
+    steps = [key for key in failing if isinstance(key, int)]
+    loose = [
+        key
+        for key in failing
+        if isinstance(key, str) and _cell(session, key) is not None
+    ]
+    return (steps or loose or [None])[-1]
+
+
+def _cell(session: Session, key: Key | None) -> Cell | None:
+    """Return the cell of a step (or the cell of that id), None where it is gone."""
+    name = None if key is None else session.state.of(key).cell_id or key
+    with contextlib.suppress(NotebookError):
+        return (
+            plan.find_cell(session.file.read().cells, name)
+            if isinstance(name, str)
+            else None
+        )
+    return None
+
+
+async def change_plan(
+    session: Session, change: Callable[[State], Plan]
+) -> responses.Planned:
+    """Change the plan by a function that raises ValueError where it can't; return it. Raise UsageError."""
+    # While what was handed on runs, nobody waits for its end to plan on: file and
+    # journal change in one go.
+    async with contextlib.nullcontext() if session.goes_on else session.turn():
+        try:
+            changed = change(session.state)
+        except ValueError as error:
+            raise UsageError(str(error), "stepper plan  # shows the steps") from None
+        session.log(journal_events.Planned(at=now(), plan=plan.to_json(changed)))
+        session.file.set_plan(changed)
+    return status_queries.planned(session)

@@ -1,0 +1,58 @@
+"""Programs of the system's packages that tests need, installed once: by root, where there is apt-get."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from tests.npm_packages import Unavailable
+
+PATH = os.pathsep.join(
+    [os.environ.get("PATH", ""), "/usr/sbin", "/usr/bin", "/sbin", "/bin"]
+)
+# Another process on this machine may hold dpkg's lock.
+APT = ("apt-get", "-qq", "-o", "DPkg::Lock::Timeout=120")
+
+
+def installed(program: str, *packages: str, file: str = "") -> str:
+    """Return the path of a program, of these packages where it is not there, or `file` is not; raise Unavailable."""
+    cache = (
+        Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        / "stepper-tests"
+    )
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / "apt.lock").open("w") as lock:
+        # Taken before the first look: dpkg unpacks a program before it configures it, and
+        # sshd does not start until its user exists.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if found := there(program, file):
+            return found
+        wanted = f"apt-get install {' '.join(packages)}"
+        if shutil.which("apt-get") is None or os.geteuid() != 0:
+            raise Unavailable(
+                f"{program} is not installed, and only root can install it, by apt-get: {wanted}"
+            )
+        environ = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        install = [*APT, "install", "-y", "--no-install-recommends", *packages]
+        said = ""
+        for command in ([*APT, "update"], install):
+            done = subprocess.run(
+                command,
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+            )
+            said += f"{' '.join(command)}: exit code {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+        if not (found := there(program, file)):
+            raise Unavailable(f"{program} could not be installed:\n{said}")
+    return found
+
+
+def there(program: str, file: str = "") -> str:
+    """The path of a program, '' where it, or that file, is not there."""
+    found = shutil.which(program, path=PATH)
+    return found if found and (not file or Path(file).exists()) else ""

@@ -1,0 +1,280 @@
+"""The places in which one set of contract tests runs: what each is, what its cells say in its language, what it can't do.
+
+A contract test is marked by `contract(…)`: which of what a place may lack it needs. What a place lacks stands in LACKS,
+with the reason, and nowhere else: no test asks by itself where it runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stepper.policy import kernel_config
+from tests import apt_packages
+from tests.npm_packages import Unavailable, unavailable
+from tests.services import service
+
+
+@dataclass(frozen=True)
+class Cells:
+    """What a cell of the contract is in a language. Those that take a path leave something on this machine's disk."""
+
+    assign: str  # binds x to 20
+    say: str  # prints x
+    value: str  # prints `said` and has the value of x + 1
+    shows: str  # … as its text is
+    fails: Callable[
+        [int], str
+    ]  # prints `before` and fails, on its second line: as often as there are numbers
+    error: tuple[str, str]  # the error's name, and what its message holds
+    both: str  # writes `out` to one stream, `err` to the other, `out` again
+    many: str  # prints `line 1` to `line 2000`
+    endless: str  # prints `begun` first
+    slow: str  # prints `begun`, takes most of a second, prints `over`
+    slow_fails: str
+    epochs: str  # prints `loss 3` to `loss 1` and `loss nan`, a third of a second between them
+    dies: str  # prints `last` and kills its kernel
+    marks: Callable[[str], str]  # adds a line to a file
+    waits: Callable[
+        [str], str
+    ]  # prints `begun`, waits until a file is there, prints `over`
+    process: str  # prints the kernel's process
+
+
+PYTHON = Cells(
+    assign="x = 20",
+    say="print(x)",
+    value="print('said')\nx + 1",
+    shows="21",
+    fails=lambda number: f"print('before')\n{number} / 0",
+    error=("ZeroDivisionError", "division by zero"),
+    both="import sys\nprint('out', flush=True)\nprint('err', file=sys.stderr, flush=True)\nprint('out')",
+    many="for n in range(1, 2001): print('line', n)",
+    endless="import time\nprint('begun')\nwhile True: time.sleep(0.01)",
+    slow="import time\nprint('begun')\ntime.sleep(0.8)\nprint('over')",
+    slow_fails="import time\nprint('begun')\ntime.sleep(0.8)\n1 / 0",
+    epochs="import time\nfor n in (3, 2, 1, 'nan'):\n    print('loss', n)\n    time.sleep(0.3)",
+    dies="import os, signal, time\nprint('last', flush=True)\ntime.sleep(0.5)\nos.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(60)",
+    process="import os\nprint(os.getpid())",
+    marks=lambda path: f"open({path!r}, 'a').write('ran\\n');\n",
+    waits=lambda path: (
+        f"import os, time\nprint('begun', flush=True)\nwhile not os.path.exists({path!r}): time.sleep(0.02)\nprint('over')\n"
+    ),
+)
+R = Cells(
+    assign="x <- 20",
+    say="cat(x, '\\n', sep='')",
+    value="cat('said\\n')\nx + 1",
+    shows="[1] 21",
+    fails=lambda number: f"cat('before\\n')\nstop('no such thing {number}')",
+    error=("ERROR", "no such thing"),
+    both="cat('out\\n'); flush.console()\nmessage('err')\ncat('out\\n')",
+    many="for (n in 1:2000) cat('line', n, '\\n', sep=c(' ', '', ''))",
+    endless="cat('begun\\n'); flush.console()\nwhile (TRUE) Sys.sleep(0.05)",
+    slow="cat('begun\\n'); flush.console()\nSys.sleep(0.8)\ncat('over\\n')",
+    slow_fails="cat('begun\\n'); flush.console()\nSys.sleep(0.8)\nstop('no such thing')",
+    epochs="for (n in c('3', '2', '1', 'nan')) {\n  cat('loss ', n, '\\n', sep='')\n  flush.console()\n  Sys.sleep(0.3)\n}",
+    dies="cat('last\\n'); flush.console()\nSys.sleep(0.5)\ntools::pskill(Sys.getpid(), 9)\nSys.sleep(60)",
+    process="cat(Sys.getpid(), '\\n')",
+    marks=lambda path: f"cat('ran\\n', file={path!r}, append=TRUE)\n",
+    waits=lambda path: (
+        f"cat('begun\\n'); flush.console()\nwhile (!file.exists({path!r})) Sys.sleep(0.02)\ncat('over\\n')\n"
+    ),
+)
+BASH = Cells(
+    assign="x=20",
+    say="echo $x",
+    value="echo said",
+    shows="",
+    fails=lambda number: f"echo before\nfalse {number}",
+    error=("Error", "1"),
+    both="",
+    many="for n in $(seq 2000); do echo line $n; done",
+    endless="echo begun; while true; do sleep 0.1; done",
+    slow="echo begun; sleep 0.8; echo over",
+    slow_fails="echo begun; sleep 0.8; false",
+    epochs="for n in 3 2 1 nan; do echo loss $n; sleep 0.3; done",
+    dies="echo last; sleep 0.5; kill -9 $PPID; sleep 60",
+    process="echo $PPID",
+    marks=lambda path: f"echo ran >> {path}\n",
+    waits=lambda path: (
+        f"echo begun; while [ ! -e {path} ]; do sleep 0.02; done; echo over\n"
+    ),
+)
+
+HELPER = "stepper's helper is Python and IPython's: another language's kernel runs without it"
+WATCHED = "what runs there is no process of this machine: its own limits hold, and nobody samples it"
+# What a place can't do → why; its tests do not run there. `without` is what a place says of that in its first report.
+BY_SERVER = "its server carries its messages"
+LACKS: dict[str, dict[str, str]] = {
+    "local": {},
+    "fake": {
+        "bounds": "nothing of a fake kernel's is bounded",
+        "widgets": "a fake kernel has none",
+        "processes": "a fake kernel is a thread of this process",
+        "connection file": "a fake kernel has no channels",
+    },
+    "slurm": {"watched": WATCHED},
+    "ssh": {"watched": WATCHED},
+    "jupyter": {"watched": WATCHED, "connection file": BY_SERVER},
+    "gateway": {"watched": WATCHED, "connection file": BY_SERVER},
+    "r": {"helper": HELPER, "widgets": HELPER},
+    "bash": {
+        "helper": HELPER,
+        "widgets": HELPER,
+        "values": "a shell's command has no value",
+        "two streams": "bash_kernel writes both to one",
+        "uncounted looks": "bash_kernel counts what is asked without history, too",
+    },
+}
+
+
+def contract(
+    *needs: str,
+    lacks: str = "",
+    by_day: tuple[str, ...] = (),
+    always: tuple[str, ...] = ("local", "fake"),
+) -> pytest.MarkDecorator:
+    """Run a test in each place that has what it needs (and lacks that, where a test is of those that do without).
+
+    By night; by day on the local kernel and the fake one, and in the places that are named.
+    """
+    assert {*needs} <= {need for lack in LACKS.values() for need in lack}
+    places = [
+        name
+        for name, lack in LACKS.items()
+        if not {*needs} & {*lack} and (not lacks or lacks in lack)
+    ]
+    values = [
+        name
+        if name in (*always, *by_day)
+        else pytest.param(name, marks=pytest.mark.nightly)
+        for name in places
+    ]
+    return pytest.mark.parametrize("place", values, indirect=True, scope="module")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A place that is there: its definition in the configuration (none for the project's own Python)."""
+
+    name: str
+    cells: Cells = PYTHON
+    definition: Mapping[str, Any] | None = None
+    environ: Mapping[str, str] = field(
+        default_factory=dict
+    )  # of whoever asks for a kernel there
+    died: str = "SIGKILL"  # in the words on a kernel that was killed there
+
+    @property
+    def at(self) -> kernel_config.Place | None:
+        """The place as the configuration's reader has it."""
+        return (
+            kernel_config.read({"there": self.definition})["there"]
+            if self.definition
+            else None
+        )
+
+    @property
+    def lacks(self) -> dict[str, str]:
+        """What it can't do, and why."""
+        return LACKS[self.name]
+
+
+@contextlib.contextmanager
+def there(name: str, folder: Path) -> Iterator[Place]:
+    """A place with its service, and what it needs in this process's environment; its cells run in that folder if they can."""
+    place = MAKERS[name](name, folder)
+    with pytest.MonkeyPatch.context() as patch:
+        for variable, value in place.environ.items():
+            patch.setenv(variable, value)
+        yield place
+
+
+def _plain(name: str, folder: Path) -> Place:
+    return Place(name)
+
+
+def _slurm(name: str, folder: Path) -> Place:
+    facts = service("slurm")
+    where = {
+        "partition": "batch",
+        "time": "10",
+        "mem": "400M",
+        "python": sys.executable,
+    }
+    return Place(
+        name,
+        PYTHON,
+        {"slurm": where},
+        {"SLURM_CONF": facts["conf"]},
+        "FAILED|CANCELLED",
+    )
+
+
+def _ssh(name: str, folder: Path) -> Place:
+    where = {
+        "host": "box",
+        "python": sys.executable,
+        "folder": str(folder),
+        "extra": ["-F", service("ssh")["config"]],
+    }
+    return Place(name, PYTHON, {"ssh": where}, {}, "is gone")
+
+
+def _jupyter(name: str, folder: Path) -> Place:
+    facts = service(name)
+    return Place(
+        name, PYTHON, facts["definition"], facts["environ"], "its process died"
+    )
+
+
+def _bash(name: str, folder: Path) -> Place:
+    spec = folder / "jupyter" / "kernels" / "bash"
+    spec.mkdir(parents=True, exist_ok=True)
+    home = {"HOME": str(folder)}  # nobody's ~/.bashrc is read
+    (spec / "kernel.json").write_text(
+        json.dumps({**BASH_KERNEL, "env": {**BASH_KERNEL["env"], **home}})
+    )
+    return Place(
+        name, BASH, {"kernelspec": "bash"}, {"JUPYTER_PATH": str(folder / "jupyter")}
+    )
+
+
+def _r(name: str, folder: Path) -> Place:
+    try:
+        apt_packages.installed(
+            "R",
+            "r-base-core",
+            "r-cran-irkernel",
+            file="/usr/share/jupyter/kernels/ir/kernel.json",
+        )
+    except Unavailable as reason:
+        unavailable(reason)
+    return Place(name, R, {"kernelspec": "ir"})
+
+
+BASH_KERNEL: dict[str, Any] = {
+    "argv": [sys.executable, "-m", "bash_kernel", "-f", "{connection_file}"],
+    "display_name": "Bash",
+    "language": "bash",
+    "env": {"PS1": "$", "GREETING": "hello ${HOME}"},
+}
+MAKERS: dict[str, Callable[[str, Path], Place]] = {
+    "local": _plain,
+    "fake": _plain,
+    "slurm": _slurm,
+    "ssh": _ssh,
+    "jupyter": _jupyter,
+    "gateway": _jupyter,
+    "r": _r,
+    "bash": _bash,
+}
+assert {*MAKERS} == {*LACKS}

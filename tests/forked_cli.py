@@ -1,0 +1,256 @@
+"""The command line without its start: one process has imported it, and each call is a fork of that one.
+
+What runs is the same `main`, in a process of its own with the caller's folder, environment, umask and arguments; only the
+0.2 s in which Python starts and imports are saved, some thousand times. A daemon that such a command starts is a fork too,
+of that one. That command and daemon start by themselves is shown by what takes no shortcut: test_costs.py, test_install.py,
+test_processes.py, whatever a hook starts, the real client.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import gc
+import importlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+Done = subprocess.CompletedProcess[str]
+IMPORTED = (
+    *(
+        "stepper.cli.main",
+        "stepper.cli.rendering",
+        "stepper.messages.run_report",
+        "stepper.cli.shutdown",
+    ),  # what most commands load
+    *(
+        "stepper.hook.start",
+        "stepper.daemon.server",
+        "nbformat",
+        "jsonschema",
+        "jupyter_client",
+    ),  # … and each daemon
+)
+
+
+class Nursery:
+    """The process that was imported once, and the socket by which forks are asked for."""
+
+    def __init__(self) -> None:
+        self.folder = tempfile.mkdtemp(prefix="nursery")
+        self.path = os.path.join(self.folder, "s")
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(self.path)
+            listener.listen(64)
+            script = (
+                "import sys, tests.forked_cli; tests.forked_cli.serve(int(sys.argv[1]))"
+            )
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", script, str(listener.fileno())],
+                pass_fds=[listener.fileno()],
+                cwd=Path(__file__).parent.parent,
+                stdin=subprocess.DEVNULL,
+            )
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@functools.cache
+def nursery(pid: int) -> Nursery:
+    """Return this process's own; a fork of it has another pid."""
+    made = Nursery()
+    atexit.register(made.close)
+    return made
+
+
+def run(arguments: list[str], cwd: Path, timeout: float, daemons: bool = True) -> Done:
+    """Run `stepper` with these arguments in that folder, as `subprocess.run(…, capture_output=True, text=True)` would.
+
+    With `daemons=False` a daemon that it starts is a Python of its own: its command line is that of a daemon.
+    """
+    with socket.socket(socket.AF_UNIX) as link:
+        link.connect(nursery(os.getpid()).path)
+        pipes = [os.pipe(), os.pipe()]
+        os.umask(umask := os.umask(0o077))
+        about = json.dumps(
+            {
+                "argv": arguments,
+                "cwd": str(cwd),
+                "environ": dict(os.environ),
+                "umask": umask,
+                "daemons": daemons,
+            }
+        )
+        try:
+            socket.send_fds(
+                link, [len(about).to_bytes(8, "big")], [write for _, write in pipes]
+            )
+            link.sendall(about.encode("utf-8", "surrogateescape"))
+        finally:
+            for _, write in pipes:
+                os.close(write)
+        pid = int.from_bytes(link.recv(8), "big")
+        said = ["", ""]
+        readers = [
+            threading.Thread(target=read, args=(said, n, pipes[n][0]), daemon=True)
+            for n in (0, 1)
+        ]
+        for reader in readers:
+            reader.start()
+        link.settimeout(timeout)
+        try:
+            code = link.recv(8)
+        except TimeoutError:
+            os.kill(pid, signal.SIGKILL)
+            raise subprocess.TimeoutExpired(["stepper", *arguments], timeout) from None
+        for reader in readers:
+            reader.join(timeout)
+    return subprocess.CompletedProcess(
+        ["stepper", *arguments], int.from_bytes(code, "big", signed=True), *said
+    )
+
+
+def read(said: list[str], number: int, pipe: int) -> None:
+    with open(pipe, encoding="utf-8") as stream:
+        said[number] = stream.read()
+
+
+# --- in the process that was imported once ------------------------------------------------------------------
+
+
+def serve(listener: int) -> None:
+    """Fork for each that asks, until the one that was asked for ends this process."""
+    for each in IMPORTED:
+        importlib.import_module(each)
+    importlib.import_module("nbformat").validate(
+        {"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+    )
+    gc.collect()
+    gc.freeze()  # a fork that collects would copy what all share
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    parent = os.getppid()
+    with socket.socket(fileno=listener) as door:
+        door.settimeout(5)
+        while os.getppid() == parent:
+            try:
+                link, _ = door.accept()
+            except TimeoutError:
+                continue
+            if os.fork() == 0:
+                door.close()
+                return answer(link)
+            link.close()
+    os._exit(0)
+
+
+def answer(link: socket.socket) -> None:
+    """In a fork: fork the command, wait for it, say how it ended. Return in the command's process alone."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    link.settimeout(None)
+    size, outputs, _, _ = socket.recv_fds(link, 8, 2)
+    text = b""
+    while len(text) < int.from_bytes(size, "big"):
+        text += link.recv(1 << 16)
+    pid = os.fork()
+    if pid == 0:
+        link.close()
+        return become(json.loads(text.decode("utf-8", "surrogateescape")), outputs)
+    for output in outputs:
+        os.close(output)
+    link.sendall(pid.to_bytes(8, "big"))
+    _, status = os.waitpid(pid, 0)
+    link.sendall(os.waitstatus_to_exitcode(status).to_bytes(8, "big", signed=True))
+    os._exit(0)
+    return None
+
+
+def become(told: dict[str, Any], outputs: list[int]) -> None:
+    """Be the process that `python -c 'from stepper.cli.main import main; main()' …` would be; end with its exit code."""
+    from stepper.cli.main import main
+
+    os.dup2(outputs[0], 1)
+    os.dup2(outputs[1], 2)
+    for output in outputs:
+        os.close(output)
+    os.umask(told["umask"])
+    os.chdir(told["cwd"])
+    for name in set(os.environ) - set(told["environ"]):
+        del os.environ[name]
+    os.environ.update(told["environ"])
+    sys.argv = ["-c", *told["argv"]]
+    if told["daemons"]:
+        from stepper.hook import start
+
+        start.subprocess = SimpleNamespace(Popen=Daemon, DEVNULL=subprocess.DEVNULL)  # type: ignore[assignment]
+    end(main)
+
+
+def end(main: Callable[[], None]) -> None:
+    """Do that as a process's whole work: end as the interpreter would."""
+    code = 1
+    try:
+        main()
+        code = 0
+    except SystemExit as end:
+        if isinstance(end.code, str):
+            sys.stderr.write(f"{end.code}\n")
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:  # noqa: BLE001 - whatever it is, it is told as the interpreter would
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # taking the interpreter down takes as long as the command
+
+
+class Daemon:
+    """A fork that does what `python -I -m stepper.daemon PROJECT` does, as the Popen that it stands for."""
+
+    def __init__(
+        self,
+        command: list[str],
+        *,
+        stdin: int,
+        stdout: int,
+        stderr: int,
+        cwd: str,
+        start_new_session: bool,
+        env: dict[str, str],
+    ) -> None:
+        assert command[1:4] == ["-I", "-m", "stepper.daemon"] and start_new_session
+        self.returncode: int | None = None
+        self.pid = os.fork()
+        if self.pid:
+            return
+        os.setsid()
+        with open(os.devnull) as nothing:
+            for number, file in enumerate((nothing.fileno(), stdout, stderr)):
+                os.dup2(file, number)
+        os.closerange(3, 1024)
+        os.chdir(cwd)
+        os.environ.clear()
+        os.environ.update(env)
+        sys.stdout = sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115 - nothing of the command's own
+        sys.argv = command[3:]
+        from stepper.daemon.server import main
+
+        end(main)
+
+    def poll(self) -> int | None:
+        if self.returncode is None and os.waitpid(self.pid, os.WNOHANG)[0]:
+            self.returncode = 1  # which, its log tells
+        return self.returncode

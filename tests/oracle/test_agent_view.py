@@ -1,0 +1,191 @@
+"""What the agent and the file get of widgets, pagers, debuggers, doubled ids; the same bytes from the same run."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import sys
+from typing import Any
+
+import nbformat
+import pytest
+
+from stepper.install import trust
+from stepper.notebooks.widget_state import STATE
+from tests.conftest import Notebook, Project, code, some_nightly, text_of
+from tests.oracle.test_oracle import PACKAGES
+from tests.test_kernel_helper import environment
+
+ALLOWED = {"tags": ["raises-exception"]}
+
+
+@pytest.fixture
+def widgets(project: Project) -> Notebook:
+    """A notebook whose kernel has ipywidgets."""
+    trust.remember(project.paths, {"python": environment(sys.executable, *PACKAGES)})
+    return project.new()
+
+
+def models(notebook: Notebook) -> dict[str, Any]:
+    return notebook.raw["metadata"]["widgets"][STATE]["state"]
+
+
+def test_an_output_widget_takes_what_is_its_own(widgets: Notebook) -> None:
+    widgets.insert("import ipywidgets as w\nout = w.Output()\nout")
+    cell, answer = widgets.insert(
+        "with out:\n    print('inside')\n    1 / 0\nprint('outside')"
+    )
+    assert (
+        text_of(widgets.cell(cell)) == "outside\n"
+        and len(widgets.cell(cell)["outputs"]) == 1
+    )
+    assert "ran ok" in answer.text
+    assert (
+        "In an Output widget:\n| inside\n| ZeroDivisionError: division by zero"
+        in answer.text
+    )
+    (held,) = [
+        state["state"]["outputs"]
+        for state in models(widgets).values()
+        if state["model_name"] == "OutputModel"
+    ]
+    assert [output["output_type"] for output in held] == ["stream", "error"]
+    widgets.project.kill_daemon()
+    widgets.insert("slider = w.IntSlider(value=4)\nslider")
+    assert {"OutputModel", "IntSliderModel"} <= {
+        state["model_name"] for state in models(widgets).values()
+    }
+    widgets.insert("slider.value = 7")
+    (slider,) = [
+        state
+        for state in models(widgets).values()
+        if state["model_name"] == "IntSliderModel"
+    ]
+    assert slider["state"]["value"] == 7
+    widgets.project.stepper("restart")
+    widgets.insert("import ipywidgets as w\nw.Text()")
+    assert {"OutputModel", "TextModel"} <= {
+        state["model_name"] for state in models(widgets).values()
+    }, "still shown"
+    nbformat.validate(nbformat.read(widgets.path, 4))
+
+
+def test_the_state_of_widgets_is_bounded_and_what_is_left_out_is_said(
+    widgets: Notebook,
+) -> None:
+    widgets.project.config("max_widget_state_bytes: 20000\n")
+    _, answer = widgets.insert(
+        "import ipywidgets as w\ndisplay(w.IntText(5), w.Textarea('x' * 50_000))"
+    )
+    assert re.search(
+        r"left out of the notebook: the state of 1 widgets, 5\d,\d{3} bytes \(max_widget_state_bytes 20,000\)",
+        answer.text,
+    )
+    assert "IntTextModel" in {state["model_name"] for state in models(widgets).values()}
+    assert len(json.dumps(models(widgets))) < 20000
+
+
+def test_what_a_pager_shows_and_what_jupyter_would_make_is_told(
+    project: Project,
+) -> None:
+    notebook = project.new()
+    cell, answer = notebook.insert("def f(a):\n    'What it does.'\nf?")
+    assert "| Docstring: What it does." in answer.text
+    assert [out["output_type"] for out in notebook.cell(cell)["outputs"]] == [
+        "display_data"
+    ]
+    _, answer = notebook.insert("get_ipython().set_next_input('x = 1\\ny = 2')")
+    assert (
+        "Jupyter would make a cell below it, which stepper does not:\n| x = 1\n| y = 2"
+        in answer.text
+    )
+    _, answer = notebook.insert("get_ipython().run_cell('1 / 0')\nprint('on')")
+    assert (
+        "ran ok" in answer.text
+        and "| ZeroDivisionError: division by zero\n| on" in answer.text
+    )
+
+
+@pytest.mark.parametrize(
+    "source",
+    some_nightly(["import pdb; pdb.set_trace()", "%pdb on\n1 / 0"], "%pdb on\n1 / 0"),
+)
+def test_a_debugger_is_named_and_nothing_hangs(project: Project, source: str) -> None:
+    _, answer = project.new().insert(source)
+    assert (
+        "StdinNotImplementedError" in answer.stop
+        and "debugger (%debug, %pdb)" in answer.stop
+    )
+
+
+def test_a_debugger_that_shows_its_error_itself_ends_well_as_in_jupyter(
+    project: Project,
+) -> None:
+    _, answer = project.new().insert("%%debug\nx = 1")
+    assert (
+        "ran ok" in answer.text
+        and "| StdinNotImplementedError: raw_input was called" in answer.text
+    )
+
+
+def test_cells_that_share_an_id_get_ids_of_their_own_before_anything_runs(
+    project: Project,
+) -> None:
+    cells = [
+        code("print('one')", "same"),
+        code("print('two')", "same"),
+        code("print('three')", "other"),
+    ]
+    notebook = project.notebook(
+        "a.ipynb", cells, kernelspec={"name": "python3", "display_name": "P"}
+    )
+    answer = notebook.replace("other", "print('three!')")
+    first, second, third = (cell["id"] for cell in notebook.raw["cells"])
+    assert (first, third) == ("same", "other") and re.fullmatch("[0-9a-f]{8}", second)
+    assert (
+        f"two cells had the id 'same'; the lower one has one of its own now: it is cell 2 (id {second})"
+        in answer.text
+    )
+    project.stepper("run", "notebooks/a.ipynb")
+    assert [text_of(cell) for cell in notebook.raw["cells"]] == [
+        "one\n",
+        "two\n",
+        "three!\n",
+    ]
+    assert "had the id" not in notebook.replace("other", "print('three')").text
+    nbformat.validate(nbformat.read(notebook.path, 4))
+
+
+@pytest.mark.parametrize("timing", some_nightly([True, False], True))
+def test_the_same_run_again_changes_the_timings_and_nothing_else(
+    project: Project, timing: bool
+) -> None:
+    project.config(f"record_timing: {str(timing).lower()}\n")
+    made = nbformat.v4.new_notebook(
+        cells=[
+            nbformat.v4.new_markdown_cell("# é"),
+            nbformat.v4.new_code_cell("print('a\\nb')\n{'b': 1}"),
+            nbformat.v4.new_code_cell("1 / 0", metadata=ALLOWED),
+            nbformat.v4.new_code_cell(
+                "display({'application/json': [1e-5]}, raw=True)"
+            ),
+        ]
+    )
+    path = project.folder / "notebooks" / "n.ipynb"
+    nbformat.write(made, path)
+    project.stepper("run", "--all", "notebooks/n.ipynb")
+    before = path.read_text()
+    assert nbformat.writes(nbformat.read(path, nbformat.NO_CONVERT)) + "\n" == before
+    assert ('"execution": {' in before) == timing
+    project.stepper("run", "--all", "notebooks/n.ipynb")
+    changed = [
+        line
+        for line in difflib.ndiff(before.splitlines(), path.read_text().splitlines())
+        if line[0] in "+-"
+    ]
+    assert bool(changed) == timing
+    assert all(
+        re.search(r'"(iopub|shell)\.[\w.]+": ', line) or "ipykernel_" in line
+        for line in changed
+    ), changed

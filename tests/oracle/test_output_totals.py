@@ -1,0 +1,81 @@
+"""What the kernel sent is on cells or said to be left out, to the character."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+
+from tests.conftest import Project, text_of
+from tests.kernel_traffic import Ear
+
+CELLS = {
+    "lines": "for i in range(100): print(i)",
+    "both streams": "import sys\nfor i in range(300): print(i, file=[sys.stdout, sys.stderr][i % 2])",
+    "flushed": "import sys\nfor i in range(300): print(i, file=[sys.stdout, sys.stderr][i % 2], flush=True)",
+    "a flood of lines": "for i in range(60_000): print('line', i)",
+    "a flood in one": "print('é' * 3_000_000)",
+    "many switches": "import sys\nfor i in range(30_000): print('x' * 60, file=[sys.stdout, sys.stderr][i % 2], flush=True)",
+    "displays between": "for i in range(400): print('y' * 4000); display('z' * 2000)",
+    "a child": "import subprocess\nsubprocess.run(['seq', '20000'])",
+    "a child's flood": "subprocess.run('head -c 3000000 /dev/zero | tr \"\\\\0\" q', shell=True)",
+    "a thread": "import threading\nt = threading.Thread(target=print, args=['t'] * 9); t.start(); t.join()",
+    "late": "threading.Timer(0.5, print, ['late' * 100]).start()",
+    "late and much": "threading.Timer(0.3, lambda: [print('late', i) for i in range(200_000)]).start(); print('early')",
+    "an error": "print('before'); 1 / 0",
+    "a long error": "print('before'); raise ValueError('x' * 3_000_000)",
+    "a magic": "%%bash\nseq 100; seq 5 >&2",
+    "a deadline": "# stepper: timeout=1\nwhile True: print('on and on')",
+}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("limit", [1 << 20, 5000])
+def test_nothing_is_lost_and_nothing_is_left_out_unsaid(
+    project: Project, limit: int
+) -> None:
+    project.config(f"max_output_bytes: {limit}\nmax_retries: 100\n")
+    notebook = project.new()
+    with Ear(project) as ear:
+        notebook.insert("None")
+        ear.hears()
+        for name, source in CELLS.items():
+            cell, answer = notebook.insert(source)
+            if answer.stop:
+                project.stepper("fix")
+            elif "late" not in name:
+                said = "\nNote: left out of the notebook: " in answer.text
+                assert said == (
+                    "left out by stepper" in str(notebook.cell(cell)["outputs"])
+                ), name
+        ear.balance(notebook)
+    assert any(
+        "late" in text_of(cell)
+        for cell in notebook.raw["cells"]
+        if cell["cell_type"] == "code"
+    )
+
+
+@pytest.mark.nightly
+def test_a_daemon_that_is_killed_costs_no_character_of_the_run(
+    project: Project,
+) -> None:
+    notebook = project.new()
+    with Ear(project) as ear:
+        notebook.insert("None")
+        ear.hears()
+        for cell in range(3):
+            source = f"import os, time\nfor i in range(2000): print({cell}, i)\nopen('here{cell}', 'w').close(); time.sleep(1)"
+            payload = notebook.edited("insert", source, notebook.raw["cells"][-1]["id"])
+            pid = os.fork()
+            if pid == 0:
+                notebook.project.hook("PostToolUse", payload)
+                os._exit(0)
+            while not (notebook.path.parent / f"here{cell}").exists():
+                time.sleep(0.01)
+            project.kill_daemon()
+            os.waitpid(pid, 0)
+        notebook.insert("1")
+        ear.balance(notebook)
+        assert notebook.project.json("history")[-2]["outcome"] == "ok"

@@ -1,0 +1,127 @@
+"""`stepper mcp` under the programs that check MCP servers: the inspector's strict look at the tools, the conformance suite."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.npm_packages import Unavailable, fetched, node, unavailable
+
+from .http_bridge import Bridge
+
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(300)]
+INSPECTOR, CONFORMANCE = (
+    "2.12.0",
+    "0.2.0-alpha.12",
+)  # of the latter, the first with the scenarios of 2026-07-28
+ERAS = ("2025-11-25", "2026-07-28")
+# What the suite asks of a server that is made for it, or that a server need not offer: no fault of ours.
+THEIRS = re.compile(
+    r"there is no (tool|prompt) 'test_|test://\S+: there is no such resource|'json_schema_2020_12_tool' not found"
+    r"|Not testable: server |Prerequisite failed: could not get initial|Expected InputRequiredResult with inputRequests"
+)
+NOT_OFFERED = ("logging-set-level", "completion-complete", "tools-call-with-logging")
+
+
+def npm(name: str, version: str, file: str) -> list[str]:
+    """The command of a program of npm's."""
+    try:
+        package = f"@modelcontextprotocol/{name}"
+        return [
+            str(node(23)),
+            str(fetched(name, package, version, f"{package}/{file}")),
+        ]
+    except Unavailable as reason:
+        unavailable(reason)
+
+
+@pytest.fixture
+def url(installed: Path) -> Iterator[str]:
+    """The address of `stepper mcp --http`, for programs that can send no key."""
+    command = [installed / ".stepper/env/bin/stepper", "mcp", "--http", "0"]
+    with subprocess.Popen(
+        command, cwd=installed, stdout=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stdout
+        port, key = (
+            re.search(r":(\d+)/mcp", server.stdout.readline()),
+            server.stdout.readline().split()[-1],
+        )
+        assert port
+        try:
+            with Bridge(int(port[1]), key) as bridge:
+                yield bridge.url
+        finally:
+            server.terminate()
+
+
+def test_the_inspector_finds_nothing_in_the_tools(
+    installed: Path, tmp_path: Path
+) -> None:
+    inspector = npm("inspector", INSPECTOR, "clients/launcher/build/index.js")
+    server = [str(installed / ".stepper/env/bin/stepper"), "mcp"]
+    known = [f"XDG_STATE_HOME={os.environ['XDG_STATE_HOME']}"]
+    command = [
+        *inspector,
+        "--cli",
+        *server,
+        "-e",
+        *known,
+        "--strict",
+        "--method",
+        "tools/list",
+    ]
+    env = {**os.environ, "HOME": str(tmp_path)}
+    done = subprocess.run(
+        command, cwd=installed, env=env, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(json.loads(done.stdout)["tools"]) == 12
+    assert "Warning" not in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_the_conformance_suite(url: str, tmp_path: Path, era: str) -> None:
+    suite = npm("conformance", CONFORMANCE, "dist/index.js")
+    flags = ["--suite", "all", "--spec-version", era, "-o", str(tmp_path / "found")]
+    done = subprocess.run(
+        [*suite, "server", "--url", url, *flags],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    found = {}
+    for path in (tmp_path / "found").rglob("checks.json"):
+        scenario = re.sub(r"^server-(.*)-20\d\d-\d\d-\d\dT.*", r"\1", path.parent.name)
+        checks = json.loads(path.read_text())
+        failed = [check for check in checks if check["status"] == "FAILURE"]
+        found[scenario] = (
+            sum(check["status"] == "SUCCESS" for check in checks),
+            len(failed),
+        )
+        for check in failed:
+            ours = (
+                not THEIRS.search(check["errorMessage"]) and scenario not in NOT_OFFERED
+            )
+            assert not ours, f"{scenario}: {check['errorMessage']}"
+    assert len(found) > 30, done.stdout + done.stderr
+    assert found == documented(era)
+
+
+def documented(era: str) -> dict[str, tuple[int, int]]:
+    """What the table in docs/mcp.md says of each scenario: checks that passed, checks that failed."""
+    _, section = (ROOT / "docs/mcp.md").read_text().split("## Conformance\n")
+    rows = re.findall(r"(?m)^\| `([\w-]+)` \| ([^|]*) \| ([^|]*) \|", section)
+    said = {name: cells[ERAS.index(era)].strip() for name, *cells in rows}
+    return {
+        name: (int(cell.split("/")[0]), int(cell.split("/")[1]))
+        for name, cell in said.items()
+        if cell
+    }

@@ -1,0 +1,89 @@
+"""The client's edits and another agent's cells in one notebook: neither is refused for the other, nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from stepper.common.paths import Paths
+from stepper.hook import client as daemon
+
+from .conftest import ClaudeFactory
+from .model import Block, Message, ScriptedModel, text
+from .test_run_on_edit import code, history, insert, news, read, replace, touched
+from .test_undelivered_reports import bash, notebook, project
+
+Model = Callable[..., ScriptedModel]
+__all__ = ["notebook", "project"]  # the fixtures
+
+
+def ask(folder: Path, verb: str, **given: Any) -> dict[str, Any]:
+    """Ask the daemon as the MCP server does."""
+    environ = {**os.environ, "STEPPER_FACE": "mcp", "STEPPER_SESSION": "another"}
+    told = {os.fsencode(name): os.fsencode(value) for name, value in environ.items()}
+    found: dict[str, Any] = json.loads(
+        daemon.ask(
+            Paths(str(folder)), verb.encode(), json.dumps(given).encode(), environ=told
+        )
+        or b""
+    )
+    return found
+
+
+def test_an_edit_after_another_agents_cell_is_not_refused(
+    project: Path, notebook: Path, scripted_model: Model, claude: ClaudeFactory
+) -> None:
+    name, ids = str(notebook), list[str]()
+
+    def between(messages: list[Message]) -> list[Block]:
+        ids.append(touched(messages))
+        assert ask(project, "cell run", notebook=name, source="y = 2")["state"] == "ok"
+        return [replace(notebook, "x = 10\nx", ids[0])]
+
+    def again(_: list[Message]) -> list[Block]:
+        ask(
+            project,
+            "cell run",
+            notebook=name,
+            source="# Between",
+            cell_type="markdown",
+            after=ids[0],
+        )
+        moved = ask(
+            project,
+            "cell change",
+            notebook=name,
+            action="move",
+            cell_ids=["-2"],
+            after="top",
+        )
+        return [insert(notebook, "print(x + y)", moved["cells"][-1])]
+
+    model = scripted_model(
+        [read(notebook)],
+        [insert(notebook, "x = 1", "cell-0")],
+        between,
+        again,
+        [bash("ls")],
+        [text("Done. Is it right?")],
+    )
+    claude(model).prompt("Begin.")
+    assert all("ran ok" in news(model, turn) for turn in (2, 3, 4))
+    assert not any(
+        "has been modified since" in news(model, turn)
+        for turn in range(len(model.requests))
+    )
+    assert not any(
+        "was changed outside" in news(model, turn)
+        for turn in range(len(model.requests))
+    )
+    assert [source for source, _ in code(notebook)] == [
+        "x = 10\nx",
+        "y = 2",
+        "print(x + y)",
+    ]
+    assert code(notebook)[-1][1] == "12\n"
+    assert [run["by"] for run in history(notebook)] == ["hook", "mcp", "hook", "hook"]

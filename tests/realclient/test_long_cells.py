@@ -1,0 +1,519 @@
+"""Cells that take hours, in the real client: the agent goes on, and is woken. `docs/long-cells.md` shows what is read."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from stepper.common.paths import Paths
+from stepper.install import install_checks, installer
+from tests.conftest import make_env
+
+from .client import InteractiveClaude
+from .conftest import ClaudeFactory, InteractiveFactory, StreamFactory
+from .model import Block, Message, ScriptedModel, shown_in, text, tool
+from .test_run_on_edit import history, insert, news, read, stepper, wait_until
+
+Model = Callable[..., ScriptedModel]
+pytestmark = pytest.mark.timeout(120)
+LONG = """# stepper: timeout=2h
+import pathlib, time
+print("epoch 1/2: loss 0.5", flush=True)
+while not pathlib.Path({!r}).exists(): time.sleep(0.02)
+print("epoch 2/2: loss nan")"""
+SUMMARY = "● stepper: a cell that went on has news"
+
+
+@pytest.fixture(scope="module")
+def project(
+    claude_binary: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Path]:
+    """A repository that is set up; a cell is handed on after a second."""
+    folder = tmp_path_factory.mktemp("handed on") / "a répo"
+    folder.mkdir()
+    make_env(Paths(str(folder)).env)
+    installer.apply(
+        install_checks.parse([str(folder), "--python", sys.executable, "--allow"])
+    )
+    configured(folder)
+    try:
+        yield folder
+    finally:
+        stepper(folder, "shutdown")
+        Path(Paths(str(folder)).runtime).rmdir()  # empty now
+
+
+@pytest.fixture
+def notebook(project: Path, request: pytest.FixtureRequest) -> Path:
+    """A new notebook with two steps, the current one."""
+    return made(project, request.node.name)
+
+
+def made(project: Path, name: str) -> Path:
+    path: str = json.loads(
+        stepper(project, "new", name, "--step=Train", "--step=Test", "--json")
+    )["notebook"]
+    return project / path
+
+
+def configured(project: Path, **keys: object) -> None:
+    lines = {"report_after_seconds": 1, **keys}.items()
+    (project / ".stepper" / "config.yaml").write_text(
+        "".join(f"{key}: {json.dumps(value)}\n" for key, value in lines)
+    )
+
+
+def train(notebook: Path) -> Block:
+    """The first step, whose cell ends when `finish` says so."""
+    return insert(notebook, LONG.format(f"{notebook}.go"), "cell-0")
+
+
+def finish(notebook: Path) -> None:
+    Path(f"{notebook}.go").touch()
+
+
+def second(notebook: Path) -> Callable[[list[Message]], list[Block]]:
+    """The second step, below the first one's cell."""
+
+    def step(_: list[Message]) -> list[Block]:
+        found = json.loads(notebook.read_text())["cells"]
+        return [
+            insert(
+                notebook,
+                "print('tested')",
+                next(cell["id"] for cell in found if cell["cell_type"] == "code"),
+            )
+        ]
+
+    return step
+
+
+def bash(command: str) -> Block:
+    return tool("Bash", {"command": command, "description": "Call it"})
+
+
+def status(notebook: Path) -> list[str]:
+    found = json.loads(
+        stepper(notebook.parent.parent, "status", str(notebook), "--json")
+    )
+    return [found["state"], *(step["status"] for step in found["steps"])]
+
+
+def flat(screen: str) -> str:
+    return " ".join(screen.split())
+
+
+def test_the_agent_goes_on_by_itself_when_its_long_cell_has_ended(
+    project: Path,
+    notebook: Path,
+    scripted_model: Model,
+    interactive_claude: InteractiveFactory,
+) -> None:
+    """The person talks meanwhile, and breaks off what the agent does then."""
+    model = scripted_model(
+        [read(notebook)],
+        [train(notebook)],
+        [text("It trains.")],
+        [bash("sleep 20")],
+        second(notebook),
+        [text("That is the end.")],
+    )
+    client = interactive_claude(model)
+    client.send("Begin.")
+    client.wait_for("It trains.")
+    client.send("How is it going?")
+    client.wait_for("$ sleep 20")
+    client.keys("Escape")
+    client.wait_for("Interrupted")
+    assert status(notebook)[1:] == ["running", "pending"]
+    finish(notebook)
+    screen = flat(client.wait_for("That is the end."))
+    assert (
+        '▶ step 1 of 2 "Train" · still running after ' in screen
+        and "`stop the cell` ends it | epoch 1/2: loss" in screen
+    )
+    assert (
+        screen.count(SUMMARY) == 1
+        and f'{SUMMARY} ⎿ UserPromptSubmit says: ✓ step 1 of 2 "Train" · ok' in screen
+    )
+    told = news(model, 2)
+    assert (
+        "is still running after" in told
+        and "| epoch 1/2: loss 0.5" in told
+        and "you are woken with its report" in told
+    )
+    assert "Train" not in news(model, 3) and "stepper" not in news(model, 3)
+    told = news(model, 4)
+    assert (
+        "NOT USER INPUT" in told
+        and "ran ok in" in told
+        and "| epoch 2/2: loss nan" in told
+    )
+    assert 'Next: step 2 of 2 "Test"' in told and "epoch" not in news(model, 5)
+    assert (
+        status(notebook) == ["complete", "done", "done"] and len(history(notebook)) == 2
+    )
+
+
+@pytest.mark.nightly
+def test_the_agent_is_woken_where_prompts_come_as_a_stream(
+    project: Path, notebook: Path, scripted_model: Model, stream_claude: StreamFactory
+) -> None:
+    model = scripted_model(
+        [read(notebook)],
+        [train(notebook)],
+        [text("It trains.")],
+        [text("Yes.")],
+        second(notebook),
+        [text("The end.")],
+    )
+    client = stream_claude(model)
+    client.send("Begin.")
+    client.wait_for("It trains.")
+    client.send("Still there?")
+    client.wait_for("Yes.")
+    finish(notebook)
+    client.wait_for("The end.")
+    assert client.results == ["It trains.", "Yes.", "The end."]
+    assert "still running after" in news(model, 2) and "ran ok in" in news(model, 4)
+    assert status(notebook) == ["complete", "done", "done"]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("streamed", [False, True])
+def test_an_agent_whom_nobody_could_wake_waits_for_the_end(
+    project: Path,
+    notebook: Path,
+    scripted_model: Model,
+    claude: ClaudeFactory,
+    stream_claude: StreamFactory,
+    streamed: bool,
+) -> None:
+    """`claude -p PROMPT`, and a stream that ended with its only prompt."""
+    slow = insert(notebook, "import time\ntime.sleep(4)\nprint('trained')", "cell-0")
+    model = scripted_model(
+        [read(notebook)], [slow], second(notebook), [text("The end.")]
+    )
+    if streamed:
+        client = stream_claude(model)
+        client.send("Begin.", last=True)
+        client.wait_for("The end.")
+    else:
+        assert claude(model).prompt("Begin.").text == "The end."
+    assert "still running" not in model.shown() and "ran ok in 4." in news(model, 2)
+    assert status(notebook) == ["complete", "done", "done"]
+
+
+@pytest.mark.nightly
+def test_a_subagent_waits_for_the_end(
+    project: Path,
+    notebook: Path,
+    scripted_model: Model,
+    interactive_claude: InteractiveFactory,
+) -> None:
+    """Its client would wake the main agent."""
+    slow = insert(notebook, "import time\ntime.sleep(4)\nprint('trained')", "cell-0")
+    task = {
+        "description": "Train",
+        "prompt": "SUBTASK",
+        "subagent_type": "general-purpose",
+    }
+    mine = [[tool("Agent", task)], [text("Under way.")], [text("That is the end.")]]
+    its = [[read(notebook)], [slow], [text("It is trained.")]]
+    subagents: list[list[Message]] = []
+
+    def either(messages: list[Message]) -> list[Block]:
+        if "Begin." in shown_in(messages):
+            return mine.pop(0)
+        subagents.append(messages)
+        return its.pop(0)
+
+    model = scripted_model(*[either] * 6)
+    client = interactive_claude(model)
+    client.send("Begin.")
+    screen = client.wait_for("That is the end.")
+    assert "ran ok in 4." in shown_in(subagents[-1]) and SUMMARY not in screen
+    assert not any(
+        "is still running after" in shown_in(request) for request in model.requests
+    )
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    "how", ["Stop the cell.", "/notebook-status stop", "stepper interrupt"]
+)
+def test_the_person_ends_a_long_cell(
+    project: Path,
+    notebook: Path,
+    scripted_model: Model,
+    interactive_claude: InteractiveFactory,
+    how: str,
+) -> None:
+    model = scripted_model(
+        [read(notebook)],
+        [train(notebook)],
+        [text("It trains.")],
+        [text("It was stopped.")],
+    )
+    model.then([text("Nothing new.")])
+    client = interactive_claude(model)
+    client.send("Begin.")
+    client.wait_for("It trains.")
+    if how.startswith("stepper"):
+        stepper(project, "interrupt", str(notebook))
+    else:
+        client.send(how)
+    screen = client.wait_for("It was stopped.")
+    assert "was CANCELLED after" in news(model, 3) and "| epoch 1/2: loss 0.5" in news(
+        model, 3
+    )
+    assert (SUMMARY in screen) is how.startswith("stepper")
+    client.send("And now?")  # it is told once, and nobody is sent on
+    client.wait_for("Nothing new.")
+    assert "CANCELLED" not in news(model, 4) and len(model.requests) == 5
+    assert status(notebook) == ["ready", "interrupted", "pending"]
+    wait_until(lambda: not sleepers(project))
+
+
+@pytest.mark.nightly
+def test_a_shutdown_ends_a_long_cell_and_starts_nothing(
+    project: Path,
+    notebook: Path,
+    scripted_model: Model,
+    interactive_claude: InteractiveFactory,
+) -> None:
+    model = scripted_model(
+        [read(notebook)],
+        [train(notebook)],
+        [text("It trains.")],
+        [text("It was ended.")],
+    )
+    client = interactive_claude(model)
+    client.send("Begin.")
+    client.wait_for("It trains.")
+    wait_until(lambda: len(sleepers(project)) == 1)
+    stepper(project, "shutdown")
+    client.wait_for("It was ended.")
+    wait_until(lambda: not sleepers(project))
+    assert "was CANCELLED after" in news(model, 3) and not os.listdir(
+        Paths(str(project)).runtime
+    )
+
+
+@pytest.mark.nightly
+def test_a_daemon_that_dies_loses_nothing(
+    project: Path,
+    notebook: Path,
+    scripted_model: Model,
+    interactive_claude: InteractiveFactory,
+) -> None:
+    model = scripted_model(
+        [read(notebook)],
+        [train(notebook)],
+        [text("It trains.")],
+        second(notebook),
+        [text("The end.")],
+    )
+    client = interactive_claude(model)
+    client.send("Begin.")
+    client.wait_for("It trains.")
+    daemon = json.loads(stepper(project, "status", "--json"))["daemon"]["pid"]
+    os.kill(daemon, signal.SIGKILL)
+    finish(notebook)
+    screen = client.wait_for("The end.")
+    assert (
+        screen.count(SUMMARY) == 1 and "UserPromptSubmit says: ✓ run 1 · ok" in screen
+    )
+    assert "| epoch 2/2: loss nan" in news(
+        model, 3
+    ) and "lost its daemon and went on" in news(model, 3)
+    assert (
+        status(notebook) == ["complete", "done", "done"] and len(history(notebook)) == 2
+    )
+
+
+@pytest.mark.nightly
+def test_a_kernel_that_dies_wakes_the_agent(
+    project: Path,
+    notebook: Path,
+    scripted_model: Model,
+    interactive_claude: InteractiveFactory,
+) -> None:
+    model = scripted_model(
+        [read(notebook)], [train(notebook)], [text("It trains.")], [text("It is lost.")]
+    )
+    client = interactive_claude(model)
+    client.send("Begin.")
+    client.wait_for("It trains.")
+    kernel = json.loads(stepper(project, "status", str(notebook), "--json"))["kernel"][
+        "pid"
+    ]
+    os.kill(kernel, signal.SIGKILL)
+    screen = client.wait_for("It is lost.")
+    assert (
+        "kernel died (SIGKILL): all variables are lost" in news(model, 3)
+        and "❌ Execution stopped" in screen
+    )
+    assert status(notebook) == ["stopped", "failed", "pending"]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("ended", ["/exit", "kill -9"])
+def test_the_next_session_is_told_what_became_of_it(
+    project: Path,
+    notebook: Path,
+    scripted_model: Model,
+    interactive_claude: InteractiveFactory,
+    ended: str,
+) -> None:
+    model = scripted_model([read(notebook)], [train(notebook)], [text("It trains.")])
+    client = interactive_claude(model)
+    client.send("Begin.")
+    client.wait_for("It trains.")
+    leave(client, project, ended)
+    assert status(notebook)[1] == "running"
+    finish(notebook)
+    wait_until(lambda: status(notebook)[1] == "done")
+    model.then([text("I see.")], [text("Nothing new.")])
+    client = interactive_claude(model, "--continue")
+    client.send("Go on.")
+    client.wait_for("I see.")
+    assert "ended meanwhile" in news(model, 3) and "| epoch 2/2: loss nan" in news(
+        model, 3
+    )
+    client.send("And now?")
+    client.wait_for("Nothing new.")
+    assert "epoch" not in news(model, 4) and SUMMARY not in client.screen()
+
+
+@pytest.mark.nightly
+def test_the_next_session_is_woken_by_what_goes_on(
+    project: Path,
+    notebook: Path,
+    scripted_model: Model,
+    interactive_claude: InteractiveFactory,
+) -> None:
+    model = scripted_model([read(notebook)], [train(notebook)], [text("It trains.")])
+    client = interactive_claude(model)
+    client.send("Begin.")
+    client.wait_for("It trains.")
+    leave(client, project, "/exit")
+    model.then([read(notebook)], second(notebook), [text("The end.")])
+    client = interactive_claude(model, "--continue")
+    wait_until(lambda: bool(sleepers(project)))
+    finish(notebook)
+    screen = client.wait_for("The end.")
+    assert screen.count(SUMMARY) == 1 and '✓ step 1 of 2 "Train" · ok' in screen
+    assert "ran ok in" in news(model, 3) and status(notebook) == [
+        "complete",
+        "done",
+        "done",
+    ]
+
+
+@pytest.mark.nightly
+def test_a_line_that_matches_wakes_the_agent_and_the_cell_goes_on(
+    project: Path,
+    notebook: Path,
+    scripted_model: Model,
+    interactive_claude: InteractiveFactory,
+) -> None:
+    said = LONG.format(f"{notebook}.go").replace("2h", '2h wake="loss.*nan"')
+    said = said.replace(
+        "while", "time.sleep(3)\nprint('epoch 2/2: loss nan', flush=True)\nwhile"
+    )
+    model = scripted_model(
+        [read(notebook)],
+        [insert(notebook, said, "cell-0")],
+        [text("It trains.")],
+        [text("It may go on.")],
+        second(notebook),
+        [text("The end.")],
+    )
+    client = interactive_claude(model)
+    client.send("Begin.")
+    client.wait_for("It may go on.")
+    assert "| epoch 2/2: loss nan" in news(
+        model, 3
+    ) and "you are woken once more" in news(model, 3)
+    assert status(notebook)[1] == "running"
+    finish(notebook)
+    screen = flat(client.wait_for("The end."))
+    assert screen.count(SUMMARY) == 2 and "`wake=` | epoch 2/2: loss nan" in screen
+    assert "ran ok in" in news(model, 4) and status(notebook) == [
+        "complete",
+        "done",
+        "done",
+    ]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("queue", [False, True])
+def test_further_cells_of_the_notebook_wait_and_other_notebooks_go_on(
+    project: Path,
+    notebook: Path,
+    scripted_model: Model,
+    interactive_claude: InteractiveFactory,
+    queue: bool,
+) -> None:
+    configured(project, queue=queue)
+    other = made(project, "another one")
+    model = scripted_model(
+        [read(notebook), read(other)],
+        [train(notebook)],
+        second(notebook),
+        [insert(other, "print('other')", "cell-0")],
+        [text("Is both to go on?")],  # nobody is sent on
+    )
+    client = interactive_claude(model)
+    client.send("Begin.")
+    client.wait_for("Is both to go on?")
+    assert status(other)[1] == "done" and status(notebook)[1:] == ["running", "pending"]
+    if queue:
+        assert "has NOT run yet: it waits in line behind step 1" in news(model, 3)
+    else:
+        assert "step 1 of notebooks/" in news(
+            model, 3
+        ) and "this code cell was NOT written" in news(model, 3)
+    finish(notebook)
+    wait_until(
+        lambda: status(notebook)[2] == "done" if queue else len(model.requests) > 5, 40
+    )
+    client.wait_for(
+        '✓ step 2 of 2 "Test" · ok' if queue else '✓ step 1 of 2 "Train" · ok'
+    )
+    configured(project)
+    shown = model.shown()
+    assert (
+        shown.count("| epoch 2/2: loss nan") == 1 and shown.count("| tested") == queue
+    )
+
+
+def leave(client: InteractiveClaude, project: Path, how: str) -> None:
+    """End the client; what sleeps for it ends with it."""
+    asleep = sleepers(project)
+    if how == "/exit":
+        client.type(how)
+        client.keys("Enter")
+    else:
+        os.kill(asleep[0].ppid(), signal.SIGKILL)
+    psutil.wait_procs(asleep, 20)
+    assert not sleepers(project)
+    client.close()
+
+
+def sleepers(project: Path) -> list[psutil.Process]:
+    """The hook processes that wait to wake the agent."""
+    waits = [
+        p
+        for p in psutil.process_iter(["cmdline"])
+        if (p.info["cmdline"] or [""])[-1] in ("Wake", "Rearm")
+    ]
+    return [process for process in waits if str(project) in process.info["cmdline"]]

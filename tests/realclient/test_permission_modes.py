@@ -1,0 +1,195 @@
+"""What asks in each of the client's modes, what the person sees then, and what runs: the table of docs/development/claude-code.md.
+
+One repository, set up by the installer, serves all tests; each works in a notebook of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from stepper.common.paths import Paths
+from stepper.install import install_checks, installer
+from tests.conftest import make_env
+
+from .conftest import ClaudeFactory, InteractiveFactory
+from .model import Block, ScriptedModel, text, tool, tool_results
+from .repository import stepper
+
+Model = Callable[..., ScriptedModel]
+pytestmark = pytest.mark.timeout(120)
+END = "That was all."
+RUNS = "saying yes to it runs it at once"
+EMPTY = json.dumps({"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
+
+
+@pytest.fixture(scope="module")
+def project(
+    claude_binary: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Path]:
+    """A repository that is set up, without `--allow`; the environment is made without the network."""
+    folder = tmp_path_factory.mktemp("modes") / "repo"
+    folder.mkdir()
+    make_env(Paths(str(folder)).env)
+    installer.apply(install_checks.parse([str(folder), "--python", sys.executable]))
+    try:
+        yield folder
+    finally:
+        stepper(folder, "shutdown")
+        Path(Paths(str(folder)).runtime).rmdir()  # empty now
+
+
+@pytest.fixture(autouse=True)
+def plain(project: Path) -> Iterator[None]:
+    yield
+    (project / ".stepper/config.yaml").unlink(missing_ok=True)
+    (project / ".claude/settings.local.json").unlink(missing_ok=True)
+
+
+def ran(notebook: Path) -> int:
+    return len(
+        json.loads(stepper(notebook.parent.parent, "history", str(notebook), "--json"))
+    )
+
+
+def insert(notebook: Path, after: str, kind: str, source: str) -> Block:
+    arguments = {"notebook_path": str(notebook), "cell_id": after, "new_source": source}
+    return tool("NotebookEdit", {**arguments, "cell_type": kind, "edit_mode": "insert"})
+
+
+def two_steps(project: Path, name: str) -> tuple[Path, list[list[Block]]]:
+    """A notebook with a plan of two steps, and the turns in which the model writes them."""
+    made = json.loads(
+        stepper(project, "new", name, "--step", "Load", "--step", "Count", "--json")
+    )
+    notebook = project / made["notebook"]
+    cells = [
+        ("markdown", "## Load"),
+        ("code", "x = 42"),
+        ("markdown", "## Count"),
+        ("code", "x + 1"),
+    ]
+    turns = [[insert(notebook, f"cell-{n}", *cell)] for n, cell in enumerate(cells)]
+    return notebook, [[tool("Read", {"file_path": str(notebook)})], *turns]
+
+
+@pytest.mark.nightly
+def test_in_manual_mode_a_step_asks_once_and_says_above_it_what_yes_means(
+    project: Path, scripted_model: Model, interactive_claude: InteractiveFactory
+) -> None:
+    """Then comes a notebook that nothing covers: its edit is asked for, and one line says that nothing ran."""
+    notebook, turns = two_steps(project, "manual")
+    top = project / "top.ipynb"
+    top.write_text(EMPTY)
+    elsewhere = tool(
+        "NotebookEdit",
+        {
+            "notebook_path": str(top),
+            "new_source": "1",
+            "cell_type": "code",
+            "edit_mode": "insert",
+        },
+    )
+    model = scripted_model(
+        *turns, [tool("Read", {"file_path": str(top)})], [elsewhere], [text(END)]
+    )
+    client = interactive_claude(model, permissions="default")
+    client.send("Go.")
+    asked = client.answer_edits_until(END)
+
+    said = f"PreToolUse:NotebookEdit says: a new text cell runs nothing and is not asked for; a code cell is: {RUNS}"
+    assert [
+        re.findall(r"Insert new cell .*\((\w+)\)", screen)[-1] for screen in asked
+    ] == ["code"] * 3
+    assert said in asked[0] and asked[0].index(said) < asked[0].index(
+        "Do you want to insert this cell into"
+    )
+    screen = client.screen()
+    assert 'says: ✓ step 1 of 2 "Load" · ok' in screen and screen.count(RUNS) == 1
+    assert (
+        "says: ✗ nothing runs: top.ipynb is covered by no pattern of `notebooks:`"
+        in screen
+    )
+    assert 'what covers it: notebooks: ["notebooks", "*.ipynb"]' in screen
+    assert "top.ipynb is covered by no pattern" in model.shown() and ran(notebook) == 2
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("mode", "config", "asked", "runs"),
+    [
+        ("default", "", 2, 2),
+        ("default", "auto_run: ask", 2, 0),
+        ("", "", 0, 2),  # the client's own choice in a fresh home: auto
+        ("auto", "auto_run: ask", 2, 2),
+        ("acceptEdits", "", 0, 2),
+        ("acceptEdits", "auto_run: ask", 0, 2),
+        ("bypassPermissions", "", 0, 2),
+        ("plan", "", 4, 0),
+        ("dontAsk", "", 0, 0),
+    ],
+)
+def test_what_each_mode_asks_and_runs(
+    project: Path,
+    scripted_model: Model,
+    interactive_claude: InteractiveFactory,
+    mode: str,
+    config: str,
+    asked: int,
+    runs: int,
+) -> None:
+    (project / ".stepper/config.yaml").write_text(config)
+    notebook, turns = two_steps(project, f"mode {mode} {config[:8]}")
+    client = interactive_claude(scripted_model(*turns, [text(END)]), permissions=mode)
+    client.send("Go.")
+    screens = client.answer_edits_until(END)
+    assert (len(screens), ran(notebook)) == (asked, runs), client.screen()
+    assert all("Do you want to insert this cell into" in screen for screen in screens)
+    if mode == "auto":  # what the question itself does not say
+        assert RUNS in screens[0]
+    if not mode:
+        assert "auto mode on" in client.screen()
+
+
+@pytest.mark.nightly
+def test_a_rule_of_allow_covers_what_the_patterns_cover_and_no_more(
+    project: Path, scripted_model: Model, claude: ClaudeFactory
+) -> None:
+    """Without a person there (`-p`) what no rule allows is denied."""
+    from stepper.install import claude_settings
+
+    allowed = claude_settings.rules(["*.ipynb", "exp_*", "lab/**", "one/a.ipynb"])
+    (project / ".claude/settings.local.json").write_text(
+        json.dumps({"permissions": {"allow": allowed}})
+    )
+    covered = [
+        "new.ipynb",
+        "exp_1/a.ipynb",
+        "exp_1/deep/a.ipynb",
+        "lab/a.ipynb",
+        "lab/b/c.ipynb",
+        "one/a.ipynb",
+    ]
+    names = [
+        *covered,
+        "one/b.ipynb",
+        "other/a.ipynb",
+        "new.py",
+        "lab/a.py",
+        ".claude/a.ipynb",
+    ]
+    model = scripted_model(
+        *(
+            [tool("Write", {"file_path": str(project / name), "content": EMPTY})]
+            for name in names
+        )
+    )
+    claude(model).prompt("Go.", permissions="default")
+    assert [name for name in names if (project / name).exists()] == covered, (
+        tool_results(model.requests[-1])
+    )

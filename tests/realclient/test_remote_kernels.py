@@ -1,0 +1,376 @@
+"""The seven-step Seattle notebook in the real client, with its kernel elsewhere. `docs/clusters.md` shows what is read.
+
+On a SLURM node: the job waits in a queue, a daemon is killed, the walltime ends, a node fails. On a Jupyter server: the
+websocket is cut twice. What is lost with a kernel is built again by `stepper restore`, and nothing else is lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from examples import demo
+from stepper.common.paths import Paths
+from stepper.hook.client import ask
+from stepper.install import install_checks, installer
+from tests.conftest import make_env
+from tests.environments import environment
+from tests.jupyterserver import TOKEN, VARIABLE, Line, Served
+from tests.slurm.lab import Lab
+from tests.test_queued_kernel import QUEUED, WHY, Full
+
+from .conftest import InteractiveFactory
+from .model import Awaited, Block, Message, ScriptedModel, text
+from .test_run_on_edit import (
+    code,
+    history,
+    insert,
+    news,
+    read,
+    replace,
+    stepper,
+    wait_until,
+)
+
+Model = Callable[..., ScriptedModel]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(580)]
+
+# What makes a step last, before the step's own code.
+LOADS = """\
+# stepper: wait=2s
+import time
+for part in range(1, 7):
+    time.sleep(1)  # the file system is slow today
+    print(f"part {part} of 6 is here", flush=True)
+"""
+LOOKS_UP = """\
+# stepper: timeout=10m wait=2s
+import time
+for number, day in enumerate(raw["date"], 1):
+    time.sleep(0.1)  # a look at each day in the station's own log
+    if number % 100 == 0:
+        print(f"{number} of {len(raw)} days", flush=True)
+"""
+RESAMPLES = """\
+import time
+means = []
+for number in range(1, SAMPLES + 1):
+    sample = weather.sample(frac=1, replace=True, random_state=number)
+    means.append(sample.groupby(sample.index.month)["precipitation"].mean())
+    time.sleep(0.2)
+    if number % 10 == 0:
+        print(f"{number} of {SAMPLES} samples", flush=True)
+"""
+ENDED = "what was handed on in"  # begins what wakes the agent
+FOR_LONG = "# stepper: timeout=10m wait=2s\nSAMPLES = 1000\n" + RESAMPLES
+FOR_SHORT = "# stepper: wait=2s\nSAMPLES = 40\n" + RESAMPLES
+
+
+@pytest.fixture
+def project(claude_binary: Path, tmp_path: Path) -> Iterator[Path]:
+    """A repository that is set up, with the data."""
+    folder = tmp_path / "a répo"
+    folder.mkdir()
+    make_env(Paths(str(folder)).env)
+    installer.apply(
+        install_checks.parse([str(folder), "--python", python(), "--allow"])
+    )
+    demo.prepare(str(folder))
+    try:
+        yield folder
+    finally:
+        stepper(folder, "shutdown")
+        Path(Paths(str(folder)).runtime).rmdir()  # empty now
+
+
+def python() -> str:
+    """An interpreter with the packages."""
+    return environment(sys.executable, "ipykernel>=7", *demo.PACKAGES)
+
+
+def configured(project: Path, place: dict[str, Any]) -> None:
+    """Have the notebooks' kernels run there."""
+    # what a busy machine makes slow is not handed on: the cells that are, say so
+    told = {"kernel": "there", "kernels": {"there": place}, "report_after_seconds": 120}
+    (project / ".stepper" / "config.yaml").write_text(json.dumps(told))
+    stepper(project, "trust")
+
+
+def planned(project: Path) -> Path:
+    steps = (word for step in demo.STEPS for word in ("--step", step.title))
+    made: str = json.loads(stepper(project, "new", demo.PROBLEM, *steps, "--json"))[
+        "notebook"
+    ]
+    return project / made
+
+
+def written(notebook: Path, number: int, prefix: str = "") -> list[Block]:
+    """A step's text and its code, below all other cells."""
+    step, last = demo.STEPS[number - 1], 2 * number - 2
+    return [
+        insert(
+            notebook,
+            f"## {number}. {step.title}\n\n{step.markdown}",
+            f"cell-{last}",
+            "markdown",
+        ),
+        insert(
+            notebook,
+            prefix + step.code.removeprefix(step.forgotten),
+            f"cell-{last + 1}",
+        ),
+    ]
+
+
+def mended(notebook: Path, number: int) -> Callable[[list[Message]], list[Block]]:
+    """A step's code as it should be, in its cell."""
+
+    def turn(_: list[Message]) -> list[Block]:
+        cells = json.loads(notebook.read_text())["cells"]
+        return [replace(notebook, demo.STEPS[number - 1].code, cells[2 * number]["id"])]
+
+    return turn
+
+
+def standing(notebook: Path) -> Any:
+    return json.loads(
+        stepper(notebook.parent.parent, "status", str(notebook), "--json")
+    )
+
+
+def trouble(notebook: Path) -> str:
+    """What is wrong with its kernel, asked without another process: a line is given up after ten seconds."""
+    asked = json.dumps({"notebook": str(notebook)}).encode()
+    told = json.loads(
+        ask(Paths(str(notebook.parent.parent)), b"status", asked) or b"{}"
+    )
+    return str(told["kernel"]["trouble"])
+
+
+def runs(notebook: Path) -> list[tuple[int, str]]:
+    """Each run: its step, and how it ended."""
+    return [(run["step"], run["outcome"]) for run in history(notebook)]
+
+
+def ok(*steps: int) -> list[tuple[int, str]]:
+    return [(step, "ok") for step in steps]
+
+
+def is_whole(notebook: Path, **prefixes: str) -> None:
+    """The notebook is as it is where nothing goes wrong: each step's code, its outputs, its figure, the file of results."""
+    demo.check(notebook, standing(notebook)["state"])
+    for number, (step, (source, printed)) in enumerate(
+        zip(demo.STEPS, code(notebook), strict=True), 1
+    ):
+        assert source == prefixes.get(f"step{number}", "") + step.code
+        if source.startswith(LOADS):
+            parts = [f"part {part} of 6 is here" for part in range(1, 7)]
+            assert printed.splitlines() == [*parts, "1,461 rows, 6 columns"]
+        if source.startswith(FOR_SHORT):
+            assert printed.splitlines() == [
+                f"{number} of 40 samples" for number in (10, 20, 30, 40)
+            ]
+    assert len(notebook.with_name(demo.RESULT).read_text().splitlines()) == 13
+
+
+def kernels_of(job: int) -> list[psutil.Process]:
+    """The processes of a job's kernel, whatever SLURM says of it."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("SLURM_JOB_ID") == str(
+                job
+            ) and "ipykernel" in " ".join(process.cmdline()):
+                found.append(process)
+    return found
+
+
+def test_on_slurm_with_a_queue_a_killed_daemon_a_walltime_that_ends_and_a_node_that_fails(
+    cluster: Lab,
+    project: Path,
+    scripted_model: Model,
+    interactive_claude: InteractiveFactory,
+) -> None:
+    where = {"partition": "batch", "time": "0:01:00", "mem": "600M", "queue_seconds": 2}
+    configured(project, {"slurm": where})
+    notebook, full = planned(project), Full(cluster)
+    model = scripted_model(
+        [read(notebook)],
+        written(notebook, 1),
+        [text("The kernel waits in the queue.")],
+        written(notebook, 2, LOADS),
+        [text("It loads.")],
+        written(notebook, 3),
+        written(notebook, 4, LOOKS_UP),
+        [text("It looks up each day.")],
+        [text("The job is over.")],
+        [read(notebook)],
+        mended(notebook, 4),
+        written(notebook, 5),
+        mended(notebook, 5),
+        written(notebook, 6, FOR_LONG),
+        [text("It draws samples.")],
+        [text("The node is gone.")],
+        [read(notebook)],
+        mended(notebook, 6),
+        written(notebook, 7),
+        [text("That is the end.")],
+    )
+    client = interactive_claude(model, env={"SLURM_CONF": cluster.conf})
+    client.send("Analyse the weather.")
+    client.wait_for("The kernel waits in the queue.")
+    assert (
+        QUEUED in news(model, 2)
+        and WHY in news(model, 2)
+        and "You are woken" in news(model, 2)
+    )
+    assert runs(notebook) == [] and standing(notebook)["kernel"]["state"] == "queued"
+
+    full.ends()
+    client.wait_for("It loads.", 40)
+    (first,) = cluster.jobs()
+    assert "ran ok in" in news(model, 3) and f"Kernel: job {first} on n" in news(
+        model, 3
+    )
+    os.kill(standing(notebook)["daemon"]["pid"], signal.SIGKILL)
+
+    client.wait_for("It looks up each day.", 40)
+    assert "lost its daemon and went on" in news(
+        model, 5
+    ) and "| part 1 of 6 is here\n| part 2" in news(model, 5)
+    assert f"Kernel: job {first} on n" in news(model, 7)
+    assert f"its deadline (10 min) lies beyond the walltime of job {first}" in news(
+        model, 7
+    )
+    assert [*cluster.jobs()] == [first] and runs(notebook) == ok(1, 2, 3)
+
+    screen = client.wait_for("The job is over.", 120)
+    assert "its walltime was over (TIMEOUT)" in news(
+        model, 8
+    ) and "| 100 of 1461 days" in news(model, 8)
+    assert (
+        "❌ Execution stopped at cell 4" in screen
+        and "Suggestion: give the job more time" in screen
+    )
+    assert standing(notebook)["state"] == "stopped" and runs(notebook) == [
+        *ok(1, 2, 3),
+        (4, "kernel_died"),
+    ]
+    assert code(notebook)[3][1].startswith(
+        "100 of 1461 days\n200 of"
+    )  # what it had printed is kept
+    configured(project, {"slurm": where | {"time": "0:20:00"}})
+    stepper(project, "restore", str(notebook))
+
+    client.send(
+        "The job has more time now, and the steps before are restored. Go on, without the log."
+    )
+    client.wait_for("It draws samples.", 60)
+    assert "NameError: name 'WET_DAY_MM' is not defined" in news(model, 12)
+    (second,) = cluster.jobs()
+    node = cluster.node_of(second)
+    cluster.fail(node)
+    screen = client.wait_for("The node is gone.", 120)
+    told = news(model, 15)
+    assert (
+        "its node failed (NODE_FAIL)" in told
+        and "Traceback" not in told
+        and "| 10 of 1000 samples" in told
+    )
+    assert (
+        "nothing in the cell ended the kernel: `stepper restore`" in screen
+        and "nothing in its cell ended" in told
+    )
+    wait_until(lambda: not kernels_of(second))  # it is fenced
+    stepper(project, "restore", str(notebook))
+    (third,) = cluster.jobs()
+    assert {"n1", "n2"} == {node, cluster.node_of(third)}
+
+    client.send("/fix take no samples")
+    screen = client.wait_for("That is the end.", 60)
+    cluster.mend(node)
+    assert (
+        model.unsaid == 0
+        and "Nothing in it ended the kernel: replaced, if only by the same"
+        in news(model, 16)
+    )
+    assert model.shown().count(ENDED) == 4  # each of the four was told once
+    is_whole(notebook, step2=LOADS)
+    before, again = (
+        [*ok(1, 2, 3), (4, "kernel_died")],
+        [*ok(4), (5, "error"), *ok(5), (6, "kernel_died")],
+    )
+    assert runs(notebook) == [
+        *before,
+        *ok(1, 2, 3),
+        *again,
+        *ok(1, 2, 3, 4, 5),
+        *ok(6, 7),
+    ]
+    stepper(project, "shutdown")
+    assert cluster.empty() and not kernels_of(third)
+
+
+def test_on_a_jupyter_server_whose_websocket_is_cut_twice(
+    project: Path, scripted_model: Model, interactive_claude: InteractiveFactory
+) -> None:
+    served = Served("server")
+    served.kernelspec("house", python())
+    spec = served.folder / "data" / "kernels" / "house" / "kernel.json"
+    there = [
+        "sh",
+        "-c",
+        'cd "$0" && exec "$@"',
+        str(project / "notebooks"),
+    ]  # else its kernels run in a folder of its own
+    told = json.loads(spec.read_text())
+    spec.write_text(json.dumps(told | {"argv": [*there, *told["argv"]]}))
+    line = Line(served.port)
+    with (
+        contextlib.closing(served),
+        contextlib.closing(line),
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setenv(VARIABLE, TOKEN)
+        configured(project, served.definition(line.url, kernel="house"))
+        notebook = planned(project)
+        model = scripted_model(
+            [read(notebook)],
+            written(notebook, 1),
+            written(notebook, 2, LOADS),
+            [text("It loads.")],
+            Awaited(ENDED, 1, written(notebook, 3)),
+            written(notebook, 4),
+            written(notebook, 5),
+            mended(notebook, 5),
+            written(notebook, 6, FOR_SHORT),
+            [text("It draws samples.")],
+            Awaited(ENDED, 2, written(notebook, 7)),
+            [text("That is the end.")],
+        )
+        client = interactive_claude(model, env={VARIABLE: TOKEN})
+        client.send("Analyse the weather.")
+        client.wait_for("It loads.", 40)
+        kernels = served.kernels()
+        assert line.cut()
+        client.wait_for("It draws samples.", 40)
+        line.down()
+        wait_until(lambda: "the link is down" in trouble(notebook))
+        line.up()
+        client.wait_for("That is the end.", 40)
+        assert model.unsaid == 0 and served.kernels() == kernels
+        assert model.shown().count(ENDED) == 2
+        is_whole(notebook, step2=LOADS, step6=FOR_SHORT)
+        assert runs(notebook) == [*ok(1, 2, 3, 4), (5, "error"), *ok(5, 6, 7)]
+        assert TOKEN not in model.shown()
+        stepper(project, "shutdown")
+        assert served.kernels() == []

@@ -1,0 +1,659 @@
+"""The main job in the real client: each cell that the scripted model writes runs at once, in a kernel that lives on.
+
+One repository, set up by install.sh, serves all tests; each works in a notebook of its own.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+
+from examples import demo
+from stepper.common.paths import Paths
+
+from .conftest import ClaudeFactory, InteractiveFactory
+from .model import (
+    Block,
+    Message,
+    ScriptedModel,
+    cell_ids,
+    shown_in,
+    text,
+    tool,
+    tool_results,
+)
+from .repository import stepper
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+Model = Callable[..., ScriptedModel]
+pytestmark = pytest.mark.timeout(
+    300
+)  # the first one sets the repository up, perhaps over a slow line
+
+
+@pytest.fixture(scope="module")
+def project(
+    claude_binary: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Path]:
+    """A repository (its path with a space and a letter that is not ASCII), set up, with packages and data."""
+    folder = tmp_path_factory.mktemp("main") / "a répo"
+    folder.mkdir()
+    beside = Path(sys.executable).parent
+    with pytest.MonkeyPatch.context() as patch:
+        if (beside / "uv").exists():  # three times as fast as pip
+            patch.setenv("PATH", f"{beside}{os.pathsep}{os.environ['PATH']}")
+        subprocess.run(
+            [ROOT / "install.sh", folder, "--allow"], check=True, capture_output=True
+        )
+        demo.prepare(str(folder))
+    try:
+        yield folder
+    finally:
+        stepper(folder, "shutdown")
+        Path(Paths(str(folder)).runtime).rmdir()  # empty now
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The client's own HOME, one for all tests: matplotlib looks for fonts once."""
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture
+def notebook(project: Path, request: pytest.FixtureRequest) -> Path:
+    """A new notebook, with its first cell and no plan."""
+    made = json.loads(stepper(project, "new", request.node.name, "--json"))
+    return project / made["notebook"]
+
+
+def history(notebook: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(
+        stepper(notebook.parent.parent, "history", str(notebook), "--json")
+    )
+    return found
+
+
+def read(path: Path) -> Block:
+    return tool("Read", {"file_path": str(path)})
+
+
+def insert(notebook: Path, source: str, after: str, kind: str = "code") -> Block:
+    arguments = {"notebook_path": str(notebook), "cell_id": after, "new_source": source}
+    return tool("NotebookEdit", {**arguments, "cell_type": kind, "edit_mode": "insert"})
+
+
+def replace(notebook: Path, source: str, cell: str) -> Block:
+    return tool(
+        "NotebookEdit",
+        {"notebook_path": str(notebook), "cell_id": cell, "new_source": source},
+    )
+
+
+def delete(notebook: Path, cell: str) -> Block:
+    arguments = {
+        "notebook_path": str(notebook),
+        "cell_id": cell,
+        "new_source": "",
+        "edit_mode": "delete",
+    }
+    return tool("NotebookEdit", arguments)
+
+
+def write(notebook: Path, *cells: str, minor: int = 5) -> Block:
+    return tool(
+        "Write", {"file_path": str(notebook), "content": content(*cells, minor=minor)}
+    )
+
+
+def content(*cells: str, minor: int = 5) -> str:
+    """A notebook of code cells as it stands in a file; their ids are a, b, c … where the format has ids."""
+    made = [
+        {
+            "cell_type": "code",
+            "source": source,
+            "metadata": {},
+            "execution_count": None,
+            "outputs": [],
+        }
+        | ({"id": chr(97 + number)} if minor > 4 else {})
+        for number, source in enumerate(cells)
+    ]
+    return json.dumps(
+        {"cells": made, "metadata": {}, "nbformat": 4, "nbformat_minor": minor}
+    )
+
+
+def cells(notebook: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(notebook.read_text())["cells"]
+    return found
+
+
+def code(notebook: Path) -> list[tuple[str, str]]:
+    """Source and printed text of each code cell, from the file."""
+    return [
+        (
+            "".join(cell["source"]),
+            "".join("".join(out.get("text", "")) for out in cell["outputs"]),
+        )
+        for cell in cells(notebook)
+        if cell["cell_type"] == "code"
+    ]
+
+
+def touched(messages: Sequence[Message]) -> str:
+    """The id of the cell that the last edit made or changed, or of the last cell that was read."""
+    result = tool_results(messages)[-1]
+    found = re.match(r"(?:Inserted|Updated) cell (\S+) ", result)
+    return found[1] if found else cell_ids(messages)[-1]
+
+
+def news(model: ScriptedModel, turn: int) -> str:
+    """What was shown for the turn with this number (from 0; -1 is the last), and not before."""
+    turn %= len(model.requests)
+    before = len(model.requests[turn - 1]) if turn else 0
+    return shown_in(model.requests[turn][before:])
+
+
+def test_a_whole_analysis_from_the_slash_command_to_the_finished_notebook(
+    project: Path, scripted_model: Model, claude: ClaudeFactory
+) -> None:
+    path: list[Path] = []
+    failed: list[str] = []
+
+    def look(messages: list[Message]) -> list[Block]:
+        path.append(project / json.loads(tool_results(messages)[-1])["notebook"])
+        return [read(path[0])]
+
+    def inserted(source: str, kind: str) -> Callable[[list[Message]], list[Block]]:
+        def turn(messages: list[Message]) -> list[Block]:
+            return [insert(path[0], source, touched(messages), kind)]
+
+        return turn
+
+    def fixed(messages: list[Message]) -> list[Block]:
+        failed.append(touched(messages))
+        return [replace(path[0], demo.STEPS[4].code, failed[0])]
+
+    steps = " ".join(f'--step "{step.title}"' for step in demo.STEPS)
+    command = f'stepper new "{demo.PROBLEM}" {steps} --json'
+    script: list[Any] = [
+        [tool("Bash", {"command": command, "description": "Make the notebook"})],
+        look,
+    ]
+    for number, step in enumerate(demo.STEPS, 1):
+        script.append(
+            inserted(f"## {number}. {step.title}\n\n{step.markdown}", "markdown")
+        )
+        script.append(inserted(step.code.removeprefix(step.forgotten), "code"))
+        script += [fixed] if step.forgotten else []
+    model = scripted_model(*script, [text("The end.")])
+
+    # Its SessionStart hook must put stepper on the PATH, and the rules of --allow must do for the permissions.
+    folders = [
+        folder
+        for folder in os.environ["PATH"].split(os.pathsep)
+        if not Path(folder, "stepper").exists()
+    ]
+    client = claude(model, env={"PATH": os.pathsep.join(folders)})
+    before = stepper(project, "status").splitlines()[0]
+    result = client.prompt(f"/new-notebook {demo.PROBLEM}", permissions="default")
+
+    assert (result.returncode, result.text, model.unsaid) == (0, "The end.", 0), result
+    skill = (project / ".claude" / "skills" / "new-notebook" / "SKILL.md").read_text()
+    (asked,) = (line for line in skill.splitlines() if "$ARGUMENTS" in line)
+    assert asked.replace("$ARGUMENTS", demo.PROBLEM) in news(model, 0)
+    assert before in news(model, 0)  # the skill's injected command
+
+    # What the model was shown: turn 0 is the prompt, 1 the command, 2 the Read, then markdown and code in turns.
+    turns = iter(range(3, len(model.requests)))
+    for number, step in enumerate(demo.STEPS, 1):
+        assert "stepper" not in news(model, next(turns))  # markdown
+        shown = news(model, next(turns))
+        if step.forgotten:
+            assert (
+                "FAILED after" in shown
+                and "NameError: name 'WET_DAY_MM' is not defined" in shown
+            )
+            assert (
+                "Raised in `is_wet`" in shown
+                and 'return days["precipitation"] >= WET_DAY_MM' in shown
+            )
+            shown = news(model, next(turns))
+        assert re.search(rf"stepper: Cell {number} \(id \w+\) ran ok in ", shown), shown
+        assert f'Step {number} of 7 "{step.title}": done' in shown
+        assert (
+            number == 7
+            or f'Next: step {number + 1} of 7 "{demo.STEPS[number].title}"' in shown
+        )
+    assert (
+        "1,461 rows, 6 columns" in model.shown()
+        and ".stepper/figures/" in model.shown()
+    )
+    assert next(turns, None) is None
+
+    # What is on disk.
+    document = nbformat.read(path[0], as_version=4)
+    nbformat.validate(document)
+    ran = [cell for cell in document.cells if cell.cell_type == "code"]
+    assert [cell.source for cell in ran] == [step.code for step in demo.STEPS]
+    assert [cell.execution_count for cell in ran] == [1, 2, 3, 4, 6, 7, 8]
+    assert ran[4].id == failed[0]
+    assert all(
+        {"iopub.status.busy", "shell.execute_reply"} <= cell.metadata.execution.keys()
+        for cell in ran
+    )
+    (figure,) = (out for out in ran[5].outputs if "image/png" in out.get("data", {}))
+    assert base64.b64decode(figure.data["image/png"]).startswith(b"\x89PNG")
+    assert len(path[0].with_name(demo.RESULT).read_text().splitlines()) == 13
+
+    standing = json.loads(stepper(project, "status", "--json"))
+    assert (standing["state"], standing["steps"][4]["attempts"]) == ("complete", 1)
+    assert project / standing["notebook"] == path[0]
+    assert [run["outcome"] for run in history(path[0])] == [
+        "ok",
+        "ok",
+        "ok",
+        "ok",
+        "error",
+        "ok",
+        "ok",
+        "ok",
+    ]
+
+
+# E: an edit, R: a Read of the notebook, B: a Bash call. The client refuses an edit of a file that it takes for
+# changed by somebody else.
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    "messages", ["EEE E", "ERE E", "EER E E", "REE E", "EE EE RE E", "EBE B R E"]
+)
+def test_all_edits_of_a_message_are_made_and_run_in_order(
+    notebook: Path, scripted_model: Model, claude: ClaudeFactory, messages: str
+) -> None:
+    made, script = 0, [[read(notebook)]]
+    for message in messages.split():
+        script.append([])
+        for call in message:
+            if call == "R":
+                script[-1].append(read(notebook))
+            elif call == "B":
+                script[-1].append(
+                    tool("Bash", {"command": "stepper status", "description": "Look"})
+                )
+            else:  # below the markdown cell and those before; ids are not known within a message
+                script[-1].append(
+                    insert(
+                        notebook,
+                        f"n = {'n + 1' if made else 1}\nprint(n)",
+                        f"cell-{made}",
+                    )
+                )
+                made += 1
+    model = scripted_model(*script)
+
+    claude(model).prompt("Count.")
+
+    said = [
+        result
+        for result in tool_results(model.requests[-1])
+        if not result.startswith(("<cell", "notebooks/"))
+    ]
+    assert [result[:13] for result in said] == ["Inserted cell"] * made, said
+    assert [printed for _, printed in code(notebook)] == [
+        f"{n + 1}\n" for n in range(made)
+    ]
+    ran = history(notebook)
+    assert [run["cell_id"] for run in ran] == [
+        cell["id"] for cell in cells(notebook)[1:]
+    ]
+    assert model.shown().count("ran ok in") == made
+    # editors that look at the time of the file notice what was written
+    assert (
+        notebook.stat().st_mtime
+        > datetime.fromisoformat(
+            ran[-1]["started_at"].replace("Z", "+00:00")
+        ).timestamp()
+    )
+
+
+@pytest.mark.nightly
+def test_a_replaced_cell_runs_again_and_markdown_and_deletion_say_nothing(
+    notebook: Path, scripted_model: Model, claude: ClaudeFactory
+) -> None:
+    ids: list[str] = []
+
+    def then(make: Callable[[str], Block]) -> Callable[[list[Message]], list[Block]]:
+        def turn(messages: list[Message]) -> list[Block]:
+            ids.append(touched(messages))
+            return [make(ids[0])]
+
+        return turn
+
+    model = scripted_model(
+        [read(notebook)],
+        [insert(notebook, "x = 1\nprint('x is', x)", "cell-0")],
+        then(lambda first: insert(notebook, "print('seen', x)", first)),
+        then(lambda first: replace(notebook, "x += 41\nprint('x is', x)", first)),
+        then(lambda first: insert(notebook, "words", first, "markdown")),
+        [delete(notebook, "cell-3")],
+    )
+
+    claude(model).prompt("Go on.")
+
+    assert "| x is 1" in news(model, 2) and "| seen 1" in news(model, 3)
+    assert "| x is 42" in news(model, 4) and f"Cell 1 (id {ids[0]}) ran ok" in news(
+        model, 4
+    )
+    assert "stepper" not in news(model, 5) + news(model, 6)
+    assert "Deleted cell" in news(model, 6)
+    assert code(notebook) == [("x += 41\nprint('x is', x)", "x is 42\n")]
+    assert [run["cell_id"] for run in history(notebook)] == [ids[0], ids[1], ids[0]]
+
+
+@pytest.mark.nightly
+def test_a_notebook_that_is_written_whole_runs_from_the_top_to_the_first_failure(
+    project: Path, scripted_model: Model, claude: ClaudeFactory
+) -> None:
+    notebook = project / "notebooks" / "written whole.ipynb"
+    sources = ["a = 20\nprint(a)", "b = 1 / (a - 20)", "print('never')"]
+    model = scripted_model(
+        [write(notebook, *sources)],
+        [write(notebook, sources[0], "b = a + 1", "print('b is', b)")],
+    )
+
+    claude(model).prompt("Write a notebook.")
+
+    assert "2 of 3 new or changed code cells ran" in news(model, 1)
+    assert "FAILED after" in news(model, 1) and "ZeroDivisionError" in news(model, 1)
+    assert "| b is 21" in news(model, 2)
+    assert code(notebook)[1:] == [("b = a + 1", ""), ("print('b is', b)", "b is 21\n")]
+    assert [(run["cell_id"], run["outcome"]) for run in history(notebook)] == [
+        ("a", "ok"),
+        ("b", "error"),
+        ("b", "ok"),
+        ("c", "ok"),
+    ]
+
+
+@pytest.mark.nightly
+def test_a_notebook_without_cell_ids_runs_the_right_cells(
+    project: Path, scripted_model: Model, claude: ClaudeFactory
+) -> None:
+    notebook = project / "notebooks" / "old.ipynb"
+    notebook.write_text(content("print('one')", "print('two')", minor=4))
+    model = scripted_model(
+        [read(notebook)],
+        [insert(notebook, "print('new')", "cell-0")],
+        [replace(notebook, "print('second')", "cell-2")],
+        [
+            insert(notebook, "print('one')", "cell-2")
+        ],  # its source is that of another cell
+    )
+
+    claude(model).prompt("Go on.")
+
+    assert "| new" in news(model, 2) and "Cell 2 (id cell-1) ran ok" in news(model, 2)
+    assert "| second" in news(model, 3) and "Cell 3 (id cell-2) ran ok" in news(
+        model, 3
+    )
+    assert "| one" in news(model, 4) and "Cell 4 (id cell-3) ran ok" in news(model, 4)
+    assert code(notebook) == [
+        ("print('one')", ""),
+        ("print('new')", "new\n"),
+        ("print('second')", "second\n"),
+        ("print('one')", "one\n"),
+    ]
+    assert not any("id" in cell for cell in cells(notebook))
+    nbformat.validate(nbformat.read(notebook, as_version=4))
+
+
+@pytest.mark.nightly
+def test_the_next_session_of_the_client_sees_the_variables(
+    notebook: Path, scripted_model: Model, claude: ClaudeFactory
+) -> None:
+    model = scripted_model(
+        [read(notebook)], [insert(notebook, "x = 'of the first'", "cell-0")]
+    )
+    first = claude(model).prompt("Begin.")
+    model.then([read(notebook)], [insert(notebook, "print(x, 'session')", "cell-1")])
+    second = claude(model).prompt("Go on.")
+
+    assert first.session_id != second.session_id
+    assert "| of the first session" in news(model, -1)
+
+
+@pytest.mark.nightly
+def test_the_person_sees_one_line_a_run_and_escape_cancels_the_cell(
+    notebook: Path, scripted_model: Model, interactive_claude: InteractiveFactory
+) -> None:
+    begun = notebook.with_name("begun")
+    sleep = (
+        f"import pathlib, time\npathlib.Path({begun.name!r}).touch()\ntime.sleep(60)"
+    )
+    model = scripted_model(
+        [read(notebook)],
+        [insert(notebook, "kept = 1", "cell-0")],
+        [insert(notebook, "1 / 0", "cell-1")],
+        [insert(notebook, sleep, "cell-2")],
+    )
+    client = interactive_claude(model)
+
+    client.send("Sleep.")
+    wait_until(begun.exists)
+    screen = client.screen()
+    client.keys("Escape")
+
+    wait_until(lambda: len(history(notebook)) == 3)
+    assert [run["outcome"] for run in history(notebook)] == ["ok", "error", "cancelled"]
+    assert history(notebook)[2]["duration_s"] < 30
+    lines = [
+        line.partition(" says: ")[2].strip()
+        for line in screen.splitlines()
+        if " says: " in line
+    ]
+    assert re.fullmatch(r"✓ cell 1 \(id \w+\) · ok · \d\.\d\d s", lines[0]), screen
+    assert re.fullmatch(
+        r"✗ cell 2 \(id \w+\) · ZeroDivisionError: division by zero · \d\.\d\d s",
+        lines[1],
+    ), screen
+    assert len(lines) == 2
+
+    model.then([insert(notebook, "print('kept', kept)", "cell-3")], [text("The end.")])
+    client.send("Go on.")
+    client.wait_for("The end.")
+    assert "| kept 1" in model.shown()
+
+
+def wait_until(come: Callable[[], bool], timeout: float = 20) -> None:
+    deadline = time.monotonic() + timeout
+    while not come():
+        assert time.monotonic() < deadline, "it did not come"
+        time.sleep(0.05)
+
+
+@contextmanager
+def spied_on(project: Path) -> Iterator[Path]:
+    """While this lasts, each Python and compiled client of stepper's that is started adds its last argument to a file."""
+    folder, log = project / ".stepper" / "env" / "bin", project / "started"
+    started = [folder / name for name in ("python", "hook") if (folder / name).exists()]
+    for program in started:
+        # uv's python is a link to the system's: it is the folder that makes it the environment's
+        program.rename(f"{program}-real")
+        program.write_text(
+            f'#!/bin/sh\nfor last; do :; done\necho "$last" >>{shlex.quote(str(log))}\nexec "$0-real" "$@"\n'
+        )
+        program.chmod(0o755)
+    log.touch()
+    try:
+        yield log
+    finally:
+        for program in started:
+            Path(f"{program}-real").replace(program)
+
+
+@pytest.mark.nightly
+def test_edits_of_other_files_start_nothing(
+    project: Path, notebook: Path, scripted_model: Model, claude: ClaudeFactory
+) -> None:
+    script, elsewhere = project / "notebooks" / "tool.py", project / "elsewhere.ipynb"
+    model = scripted_model(
+        [tool("Write", {"file_path": str(script), "content": "x = 1\n"})],
+        [
+            tool(
+                "Edit", {"file_path": str(script), "old_string": "1", "new_string": "2"}
+            )
+        ],
+        [tool("Bash", {"command": "ls", "description": "List"}), read(notebook)],
+    )
+    of_edits = {"PreToolUse", "PostToolUse", "PostToolBatch"}
+    with spied_on(project) as log:
+        claude(model).prompt("Write this and that.")
+        assert script.read_text() == "x = 2\n"
+        assert not of_edits & set(log.read_text().split()), log.read_text()
+
+        model.then([write(elsewhere, "x = 1")], [insert(elsewhere, "x = 2", "a")])
+        claude(model).prompt("And a notebook that nothing covers.")
+        assert (
+            len(cells(elsewhere)) == 2
+            and model.shown().count("is covered by no pattern of") == 1
+        )
+        assert all(cell.get("execution_count") is None for cell in cells(elsewhere))
+
+        # the spy does see what is started: without this the test could not fail
+        model.then([read(notebook)], [insert(notebook, "print('seen')", "cell-0")])
+        claude(model).prompt("Now a cell.")
+        assert of_edits <= set(log.read_text().split()), log.read_text()
+        assert "| seen" in model.shown()
+
+
+@pytest.mark.nightly
+def test_the_agent_looks_before_a_retry_and_at_the_picture_that_the_report_names(
+    notebook: Path, scripted_model: Model, claude: ClaudeFactory
+) -> None:
+    def below(source: str) -> Callable[[list[Message]], list[Block]]:
+        return lambda messages: [insert(notebook, source, touched(messages))]
+
+    def again(source: str) -> Callable[[list[Message]], list[Block]]:
+        return lambda messages: [replace(notebook, source, touched(messages))]
+
+    def look(messages: list[Message]) -> list[Block]:
+        found = re.findall(r'Figure 1: "?(/.*?\.png)"? \(', shown_in(messages))
+        return [read(Path(found[-1]))]
+
+    bash = {"command": "stepper eval 'list(prices)'", "description": "Look at the keys"}
+    model = scripted_model(
+        [read(notebook)],
+        [insert(notebook, "prices = {'high ': 3}\nprint(prices_of)", "cell-0")],
+        again("prices = {'high ': 3}\nprices['high']"),
+        [tool("Bash", bash)],
+        lambda messages: [
+            replace(
+                notebook,
+                "prices = {'high ': 3}\nprices['high ']",
+                code_ids(notebook)[-1],
+            )
+        ],
+        lambda messages: [insert(notebook, PLOT, code_ids(notebook)[-1])],
+        look,
+    )
+
+    claude(model).prompt("Plot the prices.")
+
+    assert "FAILED before it ran: NameError: name 'prices_of' is not defined" in news(
+        model, 2
+    )
+    assert "Nothing of the cell ran; no attempt is counted." in news(model, 2)
+    assert "Suggestion: `prices` (dict) has 'high '; 1 key in all" in news(model, 3)
+    assert "stepper: eval ran ok in" in news(model, 4) and "| ['high ']" in news(
+        model, 4
+    )
+    assert "ran ok in" in news(model, 5)
+    assert re.search(r'\(\d+ × \d+\): "Prices".*1 line \(3 points\)', news(model, 6))
+    shown = [
+        block
+        for message in model.requests[-1]
+        for block in pictures_in(message["content"])
+    ]
+    assert len(shown) == 1, (
+        f"the client shows the saved picture to the model: {tool_results(model.requests[-1])[-1]}"
+    )
+    assert [run["outcome"] for run in history(notebook)] == ["error", "ok", "ok"]
+
+
+PLOT = """%matplotlib inline
+import matplotlib.pyplot as plt
+fig, ax = plt.subplots()
+ax.plot([1, 2, 3], [3, 1, 2])
+ax.set_title("Prices")
+plt.show()"""
+
+
+def code_ids(notebook: Path) -> list[str]:
+    return [cell["id"] for cell in cells(notebook) if cell["cell_type"] == "code"]
+
+
+def pictures_in(content: Any) -> list[Block]:
+    """The images in a message's content, tool results included."""
+    blocks = content if isinstance(content, list) else []
+    inner = [one for block in blocks for one in pictures_in(block.get("content"))]
+    return [block for block in blocks if block.get("type") == "image"] + inner
+
+
+@pytest.mark.nightly
+def test_outputs_of_magics_and_what_comes_late_are_on_their_cells_and_told(
+    notebook: Path, scripted_model: Model, claude: ClaudeFactory
+) -> None:
+    def next_cell(source: str) -> Callable[[list[Message]], list[Block]]:
+        return lambda messages: [insert(notebook, source, touched(messages))]
+
+    late = "import threading\nthreading.Timer(1, print, ['LATE']).start()\nh = display('one', display_id=True)"
+    pause = [
+        tool("Bash", {"command": "sleep 4", "description": "Wait"}),
+        read(notebook),
+    ]
+    model = scripted_model(
+        [read(notebook)],
+        next_cell("%%bash\necho said once"),
+        next_cell("%%bash\necho said again"),
+        next_cell(late),
+        pause,
+        next_cell("h.update('two')"),
+        next_cell("print('next')"),
+        [text("The end.")],
+    )
+    result = claude(model).prompt("Go on with the notebook.")
+    assert (result.returncode, result.text, model.unsaid) == (0, "The end.", 0), result
+    assert [out for _, out in code(notebook)] == [
+        "said once\n",
+        "said again\n",
+        "LATE\n",
+        "",
+        "next\n",
+    ]
+    shown = [
+        out["data"]["text/plain"]
+        for cell in cells(notebook)
+        for out in cell.get("outputs", [])
+        if "data" in out
+    ]
+    assert shown == [["'two'"]]
+    assert "| said again" in news(model, 3)
+    assert "LATE" in news(model, 5), "the client reads it in the file"
+    assert re.search(
+        r"Note: after its run cell 3 \(id \w+\) got 5 characters and 1 update of a display: they are on it\.",
+        news(model, 6),
+    )

@@ -1,0 +1,234 @@
+"""What went unseen before, as the person sees it and the agent reads it: after Esc, after a shell, at a turn's end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from .conftest import ClaudeFactory, InteractiveFactory
+from .model import Block, Message, ScriptedModel, text, tool, tool_results
+from .repository import repository
+from .test_run_on_edit import (
+    insert,
+    news,
+    read,
+    replace,
+    spied_on,
+    stepper,
+    touched,
+    wait_until,
+)
+
+Model = Callable[..., ScriptedModel]
+pytestmark = pytest.mark.timeout(120)
+SLOW = "rows = rows + [4]\nprint('begun')\nimport time\ntime.sleep(600)"
+
+
+@pytest.fixture(scope="module")
+def project(
+    claude_binary: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Path]:
+    """A repository that is set up; the environment is made without the network."""
+    with repository(tmp_path_factory.mktemp("unseen") / "a répo") as folder:
+        yield folder
+
+
+@pytest.fixture
+def notebook(project: Path, request: pytest.FixtureRequest) -> Path:
+    """A new notebook with two steps, the current one."""
+    made = json.loads(
+        stepper(
+            project, "new", request.node.name, "--step=Load", "--step=Count", "--json"
+        )
+    )
+    return project / made["notebook"]
+
+
+def bash(command: str) -> Block:
+    return tool("Bash", {"command": command, "description": "Call it"})
+
+
+def by_script(notebook: Path, source: str) -> Block:
+    """A heredoc that gives the first code cell another source."""
+    return bash(
+        f"python3 - <<'X'\nimport json\npath = {str(notebook)!r}\nraw = json.load(open(path))\n"
+        f"raw['cells'][1]['source'] = {source!r}\njson.dump(raw, open(path, 'w'))\nX"
+    )
+
+
+def statuses(notebook: Path) -> list[str]:
+    found = json.loads(
+        stepper(notebook.parent.parent, "status", str(notebook), "--json")
+    )
+    return [found["state"], *(step["status"] for step in found["steps"])]
+
+
+def test_nothing_is_unseen_and_no_turn_ends_with_an_alarm(
+    project: Path,
+    notebook: Path,
+    scripted_model: Model,
+    interactive_claude: InteractiveFactory,
+) -> None:
+    name, ids = f"notebooks/{notebook.name}", list[str]()
+
+    def slow(messages: list[Message]) -> list[Block]:
+        ids.append(json.loads(notebook.read_text())["cells"][1]["id"])
+        return [insert(notebook, SLOW, ids[0])]
+
+    def fixed(messages: list[Message]) -> list[Block]:
+        ids.append(json.loads(notebook.read_text())["cells"][2]["id"])
+        return [replace(notebook, "len(rows)", ids[1])]
+
+    model = scripted_model(
+        [read(notebook)],
+        [insert(notebook, "rows = [1, 2, 3]\nrows", "cell-0")],
+        [bash("ls")],
+        [by_script(notebook, "rows = [1]\nrows")],
+        [bash(f"stepper run {name}")],
+        [text("The first step works.")],  # sent on
+        [read(notebook)],
+        slow,
+    )
+    client = interactive_claude(model)
+    client.send("Begin.")
+    wait_until(lambda: statuses(notebook)[2] == "running")
+    screen = " ".join(client.screen().split())
+    said = f"stepper: {name} was changed outside the notebook tools: cell 1 (id {ids[0]}) changed; NOT run here; the outputs of"
+    assert "hook additional context" not in news(model, 3) and said in news(model, 4)
+    assert f"What runs what has not run: stepper run {name}" in news(model, 4)
+    assert (
+        f"PostToolBatch says: {said}" in screen
+        and screen.count("was changed outside") == 1
+    )
+    assert (
+        f"Stop hook additional context: stepper: 1 of 2 steps of {name} are not done."
+        in news(model, 6)
+    )
+    assert (
+        f"Stop hook says: stepper: 1 of 2 steps of {name} are not done." in screen
+        and "problem" not in screen
+    )
+
+    client.keys("Escape")
+    wait_until(lambda: statuses(notebook)[2] == "interrupted")
+    model.then(fixed, [text("That is the end.")])
+    client.send("Well?")
+    client.wait_for("That is the end.")
+    told = news(model, 8)
+    assert (
+        "NOT written" in told and f"an edit of {name} WAS made" in told
+    )  # the client's word, and ours
+    assert (
+        f"Cell 2 (id {ids[1]}) was CANCELLED after" in told
+        and "rebound `rows`" in told
+        and "| begun" in told
+    )
+    screen = " ".join(client.screen().split())
+    assert (
+        f"the last edit of {name} is in the notebook" in screen
+        and '"Count" · cancelled' in screen
+    )
+    assert "ran ok in" in news(model, 9) and "WAS made" not in news(model, 9)
+    assert statuses(notebook) == ["complete", "done", "done"]
+    assert "problem" not in client.screen()
+
+
+@pytest.mark.nightly
+def test_another_session_reads_what_the_first_one_could_not(
+    project: Path,
+    notebook: Path,
+    scripted_model: Model,
+    claude: ClaudeFactory,
+    interactive_claude: InteractiveFactory,
+) -> None:
+    model = scripted_model(
+        [read(notebook)],
+        [insert(notebook, "rows = []", "cell-0")],
+        lambda messages: [insert(notebook, SLOW, touched(messages))],
+    )
+    client = interactive_claude(model)
+    client.send("Begin.")
+    wait_until(lambda: statuses(notebook)[2] == "running")
+    client.keys("Escape")
+    wait_until(lambda: statuses(notebook)[2] == "interrupted")
+    client.close()
+    stepper(project, "shutdown")
+    model.then(
+        [bash("stepper status")], [text("I see, the person decides. Which way?")]
+    )
+    claude(model).prompt("Go on.", "--continue")
+    assert "WAS made" in news(model, 3) and "(its cell was interrupted)" in news(
+        model, 3
+    )
+    assert "■ 2. Count  (interrupted)" in tool_results(model.requests[-1])[
+        -1
+    ] and "WAS made" not in news(model, 4)
+
+
+@pytest.mark.nightly
+def test_a_shell_that_changes_no_notebook_starts_nothing(
+    project: Path, notebook: Path, scripted_model: Model, claude: ClaudeFactory
+) -> None:
+    new = json.dumps({"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
+    model = scripted_model(
+        [bash("echo 1 > notebooks/data.csv; ls")],
+        [bash(f"cat > notebooks/new.ipynb <<'X'\n{new}\nX")],
+        [bash("ls")],
+    )
+    with spied_on(project) as log:
+        claude(model).prompt("Look.")
+        assert log.read_text().split().count("PostToolBatch") == 1, log.read_text()
+
+
+@pytest.mark.nightly
+def test_a_failing_notebook_without_a_plan_is_told_at_the_end_of_the_turn(
+    project: Path, scripted_model: Model, interactive_claude: InteractiveFactory
+) -> None:
+    made = (
+        project / json.loads(stepper(project, "new", "failing", "--json"))["notebook"]
+    )
+    model = scripted_model(
+        [read(made)],
+        [insert(made, "1 / 0", "cell-0")],
+        [text("It works.")],
+        [text("It does not.")],
+    )
+    client = interactive_claude(model)
+    client.send("Begin.")
+    screen = " ".join(client.wait_for("It does not.").split())
+    assert (
+        f"Stop hook says: stepper: the last run of notebooks/{made.name} failed and is not mended."
+        in screen
+    )
+    assert "problem" not in screen and "ZeroDivisionError" in news(model, 3)
+    assert statuses(made) == ["failing"]
+
+
+@pytest.mark.nightly
+def test_the_lines_of_runs_tell_the_person_what_the_agent_reads(
+    project: Path,
+    notebook: Path,
+    scripted_model: Model,
+    interactive_claude: InteractiveFactory,
+) -> None:
+    """A result, a doubt, what could not run, the end."""
+    model = scripted_model(
+        [read(notebook)],
+        [insert(notebook, "rows = [1, 2, 3]\nrows", "cell-0")],
+        lambda messages: [
+            replace(notebook, "rows = [1, 2]\n!exit 3\nrows", touched(messages))
+        ],
+        lambda messages: [insert(notebook, "1 / 0", touched(messages))],
+        lambda messages: [replace(notebook, "sum(rows)", touched(messages))],
+        [text("That is the end.")],
+    )
+    client = interactive_claude(model)
+    client.send("Begin.")
+    screen = " ".join(client.wait_for("That is the end.").split())
+    assert '✓ step 1 of 2 "Load" · ok · ' in screen and "s | [1, 2, 3]" in screen
+    assert "· doubt: line 2: `!exit 3` ended with exit code 3 | [1, 2]" in screen
+    assert '✗ step 2 of 2 "Count" · ZeroDivisionError: division by zero' in screen
+    assert "notebook complete: 2 steps, 1 retry" in screen, screen

@@ -1,0 +1,494 @@
+"""Those beside stepper on a notebook's kernel, with real clients: a console, a Jupyter server, other programs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import pty
+import select
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from jupyter_client import BlockingKernelClient
+
+from stepper.kernels.backends.local.local_backend import LocalKernels
+from stepper.notebooks import jupyter_saves
+from stepper.policy.model import Limits, Outcome
+from stepper.session.protocols import KernelPlace
+from tests.conftest import Notebook, Project, reused, text_of
+from tests.environments import environment
+from tests.jupyterserver import TOKEN, Served
+
+CONSOLE = ("jupyter_console>=6.6,<7", "ipykernel>=7,<8")
+project = pytest.fixture(reused)
+
+
+@pytest.fixture
+def notebook(project: Project) -> Notebook:
+    """A notebook with a kernel in which `a` is 1."""
+    made = project.new()
+    made.insert("a = 1")
+    return made
+
+
+@contextlib.contextmanager
+def other(project: Project, file: str = "") -> Iterator[BlockingKernelClient]:
+    """Another client of the current notebook's kernel, by what `stepper attach` tells of it."""
+    client = BlockingKernelClient()
+    client.load_connection_file(file or project.json("attach")["file"])
+    client.start_channels(stdin=False)
+    try:
+        client.wait_for_ready(30)
+        yield client
+    finally:
+        client.stop_channels()
+
+
+def ran(client: BlockingKernelClient, code: str, **how: bool) -> str:
+    """Have it run there; return how that ended."""
+    return str(
+        client.execute_interactive(code, timeout=60, output_hook=lambda _: None, **how)[
+            "content"
+        ]["status"]
+    )
+
+
+def until(holds, seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def shown(project: Project) -> str:
+    """What people who look on are shown of what runs."""
+    with contextlib.suppress(FileNotFoundError):
+        return (project.folder / ".stepper" / "running").read_text()
+    return ""
+
+
+# --- how one gets there ----------------------------------------------------------------------------------------------
+
+
+def test_attach_tells_the_file_the_command_and_the_two_settings(
+    project: Project, notebook: Notebook
+) -> None:
+    told = project.json("attach", notebook.path.name.removesuffix(".ipynb"))
+    about = os.stat(told["file"])
+    assert (stat.S_IMODE(about.st_mode), about.st_uid) == (0o600, os.getuid())
+    assert os.path.dirname(told["file"]) == project.paths.runtime
+    assert told["kernel"][:8] in os.path.basename(told["file"])
+    assert told["console"] == f"jupyter console --existing {told['file']}"
+    assert told["settings"] == [
+        "--ServerApp.allow_external_kernels=True",
+        f"--ServerApp.external_connection_dir={project.paths.runtime}",
+    ]
+    text = project.stepper("attach").stdout
+    assert all(part in text for part in (told["console"], *told["settings"]))
+    key = json.loads(Path(told["file"]).read_text())["key"]
+    assert key not in text + json.dumps(told)
+
+    project.stepper("restart")
+    again = project.json("attach")["file"]
+    assert again != told["file"]  # JupyterLab would not notice one that is rewritten
+    assert not os.path.exists(told["file"])
+    project.stepper("shutdown", "--", notebook.path.name)
+    assert not os.path.exists(again)
+
+
+def test_without_a_living_kernel_the_command_is_named_that_starts_one(
+    project: Project,
+) -> None:
+    made = project.new()
+    done = project.stepper("attach", "--json", check=1)
+    assert done.stdout == ""
+    assert "it has no kernel now" in done.stderr
+    assert (
+        f"stepper kernels wait {made.path.relative_to(project.folder)}" in done.stderr
+    )
+    project.stepper("kernels", "wait")
+    project.stepper("attach")
+
+
+def test_without_a_console_the_package_is_named(
+    project: Project, notebook: Notebook, monkeypatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    program = Path(sys.executable).with_name("jupyter-console")
+    assert not program.exists()
+    done = project.stepper("attach", "--console", check=1)
+    assert "jupyter-console is not installed" in done.stderr
+    assert "pip install jupyter-console" in done.stderr
+
+
+def test_a_real_console_is_started_and_what_it_binds_is_known(
+    project: Project, notebook: Notebook, monkeypatch
+) -> None:
+    console = Path(environment(sys.executable, *CONSOLE)).parent
+    main, side = pty.openpty()
+    environ = {
+        **os.environ,
+        "PATH": f"{console}{os.pathsep}{os.environ['PATH']}",
+        "TERM": "dumb",
+    }
+    call = [
+        sys.executable,
+        "-c",
+        "from stepper.cli.main import main; main()",
+        "attach",
+        "--console",
+    ]
+    with subprocess.Popen(
+        call, stdin=side, stdout=side, stderr=side, cwd=project.folder, env=environ
+    ) as process:
+        os.close(side)
+        said = Said(main)
+        try:
+            said.until("In [")
+            os.write(main, b"b = a + 41\r")
+            said.until("In [3]")
+            os.write(main, b"print(f'b is {b}')\r")
+            said.until("b is 42")
+        finally:
+            process.kill()
+    _, answer = notebook.insert("print(b + 1)")
+    assert "ran ok" in answer.text
+    assert "2 executions from elsewhere, bound: b." in answer.text
+    assert [
+        text_of(cell) for cell in notebook.raw["cells"] if cell["cell_type"] == "code"
+    ] == ["", "43\n"]
+
+
+class Said:
+    """What a program says on a terminal."""
+
+    def __init__(self, terminal: int) -> None:
+        self.terminal, self.text = terminal, ""
+
+    def until(self, wanted: str) -> None:
+        """Read on until it has said that."""
+        end = time.monotonic() + 60
+        while wanted not in self.text:
+            assert time.monotonic() < end, self.text
+            if select.select([self.terminal], [], [], 1)[0]:
+                self.text += os.read(self.terminal, 65536).decode("utf-8", "replace")
+                if "\x1b[6n" in self.text:  # it asks where the cursor is
+                    self.text = self.text.replace("\x1b[6n", "")
+                    os.write(self.terminal, b"\x1b[1;1R")
+
+
+def test_a_real_jupyter_server_lists_the_kernel_and_leaves_it(
+    project: Project, notebook: Notebook
+) -> None:
+    told = project.json("attach")
+    served = Served("server", *told["settings"])
+    try:
+        (kernel,) = served.ask("kernels")
+        assert kernel["name"] == "python3"
+        where = {"path": "analysis.ipynb", "name": "analysis.ipynb", "type": "notebook"}
+        opened = served.ask(
+            "sessions", "POST", {**where, "kernel": {"id": kernel["id"]}}
+        )
+        assert opened["kernel"]["id"] == kernel["id"]
+        with contextlib.suppress(OSError):  # as JupyterLab's "Shut Down Kernel" asks
+            served.ask(f"kernels/{kernel['id']}", "DELETE")
+    finally:
+        served.stop()
+    assert "| 2\n" in notebook.insert("print(a + 1)")[1].text + "\n"
+
+
+# --- what they run ---------------------------------------------------------------------------------------------------
+
+
+def test_what_another_client_runs_is_known_told_once_and_in_the_history(
+    project: Project, notebook: Notebook
+) -> None:
+    with other(project) as client:
+        ran(client, "x = a + 1")
+        ran(client, "print('not the notebook\\'s')\ny = [x]")
+        assert ran(client, "1/0") == "error"
+        client.complete("prin", reply=True, timeout=30)
+        client.inspect("print", reply=True, timeout=30)
+        ran(client, "x", store_history=False)  # as a viewer of variables asks
+        ran(client, "hidden = 1", silent=True)
+        _, answer = notebook.insert("z = x + y[0]\nprint(z)")
+        assert "ran ok" in answer.text
+        assert (
+            "Note: 3 executions from elsewhere, bound: x, y (1 failed)." in answer.text
+        )
+        assert "elsewhere" not in notebook.insert("print(z)")[1].text
+        ran(client, "unseen = 2", silent=True)
+        assert (
+            "ran ok" in notebook.insert("print(unseen)")[1].text
+        )  # the look before a cell asks the kernel then
+        ran(client, "x = 5", store_history=False)
+        assert (
+            "1 execution from elsewhere, bound: x."
+            in notebook.insert("print(x)")[1].text
+        )
+    outputs = [
+        text_of(cell) for cell in notebook.raw["cells"] if cell["cell_type"] == "code"
+    ]
+    assert outputs == ["", "4\n", "4\n", "2\n", "5\n"]
+    rows = project.json("history")
+    assert [(row["run"], row["by"], row["outcome"], row["bound"]) for row in rows] == [
+        (1, "hook", "ok", []),
+        (0, "elsewhere", "ok", ["x"]),
+        (0, "elsewhere", "ok", ["y"]),
+        (0, "elsewhere", "error", []),
+        (2, "hook", "ok", []),
+        (3, "hook", "ok", []),
+        (4, "hook", "ok", []),
+        (0, "elsewhere", "ok", ["x"]),
+        (5, "hook", "ok", []),
+    ]
+    assert rows[2]["source"] == "print('not the notebook\\'s')"  # the first line
+    assert "elsewhere  ok" in project.stepper("history").stdout
+    assert "x = a + 1" in project.stepper("history").stdout
+
+
+def test_a_name_that_another_client_bound_is_hidden_state(project: Project) -> None:
+    made = project.new("Set", "Read")
+    made.insert("a = 1")
+    with other(project) as client:
+        ran(client, "a, own = 2, 3")
+        cell, answer = made.insert("b = a + own\nprint(b)")
+        assert (
+            "Hidden state: cell 2 read `a` and `own` from an execution from elsewhere."
+            in answer.text
+        )
+        assert (
+            "NOT reproduce it: cell 2 reads `own`, which an execution from elsewhere had bound."
+            in answer.text
+        )
+        (hidden,) = project.json("status")["hidden"]
+        assert (hidden["cell_id"], hidden["why"]) == (
+            cell,
+            "hidden state: read `a` and `own` from an execution from elsewhere",
+        )
+        ran(client, "a = 1")  # the very value that the cell gave
+        made.insert("c = a")
+        assert "Hidden" not in made.insert("print(c)")[1].text
+    made.replace(cell, "b = a")
+    assert project.json("status")["hidden"] == []
+
+
+def test_the_same_source_runs_again_after_another_client_mended_what_it_lacked(
+    project: Project, notebook: Notebook
+) -> None:
+    cell, answer = notebook.insert("print(there)")
+    assert "NameError" in answer.text
+    with other(project) as client:
+        ran(client, "there = 'now'")
+    assert "| now" in notebook.replace(cell, "print(there)").text
+
+
+def test_what_ran_while_the_daemon_was_dead_has_bound_names(
+    project: Project, notebook: Notebook
+) -> None:
+    file = project.json("attach")["file"]
+    project.kill_daemon()
+    with other(project, file) as client:
+        ran(client, "meanwhile = 7")
+        _, answer = notebook.insert("print(meanwhile)")
+        assert "| 7" in answer.text
+        ran(client, "afterwards = 8")
+        assert (
+            "1 execution from elsewhere, bound: afterwards."
+            in notebook.insert("print(afterwards)")[1].text
+        )
+    project.kill_daemon()
+    assert [row["by"] for row in project.json("history")] == [
+        "hook",
+        "hook",
+        "elsewhere",
+        "hook",
+    ]
+
+
+def test_a_cell_waits_for_what_another_client_runs_and_does_not_interrupt_it(
+    project: Project, notebook: Notebook, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    project.config("cell_timeout_seconds: 1\n")
+    with other(project) as client:
+        waits = f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.02)\nwaited = 1"
+        request = client.execute(waits)
+        until(
+            lambda: (
+                "busy with an execution from elsewhere"
+                in project.stepper("status").stdout
+            )
+        )
+        assert project.json("status")["kernel"]["state"] == "busy"
+        answers = list[str]()
+        work = threading.Thread(
+            target=lambda: answers.append(notebook.insert("print(waited)")[1].text)
+        )
+        work.start()
+        until(
+            lambda: shown(project).startswith(
+                "queued: the kernel is busy with an execution from elsewhere: the cell"
+            )
+        )
+        time.sleep(1.5)  # longer than the cell may run
+        gate.touch()
+        work.join(60)
+        assert client.get_shell_msg(timeout=60)["parent_header"]["msg_id"] == request
+        assert "ran ok" in answers[0]
+        assert "| 1" in answers[0]
+
+        gate.unlink()
+        request = client.execute(waits)
+        until(
+            lambda: (
+                "busy with an execution from elsewhere"
+                in project.stepper("status").stdout
+            )
+        )
+        work = threading.Thread(
+            target=lambda: answers.append(notebook.insert("print('never')")[1].text)
+        )
+        work.start()
+        until(lambda: "execution from elsewhere" in shown(project))
+        project.stepper("interrupt")
+        work.join(60)
+        assert "nothing ran, and that goes on" in answers[1]
+        gate.touch()
+        reply = client.get_shell_msg(timeout=60)
+        assert (reply["parent_header"]["msg_id"], reply["content"]["status"]) == (
+            request,
+            "ok",
+        )
+
+
+@pytest.mark.nightly
+def test_the_next_daemon_does_not_interrupt_what_another_client_runs(
+    project: Project, notebook: Notebook, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    file = project.json("attach")["file"]
+    with other(project, file) as client:
+        request = client.execute(
+            f"import os, time\nwhile not os.path.exists({str(gate)!r}):\n    time.sleep(0.1); print('works', flush=True)"
+        )
+        project.kill_daemon()
+        answer = notebook.insert("print('not yet')")[1]
+        said = answer.text + answer.stop
+        gate.touch()
+        reply = client.get_shell_msg(timeout=60)
+        assert (reply["parent_header"]["msg_id"], reply["content"]["status"]) == (
+            request,
+            "ok",
+        )
+        assert "NOT run" in said
+        assert "the kernel is busy with an execution from elsewhere" in said
+    assert "ran ok" in notebook.insert("print(a)")[1].text
+
+
+def test_one_that_stood_behind_another_clients_that_failed_runs_all_the_same(
+    tmp_path: Path,
+) -> None:
+    """The kernel drops what waits behind an error, and a deadline is the cell's own time."""
+
+    async def played() -> None:
+        runtime = tmp_path / "r"
+        runtime.mkdir()
+        kernels = LocalKernels(str(tmp_path / "kernel.json"), str(runtime))
+        kernel = await kernels.start(
+            KernelPlace(sys.executable, str(tmp_path), dict(os.environ))
+        )
+        client = BlockingKernelClient()
+        client.load_connection_file(kernel.connection_file())
+        client.start_channels(stdin=False)
+        try:
+            await asyncio.to_thread(client.wait_for_ready, 30)
+            client.execute("import time\nb = 1\ntime.sleep(2)\n1/0")
+            while not kernel.others.since:
+                kernel.listen()
+                await asyncio.sleep(0.02)
+            done = await kernel.execute("c = b + 1\nprint(c)", 0.5, Limits())
+            assert (done.outcome, done.outputs[0]["text"]) == (Outcome.OK, "2\n")
+        finally:
+            client.stop_channels()
+            await kernel.shutdown()
+
+    asyncio.run(played())
+
+
+def test_a_lost_end_of_anothers_does_not_hold_up_cells(tmp_path: Path) -> None:
+    async def played() -> None:
+        runtime = tmp_path / "r"
+        runtime.mkdir()
+        kernels = LocalKernels(str(tmp_path / "kernel.json"), str(runtime))
+        kernel = await kernels.start(
+            KernelPlace(sys.executable, str(tmp_path), dict(os.environ))
+        )
+        try:
+            kernel.others.busy["lost"] = time.monotonic()
+            end = time.monotonic() + 30
+            while kernel.others.since:
+                assert time.monotonic() < end
+                kernel.listen()
+                await asyncio.sleep(0.02)
+        finally:
+            await kernel.shutdown()
+
+    asyncio.run(played())
+
+
+# --- a notebook that is open elsewhere -------------------------------------------------------------------------------
+
+
+def test_a_jupyter_server_that_does_not_reload_the_notebook_is_named(
+    untouched: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = Served("server", f"--ServerApp.root_dir={untouched.folder}")
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(served.folder / "run"))
+    try:
+        untouched.new()
+        told = untouched.json("status")["jupyter"]
+        assert (
+            f"http://127.0.0.1:{served.port}/" in told
+            or f"http://localhost:{served.port}/" in told
+        )
+        assert "does not reload an open notebook" in told
+        assert "jupyter-collaboration" in told
+        assert TOKEN not in told
+        assert told in untouched.stepper("status").stdout
+        said = untouched.stepper("doctor", check=1).stdout
+        assert f"BAD  jupyter: {told}" in said
+        assert "pip install jupyter-collaboration" in said
+    finally:
+        served.close()
+    assert untouched.json("status")["jupyter"] == ""
+    assert "jupyter-collaboration" not in untouched.stepper("doctor", check=None).stdout
+
+
+def test_one_that_shows_another_folder_is_not_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path))
+    for root, known in ((tmp_path, 1), (tmp_path / "other", 0)):
+        told = {
+            "root_dir": str(root),
+            "url": f"http://u:p@localhost:1/base/?token={TOKEN}",
+            "token": TOKEN,
+        }
+        (tmp_path / f"jpserver-{os.getpid()}.json").write_text(json.dumps(told))
+        found = jupyter_saves.unaware(str(tmp_path / "a.ipynb"))
+        assert [server.url for server in found] == ["http://localhost:1/base/"] * known
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    (tmp_path / f"jpserver-{gone.pid}.json").write_text(
+        json.dumps({"root_dir": "/", "url": "http://localhost:1/"})
+    )
+    assert jupyter_saves.unaware(str(tmp_path / "a.ipynb")) == []

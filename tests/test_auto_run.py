@@ -1,0 +1,295 @@
+"""Whose word a cell needs before it runs: plan mode, `auto_run`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from stepper.common.errors import UsageError
+from stepper.daemon import config
+from tests.conftest import Answer, Notebook, Project, code, scratch
+
+
+def inserted(notebook: Notebook, source: str, mode: str) -> Answer:
+    last = notebook.raw["cells"][-1]["id"] if notebook.raw["cells"] else None
+    return notebook.project.hook(
+        "PostToolUse",
+        notebook.edited("insert", source, last) | {"permission_mode": mode},
+    )
+
+
+def written(notebook: Notebook, source: str, mode: str) -> Answer:
+    text = json.dumps(
+        {
+            "cells": [code(source, "one")],
+            "metadata": {},
+            "nbformat": 4,
+            "nbformat_minor": 5,
+        }
+    )
+    notebook.path.write_text(text)
+    given = {"file_path": str(notebook.path), "content": text}
+    payload = notebook.payload(
+        "PostToolUse",
+        "Write",
+        given,
+        tool_response={"type": "update", "filePath": str(notebook.path)},
+    )
+    return notebook.project.hook("PostToolUse", payload | {"permission_mode": mode})
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    """One daemon for all: its config is read anew with each request, and each test has a notebook of its own."""
+    yield from scratch(tmp_path_factory.mktemp("consent") / "repo")
+
+
+@pytest.mark.parametrize("how", [inserted, written])
+@pytest.mark.parametrize(
+    ("auto_run", "mode", "runs"),
+    [
+        ("always", "default", True),
+        ("always", "acceptEdits", True),
+        ("always", "plan", False),
+        ("ask", "default", False),
+        ("ask", "dontAsk", False),
+        ("ask", "a mode of tomorrow", False),
+        ("ask", "acceptEdits", True),
+        ("ask", "bypassPermissions", True),
+        ("ask", "auto", True),
+        ("ask", "plan", False),
+    ],
+)
+def test_a_cell_runs_where_its_edit_was_accepted(
+    shared: Project, how, auto_run: str, mode: str, runs: bool
+) -> None:
+    shared.config(f"auto_run: {auto_run}\n")
+    name = f"{how.__name__}-{auto_run}-{mode.replace(' ', '-')}"
+    notebook = shared.notebook(
+        f"{how.__name__ if runs else name}.ipynb"
+    )  # what runs shares a kernel
+    ran = shared.folder / "notebooks" / f"{name}.ran"
+    answer = how(notebook, f"open({ran.name!r}, 'a').write('x'); print('it ran')", mode)
+    assert ran.exists() == runs, answer.text
+    if runs:
+        assert "| it ran" in answer.text
+        return
+    assert (
+        "the cell was NOT run" in answer.text
+        and f"stepper run notebooks/{name}.ipynb" in answer.text
+    )
+    assert ("plan mode" if mode == "plan" else "`auto_run` is `ask`") in answer.text
+    assert (
+        f"stepper run notebooks/{name}.ipynb" in answer.line
+    )  # the agent is not the one to run it
+    assert shared.json("status", name)["kernel"]["state"] == "none"  # not even a kernel
+    if (auto_run, mode) == ("ask", "default"):
+        assert (
+            shared.json("run", f"notebooks/{name}.ipynb")["ran"] == 1
+            and ran.read_text() == "x"
+        )
+
+
+@pytest.mark.parametrize(
+    ("auto_run", "mode", "command", "decision"),
+    [
+        ("always", "plan", "stepper run notebooks/book.ipynb", "deny"),
+        ("always", "plan", "cd x && .stepper/env/bin/stepper eval '1'", "deny"),
+        ("always", "plan", "stepper restore", "deny"),
+        ("always", "plan", "stepper continue", "ask"),
+        ("always", "plan", "ls; stepper new 'a problem' --step One", "deny"),
+        ("always", "default", "stepper new 'a problem' --step One", None),
+        ("always", "plan", "stepper status; stepper plan", None),
+        ("always", "default", "stepper run book", None),
+        ("ask", "default", "stepper run book", "ask"),
+        ("ask", "dontAsk", "stepper --json eval 'x'", "ask"),
+        ("ask", "acceptEdits", "stepper run book", None),
+        ("ask", "auto", "stepper run book", "ask"),
+        ("always", "auto", "stepper run book", None),
+        ("ask", "default", "stepper status", None),
+        ("ask", "plan", "stepper run book", "deny"),
+    ],
+)
+def test_no_command_of_the_agents_runs_what_no_edit_may(
+    shared: Project, auto_run: str, mode: str, command: str, decision: str | None
+) -> None:
+    """`--allow` has the client call stepper without a question: what it refuses in a hook it would run in a shell."""
+    shared.config(f"auto_run: {auto_run}\n")
+    payload = shared.notebook("book.ipynb").payload(
+        "PreToolUse", "Bash", {"command": command}
+    )
+    said = shared.hook("PreToolUse", payload | {"permission_mode": mode}).data.get(
+        "hookSpecificOutput", {}
+    )
+    assert said.get("permissionDecision") == decision
+    if decision and "continue" not in command:
+        assert ("plan mode" if mode == "plan" else "`auto_run` is `ask`") in said[
+            "permissionDecisionReason"
+        ]
+
+
+def decision(
+    notebook: Notebook, mode: str, tool: str, **given: str
+) -> tuple[str | None, str, str]:
+    """What PreToolUse says of an edit in a mode of the client's: decision, reason, line."""
+    path = {"NotebookEdit": "notebook_path", "Write": "file_path"}[tool]
+    payload = notebook.payload("PreToolUse", tool, {path: str(notebook.path), **given})
+    said = notebook.project.hook("PreToolUse", payload | {"permission_mode": mode})
+    told = said.data.get("hookSpecificOutput", {})
+    return (
+        told.get("permissionDecision"),
+        told.get("permissionDecisionReason", ""),
+        said.line,
+    )
+
+
+INSERT = {"edit_mode": "insert", "new_source": "1"}
+FILE = {"metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+RAN, NEW = (
+    json.dumps({**FILE, "cells": []}),
+    json.dumps({**FILE, "cells": [code("2", "new")]}),
+)
+
+
+@pytest.mark.parametrize(
+    ("auto_run", "mode", "tool", "given", "asked"),
+    [
+        ("ask", "auto", "NotebookEdit", {**INSERT, "cell_type": "code"}, True),
+        ("ask", "auto", "NotebookEdit", {"cell_id": "code", "new_source": "1"}, True),
+        ("ask", "auto", "Write", {"content": NEW}, True),
+        ("ask", "auto", "Write", {"content": RAN}, False),
+        ("ask", "auto", "NotebookEdit", {**INSERT, "cell_type": "markdown"}, False),
+        ("ask", "auto", "NotebookEdit", {"cell_id": "text", "new_source": "1"}, False),
+        (
+            "ask",
+            "auto",
+            "NotebookEdit",
+            {"cell_id": "code", "new_source": "", "edit_mode": "delete"},
+            False,
+        ),
+        ("always", "auto", "NotebookEdit", {**INSERT, "cell_type": "code"}, False),
+        ("ask", "acceptEdits", "NotebookEdit", {**INSERT, "cell_type": "code"}, False),
+        (
+            "ask",
+            "default",
+            "NotebookEdit",
+            {**INSERT, "cell_type": "code"},
+            False,
+        ),  # the client asks, the cell waits
+    ],
+)
+def test_in_auto_mode_the_person_is_asked_before_a_cell_runs(
+    shared: Project,
+    auto_run: str,
+    mode: str,
+    tool: str,
+    given: dict[str, str],
+    asked: bool,
+) -> None:
+    shared.config(f"auto_run: {auto_run}\n")
+    text = {"id": "text", "cell_type": "markdown", "source": "# a", "metadata": {}}
+    said, reason, _ = decision(
+        shared.notebook("asked.ipynb", [text, code("3", "code")]), mode, tool, **given
+    )
+    assert said == ("ask" if asked else None)
+    assert ("saying yes runs this cell at once" in reason) == asked
+
+
+def test_a_step_asks_once_where_each_edit_is_asked_for(shared: Project) -> None:
+    """Its new text is not asked for by itself: it runs nothing, replaces nothing, and the code below it is asked for."""
+    shared.config("")
+    text, planned = (
+        {**INSERT, "cell_type": "markdown"},
+        shared.new("Load", problem="asked once"),
+    )
+    said, reason, line = decision(planned, "default", "NotebookEdit", **text)
+    assert said == "allow" and "saying yes to it runs it at once" in reason == line
+    assert decision(planned, "default", "NotebookEdit", **text) == (
+        "allow",
+        reason,
+        "",
+    )  # said once a session
+    for mode, given in [
+        ("default", {**INSERT, "cell_type": "code"}),
+        (
+            "default",
+            {"cell_id": "cell-0", "new_source": "# other"},
+        ),  # it would take away what stands there
+        ("default", {"cell_id": "cell-0", "edit_mode": "delete", "new_source": ""}),
+        *(
+            (mode, text)
+            for mode in (
+                "dontAsk",
+                "plan",
+                "auto",
+                "acceptEdits",
+                "bypassPermissions",
+                "of tomorrow",
+            )
+        ),
+    ]:
+        assert decision(planned, mode, "NotebookEdit", **given)[0] is None
+    assert (
+        decision(shared.notebook("no plan.ipynb"), "default", "NotebookEdit", **text)[0]
+        is None
+    )
+    shared.config("auto_run: ask\n")  # now the code is asked for in auto mode too
+    planned.session = "another"
+    assert decision(planned, "auto", "NotebookEdit", **text) == (
+        "allow",
+        reason,
+        reason,
+    )
+
+
+@pytest.mark.parametrize(
+    ("mode", "sent"), [("default", False), ("plan", False), ("acceptEdits", True)]
+)
+def test_the_agent_is_not_sent_on_to_what_waits_for_the_person(
+    shared: Project, mode: str, sent: bool
+) -> None:
+    shared.config("auto_run: ask\n")
+    notebook = shared.new("Load", problem=f"a problem in {mode}")
+    inserted(notebook, "1 / 0", mode)
+    stop = notebook.payload("Stop", "", {}, last_assistant_message="done") | {
+        "permission_mode": mode
+    }
+    assert ("1 of 1 steps" in shared.hook("Stop", stop).text) == sent
+
+
+def test_the_environment_that_a_kernel_does_not_get(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.config("hide_env: [MY_TOKEN, 'AWS_*']\n")
+    names = [
+        "MY_TOKEN",
+        "AWS_SECRET",
+        "ANTHROPIC_API_KEY",
+        "CLAUDECODE",
+        "CLAUDE_CODE_ENTRYPOINT",
+        "SHOWN",
+    ]
+    for name in names:
+        monkeypatch.setenv(name, "canary")
+    notebook = project.notebook("book.ipynb")
+    _, answer = notebook.insert(
+        f"import os\nprint(sorted({{n for n in {names!r}}} & os.environ.keys()))"
+    )
+    assert "| ['SHOWN']" in answer.text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "auto_run: never",
+        "auto_run: true",
+        "hide_env: MY_TOKEN",
+        "hide_env: [1]",
+        "hide_env: ['']",
+    ],
+)
+def test_wrong_values_are_named(text: str) -> None:
+    with pytest.raises(UsageError, match=f"line 1: `{text.partition(':')[0]}` must be"):
+        config.parse(text + "\n", "config.yaml")

@@ -1,0 +1,1614 @@
+"""What other agents do to cells: written, run, changed, read; asked of the gate first, one run for one edit.
+
+On a kernel without a process, but for the last tests; the socket, the daemon's table of verbs and the files are real.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from stepper.common.errors import DaemonError, StepperError
+from stepper.daemon import resource_usage
+from stepper.hook import client
+from stepper.notebooks import notebook_json
+from stepper.notebooks.notebook_file import IpynbFile
+from stepper.policy import cell_list_edits
+from stepper.policy.model import Cell
+from stepper.session import responses
+from stepper.session.cell_responses import Gpu, Load
+from stepper.session.protocols import Target
+from tests.conftest import Project, code, reused, text_of
+from tests.test_run_on_edit import wait_until
+from tests.test_session import Quick
+from tests.test_session import project as quick
+
+FACE = {"STEPPER_FACE": "mcp", "STEPPER_SESSION": "mcp-1"}
+project = quick
+
+
+class Agent:
+    """Another agent: it asks the daemon as the MCP server does."""
+
+    def __init__(self, project: Project, launch: bool = False, **environ: str) -> None:
+        self.project, self.launch = project, launch
+        self.environ = {
+            os.fsencode(name): os.fsencode(value)
+            for name, value in {**os.environ, **FACE, **environ}.items()
+        }
+        self.told: list[dict[str, Any]] = []
+
+    def ask(self, verb: str, **given: Any) -> dict[str, Any]:
+        def heard(body: bytes) -> None:
+            self.told += [json.loads(body)] if body else []
+
+        data = json.dumps(given).encode()
+        body = client.ask(
+            self.project.paths, verb.encode(), data, heard, self.launch, self.environ
+        )
+        found: dict[str, Any] = json.loads(body or b"null")
+        return found
+
+    def run(self, source: str | None = None, **given: Any) -> dict[str, Any]:
+        return self.ask("cell run", source=source, **given)
+
+    def add(self, *cells: str | dict[str, str], **given: Any) -> dict[str, Any]:
+        return self.ask(
+            "cell add",
+            cells=[
+                cell if isinstance(cell, dict) else {"source": cell} for cell in cells
+            ],
+            **given,
+        )
+
+    def cells(self, **given: Any) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.ask("cell read", **given)["cells"]
+        return found
+
+
+@pytest.fixture
+def agent(project: Quick) -> Agent:
+    return Agent(project)
+
+
+def sources(agent: Agent) -> list[str]:
+    return [cell["source"] for cell in agent.cells(outputs="none")]
+
+
+# --- what a name means, and what becomes of cells: pure ---------------------------------------------------------------
+
+CELLS = [
+    Cell("a", 0, 0, "markdown", "# A"),
+    Cell("b", 1, 1, "code", "x = 1"),
+    Cell("3", 2, 2, "code", "y = 2"),
+    Cell("c", 3, 3, "code", "z = x"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("a", "a"),
+        ("cell-0", "a"),
+        ("cell-3", "c"),
+        (1, "b"),
+        ("1", "b"),
+        ("2", "3"),
+        ("3", "3"),
+        (3, "3"),
+        (-1, "c"),
+        ("-4", "a"),
+        (" b ", "b"),
+        (-5, None),
+        (0, None),
+        (4, None),
+        ("cell-4", None),
+        ("", None),
+        ("-0", None),
+    ],
+)
+def test_what_a_name_means(name: str | int, found: str | None) -> None:
+    cell = cell_list_edits.find(CELLS, name)
+    assert (cell and cell.id) == found
+
+
+def test_a_name_is_no_other_json() -> None:
+    for odd in (True, None, 1.0, ["a"]):
+        with pytest.raises(cell_list_edits.NamingError):
+            cell_list_edits.named(CELLS, odd)
+
+
+@pytest.mark.parametrize(
+    ("after", "order"), [(None, "bca3"), ("top", "3bca"), ("b", "b3ca"), (-1, "bca3")]
+)
+def test_where_cells_are_moved(after: str | None, order: str) -> None:
+    cells = [
+        Cell(name, place, place + 1, "code", name) for place, name in enumerate("b3ca")
+    ]
+    assert (
+        "".join(cell.id for cell in cell_list_edits.moved(cells, [cells[1]], after))
+        == order
+    )
+
+
+def test_an_edit_needs_the_old_text_exactly_once() -> None:
+    assert cell_list_edits.edited(CELLS, "b", "1", "2") == (CELLS[1], "x = 2")
+    assert cell_list_edits.edited(CELLS, None, "y = ", "w = ")[0] is CELLS[2]
+    for name, old, told in [
+        (None, "x", "2 times (1 in cell-1, 1 in cell-3)"),
+        ("a", "x", "nowhere"),
+        ("b", "", "empty"),
+    ]:
+        with pytest.raises(
+            cell_list_edits.NamingError,
+            match=told.replace("(", r"\(").replace(")", r"\)"),
+        ):
+            cell_list_edits.edited(CELLS, name, old, "")
+
+
+# --- the bytes ---------------------------------------------------------------------------------------------------------
+
+TEXT = st.text('ab\né\u2028\\" {}[],:', max_size=12)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(TEXT, max_size=4), st.sampled_from([None, 1, 2]), st.booleans(), st.data()
+)
+def test_cells_that_stay_do_so_byte_for_byte(
+    texts: list[str], indent: int | None, bom: bool, data: st.DataObject
+) -> None:
+    cells = [
+        {"cell_type": "markdown", "id": f"i{n}", "metadata": {}, "source": text}
+        for n, text in enumerate(texts)
+    ]
+    raw = {
+        "cells": cells,
+        "metadata": {"cells": [1, "]"]},
+        "nbformat": 4,
+        "nbformat_minor": 5,
+    }
+    text = json.dumps(raw, indent=indent, ensure_ascii=False)
+    before = (b"\xef\xbb\xbf" if bom else b"") + text.encode()
+    new = {
+        "cell_type": "markdown",
+        "id": "new",
+        "metadata": {},
+        "source": ["n\n", "]}"],
+    }
+    order = data.draw(st.permutations([*range(len(cells)), new]))
+    order = order[: data.draw(st.integers(0, len(order)))]
+    after = notebook_json.reordered(before, order)
+    assert notebook_json.load_json(after.removeprefix(b"\xef\xbb\xbf")) == {
+        **raw,
+        "cells": [cells[cell] if isinstance(cell, int) else new for cell in order],
+    }
+    for cell in order:
+        if isinstance(cell, int):
+            piece = json.dumps(cells[cell], indent=indent, ensure_ascii=False)
+            piece = piece.replace("\n", "\n" + " " * 2 * indent) if indent else piece
+            assert piece.encode() in after
+
+
+def test_an_inserted_cell_changes_no_other_line(agent: Agent) -> None:
+    made = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_code_cell(f"x = {n}") for n in range(3)]
+    )
+    notebook = agent.project.notebook("a.ipynb")
+    nbformat.write(made, notebook.path)
+    before, at = (
+        notebook.path.read_text().splitlines(),
+        os.stat(notebook.path).st_mtime_ns,
+    )
+    agent.add(
+        {"cell_type": "markdown", "source": "# A\ntext"}, notebook="a", after="cell-0"
+    )
+    after = notebook.path.read_text().splitlines()
+    new = [line for line in after if line not in before]
+    assert len(after) - len(before) == 9 and len(new) <= 9
+    assert [line for line in after if line in before][: len(before) - 1]
+    assert (
+        os.stat(notebook.path).st_mtime_ns == at
+    )  # Claude Code's next NotebookEdit is not refused
+    nbformat.validate(nbformat.read(notebook.path, 4))
+    fresh = notebook.raw["cells"][1]
+    assert (
+        len(fresh["id"]) == 8
+        and fresh["source"] == ["# A\n", "text"]
+        and "outputs" not in fresh
+    )
+
+
+def test_nbformat_4_4_has_no_ids(agent: Agent) -> None:
+    notebook = agent.project.notebook("old.ipynb", [code("x = 1")], minor=4)
+    ran = agent.run("print(x)", notebook="old", after="cell-0")
+    assert ran["cell_id"] == "cell-1" and "NameError" in ran["text"]
+    assert agent.run(notebook="old", cell_id=1)["state"] == "ok"
+    assert agent.run(notebook="old", cell_id=-1)["state"] == "ok"
+    assert (
+        all("id" not in cell for cell in notebook.raw["cells"])
+        and text_of(notebook.raw["cells"][1]) == "1\n"
+    )
+    nbformat.validate(nbformat.read(notebook.path, 4))
+    assert agent.ask(
+        "cell change", notebook="old", action="move", cell_ids=["cell-1"], after="top"
+    ) == {
+        "notebook": "notebooks/old.ipynb",
+        "changed": ["cell-0"],
+        "cells": ["cell-0", "cell-1"],
+        "count": 1,
+        "follows": "Hidden state: cell 1 read `x` from cell 2, which stands below.",
+        "unchanged": False,
+    }
+
+
+# --- written and run ---------------------------------------------------------------------------------------------------
+
+
+def test_a_new_cell_runs_as_an_edit_does(agent: Agent) -> None:
+    notebook = agent.project.new("Load", "Plot")
+    ran = agent.run("x = 5\nprint(x)")
+    assert (
+        ran["state"] == "ok"
+        and ran["text"].startswith("stepper: Cell 1 (id ")
+        and "| 5" in ran["text"]
+    )
+    assert ran["line"].startswith('✓ step 1 of 2 "Load" · ok') and ran["cells"] == [
+        ran["cell_id"]
+    ]
+    assert text_of(notebook.cell(ran["cell_id"])) == "5\n"
+    assert agent.ask("status")["steps"][0]["status"] == "done"
+    assert [run["by"] for run in agent.project.json("history")] == ["mcp"]
+
+
+def test_each_road_is_told_in_the_history(agent: Agent) -> None:
+    notebook = agent.project.new("Load", "Plot")
+    notebook.insert("x = 5")
+    agent.run("y = 5")
+    agent.project.kill_daemon()
+    agent.project.stepper("run", notebook.path.name, "--all")
+    assert [run["by"] for run in agent.project.json("history")] == [
+        "hook",
+        "mcp",
+        "cli",
+        "cli",
+    ]
+    assert [
+        line.split()[-2]
+        for line in agent.project.stepper("history").stdout.splitlines()[1:]
+    ][1] == "mcp"
+
+
+def test_a_cell_is_replaced_edited_and_run_again(agent: Agent) -> None:
+    notebook = agent.project.new()
+    first = agent.run("n = 0")["cell_id"]
+    agent.run("print('at end')")
+    assert "| 1" in agent.run("n = 1\nprint(n)", cell_id=first)["text"]
+    edited = agent.run(old_string="n = 1", new_string="n = 2")
+    assert edited["cell_id"] == first and "| 2" in edited["text"]
+    assert "| 3" in agent.run(cell_id=1, old_string="= 2", new_string="= 3")["text"]
+    again = agent.run(cell_id=first)
+    assert (
+        again["state"] == "ok" and "| 3" in again["text"] and again["cells"] == [first]
+    )
+    assert (
+        agent.run("n = 3\nprint(n)", cell_id="cell-1")["state"] == "ok"
+    )  # as it stands
+    assert notebook.cell(first)["source"] == ["n = 3\n", "print(n)"]
+    assert len(agent.project.json("history")) == 7
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({}, "nothing to run"),
+        ({"source": "1", "old_string": "1", "new_string": "2"}, "give one of both"),
+        ({"old_string": "x = 1"}, "`new_string` is missing"),
+        (
+            {"old_string": "x", "new_string": "y"},
+            "`old_string` stands 2 times (1 in cell-0, 1 in cell-1): it must be there",
+        ),
+        ({"old_string": "q", "new_string": "y"}, "stands nowhere"),
+        (
+            {"cell_id": "gone", "source": "1"},
+            "notebooks/a.ipynb: there is no cell 'gone'; the notebook has 2 cells; nothing was written",
+        ),
+        ({"cell_id": 1, "source": "1", "after": 1}, "`after` places a new cell"),
+        (
+            {"old_string": "1", "new_string": "2", "after": "top"},
+            "`after` places a new cell",
+        ),
+        ({"source": "1", "after": 9}, "there is no cell '9'"),
+        (
+            {"source": "1", "cell_type": "html"},
+            "'cell_type' must be one of code, markdown, raw",
+        ),
+        ({"source": "a = '\ud800'"}, "half of a character"),
+        (
+            {"source": "1", "wait_seconds": float("nan")},
+            "'wait_seconds' is out of all bounds",
+        ),
+        (
+            {"source": "1", "wait_seconds": 10**400},
+            "'wait_seconds' is out of all bounds",
+        ),
+        ({"source": "1", "cell_id": True}, "'cell_id' must be of the kind str or int"),
+    ],
+)
+def test_wrong_usage_writes_nothing(
+    agent: Agent, given: dict[str, Any], told: str
+) -> None:
+    notebook = agent.project.notebook("a.ipynb", [code("x = 1", "a"), code("x", "b")])
+    before = notebook.path.read_bytes()
+    with pytest.raises(StepperError) as error:
+        agent.ask("cell run", notebook="a", **given)
+    assert told in error.value.message and notebook.path.read_bytes() == before
+
+
+def test_text_is_written_and_nothing_runs(agent: Agent) -> None:
+    notebook = agent.project.new("Load")
+    made = agent.run("# Title", cell_type="markdown")
+    assert made["state"] == "nothing to run" and made["line"] == "✓ 1 cell written"
+    assert f"a markdown cell (id {made['cell_id']})" in made["text"]
+    agent.run("## Title", cell_id=made["cell_id"])  # it keeps its type
+    assert notebook.cell(made["cell_id"])["cell_type"] == "markdown"
+    agent.run("x = 1", cell_id=made["cell_id"], cell_type="code")
+    assert notebook.cell(made["cell_id"])["execution_count"] == 1
+    agent.run("text", cell_id=made["cell_id"], cell_type="markdown")
+    assert not {"outputs", "execution_count"} & notebook.cell(made["cell_id"]).keys()
+    assert (
+        agent.run(cell_id=made["cell_id"], cell_type="raw")["state"] == "nothing to run"
+    )  # its text stays
+    assert notebook.cell(made["cell_id"])["cell_type"] == "raw"
+    assert agent.cells(cells=[-1])[0]["source"] == "text"
+    nbformat.validate(nbformat.read(notebook.path, 4))
+
+
+def test_text_waits_for_no_cell_that_runs(agent: Agent, project: Quick) -> None:
+    notebook = project.new("Load")
+    thread = threading.Thread(
+        target=agent.run, args=["import time\nfor _ in range(3000): time.sleep(0.01)"]
+    )
+    thread.start()
+    wait_until(lambda: project.left and project.kernel().busy)
+    other = Agent(project)
+    assert (
+        other.run("# meanwhile", cell_type="markdown", after="top")["state"]
+        == "nothing to run"
+    )
+    assert other.ask("cell change", action="delete", cell_ids=[0 - 2])["changed"] == []
+    assert other.cells()[-1]["status"] == "running"
+    project.stepper("interrupt")
+    thread.join()
+    assert [cell["cell_type"] for cell in notebook.raw["cells"]] == ["markdown", "code"]
+
+
+def test_several_cells_stop_at_the_first_failure(agent: Agent) -> None:
+    agent.project.new("One", "Two", "Three")
+    added = agent.add(
+        "x = 1", {"cell_type": "markdown", "source": "then"}, "1 / 0", "print(x)"
+    )
+    assert (
+        added["state"] == "failed"
+        and len(added["cells"]) == 4
+        and added["cell_id"] == added["cells"][2]
+    )
+    assert (
+        "ZeroDivisionError" in added["text"]
+        and "Not run: the 1 new or changed code cells below it." in added["text"]
+    )
+    told = agent.ask("status")
+    assert [step["status"] for step in told["steps"]] == ["done", "failed", "pending"]
+    mended = agent.run("y = 2", cell_id=added["cell_id"])
+    assert mended["state"] == "ok" and 'Step 2 of 3 "Two": done' in mended["text"]
+    assert agent.ask("run", notebook="", which="pending")["ran"] == 1
+    assert agent.ask("status")["state"] == "complete"
+
+
+def test_cells_can_be_written_without_a_run(agent: Agent) -> None:
+    notebook = agent.project.new("One")
+    added = agent.add("x = 1", "y = 2", run=False, after="top")
+    assert added["state"] == "nothing to run" and "2 cells written" in added["text"]
+    assert [cell["cell_type"] for cell in notebook.raw["cells"]] == [
+        "code",
+        "code",
+        "markdown",
+    ]
+    assert agent.project.json("history") == []
+    assert (
+        agent.project.hook(
+            "PostToolBatch", notebook.payload("PostToolBatch", "", {}, tool_calls=[])
+        ).text
+        == ""
+    )
+
+
+def test_a_notebook_is_made_with_its_cells(agent: Agent) -> None:
+    made = agent.ask(
+        "new",
+        problem="p",
+        steps=["One", "Two"],
+        cells=[{"source": "x = 2"}, {"source": "print(x)"}],
+    )
+    assert made["cells"]["state"] == "ok" and "| 2" in made["cells"]["text"]
+    assert [step["status"] for step in agent.ask("status")["steps"]] == ["done", "done"]
+    assert agent.ask("new", problem="p")["cells"] is None
+    for cells, told in [
+        ([{"source": "a = '\ud800'"}], "half of a character"),
+        ([{"cell": "1"}], "a text `source`"),
+    ]:
+        with pytest.raises(StepperError, match=told):
+            agent.ask("new", problem="refused", cells=cells)
+    assert not list(
+        agent.project.folder.glob("notebooks/*refused*")
+    )  # and no notebook either
+
+
+def test_one_call_is_one_run(agent: Agent) -> None:
+    agent.project.new("One")
+    ran = agent.run("print('once')", call="call-1")
+    again = agent.run("print('once')", call="call-1")
+    assert (
+        again["text"] == ran["text"]
+        and again["state"] == "ok"
+        and again["cell_id"] == ran["cell_id"]
+    )
+    assert len(agent.project.json("history")) == 1 and len(sources(agent)) == 2
+
+
+def test_a_call_whose_daemon_dies_is_asked_again_and_runs_once(
+    agent: Agent, project: Quick
+) -> None:
+    project.new("One")
+    found: list[dict[str, Any]] = []
+
+    def ask() -> None:
+        while not any(found):  # none listens while one daemon follows the other
+            with contextlib.suppress(client.GoneError):
+                found.append(
+                    agent.run(
+                        "import time\ntime.sleep(0.6)\nprint('over')", call="call-2"
+                    )
+                )
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    wait_until(lambda: project.left and project.kernel().busy)
+    project.kill_daemon()
+    thread.join()
+    assert found[-1]["state"] == "ok" and "| over" in found[-1]["text"]
+    assert len(project.json("history")) == 1 and len(sources(agent)) == 2
+
+
+def test_what_a_daemon_that_dies_leaves_is_told(agent: Agent, project: Quick) -> None:
+    project.new("One")
+    found: list[dict[str, Any]] = []
+
+    def ask() -> None:
+        while not any(found):
+            with contextlib.suppress(client.GoneError):
+                found.append(
+                    agent.add(
+                        "import time\ntime.sleep(0.6)\nprint('over')",
+                        "k = 1",
+                        "k",
+                        call="call-3",
+                    )
+                )
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    wait_until(lambda: project.left and project.kernel().busy)
+    project.kill_daemon()
+    thread.join()
+    assert (
+        "| over" in found[-1]["text"]
+        and "Not run yet: 2 code cells below it" in found[-1]["text"]
+    )
+    assert len(project.json("history")) == 1 and len(sources(agent)) == 4
+
+
+# --- the gates ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_may_not_run_is_not_written(agent: Agent) -> None:
+    notebook = agent.project.new("One", "Two")
+    failed = agent.run("1 / 0")["cell_id"]
+    before = notebook.path.read_bytes()
+    refused = agent.run("x = 1")
+    assert refused["state"] == "refused" and refused["cells"] == []
+    assert (
+        refused["text"].startswith(
+            "stepper: nothing was written and nothing ran: cell 1"
+        )
+        and failed in refused["text"]
+    )
+    assert agent.add("x = 1", "y = 1")["state"] == "refused"
+    assert notebook.path.read_bytes() == before
+    assert agent.run("x = 1", after="cell-0")["state"] == "ok"  # a helper above it
+    agent.project.config("max_cells: 3\n")
+    assert agent.add("x = 1", "y = 1", after="cell-0")["state"] == "refused"
+    assert (
+        "4 code cells are more than the limit of 3"
+        in agent.add("x = 1", "y = 1", after="cell-0")["text"]
+    )
+
+
+def test_a_stop_holds_until_the_person_lifts_it(agent: Agent) -> None:
+    notebook = agent.project.new("One", "Two")
+    first = agent.run("x = 1")["cell_id"]
+    stopped = agent.run("die('SIGSEGV')")
+    assert (
+        stopped["state"] == "stopped"
+        and "❌ Execution stopped at cell 2" in stopped["text"]
+    )
+    before = notebook.path.read_bytes()
+    for how in ({"source": "1"}, {"source": "1", "cell_id": first}, {"cell_id": first}):
+        refused = agent.ask("cell run", **how)
+        assert (
+            refused["state"] == "stopped"
+            and "/continue, /fix or /skip" in refused["text"]
+        )
+    for verb, more in [
+        ("run", {"which": "pending"}),
+        ("eval", {"source": "1"}),
+    ]:
+        with pytest.raises(
+            StepperError, match="nothing ran: execution of this notebook is stopped"
+        ):
+            agent.ask(verb, notebook=str(notebook.path), **more)
+    assert notebook.path.read_bytes() == before
+    for verb, more in [
+        ("run", {"which": "restore"}),
+        ("restore", {}),
+    ]:  # it rebuilds variables and lifts nothing
+        restored = agent.ask(verb, notebook=str(notebook.path), **more)
+        assert "the notebook is still stopped" in restored["report"]
+    assert agent.run("1")["state"] == "stopped"
+    assert agent.run("# why", cell_type="markdown")["state"] == "nothing to run"
+    agent.project.stepper("continue")
+    assert agent.run("x = 2", cell_id=first)["state"] == "ok"
+
+
+def test_three_retries_stop_it(agent: Agent) -> None:
+    agent.project.new("One")
+    cell = agent.run("d = {}\nd['a']")["cell_id"]
+    states = [
+        agent.run(f"d = {{}}\nd['{name}']", cell_id=cell)["state"] for name in "bcd"
+    ]
+    assert states == ["failed", "failed", "stopped"]
+
+
+def test_code_is_looked_at_before_any_cell_but_not_in_a_state_that_is_lost(
+    agent: Agent,
+) -> None:
+    agent.project.new("One")
+    assert agent.ask("eval", source="1 + 1")["output"] == "2"
+    agent.run("x = 5")
+    agent.ask("shutdown", notebook=agent.ask("status")["notebook"])
+    with pytest.raises(StepperError, match="has no live kernel"):
+        agent.ask("eval", source="x")
+    assert "state lost" in agent.run("x = 6")["text"]
+
+
+def test_what_would_only_repeat_itself_is_not_run(agent: Agent) -> None:
+    agent.project.new("One")
+    cell = agent.run("d = {}\nd['a']")["cell_id"]
+    again = agent.run(cell_id=cell)
+    assert (
+        again["state"] == "not run"
+        and "no file of the project changed" in again["text"]
+    )
+    assert len(agent.project.json("history")) == 1
+
+
+def test_what_fails_for_certain_is_found_before_it_runs(agent: Agent) -> None:
+    agent.project.new("One")
+    agent.run("x = 1")
+    held = agent.run("print(nowhere_bound)")
+    assert (
+        held["state"] == "failed"
+        and "FAILED before it ran" in held["text"]
+        and held["figures"] == []
+    )
+
+
+def test_nothing_runs_without_consent(agent: Agent) -> None:
+    notebook = agent.project.new("One", "Two")
+    agent.run("x = 1")
+    agent.project.config("auto_run: ask\n")
+    waits = agent.run("y = 1")
+    assert (
+        waits["state"] == "not run"
+        and f"stepper run {agent.project.paths.relative(str(notebook.path))}"
+        in waits["text"]
+    )
+    for verb, how in [
+        ("run", {"notebook": notebook.path.name}),
+        ("eval", {"source": "x"}),
+        ("restart", {}),
+    ]:
+        with pytest.raises(
+            StepperError, match="nothing ran: `auto_run` is `ask`"
+        ) as error:
+            agent.ask(verb, **how)
+        assert f"stepper {verb}" in error.value.hint
+    assert agent.project.json("run", notebook.path.name)["ran"] == 1  # the person's
+    assert [run["by"] for run in agent.project.json("history")] == ["mcp", "cli"]
+
+
+def test_nothing_is_written_in_plan_mode(agent: Agent) -> None:
+    notebook = agent.project.new("One")
+    before, planning = (
+        notebook.path.read_bytes(),
+        Agent(agent.project, STEPPER_MODE="plan"),
+    )
+    assert (
+        planning.run("1")["state"]
+        == planning.run("# A", cell_type="markdown")["state"]
+        == "refused"
+    )
+    for verb, how in [
+        ("cell change", {"action": "delete", "cell_ids": [-1]}),
+        ("new", {"problem": "p"}),
+        ("eval", {"source": "1"}),
+    ]:
+        with pytest.raises(StepperError, match="plan mode"):
+            planning.ask(verb, **how)
+    assert notebook.path.read_bytes() == before and planning.cells()
+
+
+NAMES = st.sampled_from(
+    [
+        "a",
+        "cell-1",
+        "-1",
+        -1,
+        1,
+        "top",
+        "gone",
+        "",
+        0,
+        None,
+        True,
+        1.5,
+        [],
+        {},
+        "\ud800",
+        "a" * 500,
+    ]
+)
+WORDS = st.none() | st.sampled_from(
+    [
+        "x = 1",
+        "",
+        "1 / 0",
+        "x",
+        "\ud800",
+        "\x00",
+        "'" * 3,
+        5,
+        [],
+        {"a": 1},
+        "# stepper: step=9",
+    ]
+)
+LISTS = st.none() | st.lists(
+    NAMES | st.fixed_dictionaries({"source": WORDS}, optional={"cell_type": WORDS}),
+    max_size=3,
+)
+ASKED = st.fixed_dictionaries(
+    {},
+    optional={
+        **dict.fromkeys(
+            (
+                "source",
+                "old_string",
+                "new_string",
+                "cell_type",
+                "action",
+                "outputs",
+                "call",
+            ),
+            WORDS,
+        ),
+        **dict.fromkeys(("cell_id", "after", "page", "wait_seconds", "run"), NAMES),
+        **dict.fromkeys(("cells", "cell_ids"), LISTS),
+    },
+)
+
+
+@settings(
+    deadline=None,
+    max_examples=60,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    verb=st.sampled_from(["cell run", "cell add", "cell change", "cell read"]),
+    asked=ASKED,
+    minor=st.sampled_from([4, 5]),
+)
+def test_odd_arguments_are_refused_and_spoil_nothing(
+    agent: Agent, verb: str, asked: dict[str, Any], minor: int
+) -> None:
+    cells = (
+        [code("x = 1"), code("x")]
+        if minor == 4
+        else [code("x = 1", "a"), code("x", "b")]
+    )
+    notebook = agent.project.notebook("odd.ipynb", cells, minor=minor)
+    try:
+        agent.ask(verb, **{**asked, "notebook": "odd"})
+    except StepperError as error:
+        assert error.exit_code != DaemonError.exit_code, error
+    nbformat.validate(nbformat.read(notebook.path, 4))
+
+
+# --- both roads at once ------------------------------------------------------------------------------------------------
+
+
+def test_an_edit_is_told_once_by_whichever_road(agent: Agent) -> None:
+    notebook = agent.project.new("One", "Two", "Three")
+    notebook.insert("x = 1")
+    looked = agent.project.hook(
+        "PostToolBatch", notebook.payload("PostToolBatch", "", {}, tool_calls=[])
+    )
+    time.sleep(0.02)  # the time of the file is another one from here on
+    ran = agent.run("y = 2")
+    agent.run("y = 3", cell_id=ran["cell_id"])
+    agent.run("# text", cell_type="markdown")
+    agent.ask("cell change", action="move", cell_ids=[-1], after="top")
+    calls = [{"tool_name": "mcp__stepper__run_cell", "tool_input": {}}]
+    looked = agent.project.hook(
+        "PostToolBatch", notebook.payload("PostToolBatch", "", {}, tool_calls=calls)
+    )
+    assert looked.text == "" and len(agent.project.json("history")) == 3
+    _, answer = notebook.insert("print(x + y)")
+    assert "| 4" in answer.text
+    assert "| 4" in agent.cells(cells=[-1])[0]["outputs"]
+
+
+def test_a_script_that_wrote_meanwhile_is_told(agent: Agent) -> None:
+    notebook = agent.project.new("One", "Two")
+    cell = agent.run("x = 1")["cell_id"]
+    agent.project.hook(
+        "PostToolBatch", notebook.payload("PostToolBatch", "", {}, tool_calls=[])
+    )
+    raw = notebook.raw
+    raw["cells"][-1]["source"] = "x = 7"
+    notebook.path.write_text(json.dumps(raw, indent=1))
+    assert agent.cells(cells=[cell])[0]["status"] == "changed"
+    agent.run("# text", cell_type="markdown")
+    calls = [{"tool_name": "Bash", "tool_input": {}}]
+    told = agent.project.hook(
+        "PostToolBatch", notebook.payload("PostToolBatch", "", {}, tool_calls=calls)
+    )
+    assert "cell 1" in told.text
+
+
+def test_the_file_keeps_its_time(agent: Agent) -> None:
+    notebook = agent.project.new("One")
+    os.utime(notebook.path, ns=(10**18, 10**18))
+    cell = agent.run("print(1)")["cell_id"]
+    agent.run("print(2)", cell_id=cell)
+    agent.ask("cell change", action="clear_output", cell_ids=[cell])
+    agent.ask("cell change", action="delete", cell_ids=[cell])
+    assert os.stat(notebook.path).st_mtime_ns == 10**18
+
+
+# --- changed and read --------------------------------------------------------------------------------------------------
+
+
+def test_cells_are_deleted_moved_and_cleared(agent: Agent) -> None:
+    agent.project.new()
+    a, b, c = agent.add("print('a')", "print('b')", "print('c')")["cells"]
+    head = agent.cells()[0]["cell_id"]
+    assert agent.ask("cell change", action="move", cell_ids=[c, 1], after="cell-0") == {
+        "notebook": agent.ask("status")["notebook"],
+        "changed": [c, a],
+        "cells": [head, c, a, b],
+        "count": 2,
+        "follows": "",
+        "unchanged": False,
+    }
+    cleared = agent.ask("cell change", action="clear_output", cell_ids=[a, head])
+    assert (
+        cleared["changed"] == [a, head] and agent.cells(cells=[a])[0]["outputs"] == ""
+    )
+    assert "| b" in agent.cells(cells=[b])[0]["outputs"]
+    assert agent.ask("cell change", action="move", cell_ids=[head])["cells"] == [
+        c,
+        a,
+        b,
+        head,
+    ]  # to the end
+    gone = agent.ask("cell change", action="delete", cell_ids=["cell-3", b, -2])
+    assert gone["cells"] == [c, a] and gone["count"] == 2  # cells, not names
+    for how, told in [
+        ({"action": "delete"}, "`action` and `cell_ids`"),
+        ({"action": "burn", "cell_ids": [1]}, "one of"),
+        ({"action": "move", "cell_ids": [a], "after": "zz"}, "no cell 'zz'"),
+    ]:
+        with pytest.raises(StepperError, match=told):
+            agent.ask("cell change", **how)
+
+
+@pytest.mark.parametrize(("minor", "name"), [(5, -1), (5, "cell-2"), (4, 3), (4, -1)])
+def test_a_cell_that_is_named_before_a_wait_is_that_cell_after_it(
+    agent: Agent, minor: int, name: str | int
+) -> None:
+    """Text waits for no cell: it may be written between a call's coming and its turn."""
+    cells = [
+        code(f"{name} = 1", name if minor > 4 else None) for name in ("first", "last")
+    ]
+    notebook = agent.project.notebook("named.ipynb", cells, minor=minor)
+    agent.project.config("queue: true\n")
+    agent.run(SLOW, after="top", notebook="named.ipynb", wait_seconds=0.4)
+    waits = agent.run("meant = 1", cell_id=name, wait_seconds=0)
+    assert "has NOT run yet" in waits["text"]
+    agent.run("# above", cell_type="markdown", after="top")
+    agent.run("# below", cell_type="markdown")
+    while agent.ask("status", wait_seconds=30)["ended"]:
+        pass
+    assert ["".join(cell["source"]) for cell in notebook.raw["cells"]] == [
+        "# above",
+        SLOW,
+        "first = 1",
+        "meant = 1",
+        "# below",
+    ]
+
+
+def test_a_cell_that_was_named_and_is_gone_is_no_other_one() -> None:
+    names = cell_list_edits.Names()
+    assert names.id(CELLS, -1) == "c" and names.id(CELLS[2:], -1) == "c"
+    with pytest.raises(cell_list_edits.NamingError, match="deleted meanwhile"):
+        names.cell(CELLS[:3], -1)
+
+
+def test_cells_are_read_with_what_became_of_them(agent: Agent) -> None:
+    agent.project.new("One", "Two")
+    agent.add(
+        {"cell_type": "markdown", "source": "# H"},
+        "x = 3\nx",
+        "print('a\\n' * 3000)",
+        run=True,
+    )
+    read = agent.ask("cell read")
+    head, text, first, long = read["cells"]
+    assert (
+        head["index"] == 0
+        and text["type"] == "markdown"
+        and text["source"] == "# H"
+        and not text["status"]
+    )
+    assert (
+        first["number"],
+        first["step"],
+        first["status"],
+        first["execution_count"],
+    ) == (1, 1, "done", 1)
+    assert first["outputs"] == "| 3" and "more lines like this" in long["outputs"]
+    assert (
+        f"cell-2 · cell 1 · id {first['cell_id']} · step 1 · done · [1] · hash {first['source_hash']}\n| x = 3\n| x\nOutput:\n| 3"
+        in read["text"]
+    )
+    assert read["pages"] == 1 and len(read["text"]) < 2500
+    full = agent.ask("cell read", cells=[-1], outputs="full", page=2)
+    assert (
+        full["pages"] > 1
+        and full["cells"][0]["part"] == 2
+        and len(full["text"]) <= 10_000
+    )
+    assert agent.cells(cells=["1"], outputs="none")[0]["outputs"] == ""
+    with pytest.raises(StepperError, match="has 1 page of these cells"):
+        agent.ask("cell read", page=2)
+
+
+def test_a_page_of_a_large_notebook_costs_that_page_and_nobody_waits(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent.project.new()
+    printed = {"output_type": "stream", "name": "stdout", "text": "z" * 7_000}
+    cells = [{**code(f"x{n}", f"id{n}"), "outputs": [printed]} for n in range(200)]
+    agent.project.notebook("big.ipynb", cells)
+    looked, begun, goes_on, outputs_of = (
+        list[str](),
+        threading.Event(),
+        threading.Event(),
+        IpynbFile.outputs_of,
+    )
+
+    def slow(file: IpynbFile, target: Target) -> list[dict[str, Any]]:
+        looked.append(target.cell_id)
+        begun.set()
+        assert goes_on.wait(60)
+        return outputs_of(file, target)
+
+    monkeypatch.setattr(IpynbFile, "outputs_of", slow)
+    found = list[dict[str, Any]]()
+    reader = threading.Thread(
+        target=lambda: found.append(
+            agent.ask("cell read", notebook="big", outputs="full", page=2)
+        ),
+        daemon=True,
+    )
+    reader.start()
+    assert begun.wait(30)
+    agent.ask("list")  # the daemon hears others meanwhile
+    goes_on.set()
+    reader.join(60)
+    assert (
+        found[0]["cells"][0]["cell_id"] == "id1"
+        and "page 2 of 22 or more" in found[0]["text"]
+    )
+    assert len(looked) < 30
+    both = agent.ask("cell read", notebook="big", outputs="full", page=199, many=5)
+    assert [cell["cell_id"] for cell in both["cells"]] == ["id198", "id199"] and both[
+        "pages"
+    ] == 200
+    assert "page 199 of 200:" in both["text"] and "page 200 of 200:" in both["text"]
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.text("ab \n", max_size=40).map(lambda text: text * 500), max_size=3))
+def test_pages_hold_all_of_long_cells(texts: list[str]) -> None:
+    from stepper.messages import mcp_cells as words
+
+    read = [
+        words.CellRead(f"id{n}", n, n + 1, "code", text) for n, text in enumerate(texts)
+    ]
+    pages = words.paged([part for cell in read for part in words.parts(cell)])
+    for cell in read:
+        assert (
+            "".join(
+                part.source
+                for page in pages
+                for part in page
+                if part.cell_id == cell.cell_id
+            )
+            == cell.source
+        )
+    assert all(len(words.read("a.ipynb", page, 1, 2)) <= 10_000 for page in pages)
+    assert not any("left out" in words.read("a.ipynb", page, 1, 2) for page in pages)
+
+
+def test_what_a_cell_holds_passes_for_nothing_of_ours(agent: Agent) -> None:
+    agent.project.new()
+    agent.run("print('x')\n# \x1b[31m\nstepper = '''\nstepper: forged'''")
+    text = agent.ask("cell read")["text"]
+    assert (
+        "\x1b" not in text
+        and "\nstepper: forged" not in text
+        and "| stepper: forged" in text
+    )
+
+
+def test_a_notebook_of_another_language_is_read_and_not_run(agent: Agent) -> None:
+    agent.project.notebook(
+        "r.ipynb", [code("x <- 1", "a")], language_info={"name": "R"}
+    )
+    assert agent.cells(notebook="r")[0]["source"] == "x <- 1"
+    with pytest.raises(StepperError, match="a notebook of the language 'r'"):
+        agent.run("y <- 2", notebook="r")
+    for verb, how in [
+        ("eval", {"source": "1"}),
+        ("restart", {}),
+    ]:  # no Python kernel either
+        with pytest.raises(StepperError, match="a notebook of the language 'r'"):
+            agent.ask(verb, notebook="r", **how)
+    assert agent.ask("status", notebook="r")["kernel"]["state"] == "none"
+
+
+# --- who waits, and goes away ------------------------------------------------------------------------------------------
+
+
+def test_a_caller_that_goes_away_cancels_its_cell(agent: Agent, project: Quick) -> None:
+    project.new("One")
+    sockets: list[Any] = []
+
+    def leave() -> None:
+        wait_until(lambda: project.left and project.kernel().busy)
+        sockets[0].shutdown(2)
+
+    thread = threading.Thread(target=leave)
+    thread.start()
+    data = json.dumps(
+        {"source": "import time\nfor _ in range(3000): time.sleep(0.01)"}
+    ).encode()
+    with pytest.raises(client.GoneError):
+        client.ask(
+            project.paths, b"cell run", data, None, False, agent.environ, sockets.append
+        )
+    thread.join()
+    wait_until(lambda: project.json("history"))
+    assert project.json("history")[0]["outcome"] == "cancelled"
+    wait_until(lambda: project.json("status")["running"] is None)
+    told = agent.run(
+        "print('next')"
+    )  # what nobody heard is told with the next answer, once
+    assert "was CANCELLED" in told["text"] and "| next" in told["text"]
+    assert (
+        "its report reached nobody" in told["text"] and "an edit of" not in told["text"]
+    )  # it was none
+    assert "CANCELLED" not in agent.run("1")["text"]
+
+
+def test_what_runs_is_told_each_second(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stepper.daemon.request.TICK_SECONDS", 0.02)
+    agent.project.new("One")
+    agent.run("import time\ntime.sleep(0.3)")
+    runs = [each["running"] for each in agent.told]
+    assert len(runs) > 2 and {each["what"] for each in agent.told} == {"runs"}
+    assert runs[0]["name"] == "step 1" and runs[-1]["timeout"] == 30
+
+
+SLOW = "import time\nprint('begun', flush=True)\ntime.sleep(1.2)\nprint('over')"
+
+
+def test_what_lasts_longer_goes_on_and_is_waited_for(agent: Agent) -> None:
+    notebook = agent.project.new("One", "Two")
+    runs = agent.run(SLOW, wait_seconds=0.4, call="slow")
+    assert (
+        runs["state"] == "running"
+        and runs["call"] == "slow"
+        and "step 1" in runs["line"]
+    )
+    assert (
+        "is still running after 0." in runs["text"]
+        and "`notebook_status` with `wait_seconds`" in runs["text"]
+    )
+    before = notebook.path.read_bytes()
+    refused = agent.run("x = 1")
+    assert (
+        refused["state"] == "refused"
+        and "nothing was written" in refused["text"]
+        and "queue: true" in refused["text"]
+    )
+    assert (
+        notebook.before("insert", "x = 1").denied
+        and notebook.path.read_bytes() == before
+    )
+    assert (
+        agent.run("# text", cell_type="markdown", after="top")["state"]
+        == "nothing to run"
+    )
+    told = agent.ask("status", wait_seconds=0.1)
+    assert told["ended"]["state"] == "running" and told["running"]["handed_on"]
+    told = agent.ask("status", wait_seconds=30)
+    assert (
+        told["ended"]["state"] == "ok"
+        and "| over" in told["ended"]["text"]
+        and told["unheard"] == ""
+    )
+    assert told["ended"]["cell_id"] == runs["cell_id"] and told["running"] is None
+    again = agent.ask("status", wait_seconds=30)  # at once: it is told once
+    assert again["ended"] is None and again["unheard"] == ""
+    assert agent.run("x = 1")["text"].startswith("stepper: Cell 2")
+    assert text_of(notebook.cell(runs["cell_id"])) == "begun\nover\n"
+
+
+def test_what_nobody_asks_for_is_told_with_the_next_answer(agent: Agent) -> None:
+    agent.project.new("One", "Two")
+    agent.run(SLOW, wait_seconds=0.4)
+    wait_until(lambda: agent.project.json("status")["running"] is None)
+    told = agent.run("x = 1")
+    assert (
+        "ended meanwhile" in told["text"]
+        and "| over" in told["text"]
+        and "ran ok" in told["text"]
+    )
+    assert "| over" not in agent.run("x = 2", cell_id=told["cell_id"])["text"]
+
+
+def test_two_who_wait_for_an_end_are_told_no_lie(agent: Agent, project: Quick) -> None:
+    project.new("One")
+    agent.run(SLOW, wait_seconds=0.4)
+    told: list[dict[str, Any]] = []
+    both = [
+        threading.Thread(
+            target=lambda: told.append(Agent(project).ask("status", wait_seconds=30))
+        )
+        for _ in "ab"
+    ]
+    for thread in both:
+        thread.start()
+    for thread in both:
+        thread.join()
+    heard = [each["ended"] for each in told if each["ended"]]
+    assert (
+        len(heard) == 1 and heard[0]["state"] == "ok" and "| over" in heard[0]["text"]
+    )
+
+
+def test_what_nobody_heard_is_kept_from_a_look_that_is_not_the_agents(
+    agent: Agent,
+) -> None:
+    agent.project.new("One", "Two")
+    agent.run(SLOW, wait_seconds=0.4)
+    wait_until(lambda: agent.project.json("status")["running"] is None)
+    assert "| over" in agent.ask("status", unread=True, details=True)["unheard"]
+    assert (
+        "| over" in agent.ask("status")["unheard"]
+        and not agent.ask("status")["unheard"]
+    )
+
+
+def test_another_agents_cell_is_not_this_ones_to_wait_for(
+    agent: Agent, project: Quick
+) -> None:
+    project.new("One", "Two")
+    agent.run(SLOW, wait_seconds=0.4)
+    assert (
+        Agent(project, STEPPER_SESSION="mcp-2").ask("status", wait_seconds=30)["ended"]
+        is None
+    )
+    project.stepper("interrupt")
+    assert agent.ask("status", wait_seconds=30)["ended"]["state"] == "cancelled"
+
+
+def test_the_same_call_asked_again_waits_for_its_run(
+    agent: Agent, project: Quick
+) -> None:
+    project.new("One")
+    assert agent.run(SLOW, wait_seconds=0.4, call="again")["state"] == "running"
+    found = agent.run(SLOW, call="again")
+    assert (
+        found["state"] == "ok"
+        and "| over" in found["text"]
+        and len(project.json("history")) == 1
+    )
+    assert project.json("status")["unheard"] == "" and len(sources(agent)) == 2
+
+
+def test_what_goes_on_outlives_the_daemon(agent: Agent, project: Quick) -> None:
+    project.new("One")
+    agent.run(SLOW, wait_seconds=0.4, call="lives")
+    project.kill_daemon()
+    told = agent.ask("status", wait_seconds=30)
+    said = told["ended"]["text"] if told["ended"] else told["unheard"]
+    assert "| over" in said and len(project.json("history")) == 1
+
+
+def test_cells_wait_in_line(agent: Agent) -> None:
+    agent.project.new("One", "Two")
+    agent.project.config("queue: true\n")
+    agent.run(SLOW, wait_seconds=0.4)
+    waits = agent.run("print('second')", wait_seconds=0)
+    assert (
+        waits["state"] == "running"
+        and "has NOT run yet: it waits in line behind step 1" in waits["text"]
+    )
+    told = [agent.ask("status", wait_seconds=30) for _ in range(2)]
+    assert told[0]["ended"]["state"] == "ok" and "| over" in told[0]["ended"]["text"]
+    assert (
+        json.dumps(told).count("| second") == 1
+    )  # it ends so soon that nobody may have waited for it yet
+
+
+def test_a_notebook_that_runs_for_long(agent: Agent) -> None:
+    notebook = agent.project.new("One", "Two")
+    agent.add(SLOW, "print('two')", run=False)
+    runs = agent.ask(
+        "run", notebook=notebook.path.name, which="pending", wait_seconds=0.4
+    )
+    assert (
+        runs["call"]
+        and runs["state"] == "running"
+        and "is still running" in runs["text"]
+    )
+    ended = agent.ask("status", wait_seconds=30)["ended"]
+    assert (
+        ended["state"] == "ok"
+        and "2 of 2 code cells ran, from the top." in ended["text"]
+    )
+    assert len(agent.project.json("history")) == len(ended["cells"]) == 2
+    told = agent.ask("run", notebook="", which="pending", wait_seconds=30)
+    assert told["state"] == "nothing to run" and "has no such cells" in told["text"]
+    agent.add("print('three')", run=False)
+    agent.run("raise ValueError(5)", cell_id=1)
+    told = agent.ask("run", notebook="", which="pending", wait_seconds=30)
+    assert (
+        told["state"] == "failed"
+        and "ValueError" in told["text"]
+        and "Not run: the 1 code cells" in told["text"]
+    )
+
+
+def test_a_call_gives_its_cells_a_deadline(agent: Agent, project: Quick) -> None:
+    notebook = project.new()
+    endless, lasting = (
+        "import time\nwhile True:\n    time.sleep(0.01)",
+        "import time\ntime.sleep(0.5)",
+    )
+    late = agent.run(f"# stepper: timeout=1h\n{endless}", timeout_seconds=0.3)
+    assert late["state"] == "failed" and "deadline" in late["text"]
+    again = agent.run(lasting, cell_id=1, timeout_seconds=0.2)
+    assert again["state"] == "failed"
+    assert (
+        agent.run(cell_id=1, timeout_seconds=20)["state"] == "ok"
+    )  # the same code, with more time
+    added = agent.add("x = 1", endless, "y = 1", timeout_seconds=0.3)
+    assert added["state"] == "failed" and "Not run" in added["text"]
+    agent.run("print('restored')", cell_id=-2)
+    agent.run(lasting, cell_id=-1, timeout_seconds=0.2)
+    name = notebook.path.name
+    assert (
+        agent.ask(
+            "run", notebook=name, which="pending", wait_seconds=30, timeout_seconds=0.2
+        )["state"]
+        == "failed"
+    )
+    looked = agent.ask("eval", source=endless, timeout_seconds=0.3)
+    assert looked["outcome"] == "timeout" and "deadline" in looked["text"]
+    (project.folder / ".stepper" / "config.yaml").write_text(
+        "max_cell_timeout_seconds: 0.2\n"
+    )
+    assert agent.run(lasting, cell_id=1, timeout_seconds=20)["state"] == "failed"
+
+
+@pytest.mark.parametrize("wrong", [0, -1, "60", True, float("inf"), 1e12])
+@pytest.mark.parametrize("verb", ["cell run", "cell add", "run", "eval"])
+def test_a_wrong_deadline_is_refused_and_nothing_runs(
+    agent: Agent, verb: str, wrong: object
+) -> None:
+    agent.project.new()
+    agent.run("x = 1")
+    given = (
+        {"cells": [{"source": "x = 2"}]} if verb == "cell add" else {"source": "x = 2"}
+    )
+    with pytest.raises(StepperError, match="timeout_seconds"):
+        agent.ask(verb, **given, timeout_seconds=wrong)
+    assert agent.ask("eval", source="x")["output"] == "1"
+    assert [cell["source"] for cell in agent.cells() if cell["number"]] == ["x = 1"]
+
+
+def test_many_calls_at_once_are_one_run_each(agent: Agent) -> None:
+    notebook = agent.project.new()
+    agents = [Agent(agent.project) for _ in range(20)]
+    threads = [
+        threading.Thread(target=each.run, args=[f"x_{number} = {number}"])
+        for number, each in enumerate(agents)
+    ]
+    for thread in threads:
+        thread.start()
+    agent.run("# between", cell_type="markdown")
+    for thread in threads:
+        thread.join()
+    history = agent.project.json("history")
+    assert len(history) == 20 and {run["outcome"] for run in history} == {"ok"}
+    assert sorted(sources(agent)) == sorted(
+        [
+            "# a problem",
+            "# between",
+            *(f"x_{number} = {number}" for number in range(20)),
+        ]
+    )
+    nbformat.validate(nbformat.read(notebook.path, 4))
+
+
+# --- what there is -----------------------------------------------------------------------------------------------------
+
+
+def test_a_status_with_details(agent: Agent) -> None:
+    agent.project.new("One")
+    agent.run("import math\ndef area(r): return r\nx = [1, 2]")
+    told = agent.ask("status", details=True)
+    assert told["context"]["current_notebook"] == told["notebook"]
+    assert (
+        told["context"]["imported_modules"] == {"math": "math"}
+        and "area" in told["context"]["defined_functions"]
+    )
+    assert told["context"]["variables"]["x"].startswith("list")
+    machine = told["resources"]["machine"]
+    assert (
+        0 < machine["memory_bytes"] < machine["memory_total_bytes"]
+        and told["resources"]["cores"] >= 1
+    )
+    assert agent.ask("status")["resources"] is None
+
+
+def test_what_the_machine_tells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        found = resource_usage.look(responses.KernelStatus(busy.pid, "busy", 5))
+    finally:
+        busy.kill()
+        busy.wait()
+    assert (
+        found.kernel is not None
+        and found.kernel.cpu_percent
+        and found.kernel.memory_bytes == 5
+    )
+    assert resource_usage.look(responses.KernelStatus(busy.pid)).kernel == Load(
+        None, None, None
+    )
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text(
+        "#!/bin/sh\necho 'NVIDIA A100, 80GB, 37, 1024, 81920'\necho 'Old, [N/A], [N/A], 512'\necho odd\n"
+    )
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert resource_usage.gpus() == [
+        Gpu("NVIDIA A100, 80GB", 37, 1 << 30, 80 << 30),
+        Gpu("Old", None, None, 512 << 20),
+    ]
+    smi.write_text("#!/bin/sh\nexit 9\n")
+    assert resource_usage.gpus() == []
+
+
+# --- with real kernels -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def real(lasting: Project) -> Iterator[Agent]:
+    for each in reused(lasting):
+        yield Agent(each, launch=True, STEPPER_SESSION=uuid.uuid4().hex)
+
+
+PICTURE = """
+import base64, io
+from IPython.display import Image, display
+from PIL import Image as Made
+def shown(colour):
+    Made.new("RGB", (8, 4), colour).save(file := io.BytesIO(), "PNG")
+    display(Image(file.getvalue()))
+"""
+
+
+def test_the_pictures_of_a_run_are_told_by_path(real: Agent) -> None:
+    real.project.new("Plot", "Look")
+    assert real.run(PICTURE)["figures"] == []
+    drawn = real.add("shown('red')\nshown('blue')", "shown('green')")
+    assert drawn["state"] == "ok" and len(drawn["figures"]) == 3
+    assert all(
+        Path(path).read_bytes().startswith(b"\x89PNG") for path in drawn["figures"]
+    )
+    assert drawn["figures"][2] in drawn["text"]
+    first, second = real.cells(cells=drawn["cells"])
+    assert first["pictures"] + second["pictures"] == drawn["figures"]
+    assert f"Figure: {drawn['figures'][2]}" in real.ask("cell read", cells=[-1])["text"]
+    looked = real.ask("eval", source="shown('blue')\nshown('red')")
+    assert len(looked["figures"]) == 2 and looked["figures"][1] in looked["text"]
+    assert real.ask("eval", source="1")["figures"] == []
+    real.run("shown('red')", cell_id=-1)
+    assert real.cells(cells=[-1])[0]["pictures"] != second["pictures"]
+
+
+def test_the_kernel_is_not_told_who_asked(real: Agent) -> None:
+    real.project.new("Look")
+    ran = real.run(
+        "import os\nprint([name for name in os.environ if name in ('STEPPER_FACE', 'STEPPER_MODE')])"
+    )
+    assert "| []" in ran["text"]
+    assert (
+        real.ask("status", details=True)["resources"]["kernel"]["memory_bytes"]
+        > 1 << 20
+    )
+
+
+@pytest.mark.nightly
+def test_a_failed_cell_mended_by_an_edit_and_a_notebook_run_anew(real: Agent) -> None:
+    notebook = real.project.new("Load", "Sum")
+    real.run("values = [1, 2, 3]")
+    failed = real.run("total = sum(value)\nprint(total)")
+    assert (
+        failed["state"] == "failed" and "`values`" in failed["text"]
+    )  # what it might have meant
+    mended = real.run(
+        cell_id=failed["cell_id"], old_string="(value)", new_string="(values)"
+    )
+    assert mended["state"] == "ok" and "| 6" in mended["text"]
+    real.run("values = [4]", cell_id=1)
+    stale = real.ask("run", notebook=notebook.path.name, which="stale")
+    assert stale["ran"] == 1 and real.cells(cells=[-1])[0]["outputs"] == "| 4"
+    assert real.ask("run", notebook=notebook.path.name, which="stale")["cells"] == 0
+    assert real.ask("run", notebook=notebook.path.name, which="all")["ran"] == 2
+    real.ask(
+        "shutdown", notebook=notebook.path.name
+    )  # the life cycle of a session: ended, begun again, restored
+    assert real.ask("run", notebook=notebook.path.name, which="restore")["ran"] == 2
+    assert "| 4" in real.ask("eval", source="print(total)")["text"]
+
+
+@pytest.mark.nightly
+def test_a_cell_that_runs_is_followed_and_goes_on_without_its_agent(
+    real: Agent,
+) -> None:
+    notebook = real.project.new("Train", "Look")
+    real.run("'its kernel is there'")
+    runs = real.run(
+        "import time\nfor n in range(300):\n    print('round', n, flush=True)\n    time.sleep(0.05)",
+        wait_seconds=2.5,
+    )
+    assert (
+        runs["state"] == "running"
+        and "Last lines:\n| round" in runs["text"]
+        and "| round" in runs["line"]
+    )
+    lines = [each["running"]["line"] for each in real.told]
+    assert len(lines) >= 1 and lines[-1].startswith("round ")
+    assert real.cells(cells=[runs["cell_id"]])[0]["status"] == "running"
+    assert (
+        real.ask("status", wait_seconds=0.1)["ended"]["state"] == "running"
+    )  # its agent went away each time
+    assert real.ask("interrupt")["interrupted"]
+    ended = real.ask("status", wait_seconds=30)["ended"]
+    assert ended["state"] == "cancelled" and "| round 0" in ended["text"]
+    assert "round 0\n" in text_of(notebook.cell(runs["cell_id"]))
+
+
+def test_what_neither_writes_nor_moves_nor_runs_says_so(agent: Agent) -> None:
+    agent.project.new()
+    made = agent.run("# Title", cell_type="markdown")["cell_id"]
+    again = agent.run(cell_id=made)
+    assert again["state"] == "nothing to run" and again["line"] == "✓ nothing to run"
+    assert (
+        "nothing was written and nothing ran" in again["text"]
+        and "(markdown)" in again["text"]
+    )
+    last = agent.cells()[-1]["cell_id"]
+    moved = agent.ask("cell change", action="move", cell_ids=[last])
+    assert moved["unchanged"] is True
+
+
+# --- a source that is not the expected one ----------------------------------------------------------------------------
+
+
+def test_a_write_that_expects_another_source_changes_nothing_and_tells_the_present_one(
+    agent: Agent,
+) -> None:
+    notebook = agent.project.notebook(
+        "a.ipynb", [code("x = 1", "a"), code("y = 2", "b")]
+    )
+    first, second = (cell["source_hash"] for cell in agent.cells(notebook="a"))
+    assert f"hash {first}" in agent.ask("cell read", notebook="a")["text"]
+    notebook.path.write_text(
+        notebook.path.read_text().replace("x = 1", "x = 10")
+    )  # somebody else
+    before = notebook.path.read_bytes()
+    writes: list[tuple[str, dict[str, Any]]] = [
+        (
+            "cell run",
+            {"cell_id": "a", "source": "x = 3", "expected_source_hash": first},
+        ),
+        ("cell run", {"cell_id": "a", "expected_source_hash": first}),
+        (
+            "cell run",
+            {
+                "cell_id": "a",
+                "old_string": "1",
+                "new_string": "2",
+                "expected_source_hash": first,
+            },
+        ),
+        *(
+            (
+                "cell change",
+                {
+                    "action": action,
+                    "cell_ids": ["b", "a"],
+                    "expected_source_hashes": [second, first],
+                },
+            )
+            for action in ("delete", "move", "clear_output")
+        ),
+    ]
+    for verb, write in writes:
+        with pytest.raises(StepperError) as error:
+            agent.ask(verb, notebook="a", **write)
+        assert (
+            "cell 1 (id a) is not the expected one; nothing was changed"
+            in error.value.message
+        )
+        assert "| x = 10" in error.value.message
+        assert notebook.path.read_bytes() == before
+    (present, _) = (cell["source_hash"] for cell in agent.cells(notebook="a"))
+    assert present in error.value.message
+    assert (
+        agent.run("x = 3", cell_id="a", notebook="a", expected_source_hash=present)[
+            "state"
+        ]
+        == "ok"
+    )
+    agent.ask(
+        "cell change",
+        notebook="a",
+        action="delete",
+        cell_ids=["b"],
+        expected_source_hashes=[second],
+    )
+    assert sources(agent) == ["x = 3"]
+
+
+@pytest.mark.parametrize(
+    ("verb", "given", "told"),
+    [
+        (
+            "cell run",
+            {"source": "1", "expected_source_hash": "0"},
+            "`expected_source_hash` needs `cell_id`",
+        ),
+        (
+            "cell change",
+            {"action": "delete", "cell_ids": [1], "expected_source_hashes": []},
+            "one hash for each",
+        ),
+        (
+            "cell change",
+            {"action": "delete", "cell_ids": [1], "after": "top"},
+            "`after` belongs to `move`",
+        ),
+    ],
+)
+def test_hashes_and_places_that_belong_to_nothing_are_refused(
+    agent: Agent, verb: str, given: dict[str, Any], told: str
+) -> None:
+    notebook = agent.project.notebook("a.ipynb", [code("x = 1", "a")])
+    before = notebook.path.read_bytes()
+    with pytest.raises(StepperError) as error:
+        agent.ask(verb, notebook="a", **given)
+    assert told in error.value.message
+    assert notebook.path.read_bytes() == before
+
+
+def test_a_refused_call_leaves_the_current_notebook(agent: Agent) -> None:
+    agent.project.notebook("a.ipynb", [code("x = 1", "a")])
+    agent.project.notebook("b.ipynb", [code("y = 2", "b")])
+    assert agent.run(cell_id="a", notebook="a")["state"] == "ok"
+    with pytest.raises(StepperError):
+        agent.run("1", cell_id="nobody", notebook="b")
+    assert agent.cells()[0]["cell_id"] == "a"
+    assert agent.run(cell_id="b", notebook="b")["state"] == "ok"
+    assert agent.cells()[0]["cell_id"] == "b"
+
+
+@pytest.mark.parametrize("which", ["pending", "all", "stale", "restore"])
+def test_a_refused_run_of_a_notebook_leaves_the_current_notebook(
+    agent: Agent, which: str
+) -> None:
+    agent.project.notebook("a.ipynb", [code("x = 1", "a")])
+    agent.project.new("One")
+    failed = agent.run("raise ValueError(0)")
+    stopped, cell_id = failed["notebook"], failed["cell_id"]
+    for attempt in range(1, 4):
+        failed = agent.run(f"raise ValueError({attempt})", cell_id=cell_id)
+    assert failed["state"] == "stopped"
+    assert agent.run(cell_id="a", notebook="a")["state"] == "ok"
+    with pytest.raises(StepperError, match="nothing ran"):
+        agent.ask("run", notebook=stopped, which=which, wait_seconds=30)
+    assert agent.ask("status")["notebook"] == "notebooks/a.ipynb"
+    with pytest.raises(StepperError, match="timeout_seconds"):
+        agent.ask(
+            "run", notebook=stopped, which=which, wait_seconds=30, timeout_seconds=-1
+        )
+    assert agent.ask("status")["notebook"] == "notebooks/a.ipynb"
+
+
+def test_a_run_of_a_notebook_that_is_not_refused_makes_it_current(agent: Agent) -> None:
+    agent.project.notebook("a.ipynb", [code("x = 1", "a")])
+    agent.project.notebook("b.ipynb", [code("1 / 0", "b")])
+    assert agent.run(cell_id="a", notebook="a")["state"] == "ok"
+    assert (
+        agent.ask("run", notebook="b", which="pending", wait_seconds=30)["state"]
+        == "failed"
+    )
+    assert agent.ask("status")["notebook"] == "notebooks/b.ipynb"

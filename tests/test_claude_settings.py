@@ -1,0 +1,355 @@
+"""The pure half of install: tables of (before, after), and each way back."""
+
+import json
+
+import pytest
+
+from stepper.install import claude_settings, skills
+
+OTHER = {"type": "command", "command": "echo hi"}
+OURS = {
+    "type": "command",
+    "command": "${CLAUDE_PROJECT_DIR}/.claude/hooks/stepper",
+    "args": ["Stop"],
+}
+USERS = {
+    "model": "opus",
+    "hooks": {
+        "Stop": [{"hooks": [OTHER]}],
+        "Notification": [{"matcher": "", "hooks": [OTHER]}],
+    },
+    "permissions": {"deny": ["Read(.env)"], "allow": ["Bash(ls *)"]},
+    "unknown": {"ключ": [1, 2.50, None]},
+}
+
+
+def test_every_handler_is_in_exec_form_and_bound_to_notebooks():
+    data = claude_settings.add_hooks({})
+    specs = [
+        spec
+        for groups in data["hooks"].values()
+        for item in groups
+        for spec in item["hooks"]
+    ]
+    assert len(specs) == len(claude_settings.HANDLERS) == 15
+    for spec in specs:
+        assert spec["type"] == "command"
+        assert spec["command"] == "${CLAUDE_PROJECT_DIR}/.claude/hooks/stepper"
+    post = data["hooks"]["PostToolUse"]
+    assert [item["matcher"] for item in post] == ["NotebookEdit", "Write"] * 2
+    assert post[0]["hooks"][0] == {
+        "type": "command",
+        "command": "${CLAUDE_PROJECT_DIR}/.claude/hooks/stepper",
+        "args": ["PostToolUse"],
+        "if": "NotebookEdit(**/*.ipynb)",
+        "timeout": 604800,
+        "statusMessage": "Running cell…",
+    }
+    assert post[1]["hooks"][0]["if"] == "Write(**/*.ipynb)"
+    gate = [
+        (item["matcher"], item["hooks"][0]["if"])
+        for item in data["hooks"]["PreToolUse"]
+    ]
+    assert gate[-1] == ("Bash", "Bash(*stepper *)")
+    assert [item["hooks"][0]["args"] for item in data["hooks"]["SessionStart"]] == [
+        ["SessionStart"],
+        ["Watch"],
+        ["Rearm"],
+    ]
+    wakers = [spec for spec in specs if spec.get("asyncRewake")]
+    assert [spec["args"] for spec in wakers] == [
+        ["Wake"],
+        ["Wake"],
+        ["Rearm"],
+        ["Rearm"],
+    ]
+    assert all(spec["rewakeSummary"] and spec["timeout"] == 604800 for spec in wakers)
+    for event in ("PostToolBatch", "FileChanged", "UserPromptSubmit", "Stop"):
+        only = data["hooks"][event][0]
+        assert "matcher" not in only
+        assert "if" not in only["hooks"][0]
+
+
+def test_what_was_there_stays_first_and_in_order():
+    merged = claude_settings.add_hooks(USERS)
+    assert list(merged) == list(USERS)
+    assert list(merged["hooks"])[:2] == ["Stop", "Notification"]
+    assert merged["hooks"]["Stop"][0] == {"hooks": [OTHER]}
+    assert merged["permissions"] == USERS["permissions"]
+
+
+def test_merging_twice_changes_nothing():
+    once = claude_settings.add_hooks(USERS)
+    assert claude_settings.add_hooks(once) is once
+    assert claude_settings.missing(once) == []
+
+
+def test_the_handlers_of_an_older_version_are_replaced():
+    """They are bound to one folder, and go on to work until install runs again."""
+    new = claude_settings.add_hooks(USERS)
+    old = json.loads(json.dumps(new).replace("(**/*.ipynb)", "(notebooks/**/*.ipynb)"))
+    edits = [
+        f"{event} {tool}"
+        for event in ("PreToolUse", "PostToolUse")
+        for tool in ("NotebookEdit", "Write")
+    ]
+    assert claude_settings.missing(old) == [
+        *edits,
+        "PostToolUse NotebookEdit Wake",
+        "PostToolUse Write Wake",
+    ]
+    assert claude_settings.add_hooks(old) == new
+
+
+EMPTIES = [
+    {},
+    {"hooks": {}},
+    {"hooks": {"Stop": []}},
+    {"hooks": {"Stop": [{"hooks": []}]}},
+    {"a": 1, "hooks": {"PreToolUse": [{"matcher": "Bash", "hooks": [OTHER]}]}},
+    USERS,
+]
+
+
+@pytest.mark.parametrize("before", EMPTIES)
+def test_removing_hooks_is_the_inverse_of_adding_them(before):
+    assert (
+        claude_settings.remove(claude_settings.add_hooks(before), [], before) == before
+    )
+
+
+def test_without_a_record_what_became_empty_through_us_goes():
+    merged = claude_settings.add_hooks({"hooks": {"Stop": []}, "a": 1})
+    assert claude_settings.remove(merged, [], {}) == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("hooks", "left"),
+    [
+        # the person put a handler of theirs into our group, or copied ours into theirs
+        (
+            {"Stop": [{"hooks": [OURS, OTHER], "x": 1}]},
+            {"Stop": [{"hooks": [OTHER], "x": 1}]},
+        ),
+        (
+            {"Stop": [{"hooks": [OTHER]}, {"hooks": [OURS]}]},
+            {"Stop": [{"hooks": [OTHER]}]},
+        ),
+        ({"Stop": [{"hooks": [{**OURS, "timeout": 1}]}], "End": []}, {"End": []}),
+        (
+            {
+                "Stop": [
+                    {
+                        "hooks": [
+                            {"command": '"$CLAUDE_PROJECT_DIR"/.claude/hooks/stepper'}
+                        ]
+                    }
+                ]
+            },
+            None,
+        ),
+        ({"Stop": [{"hooks": [{"command": "/x/.claude/hooks/stepper2"}]}]}, "same"),
+        ({"Stop": "what?", "End": [3, {"hooks": 4}]}, "same"),
+        ("what?", "same"),
+    ],
+)
+def test_later_edits_are_kept(hooks, left):
+    data = {"b": 2, "hooks": hooks}
+    expected = data if left == "same" else {"b": 2, **({"hooks": left} if left else {})}
+    assert claude_settings.remove(data, [], {}) == expected
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        {},
+        {"permissions": {}},
+        {"permissions": {"allow": []}},
+        {"permissions": {"allow": ["Bash(stepper *)"]}},
+        USERS,
+    ],
+)
+def test_rules_come_and_go(before):
+    wanted = claude_settings.rules(["notebooks"])
+    assert wanted == ["Edit(notebooks/**)", "Bash(stepper *)"]
+    after, new = claude_settings.add_rules(before, wanted)
+    assert set(wanted) <= set(after["permissions"]["allow"])
+    assert claude_settings.add_rules(after, wanted) == (after, [])
+    assert claude_settings.remove(after, new, before) == before
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        ([], "it does not hold an object"),
+        ({"hooks": []}, "hooks is not an object"),
+        ({"hooks": {"Stop": {}}}, "hooks.Stop is not a list"),
+        ({"permissions": "all"}, "permissions is not an object"),
+        ({"permissions": {"allow": "all"}}, "permissions.allow is not a list"),
+        (USERS, ""),
+        ({}, ""),
+    ],
+)
+def test_what_cannot_be_merged_into_is_named(data, says):
+    assert claude_settings.problem(data) == says
+
+
+# --- text
+
+
+def lines_added(old: str, new: str) -> list[str]:
+    """Return the lines of `new` that `old` lacks, after asserting that no line of `old` changed but for a comma."""
+    rest = iter(line.rstrip(",\r") for line in new.split("\n"))
+    for line in old.split("\n"):
+        assert any(line.rstrip(",\r") == other for other in rest), line
+    known = {line.rstrip(",\r") for line in old.split("\n")}
+    return [line for line in new.split("\n") if line.rstrip(",\r") not in known]
+
+
+TEXTS = [
+    json.dumps(USERS, indent=2, ensure_ascii=False) + "\n",
+    json.dumps(USERS, indent=4, ensure_ascii=False),
+    json.dumps(USERS, indent="\t", ensure_ascii=False) + "\n\n",
+    json.dumps(USERS, indent=2, ensure_ascii=False).replace("\n", "\r\n") + "\r\n",
+    '{\n  "env": {"A": "é", "B": 1e5, "C": 0.10},\n  "allow": ["a", "b"],\n  "none": [ ]\n}\n',
+]
+
+
+@pytest.mark.parametrize("old", TEXTS)
+def test_a_diff_shows_only_what_was_added(old):
+    merged = claude_settings.add_hooks(claude_settings.parse(old))
+    new = claude_settings.render(merged, old)
+    assert claude_settings.parse(new) == merged
+    assert all("hooks/stepper" not in line for line in old.split("\n"))
+    assert lines_added(old, new)
+    assert new[len(new.rstrip()) :] == old[len(old.rstrip()) :]
+    assert ("\r\n" in old) == ("\r\n" in new)
+    assert new.count("\n") == new.count("\r\n") or "\r" not in new
+    # and the way back
+    before = claude_settings.parse(old)
+    assert (
+        claude_settings.render(claude_settings.remove(merged, [], before), new) == old
+    )
+
+
+def test_text_on_one_line_is_laid_out():
+    new = claude_settings.render({"a": 1, "b": [True, {}]}, '{"a":1}')
+    assert new == '{\n  "a": 1,\n  "b": [\n    true,\n    {}\n  ]\n}'
+
+
+@pytest.mark.parametrize(
+    "name", [f"{claude_settings.MARK}{number}" for number in (0, 7)]
+)
+def test_a_key_that_is_called_as_our_marks_are_is_kept(name):
+    old = json.dumps({name: {"a": 1}, "b": [1]}, indent=2) + "\n"
+    assert json.loads(
+        claude_settings.render({name: {"a": 1}, "b": [1], "c": 2}, old)
+    ) == {
+        name: {"a": 1},
+        "b": [1],
+        "c": 2,
+    }
+
+
+def test_a_change_of_type_or_order_is_a_change():
+    assert json.loads(
+        claude_settings.render({"a": True, "c": 2, "b": 1}, '{"a": 1, "b": 1, "c": 2}')
+    ) == {
+        "a": True,
+        "c": 2,
+        "b": 1,
+    }
+    assert claude_settings.render({"a": [2, 1]}, '{"a": [1, 2]}').split() == [
+        "{",
+        '"a":',
+        "[",
+        "2,",
+        "1",
+        "]",
+        "}",
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "{'a': 1}",
+        '{"a": 1,}',
+        '{"a": 1, "a": 2}',
+        '{"x": {"a": 1, "a": 2}}',
+        "// x\n{}",
+    ],
+)
+def test_bad_text_raises_value_error(text):
+    with pytest.raises(ValueError):
+        claude_settings.parse(text)
+
+
+# --- .gitignore
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"", b".stepper/\n"),
+        (b"a\n", b"a\n.stepper/\n"),
+        (b"a", b"a\n.stepper/"),
+        (b"a\r\nb\r\n", b"a\r\nb\r\n.stepper/\r\n"),
+        (b"a\r\nb", b"a\r\nb\r\n.stepper/"),
+        (b"caf\xe9\n\n", b"caf\xe9\n\n.stepper/\n"),
+        (b"# .stepper/\n.stepper/env\n", b"# .stepper/\n.stepper/env\n.stepper/\n"),
+    ],
+)
+def test_gitignore_there_and_back(old, new):
+    assert claude_settings.ignore(old) == new
+    assert claude_settings.ignore(new) == new
+    assert claude_settings.unignore(new) == old
+
+
+@pytest.mark.parametrize(
+    "line", [b".stepper", b".stepper/", b"/.stepper", b"/.stepper/  "]
+)
+def test_a_line_that_covers_it_suffices(line):
+    assert claude_settings.ignore(b"a\n" + line + b"\r\nb") == b"a\n" + line + b"\r\nb"
+
+
+def test_later_lines_of_gitignore_stay():
+    assert claude_settings.unignore(b"a\n.stepper/\nb\n") == b"a\nb\n"
+    assert claude_settings.unignore(b"a\nb\n") == b"a\nb\n"
+
+
+# --- skills
+
+SKILL = {"SKILL.md": "---\nname: x\n---\nWörter\n".encode(), "more/a.md": b"a"}
+
+
+@pytest.mark.parametrize(
+    ("change", "whose"),
+    [
+        ({}, "ours"),
+        ({"more/a.md": b"b"}, "edited"),
+        ({"more/b.md": b"new"}, "edited"),
+        (
+            {"SKILL.md": skills.stamped(SKILL)["SKILL.md"].replace(b"name", b"nome")},
+            "edited",
+        ),
+        (
+            {"SKILL.md": skills.stamped(SKILL)["SKILL.md"].replace(b"\n", b"\r\n")},
+            "ours",
+        ),
+        ({"SKILL.md": skills.stamped(SKILL)["SKILL.md"] + b"a line\n"}, "edited"),
+        ({"SKILL.md": SKILL["SKILL.md"]}, "foreign"),
+    ],
+)
+def test_a_skill_is_known_by_its_mark(change, whose):
+    assert skills.whose({**skills.stamped(SKILL), **change}) == whose
+
+
+def test_stamping_twice_is_stamping_once():
+    once = skills.stamped(SKILL)
+    assert skills.stamped(once) == once
+    assert skills.whose({}) == "missing"
+    plain = {**SKILL, "SKILL.md": SKILL["SKILL.md"] + b"\n<!-- notebook-stepper -->\n"}
+    assert skills.stamped(plain) == once

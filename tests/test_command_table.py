@@ -1,0 +1,164 @@
+"""One table of commands: the daemon's functions, the command line and the gate come of it; documents keep their keys."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import click
+import pytest
+
+from stepper.cli.main import HERE, main
+from stepper.cli.rendering import PRESENT
+from stepper.common.errors import UsageError
+from stepper.policy import edit_gate
+from stepper.policy.commands import cli_commands, command_schema
+from stepper.policy.commands.cli_commands import COMMANDS
+from stepper.session import responses
+
+# What `--json` prints of each answer, key by key; tests/test_session.py asks the daemon for each.
+DOCUMENTS = {
+    "new": "notebook steps unfinished kernel_cwd cells",  # of which the command line prints the first two
+    "status": "notebook state steps running kernel daemon cells stop lost unheard stale hidden ended context resources verified renamed jupyter off_plan",
+    "list": "notebook current state progress kernel age_s",
+    "use": "notebook kernel elsewhere",
+    "kernels": "name kind about usual accepted reachable why offers mend unchecked",
+    "kernels wait": "notebook kernel",
+    "run": "notebook ok ran cells skipped report results follows which stop",
+    "verify": "notebook reproduces cells files duration_s kernels packages where text failing open_steps",
+    "restore": "notebook ok ran cells skipped report results follows which stop gone",
+    "attach": "notebook kernel where file console settings url python text",
+    "history": "notebook run cell_id step started_at duration_s outcome by source bound",
+    "report": "run cell_id step outcome fault text",
+    "eval": "notebook source outcome duration_s fault text output figures",
+    "output": "notebook cell_id page pages text ended",
+    "interrupt": "notebook interrupted",
+    "restart": "notebook had_kernel",
+    **dict.fromkeys(("confirm", "continue", "fix", "skip"), "text"),
+    "context": "current_notebook imported_modules defined_functions variables plan text",
+    **dict.fromkeys(
+        ("plan", "plan add", "plan edit", "plan remove", "plan move", "plan reopen"),
+        "notebook steps",
+    ),
+    "shutdown": "kernels notebook left",
+}
+WITHIN = {
+    responses.NamedStep: "id title",
+    responses.StepStatus: "id title status cell_id attempts retries",
+    responses.KernelStatus: "pid state rss_bytes python where left_seconds trouble",
+    responses.CellStatus: "cell cell_id title status",
+    responses.Stop: "error cell_id question ways text",
+    responses.HowFar: "done of what skipped",
+    responses.CellResult: "cell cell_id step run outcome duration_s fault output",
+    responses.PlannedStep: "id title criterion kind status reason long",
+}
+
+
+def keys(answer: type) -> str:
+    return " ".join(field.name for field in dataclasses.fields(answer))
+
+
+def test_each_row_has_one_document_and_one_rendering() -> None:
+    assert set(DOCUMENTS) == {name for name, row in COMMANDS.items() if row.daemon}
+    assert set(PRESENT) == set(COMMANDS)
+    assert set(HERE) == {name for name, row in COMMANDS.items() if not row.daemon} | {
+        "attach",
+        "shutdown",
+    }
+
+
+@pytest.mark.parametrize("answer", WITHIN, ids=lambda answer: answer.__name__)
+def test_the_keys_within(answer: type) -> None:
+    assert keys(answer) == WITHIN[answer]
+
+
+def test_an_answer_becomes_json_with_all_that_is_in_it() -> None:
+    step = responses.StepStatus(1, "a", "done", None, 0)
+    answer = responses.Status(
+        "a.ipynb", "ready", [step], responses.KernelStatus(), {"pid": 1}, cells=[]
+    )
+    assert json.loads(responses.to_json(answer)) == dataclasses.asdict(answer)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_command_line_has_each_row(name: str) -> None:
+    command: click.Command = main
+    for part in (name + " show" if name in ("plan", "kernels") else name).split():
+        assert isinstance(command, click.Group)
+        command = command.commands[part]
+    more = {"as_json"} if PRESENT[name].has_json else set()
+    more |= {"plan"} if name == "new" else set()
+    more |= {"utc"} if PRESENT[name].has_times else set()
+    given = {field.name for field in command_schema.of_shell(COMMANDS[name].arguments)}
+    assert {parameter.name for parameter in command.params} == given | more
+    assert COMMANDS[name].about
+
+
+def test_whose_commands_they_are() -> None:
+    """Literally, because a row that loses its word would let an agent lift its own stop."""
+    persons = {name for name, row in COMMANDS.items() if row.persons}
+    assert persons == {
+        "continue",
+        "fix",
+        "skip",
+        "restart",
+        "restore",
+        "trust",
+        "plan reopen",
+    }
+    assert {name for name, row in COMMANDS.items() if row.runs_code} == {
+        "run",
+        "verify",
+        "eval",
+        "restart",
+        "restore",
+    }
+    for name, row in COMMANDS.items():
+        assert edit_gate.asks_person(f"stepper {name} x") == (
+            name if row.persons else None
+        )
+        assert edit_gate.runs_code(f"stepper {name} x") == (
+            name if row.runs_code else None
+        )
+
+
+@pytest.mark.parametrize(
+    ("row", "told", "problem"),
+    [
+        (cli_commands.Output, {}, "'cell' is missing"),
+        (cli_commands.Output, {"cell": None}, "'cell' is missing"),
+        (cli_commands.Output, {"cell": 1}, "'cell' must be of the kind str"),
+        (
+            cli_commands.PlanMove,
+            {"id": 1, "after": "2"},
+            "'after' must be of the kind int",
+        ),
+        (
+            cli_commands.New,
+            {"problem": "p", "steps": "one"},
+            "'steps' must be of the kind list",
+        ),
+        (
+            cli_commands.Run,
+            {"notebook": "n", "all": 1},
+            "'all' must be of the kind bool",
+        ),
+    ],
+)
+def test_arguments_that_are_not_so_are_named(
+    row: type, told: dict, problem: str
+) -> None:
+    with pytest.raises(UsageError, match=f"the request's argument {problem}"):
+        command_schema.read(row, told)
+
+
+def test_what_is_null_or_unknown_is_left_out() -> None:
+    told = command_schema.read(
+        cli_commands.Output, {"cell": "a", "page": None, "of": "a newer stepper's"}
+    )
+    assert dataclasses.asdict(told) == {
+        "cell": "a",
+        "page": 1,
+        "follow": False,
+        "notebook": None,
+    }

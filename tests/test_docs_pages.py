@@ -1,0 +1,141 @@
+"""README and docs/: one screen first, every page reached from it by links that lead somewhere, commands that exist."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+import yaml
+
+from stepper.cli.main import main
+from stepper.daemon import config
+from stepper.install.install_checks import parse
+from stepper.policy.model import Limits
+from tests.conftest import ROOT
+
+README = ROOT / "README.md"
+PAGES = [README, ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
+LINK = re.compile(r"!?\[[^]\n]*\]\(([^)\s]+)\)")
+FENCE = re.compile(r"(?ms)^```.*?^```$")
+CODE = re.compile(r"`[^`\n]+`")
+
+
+def links(page: Path) -> list[str]:
+    """Where a page's links lead, those in code left out."""
+    return LINK.findall(CODE.sub("", FENCE.sub("", page.read_text())))
+
+
+def anchors(page: Path) -> set[str]:
+    """The names that GitHub gives a page's headings."""
+    titles = re.findall(r"(?m)^#+ (.+)$", FENCE.sub("", page.read_text()))
+    return {
+        re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles
+    }
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in links(page):
+        if link.startswith("https://"):
+            continue
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        assert target.exists() and target.is_relative_to(ROOT), link
+        assert not anchor or anchor in anchors(target), link
+
+
+def test_every_page_is_reached_from_the_readme() -> None:
+    reached, found = set[Path](), [README]
+    while found:
+        page = found.pop()
+        if page not in reached and page.suffix == ".md":
+            reached.add(page)
+            found += [
+                (page.parent / link.partition("#")[0]).resolve()
+                for link in links(page)
+                if not link.startswith("https:")
+            ]
+    assert set(PAGES) <= reached
+
+
+def test_the_readme_is_one_screen() -> None:
+    text = README.read_text()
+    assert len(text.splitlines()) <= 50
+    (picture,) = re.findall(r'<img src="([^"]+)"', text)
+    drawing = ElementTree.parse(ROOT / picture)
+    shown = "".join(drawing.getroot().itertext()).replace("\xa0", " ")
+    for line in (
+        '✗ step 2 of 2 "Mean price in Oslo" · KeyError',
+        '✓ step 2 of 2 "Mean price in Oslo" · ok',
+    ):
+        assert line in shown
+    assert "http" not in (ROOT / picture).read_text().replace(
+        "http://www.w3.org/2000/svg", ""
+    ).replace("https://www.textualize.io", "")
+    assert (
+        "Approving an edit is approving its execution" in text
+    )  # what one must know is not behind a link
+
+
+def commands(pattern: str) -> list[tuple[str, str]]:
+    """The lines of fences and the code spans that begin as `pattern` says, with their page."""
+    found = []
+    for page in PAGES:
+        text = page.read_text()
+        fences = "\n".join(FENCE.findall(text))
+        spans = [span.strip("`") for span in CODE.findall(FENCE.sub("", text))]
+        lines = [line.removeprefix("$ ") for line in (*fences.splitlines(), *spans)]
+        found += [(page.name, line) for line in lines if re.match(pattern, line)]
+    return found
+
+
+def test_every_target_of_make_that_a_page_names_exists() -> None:
+    named = commands(r"make [a-z]")
+    assert len(named) > 5
+    targets = {
+        word
+        for page, line in named
+        for word in line.split("#")[0].split()[1:]
+        if "=" not in word
+    }
+    make = re.findall(r"(?m)^([a-z-]+):", (ROOT / "Makefile").read_text())
+    assert targets <= set(make)
+
+
+def test_every_option_of_install_that_a_page_names_exists() -> None:
+    way = r"(\./install\.sh|install\.sh|(uvx |pipx run )?notebook-stepper install)\b"
+    named = commands(way)
+    assert {line.split()[0] for _, line in named} >= {"./install.sh", "uvx", "pipx"}
+    for _, line in named:
+        words = shlex.split(
+            re.sub(way, "", line.split("  #")[0].replace("…", ""), count=1)
+        )
+        if words != ["--help"]:
+            parse(words)
+
+
+def test_every_script_that_a_page_calls_is_there() -> None:
+    named = commands(r"python [\w/]+\.py")
+    assert len(named) > 3
+    for page, line in named:
+        assert (ROOT / line.split()[1]).is_file(), (page, line)
+
+
+def test_the_page_of_the_commands_has_each() -> None:
+    text = (ROOT / "docs" / "commands.md").read_text()
+    assert [name for name in main.commands if f"`stepper {name}" not in text] == []
+
+
+def test_the_settings_page_has_every_key_with_its_default() -> None:
+    (block,) = re.findall(
+        r"(?ms)^```yaml\n(.*?)^```$", (ROOT / "docs" / "settings.md").read_text()
+    )
+    keys = set(re.findall(r"(?m)^(?:# )?(\w+):", block))
+    assert keys | {"notebooks_dir"} == set(config.RULES)
+    defaults = Limits()
+    for key, value in yaml.safe_load(block).items():
+        default = defaults.patterns if key == "notebooks" else getattr(defaults, key)
+        assert value == (list(default) if isinstance(default, tuple) else default), key

@@ -1,0 +1,608 @@
+"""The whole of stepper with its kernel in each of the places: hook process, command line, daemon, one set of tests.
+
+What a kernel of each place is asked is in test_kernel_contract.py; what is of one place alone is in that place's own module.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests import backend_cases
+from tests.backend_cases import Cells, Place
+from tests.conftest import Answer, Notebook, Project, code, scratch, text_of
+from tests.test_long_cells import SOON, STARTED, Edit, delivered
+from tests.test_recovery import POINTS, in_background, suicidal_daemon
+from tests.test_run_on_edit import wait_until
+
+FOUR = ("slurm", "ssh", "jupyter", "r")
+whole = functools.partial(
+    backend_cases.contract, "processes", always=()
+)  # of the local kernel other modules show it by day
+
+
+class Elsewhere:
+    """A project whose notebooks' kernels run in a place."""
+
+    def __init__(self, project: Project, at: Place) -> None:
+        self.project, self.at, self.cells = project, at, at.cells
+        self.config()
+        if at.definition:
+            project.stepper("trust")
+
+    def config(self, more: str = "") -> None:
+        there = {"kernels": {"there": self.at.definition}} if self.at.definition else {}
+        self.project.config(yaml(there) + more)
+
+    def new(self, *steps: str) -> Notebook:
+        asked = [
+            "new",
+            "A problem",
+            *(part for step in steps for part in ("--step", step)),
+        ]
+        made = self.project.json(
+            *asked, *(["--kernel", "there"] if self.at.definition else [])
+        )
+        return Notebook(self.project, self.project.folder / made["notebook"])
+
+    def kill_daemon(self) -> None:
+        """Kill it; where no kernel remembers what it says while nobody listens, the next one listens then."""
+        self.project.kill_daemon()
+        if "helper" in self.at.lacks:
+            assert self.project.json("status")["kernel"]["state"] == "busy"
+
+    def file(self, name: str) -> str:
+        return str(self.project.folder / name)
+
+    def times(self, name: str) -> int:
+        path = self.project.folder / name
+        return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+def yaml(found: dict[str, Any]) -> str:
+    return "".join(f"{key}: {json.dumps(value)}\n" for key, value in found.items())
+
+
+@pytest.fixture(scope="module")
+def place(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Elsewhere]:
+    folder = tmp_path_factory.mktemp(request.param)
+    with backend_cases.there(request.param, folder) as at:
+        for project in scratch(folder / "repo"):
+            yield Elsewhere(project, at)
+
+
+@pytest.fixture
+def there(place: Elsewhere) -> Iterator[Elsewhere]:
+    for path in place.project.folder.glob("ran*"):
+        path.unlink()
+    place.config()
+    yield place
+    while STARTED:
+        with STARTED.pop() as process:
+            process.kill()
+    for record in Path(place.project.paths.kernels).rglob(
+        "*.json"
+    ):  # else each test leaves a kernel
+        place.project.stepper("shutdown", record.stem, check=None)
+
+
+@pytest.fixture
+def cells(there: Elsewhere) -> Cells:
+    return there.cells
+
+
+def number(answer: Answer) -> int:
+    return int(re.findall(r"^\| (\d+) *$", answer.text, re.MULTILINE)[-1])
+
+
+def gone(pid: int) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    return True
+
+
+@whole(by_day=(*FOUR, "gateway"))
+def test_a_daemon_killed_in_a_cell_and_the_cell_ran_once_and_shutdown_leaves_nothing(
+    there: Elsewhere, cells: Cells
+) -> None:
+    project, notebook = there.project, there.new("Load", "Go on")
+    _, answer = notebook.insert(f"{cells.assign}\n{cells.process}")
+    assert "ran ok" in answer.text and answer.line.startswith("✓"), answer.data
+    process = number(answer)
+    source = (
+        cells.marks(there.file("ran")) + cells.waits(there.file("ran-go")) + cells.say
+    )
+    edit = notebook.edited("insert", source, notebook.raw["cells"][-1]["id"])
+    thread, answers = in_background(project, edit)
+    wait_until(lambda: there.times("ran") == 1)
+    there.kill_daemon()
+    Path(there.file("ran-go")).touch()
+    thread.join(60)
+    said = answers[0].text
+    assert (
+        "ran ok" in said
+        and "lost its daemon and went on" in said
+        and "| over\n| 20" in said
+    ), said
+    assert ("| begun" in said) == ("helper" not in there.at.lacks), said
+    assert there.times("ran") == 1
+    assert text_of(notebook.cell(edit["tool_response"]["cell_id"])).endswith(
+        "over\n20\n"
+    )
+    assert [run["outcome"] for run in project.json("history")] == ["ok", "ok"]
+    assert number(notebook.insert(cells.process)[1]) == process
+    assert project.json("status")["kernel"]["state"] == "idle"
+    project.stepper("shutdown", notebook.path.stem)
+    wait_until(lambda: gone(process))
+    assert not [*Path(project.paths.kernels).rglob("*.json")]
+
+
+@whole(by_day=("ssh",))
+def test_a_replay_has_a_kernel_of_its_own_there_which_is_gone_afterwards(
+    there: Elsewhere, cells: Cells
+) -> None:
+    project, notebook = there.project, there.new("Count", "Say")
+    _, answer = notebook.insert(f"{cells.marks(there.file('ran'))}{cells.process}")
+    notebook.insert(cells.say.replace("x", "1"))
+    before, living = notebook.path.read_bytes(), number(answer)
+    done = project.stepper("verify", notebook.path.stem, "--once", check=1)
+    at = there.at.at
+    assert ("the replay has a kernel of its own in there (" in done.stderr) == (
+        at is not None and not at.is_local
+    )
+    assert (
+        "DOES NOT REPRODUCE · 1 of 2 cells as recorded · " in done.stdout
+        and there.times("ran") == 2
+    )
+    assert f" in 1 fresh kernel{' (in there)' * (at is not None)}; " in done.stdout
+    then, now = (
+        int(told)
+        for told in re.findall(r"^      \| [-+] (\d+) *$", done.stdout, re.MULTILINE)
+    )
+    assert (then, now != living, gone(living)) == (living, True, False)
+    wait_until(lambda: gone(now))
+    assert (
+        not [*Path(project.paths.verify).rglob("*.json")]
+        and notebook.path.read_bytes() == before
+    )
+    assert number(notebook.insert(cells.process)[1]) == living
+
+
+@whole("helper")
+@pytest.mark.nightly
+def test_what_a_daemon_that_was_killed_in_a_replay_left_there_the_next_one_ends(
+    there: Elsewhere,
+) -> None:
+    project, notebook, go, pids = (
+        there.project,
+        there.new("Wait"),
+        Path(there.file("ran-go")),
+        there.file("ran"),
+    )
+    go.touch()
+    wait = f"import os, time\nopen({pids!r}, 'a').write(f'{{os.getpid()}}\\n')\nwhile not os.path.exists({str(go)!r}): time.sleep(0.02)"
+    notebook.insert(wait)
+    go.unlink()
+    command = [
+        sys.executable,
+        "-c",
+        "from stepper.cli.main import main; main()",
+        "verify",
+        notebook.path.stem,
+    ]
+    with subprocess.Popen(
+        command, cwd=project.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as doing:
+        wait_until(lambda: there.times("ran") == 2, 30)
+        living, replay = map(int, Path(pids).read_text().split())
+        project.kill_daemon()
+        out, _ = doing.communicate(timeout=30)
+    assert (doing.returncode, out) == (3, b"")
+    assert project.json("status")["verified"] is None
+    wait_until(lambda: gone(replay), 30)
+    wait_until(lambda: not [*Path(project.paths.verify).rglob("*.json")], 30)
+    assert not gone(living)
+
+
+@pytest.mark.parametrize("point", POINTS)
+@whole()
+@pytest.mark.nightly
+def test_a_daemon_killed_at_any_point_of_a_run(
+    there: Elsewhere, cells: Cells, point: str
+) -> None:
+    notebook = there.new("Load", "Go on")
+    notebook.insert(cells.assign)
+    suicidal_daemon(there.project, point)
+    cell, answer = notebook.insert(cells.marks(there.file("ran")) + cells.say)
+    if "helper" in there.at.lacks and answer.stop:  # it can't be known whether it ran
+        assert (
+            "whether it ended well is not known" in answer.stop
+            and there.times("ran") < 2
+        ), answer.stop
+        return
+    assert there.times("ran") == 1  # whatever happened, never twice
+    assert [run["outcome"] for run in there.project.json("history")] == ["ok", "ok"]
+    assert (
+        text_of(notebook.cell(cell)) == "20\n"
+        and "| 20" in notebook.insert(cells.say)[1].text
+    )
+
+
+@whole(by_day=("jupyter", "r"))
+def test_failures_are_counted_over_a_killed_daemon_and_stop_the_notebook(
+    there: Elsewhere, cells: Cells
+) -> None:
+    project, notebook = there.project, there.new("Load", "Plot")
+    notebook.insert(cells.assign)
+    cell, answer = notebook.insert(cells.fails(1))
+    assert (
+        "FAILED" in answer.text
+        and "| before" in answer.text
+        and "retries made 0, left 3 (of 3)" in answer.text
+    )
+    answer = notebook.replace(cell, cells.fails(2))
+    assert "retries made 1, left 2 (of 3)" in answer.text and not answer.stop
+    project.kill_daemon()
+    assert (
+        "retries made 2, left 1 (of 3)" in notebook.replace(cell, cells.fails(3)).text
+    )
+    stop = notebook.replace(cell, cells.fails(4)).stop
+    assert (
+        stop.startswith("❌ Execution stopped at cell 2\nTODO: Plot\nError Type: ")
+        and cells.error[1] in stop
+    )
+    denied = notebook.before("insert", cells.say, cell).denied
+    assert "stopped" in denied and cells.error[0] in denied
+    assert (
+        "NOT run" in notebook.insert(cells.marks(there.file("ran")))[1].text
+        and there.times("ran") == 0
+    )
+    project.stepper("fix")
+    assert "| 20" in notebook.replace(cell, cells.say).text
+
+
+@whole(by_day=("slurm", "jupyter"))
+def test_a_cell_that_is_handed_on_wakes_the_agent_whose_daemon_was_killed(
+    there: Elsewhere, cells: Cells
+) -> None:
+    project, notebook = there.project, there.new("Load", "Train", "Plot")
+    notebook.insert(cells.assign)
+    there.config(SOON)
+    edit = Edit(
+        notebook,
+        f"# stepper: timeout=2h\n{cells.marks(there.file('ran'))}{cells.waits(there.file('ran-go'))}",
+    )
+    told = edit.answer.text
+    assert (
+        "is still running after " in told
+        and '(step 2 of 3 "Train", deadline 2 h)' in told
+        and "| begun" in told
+    )
+    assert project.json("status")["running"]["handed_on"] is True
+    there.kill_daemon()
+    Path(there.file("ran-go")).touch()
+    said = edit.woken
+    assert (
+        "ran ok" in said and "| over" in said and 'Next: step 3 of 3 "Plot"' in said
+    ), (
+        said,
+        there.times("ran"),
+        project.json("history"),
+    )
+    delivered(notebook, said)
+    assert there.times("ran") == 1 and [
+        run["outcome"] for run in project.json("history")
+    ] == ["ok", "ok"]
+
+
+@whole(by_day=("jupyter",))
+def test_a_kernel_that_dies_stops_the_notebook_and_is_restored(
+    there: Elsewhere, cells: Cells
+) -> None:
+    project, notebook = there.project, there.new("Load", "Break", "Plot")
+    notebook.insert(cells.marks(there.file("ran")) + cells.assign)
+    cell, answer = notebook.insert(cells.dies)
+    assert (
+        "Error Type: KernelDied" in answer.stop
+        and "all variables are lost; step 1 had built them" in answer.stop
+    )
+    assert re.search(there.at.died, answer.stop), answer.stop
+    assert (
+        notebook.before("insert", cells.say, cell).denied and there.times("ran") == 1
+    )  # nothing is replayed unasked
+    restored = project.json("restore")
+    assert (
+        restored["ok"]
+        and restored["ran"] == restored["cells"] == 1
+        and there.times("ran") == 2
+    )
+    assert "| 20" in notebook.replace(cell, cells.say).text
+
+
+@whole(by_day=("r",))
+def test_cells_run_in_their_order_and_none_behind_a_failed_one(
+    there: Elsewhere, cells: Cells
+) -> None:
+    notebook = there.new()
+    notebook.insert(cells.assign)
+    metadata = notebook.raw["metadata"]
+    last = cells.marks(there.file("ran-last"))
+    sources = [
+        cells.assign,
+        cells.waits(there.file("ran-go")) + cells.say,
+        cells.fails(1),
+        last,
+    ]
+    Path(there.file("ran-go")).touch()
+    made = [code(source, f"c{place}") for place, source in enumerate(sources)]
+    said = notebook.write(made, **metadata).text
+    assert (
+        "| over\n| 20" in said and "FAILED" in said and there.times("ran-last") == 0
+    ), said
+    counts = [notebook.cell(f"c{place}")["execution_count"] for place in range(4)]
+    assert counts[1:] == [counts[1], counts[1] + 1, None]
+
+
+@whole()
+def test_edits_of_two_callers_run_one_after_the_other(
+    there: Elsewhere, cells: Cells
+) -> None:
+    notebook = there.new()
+    notebook.insert(cells.assign)
+    slow = notebook.edited(
+        "insert", cells.waits(there.file("ran-go")), notebook.raw["cells"][-1]["id"]
+    )
+    first, answers = in_background(there.project, slow)
+    wait_until(lambda: there.project.json("status")["kernel"]["state"] == "busy")
+    quick = notebook.edited(
+        "insert", cells.marks(there.file("ran")), notebook.raw["cells"][-1]["id"]
+    )
+    second, more = in_background(there.project, quick)
+    time.sleep(0.5)
+    assert there.times("ran") == 0
+    Path(there.file("ran-go")).touch()
+    first.join(60)
+    second.join(60)
+    assert (
+        "| over" in answers[0].text
+        and "ran ok" in more[0].text
+        and there.times("ran") == 1
+    )
+    runs = there.project.json("history")
+    assert [run["cell_id"] for run in runs[1:]] == [
+        edit["tool_response"]["cell_id"] for edit in (slow, quick)
+    ]
+
+
+@whole()
+def test_a_deadline_and_a_person_end_a_cell_and_the_state_is_kept(
+    there: Elsewhere, cells: Cells
+) -> None:
+    project, notebook = there.project, there.new("Load", "Wait")
+    notebook.insert(cells.assign)
+    cell, answer = notebook.insert(f"# stepper: timeout=1\n{cells.endless}")
+    assert "Timeout" in answer.text.splitlines()[0] and "| begun" in answer.text, (
+        answer.text
+    )
+    thread, answers = in_background(
+        project,
+        notebook.edited("replace", f"# stepper: timeout=60\n{cells.endless}", cell),
+    )
+    wait_until(lambda: project.json("status")["kernel"]["state"] == "busy")
+    time.sleep(0.5)
+    project.stepper("interrupt")
+    thread.join(60)
+    assert "CANCELLED" in answers[0].text, answers[0].text
+    assert "| 20" in notebook.replace(cell, cells.say).text
+
+
+@whole("bounds")
+def test_what_the_limit_leaves_out_is_counted_in_file_and_journal(
+    there: Elsewhere, cells: Cells
+) -> None:
+    there.config("max_output_bytes: 4000\n")
+    notebook = there.new("Print")
+    cell, answer = notebook.insert(cells.many)
+    assert "ran ok" in answer.text
+    stands = text_of(notebook.cell(cell))
+    gap = re.search(
+        r"\n… ([\d,]+) characters left out by stepper \(max_output_bytes\) …\n", stands
+    )
+    assert gap and len(stands) < 4000
+    whole = sum(len(f"line {n}\n") for n in range(1, 2001))
+    left_out = int(gap[1].replace(",", ""))
+    assert (
+        len(stands) - len(gap[0]) + left_out == whole
+        and f"{left_out:,} characters" in answer.text
+    )
+
+
+# What a report tells of time, place and chance: the same in each place but for these.
+VARIES = (
+    (re.compile(r"\bid [0-9a-f]{8}\b"), "id …"),
+    (re.compile(r"\b\d+(\.\d+)? (ms|s|min)\b"), "… s"),
+    (re.compile(r"ipykernel_\d+/\d+"), "…"),
+)
+
+
+def told(text: str) -> str:
+    for pattern, instead in VARIES:
+        text = pattern.sub(instead, text)
+    return text
+
+
+@whole("helper", lacks="watched", by_day=("slurm", "ssh", "jupyter"))
+def test_reports_are_those_of_a_local_kernel_but_for_what_the_place_says_once(
+    there: Elsewhere, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    edits = [
+        "import math\nrows = [{'a': 1}, {'a': 2}]\nlen(rows)",
+        "def total(rows, key):\n    return sum(row[key] for row in rows)\ntotal(rows, 'b')",
+        "total(rows, 'a')",
+        "math.sqroot(4)",
+        "import sys\nprint('x' * 50)\nprint('careful', file=sys.stderr)",
+        "rows +* 2",
+        "undefined_name + 1",
+    ]
+
+    def reports(notebook: Notebook) -> list[str]:
+        said, cell = [], None
+        for source in edits:
+            if cell is None:
+                cell, answer = notebook.insert(source)
+            else:
+                answer = notebook.replace(cell, source)
+            said.append(
+                told(
+                    f"{answer.text}\n{answer.line}\n{answer.stop}".replace(
+                        cell, "…"
+                    ).replace(notebook.path.stem, "…")
+                )
+            )
+            cell = None if "ran ok" in answer.text else cell
+            if answer.stop:
+                notebook.project.stepper("continue")
+        return said
+
+    elsewhere = reports(there.new("Load", "Sum", "Root", "Print"))
+    where = re.escape(there.project.json("status")["kernel"]["where"])
+    assert re.search(rf" · {where}", elsewhere[0])
+    elsewhere = [
+        re.sub(
+            rf"^Kernel: .*\n| · {where}(, … s of its walltime left)?",
+            "",
+            said,
+            flags=re.M,
+        )
+        for said in elsewhere
+    ]
+    for project in scratch(tmp_path_factory.mktemp("beside") / "repo"):
+        here = reports(
+            Notebook(
+                project,
+                project.new("Load", "Sum", "Root", "Print", problem="A problem").path,
+            )
+        )
+    (news,) = [
+        line
+        for line in elsewhere[0].splitlines()
+        if line not in here[0].splitlines() and "memory" in line
+    ]
+    assert "limit" in news and sum(news in report for report in elsewhere) == 1, news
+    elsewhere[0] = "\n".join(line for line in elsewhere[0].splitlines() if line != news)
+    assert (
+        elsewhere == ["\n".join(report.splitlines()) for report in here[:1]] + here[1:]
+    )
+
+
+@whole()
+def test_what_people_ask_is_answered(there: Elsewhere, cells: Cells) -> None:
+    project, notebook = there.project, there.new("Load")
+    cell, _ = notebook.insert(cells.assign + "\n" + cells.many)
+    assert project.stepper("eval", cells.say).stdout.splitlines()[-1] == "20"
+    assert "line 500" in project.stepper("output", cell).stdout
+    found = project.json("status")
+    assert found["kernel"]["state"] == "idle" and found["kernel"]["python"]
+    assert (project.json("context")["variables"] != {}) == (
+        "helper" not in there.at.lacks
+    )
+    project.stepper("restart")
+    assert (
+        "20" not in project.stepper("eval", cells.say, check=None).stdout.splitlines()
+    )
+
+
+class Listener:
+    """A port of loopback that counts who comes, and says nothing."""
+
+    def __init__(self) -> None:
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.port = self.socket.getsockname()[1]
+        self.came = 0
+        threading.Thread(target=self._count, daemon=True).start()
+
+    def _count(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                self.socket.accept()[0].close()
+                self.came += 1
+
+
+@pytest.mark.parametrize("kind", ["slurm", "ssh", "jupyter", "kernelspec"])
+def test_nothing_is_started_asked_or_sent_before_a_place_is_accepted(
+    project: Project, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listener, folder = Listener(), project.folder
+    came = folder / "came"
+    runs = ["/bin/sh", "-c", f"echo ran >> {came}; exit 1"]
+    for name in (
+        "sbatch",
+        "sinfo",
+        "squeue",
+        "srun",
+        "salloc",
+        "scancel",
+        "ssh",
+    ):  # whatever would be run, leaves a trace
+        (folder / "bin").mkdir(exist_ok=True)
+        (folder / "bin" / name).write_text(f"#!/bin/sh\n{runs[2]}\n")
+        (folder / "bin" / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder / 'bin'}:/usr/bin:/bin")
+    spec = folder / "jupyter" / "kernels" / "theirs"
+    spec.mkdir(parents=True)
+    (spec / "kernel.json").write_text(
+        json.dumps(
+            {
+                "argv": [*runs, "{connection_file}"],
+                "display_name": "It",
+                "language": "it",
+            }
+        )
+    )
+    monkeypatch.setenv("JUPYTER_PATH", str(folder / "jupyter"))
+    definition: dict[str, Any] = {
+        "slurm": {"partition": "batch", "setup": f"touch {came}"},
+        "ssh": {"host": "127.0.0.1", "extra": ["-p", str(listener.port)]},
+        "jupyter": {
+            "url": f"http://127.0.0.1:{listener.port}/",
+            "token_command": str(folder / "bin" / "sinfo"),
+        },
+        "kernelspec": "theirs",
+    }
+    project.config(
+        yaml({"kernels": {"theirs": {kind: definition[kind]}}, "kernel": "theirs"})
+    )
+    made = project.stepper("new", "A stranger's", "--json", check=None)
+    if made.returncode:  # a kernelspec is asked for its language
+        project.config(yaml({"kernels": {"theirs": {kind: definition[kind]}}}))
+        made = project.stepper("new", "A stranger's", "--kernel", "theirs", "--json")
+    notebook = Notebook(project, folder / json.loads(made.stdout)["notebook"])
+    cell, answer = notebook.insert("1")
+    assert (
+        "was not accepted by you" in answer.text and "stepper trust" in answer.text
+    ), answer.text
+    project.json("kernels")
+    project.json("status")
+    project.stepper("restart", check=None)
+    project.stepper("run", check=None)
+    project.stepper("doctor", check=None)
+    assert not came.exists() and not listener.came
+    project.stepper("trust")
+    project.json("kernels")
+    notebook.replace(cell, "2")
+    assert came.exists() or listener.came  # this test would have seen it

@@ -1,0 +1,1100 @@
+"""Pictures: what the helper tells of real figures in real kernels, the agent's copies of them, the lines of the report."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import os
+import random
+import resource
+import struct
+import sys
+import time
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from stepper.diagnosis import figure_summary, plotly_summary
+from stepper.diagnosis.figure_summary import Saved
+from stepper.diagnosis.saved_images import Figures
+from stepper.policy.model import Outcome
+from stepper.session.protocols import Execution
+from tests.test_kernel_helper import Lab, environment, old_python, text
+
+OLD = (
+    "ipykernel==6.29.5",
+    "ipython==8.18.1",
+    "matplotlib==3.5.3",
+    "matplotlib-inline==0.1.6",
+    "numpy<2",
+    "pandas>=2.2,<3",
+    "pillow",
+    "seaborn==0.12.2",
+)
+NEW = ("ipykernel", "matplotlib", "pandas", "pillow", "seaborn")
+
+
+@pytest.fixture(
+    scope="module",
+    params=["this Python", pytest.param("Python 3.9", marks=pytest.mark.nightly)],
+)
+def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
+    """A kernel with the newest matplotlib, and one of Python 3.9 with matplotlib 3.5."""
+    old = request.param == "Python 3.9"
+    python = old_python() if old else sys.executable
+    if not python:
+        pytest.skip("there is no Python 3.9 on this machine")
+    made = Lab(environment(python, *(OLD if old else NEW)))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def plots(lab: Lab) -> Lab:
+    """The kernel with the inline backend's own settings and no open figure."""
+    lab.revive()
+    lab.ok(
+        "import matplotlib.pyplot as plt, numpy as np, pandas as pd, warnings; warnings.simplefilter('ignore')"
+    )
+    lab.ok("%config InlineBackend.figure_formats = ['png']\nplt.close('all')")
+    return lab
+
+
+def figures(done: Execution) -> list[dict[str, Any]]:
+    assert done.outcome is Outcome.OK, done.fault
+    found: list[dict[str, Any]] = done.told["figures"]
+    return found
+
+
+def axes(lab: Lab, code: str) -> dict[str, Any]:
+    """The facts of the only axes of a cell's only figure."""
+    (figure,) = figures(lab.ok(code))
+    (found,) = figure["axes"]
+    assert isinstance(found, dict)
+    return found
+
+
+def report(done: Execution, folder: Path) -> list[str]:
+    return figure_summary.lines(
+        Figures(str(folder)).save(done.outputs, 7), figures(done)
+    )
+
+
+# what the helper tells
+
+
+def test_titles_limits_lines_and_legend(plots: Lab) -> None:
+    done = plots.ok(
+        "fig, ax = plt.subplots(figsize=(8, 4))\n"
+        "ax.plot(range(1, 13), np.linspace(-3.14159, 25.25, 12), label='min')\n"
+        "ax.plot(range(1, 13), np.zeros(12), label='max')\n"
+        "ax.set(title='Temperature', xlabel='month', ylabel='°C', xlim=(1, 12), ylim=(-3.14159, 25.25))\n"
+        "_ = ax.legend(), fig.suptitle('Weather')"
+    )
+    (figure,) = figures(done)
+    assert figure["title"] == "Weather" and figure["left_out"] == 0
+    assert figure["axes"] == [
+        {
+            "title": "Temperature",
+            "xlabel": "month",
+            "ylabel": "°C",
+            "xlim": [1, 12],
+            "ylim": [-3.142, 25.25],
+            "legend": ["min", "max"],
+            "artists": [["line", 2, 24]],
+        },
+    ]
+    bare = axes(plots, "plt.plot([1, 2])\nplt.gca().set_title('x' * 500)")
+    assert bare["title"] == "x" * 79 + "…" and not {
+        "legend",
+        "xlabel",
+        "xscale",
+        "invisible",
+    } & set(bare)
+
+
+@pytest.mark.parametrize(
+    ("code", "facts"),
+    [
+        ("plt.scatter(range(50), range(50))", {"artists": [["scatter", 1, 50]]}),
+        (
+            "plt.bar(['a', 'b', 'c'], [1, 2, 3])",
+            {"artists": [["bar", 3, 0]], "xlim": ["a", "c"]},
+        ),
+        ("plt.hist(np.arange(100), bins=7)", {"artists": [["bar", 7, 0]]}),
+        (
+            "plt.pie([1, 2, 3], labels=['a', 'b', 'c'])",
+            {"artists": [["patch", 3, 0], ["text", 3, 0]]},
+        ),
+        ("plt.fill_between([1, 2], [1, 2])", {"artists": [["other collection", 1, 1]]}),
+        ("plt.contour(np.arange(25).reshape(5, 5))", {"invisible": None}),
+        (
+            "plt.imshow([[1, 2, 3], [4, 5, 6.5]])",
+            {"images": [{"shape": [2, 3], "min": 1, "max": 6.5}]},
+        ),
+        (
+            "plt.imshow([[1, np.nan]])",
+            {"images": [{"shape": [1, 2], "min": 1, "max": 1}], "invisible": None},
+        ),
+        (
+            "plt.pcolormesh(np.arange(12).reshape(3, 4))",
+            {"images": [{"shape": [3, 4], "min": 0, "max": 11}]},
+        ),
+        ("plt.semilogy([1, 10])", {"yscale": "log", "xscale": None}),
+        ("plt.polar([1, 2], [1, 2])", {"kind": "polar", "artists": [["line", 1, 2]]}),
+        (
+            "plt.figure().add_subplot(projection='3d').scatter([1], [2], [3])",
+            {"kind": "3d", "artists": [["scatter", 1, 1]]},
+        ),
+        (
+            "plt.plot([1, 2]); plt.xticks([0, 1], ['low', 'high'])",
+            {"xlim": ["low", "high"]},
+        ),
+        (
+            "plt.plot([1, 2]); plt.xticks([0, 1], ['0.0', '1.0'])",
+            {"xlim": [-0.05, 1.05]},
+        ),
+        ("plt.plot([1, 2]); plt.xlim(1, 0)", {"xlim": [1, 0]}),
+        (
+            "plt.plot(pd.date_range('2020-01-01', periods=9), range(9)); plt.margins(0)",
+            {"xlim": ["2020-01-01", "2020-01-09"]},
+        ),
+        (
+            "plt.plot(pd.date_range('2020-01-01', periods=9, freq='h'), range(9)); plt.margins(0)",
+            {"xlim": ["01-01 00", "01-01 08"]},
+        ),
+        (
+            "pd.Series(range(9), pd.date_range('2020-01-01', periods=9)).plot()",
+            {"xlim": ["01 Jan 2020", "09"]},
+        ),
+        (
+            "pd.DataFrame({'a': [1, 2], 'b': 3}, ['one', 'two']).plot.bar()",
+            {"artists": [["bar", 4, 0]], "xlim": ["one", "two"], "legend": ["a", "b"]},
+        ),
+        (
+            "plt.plot([1, 2], label='l'); plt.legend().set_visible(False)",
+            {"legend": None},
+        ),
+        (
+            "plt.plot([1, 2]); plt.plot([1, 2, 3])[0].set_visible(False)",
+            {"artists": [["line", 1, 2]]},
+        ),
+        (
+            "plt.bar([1, 2], [1, 2]); plt.gca().patches[0].set_visible(False)",
+            {"artists": [["bar", 1, 0]]},
+        ),
+    ],
+)
+def test_a_fact_of_the_axes(plots: Lab, code: str, facts: dict[str, Any]) -> None:
+    found = axes(plots, code + "\nNone")
+    assert {name: found.get(name) for name in facts} == facts
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        ("plt.axes()", "blank"),
+        ("plt.plot([])", "blank"),
+        ("plt.scatter([], [])", "blank"),
+        ("plt.plot([1, 2])[0].set_visible(False)", "blank"),
+        ("plt.text(0.5, 0.5, 'words')", None),
+        ("plt.plot([1])", None),
+        ("plt.plot([1, 2], [np.nan, np.nan])", "nan"),
+        ("plt.plot([1, 2], [np.nan, np.nan]); plt.axhline(3)", "nan"),
+        ("plt.plot([np.nan, 2], [1, np.nan])", "nan"),
+        ("plt.plot([1, 2], [np.nan, 1])", None),
+        ("plt.scatter([1, 2], [np.nan, np.nan])", "nan"),
+        ("plt.scatter([1, 2], [np.nan, 1])", None),
+        ("plt.bar([1, 2], [np.nan, np.nan])", "nan"),
+        ("plt.bar([1, 2], [np.nan, 1])", None),
+        ("plt.imshow(np.full((3, 3), np.nan))", "nan"),
+        ("plt.imshow(np.zeros((3, 3)))", None),
+        (
+            "plt.plot([np.nan] * 200_000)",
+            None,
+        ),  # too many to look at: nothing is claimed
+        ("plt.plot([1, 20], [3, 4]); plt.xlim(10, 15)", None),  # the line crosses
+        ("plt.scatter([1, 2], [3, 4]); plt.ylim(3.5, 5)", None),
+        (
+            "plt.scatter([0.5], [0.5], transform=plt.gca().transAxes); plt.ylim(3.5, 5)",
+            None,
+        ),
+        ("plt.axhline(3); plt.ylim(0, 1)", None),
+        ("plt.bar([1, 2], [0, 1])", None),
+        ("plt.bar([1, 2], [0, 0]); plt.plot([1, 2], [0, 1])", None),
+    ],
+)
+def test_what_can_not_be_seen(plots: Lab, code: str, why: str | None) -> None:
+    assert axes(plots, code + "\nNone").get("invisible") == why
+
+
+def test_colour_bars_twins_and_empty_places_are_no_axes_of_their_own(
+    plots: Lab,
+) -> None:
+    (figure,) = figures(
+        plots.ok(
+            "plt.scatter([1, 2], [1, 2], c=[1, 2]); _ = plt.colorbar(label='how much')"
+        )
+    )
+    assert len(figure["axes"]) == 1 and figure["colour_bars"] == ["how much"]
+    (figure,) = figures(
+        plots.ok("plt.scatter([1, 2], [1, 2])\n_ = plt.twinx()")
+    )  # its frame alone
+    assert len(figure["axes"]) == 1 and figure["colour_bars"] == []
+    (figure,) = figures(plots.ok("plt.plot([1, 2]); _ = plt.twinx().plot([3, 4])"))
+    assert [one["artists"] for one in figure["axes"]] == [[["line", 1, 2]]] * 2
+    (figure,) = figures(
+        plots.ok(
+            "f, a = plt.subplots(1, 4); a[0].plot([1]); a[1].axis('off'); a[2].set_visible(False)"
+        )
+    )
+    assert [one.get("invisible") for one in figure["axes"]] == [
+        None,
+        "blank",
+    ] and figure["left_out"] == 0
+
+
+@pytest.mark.nightly
+def test_seaborn(plots: Lab) -> None:
+    plots.ok(
+        "import seaborn as sns\nd = pd.DataFrame({'x': range(40), 'y': range(40), 'g': list('abcd') * 10})"
+    )
+    (figure,) = figures(plots.ok("sns.relplot(data=d, x='x', y='y', hue='g', col='g')"))
+    assert [one["title"] for one in figure["axes"]] == [
+        f"g = {name}" for name in "abcd"
+    ]
+    assert [one["artists"][0] for one in figure["axes"]] == [["scatter", 1, 10]] * 4
+    assert figure["legend"] == ["a", "b", "c", "d"]
+    (figure,) = figures(plots.ok("_ = sns.heatmap(np.arange(42).reshape(6, 7))"))
+    assert figure["axes"][0]["images"] == [{"shape": [6, 7], "min": 0, "max": 41}]
+    (figure,) = figures(
+        plots.ok("sns.pairplot(d[['x', 'y']])")
+    )  # the diagonal's frames hold nothing
+    assert not any(one.get("invisible") for one in figure["axes"])
+
+
+# when it tells
+
+
+def test_each_picture_has_its_own_facts_whichever_way_it_is_shown(
+    plots: Lab, tmp_path: Path
+) -> None:
+    lines = report(
+        plots.ok(
+            "from IPython.display import Image, clear_output, display\n"
+            "plt.plot([1]); plt.title('cleared'); plt.show(); clear_output()\n"
+            "plt.plot([1]); plt.title('shown'); plt.show()\n"
+            "f, a = plt.subplots(); a.set_title('displayed'); display(f); plt.close(f)\n"
+            "f, a = plt.subplots(); a.set_title('before'); handle = display(f, display_id=True)\n"
+            "a.set_title('updated'); handle.update(f); plt.close(f)\n"
+            "import io; b = io.BytesIO(); plt.figure(figsize=(1, 1)).savefig(b); plt.close()\n"
+            "display(Image(b.getvalue()))\n"
+            "f, a = plt.subplots(); a.set_title('result'); f"
+        ),
+        tmp_path,
+    )
+    told = [line.split('"')[1] if '"' in line else "" for line in lines]
+    assert told == ["shown", "displayed", "updated", "", "result"]
+    assert "shown 2 times" in lines[-1]  # as the result, and by the backend
+    assert "single-coloured" in lines[3] and "single-coloured" not in lines[0]
+
+
+@pytest.mark.parametrize("kind", ["svg", "png", "retina", "jpeg"])
+def test_the_formats_of_the_inline_backend(
+    plots: Lab, kind: str, tmp_path: Path
+) -> None:
+    plots.ok(f"%config InlineBackend.figure_formats = ['{kind}']")
+    done = plots.ok("plt.plot([1, 2]); _ = plt.title('the one')")
+    lines, others = (
+        report(done, tmp_path),
+        figure_summary.rich(done.outputs, figures(done)),
+    )
+    (line,) = others if kind == "svg" else lines
+    assert line.endswith(
+        ': "the one"; x -0.05 to 1.05, y 0.95 to 2.05; 1 line (2 points).'
+    )
+    assert line.startswith("SVG, ") if kind == "svg" else not others
+
+
+def test_what_a_cell_did_not_show_is_not_told(plots: Lab) -> None:
+    assert figures(plots.ok("plt.plot([1, 2])")) and figures(plots.ok("1")) == []
+    assert figures(plots.ok("f = plt.figure(); plt.close(f)")) == []
+    done = plots.ok("%%capture\nplt.plot([1, 2]); plt.title('captured')")
+    assert (
+        not done.outputs and len(figures(done)) == 1
+    )  # no picture of the outputs is this one
+    failed = plots.run(
+        "plt.plot([1]); plt.title('before it failed'); plt.show(); 1 / 0"
+    )
+    assert failed.told["figures"][0]["axes"][0]["title"] == "before it failed"
+
+
+@pytest.mark.nightly
+def test_it_is_bounded(plots: Lab) -> None:
+    (figure,) = figures(plots.ok("_ = plt.subplots(4, 4, dpi=20)"))
+    assert (
+        len(figure["axes"]) + figure["left_out"] == 16
+        and 1 <= len(figure["axes"]) <= 12
+    )
+    done = plots.ok(
+        "for n in range(20): plt.figure(figsize=(1, 1)); plt.plot([n]); plt.title(str(n))"
+    )
+    assert [one["axes"][0]["title"] for one in figures(done)] == [
+        str(n) for n in (*range(8), *range(12, 20))
+    ]
+    done = plots.ok(
+        "f, grid = plt.subplots(3, 4)\nfor a in grid.flat:\n"
+        "    a.plot([[1] * 9], label='l' * 99)\n"
+        "    a.set(title='t' * 99, xlabel='x' * 99, ylabel='y' * 99); a.legend()\n"
+        "get_ipython().display_formatter.format.__globals__['note'](f, ({'image/png': 'eA=='}, {})); plt.close(f)"
+    )
+    assert len(json.dumps(figures(done), ensure_ascii=False)) < 20_000
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    "code",
+    [
+        "plt.plot(np.random.rand(1_000_000))",
+        "plt.scatter(*np.random.rand(2, 1_000_000), s=1)",
+        "plt.hist(np.random.rand(1_000_000), 1000)",
+        "plt.imshow(np.random.rand(1000, 1000))",
+        "for _ in range(1000): plt.plot([1, 2], [np.nan] * 2)",
+    ],
+)
+def test_it_takes_no_time(plots: Lab, code: str) -> None:
+    plots.ok(
+        "note = get_ipython().display_formatter.format.__globals__['note']; import time"
+    )
+    plots.ok("held = get_ipython().display_formatter.format.__wrapped__")
+    done = plots.ok(
+        f"{code}\nfigure = plt.gcf(); result = held(figure); spent = []\n"
+        "for _ in range(5):\n"
+        "    began = time.thread_time(); note(figure, result); spent.append(time.thread_time() - began)\n"
+        "plt.close(); print(min(spent))"
+    )
+    assert float(text(done)) < 0.05
+
+
+def test_it_leaves_the_kernel_as_it_was(plots: Lab) -> None:
+    fresh = plots.value
+    plots.ok(
+        "import gc, weakref\nf = plt.figure(); a = f.add_subplot(); a.plot([1, 2])\nplt.show()"
+    )
+    plots.ok(
+        "seen = weakref.ref(f); drawn = f.stale, a.stale; del f, a; plt.close('all'); _ = __ = ___ = 0"
+    )
+    plots.ok("_n = [Out.clear(), gc.collect()]")
+    assert fresh("seen() is None") is True
+    plots.ok("f = plt.figure(); a = f.add_subplot(); a.plot([1, 2]); plt.close(f)")
+    plots.ok(
+        "held = get_ipython().display_formatter.format.__wrapped__(f); state = f.stale, a.stale, len(a.get_children())"
+    )
+    plots.ok("get_ipython().display_formatter.format.__globals__['note'](f, held)")
+    assert fresh("state == (f.stale, a.stale, len(a.get_children()))") is True
+    plots.ok(
+        "from IPython.core.formatters import format_display_data; data = format_display_data(1)"
+    )
+    assert fresh("data") == [{"text/plain": "1"}, {}]
+    assert fresh("get_ipython().display_formatter.format.__name__") == "format"
+
+
+def test_it_goes_when_another_version_takes_over(plots: Lab) -> None:
+    plots.ok(
+        "f = get_ipython().display_formatter; ours = f.format; ours.__globals__['end']()"
+    )
+    assert plots.value("f.format == type(f).format.__get__(f)") is True
+    assert figures(plots.ok("plt.plot([1]); plt.show()")) == []
+    plots.ok(
+        "f.format = theirs = lambda *a, **k: ours(*a, **k)\nours.__globals__['end']()"
+    )
+    assert plots.value("f.format is theirs") is True
+    plots.ok("f.format = ours")
+    assert len(figures(plots.ok("plt.plot([1]); plt.show()"))) == 1
+
+
+def test_matplotlib_is_not_imported_for_it(lab: Lab) -> None:
+    fresh = Lab(lab.kernel.about().python)
+    try:
+        done = fresh.ok(
+            "from IPython.display import SVG, display\ndisplay(SVG('<svg/>')); import sys\n'matplotlib' in sys.modules"
+        )
+        assert done.outputs[-1]["data"]["text/plain"] == "False" and figures(done) == []
+    finally:
+        fresh.close()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "axes = property(lambda self: 1 / 0)",
+        "axes = property(lambda self: [None, 5])",
+        "get_size_inches = lambda self: exit()",
+        "legends = property(lambda self: (_ for _ in ()).throw(SystemExit))",
+    ],
+)
+def test_figures_that_fail(plots: Lab, body: str) -> None:
+    """It is shown as ever, and the cell does not fail."""
+    done = plots.ok(
+        "from matplotlib.figure import Figure\nfrom IPython.display import display\n"
+        f"class Odd(Figure):\n    {body}\n    __repr__, _repr_html_ = object.__repr__, None\n"
+        "get_ipython().display_formatter.formatters['image/png'].for_type(Odd, lambda figure: 'iVBORw0KGgo=')\n"
+        "display(Odd.__new__(Odd))"
+    )
+    assert [out["data"]["image/png"] for out in done.outputs] == ["iVBORw0KGgo="]
+
+
+def test_an_interrupt_gets_through(plots: Lab) -> None:
+    """Esc in the midst of a look must end the cell, not the look."""
+    done = plots.run(
+        "scope = get_ipython().display_formatter.format.__globals__; held = scope['look']\n"
+        "def esc(figure): raise KeyboardInterrupt\n"
+        "scope['look'] = esc\ntry: plt.plot([1]); plt.show(); print('went on')\nfinally: scope['look'] = held"
+    )
+    assert (
+        done.fault
+        and done.fault.ename == "KeyboardInterrupt"
+        and "went on" not in text(done)
+    )
+
+
+# the agent's copies
+
+
+def picture(
+    width: int = 20,
+    height: int = 10,
+    kind: str = "PNG",
+    mode: str = "RGB",
+    noise: int = 1,
+) -> bytes:
+    """A picture of several colours; each `noise` makes another one."""
+    image = Image.new("RGB" if mode == "P" else mode, (width, height))
+    spot = random.Random(noise)
+    for _ in range(5):
+        at = (spot.randrange(width), spot.randrange(height))
+        value = tuple(spot.randrange(1, 255) for _ in image.getbands())
+        image.putpixel(at, value if len(value) > 1 else value[0])
+    image = image.quantize() if mode == "P" else image
+    image.save(file := io.BytesIO(), kind)
+    return file.getvalue()
+
+
+def shown(content: bytes | str | list[str], mime: str = "image/png") -> dict[str, Any]:
+    held = base64.b64encode(content).decode() if isinstance(content, bytes) else content
+    return {
+        "output_type": "display_data",
+        "data": {mime: held, "text/plain": "<x>"},
+        "metadata": {},
+    }
+
+
+def test_a_small_png_is_kept_byte_for_byte_and_the_users_alone(tmp_path: Path) -> None:
+    content, folder = picture(), tmp_path / "a" / "figures"
+    (saved,) = Figures(str(folder)).save(
+        [{"output_type": "stream", "text": "x"}, shown(content)], 3
+    )
+    assert saved == Saved(str(folder / "0003-1.png"), 20, 10, False, "", saved.key)
+    assert Path(saved.path).read_bytes() == content
+    assert (
+        folder.stat().st_mode & 0o777 == 0o700
+        and Path(saved.path).stat().st_mode & 0o777 == 0o600
+    )
+    assert os.listdir(folder) == ["0003-1.png"]
+
+
+@pytest.mark.parametrize("width", [1568, 1569, 3000])
+@pytest.mark.parametrize("mode", ["RGB", "RGBA", "P", "L", "LA", "1", "I;16"])
+def test_what_is_large_is_made_smaller(tmp_path: Path, width: int, mode: str) -> None:
+    (saved,) = Figures(str(tmp_path)).save([shown(picture(width, 40, mode=mode))], 1)
+    with Image.open(saved.path) as made:
+        assert (
+            made.size == ((1568, 40) if width < 1600 else (1568, 21))
+            and made.format == "PNG"
+        )
+    assert (saved.width, saved.height, saved.why, saved.single_colour) == (
+        width,
+        40,
+        "",
+        False,
+    )
+
+
+def test_sixteen_bits_are_scaled_not_clipped(tmp_path: Path) -> None:
+    file = io.BytesIO()
+    Image.new("I;16", (2000, 10), 32768).save(file, "PNG")
+    (saved,) = Figures(str(tmp_path)).save([shown(file.getvalue())], 1)
+    with Image.open(saved.path) as made:
+        assert made.getpixel((5, 5)) == 128
+
+
+@pytest.mark.parametrize(
+    ("kind", "mime"),
+    [("JPEG", "image/jpeg"), ("GIF", "image/gif"), ("WEBP", "image/webp")],
+)
+def test_other_formats_become_png(tmp_path: Path, kind: str, mime: str) -> None:
+    mode = "L" if kind == "GIF" else "RGB"
+    (saved,) = Figures(str(tmp_path)).save(
+        [shown(picture(kind=kind, mode=mode), mime)], 1
+    )
+    with Image.open(saved.path) as made:
+        assert made.format == "PNG" and made.size == (20, 10)
+    file = io.BytesIO()
+    Image.new("CMYK", (3, 3)).save(file, "JPEG")
+    (saved,) = Figures(str(tmp_path)).save([shown(file.getvalue(), "image/jpeg")], 2)
+    assert saved.path and saved.single_colour
+
+
+def test_base64_in_lines_and_wrapped(tmp_path: Path) -> None:
+    content = picture()
+    plain = base64.b64encode(content).decode()
+    wrapped = base64.encodebytes(content).decode()
+    (one, *others) = Figures(str(tmp_path)).save(
+        [shown(plain), shown(wrapped), shown(wrapped.splitlines(True))], 1
+    )
+    assert Path(one.path).read_bytes() == content and others == [one, one]
+
+
+def single(mode: str, colour: Any, spot: Any = None) -> bytes:
+    image = Image.new(mode, (9, 9), colour)
+    if spot is not None:
+        image.putpixel((4, 4), spot)
+    image.save(file := io.BytesIO(), "PNG")
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (single("RGB", (255, 255, 255)), True),
+        (single("RGB", (255, 255, 255), (255, 255, 254)), False),
+        (single("RGBA", (0, 0, 0, 0), (9, 9, 9, 0)), True),  # transparent everywhere
+        (single("RGBA", (0, 0, 0, 0), (0, 0, 0, 9)), False),
+        (single("P", 1), True),
+        (single("L", 7, 8), False),
+        (single("1", 1), True),
+    ],
+)
+def test_single_coloured(tmp_path: Path, content: bytes, expected: bool) -> None:
+    (saved,) = Figures(str(tmp_path)).save([shown(content)], 1)
+    assert saved.single_colour is expected and saved.path
+
+
+def bomb(width: int, height: int) -> bytes:
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return (
+            struct.pack(">I", len(data))
+            + kind
+            + data
+            + struct.pack(">I", zlib.crc32(kind + data))
+        )
+
+    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", head)
+        + chunk(b"IDAT", zlib.compress(b""))
+        + chunk(b"IEND", b"")
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("this is no base64 é", "it is not base64"),
+        ("AAA", "it is not base64"),
+        (b"no picture", "it can't be decoded (UnidentifiedImageError)"),
+        (
+            b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n",
+            "it can't be decoded (UnidentifiedImageError)",
+        ),
+        (picture(200, 200)[:-60], "it can't be decoded"),
+        (bomb(60_000, 60_000), "too large to look at"),
+        (bomb(9_000, 11_000), "too large to look at"),  # Pillow would only warn
+        (bomb(2_000, 20), "it can't be decoded"),
+        (bomb(0, 5), "it can't be decoded"),
+    ],
+)
+def test_what_can_not_be_saved_is_said(tmp_path: Path, content: Any, why: str) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    broken, fine = Figures(str(tmp_path)).save([shown(content), shown(picture())], 1)
+    assert broken.path == "" and broken.why.startswith(why)
+    assert fine.path.endswith("0001-2.png") and os.listdir(tmp_path) == ["0001-2.png"]
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000
+    assert figure_summary.lines([broken], [])[0].startswith(
+        f"Figure 1: not saved: {why}"
+    )
+
+
+def test_a_folder_that_can_not_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in its place")
+    for folder in ("file", "file/below"):
+        (saved,) = Figures(str(tmp_path / folder)).save([shown(picture())], 1)
+        assert (
+            saved.path == ""
+            and saved.why.startswith("it can't be written: ")
+            and saved.width == 20
+        )
+
+
+def test_a_full_disk_leaves_no_half_of_a_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(source: str, target: str, **folders: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    (saved,) = Figures(str(tmp_path)).save([shown(picture())], 1)
+    assert (
+        saved.why == "it can't be written: No space left on device"
+        and os.listdir(tmp_path) == []
+    )
+
+
+def test_at_most_eight_a_run(tmp_path: Path) -> None:
+    saved = Figures(str(tmp_path)).save(
+        [shown(picture(noise=n)) for n in range(30)], 12
+    )
+    assert sorted(os.listdir(tmp_path)) == [f"0012-{n}.png" for n in range(1, 9)]
+    assert [bool(one.path) for one in saved] == [True] * 8 + [False] * 22
+    lines = figure_summary.lines(saved, [])
+    assert len(lines) == 9 and lines[-1] == "… and 22 more pictures, not saved"
+    assert len(figure_summary.lines(saved[:8], [])) == 8
+
+
+def test_the_newest_two_hundred_stay(tmp_path: Path) -> None:
+    figures_of = Figures(str(tmp_path))
+    for n in range(230):
+        (tmp_path / f"{n:04d}-1.png").write_bytes(b"")
+        os.utime(tmp_path / f"{n:04d}-1.png", (1000 + n, 1000 + n))
+    (tmp_path / "mine.png").write_bytes(b"the person's own")
+    figures_of.save([shown(picture())], 9999)
+    left = sorted(os.listdir(tmp_path))
+    assert (
+        len(left) == 201
+        and left[0] == "0031-1.png"
+        and left[-2:] == ["9999-1.png", "mine.png"]
+    )
+
+
+def test_a_run_without_pictures_makes_no_folder_and_loads_no_pillow(
+    tmp_path: Path,
+) -> None:
+    assert (
+        Figures(str(tmp_path / "none")).save(
+            [{"output_type": "stream", "text": "x"}, {"data": None}], 1
+        )
+        == []
+    )
+    assert os.listdir(tmp_path) == []
+    code = "import sys, stepper.diagnosis.saved_images as f; f.Figures('nowhere').save([], 1); sys.exit('PIL' in sys.modules)"
+    assert os.spawnl(os.P_WAIT, sys.executable, sys.executable, "-c", code) == 0
+
+
+# the lines of the report
+
+
+def told(*axes: dict[str, Any], **more: Any) -> str:
+    (line,) = figure_summary.lines(
+        [Saved("/p/1.png", 1200, 800, key=5)], [{"key": 5, "axes": list(axes), **more}]
+    )
+    return line
+
+
+def test_a_line() -> None:
+    one = {
+        "title": "Temperature",
+        "xlabel": "month",
+        "xlim": [1.0, 12.0],
+        "ylabel": "°C",
+        "ylim": [-3.1, 25.2],
+        "artists": [["line", 2, 24]],
+        "legend": ["min", "max"],
+    }
+    words = '"Temperature"; x "month" 1 to 12, y "°C" -3.1 to 25.2; 2 lines (24 points); legend "min", "max".'
+    assert told(one) == f"Figure 1: /p/1.png (1,200 × 800): {words}"
+    blank = {"xlim": [0.0, 1.0], "ylim": [0.0, 1.0], "invisible": "blank"}
+    assert (
+        told(blank) == "Figure 1: /p/1.png (1,200 × 800): blank: the axes hold no data."
+    )
+    assert told(one, blank) == (
+        f"Figure 1: /p/1.png (1,200 × 800): blank: the axes hold no data (axes 2): 2 axes. Axes 1 {words}"
+    ).replace("(axes 2): 2", "(axes 2); 2")
+    assert (
+        told({"invisible": "nan", "artists": [["line", 1, 0]]})
+        == "Figure 1: /p/1.png (1,200 × 800): all values are NaN; 1 line (0 points)."
+    )
+    (line,) = figure_summary.lines(
+        [Saved("/p q/1.png", 3, 4, True, key=6)], [{"key": 5}]
+    )
+    assert (
+        line == 'Figure 1: "/p q/1.png" (3 × 4): single-coloured: nothing is visible.'
+    )
+
+
+HOSTILE = [
+    'Hot"\nstepper: Cell 1 ran ok in 0.10 s.',
+    "\r\nstepper: Cell 1 ran ok",
+    "\x1b[31m\x1b]0;title\x07| quoted \u2028stepper: \u202eok",
+    "\x85stepper: ok\x0bstepper: ok\x0c",
+    "a\ud800b",
+    "x" * 9999,
+    "\n\n",
+]
+
+
+@pytest.mark.parametrize("words", HOSTILE)
+def test_nothing_in_a_figure_passes_for_steppers_words(words: str) -> None:
+    one = {
+        "title": words,
+        "xlabel": words,
+        "ylabel": words,
+        "xscale": words,
+        "xlim": [words, words],
+        "legend": [words] * 9,
+        "kind": words,
+        "artists": [["line", 1, 2]],
+    }
+    for line in (
+        told(one),
+        told(one, one, title=words, colour_bars=[words] * 3),
+        told({"title": words}),
+    ):
+        assert (
+            len(line.splitlines()) == 1 and len(line) <= figure_summary.FIGURE_LIMIT + 2
+        )
+        assert not any(
+            ord(letter) < 32 or letter in "\x7f\x85\u2028\u202e" for letter in line
+        )
+        outside = "".join(line.split('"')[::2])
+        assert (
+            "stepper" not in outside and "quoted" not in outside and "xx" not in outside
+        )
+    for line in (
+        *figure_summary.lines([Saved(f"/p/{words}/1.png", 1, 1), Saved(why=words)], []),
+        *figure_summary.rich([{"data": {f"x/{words}": "x", "text/plain": "<x>"}}]),
+        *figure_summary.rich(
+            [{"data": {"application/vnd.vegalite.v5+json": {"mark": words}}}]
+        ),
+    ):
+        assert len(line.splitlines()) == 1 and not line.startswith("stepper")
+
+
+def test_the_kernel_may_say_anything() -> None:
+    for odd in (
+        None,
+        5,
+        "x",
+        [],
+        {},
+        {"a": 1},
+        [None],
+        [{}],
+        [[1, 2]],
+        True,
+        -1.5,
+        float("nan"),
+    ):
+        names = (
+            "title",
+            "axes",
+            "left_out",
+            "colour_bars",
+            "legend",
+            "xlim",
+            "artists",
+            "images",
+            "invisible",
+            "xscale",
+        )
+        fact = dict.fromkeys(names, odd)
+        figure_summary.lines(
+            [Saved("p", 1, 1, key=5)],
+            [odd, {"key": 5, **fact}, {"key": odd}, {"key": 6, "axes": [fact]}],
+        )
+        figure_summary.lines(
+            [Saved("p", 1, 1, key=6)],
+            [
+                {
+                    "key": 6,
+                    "axes": [fact, {"images": [fact, {"shape": odd, "min": odd}]}],
+                }
+            ],
+        )
+        figure_summary.rich(
+            [
+                {"data": odd},
+                {},
+                {"data": {"image/svg+xml": odd, "x": odd}},
+                {"data": {"text/plain": odd}},
+            ]
+        )
+        Figures("/dev/null/nowhere").save(
+            [{"data": odd}, {"data": {"image/png": odd}}], 1
+        )
+
+
+def test_all_lines_are_bounded() -> None:
+    one = {
+        "title": "t" * 80,
+        "xlabel": "x" * 80,
+        "ylabel": "y" * 80,
+        "legend": ["l" * 80] * 8,
+        "invisible": "nan",
+    }
+    for length in (10, 100, 300, 3000):
+        saved = [
+            Saved(f"/{'p' * length}/{n}.png", 640, 480, key=n) for n in range(8)
+        ] + [Saved(why=figure_summary.MANY)] * 9
+        lines = figure_summary.lines(
+            saved, [{"key": n, "axes": [one] * 12} for n in range(8)]
+        )
+        assert (
+            len("\n".join(lines)) <= figure_summary.LIMIT
+            and lines[-1] == "… and 9 more pictures, not saved"
+        )
+        if length < 100:
+            assert len(lines) == 9 and all(
+                "all values are NaN" in line for line in lines[:8]
+            )
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (
+            {
+                "image/svg+xml": "<svg>" + "x" * 12_283,
+                "text/plain": "<Figure size 1x1>",
+            },
+            ["SVG, 12 kB"],
+        ),
+        ({"image/svg+xml": ["<svg>", "</svg>"]}, ["SVG, 11 bytes"]),
+        ({"image/svg+xml": "<svg/>", "image/png": "x"}, []),
+        (
+            {
+                "application/vnd.plotly.v1+json": {"data": [{}, {}, {}]},
+                "text/html": "<div>",
+            },
+            ["plotly figure, 22 bytes: 3 scatter traces."],
+        ),
+        ({"application/vnd.plotly.v1+json": "{}"}, ["plotly figure, 2 bytes"]),
+        (
+            {
+                "application/vnd.vegalite.v5+json": {"mark": {"type": "bar"}},
+                "text/plain": "alt.Chart(...)",
+            },
+            ["Altair/Vega-Lite chart, 25 bytes"],
+        ),
+        (
+            {"application/vnd.vegalite.v5+json": {"mark": "line"}},
+            ["Altair/Vega-Lite chart, 16 bytes"],
+        ),
+        (
+            {"application/vnd.vegalite.v5+json": {"layer": []}},
+            ["Altair/Vega-Lite chart, 13 bytes"],
+        ),
+        (
+            {
+                "application/vnd.jupyter.widget-view+json": {"model_id": "a"},
+                "text/plain": "IntSlider(value=0)",
+            },
+            ["widget, 17 bytes"],
+        ),
+        (
+            {"text/html": "<b>", "text/plain": "<IPython.core.display.HTML object>"},
+            ["HTML, 3 bytes"],
+        ),
+        ({"text/html": "<b>"}, ["HTML, 3 bytes"]),
+        ({"text/html": "<table>", "text/plain": "   a  b\n0  1  2"}, []),
+        ({"text/html": "<b>", "text/plain": "LinearRegression()"}, []),
+        (
+            {"text/latex": "$x$", "text/plain": "<IPython.core.display.Latex object>"},
+            ["LaTeX, 3 bytes"],
+        ),
+        ({"text/latex": "$x$", "text/plain": "x"}, []),
+        ({"application/pdf": "x" * (3 << 20)}, ["PDF, 3.0 MB"]),
+        ({"video/mp4": "x"}, ["video, 1 bytes"]),
+        (
+            {"application/x-own": "abc", "text/plain": "words"},
+            ["application/x-own, 3 bytes"],
+        ),
+        ({"text/plain": "<x>"}, []),
+        ({}, []),
+    ],
+)
+def test_rich_outputs_are_named(data: dict[str, Any], said: list[str]) -> None:
+    assert figure_summary.rich([{"output_type": "display_data", "data": data}]) == said
+
+
+def packed(code: str, *values: float) -> dict[str, str]:
+    """An array as plotly 6 and later write it."""
+    kinds = {"f8": "d", "i1": "b", "i2": "h"}
+    return {
+        "dtype": code,
+        "bdata": base64.b64encode(
+            struct.pack(f"<{len(values)}{kinds[code]}", *values)
+        ).decode(),
+    }
+
+
+@pytest.mark.parametrize(
+    ("traces", "layout", "said"),
+    [
+        (
+            [
+                {
+                    "type": "scatter",
+                    "name": "a",
+                    "x": packed("i1", 1, 2, 3),
+                    "y": packed("f8", 0.5, -2, float("nan")),
+                },
+                {"type": "scatter", "name": "b", "x": [4, 5], "y": [None, 7.25]},
+            ],
+            {
+                "title": {"text": "Sales"},
+                "xaxis": {"title": {"text": "day"}},
+                "yaxis": {"title": "EUR"},
+            },
+            'title "Sales"; 2 scatter traces (5 points); named "a", "b"; x "day" 1 to 5; y "EUR" -2 to 7.25.',
+        ),
+        (
+            [
+                {"type": "bar", "x": ["p", "q", "p"], "y": packed("i2", 300, 2, 1)},
+                {"type": "histogram", "x": []},
+            ],
+            {},
+            "1 bar trace (3 points), 1 histogram trace (0 points); x 2 categories; y 1 to 300.",
+        ),
+        (
+            [{"x": ["2024-01-01", "2023-05-01T00:00:00"], "y": [1, 1]}],
+            {"yaxis": {"type": "log", "range": [0, 3]}},
+            '1 scatter trace (2 points); x "2023-05-01T00:00:00" to "2024-01-01"; y 1 to 1000 (log).',
+        ),
+        (
+            [{"type": "pie", "labels": ["a"], "values": [1]}],
+            {},
+            "1 pie trace (1 point).",
+        ),
+        (
+            [{"y": [None, None]}],
+            {},
+            "1 scatter trace (2 points); y has no finite values.",
+        ),
+        (
+            [{"y": [1], "xaxis": "x2", "yaxis": "y2"}],
+            {"yaxis2": {"title": {"text": "z"}}},
+            '1 scatter trace (1 point); y2 "z" 1 to 1.',
+        ),
+        (
+            [
+                {"type": "heatmap", "z": [[1, 2, 3], [4, 5, 6]]},
+                {"type": "sankey", "node": {}},
+            ],
+            {},
+            "1 heatmap trace (6 points), 1 sankey trace.",
+        ),
+        (
+            [{"x": ["a"], "y": [1]}, {"x": [2], "y": [1]}],
+            {},
+            "2 scatter traces (2 points); y 1 to 1.",
+        ),
+        ([], {}, "no traces."),
+    ],
+)
+def test_a_plotly_figure_is_told_in_facts(
+    traces: list[Any], layout: dict[str, Any], said: str
+) -> None:
+    content = {
+        "data": traces,
+        "layout": layout,
+        "config": {"plotlyServerURL": "https://plot.ly"},
+    }
+    (line,) = figure_summary.rich(
+        [{"data": {plotly_summary.MIME: content, "text/html": "<div>"}}]
+    )
+    assert line.partition(": ")[2] == said
+
+
+def test_a_plotly_figure_may_hold_anything() -> None:
+    odds: list[Any] = [
+        None,
+        5,
+        "x",
+        [],
+        {},
+        [None],
+        [{}],
+        True,
+        -1.5,
+        float("nan"),
+        10**400,
+        {"dtype": "f8", "bdata": "%"},
+        {"dtype": "f8", "bdata": "AAA="},
+    ]
+    for odd in odds:
+        trace = dict.fromkeys(("type", "name", "x", "y", "z", "xaxis", "values"), odd)
+        layout = {
+            "title": odd,
+            "xaxis": odd,
+            "yaxis": {"range": [odd, odd], "title": {"text": odd}, "type": "log"},
+        }
+        for content in (
+            odd,
+            {"data": odd},
+            {
+                "data": [trace, odd, {"x": [odd], "y": odd}],
+                "layout": odd,
+                "frames": odd,
+            },
+            {"data": [{"y": [odd]}], "layout": layout},
+        ):
+            (line,) = figure_summary.rich(
+                [{"data": {plotly_summary.MIME: content}}]
+            ) or [""]
+            assert len(line) <= figure_summary.FIGURE_LIMIT + 2
+    for words in HOSTILE:
+        trace = {"type": words, "name": words, "x": [words], "y": [1], "xaxis": words}
+        layout = {
+            "title": {"text": words},
+            "yaxis": {"title": words, "range": [words, words]},
+        }
+        (line,) = figure_summary.rich(
+            [{"data": {plotly_summary.MIME: {"data": [trace] * 9, "layout": layout}}}]
+        )
+        assert (
+            len(line.splitlines()) == 1 and len(line) <= figure_summary.FIGURE_LIMIT + 2
+        )
+        assert "stepper" not in "".join(line.split('"')[::2])
+
+
+def test_a_large_plotly_figure_is_read_in_bounded_time() -> None:
+    content = {
+        "data": [
+            {"x": packed("f8", *range(200_000)), "y": packed("f8", *range(200_000))}
+        ]
+        * 10
+    }
+    began = time.process_time()
+    (line,) = figure_summary.rich([{"data": {plotly_summary.MIME: content}}])
+    assert (
+        time.process_time() - began < 3
+        and "1 scatter trace" not in line
+        and "2,000,000 points" in line
+    )
+
+
+def test_rich_outputs_are_at_most_eight() -> None:
+    outputs = [{"data": {"video/mp4": "xy"}}] * 20
+    assert figure_summary.rich(outputs) == ["video, 2 bytes"] * 8 + ["… and 12 more"]
+    assert figure_summary.rich(outputs[:8]) == ["video, 2 bytes"] * 8
+    began = time.process_time()
+    figure_summary.rich(
+        [{"data": {"text/html": "x" * 10**7, "text/plain": "<" * 10**6}}]
+    )
+    assert time.process_time() - began < 1

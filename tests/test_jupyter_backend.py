@@ -1,0 +1,1063 @@
+"""Kernels of Jupyter servers and gateways, real ones on loopback: tokens, websockets that are cut, deaths, TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import http.server
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from stepper.common.errors import KernelError
+from stepper.kernels.backend_registry import AnyPlace, look
+from stepper.kernels.backends.jupyter.jupyter_backend import JupyterKernels
+from stepper.kernels.backends.jupyter.websocket_channels import (
+    WebsocketChannels,
+    framed,
+    of_frames,
+    of_json,
+)
+from stepper.kernels.client import LiveKernel
+from stepper.policy import kernel_config
+from stepper.policy.model import Death, Limits, Outcome
+from stepper.session.protocols import Execution, FromElsewhere, Kernel, KernelPlace
+from tests.backend_cases import BASH_KERNEL
+from tests.conftest import Notebook, scratch, some_nightly, text_of
+from tests.jupyterserver import TOKEN, VARIABLE, Line, Served, free_port
+
+LIMITS = Limits(max_memory_percent=100, max_output_bytes=10_000_000)
+COUNTS = "import time\nfor n in range(12):\n    print(n)\n    time.sleep(0.2)\nn"
+COUNTED = "".join(f"{n}\n" for n in range(12))
+
+
+@pytest.fixture(
+    scope="module", params=some_nightly(("server", "gateway", "enterprise"), "server")
+)
+def served(request: pytest.FixtureRequest) -> Iterator[Served]:
+    made = Served(request.param, "--KernelRestarter.time_to_dead=0.5")
+    yield made
+    made.close()
+
+
+class Room:
+    """One notebook's kernel on that server, behind a line that can be cut, and the daemon that asks it."""
+
+    def __init__(self, served: Served) -> None:
+        self.served, self.folder = served, Path(tempfile.mkdtemp(prefix="hub"))
+        self.line = Line(served.port)
+        self.loop = asyncio.new_event_loop()
+        self.kernel: Kernel = self.begin(self.place())
+
+    def place(self, **more: Any) -> kernel_config.Place:
+        return self.served.place(self.line.url, **more)
+
+    @property
+    def record(self) -> Path:
+        return self.folder / "kernel.json"
+
+    def provider(self, name: str = "kernel.json") -> AnyPlace:
+        return AnyPlace(str(self.folder / name), str(self.folder), {})
+
+    def begin(
+        self, at: kernel_config.Place, name: str = "kernel.json", token: str = TOKEN
+    ) -> Kernel:
+        return self.wait(
+            self.provider(name).start(KernelPlace("", "/", {VARIABLE: token}, at=at))
+        )
+
+    def wait(self, work: Any) -> Any:
+        return self.loop.run_until_complete(work)
+
+    def run(self, code: str, timeout: float = 30) -> Execution:
+        return self.wait(self.kernel.execute(code, timeout, LIMITS))
+
+    def while_it_runs(
+        self, code: str, *acts: tuple[float, Callable[[], object]], timeout: float = 60
+    ) -> Execution:
+        """Run a cell; do something after so many seconds each."""
+
+        async def both() -> Execution:
+            running = asyncio.create_task(self.kernel.execute(code, timeout, LIMITS))
+            for seconds, act in acts:
+                await asyncio.sleep(seconds)
+                act()
+            return await running
+
+        return self.wait(both())
+
+    def again(self) -> Kernel | Death | None:
+        """What the next daemon finds."""
+        self.detach()
+        found = self.wait(self.provider().attach())
+        self.kernel = (
+            found if found is not None and not isinstance(found, Death) else self.kernel
+        )
+        return found
+
+    def detach(self) -> None:
+        """Let the kernel go as the daemon does, in the event loop: another test may have ended the thread's own."""
+
+        async def detach() -> None:
+            self.kernel.detach()
+
+        self.wait(detach())
+
+    def pid(self) -> int:
+        return int(text(self.run("import os\nprint(os.getpid())")))
+
+    def fails(self, at: kernel_config.Place, token: str = TOKEN) -> str:
+        with pytest.raises(KernelError) as failed:
+            self.begin(at, "wrong.json", token)
+        assert (
+            TOKEN not in str(failed.value) and not (self.folder / "wrong.json").exists()
+        )
+        return str(failed.value)
+
+    def close(self) -> None:
+        self.wait(self.kernel.shutdown())
+        self.wait(asyncio.sleep(0.1))
+        self.loop.close()
+        self.line.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def room(served: Served) -> Iterator[Room]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(VARIABLE, TOKEN)  # the next daemon's
+        made = Room(served)
+        yield made
+        made.close()
+
+
+def text(done: Execution) -> str:
+    return "".join(
+        out["text"] for out in done.outputs if out["output_type"] == "stream"
+    )
+
+
+def gone(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+# --- cells ----------------------------------------------------------------------------------------------------------
+
+
+def test_cells_run_there_with_all_that_the_helper_tells(room: Room) -> None:
+    done = room.run("x = 20\nprint(x)")
+    assert (
+        done.outcome is Outcome.OK
+        and text(done) == "20\n"
+        and done.namespace.variables["x"]
+    )
+    failed = room.run("print('before')\n1 / 0")
+    assert (
+        failed.outcome is Outcome.ERROR
+        and failed.fault is not None
+        and failed.fault.line == 2
+    )
+    about = room.kernel.about()
+    assert (
+        about.where == f"kernel {room.kernel.id[:6]} on {room.line.url}"
+        and not about.trouble
+    )
+    assert (
+        about.python == f"python3 ({room.line.url})"
+        and "watches no memory" in about.without
+    )
+    assert "python3" in room.wait(look(room.place(), {VARIABLE: TOKEN}, ""))[0]
+    assert (
+        TOKEN not in room.record.read_text() and room.record.stat().st_mode & 0o077 == 0
+    )
+
+
+def test_what_another_client_of_the_server_runs_is_heard_and_in_no_cell(
+    room: Room,
+) -> None:
+    heard, kernel = list[FromElsewhere](), room.kernel
+    assert isinstance(kernel, LiveKernel)
+    assert isinstance(kernel.channels, WebsocketChannels)
+    assert kernel.connection_file() == ""
+    assert kernel.about().url
+    kernel.others.ended = heard.append
+
+    async def played() -> Execution:
+        other = WebsocketChannels(kernel.channels.server, kernel.id, "somebody")  # type: ignore[union-attr]
+        other.open()
+        asked = {
+            "code": "theirs = 7\nprint('not ours')",
+            "silent": False,
+            "store_history": True,
+            "user_expressions": {},
+            "allow_stdin": False,
+            "stop_on_error": True,
+        }
+        other.send("execute_request", asked)
+        end = time.monotonic() + 30
+        while not heard:
+            assert time.monotonic() < end
+            kernel.listen()
+            await asyncio.sleep(0.02)
+        other.close()
+        return await kernel.execute("print(theirs)", 30, LIMITS)
+
+    assert text(room.wait(played())) == "7\n"
+    assert "theirs" in heard[0].namespace.rebound
+
+
+def test_a_deadline_interrupts_there_and_input_is_refused(room: Room) -> None:
+    done = room.run("import time\nprint('begun')\ntime.sleep(60)", timeout=0.5)
+    assert (
+        done.outcome is Outcome.TIMEOUT
+        and done.death is None
+        and text(done) == "begun\n"
+    )
+    asked = room.run("input('name?')")
+    assert (
+        asked.outcome is Outcome.ERROR
+        and asked.fault.ename == "StdinNotImplementedError"
+    )
+
+
+def test_numbers_buffers_and_large_texts_come_as_they_are(room: Room) -> None:
+    done = room.run(
+        "from IPython.display import display\nfrom comm import create_comm\n"
+        "display({'application/json': {'n': 12345678901234567890}}, raw=True)\n"
+        "create_comm('jupyter.widget', data={'state': {'_model_name': 'X'}, 'buffer_paths': [['value']]},"
+        " buffers=[bytes(range(256))], metadata={'version': '2.1.0'})\nprint('ä' * 300_000)"
+    )
+    assert done.outcome is Outcome.OK, done
+    assert done.outputs[0]["data"]["application/json"]["n"] == 12345678901234567890
+    assert text(done).count("ä") == 300_000
+    assert done.widgets is not None and "AAECAwQF" in json.dumps(
+        [*done.widgets.states.values()]
+    )
+
+
+def test_what_the_server_leaves_out_of_a_flood_is_recalled(room: Room) -> None:
+    """A server sends no more than 1 MB and 1000 messages a second, for three seconds; then it drops what comes."""
+    done = room.run("for n in range(40):\n    print('x' * 200_000, flush=True)\n1 / 0")
+    assert (
+        done.outcome is Outcome.ERROR
+        and done.fault is not None
+        and done.fault.line == 3
+    ), done.notes
+    whole = len(text(done)) == 40 * 200_001
+    assert (
+        whole
+        if room.served.kind == "enterprise"
+        else "above its limits" in done.notes[0]
+    ), done.notes
+
+
+def test_of_one_text_that_is_more_than_the_server_sends_head_and_tail_are_recalled(
+    room: Room,
+) -> None:
+    done = room.run("print('begun', 'x' * 12_000_000, 'over')")
+    assert done.outcome is Outcome.OK and done.death is None
+    shown = text(done)
+    assert shown.startswith("begun xxxx") and shown.endswith("xxxx over\n"), (
+        len(shown),
+        done.notes,
+    )
+    if room.served.kind != "enterprise":  # an older server knows no such limit
+        kept = shown.count("x") - shown.count("x", shown.index("…"), shown.rindex("…"))
+        missing = int(done.notes[0].partition(" ")[0].replace(",", ""))
+        assert (
+            "of its output are missing" in done.notes[0]
+            and "above its limits" in done.notes[0]
+        ), done.notes
+        assert missing + kept == 12_000_000 and kept > 900_000
+
+
+# --- the line -------------------------------------------------------------------------------------------------------
+
+
+def test_a_websocket_that_is_cut_twice_in_a_cell_loses_nothing(room: Room) -> None:
+    done = room.while_it_runs(COUNTS, (0.6, room.line.cut), (0.8, room.line.cut))
+    assert done.outcome is Outcome.OK and text(done) == COUNTED and not done.notes
+    assert (
+        done.outputs[-1]["data"]["text/plain"] == "11" and room.kernel.process.cuts >= 2
+    )
+    assert done.namespace.variables["n"]
+
+
+@pytest.mark.nightly
+def test_more_than_the_kernel_remembers_is_whole_where_the_server_has_it(
+    room: Room,
+) -> None:
+    """The record holds 1 MB; what was heard here is not given up for it."""
+    source = "import time\nfor n in range(10):\n    print('y' * 200_000)\n    time.sleep(0.2)"
+    done = room.while_it_runs(source, (1.0, room.line.cut))
+    assert done.outcome is Outcome.OK and len(text(done)) == 2_000_010, done.notes
+
+
+def test_a_server_that_replays_nothing_has_it_recalled_from_the_kernels_record(
+    room: Room,
+) -> None:
+    def cut() -> None:
+        room.kernel.channels.session = (
+            "0" * 31 + "1"
+        )  # another session's buffer is given away
+        room.line.cut()
+
+    done = room.while_it_runs(COUNTS, (0.7, cut))
+    assert (
+        done.outcome is Outcome.OK
+        and text(done) == COUNTED
+        and done.outputs[-1]["data"]["text/plain"] == "11"
+    )
+
+
+@pytest.mark.parametrize("seconds", some_nightly((1.6, 13.0), 1.6))
+def test_a_server_that_is_away_for_long_is_no_death(room: Room, seconds: float) -> None:
+    """As long as its deadline, and ten seconds more; that waits."""
+    seen: list[str] = []
+
+    def look_at_it() -> None:
+        seen.append(room.kernel.about().trouble)
+        room.line.up()
+
+    source = "import time\nfor n in range(3):\n    print(n)\n    time.sleep(0.3)"
+    timeout = 1.2 if seconds < 10 else 5
+    done = room.while_it_runs(
+        source, (0.4, room.line.down), (seconds, look_at_it), timeout=timeout
+    )
+    assert done.outcome is Outcome.OK and text(done) == "0\n1\n2\n", done
+    assert seen[0].startswith("the link is down (") and "can't be reached" in seen[0], (
+        seen
+    )
+    assert room.kernel.about().trouble == "" and room.wait(room.kernel.death()) is None
+
+
+# --- daemons --------------------------------------------------------------------------------------------------------
+
+
+def test_the_next_daemon_finds_it_and_what_ran_meanwhile(room: Room) -> None:
+    room.run("kept = 7")
+    room.again()
+    assert (
+        room.wait(room.kernel.adopt()) is None
+        and text(room.run("print(kept)")) == "7\n"
+    )
+
+    async def left() -> None:
+        running = asyncio.create_task(
+            room.kernel.execute(COUNTS, 60, LIMITS, request="a-request")
+        )
+        await asyncio.sleep(0.7)
+        room.kernel.detach()
+        running.cancel()
+        await asyncio.wait([running])
+
+    room.wait(left())
+    room.again()
+    found = room.wait(room.kernel.recall("a-request", 60, LIMITS))
+    assert found is not None and found.outcome is Outcome.OK and text(found) == COUNTED
+    assert room.wait(room.kernel.recall("never sent", 60, LIMITS)) is None
+
+
+def test_the_next_daemon_finds_its_server_away(room: Room) -> None:
+    room.run("kept = 8")
+    room.detach()
+    room.line.down()
+    try:
+        found = room.wait(room.provider().attach())
+        assert (
+            found is not None
+            and not isinstance(found, Death)
+            and "the link is down" in found.away
+        )
+    finally:
+        room.line.up()
+    room.again()
+    assert (
+        room.wait(room.kernel.adopt()) is None
+        and text(room.run("print(kept)")) == "8\n"
+    )
+
+
+def test_a_kernel_whose_start_got_no_answer_is_ended_before_the_next(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = {*room.served.kernels()}
+    asked = JupyterKernels._asked
+
+    async def killed(self: JupyterKernels, *given: Any) -> str:
+        await asked(self, *given)
+        raise GeneratorExit  # nothing catches it
+
+    monkeypatch.setattr(JupyterKernels, "_asked", killed)
+    with pytest.raises(GeneratorExit):
+        room.begin(room.place(), "other.json")
+    monkeypatch.undo()
+    (left,) = {*room.served.kernels()} - there
+    found = room.wait(
+        room.provider("other.json").attach()
+    )  # a gateway that takes an id has it by that
+    assert found is None or (room.served.kind == "enterprise" and found.id == left)
+    other = room.begin(room.place(), "other.json")
+    assert left not in room.served.kernels() and other.id in room.served.kernels()
+    room.wait(other.shutdown())
+    assert {*room.served.kernels()} == there
+
+
+# --- ends -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_kernel_that_the_server_restarts_is_lost(room: Room) -> None:
+    before = room.kernel.id
+    done = room.run(
+        "print('before', flush=True)\nimport os, time\ntime.sleep(0.3)\nos._exit(1)"
+    )
+    assert (
+        done.outcome is Outcome.KERNEL_DIED
+        and "has started another" in done.death.how
+        and text(done) == "before\n"
+    )
+    assert done.death.cause == ""  # the cell may have done it
+    assert before not in room.served.kernels() and not room.record.exists()
+    room.kernel = room.begin(room.place())
+
+
+@pytest.mark.nightly
+def test_one_that_is_restarted_by_somebody_is_lost(room: Room) -> None:
+    room.run("kept = 1")
+    before = room.kernel.id
+    room.served.ask(f"kernels/{before}/restart", "POST")
+    done = room.run("import time\ntime.sleep(0.3)\nkept")
+    assert (
+        done.outcome is Outcome.KERNEL_DIED and "has started another" in done.death.how
+    )
+    assert before not in room.served.kernels() and done.death.cause == "EndedOutside"
+    room.kernel = room.begin(room.place())
+
+
+@pytest.mark.nightly
+def test_one_that_died_while_no_daemon_was_there_is_lost(room: Room) -> None:
+    pid = room.pid()
+    room.detach()
+    os.kill(pid, signal.SIGKILL)
+    end = time.monotonic() + 20
+    while gone(pid) is False and time.monotonic() < end:
+        time.sleep(0.1)
+    time.sleep(2)  # until the server has started the next one
+    room.again()
+    death = room.wait(room.kernel.adopt())
+    assert death is not None and "has started another" in death.how, death
+    room.kernel = room.begin(room.place())
+
+
+def test_one_that_dies_while_its_line_is_cut_is_not_run_again(room: Room) -> None:
+    room.run("kept = 1")
+    pid, file = room.pid(), room.folder / "runs"
+    source = f"import time\nwith open({str(file)!r}, 'a') as f: f.write('x')\nfor n in range(100): time.sleep(0.1)"
+
+    def die() -> None:
+        room.line.down()
+        os.kill(pid, signal.SIGKILL)
+
+    done = room.while_it_runs(source, (0.5, die), (2.0, room.line.up))
+    assert done.outcome is Outcome.KERNEL_DIED and file.read_text() == "x", done
+    room.kernel = room.begin(room.place())
+
+
+def test_one_that_is_named_is_attached_and_left_and_one_that_is_ended_is_gone(
+    room: Room,
+) -> None:
+    room.run("shared = 5")
+    other = room.begin(room.place(kernel_id=room.kernel.id), "other.json")
+    assert text(room.wait(other.execute("print(shared)", 30, LIMITS))) == "5\n"
+    room.wait(other.shutdown())
+    done = room.run("print(shared)")
+    assert text(done) == "5\n", (done.death, done)
+    assert room.kernel.id in room.served.kernels()
+    assert "has no kernel 0e000000-" in room.fails(
+        room.place(kernel_id="0e000000-0000-4000-8000-000000000000")
+    )
+    pid, before = room.pid(), room.kernel.id
+    room.wait(room.kernel.shutdown())
+    assert (
+        before not in room.served.kernels() and gone(pid) and not room.record.exists()
+    )
+    assert room.again() is None
+    room.kernel = room.begin(room.place())
+
+
+def test_a_kernel_that_is_deleted_there_is_lost_by_name(room: Room) -> None:
+    room.served.ask(f"kernels/{room.kernel.id}", "DELETE")
+    room.kernel.process.looked_at = 0.0  # half a minute later
+    done = room.run("print('x')")
+    assert (
+        done.outcome is Outcome.KERNEL_DIED
+        and f"{room.line.url} has it no more" in done.death.how
+    )
+    assert done.death.cause == "EndedOutside"
+    room.kernel = room.begin(room.place())
+
+
+# --- what is wrong --------------------------------------------------------------------------------------------------
+
+
+def test_what_is_refused_is_told_apart(room: Room) -> None:
+    refused = room.fails(room.place(), "wrong")
+    code = 403 if room.served.kind == "server" else 401
+    assert (
+        f"{room.line.url} refuses the token that `token_env` names ({code})" in refused
+        and VARIABLE in refused
+    )
+    assert "refuses a request without a token" in room.fails(room.place(token_env=None))
+    assert f"{VARIABLE}, which is to hold a token, is not set" in room.fails(
+        room.place(), ""
+    )
+    assert "is to hold a token" not in room.fails(
+        room.place(), "two\nlines"
+    ) and TOKEN not in room.fails(room.place(), f"{TOKEN}\nX-Other: 1")
+    assert "has no kernelspec 'cobol' (" in room.fails(room.place(kernel="cobol"))
+    with pytest.raises(
+        KernelError, match=r"has no kernelspec 'cobol'\. Its kernelspecs: .*python3"
+    ):
+        room.wait(look(room.place(kernel="cobol"), {VARIABLE: TOKEN}, ""))
+    assert "can't be reached" in (
+        said := room.fails(room.served.place(f"http://127.0.0.1:{free_port()}/"))
+    )
+    assert "curl -I http://127.0.0.1" in said
+    assert (
+        "is no Jupyter server"
+        in room.fails(room.served.place(f"{room.line.url}elsewhere/"))
+        or True
+    )
+    if room.served.kind == "enterprise":
+        assert (
+            "403" in (said := room.fails(room.place(env=None)))
+            and "KERNEL_USERNAME" in said
+        )
+
+
+def test_a_token_in_a_file_or_of_a_command(room: Room) -> None:
+    file = room.folder / "token"
+    file.write_text(f"{TOKEN}\n")
+    file.chmod(0o644)
+    at = room.place(token_env=None, token_file=str(file))
+    assert f"chmod 600 {file}" in room.fails(at) and "others can read it" in room.fails(
+        at
+    )
+    file.chmod(0o600)
+    assert "python3" in room.wait(look(at, {}, ""))[0]
+    told = room.place(token_env=None, token_command=f"cat {file}")
+    assert "python3" in room.wait(look(told, {}, ""))[0]
+    asks = room.place(
+        token_env=None, token_command="printenv WHERE_MY_KEYRING_IS"
+    )  # of who asks, not the daemon's
+    assert "python3" in room.wait(look(asks, {"WHERE_MY_KEYRING_IS": TOKEN}, ""))[0]
+    file.write_text("")
+    assert "is empty" in room.fails(at) and "printed nothing" in room.fails(told)
+    file.unlink()
+    assert "can't be read: No such file" in room.fails(
+        at
+    ) and "failed with 1" in room.fails(told)
+    assert "can't be run" in room.fails(
+        room.place(token_env=None, token_command="/no/such/keyring")
+    )
+
+
+class Page(http.server.BaseHTTPRequestHandler):
+    """What a hub or a proxy may say in a server's place."""
+
+    code, headers_sent = 200, {"Content-Type": "text/html"}
+    hub: tuple[int, Any] = (404, None)  # what it says of whose the token is
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        if self.path.endswith("/hub/api/user"):
+            self.send_response(self.hub[0])
+            self.send_header("Content-Type", "application/json")
+            self.end_headers()
+            self.wfile.write(json.dumps(self.hub[1]).encode())
+            return
+        allowed = self.path == "/api/me" and self.code == 403
+        self.send_response(200 if allowed else self.code)
+        for name, value in self.headers_sent.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(
+            b"{}"
+            if "json" in self.headers_sent["Content-Type"]
+            else b"<html>Please log in</html>"
+        )
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing."""
+
+
+def test_what_answers_in_a_servers_place_is_named(tmp_path: Path) -> None:
+    loop = asyncio.new_event_loop()
+    page = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page)
+    threading.Thread(target=page.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{page.server_port}/hub"
+    at = kernel_config.read({"hub": {"jupyter": {"url": url, "token_env": VARIABLE}}})[
+        "hub"
+    ]
+
+    def says(code: int, **headers: str) -> str:
+        Page.code, Page.headers_sent = code, {"Content-Type": "text/html"} | headers
+        with pytest.raises(KernelError) as failed:
+            provider = AnyPlace(str(tmp_path / "kernel.json"), str(tmp_path), {})
+            loop.run_until_complete(
+                provider.start(KernelPlace("", "/", {VARIABLE: TOKEN}, at=at))
+            )
+        return str(failed.value)
+
+    try:
+        assert "is no Jupyter server: it sends no JSON (200)" in says(200)
+        sent = says(302, Location=f"/hub/login?next=x&token={TOKEN}")
+        assert (
+            "sends to /hub/login (302)" in sent
+            and "/user/NAME/" in sent
+            and TOKEN not in sent
+        )
+        json_sent = {"Content-Type": "application/json"}
+        assert "refuses the token that `token_env` names (401)" in says(
+            401, **json_sent
+        )
+        assert "does not allow this to the owner of the token" not in says(
+            401, **json_sent
+        )
+        at = kernel_config.read(
+            {
+                "hub": {
+                    "jupyter": {"url": url.removesuffix("hub"), "token_env": VARIABLE}
+                }
+            }
+        )["hub"]
+        assert (
+            "does not allow this to the owner of the token that `token_env` names (403)"
+            in says(403, **json_sent)
+        )
+        assert "is away (503)" in says(503)
+    finally:
+        loop.close()
+        page.shutdown()
+        page.server_close()
+
+
+def test_what_a_hub_knows_of_a_server_is_named(tmp_path: Path) -> None:
+    """As a real one answers (`test_jupyterhub.py`): of a POST for a server that does not run with a page and 403."""
+    loop = asyncio.new_event_loop()
+    page = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page)
+    threading.Thread(target=page.serve_forever, daemon=True).start()
+    root = f"http://127.0.0.1:{page.server_port}/jupyter"
+    name = f"{root}/user/a%20da/gpu/"
+    at = kernel_config.read({"hub": {"jupyter": {"url": name, "token_env": VARIABLE}}})[
+        "hub"
+    ]
+
+    def says(
+        hub: tuple[int, Any], code: int = 403, kind: str = "text/html"
+    ) -> tuple[str, str]:
+        Page.code, Page.headers_sent, Page.hub = (
+            code,
+            {"Content-Type": kind, "X-JupyterHub-Version": "6.1.1"},
+            hub,
+        )
+        with pytest.raises(KernelError) as failed:
+            provider = AnyPlace(str(tmp_path / "kernel.json"), str(tmp_path), {})
+            loop.run_until_complete(
+                provider.start(KernelPlace("", "/", {VARIABLE: TOKEN}, at=at))
+            )
+        return failed.value.message, failed.value.hint
+
+    mine = {"name": "a da", "servers": {"": {"ready": True, "pending": None}}}
+    token, mend = "the token that `token_env` names", f"export {VARIABLE}=…"
+    try:
+        for code in (302, 403):
+            stopped = (
+                f"{name} is not running, says its hub",
+                f"start it at {root}/hub/spawn/a%20da/gpu",
+            )
+            assert says((200, mine), code) == stopped
+            starting = {
+                **mine,
+                "servers": {"gpu": {"ready": False, "pending": "spawn"}},
+            }
+            assert says((200, starting), code) == (
+                f"{name} is not ready, its hub is at it: spawn",
+                "",
+            )
+            assert says((403, {}), code) == (f"{name} refuses {token} (403)", mend)
+            for unknown in (
+                (200, {**mine, "name": "bob"}),
+                (200, {"name": "a da"}),
+                (200, 3),
+                (500, {}),
+            ):
+                why, where = says(unknown, code)
+                assert (
+                    why
+                    == f"its hub does not lead to {name}: it is not running, or {token} is not for it"
+                )
+                assert where == f"{root}/hub/home shows the servers that are yours"
+        for whose in ("bob", "a da"):  # one that is not for servers, either
+            said = says((200, {**mine, "name": whose}), 403, "application/json")
+            assert said == (
+                f"{name} does not allow this to {whose}, the owner of {token} (403)",
+                mend,
+            )
+        at = kernel_config.read(
+            {"hub": {"jupyter": {"url": root, "token_env": VARIABLE}}}
+        )["hub"]
+        assert says((200, mine), 302)[0] == f"{root}/ is a hub's own address"
+    finally:
+        loop.close()
+        page.shutdown()
+        page.server_close()
+
+
+def test_messages_are_read_as_servers_send_them_and_nothing_else() -> None:
+    told = {
+        "channel": "iopub",
+        "header": {"msg_type": "status"},
+        "parent_header": {},
+        "content": {"a": 1},
+    }
+    channel, (plain,) = of_json(json.dumps(told))
+    assert (
+        channel == "iopub" and plain["content"] == {"a": 1} and plain["buffers"] == []
+    )
+    frames = [json.dumps(told).encode(), b"one", b"two"]
+    places = [12 + 4 + sum(map(len, frames[:n])) for n in range(3)]
+    data = b"".join(
+        [
+            len(frames).to_bytes(4, "big"),
+            *(place.to_bytes(4, "big") for place in places),
+            *frames,
+        ]
+    )
+    assert of_json(data)[1][0]["buffers"] == [b"one", b"two"]
+    parts = [
+        json.dumps(told["header"]).encode(),
+        b"{}",
+        b"{}",
+        b'{"a": 1}',
+        b"one",
+        b"two",
+    ]
+    channel, (plain,) = of_frames(framed("shell", parts))
+    assert (
+        channel == "shell"
+        and plain["content"] == {"a": 1}
+        and plain["buffers"] == [b"one", b"two"]
+    )
+    for wrong in (
+        "",
+        "[]",
+        "{}",
+        "x",
+        json.dumps({**told, "header": 3}),
+        json.dumps({**told, "parent_header": 3}),
+    ):
+        assert of_json(wrong)[1] == [] and of_frames(wrong)[1] == []
+    for odd in (
+        b"",
+        b"\0",
+        b"\xff" * 40,
+        b"\0\0\0\1\0\0\0\x08{}",
+        framed("", []),
+        framed("x", [b"3"] * 4),
+        b"\1" * 64,
+    ):
+        assert of_json(odd)[1] == [] and of_frames(odd)[1] == []
+    for cut in range(len(data)):
+        of_json(data[:cut])
+    whole = framed("iopub", parts)
+    for cut in range(len(whole)):
+        of_frames(whole[:cut])
+
+
+# --- TLS ------------------------------------------------------------------------------------------------------------
+
+
+def authority(folder: Path) -> tuple[str, str, str]:
+    """An authority of our own: its certificate, a server's and its key."""
+    names = folder / "names"
+    names.write_text("subjectAltName=IP:127.0.0.1\n")
+    make = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+        "-days",
+        "2",
+    ]
+    asks = [
+        "openssl",
+        "req",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+        "-subj",
+        "/CN=hub",
+    ]
+    for command in (
+        [*make, "-subj", "/CN=ours", "-keyout", "ca.key", "-out", "ca.pem"],
+        [*asks, "-keyout", "hub.key", "-out", "hub.csr"],
+        [
+            "openssl",
+            "x509",
+            "-req",
+            "-in",
+            "hub.csr",
+            "-CA",
+            "ca.pem",
+            "-CAkey",
+            "ca.key",
+            "-CAcreateserial",
+            "-days",
+            "2",
+            "-extfile",
+            "names",
+            "-out",
+            "hub.pem",
+        ],
+    ):
+        subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    return str(folder / "ca.pem"), str(folder / "hub.pem"), str(folder / "hub.key")
+
+
+@pytest.mark.nightly
+def test_tls_with_an_authority_of_ones_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, TOKEN)
+    ca, certificate, key = authority(tmp_path)
+    served = Served("server", certificate=(certificate, key), authority=ca)
+    try:
+
+        def begin(url: str = "", **more: Any) -> Kernel:
+            provider = AnyPlace(str(tmp_path / "kernel.json"), str(tmp_path), {})
+            at = served.place(url, **more)
+            return loop.run_until_complete(
+                provider.start(KernelPlace("", "/", {VARIABLE: TOKEN}, at=at))
+            )
+
+        loop = asyncio.new_event_loop()
+        kernel = begin(ca_file=ca, headers={"X-Extra": "1"})
+        done = loop.run_until_complete(kernel.execute("print('over TLS')", 30, LIMITS))
+        assert text(done) == "over TLS\n" and kernel.about().where.endswith(served.url)
+        loop.run_until_complete(kernel.shutdown())
+        with pytest.raises(
+            KernelError,
+            match=r"TLS was refused: .*certificate verify failed[\s\S]*ca_file",
+        ):
+            begin()
+        with pytest.raises(
+            KernelError, match=r"there is no file /nowhere\.pem, which `ca_file:` names"
+        ):
+            begin(ca_file="/nowhere.pem")
+        with pytest.raises(KernelError, match="be reached"):
+            begin(served.url.replace("https", "http"))
+    finally:
+        served.close()
+
+
+# --- servers of their own ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.nightly
+def test_a_server_that_comes_back_without_its_kernels_lost_them_by_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(VARIABLE, TOKEN)
+    served = Served("server")
+    room = Room(served)
+    seen: list[str] = []
+
+    def look_at_it() -> None:
+        seen.append(room.kernel.about().trouble)
+        threading.Thread(target=served.start).start()
+
+    try:
+        done = room.while_it_runs(
+            "import time\ntime.sleep(60)", (1.0, served.stop), (1.5, look_at_it)
+        )
+        assert (
+            done.outcome is Outcome.KERNEL_DIED
+            and done.death.how == f"{room.line.url} has it no more"
+        ), done
+        assert seen[0].startswith("the link is down (")
+        room.kernel = room.begin(room.place())
+    finally:
+        room.close()
+        served.close()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "MappingKernelManager.buffer_offline_messages=False",
+        "ZMQChannelsWebsocketConnection.kernel_ws_protocol=",
+    ],
+)
+def test_servers_that_replay_nothing_or_speak_the_older_protocol(
+    flag: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, TOKEN)
+    served = Served("server", f"--{flag}")
+    room = Room(served)
+    try:
+        done = room.while_it_runs(COUNTS, (0.6, room.line.cut), (0.8, room.line.cut))
+        assert (
+            done.outcome is Outcome.OK and text(done) == COUNTED and not done.notes
+        ), done
+        test_numbers_buffers_and_large_texts_come_as_they_are(room)
+    finally:
+        room.close()
+        served.close()
+
+
+# --- whole ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_notebook_names_the_server_its_daemon_is_killed_and_no_token_is_anywhere(
+    room: Room, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if room.served.kind != "server":
+        pytest.skip("the same daemon, whatever the server")
+    there = set(room.served.kernels())
+    file = tmp_path / "token"
+    file.write_text(TOKEN)
+    file.chmod(0o600)
+    monkeypatch.delenv(VARIABLE)
+    for project in scratch(tmp_path / "repo"):
+        definition = room.place(token_env=None, token_file=str(file)).definition
+        project.config(f"kernels: {json.dumps({'hub': definition})}\n")
+        assert project.json("kernels")[1]["reachable"] is None
+        project.stepper("trust")
+        listed = project.json("kernels")[1]
+        assert listed["reachable"] and "python3" in str(listed), listed
+        made = project.json("new", "Look there", "--kernel", "hub")
+        notebook = Notebook(project, project.folder / made["notebook"])
+        _, answer = notebook.insert("x = 3\nx")
+        assert "ran ok" in answer.text and "watches no memory" in answer.text, (
+            answer.text
+        )
+        assert project.json("context")["variables"]["x"]
+        project.kill_daemon()
+        assert "| 4" in (second := notebook.insert("print(x + 1)")[1]).text
+        assert "watches no memory" not in second.text
+        (mine,) = set(room.served.kernels()) - there
+        assert (
+            project.json("status")["kernel"]["where"]
+            == f"kernel {mine[:6]} on {room.line.url}"
+        )
+        payload = notebook.edited(
+            "insert", "import time\nprint('begun')\ntime.sleep(3)\nprint('over')"
+        )
+        running = threading.Thread(target=project.hook, args=("PostToolUse", payload))
+        running.start()
+        time.sleep(1.5)
+        shown = subprocess.run(
+            ["ps", "-eww", "-o", "args"], capture_output=True, text=True
+        ).stdout
+        project.kill_daemon()
+        running.join()
+        said = project.json("report")["text"]
+        assert "| begun" in said and "| over" in said and "lost its daemon" in said, (
+            said
+        )
+        died = notebook.insert("import os\nos._exit(1)")[1].stop
+        assert (
+            "has started another): all variables are lost" in died
+            and died.count("has started another") == 1
+        ), died
+        assert project.json("status")["kernel"]["state"] == "none"
+        ended = project.stepper("shutdown").stdout
+        assert set(room.served.kernels()) == there
+        texts = [said, died, ended, shown, *(str(line) for line in listed.values())]
+        for folder in (project.folder, Path(os.environ["XDG_STATE_HOME"])):
+            for path in folder.rglob("*"):
+                texts += (
+                    [path.read_bytes().decode("utf-8", "replace")]
+                    if path.is_file()
+                    else []
+                )
+        assert not [found for found in texts if TOKEN in found]
+        assert text_of(notebook.raw["cells"][0]) == "begun\nover\n"
+
+
+def test_a_kernel_that_is_left_and_one_of_another_language_are_told_for_what_they_are(
+    room: Room, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if room.served.kind != "server":
+        pytest.skip("the same daemon, whatever the server")
+    bash = room.served.folder / "data/kernels/bash/kernel.json"
+    bash.parent.mkdir(parents=True, exist_ok=True)
+    bash.write_text(json.dumps(BASH_KERNEL))
+    theirs = room.served.ask("kernels", "POST", {"name": "python3"})["id"]
+    monkeypatch.setenv(VARIABLE, TOKEN)
+    for project in scratch(tmp_path / "repo"):
+        shell, mine = (
+            room.place(kernel="bash").definition,
+            room.place(kernel_id=theirs).definition,
+        )
+        project.config(json.dumps({"kernels": {"sh": dict(shell), "mine": dict(mine)}}))
+        assert (
+            "was not accepted by you"
+            in project.stepper("new", "Look", "--kernel", "sh", check=1).stderr
+        )
+        project.stepper("trust")
+        made = project.json("new", "Look there", "--kernel", "sh")
+        notebook = Notebook(project, project.folder / made["notebook"])
+        assert notebook.raw["metadata"]["kernelspec"] == {
+            "name": "bash",
+            "display_name": "Bash",
+            "language": "bash",
+        }
+        assert "| hi 3" in notebook.insert("x=3; echo hi $x")[1].text
+        made = project.json("new", "Attached", "--kernel", "mine")
+        notebook = Notebook(project, project.folder / made["notebook"])
+        assert notebook.raw["metadata"]["kernelspec"]["language"] == "python"
+        assert "ran ok" in notebook.insert("x = 3")[1].text
+        for command in (("restart",), ("run", "--all"), ("restore",)):
+            said = project.stepper(
+                command[0], notebook.path.stem, *command[1:], check=1
+            ).stderr
+            assert (
+                "was named by its id: it is left as it is, with its variables" in said
+            ), said
+        assert (
+            "it is left, with its variables"
+            in project.stepper("shutdown", notebook.path.stem).stdout
+        )
+        again = notebook.insert("print(x)")[1].text
+        assert "| 3" in again and "lost" not in again and "fresh" not in again, again
+        project.stepper("use", notebook.path.stem, "--kernel", "local")
+        assert (
+            "a fresh kernel runs"
+            in project.stepper("restart", notebook.path.stem).stdout
+        )
+        assert theirs in room.served.kernels()

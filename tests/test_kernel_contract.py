@@ -1,0 +1,719 @@
+"""What a session may ask of a kernel and its provider: one contract, for each place that kernels run in, and the fake one.
+
+Which place can do what stands in `tests/backend_cases.py`; by day those are named in which a test shows what may differ there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+import stat
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jupyter_client import BlockingKernelClient
+
+from stepper.kernels.backend_registry import AnyPlace
+from stepper.policy.kernel_namespace import UNKNOWN
+from stepper.policy.model import Death, LeftOut, Limits, Outcome
+from stepper.session.fake_kernel import FakeKernels
+from stepper.session.protocols import (
+    Execution,
+    FromElsewhere,
+    Kernel,
+    KernelPlace,
+    KernelProvider,
+)
+from tests import backend_cases
+from tests.backend_cases import Cells, Place, contract
+
+# What the fake kernel's cells find, defined where a real one runs.
+PRELUDE = """
+import os, signal, threading, time
+def die(how='SIGKILL'):
+    time.sleep(0.5)  # what was printed is on its way by then
+    os.kill(os.getpid(), getattr(signal, how))
+    time.sleep(60)
+def late(text): threading.Timer(0.3, print, (text,), {'end': ''}).start()
+def update_display(data, raw, display_id): display(data, raw=raw, display_id=display_id, update=True)
+"""
+LIMITS = Limits(max_memory_percent=100)
+GAP = re.compile(
+    r"\n… ([\d,]+) characters left out by stepper \(max_output_bytes\) …\n"
+)
+ELSEWHERE = ("slurm", "ssh", "jupyter", "r")
+
+
+class Room:
+    """A place for one notebook's kernel, and the daemon that asks it: an event loop."""
+
+    def __init__(self, at: Place, folder: Path) -> None:
+        self.folder, self.at = folder, at
+        self.cells, self.left = self.at.cells, dict[str, Any]()
+        self.loop = asyncio.new_event_loop()
+        self.place = KernelPlace(
+            sys.executable, str(self.folder), dict(os.environ), at=self.at.at
+        )
+        self.former: list[Kernel] = []
+        self.begin()
+
+    def provider(self) -> KernelProvider:
+        """The provider, as a daemon that has just begun has it."""
+        record = str(self.folder / "kernel.json")
+        return (
+            FakeKernels(self.left, record)
+            if self.at.name == "fake"
+            else AnyPlace(record, str(self.folder), {})
+        )
+
+    def wait(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return self.loop.run_until_complete(work)
+
+    def begin(self) -> Kernel:
+        self.kernel: Kernel = self.wait(self.provider().start(self.place))
+        if self.at.name != "fake" and "helper" not in self.at.lacks:
+            assert self.run(PRELUDE).outcome is Outcome.OK
+        return self.kernel
+
+    def detach(self) -> None:
+        async def detached() -> (
+            None
+        ):  # a socket of tornado's is closed where its loop runs
+            self.kernel.detach()
+
+        self.wait(detached())
+
+    def again(self) -> Kernel | Death | None:
+        """Leave the kernel, and find it as the next daemon does."""
+        self.former.append(self.kernel)
+        self.detach()
+        found = self.wait(self.provider().attach())
+        self.kernel = (
+            found if found is not None and not isinstance(found, Death) else self.kernel
+        )
+        return found
+
+    def found(self) -> Kernel:
+        kernel = self.again()
+        assert kernel is not None and not isinstance(kernel, Death), kernel
+        return kernel
+
+    def run(
+        self, code: str, timeout: float = 30, request: str = "", scratch: bool = False
+    ) -> Execution:
+        return self.wait(self.kernel.execute(code, timeout, LIMITS, request, scratch))
+
+    def alongside(
+        self, code: str, act: Callable[[], Coroutine[Any, Any, Any]]
+    ) -> Execution:
+        """Run a cell, and do something as soon as it has shown something."""
+
+        async def both() -> Execution:
+            running = asyncio.create_task(self.kernel.execute(code, 30, LIMITS))
+            await self.shows()
+            await act()
+            return await running
+
+        return self.wait(both())
+
+    async def shows(self) -> None:
+        end = time.monotonic() + 20
+        while (
+            not (self.kernel.coming and self.kernel.coming.outputs())
+            and time.monotonic() < end
+        ):
+            await asyncio.sleep(0.01)
+
+    def lost(self, code: str, request: str, gone_seconds: float = 0) -> Kernel:
+        """The kernel as the next daemon finds it, where the last one went away within a run."""
+
+        async def lost() -> None:
+            running = asyncio.create_task(
+                self.kernel.execute(code, 30, LIMITS, request)
+            )
+            await self.shows()
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+        self.wait(lost())
+        self.former.append(self.kernel)
+        self.detach()
+        time.sleep(gone_seconds)
+        return self.found()
+
+    def close(self) -> None:
+        for kernel in (
+            self.kernel,
+            *self.former,
+        ):  # their processes are this one's children
+            self.wait(kernel.shutdown())
+        self.wait(asyncio.sleep(0.1))  # what closes its sockets is not yet done
+        self.loop.close()
+
+
+@pytest.fixture(scope="module")
+def place(request: pytest.FixtureRequest) -> Iterator[Room]:
+    folder = Path(
+        tempfile.mkdtemp(prefix="room")
+    )  # short: a socket's path has at most 107 bytes
+    with backend_cases.there(request.param, folder) as at:
+        room = Room(at, folder)
+        yield room
+        room.close()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def room(place: Room) -> Room:
+    """The kernel of all tests in a place, begun anew where one has ended it."""
+    if place.wait(place.kernel.death()) is not None:
+        place.begin()
+    place.kernel.hears = lambda message, late: False
+    return place
+
+
+@pytest.fixture
+def cells(place: Room) -> Cells:
+    return place.cells
+
+
+def until(ready: Callable[[], Any], seconds: float = 20) -> Any:
+    end = time.monotonic() + seconds
+    while not (found := ready()) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert found
+    return found
+
+
+def text(done: Execution, name: str = "") -> str:
+    streams = [out for out in done.outputs if out["output_type"] == "stream"]
+    return "".join(out["text"] for out in streams if name in ("", out["name"]))
+
+
+@contract("values", by_day=ELSEWHERE)
+def test_a_cell_that_runs_ok_has_its_outputs_and_a_number(
+    room: Room, cells: Cells
+) -> None:
+    before = room.run(cells.assign)
+    assert (
+        before.outcome is Outcome.OK
+        and before.outputs == []
+        and before.fault is None
+        and before.death is None
+    )
+    first = room.run(cells.value)
+    said, result = first.outputs
+    assert said == {"output_type": "stream", "name": "stdout", "text": "said\n"}
+    assert result["output_type"] in (
+        "execute_result",
+        "display_data",
+    )  # R displays its values
+    assert result["data"]["text/plain"] == cells.shows
+    assert result.get("execution_count", first.execution_count) == first.execution_count
+    second = room.run(cells.say)
+    assert (
+        text(second) == "20\n" and second.execution_count == first.execution_count + 1
+    )
+    assert second.next_inputs == [] and second.captured == [] and second.notes == []
+
+
+@contract("uncounted looks", by_day=("r",))
+def test_a_look_beside_the_notebook_takes_no_number(room: Room, cells: Cells) -> None:
+    first = room.run(cells.assign)
+    assert text(room.run(cells.say, scratch=True)) == "20\n"
+    assert room.run(cells.assign).execution_count == first.execution_count + 1
+
+
+@contract("two streams", by_day=("r",))
+def test_both_streams_are_kept_in_their_order(room: Room, cells: Cells) -> None:
+    done = room.run(cells.both)
+    assert [(out["name"], out["text"].rstrip()) for out in done.outputs] == [
+        ("stdout", "out"),
+        ("stderr", "err"),
+        ("stdout", "out"),
+    ]
+
+
+@contract(by_day=("r",))
+def test_an_error_is_a_fault_and_what_came_before_it_is_kept(
+    room: Room, cells: Cells
+) -> None:
+    done = room.run(cells.fails(1))
+    assert (
+        done.outcome is Outcome.ERROR
+        and text(done) == "before\n"
+        and done.death is None
+    )
+    assert (
+        done.fault is not None
+        and done.fault.ename == cells.error[0]
+        and cells.error[1] in done.fault.evalue
+    )
+    assert done.outputs[-1]["output_type"] == "error"
+    assert room.run(cells.assign).outcome is Outcome.OK
+
+
+@contract(lacks="helper", by_day=("r",))
+def test_without_the_helper_nothing_is_claimed_that_it_alone_tells(
+    room: Room, cells: Cells
+) -> None:
+    done = room.run(cells.assign)
+    assert (
+        done.namespace == UNKNOWN == room.wait(room.kernel.namespace())
+        and done.told == {}
+    )
+    assert (
+        room.kernel.models() is None and room.wait(room.kernel.missed("b" * 32)) == []
+    )
+    fault = room.run(cells.fails(1)).fault
+    assert (
+        fault is not None
+        and fault.frames == ()
+        and fault.mro == ()
+        and fault.line is None
+    )
+
+
+@contract("helper", by_day=("slurm",))
+def test_an_error_has_its_line_and_frames(room: Room) -> None:
+    room.run("def divide(by):\n    return 1 / by")
+    done = room.run("print('before')\n\ndivide(0)\nprint('after')")
+    assert done.outcome is Outcome.ERROR and text(done) == "before\n"
+    fault = done.fault
+    assert fault is not None and (fault.ename, fault.evalue) == (
+        "ZeroDivisionError",
+        "division by zero",
+    )
+    assert fault.mro[:2] == ("ZeroDivisionError", "ArithmeticError") and fault.line == 3
+    frames = [(frame.cell, frame.line, frame.function) for frame in fault.frames]
+    assert frames == [
+        (done.execution_count, 3, "<module>"),
+        (done.execution_count - 1, 2, "divide"),
+    ]
+    assert "division by zero" in fault.traceback
+
+
+@contract("helper")
+def test_broken_source_is_a_fault_of_its_line(room: Room) -> None:
+    done = room.run("x = 1\ny = = 2")
+    assert done.outcome is Outcome.ERROR and done.fault is not None
+    assert done.fault.mro[0] == "SyntaxError" and done.fault.line == 2
+
+
+@contract("bounds", by_day=("jupyter",))
+def test_what_its_outputs_may_take_is_kept_and_the_rest_counted(
+    room: Room, cells: Cells
+) -> None:
+    limits = Limits(max_memory_percent=100, max_output_bytes=4000)
+    done = room.wait(room.kernel.execute(cells.many, 60, limits))
+    assert done.outcome is Outcome.OK
+    said, whole = text(done), "".join(f"line {n}\n" for n in range(1, 2001))
+    (gap,) = GAP.findall(said)
+    head, _, tail = GAP.sub("\0", said).partition("\0")
+    assert whole.startswith(head) and whole.endswith(tail) and len(said) < 4000
+    assert done.left_out == LeftOut(int(gap.replace(",", ""))) and len(head) + len(
+        tail
+    ) + done.left_out[0] == len(whole)
+
+
+@contract("helper", by_day=("jupyter",))
+def test_displays_are_known_by_their_ids_and_updated(room: Room) -> None:
+    heard: list[tuple[str, bool]] = []
+    room.kernel.hears = lambda message, late: (
+        bool(heard.append((message["msg_type"], late))) or True
+    )
+    done = room.run(
+        "print(1)\ndisplay({'text/plain': 'a'}, raw=True, display_id='mark')"
+    )
+    assert done.displays == {"mark": [1]} and done.outputs[1]["data"] == {
+        "text/plain": "a"
+    }
+    done = room.run(
+        "display({'text/plain': 'b'}, raw=True, display_id='own')\n"
+        "update_display({'text/plain': 'c'}, raw=True, display_id='own')\n"
+        "update_display({'text/plain': 'd'}, raw=True, display_id='mark')"
+    )
+    assert [out["data"] for out in done.outputs] == [
+        {"text/plain": "c"}
+    ]  # the other one is another cell's
+    assert heard == [("display_data", False)] * 2 + [("update_display_data", False)] * 2
+
+
+@contract("widgets", by_day=("jupyter",))
+def test_widgets_have_a_state_and_its_binary_parts_come_whole(room: Room) -> None:
+    done = room.run(
+        "from comm import create_comm\n"
+        "state = {'_model_module': 'it', '_model_name': 'It', 'value': 3, 'pixels': None}\n"
+        "bar = create_comm(target_name='jupyter.widget', data={'state': state, 'buffer_paths': [['pixels']]},\n"
+        "                  metadata={'version': '2.1.0'}, buffers=[bytes(range(256))])\n"
+        "bar.send({'method': 'update', 'state': {'value': 4}, 'buffer_paths': []})"
+    )
+    assert done.outcome is Outcome.OK, done.fault
+    assert done.widgets is not None
+    (state,) = done.widgets.states.values()
+    assert state["state"]["value"] == 4 and state["model_name"] == "It"
+    (buffer,) = state["buffers"]
+    assert buffer["path"] == ["pixels"] and buffer["data"].startswith("AAECAwQFBgcI")
+
+
+@contract(by_day=ELSEWHERE)
+def test_a_deadline_interrupts_and_keeps_the_state(room: Room, cells: Cells) -> None:
+    room.run(cells.assign)
+    done = room.run(cells.endless, timeout=0.5)
+    assert (
+        done.outcome is Outcome.TIMEOUT
+        and done.death is None
+        and text(done).rstrip() == "begun"
+    )
+    assert text(room.run(cells.say)) == "20\n"
+
+
+@contract("helper")
+def test_a_deadline_has_the_line_that_it_met(room: Room) -> None:
+    done = room.run(
+        "import time\nprint('begun')\nwhile True:\n    time.sleep(0.01)", timeout=0.3
+    )
+    assert (
+        done.outcome is Outcome.TIMEOUT
+        and done.fault is not None
+        and done.fault.line in (3, 4)
+    )
+
+
+@contract()
+def test_a_person_and_a_client_that_is_gone_cancel(room: Room, cells: Cells) -> None:
+    for reason in ("person", "client gone"):
+        done = room.alongside(
+            cells.endless, lambda why=reason: room.kernel.interrupt(why)
+        )
+        assert done.outcome is Outcome.CANCELLED and done.death is None
+    assert not room.kernel.busy
+    room.wait(room.kernel.interrupt("person"))  # nothing runs: nothing happens
+    room.run(cells.assign)
+    assert text(room.run(cells.say)) == "20\n"
+
+
+CATCHES = "import time\ntry:\n    while True:\n        time.sleep(0.01)\nexcept KeyboardInterrupt:\n    print('caught')"
+
+
+@contract("helper")
+def test_a_cell_may_catch_its_interrupt(room: Room) -> None:
+    done = room.run(CATCHES, timeout=0.3)
+    assert (
+        done.outcome is Outcome.TIMEOUT
+        and text(done) == "caught\n"
+        and done.death is None
+    )
+
+
+@contract("helper", "watched")
+def test_of_a_cell_that_catches_its_interrupt_is_known_where_it_was(room: Room) -> None:
+    done = room.run(CATCHES, timeout=0.3)
+    assert (
+        done.fault is not None and done.fault.ename == "" and done.fault.line in (3, 4)
+    )
+
+
+@contract(by_day=ELSEWHERE)
+def test_a_kernel_that_dies_in_a_cell(room: Room, cells: Cells) -> None:
+    done = room.run("print('last')\ndie()" if room.at.name == "fake" else cells.dies)
+    assert done.outcome is Outcome.KERNEL_DIED and done.death is not None
+    assert re.search(room.at.died, done.death.how), done.death
+    assert text(done) == "last\n"
+    assert room.wait(room.kernel.death()) is not None
+
+
+@contract("helper")
+def test_exit_ends_the_kernel(room: Room) -> None:
+    done = room.run("exit()")
+    assert done.death is not None and done.outcome is Outcome.KERNEL_DIED
+    assert (done.death.how, done.death.cause) == (
+        "ended by exit() or quit()",
+        "SystemExit",
+    )
+    assert room.wait(room.kernel.death()) is not None
+
+
+@contract("helper", "watched")
+def test_it_tells_what_it_is(room: Room) -> None:
+    about = room.kernel.about()
+    assert about.python == sys.executable and not about.without
+    assert isinstance(room.kernel.memory(), int)
+
+
+@contract(lacks="watched", by_day=("slurm", "ssh", "jupyter"))
+def test_what_its_place_can_not_do_it_says(room: Room) -> None:
+    about = room.kernel.about()
+    assert "memory" in about.without and about.pid is None and room.kernel.memory() == 0
+
+
+@contract("helper")
+def test_it_tells_what_it_holds(room: Room) -> None:
+    assert room.kernel.id
+    done = room.run(
+        "import math as m\nrows = [1, 2]\ndef area(r, scale=1): ...\nclass Shape: ..."
+    )
+    for known in (done.namespace, room.wait(room.kernel.namespace())):
+        assert (
+            known.modules["m"] == "math" and known.functions["area"] == "(r, scale=1)"
+        )
+        assert known.variables["rows"].len == 2 and "Shape" in known.classes
+        assert {"rows", "m", "print"} <= set(known.names)
+    assert room.kernel.models() is None
+
+
+@contract("connection file", by_day=("slurm", "ssh", "r"))
+def test_another_client_reaches_it_by_its_file_and_is_heard(
+    room: Room, cells: Cells
+) -> None:
+    file = room.kernel.connection_file()
+    assert stat.S_IMODE(os.stat(file).st_mode) == 0o600
+    assert room.kernel.id[:8] in os.path.basename(file)
+    heard = list[FromElsewhere]()
+    room.kernel.others.ended = heard.append
+
+    async def listen() -> bool:
+        room.kernel.listen()
+        return bool(heard)
+
+    client = BlockingKernelClient()
+    client.load_connection_file(file)
+    client.start_channels(stdin=False)
+    try:
+        client.wait_for_ready(30)
+        request = client.execute(cells.assign)
+        until(lambda: room.wait(listen()))
+        assert client.get_shell_msg(timeout=30)["parent_header"]["msg_id"] == request
+    finally:
+        client.stop_channels()
+    (done,) = heard
+    assert (done.code, done.error, done.unkept) == (cells.assign, "", False)
+    assert "helper" in room.at.lacks or "x" in done.namespace.variables
+    assert not room.kernel.others.since
+    assert "20" in text(room.run(cells.say))
+
+
+@contract(by_day=("r",))
+def test_what_comes_is_seen_and_a_line_that_matches_is_told_while_it_runs(
+    room: Room, cells: Cells
+) -> None:
+    seen: list[tuple[str, str]] = []
+
+    async def watched() -> Execution:
+        running = asyncio.create_task(
+            room.kernel.execute(cells.epochs, 30, LIMITS, wake="loss.*nan")
+        )
+        while not running.done():
+            if coming := room.kernel.coming:
+                seen.append((coming.last_line(), coming.matched))
+            await asyncio.sleep(0.02)
+        return await running
+
+    done = room.wait(watched())
+    assert (
+        done.outcome is Outcome.OK
+        and text(done) == "loss 3\nloss 2\nloss 1\nloss nan\n"
+    )
+    assert room.kernel.coming is None
+    told = [*dict.fromkeys(seen)]
+    assert ("loss 2", "") in told and told[-1] == ("loss nan", "loss nan")
+    assert not any(matched for _, matched in told[:-1])
+
+
+PRINTS = r"""
+import sys, time
+print('epoch 1 loss 0.5', end='')
+sys.stdout.flush()
+time.sleep(0.5)
+print('0\repoch 2 loss 0.4\repoch 3 lo', end='', file=sys.stdout)
+print('loss is', file=sys.stderr)
+time.sleep(0.5)
+print('ss nan\nepoch 4 loss nan')
+time.sleep(0.5)
+"""
+
+
+@pytest.mark.parametrize(
+    ("pattern", "line"),
+    [
+        ("loss.*nan", "epoch 3 loss nan"),
+        ("^loss", "loss is"),
+        ("nan$", "epoch 3 loss nan"),
+        ("inf", ""),
+    ],
+)
+@contract("helper")
+def test_the_first_line_that_matches_is_one_of_a_bar_too(
+    room: Room, pattern: str, line: str
+) -> None:
+    seen: list[str] = []
+
+    async def watched() -> Execution:
+        running = asyncio.create_task(
+            room.kernel.execute(PRINTS, 30, LIMITS, wake=pattern)
+        )
+        while not running.done():
+            if room.kernel.coming and room.kernel.coming.matched not in seen:
+                seen.append(room.kernel.coming.matched)
+            await asyncio.sleep(0.02)
+        return await running
+
+    assert room.wait(watched()).outcome is Outcome.OK
+    assert seen == ["", *filter(None, [line])] and room.kernel.coming is None
+
+
+@contract("helper")
+def test_what_comes_after_a_run_is_heard_as_late(room: Room) -> None:
+    heard: list[tuple[str, str, bool]] = []
+
+    def hears(message: dict[str, Any], late: bool) -> bool:
+        if message["msg_type"] == "stream":
+            heard.append(
+                (message["content"]["text"], message["parent_header"]["msg_id"], late)
+            )
+        return True
+
+    room.kernel.hears = hears
+    room.run("late('afterwards')", request="a" * 32)
+
+    def listened() -> list[tuple[str, str, bool]]:
+        room.wait(asyncio.sleep(0))  # a websocket is read by the loop
+        room.kernel.listen()
+        return heard
+
+    assert until(listened) == [("afterwards", "a" * 32, True)]
+
+
+@contract(by_day=("r",))
+def test_the_next_daemon_finds_the_kernel_with_its_state(
+    room: Room, cells: Cells
+) -> None:
+    before = room.kernel.id
+    room.run(cells.assign)
+    kernel = room.found()
+    assert kernel.id == before and not kernel.busy
+    assert room.wait(kernel.adopt()) is None
+    assert text(room.run(cells.say)) == "20\n"
+
+
+@contract("helper")
+def test_the_next_daemon_is_told_what_it_missed(room: Room) -> None:
+    room.run("late('nobody was there')", request="b" * 32)
+    kernel = room.found()
+    time.sleep(0.6)
+    heard: list[
+        dict[str, Any]
+    ] = []  # a Jupyter server says it again, to whoever comes with the same session
+    kernel.hears = lambda message, late: not heard.append(message)
+    assert room.wait(kernel.adopt()) is None
+    kernel.listen()
+    missed = [*heard, *room.wait(kernel.missed("b" * 32))]
+    assert [
+        message["content"]["text"]
+        for message in missed
+        if message["msg_type"] == "stream"
+    ] == ["nobody was there"]
+
+
+@contract("helper", by_day=("slurm", "ssh", "jupyter"))
+def test_a_run_that_lost_its_daemon_is_recalled(room: Room, cells: Cells) -> None:
+    source = "import time\nprint('begun')\ntime.sleep(0.8)\nprint('over')\n'result'"
+    for request, gone in (
+        ("c" * 32, 0.0),
+        ("d" * 32, 1.0),
+    ):  # it runs still, and it is over
+        kernel = room.lost(source, request, gone)
+        assert (
+            room.wait(kernel.recall("0" * 32, 20, LIMITS)) is None
+        )  # that one never began
+        done = room.wait(kernel.recall(request, 20, LIMITS))
+        assert done.outcome is Outcome.OK and text(done) == "begun\nover\n"
+        assert done.outputs[-1]["data"]["text/plain"] == "'result'"
+
+
+@contract(lacks="helper", by_day=("r",))
+def test_a_run_that_lost_its_daemon_is_waited_for_and_its_end_known(
+    room: Room, cells: Cells
+) -> None:
+    done = room.wait(room.lost(cells.slow, "c" * 32).recall("c" * 32, 20, LIMITS))
+    assert done.outcome is Outcome.OK and done.fault is None and text(done) == "over\n"
+    assert done.notes == [
+        "what it printed while no daemon was there is missing: this kernel does not remember it"
+    ]
+    done = room.wait(room.lost(cells.slow_fails, "d" * 32).recall("d" * 32, 20, LIMITS))
+    assert (
+        done.outcome is Outcome.ERROR
+        and done.fault is not None
+        and done.fault.ename == cells.error[0]
+    )
+
+
+@contract(lacks="helper", by_day=("r",))
+def test_of_one_that_ended_meanwhile_nothing_is_claimed(
+    room: Room, cells: Cells
+) -> None:
+    kernel = room.lost(cells.slow, "e" * 32, gone_seconds=1.5)
+    done = room.wait(kernel.recall("e" * 32, 20, LIMITS))
+    assert (
+        done.outcome is Outcome.ERROR
+        and done.fault is not None
+        and done.fault.ename == "NobodyHeard"
+    )
+    assert text(done) == "" and "is not known" in done.fault.evalue
+
+
+@contract("helper")
+def test_a_run_that_lost_its_daemon_is_seen_from_then_on(room: Room) -> None:
+    source = "import time\nprint('loss nan')\nfor n in range(20):\n    print('loss', n)\n    time.sleep(0.1)\nprint('loss nan', n)\ntime.sleep(0.8)"
+    kernel = room.lost(source, "f" * 32)
+    lines: list[str] = []
+    matched: list[str] = []
+
+    async def watched() -> Any:
+        recalled = asyncio.create_task(kernel.recall("f" * 32, 20, LIMITS, "loss nan"))
+        while not recalled.done():
+            if kernel.coming:
+                lines.append(kernel.coming.last_line())
+                matched.append(kernel.coming.matched)
+            await asyncio.sleep(0.02)
+        return await recalled
+
+    done = room.wait(watched())
+    assert (
+        text(done)
+        == "loss nan\n" + "".join(f"loss {n}\n" for n in range(20)) + "loss nan 19\n"
+    )
+    numbers = [
+        int(line.removeprefix("loss "))
+        for line in dict.fromkeys(lines)
+        if line[5:].isdigit()
+    ]
+    assert len(numbers) > 2 and numbers == sorted(numbers)
+    assert (
+        matched[0] == "" and matched[-1] == "loss nan 19" and "loss nan" not in matched
+    )
+    assert kernel.coming is None
+
+
+@contract()
+def test_what_runs_still_is_interrupted_where_nobody_asked_for_it(
+    room: Room, cells: Cells
+) -> None:
+    kernel = room.lost(cells.endless, "e" * 32)
+    assert room.wait(kernel.adopt()) is None
+    room.run(cells.assign)
+    assert text(room.run(cells.say)) == "20\n"
+
+
+@contract(by_day=ELSEWHERE)
+def test_a_kernel_that_was_ended_is_not_found_again(room: Room) -> None:
+    room.wait(room.kernel.shutdown())
+    assert room.wait(room.kernel.death()) is not None
+    assert room.again() is None

@@ -1,0 +1,731 @@
+"""The kernel-side helper in real kernels: what it tells, what it hides, and that no object can make it fail a cell.
+
+`Lab` also serves test_error_classification.py and test_memory.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stepper import diagnosis
+from stepper.kernels.backends.local.local_backend import LocalKernels
+from stepper.kernels.in_kernel import iopub_buffer
+from stepper.policy.model import Limits, Outcome
+from stepper.session.protocols import Execution, KernelPlace
+from tests.environments import environment, old_python
+
+OLD = (
+    "ipykernel==6.29.5",
+    "ipython==8.18.1",
+    "pandas>=2.2,<3",
+)  # the oldest that the helper must run on
+
+
+class Lab:
+    """A kernel for many cells, on an event loop of its own."""
+
+    def __init__(self, python: str, **environ: str) -> None:
+        self.folder = Path(
+            tempfile.mkdtemp(prefix="lab")
+        )  # short: a socket's path has at most 107 bytes
+        self.loop = asyncio.new_event_loop()
+        self.kernels = LocalKernels(
+            str(self.folder / "kernel.json"), str(self.folder), diagnosis.PARTS
+        )
+        inherited = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.lower().endswith("_proxy")
+        }
+        self.place = KernelPlace(python, str(self.folder), {**inherited, **environ})
+        self.kernel = self.loop.run_until_complete(self.kernels.start(self.place))
+
+    def revive(self) -> None:
+        """Start the kernel again where a test that failed has lost it."""
+        if self.loop.run_until_complete(self.kernel.death()) is not None:
+            self.kernel = self.loop.run_until_complete(self.kernels.start(self.place))
+
+    def run(
+        self, code: str, timeout: float = 30, max_memory_percent: float = 100
+    ) -> Execution:
+        """Run a cell to its end."""
+        limits = Limits(max_memory_percent=max_memory_percent)
+        return self.loop.run_until_complete(self.kernel.execute(code, timeout, limits))
+
+    def ok(self, code: str) -> Execution:
+        """Run a cell that must end well, and of which the helper must have told."""
+        done = self.run(code)
+        assert done.outcome is Outcome.OK, done.fault
+        assert "namespace" in done.told, "the helper said nothing"
+        return done
+
+    def names(self, code: str = "") -> dict[str, Any]:
+        """The namespace in short, after a cell."""
+        done = self.ok(code)
+        lasting = vars(done.namespace.lasting) if done.namespace.lasting else {}
+        return {**done.told["namespace"], **lasting, "names": done.namespace.names}
+
+    def value(self, expression: str) -> Any:
+        """What an expression is in the kernel, by way of JSON."""
+        done = self.ok(f"import json as _json; print(_json.dumps({expression}))")
+        return json.loads(text(done))
+
+    def close(self) -> None:
+        """End the kernel."""
+        self.loop.run_until_complete(self.kernel.shutdown())
+        self.loop.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def text(done: Execution) -> str:
+    """All that a cell printed."""
+    return "".join(
+        out["text"] for out in done.outputs if out["output_type"] == "stream"
+    )
+
+
+@pytest.fixture(
+    scope="module",
+    params=["this Python", pytest.param("Python 3.9", marks=pytest.mark.nightly)],
+)
+def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
+    """A kernel of this Python with the newest ipykernel, and one of Python 3.9 with ipykernel 6.29 and IPython 8."""
+    if request.param == "Python 3.9":
+        python = old_python()
+        if not python:
+            pytest.skip("there is no Python 3.9 on this machine")
+        made = Lab(environment(python, *OLD))
+    else:
+        made = Lab(environment(sys.executable, "ipykernel>=7", "pandas>=2.2,<4"))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def live(lab: Lab) -> Lab:
+    """The kernel, alive whatever an earlier test did to it."""
+    lab.revive()
+    return lab
+
+
+@pytest.fixture
+def clean(live: Lab) -> Lab:
+    """The kernel without the names of former cells."""
+    live.ok(
+        "from IPython import get_ipython\nget_ipython().run_line_magic('reset', '-f')"
+    )
+    return live
+
+
+# hidden
+
+
+def test_it_is_not_in_the_users_sight(lab: Lab) -> None:
+    fresh = Lab(lab.kernel.about().python)
+    try:
+        first = fresh.ok("print(dir())\nprint(sorted(globals()))\nprint(len(In), Out)")
+        assert first.execution_count == 1
+        printed = text(first)
+        assert (
+            "stepper" not in printed
+            and "helper" not in printed
+            and "tell" not in printed
+        )
+        assert printed.endswith("2 {}\n")  # In[0] is always '', In[1] is this cell
+        assert text(fresh.ok("%who")) == "Interactive namespace is empty.\n"
+        assert text(fresh.ok("%history")).splitlines()[-2:] == ["%who", "%history"]
+        assert "stepper" not in text(fresh.ok("%history"))
+        assert (
+            fresh.loop.run_until_complete(fresh.kernel.namespace()).variables == {}
+        )  # asked, in a silent execution
+        done = fresh.ok("print(In)\n_i")
+        assert done.execution_count == 5 and "stepper" not in text(done)
+        assert done.outputs[-1]["data"]["text/plain"] == "'%history'"
+        assert text(fresh.ok("%who")) == "Interactive namespace is empty.\n"
+    finally:
+        fresh.close()
+
+
+def test_what_a_first_error_needs_is_loaded_while_nothing_runs(lab: Lab) -> None:
+    fresh = Lab(lab.kernel.about().python)
+    loaded = "'tell' in dir(_h) and sorted({'fault', 'failed'} & {*_h.tell.__globals__['parts']})"
+    try:
+        fresh.ok("import sys, inspect, pandas; _h = sys.modules['_stepper_helper']")
+        fresh.ok(
+            "class Lazy(type(sys)):\n    asked = []\n    def __getattr__(self, name): self.asked.append(name)"
+        )
+        assert fresh.value(loaded) == [], "not before it has rested"
+        before = fresh.value(
+            "(sys.modules.__setitem__('lazy', Lazy('lazy')), [name for name in globals() if name[:1] != '_'])[1]"
+        )
+        memory = fresh.value("int(open('/proc/self/statm').read().split()[1]) * 4096")
+        until = time.monotonic() + 30
+        while time.monotonic() < until and not fresh.value(
+            "'pandas' in inspect._filesbymodname"
+        ):
+            time.sleep(1.5)
+        assert fresh.value(loaded) == ["failed", "fault"]
+        assert (
+            fresh.value("int(open('/proc/self/statm').read().split()[1]) * 4096")
+            - memory
+            < 8_000_000
+        )
+        assert fresh.value("Lazy.asked") == [], "nobody's code ran"
+        assert fresh.value("[name for name in globals() if name[:1] != '_']") == before
+        assert fresh.value("hasattr(sys, 'last_value')") is False
+        assert "swallowed" not in fresh.ok("1").told
+    finally:
+        fresh.close()
+
+
+def test_it_keeps_no_object_alive(clean: Lab) -> None:
+    clean.ok("import gc, weakref\nclass Big: pass\nx = Big(); seen = weakref.ref(x)")
+    clean.ok("def f(a=x): pass")
+    assert clean.value("seen() is None") is False
+    clean.ok("del x, f")
+    clean.ok("_ = gc.collect()")
+    assert clean.value("seen() is None") is True
+
+
+def test_it_keeps_no_exception_alive(clean: Lab) -> None:
+    clean.ok("import gc, sys, weakref\nclass Held: pass")
+    failed = clean.run(
+        "held = Held(); seen = weakref.ref(held)\ndef f(x): raise ValueError(x)\nf(held)"
+    )
+    assert failed.fault and failed.fault.ename == "ValueError"
+    # IPython keeps the last exception in sys.last_*; that is not the helper's doing
+    clean.ok(
+        "del held\n"
+        "for name in ('last_value', 'last_traceback', 'last_type', 'last_exc'):\n"
+        "    if hasattr(sys, name): delattr(sys, name)\n"
+        "get_ipython()._last_traceback = None\n"
+        "get_ipython().last_execution_result = None\n"
+        "try: get_ipython().InteractiveTB.clear_tb() if hasattr(get_ipython().InteractiveTB, 'clear_tb') else None\n"
+        "except AttributeError: pass\n"
+        "for tb in (get_ipython().InteractiveTB, get_ipython().SyntaxTB):\n"
+        "    for name in ('tb', 'value', 'etype', 'last_syntax_error'):\n"
+        "        if hasattr(tb, name): setattr(tb, name, None)\n"
+    )
+    clean.ok("_n = gc.collect()")
+    assert clean.value("seen() is None") is True
+
+
+# tells
+
+
+def test_it_tells_what_there_is(clean: Lab) -> None:
+    names = clean.names(
+        "import math, os.path, numpy as np, pandas as pd, functools\n"
+        "from collections import OrderedDict, defaultdict, namedtuple\n"
+        "def f(a, b: int, /, c='x', *rest, d, e=None, **more) -> str: ...\n"
+        "def g(*, n=10**400, m=[1], k=-1.5, s='y' * 100): ...\n"
+        "async def h(): ...\n"
+        "@functools.wraps(f)\ndef wrapped(*args, **kwargs): ...\n"
+        "cached = functools.lru_cache(lambda n: n)\n"
+        "shout = print\n"
+        "class Model: pass\n"
+        "Point = namedtuple('Point', 'x y')\n"
+        "class MyList(list): pass\n"
+        "i, t, l, s = 1, (1, 2), [1, 2, 3], 'four'\n"
+        "d = {'a': 1}; dd = defaultdict(list); r = range(7); p = Point(1, 2); my = MyList('ab')\n"
+        "a = np.zeros((3, 4)); df = pd.DataFrame({'x': [1, 2, 3], 'y': 1}); series = df['x']; index = df.index\n"
+        "m = Model(); none = None; _private = 5"
+    )
+    assert names["modules"] == {
+        "math": "math",
+        "os": "os",
+        "np": "numpy",
+        "pd": "pandas",
+        "functools": "functools",
+    }
+    assert names["functions"] == {
+        "f": "(a, b: int, /, c='x', *rest, d, e=None, **more) -> str",
+        "g": f"(*, n=…, m=…, k=-1.5, s='{'y' * 39}…')",
+        "h": "()",
+        "wrapped": "(a, b: int, /, c='x', *rest, d, e=None, **more) -> str",
+        "cached": "(n)",
+        "shout": "(…)",
+        "namedtuple": "(typename, field_names, *, rename=False, defaults=None, module=None)",
+    }
+    assert names["classes"] == [
+        "OrderedDict",
+        "defaultdict",
+        "Model",
+        "Point",
+        "MyList",
+    ]
+    told = names["variables"]
+    measured = {name: fact.get("shape", fact.get("len")) for name, fact in told.items()}
+    assert measured == {
+        "i": None,
+        "t": 2,
+        "l": 3,
+        "s": 4,
+        "d": 1,
+        "dd": 0,
+        "r": 7,
+        "p": 2,
+        "my": 2,
+        "a": [3, 4],
+        "df": [3, 2],
+        "series": [3],
+        "index": [3],
+        "m": None,
+        "none": None,
+    }
+    assert told["m"] == {"type": "__main__.Model"}
+    assert told["a"]["type"] == "numpy.ndarray" and told["a"]["bytes"] == 96
+    assert told["df"]["type"].endswith("DataFrame") and told["df"]["bytes"] >= 48
+    assert names["left_out"] == 0
+
+
+COLUMNS = {
+    "int": ("[1, 2]", 3),
+    "float": ("[1.0, None]", 3.0),
+    "bool": ("[True, False]", False),
+    "text": ("['x', None]", "y"),
+    "long": ("['x' * 1000, 'é']", "y"),
+    "mixed": ("[1, 'x']", 2.5),
+    "date": ("pd.to_datetime(['2020-01-01', None])", "2021-01-01"),
+    "span": ("pd.to_timedelta([1, 2], 's')", "3s"),
+    "nullable": ("pd.array([1, None], dtype='Int64')", 3),
+}
+
+
+def test_a_change_within_a_frame_is_seen_in_a_column_of_each_kind(clean: Lab) -> None:
+    made = ", ".join(f"'{name}': {values}" for name, (values, _) in COLUMNS.items())
+    before = clean.names(
+        f"import pandas as pd\ndf = pd.DataFrame({{{made}}})\nsame = df.copy()"
+    )["variables"]
+    assert before["df"]["bytes"] == clean.value("int(df.memory_usage().sum())")
+    assert before["df"]["print"] == before["same"]["print"] != ""
+    for name, (_, value) in COLUMNS.items():
+        told = clean.names(
+            f"df.loc[0, {name!r}] = pd.Timestamp({value!r}) if {name == 'date'} else "
+            f"pd.Timedelta({value!r}) if {name == 'span'} else {value!r}"
+        )
+        assert told["rebound"] == ["df"], name
+    assert clean.names("df.index = ['a', 'b']")["rebound"] == ["df"]
+    assert clean.names("df.columns = range(len(df.columns))")["rebound"] == ["df"]
+    assert clean.names("df.iloc[0, 0] = df.iloc[0, 0]")["rebound"] == []
+
+
+def test_a_users_name_in_place_of_ipythons_own_is_told_of(clean: Lab) -> None:
+    assert clean.names("%reset -f")["variables"] == {}
+    assert "display" not in clean.names("x = 1")["variables"]
+
+
+def test_names_of_which_ipython_adds_some_with_each_cell_are_not_told(
+    clean: Lab,
+) -> None:
+    clean.ok("_i7x = __12a = _ii1 = 1")
+    *_, before, after = [clean.names(str(number))["names"] for number in range(5)]
+    assert {*after} == {*before} > {"_i7x", "__12a", "_ii1", "_", "__", "___", "_iii"}
+    assert re.search(r"\b_i\d+\b", clean.ok("print(*globals())").outputs[0]["text"])
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "len = 3; type = None; sys = 1; isinstance = issubclass = str = repr = getattr = None",
+        "import builtins\nkept = {k: getattr(builtins, k) for k in ('len', 'repr', 'hasattr', 'callable')}\n"
+        "for k in kept: delattr(builtins, k)\n"
+        "vars(builtins).update(kept)",
+        "def get_ipython(): raise RuntimeError",
+        "%reset -f",
+        "import sys; sys.getsizeof = None; del sys.modules['types']",
+        "In = Out = _ = exit = None",
+    ],
+)
+def test_what_a_cell_redefines_is_not_in_its_way(clean: Lab, code: str) -> None:
+    clean.ok(code)
+    assert "y" in clean.names("y = 1")["variables"]
+    failed = clean.run("nowhere")
+    assert (
+        failed.fault
+        and failed.fault.ename == "NameError"
+        and failed.fault.mro[-1] == "object"
+    )
+
+
+# never fails a cell, and takes no time
+
+HOSTILE = """
+import collections, time, types
+def bad(*args, **kwargs): {act}
+class Hostile:
+    __repr__ = __str__ = __len__ = __getattr__ = __sizeof__ = __eq__ = __bool__ = __iter__ = bad
+    shape = dtype = nbytes = memory_usage = property(bad)
+    __class__ = property(bad)
+class HostileList(list):
+    __len__ = __sizeof__ = __repr__ = __getattribute__ = bad
+class HostileMeta(type):
+    __repr__ = __getattribute__ = __instancecheck__ = __subclasscheck__ = __eq__ = bad
+    __hash__ = type.__hash__
+class HostileModule(types.ModuleType):
+    __getattribute__ = bad
+HostileKind = HostileMeta('HostileKind', (), {{}})
+Pretender = type('Pretender', (), {{'__module__': 'numpy', 'shape': property(lambda self: 1 / 0)}})
+Nameless = type('Nameless', (), {{'__module__': property(lambda self: 1 / 0)}})
+hostile, listed, kind, lazy = Hostile(), HostileList([1, 2]), HostileKind(), HostileModule('lazy')
+pretender, nameless = Pretender(), Nameless()
+def default(a=hostile): ...
+def wrapped(): ...
+wrapped.__wrapped__ = hostile
+def noted(a: hostile) -> hostile: ...
+fine = 1
+"""
+
+
+def test_a_module_whose_name_is_none_is_told_by_its_alias(clean: Lab) -> None:
+    done = clean.ok(
+        "import types\nodd = types.ModuleType('odd')\nodd.__name__ = 5\nzz = 2"
+    )
+    assert done.namespace.modules["odd"] == "odd" and "zz" in done.namespace.variables
+
+
+@pytest.mark.parametrize(
+    "act", ["raise RuntimeError", "raise SystemExit", "time.sleep(30)"]
+)
+def test_hostile_objects(clean: Lab, act: str) -> None:
+    began = time.monotonic()
+    names = clean.names(HOSTILE.format(act=act))
+    assert time.monotonic() - began < 25  # each would sleep for 30
+    variables = names["variables"]
+    assert variables["fine"]["type"] == "int"
+    assert variables["hostile"] == {"type": "__main__.Hostile"}
+    assert variables["listed"]["len"] == 2
+    assert variables["kind"] == {"type": "__main__.HostileKind"}
+    assert variables["pretender"] == {"type": "numpy.Pretender"}
+    assert variables["nameless"] == {"type": "Nameless"}
+    assert names["modules"]["lazy"] == "lazy"
+    assert (
+        names["functions"]["default"] == "(a=…)"
+        and names["functions"]["wrapped"] == "()"
+    )
+    assert names["functions"]["noted"] == "(a)"
+    assert "HostileKind" in names["classes"]
+    failed = clean.run("fine + nothing")
+    assert (
+        failed.outcome is Outcome.ERROR
+        and failed.fault
+        and failed.fault.ename == "NameError"
+    )
+    clean.ok(
+        "[globals().pop(name) for name in [*globals()] if name[0] in 'hHlkpPnN'] and None"
+    )  # IPython would call them
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "names = {f'name_{i}': [i] for i in range(5000)}; globals().update(names)",
+        "big = list(range(10**7))",
+        "nested = [[[]]]\nfor _ in range(10**5): nested = [nested]\nloop = []; loop.append(loop)",
+        "globals().update({'n' * 100_000 + str(i): 'x' * 10**6 for i in range(400)})",
+        "import pandas as pd, numpy as np\nwide = pd.DataFrame(np.zeros((2, 50_000)))",
+        "for i in range(400):\n    exec(f'def f{i}(' + ', '.join('argument_' * 9 + str(n) for n in range(200)) + '): ...')",
+        "globals().update({i: i for i in range(5)})",
+        "globals().update({'\\ud800' * 3: '\\ud800'})",
+    ],
+    ids=[
+        "5,000 names",
+        "1e7 elements",
+        "nested",
+        "long names",
+        "wide table",
+        "long signatures",
+        "no names",
+        "surrogates",
+    ],
+)
+def test_bounded_in_time_and_size(clean: Lab, code: str) -> None:
+    done = clean.ok(code)
+    assert done.told["seconds"] < 1.2
+    assert len(json.dumps(done.told["namespace"])) < 200_000
+    names = done.told["namespace"]
+    assert (
+        sum(
+            len(names[kind])
+            for kind in ("modules", "functions", "classes", "variables")
+        )
+        <= 300
+    )
+    if "5000" in code:
+        assert names["left_out"] == 5001 - 300
+
+
+def test_a_user_of_all_ends_of_a_cell_hears_no_helper(clean: Lab) -> None:
+    """What IPython prints of a callback that fails would stand in the cell's outputs."""
+    done = clean.run(
+        "class Bad(Exception):\n    def __str__(self): raise SystemExit\nraise Bad('x')"
+    )
+    assert done.outcome is Outcome.ERROR and "callback" not in text(done)
+    assert clean.ok("print(1)").outputs == [
+        {"output_type": "stream", "name": "stdout", "text": "1\n"}
+    ]
+
+
+# errors
+
+
+def failing(lab: Lab, code: str) -> Execution:
+    """Run a cell that must fail, with the helper's word on it."""
+    done = lab.run(code)
+    assert done.fault is not None and "fault" in done.told, "the helper said nothing"
+    return done
+
+
+# IPython 8 shows these errors itself and ends well: no frame of the cell is on the way.
+WITHOUT_LINE = {"%time 1 / 0", "a = 1\n%time int('x')"}
+
+
+@pytest.mark.parametrize(
+    ("code", "line", "inner"),
+    [
+        ("a = 1\n1 / 0\nb = 2", 2, (2, "<module>")),
+        ("\n\n  \n1 / 0", 4, (4, "<module>")),  # IPython cuts the blank lines
+        ("# a comment\n\n1 / 0", 3, (3, "<module>")),
+        ("    a = 1\n    1 / 0", 2, (2, "<module>")),  # … and the indentation
+        ("x = (1,\n     2,\n     1 / 0,\n)", 3, (3, "<module>")),
+        ("%pwd\n1 / 0", 2, (2, "<module>")),
+        (
+            "!true \\\n   and more\na = 1\n1 / 0",
+            4,
+            (4, "<module>"),
+        ),  # … and joins continued lines
+        ("f = !true \\\n   x\ng = 1\n1 / 0", 4, (4, "<module>")),
+        ("%time 1 / 0", 1, (1, "<module>")),
+        ("a = 1\n%time int('x')", 2, (2, "<module>")),
+        ("%%time\na = 1\n1 / 0", 3, (3, "<module>")),
+        ("\n%%time\na = 1\n1 / 0", 4, (4, "<module>")),
+        ("%%time\ndef f():\n    a = 1\n    return a / 0\n\nf()", 6, (4, "f")),
+        (
+            "def f():\n    def g():\n        return {}['k']\n    return g()\n\nf()",
+            6,
+            (3, "g"),
+        ),
+        ("[1 / n for n in (1, 0)]", 1, None),
+        (
+            "import pandas as pd\npd.Series([1, 0]).map(\n    lambda n: [][n]\n)",
+            2,
+            (3, "<lambda>"),
+        ),
+        (
+            "import pandas as pd\ndf = pd.DataFrame({'a': [1]})\n\ndf.groupby('a').apply(lambda g: g['b'])",
+            4,
+            (4, "<lambda>"),
+        ),
+        ("import pandas as pd\n\npd.DataFrame({'a': [1]})['b']", 3, (3, "<module>")),
+        ("import numpy as np\nnp.zeros(3) @ np.zeros(4)", 2, (2, "<module>")),
+        ("exec('a = 1\\nb = 2\\n\\n1 / 0')", 1, (1, "<module>")),
+        ("a = 1\nexec('1 +')", 2, (2, "<module>")),
+        ("a = 1\n\neval('1 +')", 3, (3, "<module>")),
+        ("import ast\n\nast.literal_eval('[')", 3, (3, "<module>")),
+        ("a = 1\nimport broken_module", 2, (2, "<module>")),
+        ("a = 1\nb = = 2", 2, None),
+        ("\n\na = 1\nb = = 2", 4, None),
+        ("!true \\\n   x\na = 1\nb = = 2", 4, None),
+        ("a = 1\nreturn a", 2, None),
+        ("if True:\n        a = 1\n    b = 2", 3, None),
+        ("a = (1,\n", 1, None),
+        ("s = '''abc\n\n", 1, None),
+        (
+            "try:\n    1 / 0\nexcept ZeroDivisionError as e:\n    raise ValueError('x') from e",
+            4,
+            (4, "<module>"),
+        ),
+        ("async def f():\n    1 / 0\nawait f()", 3, (2, "f")),
+        ("def f():\n    yield 1 / 0\n\nlist(f())", 4, (2, "f")),
+        ("class A:\n    a = 1\n    b = nowhere", 1, (3, "A")),
+    ],
+)
+def test_the_failing_line(
+    live: Lab,
+    code: str,
+    line: int,
+    inner: tuple[int, str] | None,
+    request: pytest.FixtureRequest,
+) -> None:
+    (live.folder / "broken_module.py").write_text("a = 1\nb = = 2\n")
+    fault = failing(live, code).fault
+    if "Python 3.9" in request.node.name and (code in WITHOUT_LINE or "'''" in code):
+        return
+    assert fault is not None and fault.line == line
+    if inner:
+        last = fault.frames[-1]
+        assert (last.line, last.function) == inner
+        assert dict(last.context)[last.line] == code.split("\n")[last.line - 1].rstrip()
+
+
+@pytest.mark.parametrize("code", ["%%capture\na = 1\n1 / 0", "%%time\na = 1\n1 / 0"])
+def test_an_error_that_a_magic_shows_is_told_though_the_reply_is_ok(
+    live: Lab, code: str
+) -> None:
+    """%%capture always, %time and %%time of IPython 8: they show it and end well."""
+    fault = failing(live, code).fault
+    assert (
+        fault
+        and fault.ename == "ZeroDivisionError"
+        and fault.mro[-1] == "object"
+        and fault.line == 3
+    )
+    assert "fault" not in live.ok("a = 1").told
+    assert "fault" not in live.ok("try: 1 / 0\nexcept ZeroDivisionError: pass").told
+    live.run("%tb")
+    assert "fault" not in live.ok("a = 2").told
+
+
+def test_a_frame_in_an_earlier_cell(live: Lab) -> None:
+    made = live.ok("\n\ndef scale(a):\n    b = a\n    return b * FACTOR")
+    fault = failing(live, "y = 2\nscale(y)").fault
+    assert fault and fault.line == 2
+    last = fault.frames[-1]
+    assert (last.cell, last.line, last.function) == (made.execution_count, 5, "scale")
+    assert dict(last.context)[5] == "    return b * FACTOR"
+
+
+@pytest.mark.parametrize("code", ["g()", "f(150)"])
+def test_recursion_is_bounded_and_quick(live: Lab, code: str) -> None:
+    live.ok("def f(n): return f(n - 1) if n else 1 / 0\ndef g(): return g()")
+    live.ok(
+        "import sys; limit = sys.getrecursionlimit(); sys.setrecursionlimit(300)"
+    )  # IPython needs seconds for 1000
+    done = failing(live, code)
+    live.ok("sys.setrecursionlimit(limit)")
+    assert done.told["seconds"] < 0.2
+    assert done.fault and done.fault.line == 1
+    assert len(done.fault.frames) == 12 and done.fault.frames[-1].function in "fg"
+
+
+@pytest.mark.parametrize(
+    ("code", "ename", "facts"),
+    [
+        ("open('nowhere')", "FileNotFoundError", {"errno": 2, "filename": "nowhere"}),
+        ("{'a': 1}['b']", "KeyError", {"key": "b"}),
+        ("{}[(1, 2)]", "KeyError", {}),
+        ("import nowhere.at_all", "ModuleNotFoundError", {"name": "nowhere"}),
+        ("from math import nothing", "ImportError", {"name": "math"}),
+        (
+            "b'\\xff'.decode()",
+            "UnicodeDecodeError",
+            {"encoding": "utf-8", "start": 0, "end": 1},
+        ),
+        ("''.nothing", "AttributeError", {}),
+        ("nothing", "NameError", {}),
+        ("class E(Exception): status = 503\nraise E", "E", {"status": 503}),
+        (
+            "class E(Exception): status = True; code = 10**5000; errno = float('nan')\nraise E",
+            "E",
+            {},
+        ),
+        ("class E(Exception): status = property(lambda self: 1 / 0)\nraise E", "E", {}),
+    ],
+)
+def test_what_an_error_tells(
+    live: Lab, code: str, ename: str, facts: dict[str, Any]
+) -> None:
+    fault = failing(live, code).fault
+    assert (
+        fault and fault.ename == ename and fault.mro[-2:] == ("BaseException", "object")
+    )
+    told = dict(fault.attributes)
+    told.pop("name", None) if "name" not in facts else None
+    told.pop("path", None)
+    assert told == facts
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("def __str__(self): raise ValueError", None),
+        ("def __str__(self): raise SystemExit", None),
+        ("def __str__(self): return 5", None),
+        ("def __str__(self): return 'x' * 10**7", "x" * 9999 + "…"),
+        ("def __str__(self): return '\\x00 \\x1b[31m'", "\x00 \x1b[31m"),
+        ("def __str__(self): return '\\ud800'", None),  # IPython fails on these
+        ("def __getattr__(self, name): raise RuntimeError(name)", None),
+        ("def __getattribute__(self, name): 1 / 0", None),
+        ("__class__ = property(lambda self: 1 / 0)", None),
+        (
+            "errno = filename = reason = response = property(lambda self: __import__('time').sleep(30))",
+            "a",
+        ),
+        ("__repr__ = None", "a"),
+    ],
+)
+def test_broken_exceptions(live: Lab, body: str, message: str | None) -> None:
+    began = time.monotonic()
+    done = live.run(f"class Odd(Exception):\n    {body}\n\nraise Odd('a')", timeout=30)
+    assert time.monotonic() - began < 25  # one would sleep for 30
+    assert (
+        done.outcome is Outcome.ERROR
+        and done.fault is not None
+        and "namespace" in done.told
+    )
+    if message is not None:
+        assert (done.fault.ename, done.fault.evalue, done.fault.line) == (
+            "Odd",
+            message,
+            4,
+        )
+    live.ok("print('the kernel lives')")
+
+
+def stream(text: str) -> bytes:
+    """A message's content as ipykernel sends it."""
+    return json.dumps(
+        {"name": "stdout", "text": text}, ensure_ascii=False, separators=(",", ":")
+    ).encode()
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "x" * 79 + "\n",
+        "\n",
+        "\\",
+        '"\\',
+        "ä\x1b[31m",
+        "語",
+        "😀\t",
+        "\x00",
+        "a\\n",
+        "uu\\",
+    ],
+    ids=ascii,
+)
+@pytest.mark.parametrize("room", [0, 1000, 300_001])
+def test_of_a_long_text_the_record_keeps_head_and_tail_as_they_are(
+    unit: str, room: int
+) -> None:
+    text, empty = unit * (2_000_000 // len(unit.encode())), len(stream(""))
+    first, last, lost = iopub_buffer.ends(stream(text), room)
+    head, tail = json.loads(first)["text"] if first else "", json.loads(last)["text"]
+    assert text.startswith(head) and text.endswith(tail)
+    assert len(stream(text[len(head) : len(text) - len(tail)])) - empty == lost > 0
+    assert room - 6 < len(stream(head)) - empty <= room
+    if unit == "\\":  # of nothing but backslashes nobody knows where one begins
+        assert tail == ""
+    else:
+        assert iopub_buffer.TAIL - 10 < len(last) <= iopub_buffer.TAIL + empty
+
+
+def test_what_the_record_can_keep_it_keeps_and_of_a_picture_it_keeps_no_part() -> None:
+    text = "x" * 600_000
+    first, last, lost = iopub_buffer.ends(stream(text), 500_000)
+    assert lost == 0 and json.loads(first)["text"] + json.loads(last)["text"] == text
+    picture = b'{"data": {"image/png": "' + b"A" * 600_000 + b'"}}'
+    assert iopub_buffer.ends(picture, 1000) == (b"", b"", len(picture))

@@ -1,0 +1,484 @@
+"""The look at a failing line's values: what is told of them, and that nothing of the user's is run for it."""
+
+from __future__ import annotations
+
+import ast
+import datetime
+import json
+import re
+import sys
+from collections.abc import Iterator
+from enum import Enum
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pure_eval import CannotEval
+
+from stepper.diagnosis.in_kernel import (
+    decode_errors,
+    line_values,
+    missing_keys,
+    value_summary,
+)
+from stepper.diagnosis.in_kernel.expression_values import Spot, Values
+from stepper.kernels.in_kernel import safe_inspect
+from tests.test_kernel_helper import Lab, environment, failing, old_python, text
+
+
+class Loud:
+    """An object of the user's: whatever is asked of it is an error."""
+
+    def __repr__(self, *given: Any) -> Any:
+        raise AssertionError("asked")
+
+    __str__ = __len__ = __iter__ = __getattr__ = __getitem__ = __repr__
+
+
+def spot(source: str, /, **scope: Any) -> Any:
+    """A place as the kernel's helper sees one: a statement and what its names hold."""
+    made = Spot.__new__(Spot)
+    made.tree = ast.parse(source)
+    made.statement, made.line, made.values, made.filename = (
+        made.tree.body[0],
+        1,
+        Values(scope),
+        "<cell>",
+    )
+    made.nodes = [node for node in ast.walk(made.tree) if isinstance(node, ast.expr)]
+    for above in ast.walk(made.tree):
+        for node in ast.iter_child_nodes(above):
+            node.parent = above  # type: ignore[attr-defined]  # as `executing` does
+    made.frame = SimpleNamespace(f_locals=scope)  # type: ignore[assignment]
+    return made
+
+
+def told(error: BaseException, source: str, /, **scope: Any) -> str:
+    """What the table of values tells of an error."""
+    places = [spot(source, **scope)]
+    found = line_values.telling(error, line_values.rows(places, str(error)))
+    return "; ".join(finding["text"] for finding in found)
+
+
+# --- one rule ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "scope", "said", "where"),
+    [
+        (
+            "','.join(r)",
+            {"r": ["a", "b", 3]},
+            "sequence item 2: expected str instance, int found",
+            "`r[2]` is 3 (int); of 3 most are str",
+        ),
+        (
+            "sorted(p)",
+            {"p": [{"a": 1}, {"a": 2}, {"a": "x"}]},
+            "'<' not supported between instances of 'str' and 'int'",
+            "`p[2]['a']` is 'x'",
+        ),
+        (
+            "sum(d.values())",
+            {"d": {"a": 1, "b": 2, "c": "3"}},
+            "unsupported operand type(s) for +: 'int' and 'str'",
+            "`d['c']` is '3'",
+        ),
+        (
+            "sum(p)",
+            {"p": [1, 2, None]},
+            "unsupported operand type(s) for +: 'int' and 'NoneType'",
+            "`p[2]` is None",
+        ),
+        (
+            "sum(p)",
+            {"p": [1, 2, 3]},
+            "unsupported operand type(s) for +: 'int' and 'str'",
+            "",
+        ),
+        (
+            "json.dumps(x)",
+            {"x": {"a": {"b": [1, {2}]}}},
+            "Object of type set is not JSON serializable",
+            "`x['a']['b'][1]` is a set",
+        ),
+    ],
+)
+def test_which_item_is_of_another_kind(
+    line: str, scope: dict[str, Any], said: str, where: str
+) -> None:
+    line = told(TypeError(said), line, **scope)
+    assert line.startswith(where) and bool(line) is bool(where)
+
+
+@pytest.mark.parametrize(
+    ("said", "value", "where"),
+    [
+        (
+            "could not convert string to float: 'n/a'",
+            [1.5, "2", "n/a"],
+            "[2]` is 'n/a'",
+        ),
+        ("math domain error", [1.0, -3.75], "[1]` is -3.75"),
+        (
+            "Input contains NaN.",
+            {"a": [1.0, float("nan"), None]},
+            "['a'][1]` is nan (float), 2 such items",
+        ),
+        ("no", [1, 2], ""),
+    ],
+)
+def test_the_item_of_which_the_message_speaks(
+    said: str, value: Any, where: str
+) -> None:
+    line = told(ValueError(said), "f(x)", x=value)
+    assert where in line and bool(line) is bool(where)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(["a", "b", "a"], "`x` has 2 times 'a'"), ([1, 2], "")]
+)
+def test_what_stands_twice(value: Any, shown: str) -> None:
+    assert told(ValueError("labels must be unique"), "f(x)", x=value) == shown
+
+
+def test_what_an_error_stores_beside_its_message() -> None:
+    error = RuntimeError("exit status 1")
+    error.stderr = b"Traceback\nValueError: missing column: postcode\n"  # type: ignore[attr-defined]
+    assert (
+        told(error, "run()")
+        == "its stderr ends with: ValueError: missing column: postcode"
+    )
+
+
+# --- keys ----------------------------------------------------------------------------------------------------------
+
+
+class State(Enum):
+    PAID = "paid"
+
+
+@pytest.mark.parametrize(
+    ("line", "wanted", "value", "shown"),
+    [
+        (
+            "x['presure']",
+            "presure",
+            {"pressure": 1, "time": 2},
+            "`x` (dict) has 'pressure'; 2 keys in all",
+        ),
+        ("x['sales']", "sales", {"Sales": 1}, "has 'Sales'; 1 key in all"),
+        ("x['price']", "price", {"price ": 1}, "has 'price '; 1 key in all"),
+        ("x['1']", "1", {1: 1}, "1 (of another type)"),
+        ("x['zz']", "zz", {"a": 1, "b": 2}, "`x` (dict) has 2 keys: 'a', 'b'"),
+        ("x['zz']", "zz", {}, "`x` (dict) is empty"),
+        (
+            "x['zz']",
+            "zz",
+            {"a": {"b": {"c": 1}}, "d": 2},
+            "2 keys: 'a' (dict: 'b'), 'd'",
+        ),
+        ("x.pop('ab')", "ab", {"a_b": 1}, "'a_b'"),
+        ("'%(ab)s' % x", "ab", {"a_b": 1}, "'a_b'"),
+        ("'{ab}'.format(**x)", "ab", {"a_b": 1}, "'a_b'"),
+        ("x['PAYD']", "PAYD", State, "'PAID'"),
+        ("x['a']", "a", {"a": 1}, ""),
+        ("x['a']", "a", 5, ""),
+    ],
+)
+def test_what_has_no_such_key(line: str, wanted: str, value: Any, shown: str) -> None:
+    found = missing_keys.key(KeyError(wanted), [spot(line, x=value)])
+    assert (shown in found["text"]) if shown else found is None
+
+
+# --- values in words -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (1, "1"),
+        ("a", "'a'"),
+        (None, "None"),
+        ({"a": [1, None]}, "{'a': [1, None]} (dict), length 1, keys 'a'"),
+        (datetime.date(2024, 5, 1), "2024-05-01 (date)"),
+        (
+            datetime.datetime(2024, 5, 1, tzinfo=datetime.timezone.utc),
+            "2024-05-01 00:00:00+00:00 (datetime)",
+        ),
+        ([1, "a"], "[1, 'a'] (list), length 2 of int/str"),
+        (10**400, "int"),
+    ],
+)
+def test_a_value_in_words(value: Any, shown: str) -> None:
+    assert value_summary.described(value) == shown
+
+
+def test_objects_of_the_users_are_never_asked() -> None:
+    safe_inspect.swallowed.clear()  # parts of the helper that are imported without a shell
+    assert (
+        value_summary.written(Loud()),
+        value_summary.written([Loud(), 2]),
+        value_summary.described(Loud()),
+    ) == (None, "[…, 2]", "Loud")
+    assert told(
+        TypeError("unsupported operand type(s) for +: 'int' and 'Loud'"),
+        "sum(p)",
+        p=[3, 4, Loud()],
+    ).startswith("`p[2]` is a Loud")
+    assert told(ValueError("negative"), "f(p)", p=Loud()) == ""
+    with pytest.raises(CannotEval):
+        Values({"x": Loud()})[ast.parse("x[0]", mode="eval").body]
+    assert not safe_inspect.swallowed
+
+
+def test_a_class_name_can_not_forge_a_line() -> None:
+    kind = type("X\nSuggestion: run it", (), {})
+    assert "\n" not in value_summary.described(kind())
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "x.y()",
+        "f(x)",
+        "x + y",
+        "[a for a in x]",
+        "x.prop",
+        "d[k]",
+        "lambda: x",
+        "'a' * 9",
+    ],
+)
+def test_what_can_not_be_known_without_running_code(line: str) -> None:
+    class Own:
+        prop = property(lambda self: 1 / 0)
+
+    with pytest.raises(CannotEval):
+        Values({"x": Own(), "y": Own(), "d": {}, "k": "z", "f": print})[
+            ast.parse(line, mode="eval").body
+        ]
+
+
+# --- texts ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("<!DOCTYPE html>", "line 1 of 1 of the text is `<!DOCTYPE html>`"),
+        (
+            '{"a": 1}\n{"b": 2}\n',
+            'line 2 of 2 of the text is `{"b": 2}`, after `{"a": 1}`',
+        ),
+        ('{\n "a": 1,\n // c\n "b": 2}', "line 3 of 4 of the text is `// c`"),
+        ("", "the text is empty"),
+    ],
+)
+def test_the_line_that_is_no_json(source: str, said: str) -> None:
+    with pytest.raises(json.JSONDecodeError) as caught:
+        json.loads(source)
+    assert next(decode_errors.texts(caught.value, [])).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ("Zürich".encode("cp1252"), "look like cp1252: there they read 'Zürich'"),
+        ("Zürich".encode("utf-16"), "look like utf-16"),
+        ("日本語です、これは".encode("shift_jis"), "look like shift_jis"),
+        (b"caf\xe9", "the bytes may be cp1252 ('café') or cp1251 ('caf\u0439')"),
+        (b"\xe9", "the bytes may be cp1252 ('é') or cp1251 ('\u0439')"),
+        ("привет, мир".encode("cp1251"), "look like cp1251: there they read"),
+        (b"\x1f\x8b\x08\x00", "compressed with gzip"),
+    ],
+)
+def test_what_bytes_look_like(data: bytes, said: str) -> None:
+    with pytest.raises(UnicodeDecodeError) as caught:
+        data.decode("utf-8")
+    assert said in "; ".join(decode_errors.texts(caught.value, []))
+
+
+def test_the_line_of_a_file_on_which_a_byte_stands(tmp_path: Any) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"a\nb\nJ\xf6n\n")
+    with pytest.raises(UnicodeDecodeError) as caught:
+        path.read_bytes().decode("utf-8")
+    assert f"line 3 of `{path}`" in next(
+        decode_errors.texts(caught.value, [spot(f"read({str(path)!r})")])
+    )
+
+
+# --- in real kernels -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=["this Python", "Python 3.9"])
+def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
+    python = old_python() if request.param == "Python 3.9" else sys.executable
+    if not python:
+        pytest.skip("there is no Python 3.9 on this machine")
+    wanted = (
+        ("ipykernel==6.29.5", "ipython==8.18.1", "pandas>=2.2,<3")
+        if python != sys.executable
+        else ("ipykernel>=7", "pandas>=2.2,<4")
+    )
+    made = Lab(environment(python, *wanted))
+    yield made
+    made.close()
+
+
+def findings(lab: Lab, code: str) -> str:
+    """What the kernel's part tells of a cell that fails."""
+    done = failing(lab, code)
+    assert "swallowed" not in done.told and done.told["seconds"] < 1
+    return "; ".join(finding["text"] for finding in done.told["look"]["findings"])
+
+
+FRAME = "import pandas as pd\ndf = pd.DataFrame({'price': ['1,2', '3'], 'qty': [1, None]})\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        (FRAME + "df.price.foo", "closest|Series \\(2,\\)"),  # a column as an attribute
+        (FRAME + "df['prise']", r"`df` \(DataFrame\) has 'price'; 2 columns in all"),
+        (
+            FRAME + "df[df['price'] == '9'].iloc[0]",
+            r"`df\['price'\]`: Series \(2,\), \w+, '1,2', '3'",
+        ),
+        (FRAME + "df.loc['zz']", "3? ?(row )?labels?: 0, 1"),
+        (
+            FRAME + "df.loc[0, 'prise']",
+            r"`df` \(DataFrame\) has 'price'; 2 columns in all",
+        ),
+        (FRAME + "df.drop('zz')", r"`df` \(DataFrame\) has 2 row labels: 0, 1"),
+        (FRAME + "df.drop('price')", r"`df` \(DataFrame\) has 2 row labels: 0, 1"),
+        (
+            FRAME + "df.drop(columns='prise')",
+            r"`df` \(DataFrame\) has 'price'; 2 columns in all",
+        ),
+        (
+            FRAME + "df.rename(columns={'a': 'b', 'c': 'd'}, errors='raise')",
+            "DataFrame.* has 2 columns: 'price', 'qty'",
+        ),
+        (FRAME + "df.prices", "closest attributes: price"),
+        (
+            FRAME + "means = df.groupby('qty').sum()\nmeans['qty']",
+            r"has 'qty' is the name of its index; 1 column in all",
+        ),
+        (
+            "found = {'count': 1, 'rows': [{'a': 1}]}\nfor row in found:\n    row.get('a')",
+            r"`row`, with `found`: .*rows",
+        ),
+        (
+            FRAME + "df.price + df.qty",
+            "`df.price`: Series .*; `df.qty`: Series .*1 NaN",
+        ),
+        (
+            "def f(n_epochs=1): pass\nf(epochs=2)",
+            r"f\(n_epochs=1\); closest to `epochs`: n_epochs",
+        ),
+        ("rows = [1, 2, 3]\nrows[7]", r"length 3 of int"),
+        (
+            "import glob\nfound = glob.glob('*.nowhere')\nfound[0]",
+            r"`found`: \[\].*with \. is a folder with ",
+        ),
+        ("a = b = None\na.split()", "`a`: None"),
+        ("import datetime\ndatetime.now()", r"`datetime\.datetime` has `now`"),
+        ("import math\nmath.squareroot(2)", "math"),
+        ("from collections import OrderDict", "closest in it: OrderedDict"),
+        (
+            "def f():\n    x = y\n    y = 1\ny = 2\nf()",
+            "line 3 of the function assigns `y`|line 3",
+        ),
+        ("class A:\n    n = 2\n    m = [n for _ in range(2)]", "class body of A"),
+    ],
+)
+def test_the_fact_behind_a_fault(lab: Lab, code: str, told: str) -> None:
+    assert re.search(told, findings(lab, code))
+
+
+def test_a_change_in_place_is_told_with_where_a_name_was_bound(lab: Lab) -> None:
+    lab.ok("import pandas as pd\ndf = pd.DataFrame({'a': [1], 'b': [2]})")
+    lab.ok("df.drop(columns='b', inplace=True)")
+    done = failing(lab, "df.bb")
+    (bound,) = [one["bound"] for one in done.told["look"]["findings"] if one["bound"]]
+    assert bound["text"].startswith("df = ") and bound["changed_line"] == 1
+    assert (
+        bound["changed_text"] == "df.drop(columns='b', inplace=True)"
+        and bound["changed_cell"] == bound["cell"] + 1
+    )
+
+
+def lost_columns(done: Any) -> list[Any]:
+    return [one["lost"] for one in done.told["look"]["findings"] if one.get("lost")]
+
+
+@pytest.mark.parametrize(
+    "fails",
+    [
+        "df['Amount'] * 2",
+        "df.groupby('Amount')",
+        "df[['Amount', 'scaled_Amount']]",
+        "df.Amount",
+    ],
+)
+def test_a_column_that_an_earlier_run_dropped_is_told(lab: Lab, fails: str) -> None:
+    lab.ok("import pandas as pd\ndf = pd.DataFrame({'Amount': [1], 'b': [2]})")
+    assert not lost_columns(failing(lab, "df['Amounts']"))
+    cell = "df['scaled_Amount'] = df['Amount'] * 2\ndf.drop(columns='Amount', inplace=True)"
+    lab.ok(cell)
+    failing(lab, "1 / 0")
+    (lost,) = lost_columns(failing(lab, fails))
+    assert (lost["name"], lost["label"], lost["now"]) == ("df", "'Amount'", False)
+    assert lost["cell"] > 0
+    lab.ok("df['Amount'] = 3")
+    assert not lost_columns(failing(lab, "df['Amounts']"))
+
+
+def test_a_column_that_the_failing_run_dropped_is_told(lab: Lab) -> None:
+    lab.ok("import pandas as pd\ndf = pd.DataFrame({'Amount': [1], 'b': [2]})")
+    (lost,) = lost_columns(
+        failing(lab, "df = df.rename(columns={'Amount': 'amount'})\ndf['Amount']")
+    )
+    assert (lost["name"], lost["label"], lost["now"]) == ("df", "'Amount'", True)
+    (lost,) = lost_columns(
+        failing(lab, "df['Amount']")
+    )  # the run before, which failed, changed the frame
+    assert not lost["now"]
+
+
+def test_a_new_class_of_the_same_shape_is_told(lab: Lab) -> None:
+    lab.ok("import pandas as pd\ndf = pd.DataFrame({'a': [1, 2]})")
+    done = failing(lab, "df = df.to_numpy()\n1 / 0")
+    assert done.told["changed"]["rebound"] == [
+        ["df", "DataFrame 2 × 1", "ndarray 2 × 1"]
+    ]
+
+
+def test_a_method_made_of_c_that_has_a_name_is_no_failure_of_the_look(lab: Lab) -> None:
+    done = lab.run("f = [].append\ng = len")
+    assert "swallowed" not in done.told
+
+
+def test_nothing_of_the_users_is_run(lab: Lab) -> None:
+    lab.ok(
+        "class Trap:\n    def __getattr__(self, name): print('RUN'); raise AttributeError(name)\n"
+        "    __getitem__ = __len__ = __repr__ = __eq__ = __iter__ = __getattr__\n"
+        "    price = property(lambda self: print('RUN'))\n"
+        "    def fails(self, given): raise ValueError('length')\ntrap, held = Trap(), {'a': [Trap(), 1]}"
+    )
+    done = failing(lab, "trap.fails(held['a'][0])")
+    assert "RUN" not in text(done) and "look" in done.told
+
+
+def test_what_a_look_swallows_is_counted_and_told(lab: Lab) -> None:
+    done = failing(
+        lab,
+        "class Bad(Exception):\n    def __str__(self): raise SystemExit\nraise Bad('x')",
+    )
+    assert (
+        done.told["swallowed"]["count"] >= 1
+        and "SystemExit in " in done.told["swallowed"]["first"]
+    )
+    assert "swallowed" not in lab.ok("x = 1").told

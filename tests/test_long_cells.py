@@ -1,0 +1,583 @@
+"""Cells that take hours: handed on, and the agent is woken once; nothing of it is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.conftest import (
+    Answer,
+    Notebook,
+    Project,
+    code,
+    compiled_client,
+    make_env,
+    text_of,
+)
+from tests.test_run_on_edit import wait_until
+from tests.test_workflow import end_turn, say, start_session
+
+STARTED: list[subprocess.Popen[bytes]] = []
+SOON = "report_after_seconds: 0.2\n"
+WAITS = """# stepper: timeout=2h
+import os, time
+print("begun", flush=True)
+while not os.path.exists("go"): time.sleep(0.02)
+print("after")"""
+
+
+@pytest.fixture
+def project(untouched: Project) -> Iterator[Project]:
+    """One of its own for each test: what is handed on is told later, to whoever asks then."""
+    untouched.config(SOON)
+    yield untouched
+    while STARTED:
+        with STARTED.pop() as process:
+            process.kill()
+
+
+class Edit:
+    """An edit as the client handles it: the hook that it waits for, and the one that may wake the agent later."""
+
+    def __init__(
+        self,
+        notebook: Notebook,
+        source: str = "",
+        tools: Path | None = None,
+        payload: dict[str, Any] | None = None,
+        **env: str,
+    ) -> None:
+        self.project, self.notebook, self.tools = notebook.project, notebook, tools
+        self.payload = payload or inserted(notebook, source)
+        self.cell_id: str = self.payload["tool_response"].get("cell_id", "")
+        self.env = os.environ | {"CLAUDE_PID": str(os.getpid())} | env
+        self.waker = self.started("Wake")
+        self.hook = self.started("PostToolUse")
+
+    def started(self, event: str) -> subprocess.Popen[bytes]:
+        return hooked(self.project, event, self.payload, self.env, self.tools)
+
+    @property
+    def answer(self) -> Answer:
+        return Answer(self.hook.communicate(timeout=30)[0])
+
+    @property
+    def woken(self) -> str:
+        return woken(self.waker)
+
+
+def inserted(notebook: Notebook, source: str) -> dict[str, Any]:
+    return notebook.edited(
+        "insert",
+        source,
+        notebook.raw["cells"][-1]["id"] if notebook.raw["cells"] else None,
+    )
+
+
+def written(
+    notebook: Notebook, cells: list[dict[str, Any]], **answered: Any
+) -> dict[str, Any]:
+    """Write the whole file as the client does and return the PostToolUse payload."""
+    text = json.dumps(
+        {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+    )
+    notebook.path.write_text(text)
+    answered = {
+        "type": "update",
+        "filePath": str(notebook.path),
+        "content": text,
+        **answered,
+    }
+    given = {"file_path": str(notebook.path), "content": text}
+    return notebook.payload("PostToolUse", "Write", given, tool_response=answered)
+
+
+def hooked(
+    project: Project,
+    event: str,
+    payload: dict[str, Any],
+    env: dict[str, str] | None = None,
+    tools: Path | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start a hook as the client does; `tools` has its programs, where it is an installed one."""
+    pipes = {
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+    }
+    command = project.client(event)
+    command = (
+        [str(tools / "hook"), str(tools / "python"), *command[-3:]]
+        if tools
+        else command
+    )
+    made = subprocess.Popen(
+        command, cwd=project.folder, env=env, start_new_session=True, **pipes
+    )
+    assert made.stdin
+    with (
+        contextlib.suppress(BrokenPipeError),
+        made.stdin,
+    ):  # who has nobody to wake reads none of it
+        answered = {
+            key: payload[key]
+            for key in ("tool_response", "tool_use_id")
+            if key in payload
+        }  # the client's order
+        made.stdin.write(
+            json.dumps(
+                {**without(payload, *answered), **answered}, separators=(",", ":")
+            ).encode()
+        )
+    made.stdin = None
+    STARTED.append(made)
+    return made
+
+
+def without(payload: dict[str, Any], *keys: str) -> dict[str, Any]:
+    return {key: value for key, value in payload.items() if key not in keys}
+
+
+def woken(waker: subprocess.Popen[bytes]) -> str:
+    """What a waker wakes the agent with; '' for nothing."""
+    out, told = waker.communicate(timeout=40)
+    assert out == b"" and waker.returncode == (2 if told else 0), (
+        out,
+        told,
+        waker.returncode,
+    )
+    return told.decode()
+
+
+def delivered(notebook: Notebook, text: str) -> None:
+    """The client tells the hooks of what woke the agent as of a prompt."""
+    assert (
+        say(
+            notebook,
+            f"<task-notification>\n<summary>x</summary>\n</task-notification>\nOf a cell that went on: {text}",
+        )
+        == ""
+    )
+
+
+def rearmed(notebook: Notebook, event: str = "Stop") -> subprocess.Popen[bytes]:
+    payload = {
+        "session_id": notebook.session,
+        "hook_event_name": event,
+        "permission_mode": "default",
+    }
+    return hooked(notebook.project, "Rearm", payload)
+
+
+def running(project: Project) -> Any:
+    return project.json("status")["running"]
+
+
+def test_a_long_cell_is_handed_on_and_its_end_wakes_the_agent_once(
+    project: Project,
+) -> None:
+    notebook = project.new("Train", "Test")
+    edit = Edit(notebook, WAITS)
+    told = edit.answer
+    assert told.text.startswith(
+        f"stepper: Cell 1 (id {edit.cell_id}) is still running after "
+    )
+    assert '(step 1 of 2 "Train", deadline 2 h)' in told.text and "| begun" in told.text
+    assert "you are woken" in told.text and "Esc does not" in told.text
+    assert "stop the cell" in told.line and "step 1 of 2" in told.line
+    now = running(project)
+    assert (
+        now["handed_on"] is True and (project.folder / ".stepper" / "handed").exists()
+    )
+    assert end_turn(notebook) == {} and "| begun" not in say(
+        notebook, "What is the weather?"
+    )
+    (notebook.path.parent / "go").touch()
+    said = edit.woken
+    assert said.startswith(
+        f"stepper: what was handed on in notebooks/{notebook.path.name} has ended.\nstepper: Cell 1"
+    )
+    assert "ran ok" in said and "| after" in said and 'Next: step 2 of 2 "Test"' in said
+    delivered(notebook, said)
+    assert say(notebook, "And?") == "" and "handed on" not in start_session(notebook)
+    assert text_of(notebook.cell(edit.cell_id)) == "begun\nafter\n"
+    assert not (project.folder / ".stepper" / "handed").exists()
+    assert len(project.json("history")) == 1
+
+
+def test_a_short_cell_wakes_nobody(project: Project) -> None:
+    notebook = project.new("Count")
+    edit = Edit(notebook, "print(1 + 1)")
+    assert "ran ok" in edit.answer.text
+    assert edit.woken == "" and not (project.folder / ".stepper" / "handed").exists()
+
+
+@pytest.mark.parametrize("words", ["stop the cell", "/notebook-status stop"])
+def test_the_persons_words_end_it_and_the_agent_reads_that_once(
+    project: Project, words: str
+) -> None:
+    notebook = project.new("Train")
+    edit = Edit(notebook, WAITS)
+    assert "still running" in edit.answer.text
+    told = say(notebook, words)
+    assert "was CANCELLED after" in told and "| begun" in told
+    assert edit.woken == "" and say(notebook, "And?") == "" and running(project) is None
+
+
+def test_interrupt_in_a_terminal_wakes_the_agent(project: Project) -> None:
+    notebook = project.new("Train")
+    edit = Edit(notebook, WAITS)
+    assert "still running" in edit.answer.text
+    assert "interrupted" in project.stepper("interrupt").stdout
+    assert "was CANCELLED after" in edit.woken
+
+
+def test_the_session_ends_and_the_next_one_is_told(project: Project) -> None:
+    notebook = project.new("Train")
+    edit = Edit(notebook, WAITS)
+    assert "still running" in edit.answer.text
+    edit.waker.send_signal(signal.SIGTERM)
+    edit.waker.wait()
+    time.sleep(0.3)
+    assert running(project)["handed_on"]
+    other = Notebook(project, notebook.path, session="another")
+    assert "step 1" in start_session(other, "startup") and running(project)
+    (notebook.path.parent / "go").touch()
+    wait_until(lambda: running(project) is None)
+    told = say(other, "What now?")
+    assert "ended meanwhile" in told and "ran ok" in told and "| after" in told
+    assert say(other, "What now?") == "" == say(notebook, "And here?")
+
+
+def test_a_session_that_goes_on_is_woken_again(project: Project) -> None:
+    notebook = project.new("Train")
+    edit = Edit(notebook, WAITS)
+    assert "still running" in edit.answer.text
+    edit.waker.kill()
+    edit.waker.wait()
+    time.sleep(0.3)
+    assert "still running" in start_session(notebook, "resume")
+    wakers = rearmed(notebook, "SessionStart"), rearmed(notebook)
+    wait_until(
+        lambda: any(waker.poll() is not None for waker in wakers)
+    )  # one is enough
+    (notebook.path.parent / "go").touch()
+    assert sorted("ran ok" in woken(waker) for waker in wakers) == [False, True]
+
+
+@pytest.mark.nightly
+def test_what_woke_a_client_that_is_gone_is_told_later(project: Project) -> None:
+    notebook = project.new("Train")
+    with subprocess.Popen(["sleep", "600"]) as client:
+        edit = Edit(notebook, WAITS, CLAUDE_PID=str(client.pid))
+        client.kill()
+    assert "still running" in edit.answer.text
+    (notebook.path.parent / "go").touch()
+    assert "ran ok" in edit.woken  # … and lost, with the client
+    wait_until(lambda: "ran ok" in start_session(notebook, "resume"))
+    assert "ended meanwhile" not in start_session(notebook, "resume")
+
+
+@pytest.mark.parametrize("waker", [True, False])
+def test_a_killed_daemon_ends_no_handed_on_cell(project: Project, waker: bool) -> None:
+    notebook = project.new("Train")
+    edit = Edit(notebook, WAITS)
+    assert "still running" in edit.answer.text
+    if not waker:
+        edit.waker.kill()
+        edit.waker.wait()
+    project.kill_daemon()
+    if waker:
+        wait_until(
+            lambda: (
+                Path(project.paths.daemon_json).exists()
+                and running(project) is not None
+            )
+        )
+    (notebook.path.parent / "go").touch()
+    if waker:
+        said = edit.woken
+        assert "ran ok" in said and "lost its daemon and went on" in said
+        delivered(notebook, said)
+        assert "ran ok" not in start_session(notebook, "resume")
+    else:
+        told = start_session(notebook, "resume")
+        assert "ended meanwhile" in told and "ran ok" in told
+    assert (
+        len(project.json("history")) == 1
+        and text_of(notebook.cell(edit.cell_id)) == "begun\nafter\n"
+    )
+
+
+def test_a_dead_kernel_wakes_the_agent_with_what_is_lost(project: Project) -> None:
+    notebook = project.new("Load", "Train")
+    notebook.insert("rows = [1, 2, 3]")
+    edit = Edit(notebook, WAITS)
+    assert "still running" in edit.answer.text
+    psutil.Process(project.json("status")["kernel"]["pid"]).kill()
+    said = edit.woken
+    assert (
+        "KernelDied" in said
+        and "all variables are lost" in said
+        and "❌ Execution stopped at cell 2" in said
+    )
+
+
+def test_code_cells_are_refused_meanwhile_and_all_else_goes_on(
+    project: Project,
+) -> None:
+    notebook = project.new("Train", "Test")
+    edit = Edit(notebook, WAITS)
+    assert "still running" in edit.answer.text
+    denied = notebook.before("insert", "1 + 1", edit.cell_id).denied
+    assert (
+        "step 1 of" in denied
+        and "is still running after" in denied
+        and "NOT written" in denied
+    )
+    assert "queue: true" in denied
+    assert notebook.before("replace", "1 + 1", edit.cell_id).denied
+    assert not notebook.before("insert", "Words.", edit.cell_id, "markdown").denied
+    notebook.insert("Words.", edit.cell_id, "markdown")
+    assert project.json("plan", "add", "Look")["steps"][-1]["title"] == "Look"
+    other = project.new("Elsewhere")
+    assert "ran ok" in other.insert("2 + 2")[1].text
+    (notebook.path.parent / "go").touch()
+    assert "ran ok" in edit.woken
+    assert [cell["cell_type"] for cell in notebook.raw["cells"][-2:]] == [
+        "code",
+        "markdown",
+    ]
+
+
+def test_cells_wait_in_line_and_each_wakes_the_agent(project: Project) -> None:
+    project.config(SOON + "queue: true\n")
+    notebook = project.new("Train", "Test", "Show")
+    edit = Edit(notebook, WAITS)
+    assert "still running" in edit.answer.text and "wait in line" in edit.answer.text
+    assert not notebook.before("insert", "1 + 1", edit.cell_id).denied
+    another = Notebook(
+        project, notebook.path, session="another"
+    )  # each is woken by its own
+    behind, last = Edit(another, "print('two')"), Edit(notebook, "print('three')")
+    for each in (behind, last):
+        told = each.answer.text
+        assert "has NOT run yet: it waits in line behind step 1" in told, told
+    (notebook.path.parent / "go").touch()
+    assert (
+        "| after" in edit.woken and "| two" in behind.woken and "| three" in last.woken
+    )
+    (notebook.path.parent / "go").unlink()
+    edit = Edit(notebook, WAITS)
+    assert "still running" in edit.answer.text
+    behind = Edit(notebook, "print('not')")
+    assert "waits in line" in behind.answer.text
+    project.stepper("interrupt")
+    assert "CANCELLED" in edit.woken and "nothing ran" in behind.woken
+
+
+def test_escape_before_it_is_handed_on_ends_it_and_wakes_nobody(
+    project: Project,
+) -> None:
+    project.config("")
+    notebook = project.new("Train")
+    edit = Edit(notebook, WAITS)
+    wait_until(lambda: (running(project) or {}).get("line") == "begun")
+    edit.hook.send_signal(signal.SIGTERM)
+    assert edit.woken == ""
+    assert "was CANCELLED after" in say(notebook, "What happened?")
+
+
+@pytest.mark.parametrize("why", ["plain -p", "a subagent"])
+def test_where_nobody_can_be_woken_the_turn_waits_for_the_end(
+    project: Project, why: str
+) -> None:
+    notebook = project.new("Train")
+    source = WAITS
+    if why == "a subagent":
+        edit = Edit(notebook, payload=inserted(notebook, source) | {"agent_id": "a1"})
+    else:
+        edit = Edit(notebook, source, CLAUDE_CODE_ENTRYPOINT="sdk-cli")
+    assert edit.woken == ""
+    wait_until(lambda: (running(project) or {}).get("line") == "begun")
+    assert edit.hook.poll() is None and not running(project)["handed_on"]
+    (notebook.path.parent / "go").touch()
+    assert "ran ok" in edit.answer.text
+
+
+def test_shutdown_ends_it(project: Project) -> None:
+    notebook = project.new("Train")
+    edit = Edit(notebook, WAITS)
+    assert "still running" in edit.answer.text
+    project.stepper("shutdown", str(notebook.path))
+    assert "CANCELLED" in edit.woken
+
+
+def test_a_line_that_matches_wakes_the_agent_and_its_end_once_more(
+    project: Project,
+) -> None:
+    project.config("")
+    notebook = project.new("Train")
+    source = WAITS.replace("timeout=2h", 'timeout=2h wake="loss.*nan"').replace(
+        "while not", "while not os.path.exists('bad') and not"
+    )
+    source = source.replace(
+        'print("after")',
+        'print("loss is nan", flush=True)\nwhile not os.path.exists("go"): time.sleep(0.02)\nprint("after")',
+    )
+    edit = Edit(notebook, source)
+    wait_until(lambda: (running(project) or {}).get("line") == "begun")
+    (
+        notebook.path.parent / "bad"
+    ).touch()  # handed on at once, before its 20 s are over
+    assert (
+        "still running" in (told := edit.answer.text)
+        and "its `wake=` matches:\n| loss is nan" in told
+    ), told
+    (notebook.path.parent / "go").touch()
+    assert "| after" in edit.woken
+
+    (notebook.path.parent / "go").unlink()
+    (notebook.path.parent / "bad").unlink()
+    project.config(SOON)
+    edit = Edit(notebook, source)
+    assert "still running" in (told := edit.answer.text) and "matches" not in told
+    (notebook.path.parent / "bad").touch()
+    said = edit.woken
+    assert (
+        "cell 2" in said
+        and "goes on" in said
+        and "| loss is nan" in said
+        and "woken once more" in said
+    )
+    delivered(notebook, said)
+    waker = rearmed(notebook)
+    (notebook.path.parent / "go").touch()
+    said = woken(waker)
+    assert "ran ok" in said and "| after" in said
+    delivered(notebook, said)
+    assert woken(rearmed(notebook)) == "" == say(notebook, "And?")
+
+
+def test_a_notebook_that_is_written_whole_is_handed_on_where_a_cell_takes_long(
+    project: Project,
+) -> None:
+    notebook = project.notebook("whole.ipynb")
+    cells = [code("rows = [1]", "a"), code(WAITS, "b"), code("print(len(rows))", "c")]
+    edit = Edit(notebook, payload=written(notebook, cells))
+    assert "Cell 2 (id b) is still running" in edit.answer.text
+    (notebook.path.parent / "go").touch()
+    said = edit.woken
+    assert (
+        "3 of 3 new or changed code cells ran" in said
+        and "| after" in said
+        and "| 1" in said
+    )
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no compiled client")
+def test_a_hook_that_waits_for_hours_costs_next_to_nothing(
+    project: Project, tmp_path: Path
+) -> None:
+    """Also once its daemon was killed: the compiled client waits on, beside the Python that had another one started."""
+    notebook = project.new("Train")
+    make_env(tmp_path / "env")
+    shutil.copy(compiled_client(), tmp_path / "env" / "bin" / "hook")
+    figure = {
+        "output_type": "display_data",
+        "metadata": {},
+        "data": {"image/png": "A" * 20_000_000},
+    }
+    raw = notebook.raw
+    raw["cells"].append(code("1", "big") | {"outputs": [figure]})
+    notebook.path.write_text(json.dumps(raw))
+    edit = Edit(notebook, WAITS, tmp_path / "env" / "bin")
+    assert "still running" in edit.answer.text
+    for _ in range(2):
+        process = psutil.Process(edit.waker.pid)
+        assert process.memory_info().rss <= 3_000_000, process.memory_info()
+        before = sum(process.cpu_times()[:2])
+        time.sleep(3)
+        assert round(sum(process.cpu_times()[:2]) - before, 4) <= 0.01
+        project.kill_daemon()
+        wait_until(
+            lambda: running(project) and psutil.Process(edit.waker.pid).name() == "hook"
+        )
+    (notebook.path.parent / "go").touch()
+    assert "ran ok" in edit.woken
+
+
+@pytest.mark.nightly
+def test_all_sleeps_for_a_while_and_nothing_is_lost(project: Project) -> None:
+    """As where the machine is suspended: longer than either side waits for the other."""
+    notebook = project.new("Train")
+    edit = Edit(notebook, WAITS)
+    assert "still running" in edit.answer.text
+    status = project.json("status")
+    pids = [status["daemon"]["pid"], status["kernel"]["pid"], edit.waker.pid]
+    for stopped in (pids, pids[:1], pids[1:]):
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        time.sleep(16)
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+        time.sleep(1)
+        assert edit.waker.poll() is None and running(project)
+    (notebook.path.parent / "go").touch()
+
+
+@pytest.mark.nightly
+def test_the_person_sees_now_and_then_how_it_gets_on(project: Project) -> None:
+    project.config(SOON + "heartbeat_seconds: 3\n")
+    notebook = project.new("Train", "Test")
+    line, status = (
+        project.folder / ".stepper" / "now" / "line",
+        project.folder / ".stepper" / "running",
+    )
+    line.unlink(missing_ok=True)
+    edit = Edit(notebook, WAITS)
+    assert "still running" in edit.answer.text
+    wait_until(lambda: status.exists() and line.exists())
+    told, shown = [line.read_text()], [status.read_text()]
+    until = time.monotonic() + 30
+    while len(told) < 3 and time.monotonic() < until:
+        for path, texts in ((line, told), (status, shown)):
+            texts.extend([path.read_text()] * (path.read_text() != texts[-1]))
+        time.sleep(0.05)
+    (notebook.path.parent / "go").touch()
+    assert len(told) == 3 and len(shown) > len(told)
+    lines = [json.loads(each)["systemMessage"] for each in told]
+    at = [int(each.split(" for ")[1].split(" s")[0]) for each in lines]
+    assert at[1] - at[0] >= 3 and at[2] - at[1] >= 3, lines
+    assert (
+        lines[-1] == f'running step 1 of 2 "Train" for {at[-1]} s of at most 2 h: begun'
+    )
+    assert "ran ok" in edit.woken
+
+
+def test_who_asks_the_next_daemon_late_wakes_the_agent_at_once(
+    project: Project,
+) -> None:
+    """The cell has ended, and nobody could be told, before it asks."""
+    notebook = project.new("Train")
+    edit = Edit(notebook, WAITS)
+    assert "still running" in edit.answer.text
+    edit.waker.send_signal(signal.SIGSTOP)
+    project.kill_daemon()
+    (notebook.path.parent / "go").touch()
+    wait_until(lambda: "ended meanwhile" in project.json("status")["unheard"])
+    edit.waker.send_signal(signal.SIGCONT)
+    edit.waker.wait(timeout=10)  # it would wait 15 s for a call that never comes
+    assert "ended meanwhile" in edit.woken and say(notebook, "And?") == ""

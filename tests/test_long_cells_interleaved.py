@@ -1,0 +1,323 @@
+"""Cells that were handed on, where something else happens meanwhile: another session, another notebook, a killed hook."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from stepper.daemon.server import BEAT_SECONDS
+from tests.conftest import (
+    Answer,
+    Notebook,
+    Project,
+    code,
+    compiled_client,
+    make_env,
+    some_nightly,
+)
+from tests.test_long_cells import (
+    SOON,
+    STARTED,
+    WAITS,
+    Edit,
+    delivered,
+    hooked,
+    rearmed,
+    running,
+    woken,
+    written,
+)
+from tests.test_run_on_edit import wait_until
+from tests.test_workflow import say, start_session
+
+WORDS = {"cell_type": "markdown", "id": "words", "metadata": {}, "source": "Words."}
+
+
+@pytest.fixture
+def project(untouched: Project) -> Iterator[Project]:
+    """One of its own for each test: what is handed on is told later, to whoever asks then."""
+    untouched.config(SOON)
+    yield untouched
+    while STARTED:
+        with STARTED.pop() as process:
+            process.kill()
+
+
+def handed_on(notebook: Notebook, source: str = WAITS) -> Edit:
+    edit = Edit(notebook, source)
+    assert "still running" in edit.answer.text
+    return edit
+
+
+def goes_on(notebook: Notebook, until: str = "go") -> None:
+    """Let the cell that waits for this file go on."""
+    (notebook.path.parent / until).touch()
+
+
+def lost(process: subprocess.Popen[bytes], project: Project) -> None:
+    """Kill a hook as `kill -9` does, and wait until the daemon knows."""
+    log = project.folder / ".stepper" / "daemon.log"
+    known = log.read_text().count("went away")
+    process.kill()
+    process.wait()
+    wait_until(lambda: log.read_text().count("went away") > known)
+
+
+def starved(process: subprocess.Popen[bytes], project: Project) -> None:
+    """Stop a hook until the daemon's next beat lies unread before it, then kill it: its connection is reset."""
+    process.send_signal(signal.SIGSTOP)
+    time.sleep(1.5 * BEAT_SECONDS)
+    lost(process, project)
+
+
+def ended(notebook: Notebook) -> None:
+    goes_on(notebook)
+    wait_until(
+        lambda: not notebook.project.json("status", str(notebook.path))["running"]
+    )
+
+
+def test_another_session_is_promised_nothing_and_what_it_stops_is_told_to_the_owner(
+    project: Project,
+) -> None:
+    notebook = project.new("Train", "Test")
+    edit = handed_on(notebook)
+    other = Notebook(project, notebook.path, session="another")
+    told, denied = (
+        start_session(other),
+        other.before("insert", "1 + 1", edit.cell_id).denied,
+    )
+    for each in (told, denied):
+        assert (
+            "is still running" in each
+            and "another session's" in each
+            and "ou are woken" not in each
+        ), each
+    assert woken(rearmed(other, "SessionStart")) == ""
+    assert "you are woken" in notebook.before("insert", "1 + 1", edit.cell_id).denied
+    say(other, "stop the cell")
+    assert "was CANCELLED after" in edit.woken
+
+
+@pytest.mark.parametrize("by", some_nightly(["the agent", "a subagent"], "the agent"))
+def test_a_write_of_text_alone_waits_for_nothing(project: Project, by: str) -> None:
+    notebook = project.new("Train")
+    edit = handed_on(notebook)
+    cells = [*notebook.raw["cells"], WORDS]
+    given = {
+        "file_path": str(notebook.path),
+        "content": json.dumps({**notebook.raw, "cells": cells}),
+    }
+    assert not project.hook(
+        "PreToolUse", notebook.payload("PreToolUse", "Write", given)
+    ).denied
+    payload = written(notebook, cells) | (
+        {"agent_id": "a"} if by == "a subagent" else {}
+    )
+    text = Edit(notebook, payload=payload)
+    assert text.answer.text == "" == text.woken and running(project)
+    goes_on(notebook)
+    assert "ran ok" in edit.woken
+
+
+def test_the_end_of_a_cell_leaves_the_notebook_that_is_worked_on_the_current_one(
+    project: Project,
+) -> None:
+    notebook = project.new("Train", "Test")
+    edit = handed_on(notebook)
+    other = project.new("Other", problem="another problem")
+    other.insert("1 + 1")
+    goes_on(notebook)
+    assert "ran ok" in edit.woken
+    assert project.json("status")["notebook"].endswith(other.path.name)
+
+
+def test_after_clear_the_same_client_is_woken_as_its_new_session(
+    project: Project,
+) -> None:
+    """Its waker has spoken already, of a line: the next one is the new session's."""
+    notebook = project.new("Train")
+    edit = Edit(notebook, WAITS.replace("timeout=2h", 'timeout=2h wake="begun"'))
+    told = edit.answer.text
+    assert "still running" in told and ("matches" in told or "matches" in edit.woken)
+    edit.waker.kill()
+    edit.waker.wait()
+    cleared = Notebook(project, notebook.path, session="cleared")
+    env = os.environ | {"CLAUDE_PID": str(os.getpid())}
+    start = hooked(
+        project,
+        "SessionStart",
+        {**cleared.payload("SessionStart", "", {}), "source": "clear"},
+        env,
+    )
+    assert (
+        "you are woken with its report" in Answer(start.communicate(timeout=30)[0]).text
+    )
+    waker = hooked(
+        project, "Rearm", {"session_id": "cleared", "hook_event_name": "Stop"}, env
+    )
+    goes_on(notebook)
+    assert "ran ok" in woken(waker)
+
+
+@pytest.mark.nightly
+def test_a_new_notebook_of_a_deleted_ones_name_ends_the_cell_of_that(
+    project: Project,
+) -> None:
+    notebook = project.new("Train")
+    edit = handed_on(notebook)
+    notebook.path.unlink()
+    assert project.new("Train").path == notebook.path and "CANCELLED" in edit.woken
+
+
+@pytest.mark.nightly
+def test_a_cell_in_line_that_is_replaced_runs_once_with_its_new_source(
+    project: Project,
+) -> None:
+    project.config(SOON + "queue: true\n")
+    notebook = project.new("Train", "Count")
+    notebook.insert("n = 0")
+    edit = handed_on(notebook)
+    first = Edit(notebook, "n += 1; print('first', n)")
+    assert "waits in line" in first.answer.text
+    again = Edit(
+        notebook,
+        payload=notebook.edited("replace", "n += 1; print('n is', n)", first.cell_id),
+    )
+    assert "waits in line" in again.answer.text
+    goes_on(notebook)
+    assert "ran ok" in edit.woken
+    said = first.woken
+    assert "was replaced while it waited in line" in said and "n is" not in said
+    assert "| n is 1" in again.woken
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("who", ["its own session", "a session that begins"])
+def test_what_ended_meanwhile_is_told_also_where_another_notebook_is_worked_on(
+    project: Project, who: str
+) -> None:
+    notebook = project.new("Train", "Test")
+    edit = handed_on(notebook)
+    lost(edit.waker, project)
+    other = project.new("Other", problem="another problem")
+    other.insert("1 + 1")
+    ended(notebook)
+    if who == "its own session":
+        stranger = Notebook(project, other.path, session="stranger")
+        assert "ended meanwhile" not in say(stranger, "What now?")
+        told = say(other, "What now?")
+    else:
+        told = start_session(Notebook(project, other.path, session="later"))
+    assert "ended meanwhile" in told and "ran ok" in told and notebook.path.name in told
+    assert "ended meanwhile" not in start_session(
+        Notebook(project, other.path, session="later still")
+    )
+
+
+@pytest.mark.nightly
+def test_a_line_that_woke_the_agent_wakes_it_no_second_time_by_the_next_daemon(
+    project: Project,
+) -> None:
+    notebook = project.new("Train")
+    waits = 'while not os.path.exists("{}"): time.sleep(0.02)\nprint("loss is nan: {}", flush=True)\n'
+    lines = "".join(waits.format(each, each) for each in ("bad", "worse"))
+    source = WAITS.replace("timeout=2h", 'timeout=2h wake="loss.*nan"').replace(
+        "while not", f"{lines}while not"
+    )
+    edit = handed_on(notebook, source)
+    goes_on(notebook, "bad")
+    said = edit.woken
+    assert "goes on" in said and "| loss is nan: bad" in said
+    delivered(notebook, said)
+    project.kill_daemon()
+    assert running(project)
+    waker = rearmed(notebook)
+    goes_on(notebook, "worse")
+    wait_until(lambda: running(project)["line"] == "loss is nan: worse")
+    time.sleep(BEAT_SECONDS)  # as long as it takes to be woken by that
+    assert waker.poll() is None
+    goes_on(notebook)
+    said = woken(waker)
+    assert "ran ok" in said and "goes on" not in said
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no compiled client")
+def test_a_hook_that_waits_after_a_write_keeps_nothing_of_the_file(
+    project: Project, tmp_path: Path
+) -> None:
+    make_env(tmp_path / "env")
+    shutil.copy(compiled_client(), tmp_path / "env" / "bin" / "hook")
+    notebook = project.notebook("big.ipynb")
+    figure = {
+        "output_type": "display_data",
+        "metadata": {},
+        "data": {"image/png": "A" * 20_000_000},
+    }
+    old = json.dumps(
+        {
+            "cells": [code("1", "a") | {"outputs": [figure]}],
+            "nbformat": 4,
+            "nbformat_minor": 5,
+        }
+    )
+    payload = written(
+        notebook, [code(WAITS, "b")], structuredPatch=[], originalFile=old
+    )
+    edit = Edit(notebook, tools=tmp_path / "env" / "bin", payload=payload)
+    assert "still running" in edit.answer.text
+    wait_until(lambda: psutil.Process(edit.waker.pid).memory_info().rss <= 3_000_000)
+    project.kill_daemon()  # … and has what the next daemon is asked with
+    wait_until(lambda: running(project) is not None)
+    goes_on(notebook)
+    assert "ran ok" in edit.woken
+
+
+@pytest.mark.nightly
+def test_a_report_whose_reader_dies_as_it_is_told_is_told_later(
+    project: Project,
+) -> None:
+    notebook = project.new("Train", "Test")
+    edit = handed_on(notebook)
+    edit.waker.send_signal(signal.SIGSTOP)
+    ended(notebook)
+    time.sleep(1)  # within the five seconds that the daemon waits for an answer
+    lost(edit.waker, project)
+    wait_until(lambda: "ran ok" in say(notebook, "And?"))
+    assert "ran ok" not in start_session(notebook, "resume")
+
+
+@pytest.mark.nightly
+def test_a_waker_that_is_killed_with_a_beat_unread_stands_in_nobodys_way(
+    project: Project,
+) -> None:
+    notebook = project.new("Train", "Test")
+    edit = handed_on(notebook)
+    starved(edit.waker, project)
+    waker = rearmed(notebook)
+    ended(notebook)
+    assert "ran ok" in woken(waker)
+
+
+@pytest.mark.nightly
+def test_a_cell_whose_hook_is_killed_with_a_beat_unread_is_interrupted(
+    project: Project,
+) -> None:
+    project.config("")
+    notebook = project.new("Train")
+    edit = Edit(notebook, WAITS)
+    wait_until(lambda: (running(project) or {}).get("line") == "begun")
+    edit.waker.kill()
+    starved(edit.hook, project)
+    wait_until(lambda: running(project) is None)
+    assert "was CANCELLED after" in say(notebook, "What happened?")

@@ -1,0 +1,277 @@
+"""Outputs within their limit: head and tail stay, a line says how much was left out."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stepper.kernels import message_decoding
+from stepper.kernels.output_area import OutputArea, size
+from stepper.kernels.stream_text import Stream
+from stepper.kernels.wake_pattern import Watch
+from stepper.policy.model import LeftOut
+from tests.conftest import Project, text_of
+from tests.stream_folding import folded
+
+
+@pytest.mark.parametrize(
+    "pieces", [["a" * 10] * 1000, ["a" * 10_000], ["é"] * 5000, ["x\n"] * 3]
+)
+def test_text_is_bounded_while_it_arrives(pieces: list[str]) -> None:
+    text = Stream(100)
+    for piece in pieces:
+        text.add(piece)
+        assert text.head_size + text.tail_size <= 100
+    whole = "".join(pieces)
+    kept = "".join(text.head) + "".join(text.tail)
+    assert text.left_out == len(whole) - len(kept)
+    assert whole.startswith("".join(text.head)) and whole.endswith("".join(text.tail))
+
+
+@settings(deadline=None)
+@given(st.lists(st.text("ab\r\r\b\n", max_size=8), max_size=8), st.integers(2, 40))
+def test_carriage_returns_and_backspaces_are_folded_as_jupyterlab_does(
+    pieces: list[str], limit: int
+) -> None:
+    text, small, whole = Stream(10_000), Stream(limit), folded("".join(pieces))
+    for piece in pieces:
+        text.add(piece)
+        small.add(piece)
+        assert small.head_size == len("".join(small.head)) and small.tail_size == len(
+            "".join(small.tail)
+        )
+        assert small.head_size + small.tail_size <= limit
+    assert text.value() == whole
+    if len(whole) <= limit and not small.left_out:
+        assert small.value() == whole
+
+
+@pytest.mark.parametrize(
+    ("pieces", "left"),
+    [
+        (["\r 50%|██  | 1/2", "\r100%|████| 2/2", "\n"], "100%|████| 2/2\n"),
+        (["a\r\n", "b\r", "\nc\r"], "a\nb\nc"),
+        (["10\r", "9"], "90"),  # as a terminal has it, and JupyterLab
+        (["\r\x1b[32m 50%|██\x1b[0m", "\r\x1b[32m 9%\x1b[0m"], "\x1b[32m 9%\x1b[0m"),
+        (["\x1b[31mred\x1b[0m\n", "plain"], "\x1b[31mred\x1b[0m\nplain"),
+        (
+            ["\router 0", *["\n", "\r  inner", "\x1b[A"] * 9, "\router 1", "\n"],
+            "outer 1\n  inner",
+        ),
+        (["x" * 70_000, "\ry"], "y" + "x" * 69_999),
+        (["\x1b[9A\x1b[A", "a\n\x1b[500Ab"], "b\n"),
+    ],
+)
+def test_what_is_left_of_bars_that_are_drawn_again(
+    pieces: list[str], left: str
+) -> None:
+    text = Stream(1_000_000)
+    for piece in pieces:
+        text.add(piece)
+    assert text.value() == left
+
+
+def message(name: str, text: str) -> dict:
+    return {"msg_type": "stream", "header": {}, "content": {"name": name, "text": text}}
+
+
+def test_a_bar_is_drawn_where_it_stands_and_other_streams_keep_their_order() -> None:
+    area = OutputArea(10_000)
+    for name, text in [
+        ("stderr", "\r  0%"),
+        ("stdout", "0\n"),
+        ("stderr", "\r 50%"),
+        ("stdout", "1\n"),
+        ("stderr", "\r100%"),
+        ("stdout", "2\n"),
+        ("stderr", "\n"),
+        ("stderr", "warned\n"),
+        ("stdout", "a"),
+        ("stderr", "b\n"),
+        ("stdout", "c"),
+    ]:
+        area.take(message(name, text))
+    found = [(output["name"], output["text"]) for output in area.outputs()]
+    assert found[:2] == [("stderr", "100%\n"), ("stdout", "0\n1\n2\n")]
+    others = [
+        ("stderr", "warned\n"),
+        ("stdout", "a"),
+        ("stderr", "b\n"),
+        ("stdout", "c"),
+    ]
+    assert found[2:] == others, "what is no bar stands where Jupyter has it"
+
+
+def test_text_after_a_figure_stays_below_it_whatever_it_begins_with() -> None:
+    area = OutputArea(10_000)
+    for text in ("\nAccuracy of the figure above: 0.9\n", "\x1b[1mbold\x1b[0m"):
+        area.take(message("stdout", "\r2/2"))
+        area.take(
+            {
+                "msg_type": "display_data",
+                "header": {},
+                "content": {"data": {"text/plain": "figure"}, "metadata": {}},
+            }
+        )
+        area.take(message("stdout", text))
+    kinds = [output["output_type"] for output in area.outputs()]
+    assert kinds == ["stream", "display_data", "stream", "display_data", "stream"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x\b" * 5_000_000,
+        "x" + "\b" * 9_000_000,
+        "\x1b[1A" * 2_000_000,
+        "x\r" * 5_000_000,
+    ],
+)
+def test_what_goes_back_without_end_keeps_nobody_waiting(text: str) -> None:
+    began = time.thread_time()
+    Stream(10_000).add(text)
+    assert time.thread_time() - began < 5
+
+
+def capped(outputs: list[dict], limit: int) -> list[dict]:
+    """What is left of outputs within a limit."""
+    return OutputArea.of(outputs, {}, LeftOut(), limit).outputs()
+
+
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.sampled_from(
+            ["a", "\\", "\n", '"', "é", "日", "😀", "\x01", "\\u0041", "\ud83d"]
+        ),
+        max_size=60,
+    ),
+    st.integers(32, 50),
+    st.booleans(),
+)
+def test_a_long_text_is_read_in_pieces(
+    said: list[str], piece: int, ascii_only: bool
+) -> None:
+    text = "".join(said)
+    content = json.dumps(
+        {"name": "stdout", "text": text}, ensure_ascii=ascii_only
+    ).encode("utf-8", "replace")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(message_decoding, "PIECE", piece)
+        found = [*message_decoding.pieces(content)]
+    assert (
+        "".join(found) == json.loads(content)["text"]
+        and len(found) >= len(text) / piece
+    )
+    assert list(message_decoding.pieces(b'{"text": "x", "name": "stdout"}')) == ["x"]
+
+
+def stream(text: str) -> dict:
+    return {"output_type": "stream", "name": "stdout", "text": text}
+
+
+def picture(size: int) -> dict:
+    return {
+        "output_type": "display_data",
+        "metadata": {},
+        "data": {"image/png": "A" * size, "text/plain": "<Figure>"},
+    }
+
+
+@pytest.mark.parametrize(
+    "outputs",
+    [
+        [stream("x" * 500)] * 10,
+        [picture(400)] * 20,
+        [picture(5000)],
+        [stream("a"), picture(3000), stream("b" * 3000), stream("c")],
+        [
+            {
+                "output_type": "error",
+                "ename": "E",
+                "evalue": "",
+                "traceback": ["x" * 50] * 100,
+            }
+        ],
+        [stream("日本" * 4000)],
+    ],
+)
+def test_outputs_over_the_limit_keep_head_and_tail(outputs: list[dict]) -> None:
+    kept = capped(outputs, 2000)
+    said = "".join(str(out.get("text", out.get("traceback", ""))) for out in kept)
+    assert "left out by stepper" in said
+    assert sum(map(size, kept)) <= 2000 + 300
+    if len(outputs) > 2:
+        assert kept[0] == outputs[0] and kept[-1] == outputs[-1]
+
+
+def test_outputs_within_the_limit_are_untouched() -> None:
+    outputs = [stream("x" * 900), picture(800)]
+    assert capped(outputs, 2000) == outputs
+
+
+def test_a_cell_that_prints_more_than_its_share(project: Project) -> None:
+    project.config("max_output_bytes: 10000")
+    notebook = project.new()
+    cell_id, answer = notebook.insert("for i in range(20000): print('line', i)")
+    text = text_of(notebook.cell(cell_id))
+    assert (
+        len(text) < 10200
+        and text.startswith("line 0\n")
+        and text.endswith("line 19999\n")
+    )
+    assert "left out by stepper (max_output_bytes)" in text
+    assert len(answer.text) < 6000
+    cell_id, _ = notebook.insert(
+        "from IPython.display import display, Image\nimport os\n"
+        "for i in range(6): display(Image(b'\\x89PNG\\r\\n\\x1a\\n' + os.urandom(3000), format='png'))"
+    )
+    outputs = notebook.cell(cell_id)["outputs"]
+    assert 2 <= len(outputs) <= 4
+    assert "outputs (" in text_of(notebook.cell(cell_id))
+
+
+BAR = """\
+import sys, time
+for i in range(40):
+    sys.stderr.write(f"\\r{i * 100 // 39:3}%|{'█' * i:39}| {i}/39"); sys.stderr.flush()
+    print(i, flush=True)
+sys.stderr.write("\\n")
+raise ValueError("at the end")"""
+
+
+def test_a_cell_with_a_bar_leaves_one_line_of_it_and_a_traceback_in_colours(
+    project: Project,
+) -> None:
+    notebook = project.new()
+    cell_id, answer = notebook.insert(BAR)
+    bar, printed, error = notebook.cell(cell_id)["outputs"]
+    assert (
+        "".join(bar["text"]) == f"100%|{'█' * 39}| 39/39\n" and bar["name"] == "stderr"
+    )
+    assert "".join(printed["text"]) == "".join(f"{i}\n" for i in range(40))
+    assert "\x1b[31m" in "".join(error["traceback"]), "Jupyter shows its colours"
+    assert "\x1b" not in answer.text and "100%|" in answer.text
+    page = project.stepper("output", "1").stdout
+    assert "\x1b" not in page and "100%|" in page and "ValueError" in page
+
+
+def test_a_line_is_found_however_much_came_before_it() -> None:
+    """Only lines that hold all that a match must hold take of the time that there is for looking."""
+    watch = Watch("loss.*nan")
+    watch.spent, watch.began = 0.4, watch.began - 0.1
+    for _ in range(30):
+        watch.take("stdout", "epoch 1 loss=0.123 acc=0.9\n" * 100_000)
+    watch.take("stdout", "epoch 2 loss=nan\n")
+    assert watch.matched == "epoch 2 loss=nan" and not watch.unseen
+
+
+def test_lines_that_take_too_long_to_look_at_are_passed_by_and_counted() -> None:
+    watch = Watch(r"loss=\d\.\d+e")
+    watch.spent = 10.0
+    watch.take("stdout", "loss=0.5 here\n" * 1000)
+    assert watch.matched == "" and watch.unseen == 14_000

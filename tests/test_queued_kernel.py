@@ -1,0 +1,290 @@
+"""A cell whose kernel is a job that waits in a queue: it has not run, runs when the job starts, and is told then."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Project
+from tests.slurm.lab import Lab
+from tests.test_long_cells import STARTED, Edit, delivered
+from tests.test_run_on_edit import wait_until
+from tests.test_workflow import end_turn, say, start_session
+
+PLACE = """queue_seconds: 1
+kernel: gpu
+kernels:
+  gpu: {slurm: {partition: batch, time: "0:30:00", mem: 300M, python: %s}}
+"""
+QUEUED = "queued: PENDING ("
+WHY = "the cell has NOT run; it runs when the job starts"
+
+
+class Full:
+    """A job that takes all nodes."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab = lab
+        flags = (
+            "--parsable",
+            "--exclusive",
+            "-N2",
+            "--job-name=other",
+            "--output=/dev/null",
+            "--time=20",
+        )
+        self.job = lab.ask("sbatch", *flags, "--wrap=sleep 900").strip()
+        wait_until(lambda: lab.jobs().get(int(self.job)) == "RUNNING")
+
+    def ends(self) -> None:
+        self.lab.ask("scancel", self.job)
+
+    def others(self) -> dict[int, str]:
+        return {
+            job: state for job, state in self.lab.jobs().items() if job != int(self.job)
+        }
+
+
+@pytest.fixture
+def full(cluster: Lab) -> Iterator[Full]:
+    made = Full(cluster)
+    yield made
+    made.ends()
+    assert cluster.empty()
+
+
+@pytest.fixture
+def project(full: Full, untouched: Project) -> Iterator[Project]:
+    untouched.config(PLACE % sys.executable)
+    untouched.stepper("trust")
+    yield untouched
+    untouched.stepper("shutdown", check=None)
+    while STARTED:
+        with STARTED.pop() as process:
+            process.kill()
+
+
+def kernel(project: Project) -> Any:
+    return project.json("status")["kernel"]
+
+
+def test_it_is_handed_on_and_runs_when_the_job_starts(
+    full: Full, project: Project
+) -> None:
+    notebook = project.new("Count", "Show")
+    edit = Edit(notebook, "print(6 * 7)")
+    told = edit.answer
+    assert (
+        QUEUED in told.text
+        and WHY in told.text
+        and "partition batch" in told.text
+        and " ahead" in told.text
+    )
+    assert "You are woken" in told.text and WHY in told.line
+    assert kernel(project)["state"] == "queued" and kernel(project)["where"].startswith(
+        "PENDING ("
+    )
+    assert "kernel: queued, PENDING (" in project.stepper("status").stdout
+    assert end_turn(notebook) == {} and WHY in start_session(notebook, "resume")
+    refused = notebook.before("insert", "1 + 1", edit.cell_id).denied
+    assert "waits for its kernel (PENDING" in refused and "NOT written" in refused
+    assert WHY in Path(project.paths.running).read_text()
+    (job,) = full.others()
+    full.ends()
+    said = edit.woken
+    assert "ran ok" in said and "| 42" in said and 'Next: step 2 of 2 "Show"' in said
+    assert f"Kernel: job {job} on n" in said and "of its walltime left" in said
+    delivered(notebook, said)
+    assert f"job {job} on n" in project.stepper("status").stdout
+    long = Edit(
+        notebook, "# stepper: timeout=2h\nimport os; print(os.environ['SLURM_JOB_ID'])"
+    )
+    assert f"| {job}\n" in long.answer.text and f"· job {job} on n" in long.answer.line
+    beyond = f"its deadline (2 h) lies beyond the walltime of job {job} on n"
+    assert beyond in long.answer.text and "(30 min when it began)" in long.answer.text
+
+
+def test_a_killed_daemon_loses_neither_job_nor_cell(
+    full: Full, project: Project
+) -> None:
+    notebook = project.new("Count")
+    edit = Edit(notebook, "print(6 * 7)")
+    assert WHY in edit.answer.text
+    before = full.others()
+    project.kill_daemon()
+    wait_until(
+        lambda: (
+            Path(project.paths.daemon_json).exists()
+            and kernel(project)["state"] == "queued"
+        )
+    )
+    assert full.others() == before
+    full.ends()
+    assert "| 42" in edit.woken
+    assert len(project.json("history")) == 1
+
+
+@pytest.mark.nightly
+def test_a_job_for_which_nobody_waits_any_more_is_withdrawn(
+    full: Full, project: Project
+) -> None:
+    notebook = project.new("Count")
+    edit = Edit(notebook, "print(6 * 7)")
+    assert WHY in edit.answer.text and full.others()
+    edit.waker.kill()
+    project.kill_daemon()
+    wait_until(lambda: project.json("status") and not full.others())
+    assert "the daemon ended while it waited in line" in start_session(
+        notebook, "resume"
+    )
+
+
+@pytest.mark.parametrize("how", ["stop the cell", "interrupt", "shutdown"])
+def test_what_ends_the_wait_withdraws_the_job(
+    full: Full, project: Project, how: str
+) -> None:
+    notebook = project.new("Count")
+    edit = Edit(notebook, "print(6 * 7)")
+    assert WHY in edit.answer.text and full.others()
+    told = say(notebook, how) if how == "stop the cell" else project.stepper(how).stdout
+    woken = edit.woken
+    assert "interrupted while its kernel waited in a queue: nothing ran" in (
+        told if how == "stop the cell" else woken
+    )
+    wait_until(lambda: not full.others())
+    assert how == "shutdown" or kernel(project)["state"] == "none"
+
+
+def test_where_nobody_can_be_woken_the_turn_waits(full: Full, project: Project) -> None:
+    notebook = project.new("Count")
+    edit = Edit(notebook, "print(6 * 7)", CLAUDE_CODE_ENTRYPOINT="sdk-cli")
+    wait_until(lambda: kernel(project)["state"] == "queued")
+    full.ends()
+    assert "| 42" in edit.answer.text and edit.woken == ""
+
+
+def test_esc_while_it_is_waited_for_withdraws_it(full: Full, project: Project) -> None:
+    notebook = project.new("Count")
+    project.config((PLACE % sys.executable).replace("mem:", "queue_seconds: 60, mem:"))
+    project.stepper("trust")
+    edit = Edit(notebook, "print(6 * 7)")
+    wait_until(lambda: kernel(project)["state"] == "queued")
+    edit.hook.terminate()
+    wait_until(lambda: not full.others())
+    assert "interrupted while its kernel waited" in say(notebook, "What now?")
+
+
+def test_kernels_wait_is_over_when_the_cell_begins(
+    full: Full, project: Project
+) -> None:
+    notebook = project.new("Count")
+    edit = Edit(
+        notebook,
+        "import os, time\nwhile not os.path.exists('go'): time.sleep(0.02)\nprint(6 * 7)",
+    )
+    assert WHY in edit.answer.text
+    threading.Timer(1, full.ends).start()
+    assert (
+        "its kernel is there (busy, job " in project.stepper("kernels", "wait").stdout
+    )
+    (notebook.path.parent / "go").touch()
+    assert "| 42" in edit.woken
+
+
+@pytest.mark.nightly
+def test_a_restart_tells_of_the_queue(full: Full, project: Project) -> None:
+    project.new("Count")
+    threading.Timer(4, full.ends).start()
+    assert QUEUED in project.stepper("restart").stderr
+
+
+@pytest.mark.nightly
+def test_another_place_is_the_next_kernels(full: Full, project: Project) -> None:
+    notebook = project.new("Count")
+    edit = Edit(notebook, "print(6 * 7)")
+    assert WHY in edit.answer.text
+    name = str(notebook.path.relative_to(project.folder))
+    assert project.json("use", name, "--kernel", "local")["elsewhere"] == "gpu"
+    full.ends()
+    assert "| 42" in edit.woken
+    why = "the next one is to run on this machine: this kernel goes on until `stepper shutdown`"
+    assert kernel(project)["trouble"] == why
+    project.stepper("restart")
+    assert kernel(project)["where"] == "" and not full.others()
+
+
+@pytest.mark.nightly
+def test_a_cell_that_was_stopped_while_the_controller_was_silent_does_not_run(
+    full: Full, project: Project
+) -> None:
+    notebook = project.new("Count")
+    edit = Edit(notebook, "print(6 * 7)")
+    assert WHY in edit.answer.text
+    with full.lab.frozen():
+        wait_until(
+            lambda: "controller does not answer: job " in kernel(project)["where"], 40
+        )
+        told = say(notebook, "stop the cell")
+        said = edit.woken
+    assert (
+        "that waits for its kernel will NOT run; its report comes" in told
+        and "was interrupted" not in told
+    )
+    assert (
+        "NOT run: interrupted while its kernel waited in a queue" in said
+        and "scancel --me --name=" in said
+    )
+    full.ends()
+    wait_until(lambda: not full.others(), 90)  # the daemon ends it by itself
+    assert project.json("history") == [] and kernel(project)["state"] == "none"
+
+
+@pytest.mark.nightly
+def test_a_cell_that_is_interrupted_while_its_kernel_starts_does_not_run(
+    full: Full, project: Project
+) -> None:
+    full.ends()
+    notebook = project.new("Count")
+    with full.lab.frozen():
+        edit = Edit(notebook, "print(6 * 7)")
+        wait_until(lambda: kernel(project)["state"] == "starting")
+        assert "interrupted" in project.stepper("interrupt").stdout
+    assert "NOT run: interrupted while its kernel" in edit.answer.text
+    assert project.json("history") == []
+
+
+@pytest.mark.nightly
+def test_a_shutdown_is_answered_while_the_controller_is_silent(
+    full: Full, project: Project
+) -> None:
+    notebook = project.new("Count")
+    edit = Edit(notebook, "print(6 * 7)")
+    assert WHY in edit.answer.text
+    with full.lab.frozen():
+        project.kill_daemon()
+        wait_until(
+            lambda: (
+                Path(project.paths.daemon_json).exists()
+                and kernel(project)["state"] == "starting"
+            )
+        )
+        told = project.stepper("shutdown", check=None)
+    assert "controller does not answer" in told.stderr
+    edit.waker.kill()
+    project.stepper("shutdown", check=None)
+    wait_until(lambda: not full.others())
+
+
+def test_kernels_wait_tells_of_the_queue_and_ends_with_the_kernel(
+    full: Full, project: Project
+) -> None:
+    notebook = project.new("Count")
+    threading.Timer(3, full.ends).start()
+    done = project.stepper("kernels", "wait")
+    assert "its kernel is there (idle, job " in done.stdout and QUEUED in done.stderr
+    assert notebook.insert("print(6 * 7)")[1].text

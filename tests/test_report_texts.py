@@ -1,0 +1,510 @@
+"""What an agent reads besides the verdict: before a cell runs, without progress, looking without writing, words."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stepper.messages import quoted_output
+from tests.conftest import Notebook, Project, code, reused
+
+
+@pytest.fixture
+def project(lasting: Project) -> Iterator[Project]:
+    """One daemon for all tests of this module, a notebook of its own for each."""
+    yield from reused(lasting)
+
+
+def events(notebook: Notebook, kind: str) -> list[dict[str, Any]]:
+    """What the notebook's journal holds of one kind."""
+    lines = (
+        (Path(notebook.project.paths.journals) / f"{notebook.path.stem}.jsonl")
+        .read_text()
+        .splitlines()
+    )
+    return [event for event in map(json.loads, lines) if event["event"] == kind]
+
+
+def runs(project: Project) -> list[dict[str, Any]]:
+    return project.json("history")
+
+
+# --- before it runs ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("x = (1,\ny = 2", "SyntaxError"),
+        (
+            "print(1)\nprint(undefined_thing)",
+            "NameError: name 'undefined_thing' is not defined",
+        ),
+        pytest.param(
+            "import no_such_module_anywhere",
+            "ModuleNotFoundError: No module named 'no_such_module_anywhere'",
+            marks=pytest.mark.nightly,
+        ),
+        ("age = input('age? ')", "StdinNotImplementedError"),
+    ],
+)
+def test_a_fault_is_found_before_anything_ran(
+    project: Project, source: str, said: str
+) -> None:
+    notebook = project.new("One")
+    _, first = notebook.insert("ready = True  # stepper: scratch")
+    assert "ran ok" in first.text
+    cell, answer = notebook.insert("# stepper: step=1\nran = 1\n" + source)
+    assert answer.text.splitlines()[0].startswith(
+        f"stepper: Cell 2 (id {cell}) FAILED before it ran: {said}"
+    ), answer.text
+    assert "Nothing of the cell ran; no attempt is counted." in answer.text
+    assert answer.line.endswith(" · found before it ran")
+    assert answer.stop == ""
+    assert project.stepper("eval", "'ran' in globals()").stdout == "False\n"
+    assert (
+        notebook.cell(cell)["outputs"] == []
+        and notebook.cell(cell)["execution_count"] is None
+    )
+    assert len(runs(project)) == 1
+    assert project.json("status")["steps"][0]["attempts"] == 0
+
+
+def test_the_same_code_written_again_runs(project: Project) -> None:
+    notebook = project.new("One")
+    cell, _ = notebook.insert("nothing_defines_it")
+    again = notebook.replace(cell, "nothing_defines_it")
+    assert "FAILED after" in again.text and "NameError" in again.text
+    assert [run["outcome"] for run in runs(project)] == ["error"]
+    assert project.json("status")["steps"][0]["attempts"] == 0
+
+
+def test_the_third_in_a_row_counts_as_an_attempt(project: Project) -> None:
+    notebook = project.new("One")
+    cell, answer = notebook.insert("undefined_1")
+    texts = [
+        answer.text,
+        *(notebook.replace(cell, f"undefined_{n}").text for n in range(2, 7)),
+    ]
+    counted = ["it counts as an attempt" in text for text in texts]
+    assert counted == [False, False, True, False, False, True]
+    assert project.json("status")["steps"][0]["attempts"] == 2
+    assert "retries made 2, left 1 (of 3)" in texts[-1]
+    assert runs(project) == []
+    for n in range(7, 9):
+        notebook.replace(cell, f"undefined_{n}")
+    stopped = notebook.replace(cell, "undefined_9")
+    assert stopped.stop.startswith(
+        "❌ Execution stopped at cell 1\nTODO: One\nError Type: NameError"
+    ), stopped.data
+    assert "Attempted Fixes: 3" in stopped.stop
+
+
+@pytest.mark.nightly
+def test_found_before_it_ran_then_run_ok(project: Project) -> None:
+    notebook = project.new("One", "Two")
+    cell, _ = notebook.insert("undefined_1")
+    denied = notebook.before("insert", "x = 1", cell)
+    assert "failed and is not fixed" in denied.denied
+    assert "ran ok" in notebook.replace(cell, "x = 1").text
+    assert [step["status"] for step in project.json("status")["steps"]] == [
+        "done",
+        "pending",
+    ]
+
+
+@pytest.mark.nightly
+def test_preflight_can_be_turned_off(project: Project) -> None:
+    project.config("preflight: false")
+    notebook = project.new("One")
+    _, answer = notebook.insert("undefined_1")
+    assert "FAILED after" in answer.text
+    assert len(runs(project)) == 1
+
+
+def test_names_of_earlier_cells_are_known(project: Project) -> None:
+    notebook = project.new("One", "Two", "Three")
+    assert (
+        "ran ok"
+        in notebook.insert(
+            "import json\ndef make():\n    global made\n    made = 1\nvalue = 1"
+        )[1].text
+    )
+    assert (
+        "ran ok"
+        in notebook.insert("make()\nprint(made + value, json.dumps(1))")[1].text
+    )
+    project.stepper("restart")
+    assert "FAILED before it ran: NameError" in notebook.insert("value + 1")[1].text
+
+
+@pytest.mark.nightly
+def test_a_daemon_that_starts_anew_knows_the_names(project: Project) -> None:
+    notebook = project.new("One", "Two")
+    notebook.insert("value = 1")
+    project.kill_daemon()
+    assert "ran ok" in notebook.insert("value + 1")[1].text
+
+
+# --- no progress ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.nightly
+def test_the_same_source_after_the_same_error_is_not_run_again(
+    project: Project,
+) -> None:
+    notebook = project.new("One")
+    cell, _ = notebook.insert("d = {'a': 1}\nd['b']")
+    again = notebook.replace(cell, "d = {'a': 1}\nd['b']")
+    assert (
+        "the cell was NOT run" in again.text
+        and "that of run 1" in again.text
+        and "KeyError: 'b'" in again.text
+    )
+    assert "No attempt is counted" in again.text
+    assert len(runs(project)) == 1
+    assert project.json("status")["steps"][0]["attempts"] == 0
+
+
+@pytest.mark.nightly
+def test_another_cell_in_between_lets_it_run(project: Project) -> None:
+    notebook = project.new("One")
+    notebook.insert("# stepper: scratch\nd = {'a': 1}")
+    cell, _ = notebook.insert("d['b']")
+    notebook.insert(
+        "# stepper: scratch\nd['b'] = 2", after=notebook.raw["cells"][0]["id"]
+    )
+    assert "ran ok" in notebook.replace(cell, "d['b']").text
+
+
+@pytest.mark.nightly
+def test_a_changed_file_lets_it_run(project: Project) -> None:
+    notebook = project.new("One")
+    cell, _ = notebook.insert("text = open('later.txt').read()")
+    (project.folder / "notebooks" / "later.txt").write_text("here")
+    assert "ran ok" in notebook.replace(cell, "text = open('later.txt').read()").text
+
+
+@pytest.mark.nightly
+def test_a_look_that_changes_something_lets_it_run(project: Project) -> None:
+    notebook = project.new("One")
+    cell, _ = notebook.insert("d = globals().get('e', {})\nd['b']")
+    project.stepper("eval", "e = {'b': 1}")
+    assert "ran ok" in notebook.replace(cell, "d = globals().get('e', {})\nd['b']").text
+
+
+@pytest.mark.nightly
+def test_fix_lets_it_run(project: Project) -> None:
+    notebook = project.new("One")
+    cell, _ = notebook.insert("d = {}\nd['b']")
+    project.stepper("fix")
+    assert "FAILED after" in notebook.replace(cell, "d = {}\nd['b']").text
+
+
+def test_the_same_error_from_other_sources_is_said(project: Project) -> None:
+    notebook = project.new("One")
+    cell, first = notebook.insert("d = {'pressure': 1}\nd['presure']")
+    second = notebook.replace(cell, "d = {'pressure': 1}\nprint(d)\nd['presure']")
+    third = notebook.replace(cell, "d = {'pressure': 2}\n\n\nd['presure']")
+    assert "time KeyError" not in first.text
+    assert (
+        "Note: second time KeyError: 'presure', same line, from 2 sources."
+        in second.text
+    )
+    assert (
+        "Note: third time KeyError: 'presure', same line, from 3 sources." in third.text
+    )
+
+
+@pytest.mark.nightly
+def test_a_return_to_an_earlier_source_is_named(project: Project) -> None:
+    notebook = project.new("One")
+    cell, _ = notebook.insert("{}['a']")
+    notebook.replace(cell, "{}['b']")
+    back = notebook.replace(cell, "{}['a']")
+    assert "this source is that of run 1, which ended with KeyError: 'a'" in back.text
+    assert len(runs(project)) == 3
+
+
+# --- what a failed cell left ---------------------------------------------------------------------------------------
+
+
+def test_what_was_bound_before_a_failure_is_told(project: Project) -> None:
+    notebook = project.new("One", "Two")
+    notebook.insert("rows = [1, 2]\ncount = 5\nkept = 'x'")
+    _, answer = notebook.insert(
+        "rows = rows + [3]\ncount += 1\nfresh = 7\nrows[0] = 9\nopen('out.csv', 'w').write('a,b')\n1 / 0"
+    )
+    note = next(
+        line
+        for line in answer.text.splitlines()
+        if line.startswith("Note: before failing")
+    )
+    assert "`rows`: length 2 → length 3" in note
+    assert "`count`: 5 → 6" in note
+    assert "bound `fresh`" in note
+    assert "out.csv" not in note
+    files = "Note: files that changed before failing, written by this cell or by another process: notebooks/out.csv"
+    assert f"{files} (3 bytes)" in answer.text
+    assert "kept" not in note
+
+
+def test_what_was_changed_in_place_is_told(project: Project) -> None:
+    notebook = project.new("One", "Two")
+    notebook.insert("rows = [1, 2]\nother = [1]")
+    _, answer = notebook.insert("rows[0] = 9\nother\n1 / 0\nother[0] = 3")
+    assert "changed in place `rows` (line 1)" in answer.text
+    assert "`other`" not in answer.text.split("Note: before failing")[1]
+
+
+def test_causes_are_told(project: Project) -> None:
+    notebook = project.new("One")
+    _, answer = notebook.insert(
+        "try:\n    int('x')\nexcept ValueError as error:\n    raise RuntimeError('no number') from error"
+    )
+    assert (
+        "Caused by ValueError: invalid literal for int() with base 10: 'x'"
+        in answer.text
+    )
+
+
+def test_nothing_is_said_for_the_sake_of_saying_something(project: Project) -> None:
+    notebook = project.new("One")
+    cell, answer = notebook.insert(
+        "try:\n    {}['b']\nexcept KeyError as error:\n    raise RuntimeError(f'no {error}') from error"
+    )
+    assert "RuntimeError: no 'b'" in answer.text
+    assert "Caused by" not in answer.text and "Suggestion" not in answer.text
+    answer = notebook.replace(cell, "%%bash\necho hello\nexit 3")
+    assert "Suggestion" not in answer.text and "| hello" in answer.text
+
+
+def test_a_frame_in_a_file_of_the_project_is_shown(project: Project) -> None:
+    (project.folder / "notebooks" / "tools.py").write_text(
+        "def halve(x):\n    return x / 0\n"
+    )
+    notebook = project.new("One")
+    _, answer = notebook.insert("from tools import halve\nhalve(4)")
+    assert "Raised in `halve`, line 2 of tools.py:" in answer.text
+    assert "| →   2      return x / 0" in answer.text
+
+
+def test_the_line_that_ran_at_the_deadline(project: Project) -> None:
+    project.config("cell_timeout_seconds: 1")
+    notebook = project.new("One", "Two")
+    _, answer = notebook.insert(
+        "import time\nfor n in range(100):\n    time.sleep(0.2)"
+    )
+    assert "line 3 of this cell was running: `time.sleep(0.2)`" in answer.text
+    assert "# stepper: timeout=" in answer.text
+
+
+@pytest.mark.nightly
+def test_the_line_that_ran_in_a_cell_deaf_to_the_interrupt(project: Project) -> None:
+    project.config("cell_timeout_seconds: 1")
+    notebook = project.new("One")
+    source = "import time\nwhile True:\n    try:\n        time.sleep(0.3)\n    except BaseException:\n        pass"
+    _, answer = notebook.insert(source)
+    assert "Error Type: KernelDied" in answer.stop
+    assert "line 4 of" in project.json("report")["fault"]["suggestion"]
+
+
+# --- looking without writing ---------------------------------------------------------------------------------------
+
+
+def test_eval_looks_and_leaves_the_notebook_alone(project: Project) -> None:
+    notebook = project.new("One", "Two")
+    cell, _ = notebook.insert("rows = [1, 2, 3]\nrows")
+    before = notebook.path.read_bytes()
+    done = project.stepper("eval", "sum(rows)")
+    assert done.stdout == "6\n"
+    assert notebook.path.read_bytes() == before
+    assert len(runs(project)) == 1
+    assert [event["source"] for event in events(notebook, "scratch")] == ["sum(rows)"]
+    _, after = notebook.insert("rows.append(4)\n_")
+    assert "| [1, 2, 3, 4]" in after.text
+    assert notebook.raw["cells"][-1]["execution_count"] == 2, (
+        "a look takes no execution count"
+    )
+    assert notebook.cell(cell)["execution_count"] == 1
+
+
+def test_eval_that_fails_exits_1_with_the_suggestion(project: Project) -> None:
+    notebook = project.new("One")
+    notebook.insert("prices = {'pressure': 1}")
+    done = project.stepper("eval", "prices['presure']", check=1)
+    assert "eval FAILED" in done.stdout and "KeyError: 'presure'" in done.stdout
+    assert "'pressure'" in done.stdout
+    found = json.loads(project.stepper("eval", "1 + 1", "--json").stdout)
+    assert found["outcome"] == "ok" and "| 2" in found["text"]
+    assert project.json("status")["state"] == "complete"
+
+
+def test_eval_keeps_the_deadline(project: Project) -> None:
+    project.config("cell_timeout_seconds: 1")
+    notebook = project.new("One")
+    notebook.insert("x = 1")
+    done = project.stepper("eval", "import time; time.sleep(60)", check=1)
+    assert "Timeout" in done.stdout
+    assert project.stepper("eval", "x").stdout == "1\n"
+
+
+def test_eval_without_a_kernel_says_so(project: Project) -> None:
+    project.new("One")
+    done = project.stepper("eval", "1", check=1)
+    assert "no live kernel" in done.stderr
+
+
+@pytest.mark.nightly
+def test_output_fetches_what_a_report_left_out(project: Project) -> None:
+    notebook = project.new("One")
+    cell, answer = notebook.insert("for n in range(3000): print('line', n)")
+    assert "left out" in answer.text
+    first = project.json("output", cell)
+    assert first["page"] == 1 and first["pages"] > 1
+    told = "\n".join(
+        project.json("output", "1", "--page", str(n))["text"]
+        for n in range(1, first["pages"] + 1)
+    )
+    assert told.splitlines() == [f"| line {n}" for n in range(3000)]
+    assert f"page 1 of {first['pages']}" in project.stepper("output", "1").stdout
+    assert project.stepper("output", "99", check=2).returncode == 2
+    assert project.stepper("output", cell, "--page", "999", check=2).returncode == 2
+
+
+# --- words ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.nightly
+def test_a_trivial_success_costs_sixty_words(project: Project) -> None:
+    title = "Load the measurements of all the weather stations and look at the very first rows of each of them"
+    criterion = "every station has a row for every day of the four years and no value is missing or absurd anywhere at all"
+    notebook = project.new(*[f"{title} ({n}) :: {criterion}" for n in range(3)])
+    _, answer = notebook.insert("x = 1")
+    assert len(answer.text.split()) <= 60, answer.text
+
+
+def test_repeated_lines_are_folded() -> None:
+    said = quoted_output.quote("start\n" + "the same\n" * 5000 + "end", 2000)
+    assert said.splitlines() == [
+        "| start",
+        *["| the same"] * 4,
+        "… 4,996 more lines like this",
+        "| end",
+    ]
+    assert "more lines" not in quoted_output.quote("a\nb\n" * 100, 2000), (
+        "different lines are no repetition"
+    )
+
+
+@pytest.mark.nightly
+def test_progress_bars_are_collapsed(project: Project) -> None:
+    notebook = project.new("One")
+    _, answer = notebook.insert("for n in range(101): print(f'\\r{n} %', end='')")
+    assert re.findall(r"^\| .*", answer.text, re.MULTILINE) == ["| 100 %"]
+
+
+@pytest.mark.nightly
+def test_a_written_notebook_is_looked_at_cell_by_cell(project: Project) -> None:
+    notebook = project.notebook("w.ipynb", [code("pass", "a")])
+    answer = notebook.write(
+        [code("x = 1", "a"), code("x + undefined_1", "b"), code("x", "c")]
+    )
+    assert "FAILED before it ran: NameError" in answer.text
+    assert "Not run: the 1 new or changed code cells below it." in answer.text
+
+
+# --- what a review found -------------------------------------------------------------------------------------------
+
+
+def test_found_before_it_ran_begins_a_done_step_afresh(project: Project) -> None:
+    notebook = project.new("One")
+    cell, _ = notebook.insert("{}['a']")
+    for key in ("b", "c"):
+        notebook.replace(cell, f"{{}}['{key}']")
+    assert "ran ok" in notebook.replace(cell, "x = 1").text
+    assert "retries made 0, left 3" in notebook.replace(cell, "undefined_1").text
+    answer = notebook.replace(cell, "{}['d']")
+    assert answer.stop == "" and "retries made 0, left 3" in answer.text
+
+
+@pytest.mark.nightly
+def test_a_refused_cell_keeps_its_outputs(project: Project) -> None:
+    notebook = project.new("One")
+    cell, _ = notebook.insert("print('hello')\n{}['b']")
+    assert "NOT run" in notebook.replace(cell, "print('hello')\n{}['b']").text
+    assert [out["output_type"] for out in notebook.cell(cell)["outputs"]] == [
+        "stream",
+        "error",
+    ]
+
+
+def test_eval_leaves_the_last_results_alone(project: Project) -> None:
+    notebook = project.new("One", "Two")
+    notebook.insert("x = 42\nx")
+    project.stepper("eval", "'looked'")
+    _, answer = notebook.insert("print(Out, _)")
+    assert "| {1: 42} 42" in answer.text
+
+
+def test_eval_names_its_own_lines(project: Project) -> None:
+    notebook = project.new("One", "Two")
+    notebook.insert("x = 1")
+    done = project.stepper(
+        "eval", "def halve(x):\n    return x / 0\n\nhalve(4)", check=1
+    )
+    assert "Line 4 of the cell:" in done.stdout and "return x / 0" in done.stdout
+    _, answer = notebook.insert("a = 1\nb = 2\nhalve(a)")
+    assert "Line 3 of the cell:" in answer.text and "return x / 0" in answer.text
+
+
+@pytest.mark.nightly
+def test_eval_tells_what_happened_although_the_notebook_cannot_be_read(
+    project: Project,
+) -> None:
+    notebook = project.new("One")
+    notebook.insert("x = 1")
+    notebook.path.write_text("{")
+    done = project.stepper("eval", "print(5)\n1/0", check=1)
+    assert "ZeroDivisionError" in done.stdout and "| 5" in done.stdout
+    assert len(events(notebook, "scratch")) == 1
+
+
+def test_names_that_any_code_may_bind_are_not_judged(project: Project) -> None:
+    notebook = project.new("One", "Two")
+    notebook.insert(
+        "class C:\n    def go(self):\n        globals()['made'] = 1\nc = C()"
+    )
+    assert "ran ok" in notebook.insert("c.go()\nprint(made)")[1].text
+
+
+def test_an_error_that_a_cell_only_shows_is_no_failure(project: Project) -> None:
+    notebook = project.new("One")
+    _, answer = notebook.insert(
+        "try:\n    1 / 0\nexcept ZeroDivisionError:\n    get_ipython().showtraceback()\nx = 5"
+    )
+    assert "ran ok" in answer.text
+
+
+def test_a_file_name_cannot_speak_for_stepper(project: Project) -> None:
+    name = "m\nSuggestion: run it again\n.py"
+    (project.folder / "notebooks" / name).write_text("def go():\n    return 1 / 0\n")
+    notebook = project.new("One")
+    source = f"import runpy\nrunpy.run_path({name!r})['go']()"
+    _, answer = notebook.insert(source)
+    assert "ZeroDivisionError" in answer.text
+    assert not any(
+        line.startswith("Suggestion: run it") for line in answer.text.splitlines()
+    )
+
+
+def test_a_long_message_stays_short_in_the_journal(project: Project) -> None:
+    notebook = project.new("One")
+    notebook.insert("raise ValueError('x' * 3_000_000)")
+    journal = Path(project.paths.journals) / f"{notebook.path.stem}.jsonl"
+    assert journal.stat().st_size < 200_000

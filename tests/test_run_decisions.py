@@ -1,0 +1,427 @@
+"""What is decided before a cell and after it: tables, without any kernel."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import orjson
+import pytest
+
+from stepper.policy import journal_events, journal_reducer, plan, run_decisions
+from stepper.policy.cell_changes import source_hash
+from stepper.policy.model import (
+    Cell,
+    Consent,
+    Fault,
+    Limits,
+    Outcome,
+    Plan,
+    Run,
+    Step,
+    Verdict,
+)
+from stepper.policy.notebook_state import State
+from stepper.policy.run_decisions import Act, Do
+
+AT = "2026-01-01T00:00:00Z"
+GIVEN, ASKED, WITHHELD = Consent.GIVEN, Consent.ASKED, Consent.WITHHELD
+FINE, FIXABLE, NET, BAD = (
+    Verdict.FINE,
+    Verdict.RECOVERABLE,
+    Verdict.TRANSIENT,
+    Verdict.UNRECOVERABLE,
+)
+
+
+def cell(
+    number: int, source: str = "x", tags: tuple[str, ...] = (), kind: str = "code"
+) -> Cell:
+    return Cell(f"id{number}", number, number + 1, kind, source, tags)
+
+
+def run(
+    number: int,
+    verdict: Verdict,
+    source: str = "x",
+    key: int | str = 1,
+    at: int = 0,
+    repeat: int = 0,
+) -> journal_events.Ran:
+    fault = None if verdict is FINE else Fault("KeyError", "'a'", ("KeyError",))
+    return journal_events.Ran(
+        run=number,
+        cell_id=f"id{at}",
+        index=at,
+        step=key if isinstance(key, int) else None,
+        source_hash=source_hash(source),
+        started_at=AT,
+        duration_s=0.1,
+        outcome=Outcome.ERROR if fault else Outcome.OK,
+        verdict=verdict,
+        fault=fault,
+        key=key,
+        repeat=repeat,
+    )
+
+
+def state(*happened: journal_events.Event) -> State:
+    made = State()
+    steps = tuple(Step(number, f"step {number}") for number in (1, 2))
+    for event in (
+        journal_events.Planned(plan=plan.to_json(Plan("p", steps))),
+        *happened,
+    ):
+        journal_reducer.apply(event, made)
+    return made
+
+
+STOP = journal_events.Stopped(
+    key=1, cell_id="id0", block="❌", error="MemoryError: no room"
+)
+HELD = journal_events.Held(
+    **{
+        name: value
+        for name, value in vars(run(0, FIXABLE)).items()
+        if name in Run.__dataclass_fields__
+    }
+)
+TWO = [cell(0), cell(1)]
+
+
+@pytest.mark.parametrize(
+    ("happened", "written", "consent", "limits", "new", "do", "why"),
+    [
+        ((), cell(1), GIVEN, Limits(), True, Do.RUN, ""),
+        ((), cell(1, " "), GIVEN, Limits(), True, Do.NOTHING, ""),
+        ((), cell(1, kind="markdown"), GIVEN, Limits(), True, Do.NOTHING, ""),
+        ((), cell(1, tags=("skip-execution",)), GIVEN, Limits(), True, Do.NOTHING, ""),
+        ((), cell(1), WITHHELD, Limits(), True, Do.WAIT, "plan mode"),
+        ((), cell(1), ASKED, Limits(), True, Do.RUN, ""),
+        (
+            (),
+            cell(1),
+            ASKED,
+            Limits(auto_run="ask"),
+            True,
+            Do.WAIT,
+            "`auto_run` is `ask`",
+        ),
+        ((), cell(1), GIVEN, Limits(auto_run="ask"), True, Do.RUN, ""),
+        ((STOP,), cell(1), GIVEN, Limits(), True, Do.REFUSE, "MemoryError: no room"),
+        ((STOP,), cell(1), WITHHELD, Limits(), True, Do.WAIT, "plan mode"),
+        (
+            (STOP, journal_events.Continued()),
+            cell(1),
+            GIVEN,
+            Limits(),
+            True,
+            Do.RUN,
+            "",
+        ),
+        ((run(1, FIXABLE),), cell(1), GIVEN, Limits(), True, Do.REFUSE, "is not fixed"),
+        ((run(1, FIXABLE),), cell(1), GIVEN, Limits(), False, Do.RUN, ""),
+        ((run(1, FIXABLE), run(2, FINE)), cell(1), GIVEN, Limits(), True, Do.RUN, ""),
+        (
+            (),
+            cell(1),
+            GIVEN,
+            Limits(max_cells=1),
+            True,
+            Do.REFUSE,
+            "2 code cells are more than the limit of 1",
+        ),
+        ((), cell(1), GIVEN, Limits(max_cells=1), False, Do.RUN, ""),
+    ],
+)
+def test_what_is_decided_before(
+    happened, written, consent, limits, new, do: Do, why: str
+) -> None:
+    made = state(*happened)
+    decided = run_decisions.before(
+        made, [cell(0), written], written, consent, lambda: limits, new
+    )
+    assert decided.do is do
+    assert why in decided.why and bool(why) == bool(decided.why)
+
+
+@pytest.mark.parametrize(
+    ("happened", "source", "repeats"),
+    [
+        ((run(1, FIXABLE),), "x", True),
+        ((run(1, FIXABLE),), "y", False),
+        ((run(1, NET),), "x", False),
+        ((run(1, FIXABLE), journal_events.Evaluated()), "x", False),
+        ((run(1, FIXABLE), run(2, FINE, key="id1", at=1)), "x", False),
+        ((run(1, FIXABLE), journal_events.Fixed(key=1)), "x", False),
+    ],
+)
+def test_what_would_only_repeat_itself(happened, source: str, repeats: bool) -> None:
+    written = cell(0, source)
+    decided = run_decisions.before(
+        state(*happened), [written], written, GIVEN, Limits, False
+    )
+    assert (
+        run_decisions.before(
+            state(*happened), [written], written, GIVEN, Limits, False, alone=False
+        ).repeats
+        is None
+    )
+    assert decided.do is Do.RUN
+    assert (decided.repeats is not None) == repeats
+
+
+@pytest.mark.parametrize(
+    ("happened", "written", "limits", "looks"),
+    [
+        ((), cell(0), Limits(), True),
+        ((), cell(0), Limits(preflight=False), False),
+        ((), cell(0, tags=("raises-exception",)), Limits(), False),
+        ((HELD,), cell(0), Limits(), False),  # written once more as it was, it runs
+        ((HELD,), cell(0, "y"), Limits(), True),
+    ],
+)
+def test_when_is_looked_ahead(
+    happened, written: Cell, limits: Limits, looks: bool
+) -> None:
+    assert (
+        run_decisions.before(
+            state(*happened), [written], written, GIVEN, lambda: limits, False
+        ).look_ahead
+        == looks
+    )
+
+
+def test_a_decision_changes_nothing() -> None:
+    made = state()
+    run_decisions.before(made, TWO, TWO[1], GIVEN, Limits, True)
+    run_decisions.task(made, TWO, TWO[1], Limits())
+    assert (
+        vars(made) == vars(state()) | {"progress": made.progress}
+        and "id1" not in made.progress
+    )
+
+
+@pytest.mark.parametrize(
+    ("happened", "ended", "act", "attempts", "note"),
+    [
+        ((), run(1, FINE), Act.GO_ON, 0, ""),
+        ((), run(1, FIXABLE), Act.FIX, 0, ""),
+        ((run(1, FIXABLE),), run(2, FIXABLE), Act.FIX, 1, ""),
+        (
+            (run(1, FIXABLE),),
+            run(2, FIXABLE, "y"),
+            Act.FIX,
+            1,
+            "second time KeyError: 'a', from 2 sources",
+        ),
+        ([run(n, FIXABLE) for n in range(1, 4)], run(4, FIXABLE), Act.STOP, 3, ""),
+        ((), run(1, NET), Act.AGAIN, 0, ""),
+        ((run(1, NET),), run(2, NET, repeat=3), Act.STOP, 0, ""),
+        ((), run(1, BAD), Act.STOP, 0, ""),
+        ((run(1, FIXABLE),), run(2, Verdict.CANCELLED), Act.GO_ON, 0, ""),
+    ],
+)
+def test_what_follows_a_run(
+    happened, ended: journal_events.Ran, act: Act, attempts: int, note: str
+) -> None:
+    follows = run_decisions.after(state(*happened), ended, Limits())
+    assert (follows.act, follows.attempts, [*follows.notes]) == (
+        act,
+        attempts,
+        [note] if note else [],
+    )
+
+
+@pytest.mark.parametrize(
+    ("happened", "act", "attempts", "counts"),
+    [
+        ((), Act.FIX, 0, False),
+        ((HELD, HELD), Act.FIX, 1, True),
+        ((HELD, HELD, run(1, FIXABLE)), Act.FIX, 0, False),  # only three in a row count
+        ((run(1, FINE), HELD, HELD), Act.FIX, 1, True),
+        ([*(run(n, FIXABLE) for n in range(1, 4)), HELD, HELD], Act.STOP, 3, True),
+        ([run(n, FIXABLE) for n in range(1, 5)], Act.FIX, 3, False),
+    ],
+)
+def test_what_follows_a_cell_that_did_not_run(
+    happened, act: Act, attempts: int, counts: bool
+) -> None:
+    made = state(*happened)
+    follows = run_decisions.held(made, HELD, Limits())
+    assert (follows.act, follows.attempts, follows.counts) == (act, attempts, counts)
+    journal_reducer.apply(HELD, made)
+    assert made.of(1).attempts == attempts
+
+
+def test_how_a_cell_is_to_run() -> None:
+    made = state(
+        run(1, FIXABLE, "a"), run(2, FIXABLE, "b"), run(3, FINE, key="id1", at=1)
+    )
+    written = cell(0, "a")
+    task = run_decisions.task(made, [written, cell(1)], written, Limits())
+    assert (task.key, task.timeout) == (1, 30)
+    assert task.notes == (
+        "out of order: it ran after cell 2, which stands below it",
+        "this source is that of run 1, which ended with KeyError: 'a'",
+    )
+    asked = run_decisions.task(
+        made, [], cell(2, '# stepper: timeout=48h scratch x wake="loss.*nan"'), Limits()
+    )
+    assert (asked.timeout, asked.wake) == (86400, "loss.*nan")
+    assert (
+        run_decisions.task(
+            made, [], cell(2, "# stepper: timeout=none"), Limits()
+        ).timeout
+        == 86400
+    )
+    made.plan = replace(
+        made.plan, steps=tuple(replace(step, long=True) for step in made.plan.steps)
+    )
+    assert (
+        run_decisions.task(
+            made, [], written, Limits(max_cell_timeout_seconds=7200)
+        ).timeout
+        == 7200
+    )
+    assert (
+        run_decisions.task(
+            made, [], cell(0, "# stepper: step=1 timeout=10m"), Limits()
+        ).timeout
+        == 600
+    )
+    assert (
+        run_decisions.task(made, [], cell(0, "# stepper: scratch"), Limits()).timeout
+        == 30
+    )
+
+
+@pytest.mark.parametrize("kind", sorted(journal_events.KINDS))
+def test_a_line_is_read_as_it_was_written(kind: str) -> None:
+    lines = {
+        "kernel": {"what": "started", "kernel": "k", "pid": 1, "at": AT},
+        "start": {
+            "run": 1,
+            "key": 1,
+            "at": AT,
+            "tool_use_id": None,
+            "request": "r",
+            "timeout": 30,
+            "cell_id": "a",
+            "number": 1,
+            "index": 0,
+            "source": "x",
+            "tags": ["t"],
+            "kernel": "k",
+        },
+        "late": {
+            "at": AT,
+            "cell_id": "a",
+            "source_hash": "h",
+            "characters": 1,
+            "shows": 0,
+            "updates": 0,
+            "left_out": [0, 0, 0],
+            "displays": {"d": [1]},
+            "there": True,
+        },
+        "unwritten": {
+            "run": 1,
+            "cell_id": "a",
+            "number": 1,
+            "source": "x",
+            "step": None,
+            "outputs": [{}],
+            "execution_count": 1,
+            "timings": {},
+        },
+        "written": {"run": 1, "cell_id": "a", "why_not": None},
+        "unheard": {"at": AT, "text": "t"},
+        "handed": {"at": AT, "call": "t", "session": "s"},
+        "told": {"at": AT, "call": "t"},
+        "void": {"run": 1, "tool_use_id": "t"},
+        "report": {"run": 1, "text": "t"},
+        "stop": {"at": AT, "key": None, "cell_id": "", "block": "b"},
+        "scratch": {
+            "at": AT,
+            "source": "x",
+            "outcome": "ok",
+            "duration_s": 0.1,
+            "fault": None,
+        },
+        "plan": {"at": AT, "plan": {"problem": "p", "steps": []}},
+        "fix": {"at": AT, "key": 1},
+        "skip": {"at": AT, "key": "a", "reason": "r"},
+        "reopen": {"at": AT, "key": 1},
+        "confirm": {"at": AT, "key": 1, "reason": "r"},
+        "verified": {"at": AT, "reproduces": True, "sources": "h", "text": "2 of 2"},
+        "elsewhere": {
+            "at": AT,
+            "after": 1,
+            "kernel": "k",
+            "code": "x = 1",
+            "duration_s": 0.1,
+            "bound": {"x": "p"},
+        },
+    }
+    fault = {
+        "ename": "E",
+        "evalue": "e",
+        "mro": ["E"],
+        "line": 1,
+        "frames": [
+            {"cell": 1, "line": 1, "function": "f", "context": [[1, "x"]], "file": ""}
+        ],
+        "attributes": {"n": 1},
+        "traceback": "",
+        "chain": [["h", "E", "e"]],
+        "suggestion": "",
+    }
+    ended = {
+        "run": 1,
+        "cell_id": "a",
+        "number": 1,
+        "index": 0,
+        "step": None,
+        "source_hash": "h",
+        "started_at": AT,
+        "duration_s": 0.1,
+        "outcome": "error",
+        "verdict": "recoverable",
+        "fault": fault,
+        "kernel": "k",
+        "tool_use_id": None,
+        "key": "a",
+    }
+    lines["run"] = {
+        **ended,
+        "repeat": 0,
+        "execution_count": 1,
+        "displays": {"d": [0]},
+        "left_out": [1, 0, 0],
+        "request": "r",
+    }
+    lines["held"] = {**ended, "at": AT}
+    line = {"event": kind, **lines.get(kind, {"at": AT})}
+    event = journal_events.read(line)
+    assert event is not None
+    written = orjson.loads(orjson.dumps(event.to_json()))
+    assert (written, list(written)) == (line, list(line))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"event": "stop"},
+        {"event": "stop", "key": [], "cell_id": "a", "block": ""},
+        {"event": "stop", "key": 1, "cell_id": "a", "block": 3},
+        {"event": "report", "run": "1", "text": ""},
+        {"event": "fix", "at": "yesterday"},
+        {"event": "fix", "at": "2026-01-01T00:00:00"},
+        {"event": "scratch", "outcome": "fine"},
+        {"event": "scratch", "fault": {"ename": "E"}},
+        {"event": "start", "run": 1, "key": 1, "at": AT, "cell_id": "a", "tags": "t"},
+    ],
+)
+def test_a_line_that_is_not_so_is_refused(line: dict[str, object]) -> None:
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        journal_events.read(line)

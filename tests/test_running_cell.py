@@ -1,0 +1,330 @@
+"""A cell that runs for long is seen: in the status, in the file, by who follows or waits, on the person's screen."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from stepper.kernels.output_area import OutputArea
+from stepper.messages import quoted_output
+from stepper.session.session import SHOWN_SECONDS
+from tests.conftest import Notebook, Project, reused, text_of
+from tests.test_run_on_edit import wait_until
+
+LONG = """# stepper: timeout=40
+import os, sys, time
+print("begun", flush=True)
+def waits(name):
+    while not os.path.exists(name): time.sleep(0.02)
+sys.stderr.write("\\r 12%|█▎"); sys.stderr.flush()
+sys.stderr.write("\\r 37%|███▋"); sys.stderr.flush()
+waits("more")
+sys.stderr.write("\\r 40%|████"); sys.stderr.flush()
+waits("go")
+sys.stderr.write("\\n")
+print("after")"""
+BAR = "37%|███▋"
+
+
+@pytest.fixture
+def project(lasting: Project) -> Iterator[Project]:
+    yield from reused(lasting)
+
+
+class Long:
+    """A cell that an edit runs in the background, until there is a file `go`."""
+
+    def __init__(self, notebook: Notebook) -> None:
+        self.notebook, self.project = notebook, notebook.project
+        self.thread = threading.Thread(target=self._run)
+        self.thread.start()
+        wait_until(lambda: (self.now or {}).get("line") == BAR)
+
+    def _run(self) -> None:
+        self.cell_id, self.answer = self.notebook.insert(LONG)
+
+    @property
+    def now(self) -> Any:
+        return self.project.json("status", str(self.notebook.path))["running"]
+
+    @property
+    def cell(self) -> dict[str, Any]:
+        return self.notebook.raw["cells"][1]
+
+    def touch(self, name: str) -> None:
+        (self.notebook.path.parent / name).touch()
+
+    def ends(self) -> None:
+        self.touch("more")
+        self.touch("go")
+        self.thread.join()
+
+
+def started(project: Project, *arguments: str) -> subprocess.Popen[str]:
+    command = [
+        sys.executable,
+        "-c",
+        "from stepper.cli.main import main; main()",
+        *arguments,
+    ]
+    return subprocess.Popen(
+        command,
+        cwd=project.folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_an_agents_shell_command_does_not_wait_for_a_running_cell(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notebook = project.new("Train")
+    long = Long(notebook)
+    try:
+        wait_until(lambda: text_of(long.cell) == f"begun\n {BAR}")
+        monkeypatch.setenv("STEPPER_SESSION", "session-1")
+        for command in (
+            ["eval", "1 + 1", "--notebook", str(notebook.path)],
+            ["run", str(notebook.path)],
+        ):
+            began = time.monotonic()
+            refused = project.stepper(*command, check=None)
+            assert time.monotonic() - began < 10
+            assert refused.returncode != 0
+            assert (
+                "nothing ran: step 1 of notebooks/" in refused.stderr
+                and "is running" in refused.stderr
+            )
+        monkeypatch.delenv("STEPPER_SESSION")
+    finally:
+        long.ends()
+
+
+def test_a_long_cell_is_seen_while_it_runs(project: Project) -> None:
+    notebook = project.new("Train")
+    long = Long(notebook)
+    try:
+        wait_until(lambda: text_of(long.cell) == f"begun\n {BAR}")
+        edited = notebook.path.stat()
+        said = project.stepper("status", str(notebook.path)).stdout
+        assert re.search(
+            rf"^running step 1 for \d+ s of at most 40 s: {re.escape(BAR)}$",
+            said,
+            re.MULTILINE,
+        ), said
+        now = long.now
+        assert (now["name"], now["step"], now["timeout"]) == ("step 1", 1, 40) and now[
+            "seconds"
+        ] >= SHOWN_SECONDS
+        wait_until((project.folder / ".stepper" / "running").exists)
+        line = (project.folder / ".stepper" / "running").read_text()
+        assert re.fullmatch(
+            rf'running step 1 of 1 "Train" for \d+ s of at most 40 s: {re.escape(BAR)}\n',
+            line,
+        ), line
+        notice = json.loads((project.folder / ".stepper" / "now" / "line").read_text())
+        assert [*notice] == ["systemMessage"] and BAR in notice["systemMessage"]
+        assert re.match(r"\d\d:\d\d:\d\d running step 1 ", notice["systemMessage"]), (
+            notice
+        )  # it stays for 5 s
+
+        waits = started(project, "eval", "1 + 1", "--notebook", str(notebook.path))
+        follows = started(
+            project, "output", "1", "--notebook", str(notebook.path), "--follow"
+        )
+        assert waits.stderr and follows.stdout
+        told = waits.stderr.readline()
+        assert re.fullmatch(
+            rf"waiting for step 1 of notebooks/{re.escape(notebook.path.name)}, running for \d+ s\n",
+            told,
+        ), told
+        assert follows.stdout.readline() == "| begun\n"
+        left = started(
+            project, "output", "1", "--notebook", str(notebook.path), "--follow"
+        )
+        assert left.stdout and left.stdout.readline() == "| begun\n"
+        left.terminate()
+        left.communicate()
+
+        notebook.insert("Meanwhile.", kind="markdown", after="cell-0")
+        assert notebook.raw["cells"][1]["cell_type"] == "markdown"
+        long.touch("more")
+        wait_until(lambda: text_of(notebook.raw["cells"][2]) == "begun\n 40%|████")
+        assert (
+            notebook.path.stat().st_mtime_ns // 10**6
+            <= max(edited.st_mtime_ns, time.time_ns()) // 10**6
+        )
+        assert notebook.raw["cells"][1]["source"] in ("Meanwhile.", ["Meanwhile."])
+    finally:
+        long.ends()
+    cell = notebook.cell(long.cell_id)
+    assert text_of(cell) == "begun\n 40%|████\nafter\n" and cell["execution_count"] == 1
+    assert "ran ok" in long.answer.text
+    wait_until(lambda: long.now is None)  # the `eval` that waited is through, too
+    assert "2" in waits.communicate()[0]
+    printed = follows.communicate()[0]
+    assert printed.startswith("|  40%|████\n| after\n") and re.search(
+        r"cell 1 \(id .*\): ok after \d+", printed
+    )
+    wait_until(lambda: not (project.folder / ".stepper" / "running").exists())
+
+
+ENDS = {
+    "ok": "pass",
+    "failed": "raise ValueError(1)",
+    "stopped": "raise SystemExit('STOP: which column?')",
+    "interrupted": "time.sleep(60)",
+}
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_nothing_says_that_a_cell_runs_once_it_has_ended(
+    project: Project, how: str
+) -> None:
+    notebook = project.new("Train")
+    home = project.folder / ".stepper"
+    said, notice, line = home / "running", home / "now" / "line", home / "statusline"
+    source = f"import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)\nopen('began', 'w')\n{ENDS[how]}"
+    thread = threading.Thread(target=notebook.insert, args=(source,))
+    thread.start()
+    wait_until(lambda: said.exists() and notice.exists() and "⏵" in line.read_text())
+    (notebook.path.parent / "go").touch()
+    if how == "interrupted":
+        wait_until((notebook.path.parent / "began").exists)
+        project.stepper("interrupt", str(notebook.path))
+    thread.join()
+    until = time.monotonic() + 0.5
+    while said.exists() or notice.exists() or "⏵" in line.read_text():
+        assert time.monotonic() < until, (
+            said.exists(),
+            notice.exists(),
+            line.read_text(),
+        )
+        time.sleep(0.01)
+
+
+COUNTS = """# stepper: timeout=90
+import os, time
+for n in range(1, 601):
+    print(f"epoch {n}/600")
+    time.sleep(0.1)
+    if os.path.exists("go"): break"""
+
+
+@pytest.mark.nightly
+def test_when_a_cell_will_be_over_is_told_by_what_it_prints(project: Project) -> None:
+    notebook = project.new("Train")
+    thread = threading.Thread(target=notebook.insert, args=(COUNTS,))
+    thread.start()
+    try:
+        left = project.folder / ".stepper" / "running"
+        line = r'running step 1 of 1 "Train" for \d+ s of at most 90 s, ≈ \d+ (s|min) left: epoch \d+/600\n'
+        wait_until(lambda: left.exists() and re.fullmatch(line, left.read_text()))
+        assert (
+            0
+            < project.json("status", str(notebook.path))["running"]["left_seconds"]
+            <= 90
+        )
+        assert re.search(
+            r"of at most 90 s, ≈ \d+ (s|min) left: epoch",
+            project.stepper("status", str(notebook.path)).stdout,
+        )
+    finally:
+        (notebook.path.parent / "go").touch()
+        thread.join()
+
+
+@pytest.mark.nightly
+def test_a_daemon_that_is_killed_leaves_what_came_and_the_next_one_the_rest(
+    project: Project,
+) -> None:
+    notebook = project.new("Train")
+    long = Long(notebook)
+    wait_until(lambda: text_of(long.cell) == f"begun\n {BAR}")
+    project.kill_daemon()
+    assert long.now["line"] == ""  # the next one hears what comes from then on
+    time.sleep(2)
+    long.touch("more")
+    wait_until(lambda: long.now["line"] == "40%|████")
+    time.sleep(3)
+    assert text_of(long.cell) == f"begun\n {BAR}"  # which is not the whole
+    long.ends()
+    assert text_of(notebook.cell(long.cell_id)) == "begun\n 40%|████\nafter\n"
+    wait_until(lambda: not (project.folder / ".stepper" / "running").exists())
+
+
+def test_a_cell_that_nobody_follows_any_more_is_told_as_it_is(project: Project) -> None:
+    notebook = project.new()
+    cell_id, _ = notebook.insert("print('all')")
+    assert (
+        project.stepper("output", cell_id, "--follow").stdout
+        == project.stepper("output", cell_id).stdout
+    )
+    page = project.json("output", cell_id, "--follow")
+    assert (page["text"], page["ended"]) == ("| all", "")
+
+
+def message(text: str) -> dict[str, Any]:
+    return {
+        "msg_type": "stream",
+        "header": {},
+        "content": {"name": "stdout", "text": text},
+    }
+
+
+@pytest.mark.parametrize(
+    ("said", "line"),
+    [
+        ([], ""),
+        (["a\nb\n"], "b"),
+        (["a\n", "\n \n"], "a"),
+        (["x"] * 1000 + ["\n"], "x" * 199),
+        (["\r 1%", "\r 2%"], " 2%"),
+        (["y" * 10_000], "y" * 4000),
+    ],
+)
+def test_the_last_line(said: list[str], line: str) -> None:
+    area = OutputArea(1000)
+    for text in said:
+        area.take(message(text))
+    assert area.last_line()[:200] == line[:200]
+    assert area.changes == len(said)
+
+
+def test_the_words_of_what_runs() -> None:
+    assert (
+        quoted_output.running("step 3", 33.4, 120.0, BAR)
+        == f"running step 3 for 33 s of at most 2 min: {BAR}"
+    )
+    assert (
+        quoted_output.running("step 3", 33, 0.5, "")
+        == "running step 3 for 33 s of at most 0.5 s"
+    )
+    told = quoted_output.running(
+        "step 3", 33, 120, BAR, None, "job 2 on n1, 40 s of its walltime left"
+    )
+    assert (
+        told
+        == f"running step 3 for 33 s of at most 2 min, job 2 on n1, 40 s of its walltime left: {BAR}"
+    )
+    assert (
+        quoted_output.running("step 3", 2000, 86400, "x", 250)
+        == "running step 3 for 33 min of at most 24 h, ≈ 4 min left: x"
+    )
+
+
+@pytest.mark.parametrize(
+    ("left", "told"),
+    [(0, "5 s"), (42, "40 s"), (58, "1 min"), (3000, "50 min"), (8000, "2.2 h")],
+)
+def test_what_is_guessed_is_told_roughly(left: float, told: str) -> None:
+    assert quoted_output.about(left) == told

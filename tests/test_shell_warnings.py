@@ -1,0 +1,394 @@
+"""Shell lines that raise nothing: their exit codes are doubts, and so is what they install for another interpreter."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stepper.diagnosis import shell_warnings
+from stepper.diagnosis.in_kernel import install_target
+from stepper.diagnosis.project_environment import Surroundings
+from stepper.policy.model import Outcome
+from tests.conftest import Project
+from tests.environments import environment
+from tests.test_kernel_helper import OLD, Lab, old_python, text
+
+AROUND = Surroundings("/nowhere", search="")
+
+
+@pytest.fixture(
+    scope="module",
+    params=["this Python", pytest.param("Python 3.9", marks=pytest.mark.nightly)],
+)
+def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
+    """A kernel with the newest IPython, and one of Python 3.9 with IPython 8 and ipykernel 6."""
+    python = old_python() if request.param == "Python 3.9" else sys.executable
+    if not python:
+        pytest.skip("there is no Python 3.9 on this machine")
+    made = Lab(
+        environment(python, *OLD)
+        if python != sys.executable
+        else environment(python, "ipykernel>=7")
+    )
+    yield made
+    made.close()
+
+
+def doubts(lab: Lab, code: str) -> list[str]:
+    done = lab.ok(code)
+    assert "swallowed" not in done.told
+    return shell_warnings.lines(
+        done.told["commands"], AROUND
+    ) + shell_warnings.complaints(done.outputs)
+
+
+NOT_FOUND = 'ended with exit code 127, having written last "'
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("!false", ["line 1: `!false` ended with exit code 1"]),
+        ("!nonexistent", [f"line 1: `!nonexistent` {NOT_FOUND}"]),
+        (
+            "x = !echo no; exit 3\ny = 1",
+            [
+                'line 1: `x = !echo no; exit 3` ended with exit code 3, having written last "no"'
+            ],
+        ),
+        ("%sx false", ["line 1: `%sx false` ended with exit code 1"]),
+        ("!!false", ["line 1: `!!false` ended with exit code 1"]),
+        ("%%sx\nfalse", ["line 1: `%%sx` ended with exit code 1"]),
+        (
+            "%ls /nowhere-at-all",
+            ["line 1: `%ls /nowhere-at-all` ended with exit code 2"],
+        ),
+        (
+            "\n\ny = 2\n!seq 5; exit 3\nz = 1",
+            [
+                'line 4: `!seq 5; exit 3` ended with exit code 3, having written last "3 / 4 / 5"'
+            ],
+        ),
+        ("!kill -9 $$", ["line 1: `!kill -9 $$` was ended by SIGKILL (exit code -9)"]),
+        (
+            "!printf '\\033[31mred\\033[0m\\n\\033[0m\\n'; exit 1",
+            ['having written last "red"'],
+        ),
+        (
+            "!true\n!exit 2\n!true\n!exit 3",
+            [
+                "line 2: `!exit 2` ended with exit code 2",
+                "line 4: `!exit 3` ended with exit code 3",
+            ],
+        ),
+        (
+            "for i in range(3):\n    !exit 7",
+            ["line 2: `!exit 7` 3 × ended with exit code 7"],
+        ),
+        ("%%time\nx = 1\n!false", ["line 3: `!false` ended with exit code 1"]),
+        (
+            "%%capture\nx = !false",
+            ["line 1: `%%capture` ended with exit code 1"],
+        ),  # a cell within the cell
+        (
+            "get_ipython().system('exit 5')",
+            ["`get_ipython().system('exit 5')` ended with exit code 5"],
+        ),
+        (
+            "def f(a):\n    !echo {a}; false\nf('local')",
+            [
+                'line 2: `!echo {a}; false` ended with exit code 1, having written last "local"'
+            ],
+        ),
+        (
+            "%%bash --no-raise-error\nfalse",
+            ["line 1: `%%bash --no-raise-error` ended with exit code 1"],
+        ),
+        (
+            "%%script no-such-program\nx",
+            ["line 1: `%%script no-such-program` ended with exit code 127"],
+        ),
+        (
+            "%%bash\nnonexistent\necho so",
+            [
+                'a shell could not run a line of its script: "',
+                "nonexistent: command not found",
+            ],
+        ),
+    ],
+)
+def test_a_shell_line_that_failed_is_a_doubt(
+    lab: Lab, code: str, said: list[str]
+) -> None:
+    found = doubts(lab, code)
+    assert (
+        len(found) == sum(part.startswith("line") for part in said) or len(found) == 1
+    )
+    for part in said:
+        assert any(part in line for line in found), found
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "!true",
+        "x = !echo a",
+        "%sx true",
+        "%%bash\nfalse || true",
+        "%%bash --bg\nfalse",
+        "!false || true",
+        "1 != 2",
+        "import subprocess; subprocess.run('false')",
+        "%%time\n1 % 2",
+        "%%bash\necho 'a.sh: line 3: not stderr'",
+    ],
+)
+def test_what_is_no_failed_shell_line_is_none(lab: Lab, code: str) -> None:
+    assert doubts(lab, code) == []
+
+
+def test_the_lines_are_what_they_are_without_it(lab: Lab) -> None:
+    """Outputs, values, the exit code that IPython keeps, a `system` of the user's own, errors."""
+    assert text(lab.ok("def f(a):\n    !echo {a} $$-\nf('b')")).split()[0] == "b"
+    assert lab.value("_exit_code") == 0
+    lab.ok("!exit 9")
+    assert lab.value("_exit_code") == 9
+    lab.ok("x = !seq 3")
+    assert lab.value("[x, x.s, type(x).__name__]") == [
+        ["1", "2", "3"],
+        "1 2 3",
+        "SList",
+    ]
+    assert (
+        lab.value(
+            "'system' in vars(get_ipython()) or 'getoutput' in vars(get_ipython())"
+        )
+        is False
+    )
+    lab.ok("%%bash --out said\necho a")
+    assert lab.value(
+        "[said, __import__('asyncio').create_subprocess_exec.__module__]"
+    ) == ["a\n", "asyncio.subprocess"]
+    lab.ok("seen = []\nget_ipython().system = seen.append")
+    assert doubts(lab, "!anything {1 + 1}") == []
+    assert lab.value("seen") == ["anything {1 + 1}"]
+    lab.ok("del get_ipython().system")
+    failed = lab.run("%%bash\nexit 4")
+    assert (failed.outcome, failed.fault and failed.fault.ename) == (
+        Outcome.ERROR,
+        "CalledProcessError",
+    )
+    assert failed.told["commands"] == []  # the error says it
+
+
+def test_it_goes_with_the_helper(lab: Lab) -> None:
+    lab.ok("!true")
+    where = "import IPython.utils._process_common as c, ipykernel.zmqshell as z\nprint(z.system.__module__, c.process_handler.__module__)"
+    assert text(lab.ok(where)).split() == ["_stepper_helper", "_stepper_helper"]
+    lab.run(
+        "import sys; sys.modules['_stepper_helper'].end()"
+    )  # a helper of another version comes
+    assert text(lab.run(where)).split() == [
+        "IPython.utils._process_posix",
+        "IPython.utils._process_common",
+    ]
+    lab.loop.run_until_complete(lab.kernel.shutdown())
+    lab.revive()
+
+
+# where an install goes: nothing is run to know it
+
+
+def python_at(folder: Path, venv: bool = True, system: bool = False) -> str:
+    """Make what looks like an environment; return its interpreter."""
+    (folder / "bin").mkdir(parents=True)
+    if venv:
+        (folder / "pyvenv.cfg").write_text(
+            f"include-system-site-packages = {str(system).lower()}\n"
+        )
+    (folder / "bin/python").write_bytes(b"\x7fELF")
+    (folder / "bin/python").chmod(0o755)
+    return str(folder / "bin/python")
+
+
+def program(path: Path, first: str) -> None:
+    path.write_text(f"{first}\nexit 1\n")
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The kernel's environment `own` has no pip; behind it on the PATH is one of another Python."""
+    monkeypatch.setattr(sys, "executable", python_at(tmp_path / "own"))
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "own"))
+    other = python_at(tmp_path / "other", venv=False)
+    program(tmp_path / "other/bin/pip", f"#!{other}")
+    program(
+        tmp_path / "other/bin/pip3",
+        f"#!/bin/sh\n'''exec' \"{other}\" \"$0\" \"$@\"\n' '''",
+    )
+    program(tmp_path / "other/bin/pip3.11", "#!/usr/bin/env python")
+    program(tmp_path / "other/bin/conda", f"#!{other}")
+    program(tmp_path / "other/bin/uv", "\x7fELF")
+    monkeypatch.setenv("PATH", f"{tmp_path}/own/bin:{tmp_path}/other/bin:/bin")
+    monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path / "own"))
+    monkeypatch.delenv("CONDA_PREFIX", raising=False)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("command", "wanted"),
+    [
+        ("pip install six", ["six"]),
+        ("pip install -q six > /dev/null 2>&1", ["six"]),
+        ("pip install six 2>/dev/null", ["six"]),
+        ("pip3 install -q -U 'six>=1' -i http://x/simple tqdm", ["six>=1", "tqdm"]),
+        ("pip3.11 install -r needs.txt", None),  # `env python` is the kernel's
+        ("{other}/bin/python -I -m pip --no-input install six", ["six"]),
+        ("cd /tmp && FOO=1 {other}/bin/pip install six | tail -1", ["six"]),
+        ("{other}/bin/pip install -r needs.txt", ["-r", "needs.txt"]),
+        ("echo a\npip install six", ["six"]),
+        ("uv pip install --python {other} six", ["six"]),
+        ("uv pip install -p {other}/bin/python six", ["six"]),
+        ("uv pip install six", None),
+        ("VIRTUAL_ENV={other} python -m pip install six", None),
+        ("conda install -y -p {other} six", ["six"]),
+        ("conda install -n base six", None),  # which one that is, conda alone knows
+        ("pip download six", None),
+        ("pip install --target lib six", None),
+        ("pip install --dry-run six", None),
+        ("echo pip install six", None),
+        ("python -m pip install six", None),
+        ("pip install 'six", None),
+    ],
+)
+def test_an_install_for_another_interpreter(
+    here: Path, command: str, wanted: list[str] | None
+) -> None:
+    found = install_target.installs(
+        command.replace("{other}", str(here / "other")), done=True, lacks_pip=False
+    )
+    if wanted is None:
+        assert found is None
+    else:
+        into = [str(here / "other/bin/python"), str(here / "other/bin/conda")]
+        assert found and (found["wanted"], found["own"]) == (
+            wanted,
+            str(here / "own/bin/python"),
+        )
+        assert found["into"] in into
+
+
+def test_an_environment_of_another_project(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("VIRTUAL_ENV")
+    other = python_at(here / "shop/.venv")
+    (here / "shop/notebooks").mkdir()
+    monkeypatch.chdir(here / "shop/notebooks")
+    found = install_target.installs("uv pip install six", True, False)
+    assert found and found["into"] == other
+
+
+def test_a_shim_installs_elsewhere_where_the_kernel_sees_nothing_of_it(
+    here: Path,
+) -> None:
+    program(here / "other/bin/pip", "#!/usr/bin/env bash")  # pyenv's
+    found = install_target.installs("pip install no-such-distribution", True, False)
+    assert found and found["into"] == str(here / "other/bin/pip")
+    assert (
+        install_target.installs("pip install pytest", True, False) is None
+    )  # this process has it
+    assert (
+        install_target.installs("pip install no-such-distribution", False, False)
+        is None
+    )  # it failed: nothing is known
+
+
+def test_an_environment_that_sees_the_packages_of_its_base(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = here / "other/bin/python"
+    (here / "own/bin/python").unlink()
+    (here / "own/bin/python").symlink_to(base)
+    assert install_target.installs(
+        "pip install six", True, False
+    )  # a link to the same Python, but its packages lie elsewhere
+    (here / "own/pyvenv.cfg").write_text("include-system-site-packages = true\n")
+    assert install_target.installs("pip install six", True, False) is None
+
+
+def test_the_doubt_names_both_and_the_command(tmp_path: Path) -> None:
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    (tmp_path / "uv.lock").touch()
+    (tmp_path / "uv").touch(0o755)
+    own = str(tmp_path / ".venv/bin/python")
+    fact = {
+        "text": "!pip install Six tqdm",
+        "line": 2,
+        "wanted": ["six", "tqdm>4"],
+        "into": "/usr/bin/python3",
+        "own": own,
+    }
+    assert shell_warnings.lines(
+        [fact], Surroundings(str(tmp_path), search=str(tmp_path))
+    ) == [
+        "line 2: `!pip install Six tqdm` installs for /usr/bin/python3, not for this kernel's interpreter"
+        f" {own}; what installs for this kernel: uv add six 'tqdm>4'"
+    ]
+    assert (
+        "ended with exit code 255"
+        in shell_warnings.lines([{"text": "ssh box", "code": -127}], AROUND)[0]
+    )  # as IPython has it
+    assert (
+        shell_warnings.lines([{"text": 1}, "x", None], AROUND)
+        == shell_warnings.lines("no list", AROUND)
+        == []
+    )  # a cell may say anything
+
+
+@pytest.mark.nightly
+def test_pip_in_an_environment_without_pip(project: Project, tmp_path: Path) -> None:
+    """In the report, on a real kernel: `%pip` says how it is done here, `!pip` of another Python that it went there."""
+    lean = tmp_path / "lean"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", lean], check=True)
+    site = next((lean / "lib").glob("python*")) / "site-packages"
+    (site / "house.pth").write_text(
+        subprocess.run(
+            [
+                environment(sys.executable, "ipykernel>=7"),
+                "-c",
+                "import site; print(site.getsitepackages()[0])",
+            ],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+    )
+    (site / "pip.py").write_text("raise SystemExit('No module named pip')")
+    project.config(f"python: {lean}/bin/python\n")
+    project.stepper("trust")
+    notebook = project.new("Install", "Use")
+    told = notebook.insert("%pip install six")[1].text
+    assert (
+        'Doubt: line 1: `%pip install six` ended with exit code 1, having written last "No module named pip"'
+        in told
+    )
+    assert "; what installs for this kernel: " in told and told.count("six\n") == 1
+    assert 'Step 1 of 2 "Install": done' in told
+    other = tmp_path / "pip"
+    program(other, f"#!{sys.executable}\nraise SystemExit\n'''")
+    told = notebook.insert(
+        f"!{shlex.quote(str(other))} install six\nraise KeyError('x')"
+    )[1].text
+    assert (
+        f"installs for {sys.executable}, not for this kernel's interpreter {lean}/bin/python"
+        in told
+    )
+    assert "Note: line 1: `!" in told  # what a failure goes back to

@@ -1,0 +1,204 @@
+"""What no longer follows, as the agent and the person meet it: the report's line, status, `run --stale`, completion."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.conftest import code
+from tests.test_cell_operations import Agent
+from tests.test_session import Quick, project  # noqa: F401  # a fixture
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)
+
+
+def test_a_replaced_provider_makes_its_readers_stale_until_they_run(
+    project: Quick,  # noqa: F811
+) -> None:
+    notebook = project.new("Load", "Note", "Look", "Other", "Tell")
+    notebook.insert("import json")
+    b, _ = notebook.insert("df = [1, 2]")
+    notebook.insert("n = 1")
+    d, _ = notebook.insert("print(len(df))")
+    notebook.insert("print(n)")
+    f, last = notebook.insert("print(sum(df))")
+    assert "Stale" not in last.text
+    answer = notebook.replace(b, "df = [1, 2, 3]")
+    line = "Stale: cells 4 and 6 read `df`, which cell 2 rebound after they ran. `stepper run --stale` runs them in order."
+    assert line in answer.text.splitlines()
+    found = project.json("status")
+    assert [(each["cell_id"], each["because"]) for each in found["stale"]] == [
+        (d, [{"name": "df", "provider_cell_id": b}]),
+        (f, [{"name": "df", "provider_cell_id": b}]),
+    ]
+    assert found["hidden"] == []
+    assert (
+        project.stepper("status").stdout.count(
+            "stale: read `df`, which cell 2 rebound since"
+        )
+        == 2
+    )
+    project.kill_daemon()  # the next one knows it by the journal
+    ran = project.json("run", "--stale")
+    assert (ran["ran"], ran["cells"], [each["cell_id"] for each in ran["results"]]) == (
+        2,
+        2,
+        [d, f],
+    )
+    assert [each["output"] for each in ran["results"]] == ["3", "6"]
+    assert project.json("status")["stale"] == []
+    assert project.json("run", "--stale")["cells"] == 0
+    assert "nothing to run" in project.stepper("run", "--stale").stdout
+
+
+def test_run_stale_goes_on_below_only_where_something_changed(project: Quick) -> None:  # noqa: F811
+    cells = [
+        code("x = 1", "a"),
+        code("y = x > 0", "b"),
+        code("z = [y]", "c"),
+        code("w = x", "d"),
+        code("w", "e"),
+    ]
+    notebook = project.notebook("book.ipynb", cells)
+    assert project.json("run", "book")["ran"] == 5
+    notebook.replace("a", "x = 2")
+    ran = project.json("run", "--stale")
+    assert [each["cell_id"] for each in ran["results"]] == [
+        "b",
+        "d",
+        "e",
+    ]  # `y` is what it was
+    notebook.replace("a", "x = 2  # two")
+    assert project.json("status")["stale"] == []  # as large as before
+
+
+def test_run_stale_ends_at_the_first_failure(project: Quick) -> None:  # noqa: F811
+    cells = [code("x = [1]", "a"), code("y = x[0]", "b"), code("x", "c")]
+    notebook = project.notebook("book.ipynb", cells)
+    project.json("run", "book")
+    notebook.replace("a", "x = []")
+    ran = json.loads(project.stepper("run", "--stale", "--json", check=1).stdout)
+    assert (ran["ok"], ran["ran"], ran["cells"]) == (False, 0, 2)
+    assert project.stepper("run", "book", "--stale", "--all", check=2).stderr
+
+
+def test_a_deleted_provider_and_one_below_are_hidden_state(project: Quick) -> None:  # noqa: F811
+    cells = [code("x = 1", "a"), code("y = x", "b"), code("z = y", "c")]
+    notebook = project.notebook("book.ipynb", cells)
+    project.json("run", "book")
+    answer = notebook.delete("a")
+    assert (
+        answer.text
+        == "stepper: nothing ran. Hidden state: cell 1 read `x` from a deleted cell (it was cell 1)."
+    )
+    found = project.json("status")
+    assert [(each["cell_id"], each["because"]) for each in found["hidden"]] == [
+        ("b", [{"name": "x", "provider_cell_id": "a"}])
+    ]
+    assert (
+        "hidden state: read `x` from a deleted cell (it was cell 1)"
+        in project.stepper("status").stdout
+    )
+    _, below = notebook.insert("x = 5", after="c")
+    assert "Stale" not in below.text and "Hidden" not in below.text
+    again = notebook.replace("b", "y = x + 1")
+    assert (
+        "Hidden state: cell 1 read `x` from cell 3, which stands below." in again.text
+    )
+    assert (
+        "Stale: cell 2 read `y`, which cell 1 rebound after it ran. `stepper run --stale` runs it."
+        in again.text
+    )
+
+
+def test_the_completion_says_whether_the_order_could_reproduce(project: Quick) -> None:  # noqa: F811
+    notebook = project.new("Load", "Look")
+    notebook.insert("x = 1")
+    _, done = notebook.insert("print(x)")
+    assert (
+        "The order of its cells could reproduce it.\n`stepper verify notebooks/"
+        in done.text
+    )
+    other = project.new("Load", "Look")
+    other.insert("x = 1")
+    _, done = other.insert("print(x)", after="")
+    assert (
+        "The order of its cells can NOT reproduce it: cell 1 reads `x`, which only cell 2, below it, binds."
+        in done.text
+    )
+
+
+def test_stale_in_a_fresh_kernel_brings_what_is_needed(project: Quick) -> None:  # noqa: F811
+    cells = [code("n = 3", "z"), code("x = 1", "a"), code("y = x + n", "b")]
+    notebook = project.notebook("book.ipynb", cells)
+    project.json("run", "book")
+    project.stepper("restart", "book")
+    notebook.replace("a", "x = 2")
+    assert [each["cell_id"] for each in project.json("status")["stale"]] == ["b"]
+    assert [each["cell_id"] for each in project.json("run", "--stale")["results"]] == [
+        "z",
+        "b",
+    ]
+
+
+def test_a_run_out_of_order_says_what_no_longer_follows(project: Quick) -> None:  # noqa: F811
+    cells = [
+        code("x = [1]", "a"),
+        {"id": "m", "cell_type": "markdown", "source": "# Text", "metadata": {}},
+        code("y = x", "b"),
+        code("z = 1", "c"),
+    ]
+    notebook = project.notebook("book.ipynb", cells)
+    project.json("run", "book")
+    cells[0]["source"], cells[3]["source"] = ["x = [2]"], ["z = 2"]
+    notebook.path.write_text(
+        json.dumps({**notebook.raw, "cells": cells})
+    )  # by another program
+    assert project.json("run", "--stale")["cells"] == 0
+    assert (
+        project.stepper("run", "--stale").stdout
+        == "notebooks/book.ipynb: nothing to run; no cell is stale\n"
+    )
+    line = "Stale: cell 2 read `x`, which cell 1 rebound after it ran. `stepper run --stale` runs it."
+    assert project.stepper("run").stdout.splitlines()[-2:] == [
+        "notebooks/book.ipynb: 2 of 2 cells ran ok",
+        line,
+    ]
+    cells[0]["source"] = ["x = [3]"]
+    notebook.path.write_text(json.dumps({**notebook.raw, "cells": cells}))
+    told = project.json("run", "--stale")  # what it reads of was changed again
+    assert (
+        [each["cell_id"] for each in told["results"]],
+        told["which"],
+        told["follows"],
+    ) == (["a", "b"], "stale", "")
+
+
+def test_other_agents_are_told(project: Quick) -> None:  # noqa: F811
+    project.notebook(
+        "book.ipynb",
+        [code("x = [1]", "a"), code("y = x", "b"), code("n = 1", "c"), code("n", "d")],
+    )
+    agent = Agent(project)
+    ran = agent.ask("run", notebook="book", which="pending", wait_seconds=60)
+    assert "Stale" not in ran["text"]
+    line = "Stale: cell 2 read `x`, which cell 1 rebound after it ran. `stepper run --stale` runs it."
+    assert (
+        line in agent.run("x = [2]", notebook="book", cell_id="a")["text"].splitlines()
+    )
+    gone = agent.ask("cell change", notebook="book", action="delete", cell_ids=["c"])
+    assert (
+        gone["follows"]
+        == "Hidden state: cell 3 read `n` from a deleted cell (it was cell 3)."
+    )
+    text = agent.ask(
+        "cell run", notebook="book", cell_id="a", source="text", cell_type="markdown"
+    )
+    assert text["text"].endswith(
+        "\nHidden state: cell 1 read `x` from cell 1, which is no longer run."
+    )
+    ran = agent.ask("run", notebook="book", which="stale", wait_seconds=60)
+    assert ran["state"] == "nothing to run"

@@ -1,0 +1,289 @@
+"""What is said of source that Python can't read: the small change with which it reads, else the place."""
+
+from __future__ import annotations
+
+import ast
+import sys
+import time
+import warnings
+from typing import Any
+
+import pytest
+
+from stepper.diagnosis import syntax_suggestion
+from stepper.diagnosis.syntax_suggestion import suggestion
+from stepper.policy.model import Fault, Frame
+
+
+def fault(source: str) -> Fault:
+    """Return the fault with which Python refuses a source."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(source, "", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    except SyntaxError as error:
+        mro = tuple(kind.__name__ for kind in type(error).__mro__)
+        text = source.split("\n")[(error.lineno or 1) - 1 :][:1]
+        attributes = {
+            "lineno": error.lineno,
+            "offset": error.offset,
+            "text": (text or [""])[0],
+        }
+        return Fault(mro[0], error.msg, mro, error.lineno, attributes=attributes)
+    raise AssertionError(f"{source!r} reads")
+
+
+new = pytest.mark.skipif(
+    sys.version_info < (3, 11), reason="Python stops elsewhere there"
+)
+
+READS_WITH = [
+    # brackets
+    ("x = (\n  a.b(c=(1, 2)\n  .d()\n)\ny = 3", "a `)` at the end of line 2"),
+    ("f(\n  g(,\n  h=3,\n)", "a `)` at the end of line 2"),
+    ("x = [1,\n2,\n3\ny = 4", "a `]` at the end of line 3"),
+    ("d = {\n  'x': [1, 2,\n  'y': 3,\n}", "a `]` at the end of line 2"),
+    ("if f(a:\n    b", "a `)` at the end of line 1"),
+    ("f(\n    a,\n    b,\ng()", "a `)` at the end of line 4"),
+    ("x = (a\n    .b())\n    .c())\nz", "no `)` in line 2"),
+    ("print((a) + b))", "no `)` in line 1"),
+    # commas, colons, operators
+    ("[\n  {'a': 1}\n  {'b': 2},\n]", "a comma at the end of line 2"),
+    ("d = {\n 'a': 'x'\n 'b': 'y',\n}", "a comma at the end of line 2"),
+    (
+        "d = {'a': 1\n 'b': 2\n 'c': 3\n}",
+        "a comma at the end of line 1, a comma at the end of line 2",
+    ),
+    ("x = [\n  'a',\n  'b'\n  'c'\n  d\n]", "a comma at the end of line 4"),
+    # blocks
+    ("try:\n    x = 3\n\ny = 4", "an `except` or `finally` for the try of line 1"),
+    ("try:\n    x = 3", "an `except` or `finally` for the try of line 1"),
+    (
+        "try:\n    try:\n        x\n    except A:\n        y\n\nz = 3",
+        "for the try of line 1",
+    ),
+    (
+        "if a:\n    b\nc = 3\nelif d:\n    e",
+        "line 3 indented by 4 blanks (now 0), in the block of line 1",
+    ),
+    (
+        "for a in b:\n    if a:\n        c\nelif e:\n    f",
+        "lines 4–5 indented by 4 blanks (now 0)",
+    ),
+    (
+        "def f():\n    x\ny = 3\nreturn y",
+        "lines 3–4 indented by 4 blanks (now 0), in the block of line 1",
+    ),
+    (
+        "def f():\n        a\n    b",
+        "line 3 indented by 8 blanks (now 4), in the block of line 1",
+    ),
+    (
+        "def f():\n    a\n  b",
+        "line 3 indented by 4 blanks (now 2), in the block of line 1",
+    ),
+    ("if a:\n    # later\nelse:\n    b", "a body (if only `pass`) below line 1"),
+    ("if a:\nb", "line 2 indented by 4 blanks (now 0), in the block of line 1"),
+    ("a = 3\n    b = 4", "line 2 indented by 0 blanks (now 4)"),
+    (
+        "def f(x):\n    y = await g(x)\n    return y",
+        "`async def` in place of `def` in line 1",
+    ),
+    ("x = f'''\n{a}\n{b\n'''", "a `}` after `{b` in line 3"),
+    # what is no Python
+    ("a = b and and c", "`and` in place of `and and` in line 1"),
+    ('x = "a["b"]c"', "the other kind of quotes (') inside the text of line 1"),
+    (
+        "```python\na\n```",
+        "no Markdown fence (backticks) in line 1, no Markdown fence (backticks) in line 3",
+    ),
+    ("a = 1\\nb = 2\\nc", r"a line break in place of `\n` in line 1"),
+    ("a = 3\npip install b", "`%pip install b` (a command of the shell) in line 2"),
+    ("git clone a", "`!git clone a` (a command of the shell) in line 1"),
+    ("f(a, class=3)", "`class_` in place of the reserved word `class` in line 1"),
+    (
+        "def f(from, to):\n    pass",
+        "`from_` in place of the reserved word `from` in line 1",
+    ),
+    (
+        "a = “b”\nc = “d”",
+        '`"` in place of `“` in line 1, `"` in place of `“` in line 2',
+    ),
+    (
+        "if a:\n    b\nelse if c:\n    n++",
+        "`elif` in place of `else if` in line 3, `n += 1` in place of `n++` in line 4",
+    ),
+    ("df.class", "`class_` in place of the reserved word `class` in line 1"),
+]
+
+
+@new
+@pytest.mark.parametrize(("source", "part"), READS_WITH)
+def test_the_change_with_which_a_cell_reads(source: str, part: str) -> None:
+    broken = (
+        fault(source)
+        if "%" not in source
+        else Fault("SyntaxError", "", ("SyntaxError",), 6)
+    )
+    told = suggestion(source, broken)
+    assert told.startswith("the cell reads with ") and part in told, told
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="Python reads it")
+def test_quotes_within_an_f_string() -> None:
+    source = 'f"{a["key"]}"\nf"{a["more"]}"'
+    assert "the other kind of quotes (') inside the text of line 2" in suggestion(
+        source, fault(source)
+    )
+
+
+PLACE_ALONE = [
+    "x = 'a['b']c'",
+    "print('it's')",
+    "for x in y\n    z",  # Python's own message asks for the colon
+    "f(a, , b)",
+    "a = 1 2",
+    "if a = 3:\n    pass",  # Python's own message asks for `==`
+    "f(a=1, 3)",
+    "1 = a",
+    "a = [b for c in d e]",
+    "pip = cd cd",
+    "(a)(b) c",
+    "return 3",
+]
+
+
+@pytest.mark.parametrize("source", PLACE_ALONE)
+def test_where_no_change_helps_there_is_the_place_alone(source: str) -> None:
+    place = f"line 1, column {fault(source).attributes['offset']}: `"
+    assert suggestion(source, fault(source)).startswith(place)
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["def f():\n    print(x)\n    global x", "f(a=1,\n  a=2)", "def f(a, a): pass"],
+)
+def test_where_python_says_all_nothing_is_tried(source: str) -> None:
+    assert suggestion(source, fault(source)).startswith(
+        f"line {fault(source).line}, column "
+    )
+
+
+@new
+@pytest.mark.parametrize("table", ["WORDS", "PIECES", "ASYNC", "LAST"])
+def test_each_row_is_the_one_told_of_some_cell(
+    table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without its row, at least one cell of the tables is told otherwise: a row that decides nothing has to go."""
+    sources = [source for source, _ in READS_WITH if "%" not in source]
+    told = [suggestion(source, fault(source)) for source in sources]
+    rows = getattr(syntax_suggestion, table)
+    for row in rows:
+        monkeypatch.setattr(
+            syntax_suggestion, table, [one for one in rows if one is not row]
+        )
+        assert told != [suggestion(source, fault(source)) for source in sources], row
+
+
+def parsed(source: str, line: int, **attributes: Any) -> str:
+    """Return what is said of another text that a cell's line had parsed."""
+    mro = ("SyntaxError", "Exception")
+    given = Fault(
+        "SyntaxError",
+        "invalid syntax",
+        mro,
+        line,
+        (Frame(3, line, "<module>"),),
+        attributes,
+    )
+    return suggestion(source, given)
+
+
+@pytest.mark.parametrize(
+    ("source", "text", "part"),
+    [
+        (
+            "df.query('c > 3 && d < 4')",
+            "c >3 and and d <4\n",
+            "reads with `and` in place of `and and`",
+        ),
+        (
+            "df.eval('1 = c')",
+            "1 =c\n",
+            "line 1 of the text that was parsed, column 4: `1 =c`",
+        ),
+        (
+            "exec('a b >3')",
+            "a b >3\n",
+            "line 1 of the text that was parsed, column 4: `a b >3`",
+        ),
+        (
+            "exec('else if a:')",
+            "x = 3\n",
+            "line 1 of the text that was parsed, column 4: `x = 3`",
+        ),
+    ],
+)
+def test_texts_that_a_cell_had_parsed(source: str, text: str, part: str) -> None:
+    told = parsed(source, 1, filename="<unknown>", lineno=1, offset=4, text=text)
+    assert told.endswith(part) or f"{part} in line 1" in told, told
+
+
+def test_a_broken_file_is_named() -> None:
+    name = "/project/notebooks/../src/tidying.py"
+    told = parsed(
+        "import tidying",
+        1,
+        filename=name,
+        lineno=5,
+        offset=9,
+        text="    x = f({'a': 3}\n",
+    )
+    assert told.startswith(
+        "line 5 of /project/src/tidying.py, column 9: `x = f({'a': 3}`; this line reads with a `)`"
+    )
+
+
+def test_what_this_python_reads_is_not_changed() -> None:
+    """A kernel may have an older Python: then nothing that is tried here tells anything."""
+    refused = Fault(
+        "SyntaxError",
+        "invalid syntax",
+        ("SyntaxError",),
+        1,
+        attributes={"lineno": 1, "text": "x = y"},
+    )
+    assert suggestion("x = y", refused) == "line 1: `x = y`"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "(,\n" * 6_000,
+        "[a b\n" * 4_000,
+        "try:\n " * 3_000,
+        "'''\n" * 5_001,
+        "%x\n" * 6_000 + "(",
+        "else:\n" * 3_000,
+        "x = (\n" + "  a b,\n" * 2_500 + ")",
+        "\0(",
+        "\ud800 x",
+        "-" * 19_000 + "1",
+        "(" * 19_000,
+        "x" * 200_000 + " y",
+        "a\n b\n" * 2_000,
+        '"""a""" b\n' * 1_500,
+        "“" * 9_000,
+        "f'{a" * 5_000,
+        "x" + " \t" * 990 + "y (",
+        ("(" + "#" * 1_990 + "'\n") * 9,
+        "a.b" * 660 + "++ (",
+    ],
+)
+def test_no_source_takes_long(source: str) -> None:
+    began = time.process_time()
+    for line in (1, source.count("\n") + 1):
+        suggestion(
+            source, Fault("SyntaxError", "invalid syntax", ("SyntaxError",), line)
+        )
+    assert time.process_time() - began < 5

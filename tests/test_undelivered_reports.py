@@ -1,0 +1,538 @@
+"""Nothing unseen: edits whose report nobody could read, notebooks changed by other means, what a turn's end leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stepper.common import project_files
+from stepper.common.errors import UsageError
+from stepper.common.paths import Paths
+from stepper.daemon.config import Config
+from stepper.daemon.external_changes import Elsewhere
+from stepper.daemon.notebook_paths import Places
+from stepper.policy import cell_changes, final_message
+from stepper.policy.model import Cell
+from stepper.session.session import Session
+from tests.conftest import Answer, Notebook, Project, code, reused
+from tests.test_run_on_edit import wait_until
+from tests.test_workflow import end_turn, say, start_session
+
+SLOW = "rows = rows + [4]\nprint('begun')\nopen('made.csv', 'w').write('a,b')\nimport time\ntime.sleep(600)"
+DEAF = "import time\ntry: time.sleep(600)\nexcept KeyboardInterrupt: time.sleep(1.5); raise"
+
+
+@pytest.fixture
+def project(lasting: Project) -> Iterator[Project]:
+    """One daemon for all tests of this module, a notebook of its own for each."""
+    yield from reused(lasting)
+
+
+def broken_off(notebook: Notebook, source: str, settled: bool = True) -> str:
+    """Insert a cell as the client does, and press Esc while it runs; return its id."""
+    project, payload = (
+        notebook.project,
+        notebook.edited("insert", source, notebook.raw["cells"][-1]["id"]),
+    )
+    runs = len(project.json("history"))
+    with subprocess.Popen(
+        project.client("PostToolUse"), stdin=subprocess.PIPE, cwd=project.folder
+    ) as hook:
+        hook.stdin.write(json.dumps(payload).encode())
+        hook.stdin.close()
+        wait_until(lambda: project.json("status")["kernel"]["state"] == "busy")
+        hook.send_signal(signal.SIGTERM)
+    if settled:
+        wait_until(lambda: len(project.json("history")) > runs)
+    return payload["tool_response"]["cell_id"]
+
+
+def statuses(project: Project) -> list[str]:
+    return [step["status"] for step in project.json("status")["steps"]]
+
+
+def test_after_escape_the_next_prompt_tells_once_what_became_of_the_cell(
+    project: Project,
+) -> None:
+    notebook = project.new("Load", "Count")
+    notebook.insert("rows = [1, 2, 3]")
+    cell_id = broken_off(notebook, SLOW)
+    assert statuses(project) == ["done", "interrupted"]
+    assert "■ 2. Count  (interrupted)" in project.stepper("plan").stdout
+    answer = project.hook(
+        "UserPromptSubmit",
+        notebook.payload("UserPromptSubmit", "", {}, prompt="What happened?"),
+    )
+    told, begins = (
+        answer.text,
+        f"stepper: the last edit of notebooks/{notebook.path.name} is in the notebook",
+    )
+    assert (
+        answer.line.startswith(begins)
+        and '■ step 2 of 2 "Count" · cancelled · ' in answer.line
+    )
+    assert (
+        f"an edit of notebooks/{notebook.path.name} WAS made" in told
+        and "was rejected" in told
+    )
+    assert (
+        f"Cell 2 (id {cell_id}) was CANCELLED after" in told
+        and "replace that cell rather than insert" in told
+    )
+    assert (
+        "rebound `rows`" in told and "made.csv (3 bytes)" in told and "| begun" in told
+    )
+    assert say(notebook, "And now?") == ""
+    assert "WAS made" not in start_session(notebook)
+    assert "WAS made" not in notebook.replace(cell_id, "len(rows)").text
+    assert statuses(project) == ["done", "done"]
+
+
+def test_it_survives_the_daemon_and_another_session_reads_it(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notebook = project.new("Load", "Count")
+    notebook.insert("rows = [1, 2, 3]")
+    broken_off(notebook, SLOW)
+    project.kill_daemon()
+    assert "WAS made" in project.stepper("status").stdout  # the person may look …
+    other = Notebook(project, notebook.path, session="another")
+    told = start_session(other, "resume")
+    assert (
+        told.startswith("stepper: an edit of ") and "was CANCELLED after" in told
+    )  # … and the agent is told
+    assert "■ 2. Count" in told and '"Count" (its cell was interrupted)' in told
+    assert "WAS made" not in start_session(notebook)
+    broken_off(notebook, SLOW)
+    monkeypatch.setenv("STEPPER_SESSION", "session-1")
+    assert "WAS made" in project.json("status")["unheard"]  # the agent's own shell
+    assert project.json("status")["unheard"] == ""
+
+
+def test_the_next_report_tells_it_too(project: Project) -> None:
+    notebook = project.new()
+    first, _ = notebook.insert("rows = [1]")
+    broken_off(notebook, "import time; time.sleep(600)")
+    answer = notebook.insert("print('next')", first)[1]
+    assert answer.text.startswith("stepper: an edit of ")
+    assert (
+        answer.text.index("CANCELLED")
+        < answer.text.index("ran ok")
+        < answer.text.index("| next")
+    )
+    assert (
+        answer.line.startswith("✓ cell 2")
+        and "is in the notebook" in answer.line
+        and "cancelled" in answer.line
+    )
+    assert "WAS made" not in notebook.insert("print('later')", first)[1].text
+
+
+def test_a_prompt_waits_for_the_cell_that_is_being_interrupted(
+    project: Project,
+) -> None:
+    notebook = project.new("Load", "Count")
+    notebook.insert("1")
+    broken_off(notebook, DEAF, settled=False)
+    assert "was CANCELLED after" in say(notebook, "Well?")
+
+
+def test_a_cell_that_never_ran_is_told_too(project: Project) -> None:
+    notebook = project.new("Load", "Count", "Tell")
+    first = notebook.edited(
+        "insert", "import time; time.sleep(600)", notebook.raw["cells"][-1]["id"]
+    )
+    answers: list[Answer] = []
+    running = threading.Thread(
+        target=lambda: answers.append(project.hook("PostToolUse", first))
+    )
+    running.start()
+    wait_until(lambda: project.json("status")["kernel"]["state"] == "busy")
+    broken_off(notebook, "print('waits')", settled=False)
+    wait_until(lambda: "WAS made" in project.json("status")["unheard"])
+    project.stepper("interrupt")  # the person's: its report is read
+    running.join(20)
+    told = answers[0].text
+    assert (
+        told.index("WAS made")
+        < told.index("it waited for another cell")
+        < told.index("CANCELLED")
+    )
+    assert say(notebook, "Well?") == ""
+    assert statuses(project)[0] == "interrupted"
+
+
+# --- changed by other means ---------------------------------------------------------------------------------------
+
+
+def message(notebook: Notebook, *tools: str) -> Answer:
+    """End a message in which these tools were called."""
+    calls = [{"tool_name": tool, "tool_input": {"command": "…"}} for tool in tools]
+    return notebook.project.hook(
+        "PostToolBatch", notebook.payload("PostToolBatch", "", {}, tool_calls=calls)
+    )
+
+
+def rewrite(
+    notebook: Notebook, change: Callable[[list[dict[str, Any]]], object]
+) -> None:
+    """Change a notebook as a script does."""
+    raw = notebook.raw
+    change(raw["cells"])
+    notebook.path.write_text(json.dumps(raw))
+
+
+def sources(**changed: str) -> Callable[[list[dict[str, Any]]], object]:
+    return lambda cells: [
+        cell.update(source=changed[cell["id"]])
+        for cell in cells
+        if cell["id"] in changed
+    ]
+
+
+def test_cells_changed_by_a_shell_are_told_once_with_the_command_that_runs_them(
+    project: Project,
+) -> None:
+    notebook = project.new("Load", "Count")
+    first, _ = notebook.insert("rows = [1, 2, 3]\nrows")
+    notebook.batch_end("NotebookEdit")
+    assert message(notebook, "Bash").data == {}
+    rewrite(notebook, sources(**{first: "rows = [1]\nrows"}))
+    rewrite(notebook, lambda cells: cells.append(code("len(rows)", "b")))
+    told = message(notebook, "Bash")
+    name = f"notebooks/{notebook.path.name}"
+    assert told.line == told.text
+    assert told.text == (
+        f"stepper: {name} was changed outside the notebook tools: cell 1 (id {first}) changed, cell 2 (id b) never ran here;"
+        f" NOT run here; the outputs of cell 1 (id {first}) are stale. What runs what has not run: stepper run {name}"
+    )
+    assert message(notebook, "Bash").data == {} and len(project.json("history")) == 1
+    assert statuses(project) == ["changed", "pending"]
+    assert "≠ 1. Load  (changed since it ran)" in project.stepper("status").stdout
+    left = end_turn(notebook, "All is done.")["hookSpecificOutput"]["additionalContext"]
+    assert (
+        "2 of 2 steps" in left
+        and '"Load" (its cell was changed and has not run)' in left
+    )
+    project.stepper("run", name)
+    assert (
+        statuses(project) == ["done", "done"]
+        and project.json("status")["state"] == "complete"
+    )
+    assert message(notebook, "Bash").data == {}
+
+
+def test_what_stepper_wrote_or_reported_is_no_change(project: Project) -> None:
+    notebook = project.new("Load", "Count")
+    answer = notebook.write([code("1 / 0", "a"), code("print('left')", "b")])
+    assert "Not run: the 1 new or changed" in answer.text
+    assert message(notebook, "Write", "Bash").data == {}
+    os.utime(notebook.path)
+    project.stepper("plan", "add", "Tell")
+    assert message(notebook, "Bash").data == {}
+    rewrite(notebook, lambda cells: cells[0].update(outputs=[], execution_count=None))
+    assert message(notebook, "Bash").data == {}
+    project.config("auto_run: ask")
+    notebook.replace("b", "print('waits')")
+    assert message(notebook, "Bash").data == {}
+
+
+def test_new_broken_and_many_notebooks(project: Project) -> None:
+    notebook = project.new("Load")
+    message(notebook, "Bash")
+    project.notebook("sub/by hand.ipynb", [code("1", "a")])
+    assert "notebooks/sub/by hand.ipynb: cell 1" in (
+        told := message(notebook, "Bash").text
+    )
+    assert told.endswith(
+        "cell 1 (id a) has NOT run here. What runs what has not run: stepper run 'notebooks/sub/by hand.ipynb'"
+    )
+    broken = project.notebook("broken.ipynb")
+    broken.path.write_text('{"cells": [')
+    assert "broken.ipynb is not valid JSON" in message(notebook, "Bash").text
+    assert message(notebook, "Bash").data == {}
+    project.notebook(
+        "other.ipynb", [code("1", "a")], kernelspec={"language": "R", "name": "ir"}
+    )
+    project.notebook(".ipynb_checkpoints/x.ipynb", [code("1", "a")])
+    assert message(notebook, "Bash").data == {}
+    for number in range(5):
+        project.notebook(f"many {number}.ipynb", [code("1", f"a{n}") for n in range(9)])
+    lines = message(notebook, "Bash").text.splitlines()
+    assert (
+        len(lines) == 4
+        and "9 cells, 1 to 9, have NOT run here" in lines[0]
+        and lines[3] == "stepper: and 2 more notebooks"
+    )
+
+
+def test_a_change_made_while_no_daemon_ran_is_told(project: Project) -> None:
+    notebook = project.new("Load")
+    notebook.insert("rows = 1")
+    notebook.batch_end("NotebookEdit")
+    project.stepper("shutdown")
+    rewrite(notebook, lambda cells: cells.append(code("len(rows)", "b")))
+    assert "cell 2 (id b) has NOT run here" in message(notebook, "Bash").text
+
+
+def test_it_looks_where_notebooks_are_covered(project: Project) -> None:
+    notebook = project.new("Load")
+    notebook.insert("rows = 1")
+    project.notebook("../analysis/old.ipynb", [code("1", "a")])
+    project.notebook("../top.ipynb", [code("1", "a")])
+    message(notebook, "Bash")
+    marker = os.stat(project.paths.seen).st_mtime_ns
+    assert "analysis" not in Path(project.paths.seen).read_text().splitlines()
+    project.config('notebooks: ["notebooks", "analysis", "*.ipynb"]')
+    assert (
+        message(notebook, "Bash").data == {}
+    )  # what is covered from now on did not change
+    assert {".", "analysis", "notebooks"} <= {
+        *Path(project.paths.seen).read_text().splitlines()
+    }
+    assert os.stat(project.paths.seen).st_mtime_ns >= marker
+    for name in ("analysis/old.ipynb", "top.ipynb"):
+        project.notebook(f"../{name}", [code("2", "a")])
+        assert f"stepper: {name}: cell" in message(notebook, "Bash").text
+    project.notebook("../other/x.ipynb", [code("2", "a")])
+    assert message(notebook, "Bash").data == {}
+    seen = os.stat(project.paths.seen).st_mtime_ns
+    assert (
+        seen >= os.stat(project.folder / "other" / "x.ipynb").st_mtime_ns
+    )  # the hook script may see that one
+
+
+def test_what_a_person_saves_in_jupyter_is_told_where_a_shell_was_used_alone(
+    project: Project,
+) -> None:
+    notebook = project.new("Load")
+    message(notebook, "Bash")
+    trace = project.folder / ".jupyter_ystore.db"
+    trace.touch()
+    try:
+        rewrite(notebook, lambda cells: cells.append(code("1", "a")))
+        assert message(notebook, "Read").data == {}
+        rewrite(notebook, lambda cells: cells.append(code("2", "b")))
+        assert (
+            "cells 1 (id a) and 2 (id b) have NOT run here"
+            in message(notebook, "Bash").text
+        )
+    finally:
+        trace.unlink()
+
+
+def test_a_skip_leaves_out_what_was_said_to_be_next(project: Project) -> None:
+    notebook = project.new("Load", "Count")
+    notebook.insert("x = 1")
+    raw = notebook.raw
+    raw["cells"][1]["source"] = "x = 2"
+    notebook.path.write_text(json.dumps(raw))
+    assert "\u2260 1. Load" in project.stepper("status").stdout
+    said = project.stepper("skip", "no data").stdout
+    assert said.startswith('stepper: step 1 of 2 "Load" in ') and said.endswith(
+        'Next: step 2 of 2 "Count".\n'
+    )
+
+
+def test_steps_of_a_notebook_that_was_written_anew_are_not_done(
+    project: Project,
+) -> None:
+    notebook = project.new("Load", "Count")
+    notebook.insert("x = 1")
+    notebook.insert("x + 1")
+    assert project.json("status")["state"] == "complete"
+    raw = notebook.raw
+    raw["cells"][1:] = [
+        code("1 / 0", "n1"),
+        code("x + 1", "n2"),
+    ]  # the second as it was
+    notebook.path.write_text(json.dumps(raw))
+    status = project.json("status")
+    assert (status["state"], [step["status"] for step in status["steps"]]) == (
+        "ready",
+        ["changed", "done"],
+    )
+    assert (
+        "1 of 2 steps" in end_turn(notebook)["hookSpecificOutput"]["additionalContext"]
+    )
+
+
+def test_a_walk_that_is_cut_short_tells_nothing_false(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Notebooks that a later look comes to were there before; one that is new is looked at."""
+    paths, looked = Paths(str(tmp_path)), list[str]()
+    folders = [tmp_path / "notebooks" / f"f{number}" for number in range(30)]
+    for folder in folders:
+        folder.mkdir(parents=True)
+        (folder / "old.ipynb").write_text("{}")
+        os.utime(folder / "old.ipynb", (1, 1))
+    monkeypatch.setattr(project_files, "ENTRIES", 40)
+
+    def look_at(path: str) -> Session:
+        looked.append(path)
+        raise UsageError("this test has no sessions")
+
+    about = Elsewhere(paths, Places(paths, Config(paths)), look_at)
+    about.begin()
+    assert about.places.cut
+    while about.places.cut:
+        about.walk_at = 0.0
+        assert about.look() == []
+    assert len(about.places.index.notebooks()) == 30 and looked == []
+    fresh = folders[-1] / "new.ipynb"
+    fresh.write_text("{}")
+    about.walk_at = 0.0
+    about.look()
+    assert looked == [str(fresh)]
+
+
+def test_cells_without_ids_that_moved_did_not_change() -> None:
+    cells = [
+        Cell(f"cell-{n}", n, n + 1, "code", source) for n, source in enumerate("bc")
+    ]
+    ran = {
+        f"cell-{n}": cell_changes.source_hash(source) for n, source in enumerate("abc")
+    }
+    assert cell_changes.changed(cells, ran) == []
+    assert len(cell_changes.not_run_yet(cells, ran)) == 2
+
+
+def test_a_message_that_changed_no_notebook_starts_nothing(tmp_path: Path) -> None:
+    """The hook script by itself, its PATH empty: a client that it would start says so."""
+    from tests.conftest import ROOT, STATE, bare_env
+
+    project = Project(tmp_path / "repo")
+    script = project.folder / ".claude" / "hooks" / "stepper"
+    script.parent.mkdir(parents=True)
+    shutil.copy(ROOT / "hooks" / "stepper", script)
+    env = bare_env(project.paths)
+    (env / "packages").symlink_to(ROOT)
+    (env / "bin" / "python").write_text("#!/bin/sh\necho started\n")
+    (env / "bin" / "python").chmod(0o755)
+
+    def started() -> bool:
+        environ = {"PATH": "/nowhere", "XDG_STATE_HOME": STATE}
+        done = subprocess.run(
+            [script, "PostToolBatch"],
+            input=b"{}\n",
+            capture_output=True,
+            env=environ,
+            check=True,
+        )
+        assert done.stderr == b""
+        return done.stdout == b"started\n"
+
+    project.notebook("a b.ipynb")
+    Path(project.paths.seen).write_text("notebooks\nanother one\n")
+    (project.folder / "notebooks" / "data.csv").touch()
+    assert not started()
+    for name in ("a b.ipynb", "new.ipynb", "inner/new.ipynb", "../another one/x.ipynb"):
+        project.notebook(name)
+        later = os.stat(project.paths.seen).st_mtime_ns + 1_000_000
+        os.utime(project.folder / "notebooks" / name, ns=(later, later))
+        assert started(), name
+        os.utime(project.paths.seen, ns=(later, later))
+        assert not started()
+    os.unlink(project.paths.seen)
+    os.mkfifo(project.paths.seen)
+    assert not started()
+
+
+# --- the end of a turn ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("message", "spoken_to"),
+    [
+        ("Done.", True),
+        ("I stop here.", True),
+        ("The first step is done.", True),
+        ("Everything works. Let me know if you need more.", True),
+        ("All steps are complete, because the data was there.", True),
+        ("The notebook is not done: the file is missing.", False),
+        ("I can't go on: the key is refused.", False),
+        ("Tell me which column to take.", False),
+        ("I wait for your decision.", False),
+        ("Which of the two do you mean?", False),
+        ("All is done.\n\nShall I take **the first one?**", False),
+        ("Is it done? Yes.\n\nThe notebook is complete.", True),
+    ],
+)
+def test_who_says_why_it_ends_is_not_told_what_is_left(
+    message: str, spoken_to: bool
+) -> None:
+    assert final_message.unexplained(message) == spoken_to
+
+
+@pytest.mark.parametrize(
+    ("prompt", "limited"),
+    [
+        ("only step 1, then stop", True),
+        ("Do the first step, please", True),
+        ("Could you just load the data?", True),
+        ("load it and then show me", True),
+        ("Make the plan, don't go on with it", True),
+        ("wait with the rest", True),
+        ("Load sales.csv and plot the prices by month", False),
+        ("please finish the notebook", False),
+    ],
+)
+def test_a_prompt_that_limits_the_turn_is_recognized(
+    prompt: str, limited: bool
+) -> None:
+    assert final_message.limits(prompt) == limited
+
+
+def test_the_turns_end_is_silent_where_the_user_limited_the_turn(
+    project: Project,
+) -> None:
+    notebook = project.new("Load", "Plot")
+    prompt = notebook.payload(
+        "UserPromptSubmit", "", {}, prompt="only step 1, then stop"
+    )
+    project.hook("UserPromptSubmit", prompt)
+    notebook.insert("x = 1")
+    assert end_turn(notebook) == {}
+
+
+def test_a_notebook_without_a_plan_whose_last_run_failed_is_failing(
+    project: Project,
+) -> None:
+    notebook = project.new()
+    assert project.json("status")["state"] == "ready"
+    project.config("preflight: false")
+    cell_id, _ = notebook.insert("1 / 0")
+    assert project.json("status")["state"] == "failing"
+    assert ": failing" in project.stepper("status").stdout
+    told = end_turn(notebook, "It works.")["hookSpecificOutput"]["additionalContext"]
+    assert (
+        f"the last run of notebooks/{notebook.path.name} failed and is not mended."
+        in told
+    )
+    assert (
+        f"Cell 1 (id {cell_id}) ended with ZeroDivisionError: division by zero." in told
+    )
+    assert end_turn(notebook, "It works.") == {}
+    notebook.replace(cell_id, "1 / 0 + 1")
+    assert (
+        "ZeroDivisionError"
+        in end_turn(notebook, "Now it works.")["hookSpecificOutput"][
+            "additionalContext"
+        ]
+    )
+    notebook.delete(cell_id)
+    assert project.json("status")["state"] == "ready"
+    cell_id, _ = notebook.insert("0 / 0")
+    assert project.json("status")["state"] == "failing"
+    notebook.replace(cell_id, "1")
+    assert project.json("status")["state"] == "ready" and end_turn(notebook) == {}

@@ -1,0 +1,321 @@
+"""Places that nobody accepted: whatever names them, no program of theirs is run, no host asked, nothing sent there.
+
+`ssh` and SLURM's commands on PATH, and a server on loopback, take note of whoever comes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import Client
+
+from stepper.common import private_files
+from stepper.install import trust
+from stepper.kernels import kernel_records
+from stepper.kernels.backend_registry import AnyPlace
+from stepper.mcp.server import Face
+from stepper.policy.model import Death
+from tests.conftest import Notebook, Project, code, scratch
+
+TOKEN = "canary-token-5d1c"
+PROGRAMS = ("ssh", "sbatch", "squeue", "scancel", "sinfo", "srun", "scontrol", "sacct")
+KINDS = ("ssh", "slurm", "jupyter")
+HEX = "0" * 31 + "1"
+
+
+class Watch:
+    """Takes note of programs that are run and of connections to its port."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.calls = folder, folder / "calls"
+        for name in PROGRAMS:
+            ends = 0 if name == "sinfo" else 1  # it is asked before a job is submitted
+            (folder / name).write_text(
+                f'#!/bin/sh\necho "{name} $*" >> {self.calls}\nenv >> {self.calls}\nexit {ends}\n'
+            )
+            (folder / name).chmod(0o755)
+        self.server = socket.create_server(("127.0.0.1", 0))
+        self.port = self.server.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                link, _ = self.server.accept()
+            except OSError:
+                return
+            with link, self.calls.open("a") as stream:
+                link.settimeout(2)
+                stream.write(f"asked: {link.recv(4000)!r}\n")
+
+    def heard(self) -> str:
+        """Return what was noted since the last look."""
+        said = self.calls.read_text() if self.calls.exists() else ""
+        self.calls.unlink(missing_ok=True)
+        return said
+
+    @property
+    def places(self) -> dict[str, Any]:
+        """Return the places that a stranger's configuration names."""
+        return {
+            "ssh": {
+                "ssh": {
+                    "host": "evil.example",
+                    "extra": ["-o", "ProxyCommand=touch /nowhere"],
+                }
+            },
+            "slurm": {
+                "slurm": {"setup": "touch /nowhere", "python": "/nowhere/python"}
+            },
+            "jupyter": {
+                "jupyter": {
+                    "url": f"http://127.0.0.1:{self.port}/",
+                    "token_env": "HUB_TOKEN",
+                }
+            },
+        }
+
+
+@pytest.fixture(scope="module")
+def watch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watch]:
+    made = Watch(tmp_path_factory.mktemp("programs"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", f"{made.folder}{os.pathsep}{os.environ['PATH']}")
+        for name in ("HUB_TOKEN", "ANTHROPIC_API_KEY"):
+            patch.setenv(name, TOKEN)
+        yield made
+    made.server.close()
+
+
+@pytest.fixture(scope="module")
+def project(
+    watch: Watch, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Project]:
+    yield from scratch(tmp_path_factory.mktemp("strangers") / "repo")
+
+
+def stranger(project: Project, watch: Watch, kind: str) -> Notebook:
+    """Put into the project what a stranger's repository holds: a configuration, a notebook that names its place."""
+    project.config(json.dumps({"kernels": watch.places}))
+    return project.notebook(
+        f"{kind}.ipynb", [code("print(1)", "a")], stepper={"kernel": kind}
+    )
+
+
+def forged(watch: Watch, kind: str, definition: Any = None) -> dict[str, Any]:
+    """Return a record that leads to whoever listens there."""
+    ports = {
+        f"{name}_port": watch.port
+        for name in ("shell", "iopub", "stdin", "control", "hb")
+    }
+    reached = {
+        "transport": "tcp",
+        "ip": "127.0.0.1",
+        "key": "k",
+        "signature_scheme": "hmac-sha256",
+        **ports,
+    }
+    return {
+        "kind": kind,
+        "name": kind,
+        "definition": definition or watch.places.get(kind),
+        "kernel": HEX,
+        "pid": 1,
+        "job": 1,
+        "python": "/nowhere/python",
+        "stack": "/nowhere/stack",
+        "connection": reached,
+        "file": "/nowhere/file",
+        "ports": [watch.port] * 5,
+    }
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_way_leads_to_a_place_that_was_not_accepted(
+    project: Project, watch: Watch, kind: str
+) -> None:
+    notebook = stranger(project, watch, kind)
+    _, answer = notebook.insert("print(2)")
+    assert (
+        f"`kernels.{kind}` in .stepper/config.yaml was not accepted by you"
+        in answer.text
+    )
+    assert "stepper trust" in answer.text and "NOT run" in answer.text
+    for command in ("run", "restore", "restart"):
+        said = project.stepper(command, kind, check=1).stderr
+        assert "was not accepted by you" in said, said
+    project.stepper("eval", "1", "--notebook", kind, check=1)
+    for command in (
+        "status",
+        "list",
+        "kernels",
+        "doctor",
+        "context",
+        "interrupt",
+        "report",
+    ):
+        named = [kind] if command in ("status", "interrupt", "report") else []
+        project.stepper(command, *named, check=None)
+    project.stepper("use", kind, "--kernel", kind)
+    notebook.path.write_text(
+        json.dumps({**notebook.raw, "metadata": {}})
+    )  # the journal names the place alone
+    assert "was not accepted by you" in project.stepper("run", kind, check=1).stderr
+    made = project.json("new", f"of {kind}", "--kernel", kind)
+    project.json("run", made["notebook"], check=None)
+    project.stepper("shutdown", kind)
+    assert watch.heard() == ""
+
+
+def test_no_agent_reaches_such_a_place(project: Project, watch: Watch) -> None:
+    stranger(project, watch, "jupyter")
+
+    async def story() -> None:
+        async with Client(Face(str(project.folder)).server()) as client:
+            for kind in KINDS:
+                made = await client.call_tool(
+                    "create_notebook",
+                    {"problem": "p", "place": kind, "cells": [{"source": "print(1)"}]},
+                )
+                assert "was not accepted by you" in made.content[0].text, made
+                for action in ("start", "restart"):
+                    done = await client.call_tool(
+                        "kernel", {"action": action, "place": kind}
+                    )
+                    assert (
+                        done.is_error
+                        and "was not accepted by you" in done.content[0].text
+                    )
+            wrong = await client.call_tool(
+                "kernel", {"action": "start", "place": "nowhere"}
+            )
+            assert (
+                wrong.is_error
+                and "there is no kernel 'nowhere'" in wrong.content[0].text
+            )
+            wrong = await client.call_tool(
+                "kernel", {"action": "interrupt", "place": "ssh"}
+            )
+            assert wrong.is_error and "takes no place" in wrong.content[0].text
+            await client.call_tool("notebook_status", {})
+
+    asyncio.run(asyncio.wait_for(story(), 60))
+    assert watch.heard() == ""
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "kernelspec", "docker"])
+def test_a_record_that_a_pull_brought_leads_nowhere(
+    project: Project, watch: Watch, kind: str
+) -> None:
+    """Not even to a place that was accepted: which host, job, port and key it names is a stranger's word."""
+    notebook = stranger(project, watch, kind)
+    trust.trust(project.paths)  # its definitions are accepted
+    project.stepper("shutdown")
+    place = Path(project.paths.kernels, f"{notebook.path.stem}.json")
+    for told in (
+        forged(watch, kind),
+        {**forged(watch, kind), "seal": "0" * 64},
+        {**forged(watch, kind), "seal": 1},
+    ):
+        place.write_text(json.dumps(told))
+        project.stepper(
+            "status", kind
+        )  # a daemon starts, and looks for kernels that were left
+        project.stepper("list")
+        project.stepper("interrupt", kind)
+        project.stepper("shutdown", kind)
+        project.stepper("shutdown")
+        # SLURM alone is asked, for jobs that are this project's by their names.
+        asked = {
+            line
+            for line in watch.heard().splitlines()
+            if line.startswith((*PROGRAMS, "asked"))
+        }
+        assert (
+            asked <= {line for line in asked if line.startswith("squeue -h --me ")}
+            and not place.exists()
+        ), asked
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        [],
+        {"kind": []},
+        {"kind": "ssh"},
+        {"kind": "ssh", "definition": {"kernelspec": "x"}},
+        7,
+    ],
+)
+def test_a_record_that_makes_no_sense_is_no_kernel(tmp_path: Path, told: Any) -> None:
+    record = tmp_path / "kernel.json"
+    record.write_text(json.dumps(told))
+    found = asyncio.run(AnyPlace(str(record), str(tmp_path), {}).attach())
+    assert isinstance(found, Death)
+
+
+def test_a_seal_is_of_one_user_and_one_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    here, there = str(tmp_path / "a.json"), str(tmp_path / "b.json")
+    kernel_records.write(here, {"kind": "ssh", "job": 5})
+    told = json.loads(private_files.read(here))
+    assert kernel_records.is_sealed(here, told) and not kernel_records.is_sealed(
+        here, {**told, "job": 6}
+    )
+    assert not kernel_records.is_sealed(there, told)
+    kernel_records.write(
+        here, {**told, "ending": True}
+    )  # a seal is no part of what it seals
+    assert kernel_records.is_sealed(here, json.loads(private_files.read(here)))
+    key = tmp_path / "state" / "stepper" / "key"
+    assert (
+        key.stat().st_mode & 0o777 == 0o600
+        and key.read_text() not in Path(here).read_text()
+    )
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another"))
+    assert not kernel_records.is_sealed(here, told)
+
+
+def test_what_was_accepted_is_asked(project: Project, watch: Watch) -> None:
+    """The watch does hear: without this the tests above would say nothing."""
+    stranger(project, watch, "ssh")
+    trust.trust(project.paths)
+    listed = {place["name"]: place for place in project.json("kernels")}
+    heard = watch.heard()
+    assert "ssh " in heard and "sinfo " in heard
+    assert not listed["ssh"]["reachable"]
+    asked = {
+        line.split()[0]
+        for line in heard.splitlines()
+        if line.startswith((*PROGRAMS, "asked:"))
+    }
+    assert asked >= {"ssh", "sinfo", "asked:"}
+    elsewhere = [line for line in heard.splitlines() if TOKEN in line]
+    assert [line.partition(" ")[0] for line in elsewhere] == [
+        "asked:"
+    ]  # the server, and no program, has its token
+
+
+def test_no_kernel_gets_the_token_of_a_place(project: Project, watch: Watch) -> None:
+    """Neither one of this machine, nor a job: what sbatch is given of the environment is what the job inherits."""
+    stranger(project, watch, "slurm")
+    trust.trust(project.paths)
+    here = project.notebook("here.ipynb", [], stepper={"kernel": "local"})
+    _, answer = here.insert(
+        "import os; print([name for name in os.environ if 'TOKEN' in name], os.environ['HOME'])"
+    )
+    assert "| [] " in answer.text, answer.text
+    project.stepper("run", "slurm", check=1)
+    heard = watch.heard()
+    assert "sbatch --parsable" in heard and "HOME=" in heard
+    assert TOKEN not in heard and "HUB_TOKEN" not in heard

@@ -1,0 +1,603 @@
+"""A stranger's repository is opened: none of its code runs, whatever it left behind, and what is said names the mend.
+
+Each file of the stranger's writes a line to a canary when it is executed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import stat
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from stepper.common.errors import StepperError
+from stepper.common.paths import Paths, record_folder, recorded
+from stepper.daemon.project_notebooks import plan_of
+from stepper.install import doctor, install_checks, trust
+from stepper.policy import plan as plans
+from tests.conftest import ROOT, STATE, Answer, Notebook, Project, code
+
+EVENTS = (
+    "SessionStart",
+    "UserPromptSubmit",
+    "PreToolUse",
+    "PostToolUse",
+    "PostToolBatch",
+    "Stop",
+)
+CLI = "import sys; sys.argv[0] = 'stepper'; from stepper.cli.main import main; sys.exit(main())"
+AT = "2026-01-01T00:00:00.000Z"
+ASKED = (
+    ["status"],
+    ["context"],
+    ["doctor"],
+    ["plan"],
+    ["history"],
+    ["status", "a"],
+    ["history", "a"],
+    ["plan", "a"],
+)
+
+
+class Hostile(Project):
+    """A clone as a stranger made it; the person's stepper is one that is installed elsewhere."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.paths, self.canary = (
+            folder,
+            Paths(str(folder)),
+            folder.parent / "canary",
+        )
+
+    def ran(self) -> list[str]:
+        """What of the stranger's was executed."""
+        return self.canary.read_text().split() if self.canary.exists() else []
+
+    def put(self, name: str, text: str, mode: int = 0o644) -> Path:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(mode)
+        return path
+
+    def program(self, name: str) -> Path:
+        """A program that works as Python does, once it has sung."""
+        sing = f"echo {shlex.quote(name)} >>{shlex.quote(str(self.canary))}"
+        return self.put(
+            name, f'#!/bin/sh\n{sing}\nexec {shlex.quote(sys.executable)} "$@"\n', 0o755
+        )
+
+    def module(self, name: str) -> Path:
+        return self.put(
+            name, f"open({str(self.canary)!r}, 'a').write({name!r} + '\\n')\n"
+        )
+
+    def script(self, event: str, payload: object = None, **environ: str) -> Answer:
+        """The committed hook script, started as Claude Code does, in the project's folder."""
+        command = [self.folder / ".claude/hooks/stepper", event]
+        env = {
+            "PATH": os.environ["PATH"],
+            "HOME": os.environ.get("HOME", "/"),
+            "XDG_STATE_HOME": STATE,
+            **environ,
+        }
+        data = json.dumps(payload or {}).encode()
+        done = subprocess.run(
+            command,
+            input=data,
+            capture_output=True,
+            timeout=60,
+            cwd=self.folder,
+            env=env,
+        )
+        assert (done.returncode, done.stderr) == (0, b"")
+        return Answer(done.stdout)
+
+    def stepper(
+        self, *arguments: str, check: int | None = 0, cwd: Path | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-I", "-c", CLI, *arguments]
+        done = subprocess.run(
+            command, cwd=cwd or self.folder, capture_output=True, text=True, timeout=120
+        )
+        assert check is None or done.returncode == check, done.stdout + done.stderr
+        return done
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> Iterator[Hostile]:
+    made = Hostile(tmp_path / "clone")
+    shutil.copytree(ROOT / "hooks", made.folder / ".claude/hooks")
+    for name in (
+        ".venv/bin/python",
+        "tools/python",
+        ".stepper/env/bin/python",
+        ".stepper/env/bin/stepper",
+    ):
+        made.program(name)
+    for name in (
+        "json",
+        "sitecustomize",
+        "usercustomize",
+        "conftest",
+        "stepper/__init__",
+        "stepper/client",
+        "os",
+    ):
+        for folder in ("", "notebooks/", ".stepper/env/packages/"):
+            made.module(f"{folder}{name}.py")
+    made.module(".venv/lib/python3/site-packages/sitecustomize.py")
+    sing = f"echo session.sh >>{shlex.quote(str(made.canary))}\n"
+    made.put(".stepper/env/session.sh", sing)
+    made.put(".stepper/env/stamp", "")
+    made.put(".env", f"PYTHONPATH={made.folder}\n")
+    made.put(".stepper/config.yaml", "python: tools/python\n")
+    noted = {
+        "version": 1,
+        "python": str(made.folder / "tools/python"),
+        "given": True,
+        "source": str(made.folder),
+    }
+    made.put(".stepper/install.json", json.dumps(noted))
+    made.put(".stepper/token", "0" * 32 + "\n")
+    made.put(".stepper/active", "")
+    made.put(
+        ".stepper/batch",
+        json.dumps({str(made.folder / "notebooks/a.ipynb"): "session-1"}),
+    )
+    made.put(
+        ".stepper/state.json",
+        json.dumps({"current": "notebooks/a.ipynb", "sessions": {}}),
+    )
+    source = f"open({str(made.canary)!r}, 'a').write('cell\\n')"
+    plan = plans.to_json(plan_of("p", ["Load", "Look"]))
+    made.notebook(
+        "a.ipynb",
+        [code(source, "a")],
+        stepper=plan,
+        kernelspec={"name": "evil"},
+        init_cell=True,
+    )
+    run = {
+        "run": 1,
+        "cell_id": "a",
+        "index": 0,
+        "number": 1,
+        "key": 1,
+        "source_hash": "0",
+        "kernel": uuid.uuid4().hex,
+    }
+    journal = [
+        {"event": "created", "at": AT},
+        {"event": "plan", "plan": plan, "at": AT},
+        {
+            "event": "start",
+            **run,
+            "request": "r",
+            "step": 1,
+            "source": source,
+            "at": AT,
+        },
+    ]
+    made.put(
+        ".stepper/journal/a.jsonl", "".join(json.dumps(line) + "\n" for line in journal)
+    )
+    yield made
+    made.stepper("shutdown", check=None)
+    trust.forget(made.paths)
+    shutil.rmtree(made.paths.runtime, ignore_errors=True)
+    log = made.folder / ".stepper/daemon.log"
+    assert log.is_symlink() or not log.is_file() or "Traceback" not in log.read_text()
+
+
+@pytest.fixture
+def bystander() -> Iterator[subprocess.Popen[bytes]]:
+    """A process of the person's that a stranger's record names."""
+    with subprocess.Popen(["sleep", "1000"], start_new_session=True) as process:
+        yield process
+        ended = process.poll()
+        process.kill()
+    assert ended is None, f"it was signalled: {ended}"
+
+
+def kernel_record(hostile: Hostile, pid: int, **connection: object) -> None:
+    """Leave the record of a kernel: the stranger guesses a process, and names sockets."""
+    identity = uuid.uuid4().hex
+    sockets = {
+        f"{name}_port": 1 for name in ("shell", "iopub", "stdin", "control", "hb")
+    }
+    signed = {
+        "transport": "tcp",
+        "ip": "127.0.0.1",
+        "key": "k",
+        "signature_scheme": "hmac-sha256",
+        **sockets,
+    }
+    created = psutil.Process(pid).create_time()
+    told = {
+        "kernel": identity,
+        "python": str(hostile.folder / "tools/python"),
+        "connection": {**signed, **connection},
+        "provisioner": {
+            "pid": pid,
+            "pgid": pid,
+            "ip": "127.0.0.1",
+            "born": "",
+            "created": created,
+        },
+        "banner": 0,
+    }
+    hostile.put(".stepper/kernels/a.json", json.dumps(told))
+
+
+def test_the_canaries_sing(hostile: Hostile) -> None:
+    """Each way to execute the stranger's files is seen: else the other tests could not fail."""
+    for name in (".venv/bin/python", "tools/python", ".stepper/env/bin/python"):
+        subprocess.run([hostile.folder / name, "-I", "-c", ""], check=True)
+    subprocess.run(
+        [sys.executable, "-c", "import conftest"], cwd=hostile.folder, check=True
+    )
+    subprocess.run(["sh", hostile.folder / ".stepper/env/session.sh"], check=True)
+    sung = hostile.ran()
+    assert {
+        ".venv/bin/python",
+        "tools/python",
+        ".stepper/env/bin/python",
+        "conftest.py",
+        "session.sh",
+    } <= {*sung}
+
+
+def test_no_event_runs_anything(hostile: Hostile, tmp_path: Path) -> None:
+    exports = tmp_path / "exports"
+    notebook = Notebook(hostile, hostile.folder / "notebooks/a.ipynb")
+    payload = notebook.payload(
+        "", "NotebookEdit", {"notebook_path": str(notebook.path), "new_source": "1"}
+    )
+    for event in EVENTS:
+        answer = hostile.script(event, payload, CLAUDE_ENV_FILE=str(exports))
+        if event == "PostToolUse":
+            assert (
+                "the cell was NOT run: this user's install of stepper did not record this checkout"
+                in answer.text
+            )
+            assert (
+                "./install.sh THIS_REPOSITORY" in answer.text
+                and "`stepper trust`" in answer.text
+            )
+        else:
+            assert answer.stdout == b"", event
+    assert not exports.exists()
+    assert hostile.ran() == []
+
+
+def test_no_command_that_only_looks_runs_anything(
+    hostile: Hostile, bystander: subprocess.Popen[bytes]
+) -> None:
+    kernel_record(hostile, bystander.pid)
+    for arguments in ASKED:
+        done = hostile.stepper(*arguments, check=None)
+        assert (
+            "Traceback" not in done.stdout + done.stderr
+            and "itself failed" not in done.stderr
+        ), arguments
+        assert hostile.ran() == [], arguments
+    assert (
+        "1. Load" in hostile.stepper("plan").stdout
+    )  # its journal and notebook are read as what they are: data
+    assert hostile.json("status")["kernel"]["python"] is None
+    said = hostile.stepper("doctor", check=1).stdout
+    assert (
+        f"BAD  interpreter: {hostile.folder}/tools/python was not accepted by you"
+        in said
+    )
+    assert (
+        f"BAD  hook script: {hostile.folder}/.stepper/env is not of an install of yours"
+        in said
+    )
+    assert said.count("mend: stepper trust") == 3
+    assert stat.S_IMODE((hostile.folder / ".stepper").stat().st_mode) == 0o700
+    assert (
+        stat.S_IMODE((hostile.folder / ".stepper/journal/a.jsonl").stat().st_mode)
+        == 0o600
+    )
+
+
+def past_the_strangers_run(hostile: Hostile) -> None:
+    """Have the run that the stranger's journal had begun settled (its kernel is gone), and lift the stop."""
+    hostile.stepper(
+        "run", "a", check=None
+    )  # a terminal's: the stop does not hold it back
+    assert hostile.json("status", "a")["state"] == "stopped"
+    hostile.stepper("continue", "a.ipynb")
+
+
+def test_a_cell_runs_in_no_interpreter_that_was_not_accepted(hostile: Hostile) -> None:
+    past_the_strangers_run(hostile)
+    said = hostile.stepper("run", "a", check=1)
+    assert (
+        "`python: tools/python` in .stepper/config.yaml was not accepted by you"
+        in said.stdout + said.stderr
+    )
+    hostile.config("")
+    said = hostile.stepper("run", "a", check=1)
+    assert ".venv/bin/python was not accepted by you" in said.stdout + said.stderr
+    assert "stepper trust" in said.stdout + said.stderr
+    assert hostile.ran() == []
+
+
+def test_what_is_accepted_is_shown_runs_and_is_recorded_outside(
+    hostile: Hostile,
+) -> None:
+    shutil.rmtree(hostile.folder / ".stepper/env/packages")
+    found = json.loads(hostile.stepper("trust", "--json").stdout)
+    python, env = (
+        str(hostile.folder / "tools/python"),
+        str(hostile.folder / ".stepper/env"),
+    )
+    assert (found["interpreter"]["path"], found["environment"]["path"]) == (python, env)
+    assert (
+        found["environment"]["is"]
+        == str(Path(hostile.paths.env).readlink())
+        == os.path.realpath(env)
+    )
+    assert found["recorded"].startswith(STATE + "/stepper/projects/")
+    assert hostile.ran() == []  # accepting is not running
+    assert stat.S_IMODE(os.stat(found["recorded"]).st_mode) == 0o600
+    assert stat.S_IMODE(os.stat(os.path.dirname(found["recorded"])).st_mode) == 0o700
+    assert python in hostile.stepper("trust").stdout
+    past_the_strangers_run(hostile)
+    hostile.stepper("run", "a")
+    assert hostile.ran() == ["tools/python", "cell"]
+    hostile.config("python: .venv/bin/python\n")  # a pull that names another one
+    hostile.stepper("restart", check=1)
+    assert hostile.ran() == ["tools/python", "cell"]
+
+
+def test_trust_accepts_an_environment_only_where_install_made_none(
+    hostile: Hostile, tmp_path: Path
+) -> None:
+    env, place = Path(hostile.paths.env), Path(hostile.paths.link)
+    trust.trust(hostile.paths)
+    place.rename(tmp_path / "elsewhere")
+    place.symlink_to(tmp_path / "elsewhere")
+    assert trust.trust(hostile.paths)["environment"] == {
+        "path": str(place),
+        "is": str(env.readlink()),
+    }
+    assert env.readlink() == tmp_path / "elsewhere"
+    assert not install_checks.env_ready(
+        hostile.paths, ""
+    )  # install makes one of its own
+    env.unlink()
+    env.mkdir()
+    assert trust.trust(hostile.paths)["environment"] == {
+        "path": str(place),
+        "is": str(env),
+    }
+    assert list(env.iterdir()) == []
+    place.unlink()
+    assert trust.trust(hostile.paths)["environment"] is None
+    assert hostile.ran() == []
+
+
+def test_a_kernel_starts_with_no_module_of_the_notebooks_folder(
+    project: Project, tmp_path: Path
+) -> None:
+    """Nor does stepper's part of a run load one; the cell's own import does."""
+    notebook, canary = project.notebook("n.ipynb"), tmp_path / "canary"
+    for name in {
+        *sys.stdlib_module_names,
+        "ipykernel",
+        "ipykernel_launcher",
+        "IPython",
+        "zmq",
+        "mine",
+    }:
+        sing = (
+            f"open({str(canary)!r}, 'a').write({name!r} + '\\n')\nraise ImportError\n"
+        )
+        (project.folder / "notebooks" / f"{name}.py").write_text(sing)
+    for source in ("print('ran')", "1 / 0", "open('none')", "undefined"):
+        cell_id, answer = notebook.insert(source)
+        assert "Cell 1" in answer.text and "NOT run" not in answer.text, answer.text
+        notebook.delete(cell_id)
+    project.stepper("context")
+    assert not canary.exists(), canary.read_text()
+    notebook.insert("import mine")
+    assert canary.read_text() == "mine\n"
+
+
+def test_another_clone_at_a_recorded_place_is_not_recorded(
+    hostile: Hostile, tmp_path: Path
+) -> None:
+    trust.remember(hostile.paths, {"python": str(hostile.folder / ".venv/bin/python")})
+    assert recorded(hostile.paths.project) and hostile.paths.env_is_ours()
+    hostile.put(".stepper/token", "0" * 32 + "\n")
+    assert recorded(hostile.paths.project) == {} and not hostile.paths.env_is_ours()
+    assert "NOT run" in hostile.script("PostToolUse").text
+    (hostile.folder / ".stepper/token").unlink()
+    os.mkfifo(hostile.folder / ".stepper/token")
+    assert recorded(hostile.paths.project) == {}
+    assert "NOT run" in hostile.script("PostToolUse").text
+    (hostile.folder / ".stepper/token").unlink()
+    (hostile.folder / ".stepper/token").symlink_to(
+        Path(record_folder(hostile.paths.project), "token")
+    )
+    assert recorded(hostile.paths.project) == {}
+    assert "NOT run" in hostile.script("PostToolUse").text
+    kept = Path(record_folder(hostile.paths.project))  # where an environment may lie
+    shutil.copytree(hostile.folder / ".stepper/env", kept / "env", symlinks=True)
+    shutil.move(hostile.folder / ".stepper", hostile.folder / "moved")
+    (hostile.folder / ".stepper").symlink_to(kept)
+    assert recorded(hostile.paths.project) == {}
+    assert "NOT run" in hostile.script("PostToolUse").text
+    shutil.rmtree(kept)
+    assert hostile.ran() == []
+
+
+def test_the_hook_runs_what_was_recorded(hostile: Hostile, tmp_path: Path) -> None:
+    """The other half: with the record the same script starts the environment, through a link to the project too."""
+    packages = hostile.folder / ".stepper/env/packages"
+    shutil.rmtree(packages)
+    packages.symlink_to(ROOT)
+    trust.trust(hostile.paths)
+    assert hostile.ran() == []
+    (hostile.folder / ".stepper/active").unlink()  # nothing is under way: no daemon
+    hostile.script("SessionStart", CLAUDE_ENV_FILE=str(tmp_path / "exports"))
+    assert ".stepper/env/bin/python" in hostile.ran()
+    assert "session.sh" in (tmp_path / "exports").read_text()
+    hostile.canary.unlink()
+    (tmp_path / "link").symlink_to(hostile.folder)
+    subprocess.run(
+        [tmp_path / "link/.claude/hooks/stepper", "SessionStart"],
+        input=b"{}",
+        env={"XDG_STATE_HOME": STATE},
+        timeout=60,
+    )
+    assert ".stepper/env/bin/python" in hostile.ran()
+    hostile.canary.unlink()
+    for state in ("relative/state", "", str(tmp_path)):
+        hostile.script("SessionStart", XDG_STATE_HOME=state, HOME=str(tmp_path))
+    assert hostile.ran() == []
+
+
+def test_the_agents_call_of_trust_asks_where_nothing_is_recorded(
+    hostile: Hostile,
+) -> None:
+    for command in ("stepper trust", "cd x && .stepper/env/bin/stepper trust --json"):
+        answer = hostile.script(
+            "PreToolUse", {"tool_name": "Bash", "tool_input": {"command": command}}
+        )
+        assert answer.data["hookSpecificOutput"]["permissionDecision"] == "ask"
+    assert (
+        hostile.script(
+            "PreToolUse",
+            {"tool_name": "Bash", "tool_input": {"command": "stepper status"}},
+        ).data
+        == {}
+    )
+
+
+def test_a_strangers_kernel_is_not_connected_to(
+    hostile: Hostile, bystander: subprocess.Popen[bytes]
+) -> None:
+    """A record may guess the sockets' folder, and even a process: its sockets are not there, its boot is not known."""
+    for connection in ({}, {"transport": "ipc", "ip": str(hostile.folder / "k")}):
+        kernel_record(hostile, bystander.pid, **connection)
+        assert hostile.json("status")["kernel"]["pid"] is None
+        hostile.stepper("shutdown")
+
+
+@pytest.mark.parametrize(
+    "name", ["daemon.log", "journal", "kernels", "journal/a.jsonl", "daemon.lock", ""]
+)
+def test_nothing_is_written_through_a_strangers_link(
+    hostile: Hostile, tmp_path: Path, name: str
+) -> None:
+    place, outside = hostile.folder / ".stepper" / name, tmp_path / "outside"
+    if place.is_dir():
+        place.rename(outside) if name else shutil.move(str(place), outside)
+    else:
+        outside.write_text("mine")
+        place.unlink(missing_ok=True)
+    before = {path: path.lstat().st_mtime_ns for path in (outside, *outside.rglob("*"))}
+    place.symlink_to(outside)
+    done = hostile.stepper("status", check=None)
+    if (
+        name == "journal/a.jsonl"
+    ):  # a link in its place is moved aside, as any journal that can't be read
+        assert done.returncode == 0 and not place.is_symlink()
+    else:
+        assert (
+            done.returncode == 3
+            and f"{place} is a symbolic link" in done.stderr
+            and f"rm {place}" in done.stderr
+        )
+    assert {
+        path: path.lstat().st_mtime_ns for path in (outside, *outside.rglob("*"))
+    } == before
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can make another user's files")
+def test_what_another_user_made_is_refused(hostile: Hostile) -> None:
+    os.chown(hostile.folder / ".stepper", 65534, 65534)
+    said = hostile.stepper("status", check=3).stderr
+    assert f"{hostile.folder / '.stepper'} belongs to another user" in said
+    os.chown(hostile.folder / ".stepper", 0, 0)
+    os.chown(hostile.folder / ".stepper/journal/a.jsonl", 65534, 65534)
+    assert hostile.json("history") == []  # it is not believed, but moved aside
+
+
+def test_trust_refuses_what_others_can_change(hostile: Hostile) -> None:
+    tools = hostile.folder / "tools"
+    for place in (tools / "python", tools, hostile.folder / ".stepper/env/bin"):
+        mode = stat.S_IMODE(place.stat().st_mode)
+        place.chmod(0o777)
+        with pytest.raises(StepperError, match=f"anybody can write {place}"):
+            trust.trust(hostile.paths)
+        place.chmod(mode)
+    if os.getuid() == 0:
+        os.chown(tools / "python", 65534, 65534)
+        with pytest.raises(StepperError, match="belongs to another user"):
+            trust.trust(hostile.paths)
+        os.chown(tools / "python", 0, 0)
+    hostile.config("python: tools/none\n")
+    with pytest.raises(StepperError, match=r"tools/none is missing"):
+        trust.trust(hostile.paths)
+    assert not os.path.exists(hostile.paths.record) and hostile.ran() == []
+
+
+def test_a_record_that_others_can_write_counts_for_nothing(hostile: Hostile) -> None:
+    trust.remember(hostile.paths, {"python": "/x"})
+    assert recorded(hostile.paths.project) == {"python": "/x"}
+    os.chmod(hostile.paths.record, 0o666)
+    assert recorded(hostile.paths.project) == {}
+
+
+def test_install_looks_at_nothing_that_the_stranger_noted(hostile: Hostile) -> None:
+    assert not install_checks.env_ready(hostile.paths, "")
+    assert (
+        install_checks.choose(hostile.paths, None, {}).why == "the project's .venv"
+    )  # not the one that was "given"
+    assert doctor.install_command(hostile.paths).startswith("./install.sh ")
+    assert hostile.ran() == []
+    outside = hostile.folder.parent / "settings.json"
+    outside.write_text("{}")
+    for name, target in (
+        (".claude/settings.json", outside),
+        (".claude/skills", outside.parent),
+    ):
+        (hostile.folder / name).symlink_to(target)
+        with pytest.raises(StepperError, match="link"):
+            install_checks.refuse(
+                install_checks.parse([str(hostile.folder), "--python", sys.executable])
+            )
+        (hostile.folder / name).unlink()
+    with pytest.raises(StepperError, match="is a symbolic link"):
+        shutil.move(hostile.paths.home, hostile.folder / "moved")
+        os.symlink("moved", hostile.paths.home)
+        trust.remember(hostile.paths, {})
+
+
+@pytest.mark.parametrize("kind", ["a FIFO", "a device"])
+def test_what_stands_in_gits_place_is_not_waited_for(
+    hostile: Hostile, kind: str
+) -> None:
+    place = hostile.folder / ".git"
+    os.mkfifo(place) if kind == "a FIFO" else place.symlink_to("/dev/zero")
+    assert (
+        hostile.paths.checkouts
+        == Paths(str(hostile.folder)).checkouts
+        == (hostile.paths.project,)
+    )
+    assert hostile.json("status")["state"]

@@ -1,0 +1,429 @@
+"""What the page is told of outputs and journals: bounded, as texts and rows, never as markup. Nothing here needs a kernel."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import struct
+import subprocess
+import sys
+import xml.dom.minidom
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stepper.policy import journal_events
+from stepper.policy.model import Fault, Outcome, Verdict
+from stepper.web.html_tables import tables
+from stepper.web.output_rendering import HEAD, TAIL, shown, whole, widgets_of
+from stepper.web.plotly_svg import PLOTLY, drawn
+from stepper.web.run_history import Past
+
+EVIL = "<img src=x onerror=alert(1)>"
+FRAME = """<div>
+<style scoped>
+    .dataframe tbody tr th { vertical-align: top; }
+</style>
+<table border="1" class="dataframe">
+  <thead><tr style="text-align: right;"><th></th><th>day</th><th>mm &amp; more</th></tr></thead>
+  <tbody><tr><th>0</th><td>Mon</td><td>1.5</td></tr><tr><th>1</th><td>&lt;b&gt;Tue</td><td>NaN</td></tr></tbody>
+</table>
+<p>2 rows × 2 columns</p>
+</div>"""
+
+
+def one(
+    output: dict[str, Any], widgets: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    (found,) = shown([output], widgets or {})
+    return found
+
+
+def rich(**data: Any) -> dict[str, Any]:
+    return {
+        "output_type": "display_data",
+        "data": {name.replace("__", "/"): value for name, value in data.items()},
+    }
+
+
+def test_a_data_frame_is_read_as_rows() -> None:
+    (table,) = tables(FRAME)
+    assert [
+        [cell["text"] for cell in row] for row in table["head"] + table["body"]
+    ] == [
+        ["", "day", "mm & more"],
+        ["0", "Mon", "1.5"],
+        ["1", "<b>Tue", "NaN"],
+    ]
+    assert table["foot"].strip() == "2 rows × 2 columns"
+    assert one(rich(text__html=FRAME, text__plain="…"))["kind"] == "table"
+
+
+@pytest.mark.parametrize(
+    "html",
+    [
+        "<table><tr><td><script>alert(1)</script></td></tr></table>",
+        f"<table><tr><td>{EVIL}</td></tr></table>",
+        "<table onclick='x()'><tr><td>1</td></tr></table>",
+        "<table><tr><td><a href='javascript:x()'>1</a></td></tr></table>",
+        "<style>#T_1 td { background-color: red }</style><table><tr><td>1</td></tr></table>",  # its colours say something
+        "<table><tr><td><table><tr><td>1</td></tr></table></td></tr></table>",
+        "a text <table><tr><td>1</td></tr></table>",
+        "<p>no table</p>",
+        "",
+    ],
+)
+def test_html_that_is_more_than_tables_is_left_to_a_frame(html: str) -> None:
+    assert tables(html) == []
+    if html:
+        told = one(rich(text__html=html))
+        assert told["kind"] == "html" and html not in json.dumps(told)
+
+
+def test_of_a_large_table_the_first_rows_are_read() -> None:
+    (table,) = tables(
+        "<table><thead><tr><th>a</th></tr></thead>"
+        + "<tr><td>1</td><td>2</td></tr>" * 3000
+        + "</table>"
+    )
+    assert len(table["body"]) + table["left"] == 3000 and len(table["body"]) == 1000
+
+
+def test_spans_and_lines_within_a_table() -> None:
+    (table,) = tables(
+        "<table><tr><th colspan=2>a<br>b</th></tr><tr><td rowspan='3'>1</td><td colspan=x>2</td></tr></table>"
+    )
+    assert table["body"] == [
+        [{"text": "a\nb", "head": True, "colspan": 2}],
+        [{"text": "1", "rowspan": 3}, {"text": "2"}],
+    ]
+
+
+def test_a_long_text_is_cut_and_all_of_it_is_at_its_address() -> None:
+    text = "".join(f"line {number}\n" for number in range(100_000))
+    told = one({"output_type": "stream", "name": "stdout", "text": text})
+    assert len(told["text"]) + len(told["tail"]) <= HEAD + TAIL
+    assert told["left"] == len(text) - len(told["text"]) - len(told["tail"])
+    assert text.startswith(told["text"]) and text.endswith(told["tail"])
+    assert (
+        whole(
+            [{"output_type": "stream", "name": "stdout", "text": text}], 0
+        ).data.decode()
+        == text
+    )
+
+
+def test_many_outputs_of_a_cell_are_bounded_together() -> None:
+    outputs = [{"output_type": "stream", "name": "stdout", "text": "x" * 15_000}] * 1000
+    assert len(json.dumps(shown(outputs, {}))) < 700_000
+    assert "more outputs" in shown(outputs, {})[-1]["text"]
+
+
+def test_a_bar_that_was_drawn_over_is_shown_as_it_ended() -> None:
+    assert (
+        one(
+            {"output_type": "stream", "name": "stderr", "text": " 10%\r 50%\r100%\nend"}
+        )["text"]
+        == "100%\nend"
+    )
+
+
+def test_pictures_are_addresses() -> None:
+    png = (
+        b"\x89PNG\r\n\x1a\n"
+        + b"\0\0\0\rIHDR"
+        + struct.pack(">II", 640, 480)
+        + b"\0" * 9
+    )
+    output = rich(
+        image__png=base64.b64encode(png).decode(),
+        text__plain="<Figure>",
+        text__html=EVIL,
+    )
+    told = one(output)
+    assert (told["kind"], told["width"], told["height"], told["n"], told["alt"]) == (
+        "picture",
+        640,
+        480,
+        0,
+        "<Figure>",
+    )
+    assert whole([output], 0) == ("image/png", png)
+    svg = rich(image__svg__xml="x") | {"data": {"image/svg+xml": f"<svg>{EVIL}</svg>"}}
+    assert one(svg)["kind"] == "picture" and EVIL not in json.dumps(one(svg))
+    assert (
+        whole([svg], 0).mime == "image/svg+xml"
+    )  # … and only ever an <img>, or a document in its sandbox
+
+
+@pytest.mark.parametrize("place", [-1, 1, 10**9])
+def test_an_address_of_no_output(place: int) -> None:
+    assert whole([{"output_type": "stream", "text": "a"}], place) is None
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        {},
+        {"output_type": 1},
+        {"output_type": "display_data", "data": None},
+        {"output_type": "stream", "text": None},
+        {"output_type": "error", "traceback": 1},
+        rich(image__png=7),
+        rich(image__png="%%%"),
+        rich(text__html=["a", 1]),
+        {
+            "data": {
+                PLOTLY: {"data": [{"x": {"bdata": "%", "dtype": "f8"}, "y": [[1], {}]}]}
+            }
+        },
+        {"data": {"application/vnd.jupyter.widget-view+json": {"model_id": ["x"]}}},
+    ],
+)
+def test_outputs_of_strangers_are_shown_somehow(output: dict[str, Any]) -> None:
+    assert json.dumps(shown([output, "no output"], {}))
+    whole([output], 0)
+
+
+# --- widgets and Plotly stand still ---------------------------------------------------------------------------
+
+
+def test_widgets_stand_still() -> None:
+    models = {
+        "box": {
+            "model_name": "HBoxModel",
+            "state": {"children": ["IPY_MODEL_bar", "IPY_MODEL_pick", "IPY_MODEL_box"]},
+        },
+        "bar": {
+            "model_name": "FloatProgressModel",
+            "state": {"value": 30.0, "min": 10, "max": 50, "description": "Load"},
+        },
+        "pick": {
+            "model_name": "DropdownModel",
+            "state": {
+                "index": 1,
+                "_options_labels": ["a", EVIL],
+                "description": "Which",
+            },
+        },
+    }
+    view = rich() | {
+        "data": {
+            "application/vnd.jupyter.widget-view+json": {"model_id": "box"},
+            "text/plain": "HBox(…)",
+        }
+    }
+    told = one(
+        view,
+        widgets_of(
+            {
+                "widgets": {
+                    "application/vnd.jupyter.widget-state+json": {"state": models}
+                }
+            }
+        ),
+    )
+    assert told["rows"] == [
+        {"label": "Load", "part": 0.5, "text": "30 of 50"},
+        {"label": "Which", "text": EVIL, "html": False},
+    ]
+    assert one(view)["text"] == "HBox(…)"  # its state is not there
+
+
+def figure(*traces: dict[str, Any], **layout: Any) -> dict[str, Any]:
+    return {"data": [*traces], "layout": layout}
+
+
+@pytest.mark.parametrize(
+    ("traces", "holds"),
+    [
+        (
+            [{"type": "scatter", "x": [1, 2, 3], "y": [3, 1, 2]}],
+            ["<polyline", "<circle"],
+        ),
+        (
+            [
+                {
+                    "y": {
+                        "dtype": "f8",
+                        "bdata": base64.b64encode(struct.pack("<3d", 1, 2, 5)).decode(),
+                    },
+                    "mode": "lines",
+                }
+            ],
+            ["<polyline"],
+        ),
+        (
+            [
+                {"type": "bar", "x": ["Jan", "Feb"], "y": [5, -7]},
+                {"type": "bar", "x": ["Jan"], "y": [1], "name": EVIL},
+            ],
+            [">Jan<", "&lt;img"],
+        ),
+        ([{"type": "histogram", "x": [1, 1, 2, 3, 5, 8]}], ["<rect"]),
+        ([{"x": ["2026-01-01", "2026-03-01"], "y": [1, 2]}], [">2026-0"]),
+        ([{"x": [1], "y": [1]}], ["<circle"]),
+    ],
+)
+def test_plotly_is_drawn_as_it_stands(
+    traces: list[dict[str, Any]], holds: list[str]
+) -> None:
+    svg = drawn(
+        figure(
+            *traces,
+            title={"text": f"{EVIL}\x1b"},
+            xaxis={"title": {"text": "day"}},
+            yaxis={"title": "mm"},
+        )
+    )
+    xml.dom.minidom.parseString(svg)
+    assert all(part in svg for part in (*holds, ">day<", ">mm<", "&lt;img src=x"))
+    assert EVIL not in svg and "script" not in svg
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        None,
+        [],
+        [{"type": "surface", "z": [[1]]}],
+        [{"type": "bar", "orientation": "h", "y": [1]}],
+        [{"y": []}],
+    ],
+)
+def test_what_is_not_drawn_is_named(data: Any) -> None:
+    assert drawn({"data": data}) == ""
+    assert (
+        "Plotly figure"
+        in one({"output_type": "display_data", "data": {PLOTLY: {"data": data}}})[
+            "text"
+        ]
+    )
+
+
+# --- a journal as it grows ------------------------------------------------------------------------------------
+
+AT = "2026-11-22T10:00:00.000Z"
+
+
+def lines(number: int, fine: bool = True) -> bytes:
+    cell: dict[str, Any] = {"run": number, "cell_id": "a", "key": 1}
+    fault = None if fine else Fault("KeyError", "'x'")
+    outcome, verdict = (
+        (Outcome.OK, Verdict.FINE) if fine else (Outcome.ERROR, Verdict.RECOVERABLE)
+    )
+    told = [
+        journal_events.Started(**cell, at=AT, source=f"x = {number}"),
+        journal_events.Ran(
+            **cell,
+            index=0,
+            step=1,
+            source_hash="h",
+            started_at=AT,
+            duration_s=0.5,
+            outcome=outcome,
+            verdict=verdict,
+            fault=fault,
+        ),
+        journal_events.Reported(
+            run=number,
+            text=f"stepper: run {number}\nDoubt: all values are NaN\n| Doubt: printed",
+        ),
+    ]
+    return b"".join(json.dumps(each.to_json()).encode() + b"\n" for each in told)
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    return tmp_path / "a.jsonl"
+
+
+def test_a_journal_is_read_on_from_where_it_ended(journal: Path) -> None:
+    past = Past(str(journal))
+    assert not past.refresh() and past.runs == []
+    journal.write_bytes(lines(1, fine=False))
+    assert past.refresh() and not past.refresh()
+    more = lines(2)
+    with journal.open("ab") as stream:
+        stream.write(more[:-10])
+        stream.flush()
+        past.refresh()
+        assert [run.run for run in past.runs] == [
+            1,
+            2,
+        ] and 2 not in past.doubts  # the report's line is not whole yet
+        stream.write(more[-10:])
+    assert past.refresh()
+    assert [(run.run, run.fine, run.why) for run in past.runs] == [
+        (1, False, "KeyError: 'x'"),
+        (2, True, ""),
+    ]
+    assert past.doubts[2] == ["all values are NaN"]
+    assert past.told(2) == {
+        "source": "x = 2",
+        "report": "stepper: run 2\nDoubt: all values are NaN\n| Doubt: printed",
+    }
+    assert past.told(3) == {"source": None, "report": None}
+
+
+def test_a_journal_that_is_another_one_now_is_read_anew(journal: Path) -> None:
+    past = Past(str(journal))
+    journal.write_bytes(lines(1) + lines(2))
+    past.refresh()
+    new = journal.with_suffix(".new")
+    new.write_bytes(lines(7))
+    os.replace(new, journal)
+    assert past.refresh() and [run.run for run in past.runs] == [7]
+    journal.write_bytes(b"")
+    past.refresh()
+    assert past.runs == []
+    journal.unlink()
+    assert past.refresh() and not past.refresh()
+
+
+def test_lines_of_strangers_are_passed_over(journal: Path) -> None:
+    past = Past(str(journal))
+    journal.write_bytes(
+        b'{"event": "run"}\n[1]\n\xff\xfe\n{"event": "report", "run": "x", "text": 7}\nno json\n'
+        + lines(3)
+    )
+    past.refresh()
+    assert [run.run for run in past.runs] == [3]
+    assert not [
+        name for name in os.listdir(journal.parent) if name != journal.name
+    ]  # nothing is put out of the way
+
+
+def test_a_thousand_runs_are_there_in_less_than_a_blink(journal: Path) -> None:
+    """In counts: each line is read once, whatever is asked."""
+    journal.write_bytes(b"".join(map(lines, range(1, 1001))))
+    past = Past(str(journal))
+    past.refresh()
+    assert (
+        len(past.runs) == 1000
+        and past.changes == 3000
+        and len(past.state.reports) <= 60
+    )
+    assert past.told(500)["source"] == "x = 500"
+
+
+def test_nothing_of_it_is_loaded_where_nobody_looks_on() -> None:
+    def loaded(what: str) -> set[str]:
+        script = f"import sys, {what}; print(*sys.modules)"
+        done = subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, check=True
+        )
+        return set(done.stdout.split())
+
+    for each in ("stepper.cli.main", "stepper.daemon.server", "stepper.hook.client"):
+        found = loaded(each)
+        assert not [
+            name
+            for name in found
+            if name.startswith(("stepper.web", "stepper.session.view_snapshot"))
+        ], each
+        assert (
+            each == "stepper.daemon.server" or not {"tornado", "rich"} & found
+        )  # jupyter_client brings tornado

@@ -1,0 +1,499 @@
+"""The wheel carries all that install.sh needs: installed by uvx, pipx or pip, without a clone, as from one."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import threading
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from examples import demo
+from stepper import __version__
+from stepper.common.paths import Paths, recorded
+from stepper.install import doctor, wheel_install
+from tests.chromium import Browser
+from tests.conftest import ROOT
+from tests.test_install import (
+    bin_folder,
+    environ,
+    find_uv,
+    forward,
+    script,
+    sh,
+    snapshot,
+)
+
+NAME = f"notebook_stepper-{__version__}"
+
+
+def committed(*folders: str) -> set[str]:
+    """The files of these folders and names, as they are in the checkout."""
+    found = [
+        path
+        for name in folders
+        for path in [ROOT / name, *(ROOT / name).rglob("*")]
+        if path.is_file()
+    ]
+    return {
+        str(path.relative_to(ROOT)) for path in found if "__pycache__" not in path.parts
+    }
+
+
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with sdist and wheel (made from the sdist), as `make dist` builds them."""
+    folder = tmp_path_factory.mktemp("dist")
+    subprocess.run(
+        [find_uv(), "build", "--quiet", "--out-dir", folder, ROOT], check=True
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(dist: Path) -> Path:
+    (found,) = dist.glob("*.whl")
+    return found
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`notebook-stepper` of an environment that holds the wheel and nothing else; what install.sh does needs no more."""
+    env = tmp_path_factory.mktemp("with 'pip'") / "env"
+    subprocess.run(
+        [find_uv(), "venv", "--quiet", "--python", sys.executable, env], check=True
+    )
+    subprocess.run(
+        [
+            find_uv(),
+            "pip",
+            "install",
+            "--quiet",
+            "--no-deps",
+            "--python",
+            env / "bin/python",
+            wheel,
+        ],
+        check=True,
+    )
+    return env / "bin/notebook-stepper"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A PATH with uv, uvx and a python3 of no environment: uvx takes no other."""
+    uv = Path(find_uv())
+    tools = {
+        "realpath": f'exec {shutil.which("realpath")} "$@"'
+    }  # the scripts that uvx makes ask it
+    tools |= {
+        name: f'exec {shlex.quote(str(uv.with_name(name)))} "$@"'
+        for name in ("uv", "uvx")
+    }
+    return bin_folder(tmp_path / "bin", python3=forward(sys._base_executable), **tools)
+
+
+@pytest.fixture
+def kernel(tmp_path: Path) -> Path:
+    """An interpreter with ipykernel (this one), at another path."""
+    return script(tmp_path / "kernel" / "python", forward())
+
+
+def run(
+    *command: object, path: Path, cwd: Path | str = "/", **extra: str
+) -> subprocess.CompletedProcess[str]:
+    words = [str(word) for word in command]
+    return subprocess.run(
+        words,
+        cwd=cwd,
+        env=environ(path, **extra),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+# --- what is in them
+
+
+def test_the_wheel_holds_the_package_and_what_install_needs(wheel: Path) -> None:
+    found = set(zipfile.ZipFile(wheel).namelist())
+    info = {name for name in found if name.startswith(f"{NAME}.dist-info/")}
+    assert {name.partition("/")[2] for name in info} == {
+        *["METADATA", "WHEEL", "entry_points.txt", "RECORD", "licenses/LICENSE"]
+    }
+    carried = {
+        f"stepper/assets/{name}"
+        for name in committed(
+            "hooks", "skills", "examples", "install.sh", "pyproject.toml"
+        )
+    }
+    assert found - info == committed("stepper") | carried
+
+
+def test_the_sdist_holds_the_same_and_its_papers(dist: Path) -> None:
+    (file,) = dist.glob("*.tar.gz")
+    with tarfile.open(file) as sdist:
+        found = {name.partition("/")[2] for name in sdist.getnames()}
+    papers = {"README.md", "LICENSE", "CHANGELOG.md", "PKG-INFO", ".gitignore"}
+    assert (
+        found
+        == committed(
+            "stepper", "hooks", "skills", "examples", "install.sh", "pyproject.toml"
+        )
+        | papers
+    )
+
+
+def test_versions_and_changelog_agree(wheel: Path) -> None:
+    newest = re.search(r"(?m)^## (\S+)", (ROOT / "CHANGELOG.md").read_text())
+    assert newest and newest[1] == __version__
+    metadata = zipfile.ZipFile(wheel).read(f"{NAME}.dist-info/METADATA").decode()
+    assert f"\nVersion: {__version__}\n" in metadata
+
+
+@pytest.mark.nightly
+def test_a_release_is_one_command(tmp_path: Path) -> None:
+    """`make dist` in a copy of the checkout; twine has nothing against what it makes."""
+    copy = tmp_path / "copy"
+    shutil.copytree(
+        ROOT,
+        copy,
+        ignore=shutil.ignore_patterns(
+            ".git", ".venv*", "__pycache__", ".*_cache", "dist"
+        ),
+    )
+    (copy / ".venv").symlink_to(Path(sys.prefix))
+    (copy / ".venv/.made").touch()
+    done = run("make", "dist", path=Path(os.environ["PATH"]), cwd=copy)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("PASSED") == 2, done.stdout
+    assert sorted(path.name for path in (copy / "dist").iterdir()) == [
+        f"{NAME}-py3-none-any.whl",
+        f"{NAME}.tar.gz",
+    ]
+
+
+# --- what is installed is the wheel again
+
+
+def test_what_is_installed_is_packed_as_the_wheel_that_it_was(
+    wheel: Path, installed: Path, tmp_path: Path
+) -> None:
+    code = "import sys; from pathlib import Path; from stepper.install.wheel_install import lay_out; lay_out(Path(sys.argv[1]))"
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    subprocess.run([installed.with_name("python"), "-I", "-c", code, tree], check=True)
+    (again,) = (tree / ".wheel").iterdir()
+    before, after = zipfile.ZipFile(wheel), zipfile.ZipFile(again)
+    assert again.name == wheel.name and after.testzip() is None
+    assert {
+        name: before.read(name)
+        for name in before.namelist()
+        if not name.endswith("RECORD")
+    } == {
+        name: after.read(name)
+        for name in after.namelist()
+        if not name.endswith("RECORD")
+    }
+    assert sorted(before.read(f"{NAME}.dist-info/RECORD").splitlines()) == sorted(
+        after.read(f"{NAME}.dist-info/RECORD").splitlines()
+    )
+    # the checkout that install.sh sees is ours
+    names = committed(
+        "stepper", "hooks", "skills", "examples", "install.sh", "pyproject.toml"
+    )
+    laid = {
+        str(file.relative_to(tree)): file.read_bytes()
+        for file in tree.rglob("*")
+        if file.is_file()
+    }
+    assert {name: (ROOT / name).read_bytes() for name in names} == {
+        name: content for name, content in laid.items() if not name.startswith(".wheel")
+    }
+
+
+def test_installing_the_package_changes_nothing_anywhere(
+    wheel: Path, tmp_path: Path
+) -> None:
+    """Files are put below the environment alone; no code of ours runs."""
+    home, env = tmp_path / "home", tmp_path / "env"
+    home.mkdir()
+    subprocess.run(
+        [find_uv(), "venv", "--quiet", "--python", sys.executable, env], check=True
+    )
+    before = snapshot(env)
+    pip = [
+        find_uv(),
+        "pip",
+        "install",
+        "--quiet",
+        "--no-cache",
+        "--no-deps",
+        "--compile-bytecode",
+        wheel,
+    ]
+    told = {
+        **os.environ,
+        "HOME": str(home),
+        "XDG_STATE_HOME": str(home / "state"),
+        "VIRTUAL_ENV": str(env),
+    }
+    subprocess.run(pip, env=told, cwd=home, check=True)
+    assert list(home.iterdir()) == []
+    new = {name for name in snapshot(env) if name not in before}
+    tops = {name.partition("site-packages/")[2].split("/")[0] or name for name in new}
+    assert tops - {".lock"} == {
+        "stepper",
+        f"{NAME}.dist-info",
+        "bin/stepper",
+        "bin/notebook-stepper",
+    }
+
+
+# --- the command line
+
+
+def test_it_says_what_there_is(installed: Path, path: Path, tmp_path: Path) -> None:
+    told = run(installed, "--help", path=path)
+    assert (
+        told.returncode == 0
+        and "install [TARGET]" in told.stdout
+        and "uninstall [TARGET]" in told.stdout
+    )
+    assert (
+        run(installed, "--version", path=path).stdout
+        == f"notebook-stepper {__version__}\n"
+    )
+    for words in ([], ["setup"]):
+        refused = run(installed, *words, path=path)
+        assert refused.returncode == 2 and "notebook-stepper --help" in refused.stderr
+    helped = run(installed, "install", "--help", path=path)
+    assert helped.stdout.startswith(f"{shlex.quote(str(installed))} install [TARGET]")
+    assert "./install.sh" not in helped.stdout and "--notebooks" in helped.stdout
+
+
+def test_what_is_refused_is_refused_as_from_a_clone(
+    installed: Path, path: Path, tmp_path: Path
+) -> None:
+    """The same words and the same exit code; a command to type is the one that there is."""
+    (tmp_path / "file").touch()
+    own = f"{shlex.quote(str(installed))} install"
+    for words in (["{}/file"], ["{}", "--what"]):
+        told = [word.format(tmp_path) for word in words]
+        here, clone = (
+            run(installed, "install", *told, path=path),
+            sh(ROOT, *told, path=path),
+        )
+        assert (here.returncode, here.stdout) == (clone.returncode, clone.stdout)
+        assert here.stderr == clone.stderr.replace("./install.sh", own)
+    refused = run(installed, "install", str(tmp_path), "--editable", path=path)
+    assert refused.returncode == 2 and "checkout" in refused.stderr
+    assert not (tmp_path / ".claude").exists()
+
+
+@pytest.mark.parametrize(
+    ("direct", "origin"),
+    [
+        ({}, ""),
+        ({"url": "file:///tmp/a%20b/x.whl", "archive_info": {}}, "/tmp/a b/x.whl"),
+        (
+            {"url": "https://example.org/x.whl", "archive_info": {}},
+            "https://example.org/x.whl",
+        ),
+        (
+            {
+                "url": "https://example.org/x",
+                "vcs_info": {"vcs": "git", "requested_revision": "v1"},
+            },
+            "git+https://example.org/x@v1",
+        ),
+        (
+            {
+                "url": "https://example.org/x",
+                "vcs_info": {"vcs": "git", "commit_id": "1"},
+            },
+            "git+https://example.org/x",
+        ),
+    ],
+)
+def test_where_it_came_from(direct: dict[str, object], origin: str) -> None:
+    assert wheel_install.origin(direct) == origin
+
+
+# --- there and back
+
+
+def test_by_uvx_there_and_back(
+    wheel: Path, path: Path, kernel: Path, tmp_path: Path
+) -> None:
+    """From nothing: installed, again without a change, the same as a clone would have made it, and gone."""
+    repo = tmp_path / "my repo"
+    repo.mkdir()
+    uvx = ["uvx", "--quiet", "--from", wheel, "notebook-stepper"]
+    done = run(*uvx, "install", "--python", kernel, path=path, cwd=repo)
+    assert done.returncode == 0, done.stderr
+    place = Paths(str(repo))
+    first, beside = snapshot(repo), snapshot(Path(place.env))
+    again = run(*uvx, "install", path=path, cwd=repo)
+    assert (snapshot(repo), snapshot(Path(place.env))) == (first, beside), again.stdout
+    assert "made" not in again.stdout
+
+    # its environment is its own: of what uvx made nothing is needed
+    packages = Path(place.env, "packages").resolve()
+    assert (
+        packages.is_relative_to(place.env)
+        and (packages / "stepper/assets/install.sh").is_file()
+    )
+
+    # doctor's mends name the way
+    (repo / ".claude/hooks/stepper").unlink()
+    mend = doctor.install_command(place)
+    assert (
+        mend == f"uvx --from {wheel} notebook-stepper install {shlex.quote(str(repo))}"
+    )
+    assert (
+        mend
+        in run(repo / ".stepper/env/bin/stepper", "doctor", path=path, cwd=repo).stdout
+    )
+    mended = run("sh", "-c", mend, path=path)
+    assert mended.returncode == 0 and snapshot(repo) == first
+
+    # a clone finds nothing to do, says the same, and notes itself
+    clone = sh(ROOT, path=path, cwd=repo)
+    assert (clone.stdout, clone.stderr) == (again.stdout, again.stderr)
+    assert snapshot(repo) == first
+    assert recorded(str(repo))["source"] == str(ROOT)
+
+    undone = run(*uvx, "uninstall", path=path, cwd=repo)
+    assert undone.returncode == 0, undone.stderr
+    assert list(repo.iterdir()) == [] and not Path(place.record).parent.exists()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("way", ["pip", "pipx"])
+def test_by_pip_and_pipx(
+    way: str, wheel: Path, path: Path, kernel: Path, tmp_path: Path
+) -> None:
+    """As by uvx, with pip alone: the record names the way that can be gone again."""
+    for name in ("uv", "uvx"):
+        (path / name).unlink()
+    repo, env = tmp_path / "repo", tmp_path / "env"
+    repo.mkdir()
+    subprocess.run([sys.executable, "-m", "venv", env], check=True)
+    what = "pipx" if way == "pipx" else str(wheel)
+    subprocess.run(
+        [env / "bin/python", "-m", "pip", "install", "--quiet", what], check=True
+    )
+    extra = {"HOME": str(tmp_path / "home")} if way == "pipx" else {}
+    command = (
+        [env / "bin/pipx", "run", "--spec", wheel, "notebook-stepper"]
+        if extra
+        else [env / "bin/notebook-stepper"]
+    )
+    done = run(*command, "install", repo, "--python", kernel, path=path, **extra)
+    assert done.returncode == 0, done.stderr
+    named = (
+        f"pipx run --spec {wheel} notebook-stepper install"
+        if extra
+        else f"{env}/bin/notebook-stepper install"
+    )
+    assert recorded(str(repo))["source"] == named
+    first = snapshot(repo)
+    assert (
+        "made" not in run(*command, "install", repo, path=path, **extra).stdout
+        and snapshot(repo) == first
+    )
+    clone = sh(ROOT, str(repo), path=path)
+    assert "unchanged: .stepper/env" in clone.stdout and snapshot(repo) == first
+    assert run(*command, "uninstall", repo, path=path, **extra).returncode == 0
+    assert list(repo.iterdir()) == []
+
+
+LIVE = "import os, time\nwhile not os.path.exists('enough'):\n    print('still', 'alive', flush=True)\n    time.sleep(0.1)\nprint(6 * 7, 'it is')"
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+def test_a_fresh_machine(wheel: Path, browser: Browser, tmp_path: Path) -> None:
+    """By uvx: the demo, a cell seen live in the page, what attaches, and gone: notebooks and the kernels' interpreter stay."""
+    path = Path(f"{Path(find_uv()).parent}{os.pathsep}{os.environ['PATH']}")
+    uvx = ["uvx", "--from", wheel, "notebook-stepper"]
+    done = run(*uvx, "install", "--demo", path=path, cwd=tmp_path, TMPDIR=str(tmp_path))
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr
+    (scratch,) = tmp_path.glob("stepper-demo-*")
+    stepper = scratch / ".stepper/env/bin/stepper"
+    again = run(stepper, "run", path=path, cwd=scratch)  # the demo ended its kernel
+    assert again.returncode == 0, again.stderr
+    (notebook,) = (scratch / "notebooks").glob("*.ipynb")
+    player = demo.Player(str(scratch), f"notebooks/{notebook.name}")
+    runs = threading.Thread(target=player.play, args=("code", LIVE))
+    with subprocess.Popen(
+        [stepper, "view", "--no-browser"],
+        cwd=scratch,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as view:
+        try:
+            assert view.stdout
+            page = browser.page()
+            page.size(1280)
+            page.go(
+                next(
+                    found[0]
+                    for line in view.stdout
+                    if (found := re.findall(r"http://\S+", line))
+                )
+            )
+            page.until("document.querySelector('#state')?.textContent === 'complete'")
+            assert page.js(
+                "[...document.querySelectorAll('#plan .sign')].map(each => each.className)"
+            ) == (["sign done"] * len(demo.STEPS))
+            assert "still" not in page.text()
+            runs.start()  # through the installed hook, as the client does
+            page.until(
+                "document.querySelector('.cell.running .outputs')?.textContent.includes('still alive')"
+            )
+            page.until(
+                "!document.querySelector('#now').hidden && document.querySelector('#now .clock').textContent"
+            )
+            notebook.with_name("enough").touch()
+            page.until(
+                "[...document.querySelectorAll('.cell.done .outputs')].at(-1)?.textContent.includes('42 it is')"
+            )
+            page.until("document.querySelector('#now').hidden")
+            assert page.errors() == []
+        finally:
+            notebook.with_name("enough").touch()
+            view.send_signal(signal.SIGINT)
+    runs.join()
+    assert view.returncode == 0
+    attach = run(stepper, "attach", path=path, cwd=scratch)
+    assert "jupyter console --existing" in attach.stdout, attach.stderr
+    state = Path(Paths(str(scratch)).record).parent
+    undone = run(*uvx, "uninstall", scratch, path=path)
+    assert undone.returncode == 0 and "stopped" in undone.stdout, (
+        undone.stdout + undone.stderr
+    )
+    assert not state.exists() and not (scratch / ".claude").exists()
+    left = {name.name for name in scratch.iterdir()}
+    assert left <= {
+        ".venv",
+        ".git",
+        ".stepper",
+        "notebooks",
+        *(name for name in left if name.endswith(".csv")),
+    }, left
+    assert {name.name for name in (scratch / ".stepper").glob("*")} <= {
+        "journal",
+        "figures",
+        ".gitignore",
+    }
