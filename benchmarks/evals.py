@@ -25,7 +25,7 @@ from typing import Any
 import psutil
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "evals.md"
+PAGE = ROOT / "docs" / "development" / "evals.md"
 PARTS = (
     *(
         ".claude-plugin",

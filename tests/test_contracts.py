@@ -69,15 +69,15 @@ def test_the_contracts_hold(package: Path) -> None:
         ("messages/run_report.py", "import orjson", {PURE}),
         (
             "messages/command_messages.py",
-            "from stepper.common import private",
+            "from stepper.common import private_files",
             {PURE},
         ),  # what it imports opens files
         (
             "policy/edit_gate.py",
-            "from stepper.messages import brief",
+            "from stepper.messages import command_messages",
             {FLOORS, CIRCLES},
         ),
-        ("common/text.py", "from stepper.session import ports", {FLOORS, CIRCLES}),
+        ("common/text.py", "from stepper.session import protocols", {FLOORS, CIRCLES}),
         (
             "session/kernel_manager.py",
             "from stepper.kernels import execution",
@@ -85,10 +85,10 @@ def test_the_contracts_hold(package: Path) -> None:
         ),
         (
             "daemon/command_handlers.py",
-            "from stepper.diagnosis import adviser",
+            "from stepper.diagnosis import diagnoser",
             {DIAGNOSIS},
         ),
-        ("cli/main.py", "from stepper.diagnosis import adviser", {DIAGNOSIS}),
+        ("cli/main.py", "from stepper.diagnosis import diagnoser", {DIAGNOSIS}),
         (
             "daemon/server.py",
             "from stepper.kernels.backends.local.local_backend import LocalKernels",
@@ -100,15 +100,19 @@ def test_the_contracts_hold(package: Path) -> None:
             {PLACES, CIRCLES},
         ),
         ("hook/start.py", "from stepper.hook import client", {CIRCLES}),
-        ("mcp/data_rendering.py", "from stepper.session import answers", {FACES}),
+        ("mcp/data_rendering.py", "from stepper.session import responses", {FACES}),
         ("mcp/data_rendering.py", "from stepper.cli import terminal", {FLOORS}),
         ("cli/mcp_command.py", "from stepper.mcp import server", {FLOORS}),
-        ("web/notebook_view.py", "from stepper.kernels import live", {ONLOOKERS}),
+        ("web/notebook_view.py", "from stepper.kernels import client", {ONLOOKERS}),
         ("web/view_command.py", "from stepper.hook import start", {ONLOOKERS}),
         ("web/view_command.py", "from stepper.cli import terminal", {FLOORS}),
         ("install/mcp_client_config.py", "import mcp_types", {SDK}),
         ("hook/client.py", "from mcp import types", {SDK}),
-        ("notebooks/background_io.py", "from stepper.notebooks import file", {CIRCLES}),
+        (
+            "notebooks/background_io.py",
+            "from stepper.notebooks import notebook_file",
+            {CIRCLES},
+        ),
     ],
 )
 def test_what_breaks_a_contract_is_seen(

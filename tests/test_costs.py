@@ -29,7 +29,7 @@ import collections, json, os, sys
 from jupyter_client.session import Session
 from stepper.daemon import server
 from stepper.daemon.statusline_file import StatusLines
-from stepper.notebooks import afterwards
+from stepper.notebooks import background_io as afterwards
 
 counts, told = collections.Counter(), sys.argv.pop()
 

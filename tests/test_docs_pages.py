@@ -17,7 +17,7 @@ from stepper.policy.model import Limits
 from tests.conftest import ROOT
 
 README = ROOT / "README.md"
-PAGES = [README, ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [README, ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LINK = re.compile(r"!?\[[^]\n]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"(?ms)^```.*?^```$")
 CODE = re.compile(r"`[^`\n]+`")

@@ -148,7 +148,7 @@ def test_user_code_sees_nothing_of_the_helper_but_what_the_architecture_names(
 
 
 def test_each_row_of_the_table_stands_in_the_architecture() -> None:
-    text = (ROOT / "docs" / "decisions.md").read_text()
+    text = (ROOT / "docs" / "development" / "decisions.md").read_text()
     _, _, table = text.partition("## What the helper changes in the user's kernel\n")
     assert table, "there is no table"
     rows = [

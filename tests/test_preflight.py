@@ -1265,7 +1265,7 @@ def test_no_source_makes_it_raise(source: str) -> None:
 def test_ipython_itself_is_not_imported() -> None:
     """Its `__init__` would cost the daemon half a second and 21 MB (IPython 8), and what stands in for it is gone again."""
     code = (
-        "import sys; from stepper.diagnosis import ipython; read = ipython.transformer();"
+        "import sys; from stepper.diagnosis import ipython_syntax as ipython; read = ipython.transformer();"
         "assert not [name for name in sys.modules if name.startswith('IPython')];"
         "assert read('%time x').startswith('get_ipython()');"
         "import IPython.core.interactiveshell; assert IPython.__version__; assert ipython.transformer() is read"

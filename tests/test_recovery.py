@@ -31,7 +31,7 @@ SUICIDAL = """
 import os, sys
 point = sys.argv.pop(2)
 from stepper.daemon import server
-from stepper.notebooks import file as notebook
+from stepper.notebooks import notebook_file as notebook
 from stepper.notebooks.journal_file import JsonLines
 from stepper.notebooks.notebook_file import IpynbFile
 append, put, swap = JsonLines.append, IpynbFile.put, notebook.swap

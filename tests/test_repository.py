@@ -42,7 +42,7 @@ def test_every_module_has_a_docstring() -> None:
 
 
 def test_architecture_names_every_module() -> None:
-    text = (ROOT / "docs" / "architecture.md").read_text()
+    text = (ROOT / "docs" / "development" / "architecture.md").read_text()
     modules = [
         p.relative_to(ROOT / "stepper")
         for p in (ROOT / "stepper").rglob("*.py")

@@ -18,7 +18,7 @@ SKILLS = sorted((ROOT / "skills").iterdir())
 TEXTS = [
     *sorted((ROOT / "skills").rglob("*.md")),
     ROOT / "README.md",
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
 ]
 LIFTING = {
     skill.name

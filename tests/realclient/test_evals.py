@@ -37,7 +37,7 @@ import os, sys, venv
 from pathlib import Path
 sys.path.insert(0, {str(ROOT)!r})
 from stepper.common.paths import Paths
-from stepper.install import install, refuse
+from stepper.install import installer as install, install_checks as refuse
 env = Paths(os.path.realpath(".")).env
 venv.create(env, symlinks=True)
 (site,) = Path(env).glob("lib/python3*/site-packages")
