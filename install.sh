@@ -55,7 +55,7 @@ for word; do
 done
 
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd -P)
-[ -f "$here/stepper/install/install.py" ] || fail "$here is no checkout of stepper"
+[ -f "$here/stepper/install/installer.py" ] || fail "$here is no checkout of stepper"
 
 # In Claude Code stepper's own environment is on the PATH: it can't be what a new one is made of.
 path=''
