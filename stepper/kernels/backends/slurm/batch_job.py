@@ -55,7 +55,9 @@ def prepare(file: Path, script: str) -> None:
         "curve_secretkey": secret.decode(),
     }
     node = (
-        files("stepper.kernels.backends.slurm").joinpath("node.py").read_text("utf-8")
+        files("stepper.kernels.backends.slurm")
+        .joinpath("node_launcher.py")
+        .read_text("utf-8")
     )
     try:
         private_files.made(str(file.parent))

@@ -142,12 +142,14 @@ class Link:
     async def ask(
         self, what: str, told: Mapping[str, Any], seconds: float = ASK_SECONDS
     ) -> dict[str, Any]:
-        """Have the host do something (`far`); return what it says.
+        """Have the host do something (`remote_launcher.py`); return what it says.
 
         Raise LineDownError where it can't be reached, KernelError where what answers there says something else.
         """
         program = (
-            files("stepper.kernels.backends.ssh").joinpath("far.py").read_text("utf-8")
+            files("stepper.kernels.backends.ssh")
+            .joinpath("remote_launcher.py")
+            .read_text("utf-8")
         )
         shell = f"{self.where.setup}\nexec {shlex.quote(self.where.python)} -c {shlex.quote(READS)}\n"
         process = await _started(
