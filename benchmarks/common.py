@@ -112,7 +112,7 @@ class Project:
             shutil.copy(Path(sys.prefix, "pyvenv.cfg"), env)
         self.packages = env / "packages"
         self.packages.symlink_to(Path(stepper.__file__).resolve().parent.parent)
-        installer.link(Path(self.paths.link), env)
+        installer.link(Path(self.paths.env_link), env)
         self.compiled = env / "bin" / "hook"
         self.has_compiled = installer.compile_client(self.compiled)
         trust.remember(self.paths, {"python": sys.executable})

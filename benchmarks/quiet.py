@@ -48,7 +48,7 @@ def main() -> None:
         shutil.copy(ROOT / "hooks" / "stepper", hook)
         (env / "bin" / "python").symlink_to(sys.executable)
         (env / "packages").symlink_to(ROOT)
-        installer.link(Path(paths.link), env)
+        installer.link(Path(paths.env_link), env)
         # else the hook script ends without starting Python
         trust.remember(paths, {"python": sys.executable})
         bare = [str(env / "bin" / "python"), "-I", "-S", "-c", "pass"]

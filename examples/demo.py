@@ -18,7 +18,7 @@ from subprocess import CalledProcessError, run
 from typing import Any, NamedTuple
 
 from stepper.common.errors import StepperError
-from stepper.common.paths import Paths, recorded
+from stepper.common.paths import Paths, read_install_record
 from stepper.install import doctor
 from stepper.install.claude_settings import SCRIPT
 
@@ -150,7 +150,7 @@ def output(
 
 def prepare(target: str) -> None:
     """Put what is missing into the kernel's interpreter, and the data into the repository."""
-    python = recorded(target).get("python")
+    python = read_install_record(target).get("python")
     if not python:
         raise StepperError(f"{target} is not set up", "./install.sh --demo")
     missing, files = json.loads(output(python, "-c", PROBE, cwd=target))

@@ -332,7 +332,7 @@ def bare_env(paths: Paths) -> Path:
     """Make the folder of a project's environment, and its name in the project; return it, for what a test puts there."""
     env = Path(paths.env)
     (env / "bin").mkdir(parents=True)
-    installer.link(Path(paths.link), env)
+    installer.link(Path(paths.env_link), env)
     return env
 
 

@@ -195,7 +195,7 @@ def test_an_unknown_cell_is_named(project: Project) -> None:
 
 @ONE_CLIENT
 def test_no_interpreter_names_the_command(project: Project) -> None:
-    Path(project.paths.record).unlink()
+    Path(project.paths.install_record).unlink()
     notebook = project.new()
     _, answer = notebook.insert("1")
     assert "NOT run" in answer.text + answer.stop

@@ -634,7 +634,7 @@ def test_nothing_runs_without_consent(agent: Agent) -> None:
     waits = agent.run("y = 1")
     assert (
         waits["state"] == "not run"
-        and f"stepper run {agent.project.paths.relative(str(notebook.path))}"
+        and f"stepper run {agent.project.paths.relpath(str(notebook.path))}"
         in waits["text"]
     )
     for verb, how in [

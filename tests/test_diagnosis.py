@@ -397,7 +397,7 @@ def test_what_goes_wrong_costs_no_report() -> None:
 )
 def test_what_is_not_so_is_refused_and_the_fault_stays_as_it_is(told: Any) -> None:
     with pytest.raises((KeyError, TypeError)):
-        json_decode.read(kernel_facts.Look, told)
+        json_decode.decode(kernel_facts.Look, told)
     fault = Fault("KeyError", "'x'")
     assert (
         adviser_of(Project()).suggested(
@@ -412,15 +412,15 @@ def test_the_reader_keeps_what_is_so_and_passes_over_what_it_does_not_know() -> 
         "findings": [{"text": "a"}, {"text": "b", "bound": BOUND, "new": 1}],
         "program": True,
     }
-    read = json_decode.read(kernel_facts.Look, told)
+    read = json_decode.decode(kernel_facts.Look, told)
     assert read.findings == (
         kernel_facts.Finding("a"),
         kernel_facts.Finding("b", kernel_facts.Bound(4, "", 2, "y = df['y']")),
     )
-    assert read.program and json_decode.read_all(
+    assert read.program and json_decode.decode_valid_items(
         kernel_facts.Finding, [5, {"text": "a"}, {}]
     ) == [kernel_facts.Finding("a")]
-    changed = json_decode.read(
+    changed = json_decode.decode(
         kernel_facts.Changed,
         {"rebound": [["a", "b", "c"]], "in_place": [["x", 3]], "bound": ["y"]},
     )

@@ -95,8 +95,8 @@ def write(project, name, text):
 def fake(project, text):
     path = write(project, "python", f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
-    record = json.loads(Path(project.record).read_text())
-    Path(project.record).write_text(json.dumps({**record, "python": str(path)}))
+    record = json.loads(Path(project.install_record).read_text())
+    Path(project.install_record).write_text(json.dumps({**record, "python": str(path)}))
 
 
 @pytest.mark.parametrize(
@@ -324,7 +324,7 @@ def test_a_personal_skill_that_shadows_ours(project, tmp_path, monkeypatch, vari
 
 
 def test_an_open_socket_folder(project):
-    project.make_runtime()
+    project.create_runtime_folder()
     assert stat.S_IMODE(Path(project.runtime).stat().st_mode) == 0o700
     assert broken(project) == {}
     Path(project.runtime).chmod(0o755)
@@ -336,7 +336,7 @@ def test_an_open_socket_folder(project):
 
 
 def test_a_daemon_that_listens(project):
-    project.make_runtime()
+    project.create_runtime_folder()
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(project.socket)
         listener.listen()
@@ -403,7 +403,7 @@ def test_the_command_that_mends_names_the_checkout(project):
         f"{file_edits.PACKAGE.parent}/install.sh",
         project.project,
     ]
-    Path(project.record).write_text("[")
+    Path(project.install_record).write_text("[")
     assert doctor.install_command(project).startswith("./install.sh ")
 
 
@@ -429,7 +429,7 @@ def test_the_way_that_is_gone_is_named_as_it_is_taken_from_the_index(
 ):
     place, folder = tmp_path / "gone", shlex.quote(project.project)
     source = source.format(place)
-    Path(project.record).write_text(json.dumps({"source": source}))
+    Path(project.install_record).write_text(json.dumps({"source": source}))
     assert doctor.install_command(project).startswith(f"{command} {folder}  # {place}/")
     for name in ("x.whl", "bin/notebook-stepper"):
         (place / name).parent.mkdir(parents=True, exist_ok=True)

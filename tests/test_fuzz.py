@@ -189,7 +189,9 @@ def parts(answer: bytes) -> list[list[bytes]]:
     """Return the frames of an answer."""
     found, stream = [], io.BytesIO(answer)
     while prefix := stream.read(wire_format.PREFIX):
-        sizes = wire_format.lengths(stream.read(8 * wire_format.count(prefix)))
+        sizes = wire_format.parse_part_lengths(
+            stream.read(8 * wire_format.parse_part_count(prefix))
+        )
         found.append([stream.read(size) for size in sizes])
         assert [len(part) for part in found[-1]] == sizes
     return found
@@ -208,10 +210,10 @@ def asked(place: Project, verb: bytes, payload: bytes) -> tuple[bytes, bytes]:
         link.sendall(frame)
         stream = link.makefile("rb")
         while True:
-            count = wire_format.count(stream.read(wire_format.PREFIX))
+            count = wire_format.parse_part_count(stream.read(wire_format.PREFIX))
             kind, body = (
                 stream.read(size)
-                for size in wire_format.lengths(stream.read(8 * count))
+                for size in wire_format.parse_part_lengths(stream.read(8 * count))
             )
             if kind != wire_format.PROGRESS:
                 return kind, body

@@ -198,8 +198,8 @@ def test_frames_come_back_as_they_were_packed() -> None:
     parts = [b"", b"x" * 70000, b"\0\1"]
     frame = wire_format.pack(*parts)
     stream = io.BytesIO(frame)
-    sizes = wire_format.lengths(
-        stream.read(8 * wire_format.count(stream.read(wire_format.PREFIX)))
+    sizes = wire_format.parse_part_lengths(
+        stream.read(8 * wire_format.parse_part_count(stream.read(wire_format.PREFIX)))
     )
     assert [*map(stream.read, sizes), stream.read()] == [*parts, b""]
     environ = {b"A": b"1=2", b"EMPTY": b"", b"BYTES": b"\xff"}
@@ -213,12 +213,12 @@ def test_frames_come_back_as_they_were_packed() -> None:
 @pytest.mark.parametrize("bad", [b"", b"STP1", b"STP2\x01", b"STP1\x00", b"STP1\x09"])
 def test_what_is_no_frame_is_refused(bad: bytes) -> None:
     with pytest.raises(wire_format.FrameError):
-        wire_format.count(bad)
+        wire_format.parse_part_count(bad)
 
 
 def test_a_frame_that_announces_too_much_is_refused() -> None:
     with pytest.raises(wire_format.FrameError):
-        wire_format.lengths((1 << 32).to_bytes(8, "big"))
+        wire_format.parse_part_lengths((1 << 32).to_bytes(8, "big"))
 
 
 def test_the_socket_fits_and_is_derived_from_the_project_alone(
@@ -405,7 +405,7 @@ def test_a_connection_that_a_dying_daemon_took_is_made_anew(project: Project) ->
     notebook = project.new()
     project.stepper("shutdown")
     payload = notebook.edited("insert", "print('ran', 'once')")
-    project.paths.make_runtime()
+    project.paths.create_runtime_folder()
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(project.paths.socket)
         listener.listen()
@@ -423,7 +423,7 @@ def test_a_connection_that_a_dying_daemon_took_is_made_anew(project: Project) ->
 
 
 def test_where_many_ask_at_once_a_hook_waits_for_its_turn(project: Project) -> None:
-    project.paths.make_runtime()
+    project.paths.create_runtime_folder()
     with contextlib.ExitStack() as links:
         listener = links.enter_context(socket.socket(socket.AF_UNIX))
         listener.bind(project.paths.socket)

@@ -20,7 +20,12 @@ import pytest
 from stepper import __version__
 from stepper.common import wire_format
 from stepper.common.errors import StepperError
-from stepper.common.paths import Paths, project_of, record_root, recorded
+from stepper.common.paths import (
+    Paths,
+    read_install_record,
+    record_root,
+    resolve_project,
+)
 from stepper.install import (
     claude_settings,
     install_checks,
@@ -201,9 +206,9 @@ def test_with_venv_and_pip(checkout, repo, path, kernel):
     assert python == str(path / "python3")
     assert stat.S_IMODE((repo / ".stepper").stat().st_mode) == 0o700
     assert first[".stepper/token"][0] == 0o600
-    assert stat.S_IMODE(Path(place.record).stat().st_mode) == 0o600
+    assert stat.S_IMODE(Path(place.install_record).stat().st_mode) == 0o600
     assert first[".claude/hooks/stepper"][0] == 0o755
-    noted = json.loads(Path(place.record).read_text())
+    noted = json.loads(Path(place.install_record).read_text())
     assert (noted["python"], noted["version"]) == (str(kernel), 1)
     merged = json.loads((repo / ".claude/settings.json").read_text())
     assert merged["permissions"]["allow"] == [
@@ -248,7 +253,7 @@ def test_with_uv_from_nothing_to_nothing(checkout, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "ipykernel added" in done.stdout
     assert "uv add --dev ipykernel" in done.stdout
-    noted = json.loads(Path(Paths(str(target)).record).read_text())
+    noted = json.loads(Path(Paths(str(target)).install_record).read_text())
     assert noted["python"] == str(target / ".venv/bin/python")
     assert "ipykernel" in interpreter.probe(noted["python"]).modules
     assert interpreter.probe(str(target / ".stepper/env/bin/python")).modules == ()
@@ -607,14 +612,14 @@ def test_a_moved_checkout_is_set_up_anew(repo, kernel):
     """Its link leads to the environment of where it was."""
     setup(repo, kernel=kernel)
     there = repo.rename(repo.with_name("moved"))
-    assert recorded(str(there)) == {}
+    assert read_install_record(str(there)) == {}
     setup(there, kernel=kernel)
     assert (there / ".stepper/env").readlink() == Path(Paths(str(there)).env)
     env = Paths(str(repo)).env
-    assert project_of(str(there), env) == str(
+    assert resolve_project(str(there), env) == str(
         there
     )  # that of a project that is gone tells none
-    assert project_of("/", Paths(str(there)).env) == str(there)
+    assert resolve_project("/", Paths(str(there)).env) == str(there)
     trust.forget(Paths(str(repo)))
 
 
@@ -931,7 +936,10 @@ def test_a_skill_of_the_users_is_left_out_and_the_others_are_installed(
 def test_older_skills_and_scripts_of_ours_make_way(repo, kernel, capsys):
     setup(repo, kernel=kernel)
     expected = snapshot(repo)
-    script_path, record = repo / claude_settings.SCRIPT, Path(Paths(str(repo)).record)
+    script_path, record = (
+        repo / claude_settings.SCRIPT,
+        Path(Paths(str(repo)).install_record),
+    )
     old = b"#!/bin/sh\n# notebook-stepper 0.0.1\n"
     script_path.write_bytes(old)
     noted = json.loads(record.read_text())
@@ -972,7 +980,7 @@ def test_settings_behind_a_link_stay_behind_it(repo, kernel):
 
 def test_a_daemon_of_the_old_environment_makes_way(repo, kernel, capsys):
     place = Paths(str(repo))
-    place.make_runtime()
+    place.create_runtime_folder()
     asked = []
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(place.socket)
@@ -1066,7 +1074,9 @@ def test_a_given_python_is_remembered_and_not_resolved(
     monkeypatch.chdir(tmp_path)
     installer.apply(install_checks.parse([str(repo), "--python", "./link"]))
     installer.apply(install_checks.parse([str(repo)]))
-    assert json.loads(Path(Paths(str(repo)).record).read_text())["python"] == str(link)
+    assert json.loads(Path(Paths(str(repo)).install_record).read_text())[
+        "python"
+    ] == str(link)
 
 
 def answer(version, modules=""):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from stepper.common.errors import StepperError, UsageError
-from stepper.common.paths import Paths, copy_of_ipykernel
+from stepper.common.paths import Paths, ipykernel_folder
 from stepper.install import install_checks, installer, ipykernel_install
 from stepper.kernels.backends.local.local_process import LocalProcess
 from stepper.policy.model import Death
@@ -56,7 +56,7 @@ def test_install_offers_to_name_it_and_keeps_a_copy(
     installer.apply(install_checks.parse([str(shop)]))
     said = capsys.readouterr().out
     assert "uv add --dev ipykernel" in said and "--add-ipykernel" in said
-    copy = Path(copy_of_ipykernel(Paths(str(shop)).env, VERSION))
+    copy = Path(ipykernel_folder(Paths(str(shop)).env, VERSION))
     assert copy.is_dir() and f"copy of ipykernel for Python {VERSION}" in said
     first, *locked = asked(shop)
     assert first.startswith(
@@ -185,7 +185,7 @@ def without(project: Project) -> Project:
 def test_a_kernel_without_ipykernel_runs_on_the_copy_behind_the_projects_packages(
     without: Project,
 ) -> None:
-    copy = Path(copy_of_ipykernel(without.paths.env, VERSION))
+    copy = Path(ipykernel_folder(without.paths.env, VERSION))
     copy.parent.mkdir(parents=True, exist_ok=True)
     copy.symlink_to(house())
     notebook = without.new()
@@ -228,7 +228,7 @@ def test_where_the_copy_cannot_serve_the_message_stays(
 
 
 def test_a_notebook_that_is_written_whole_says_it_too(without: Project) -> None:
-    copy = Path(copy_of_ipykernel(without.paths.env, VERSION))
+    copy = Path(ipykernel_folder(without.paths.env, VERSION))
     copy.parent.mkdir(parents=True, exist_ok=True)
     copy.symlink_to(house())
     cells = [

@@ -1331,7 +1331,7 @@ def test_over_http_with_a_key_from_nobodys_page(project: Project) -> None:
             url = process.stdout.readline().split(" at ")[1].split(",")[0]
             key = process.stdout.readline().split("Bearer ")[1].strip()
             assert url.startswith("http://127.0.0.1:")
-            home = Path(project.paths.record).parent / "mcp-key"
+            home = Path(project.paths.install_record).parent / "mcp-key"
             assert home.stat().st_mode & 0o077 == 0
 
             def status(**headers: str) -> int:
@@ -1448,7 +1448,7 @@ def test_the_script_serves_where_this_user_set_it_up_and_nowhere_else(
     assert done.returncode == 1
     assert done.stdout == ""
     assert "did not record this checkout" in done.stderr
-    Path(project.paths.link).unlink()
+    Path(project.paths.env_link).unlink()
 
 
 def test_the_line_runs_nothing_of_folders_above_that_this_user_did_not_set_up(
@@ -1537,7 +1537,7 @@ def test_a_clients_lines_are_put_and_taken_back(shop: Project, name: str) -> Non
         )
         assert "unchanged" in shop.stepper("mcp", "--config", name, "--install").stdout
         assert read_back(path)
-        note = installer.recorded(str(shop.folder))
+        note = installer.read_install_record(str(shop.folder))
         assert mcp_client_config.take(shop.paths, note) == [client.file]
         assert (path.read_text() if path.exists() else None) == before
         path.unlink(missing_ok=True)
@@ -1546,7 +1546,7 @@ def test_a_clients_lines_are_put_and_taken_back(shop: Project, name: str) -> Non
 
 def forget(shop: Project) -> None:
     """Note no more what was in clients' files before."""
-    note = installer.recorded(str(shop.folder))
+    note = installer.read_install_record(str(shop.folder))
     trust.remember(
         shop.paths, {key: value for key, value in note.items() if key != "clients"}
     )
@@ -1568,7 +1568,7 @@ def test_the_documentation_is_true(shop: Project) -> None:
     for command, name in given:
         shop.stepper(*command.split())
         assert f"| `{name}` | `{mcp_client_config.CLIENTS[name].file}` |" in docs
-    mcp_client_config.take(shop.paths, installer.recorded(str(shop.folder)))
+    mcp_client_config.take(shop.paths, installer.read_install_record(str(shop.folder)))
     rows = re.findall(
         r"^\| `(\w+)` \| ?([\w,? ]*?) ?\| ?(reads|destroys|) ?\| ?(.*?) ?\|$",
         docs,
@@ -1596,7 +1596,7 @@ def test_what_the_person_adds_later_stays(shop: Project) -> None:
             '"stepper": {', '"mine": {"command": "y"},\n    "stepper": {'
         )
     )
-    mcp_client_config.take(shop.paths, installer.recorded(str(shop.folder)))
+    mcp_client_config.take(shop.paths, installer.read_install_record(str(shop.folder)))
     assert json.loads(path.read_text()) == {"mcpServers": {"mine": {"command": "y"}}}
     path.unlink()
 
@@ -1671,7 +1671,7 @@ def test_codexs_file_is_never_made_one_that_it_refuses(
         mcp_client_config.put(shop.paths, "codex")
     assert str(toml) in refused.value.hint
     assert toml.read_text() == there
-    mcp_client_config.take(shop.paths, installer.recorded(str(shop.folder)))
+    mcp_client_config.take(shop.paths, installer.read_install_record(str(shop.folder)))
     assert toml.read_text() == there
 
 
@@ -1702,7 +1702,7 @@ def test_codexs_table_is_renewed_and_taken_out_whole(
         mcp_client_config.WALK,
     ]
     assert mcp_client_config.put(shop.paths, "codex") == "unchanged"
-    mcp_client_config.take(shop.paths, installer.recorded(str(shop.folder)))
+    mcp_client_config.take(shop.paths, installer.read_install_record(str(shop.folder)))
     assert toml.read_text() == f"a = 1\n{others}"
 
 
@@ -1713,7 +1713,7 @@ def test_without_a_reader_of_toml_a_file_with_other_lines_is_left(
     monkeypatch.setattr(toml_config, "_read", lambda text: None)
     assert mcp_client_config.put(shop.paths, "codex") == "made"
     assert mcp_client_config.put(shop.paths, "codex") == "unchanged"
-    mcp_client_config.take(shop.paths, installer.recorded(str(shop.folder)))
+    mcp_client_config.take(shop.paths, installer.read_install_record(str(shop.folder)))
     assert not toml.exists()
     toml.parent.mkdir(exist_ok=True)
     toml.write_text("a = 1\n")
@@ -1742,7 +1742,7 @@ def test_what_the_person_adds_to_our_entry_stays(shop: Project, name: str) -> No
         )
         new = json.loads(path.read_text())[key]
         assert (new[0] if name == "jupyter-ai" else new["stepper"]) == given
-    mcp_client_config.take(shop.paths, installer.recorded(str(shop.folder)))
+    mcp_client_config.take(shop.paths, installer.read_install_record(str(shop.folder)))
     assert not path.exists()
     forget(shop)
 

@@ -17,7 +17,7 @@ import pytest
 
 from stepper.common import private_files
 from stepper.common.errors import NotebookError
-from stepper.common.text import ODD, quoted, shown
+from stepper.common.text import NAME_CONTROLS, escape_controls, shell_quote
 from stepper.notebooks import new_notebook
 from stepper.notebooks import notebook_file as adapter
 from stepper.notebooks.notebook_file import IpynbFile
@@ -153,12 +153,14 @@ def test_what_is_no_plain_file_of_the_folder_is_refused_by_name(
         answer = project.hook("PostToolUse", call(project, str(path)))
         assert "the cell was NOT run" in answer.text, make
         assert says in answer.text and mend in answer.text, answer.text
-        assert not ODD.search(answer.text.replace("\n", "")), answer.text
+        assert not NAME_CONTROLS.search(answer.text.replace("\n", "")), answer.text
         assert "\nstepper: cell 1 ok" not in answer.text
         said = project.stepper("run", str(path), check=None).stderr
         assert says.replace(
             "is covered by no pattern", "lies outside of notebooks/"
-        ) in " ".join(said.split()) and not ODD.search(said.replace("\n", "")), said
+        ) in " ".join(said.split()) and not NAME_CONTROLS.search(
+            said.replace("\n", "")
+        ), said
         if make in (hard_link, link_out):
             path.unlink()  # for those that follow
     assert (elsewhere.read_text(), elsewhere.stat().st_mtime_ns) == (TEXT, before)
@@ -185,9 +187,13 @@ def test_the_command_that_is_named_mends_a_hard_link(
 
 @pytest.mark.parametrize("name", ["a b", "it's", "\x1b[0m'\\", "é\n", "a\udcff\u202eb"])
 def test_quoted_names_are_those_names_for_bash(name: str) -> None:
-    assert not ODD.search(quoted(name)) and not ODD.search(shown(name))
+    assert not NAME_CONTROLS.search(shell_quote(name)) and not NAME_CONTROLS.search(
+        escape_controls(name)
+    )
     said = subprocess.run(
-        ["bash", "-c", f"printf %s {quoted(name)}"], capture_output=True, check=True
+        ["bash", "-c", f"printf %s {shell_quote(name)}"],
+        capture_output=True,
+        check=True,
     ).stdout
     assert said == os.fsencode(name)
 
@@ -368,5 +374,5 @@ def test_a_race_is_lost_by_whoever_swaps(room, tmp_path: Path) -> None:
 
 
 def test_a_look_at_nothing_is_fine(tmp_path: Path) -> None:
-    private_files.look(str(tmp_path / "nothing"))
-    private_files.look(str(tmp_path / "no folder" / "nothing"))
+    private_files.check_regular(str(tmp_path / "nothing"))
+    private_files.check_regular(str(tmp_path / "no folder" / "nothing"))

@@ -12,7 +12,7 @@ from PIL import Image, ImageChops
 
 from docs.pictures import icon
 from stepper import __version__
-from stepper.common.paths import Paths, find_project, recorded
+from stepper.common.paths import Paths, find_project, read_install_record
 from stepper.hook import payload
 from stepper.install import (
     claude_settings,
@@ -220,7 +220,10 @@ def test_there_and_back(
         ".stepper",
         "notebooks",
     ]
-    assert recorded(str(repo))["plugin"] and recorded(str(repo))["mcp"]
+    assert (
+        read_install_record(str(repo))["plugin"]
+        and read_install_record(str(repo))["mcp"]
+    )
     first = snapshot(repo), snapshot(own)
     apply(repo, "--plugin")
     assert (snapshot(repo), snapshot(own)) == first
@@ -260,7 +263,7 @@ def test_a_worktree_works_with_the_main_checkouts(repo: Path, tmp_path: Path) ->
     paths = Paths(str(tree.resolve()))
     assert (
         find_project(str(tree / ".")) == paths.project
-        and paths.used_env == Paths(str(repo)).env
+        and paths.active_env == Paths(str(repo)).env
     )
     assert doctor.by_plugin(paths)
 
@@ -270,12 +273,12 @@ def test_an_installation_goes_before_it(repo: Path) -> None:
     apply(repo, "--plugin")
     apply(repo)
     assert (
-        not recorded(str(repo))["plugin"]
+        not read_install_record(str(repo))["plugin"]
         and claude_settings.missing(loaded_settings(repo)) == []
     )
     first = snapshot(repo)
     apply(repo, "--plugin")
-    assert snapshot(repo) == first and not recorded(str(repo))["plugin"]
+    assert snapshot(repo) == first and not read_install_record(str(repo))["plugin"]
 
 
 def loaded_settings(repo: Path) -> dict:

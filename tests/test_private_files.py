@@ -168,8 +168,8 @@ def test_a_figures_folder_that_is_a_link_keeps_what_is_in_it(
 def test_a_second_name_of_an_own_file_is_not_written(tmp_path: Path) -> None:
     (tmp_path / "bashrc").write_text("precious")
     os.link(tmp_path / "bashrc", tmp_path / "daemon.log")
-    with pytest.raises(private_files.PlaceError, match="2 names"):
-        private_files.opened(
+    with pytest.raises(private_files.UnsafeFileError, match="2 names"):
+        private_files.open_private(
             str(tmp_path / "daemon.log"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         )
     private_files.replace(str(tmp_path / "daemon.log"), b"own")
@@ -209,7 +209,7 @@ def test_a_folder_that_is_held_is_entered_by_its_path_alone(
         lambda path: private_files.replace(path, b"new"),
         private_files.remove,
     ):
-        with pytest.raises(private_files.PlaceError, match="is a symbolic link"):
+        with pytest.raises(private_files.UnsafeFileError, match="is a symbolic link"):
             work(str(file))
     assert seen(treasure) == before
 
@@ -363,7 +363,11 @@ int getpeereid(int s, uid_t *u, gid_t *g) {
 def test_the_peer_is_known() -> None:
     one, other = socket.socketpair()
     with one, other:
-        assert wire_format.peer_uid(one) == wire_format.peer_uid(other) == os.getuid()
+        assert (
+            wire_format.get_peer_uid(one)
+            == wire_format.get_peer_uid(other)
+            == os.getuid()
+        )
 
 
 @pytest.mark.skipif(
@@ -381,11 +385,11 @@ def test_the_peer_is_known_by_getpeereid(tmp_path: Path) -> None:
     )
     one, other = socket.socketpair()
     with one, other:
-        assert wire_format.getpeereid(one.fileno(), library) == os.getuid()
+        assert wire_format.get_peer_uid_bsd(one.fileno(), library) == os.getuid()
     with pytest.raises(OSError, match="Bad file descriptor"):
-        wire_format.getpeereid(one.fileno(), library)
+        wire_format.get_peer_uid_bsd(one.fileno(), library)
     with open(os.devnull) as stream, pytest.raises(OSError):
-        wire_format.getpeereid(stream.fileno(), library)
+        wire_format.get_peer_uid_bsd(stream.fileno(), library)
 
 
 def test_the_runtime_folder_needs_no_environment(

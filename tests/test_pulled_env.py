@@ -189,11 +189,11 @@ def test_a_worktree_of_the_strangers_branch_runs_nothing_of_it(
 def test_a_kernel_gets_the_environment_on_its_path_by_neither_name(
     main: Checkout,
 ) -> None:
-    own = [f"{folder}/bin" for folder in (main.paths.env, main.paths.link)]
+    own = [f"{folder}/bin" for folder in (main.paths.env, main.paths.env_link)]
     found = kernel_environ(
         {"PATH": os.pathsep.join(["/usr/bin", *own, "/bin"])},
         "/x/bin/python",
-        main.paths.used_env,
+        main.paths.active_env,
     )
     assert found["PATH"].split(os.pathsep) == ["/x/bin", "/usr/bin", "/bin"]
 
@@ -204,7 +204,7 @@ def test_a_worktree_goes_on_with_what_the_main_checkout_installed(
     worktree = added(main, tmp_path / "tree")
     pulled(main, stranger, "folder")
     assert "| 1" in worktree.ran("print(1)")
-    assert main.paths.borrowers() == [str(worktree.folder)]
+    assert main.paths.find_dependent_worktrees() == [str(worktree.folder)]
     assert stranger.ran() == []
 
 
@@ -214,6 +214,6 @@ def test_uninstall_runs_nothing_of_it_and_removes_both(
     assert "| 1" in main.ran("print(1)")
     place = pulled(main, stranger, "folder")
     uninstall.uninstall(install_checks.parse(["--uninstall", str(main.folder)]))
-    assert not place.exists() and not Path(main.paths.record).parent.exists()
+    assert not place.exists() and not Path(main.paths.install_record).parent.exists()
     assert not Path(main.paths.socket).exists()  # its own command ended the daemon
     assert stranger.ran() == []

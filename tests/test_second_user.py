@@ -198,7 +198,7 @@ def test_a_client_tells_nothing_to_another_users_socket(
             client.ask(told, b"status", b"{}")
         assert os.read(listening, 10) == b"gone"
         with pytest.raises(DaemonError, match="belongs to another user"):
-            told.make_runtime()
+            told.create_runtime_folder()
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, 9)
@@ -243,7 +243,7 @@ def test_a_squatted_name_is_not_used_and_blocks_nothing(
     def served() -> tuple[str, str, int]:
         """A daemon of the victim's, asked by a client that looks for it anew."""
         told = Paths(str(home))
-        told.make_home()
+        told.create_home_folder()
 
         async def both() -> str:
             serving = server.Daemon(told)
@@ -298,7 +298,7 @@ def test_where_every_name_is_taken_and_the_project_lies_deep_that_is_said(
     with pytest.raises(
         DaemonError, match=r"another user holds .* is too long for a socket"
     ) as refused:
-        Paths(str(deep)).make_runtime()
+        Paths(str(deep)).create_runtime_folder()
     assert (
         refused.value.hint.startswith("ask whoever made them")
         and f"{roots[0]}/stepper-0" in refused.value.hint

@@ -98,7 +98,7 @@ class Here(Daemon):
         return session
 
     async def _listen(self) -> None:
-        self.paths.make_runtime()
+        self.paths.create_runtime_folder()
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.paths.socket)
         self.server = await asyncio.start_unix_server(self._client, self.paths.socket)
@@ -154,7 +154,9 @@ class Quick(Project):
         self, event: str, stdin: bytes | dict[str, Any], timeout: float = 120
     ) -> Answer:
         data = stdin if isinstance(stdin, bytes) else json.dumps(stdin).encode()
-        if event in process.ONLY_UNDER_WAY and not os.path.exists(self.paths.active):
+        if event in process.ONLY_UNDER_WAY and not os.path.exists(
+            self.paths.active_marker
+        ):
             return Answer(b"")
         verb, answer = b"hook " + event.encode(), None
         while answer is None:  # none listens while one daemon follows the other

@@ -22,7 +22,7 @@ from typing import Any
 import psutil
 import pytest
 
-from stepper.common.errors import KernelError, LineDownError
+from stepper.common.errors import KernelError, KernelUnreachableError
 from stepper.kernels import client_base, execution, zmq_channels
 from stepper.kernels.backend_registry import AnyPlace
 from stepper.kernels.backends.ssh import ssh_connection
@@ -242,11 +242,11 @@ def test_a_host_that_went_away_is_never_called_dead(
     began = time.monotonic()
     gave_up = room.with_cell("runs += 1\n" + SLOW.format(60), *acts, timeout=timeout)
     assert (
-        isinstance(gave_up, LineDownError)
+        isinstance(gave_up, KernelUnreachableError)
         and "the kernel lives on there" in gave_up.message
     ), gave_up
     assert time.monotonic() < began + 10 and lives(room.pid)
-    with pytest.raises(LineDownError):
+    with pytest.raises(KernelUnreachableError):
         room.wait(room.kernel.reached())
     room.host.start()
     room.until(lambda: not room.kernel.about().trouble)
@@ -278,7 +278,7 @@ def test_a_daemon_that_is_killed_while_the_line_is_down(
     room.wait(lost())
     kernel = room.again()
     assert kernel is not None and not isinstance(kernel, Death)
-    with pytest.raises(LineDownError):
+    with pytest.raises(KernelUnreachableError):
         room.wait(kernel.recall(REQUEST, 30, LIMITS))
     room.host.start()
     room.until(lambda: not kernel.about().trouble)

@@ -290,22 +290,22 @@ def test_it_looks_where_notebooks_are_covered(project: Project) -> None:
     project.notebook("../analysis/old.ipynb", [code("1", "a")])
     project.notebook("../top.ipynb", [code("1", "a")])
     message(notebook, "Bash")
-    marker = os.stat(project.paths.seen).st_mtime_ns
-    assert "analysis" not in Path(project.paths.seen).read_text().splitlines()
+    marker = os.stat(project.paths.scan_marker).st_mtime_ns
+    assert "analysis" not in Path(project.paths.scan_marker).read_text().splitlines()
     project.config('notebooks: ["notebooks", "analysis", "*.ipynb"]')
     assert (
         message(notebook, "Bash").data == {}
     )  # what is covered from now on did not change
     assert {".", "analysis", "notebooks"} <= {
-        *Path(project.paths.seen).read_text().splitlines()
+        *Path(project.paths.scan_marker).read_text().splitlines()
     }
-    assert os.stat(project.paths.seen).st_mtime_ns >= marker
+    assert os.stat(project.paths.scan_marker).st_mtime_ns >= marker
     for name in ("analysis/old.ipynb", "top.ipynb"):
         project.notebook(f"../{name}", [code("2", "a")])
         assert f"stepper: {name}: cell" in message(notebook, "Bash").text
     project.notebook("../other/x.ipynb", [code("2", "a")])
     assert message(notebook, "Bash").data == {}
-    seen = os.stat(project.paths.seen).st_mtime_ns
+    seen = os.stat(project.paths.scan_marker).st_mtime_ns
     assert (
         seen >= os.stat(project.folder / "other" / "x.ipynb").st_mtime_ns
     )  # the hook script may see that one
@@ -433,18 +433,18 @@ def test_a_message_that_changed_no_notebook_starts_nothing(tmp_path: Path) -> No
         return done.stdout == b"started\n"
 
     project.notebook("a b.ipynb")
-    Path(project.paths.seen).write_text("notebooks\nanother one\n")
+    Path(project.paths.scan_marker).write_text("notebooks\nanother one\n")
     (project.folder / "notebooks" / "data.csv").touch()
     assert not started()
     for name in ("a b.ipynb", "new.ipynb", "inner/new.ipynb", "../another one/x.ipynb"):
         project.notebook(name)
-        later = os.stat(project.paths.seen).st_mtime_ns + 1_000_000
+        later = os.stat(project.paths.scan_marker).st_mtime_ns + 1_000_000
         os.utime(project.folder / "notebooks" / name, ns=(later, later))
         assert started(), name
-        os.utime(project.paths.seen, ns=(later, later))
+        os.utime(project.paths.scan_marker, ns=(later, later))
         assert not started()
-    os.unlink(project.paths.seen)
-    os.mkfifo(project.paths.seen)
+    os.unlink(project.paths.scan_marker)
+    os.mkfifo(project.paths.scan_marker)
     assert not started()
 
 

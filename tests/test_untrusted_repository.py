@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 from stepper.common.errors import StepperError
-from stepper.common.paths import Paths, record_folder, recorded
+from stepper.common.paths import Paths, read_install_record, record_folder
 from stepper.daemon.project_notebooks import plan_of
 from stepper.install import doctor, install_checks, trust
 from stepper.policy import plan as plans
@@ -366,7 +366,7 @@ def test_what_is_accepted_is_shown_runs_and_is_recorded_outside(
 def test_trust_accepts_an_environment_only_where_install_made_none(
     hostile: Hostile, tmp_path: Path
 ) -> None:
-    env, place = Path(hostile.paths.env), Path(hostile.paths.link)
+    env, place = Path(hostile.paths.env), Path(hostile.paths.env_link)
     trust.trust(hostile.paths)
     place.rename(tmp_path / "elsewhere")
     place.symlink_to(tmp_path / "elsewhere")
@@ -421,25 +421,30 @@ def test_another_clone_at_a_recorded_place_is_not_recorded(
     hostile: Hostile, tmp_path: Path
 ) -> None:
     trust.remember(hostile.paths, {"python": str(hostile.folder / ".venv/bin/python")})
-    assert recorded(hostile.paths.project) and hostile.paths.env_is_ours()
+    assert (
+        read_install_record(hostile.paths.project) and hostile.paths.env_is_recorded()
+    )
     hostile.put(".stepper/token", "0" * 32 + "\n")
-    assert recorded(hostile.paths.project) == {} and not hostile.paths.env_is_ours()
+    assert (
+        read_install_record(hostile.paths.project) == {}
+        and not hostile.paths.env_is_recorded()
+    )
     assert "NOT run" in hostile.script("PostToolUse").text
     (hostile.folder / ".stepper/token").unlink()
     os.mkfifo(hostile.folder / ".stepper/token")
-    assert recorded(hostile.paths.project) == {}
+    assert read_install_record(hostile.paths.project) == {}
     assert "NOT run" in hostile.script("PostToolUse").text
     (hostile.folder / ".stepper/token").unlink()
     (hostile.folder / ".stepper/token").symlink_to(
         Path(record_folder(hostile.paths.project), "token")
     )
-    assert recorded(hostile.paths.project) == {}
+    assert read_install_record(hostile.paths.project) == {}
     assert "NOT run" in hostile.script("PostToolUse").text
     kept = Path(record_folder(hostile.paths.project))  # where an environment may lie
     shutil.copytree(hostile.folder / ".stepper/env", kept / "env", symlinks=True)
     shutil.move(hostile.folder / ".stepper", hostile.folder / "moved")
     (hostile.folder / ".stepper").symlink_to(kept)
-    assert recorded(hostile.paths.project) == {}
+    assert read_install_record(hostile.paths.project) == {}
     assert "NOT run" in hostile.script("PostToolUse").text
     shutil.rmtree(kept)
     assert hostile.ran() == []
@@ -554,14 +559,14 @@ def test_trust_refuses_what_others_can_change(hostile: Hostile) -> None:
     hostile.config("python: tools/none\n")
     with pytest.raises(StepperError, match=r"tools/none is missing"):
         trust.trust(hostile.paths)
-    assert not os.path.exists(hostile.paths.record) and hostile.ran() == []
+    assert not os.path.exists(hostile.paths.install_record) and hostile.ran() == []
 
 
 def test_a_record_that_others_can_write_counts_for_nothing(hostile: Hostile) -> None:
     trust.remember(hostile.paths, {"python": "/x"})
-    assert recorded(hostile.paths.project) == {"python": "/x"}
-    os.chmod(hostile.paths.record, 0o666)
-    assert recorded(hostile.paths.project) == {}
+    assert read_install_record(hostile.paths.project) == {"python": "/x"}
+    os.chmod(hostile.paths.install_record, 0o666)
+    assert read_install_record(hostile.paths.project) == {}
 
 
 def test_install_looks_at_nothing_that_the_stranger_noted(hostile: Hostile) -> None:

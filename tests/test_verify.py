@@ -626,7 +626,7 @@ def test_a_link_in_the_place_of_its_folder_leads_nowhere(
     os.symlink(others, project.paths.verify)
     assert "can't be replayed" in project.stepper("verify", "a", check=1).stderr
     project.kill_daemon()
-    assert private_files.names(project.paths.verify) == [], (
+    assert private_files.list_names(project.paths.verify) == [], (
         "nothing there is ours to remove"
     )
     assert os.listdir(others) == ["kept"]
@@ -640,7 +640,9 @@ def test_what_a_killed_daemon_left_is_removed(project: Quick, tmp_path: Path) ->
         os.path.join(project.paths.verify, "123-1", "scratch", "a.csv"), b"1"
     )
     left = asyncio.run(
-        replays.clear(project.paths, private_files.names(project.paths.verify), dict)
+        replays.clear(
+            project.paths, private_files.list_names(project.paths.verify), dict
+        )
     )
     assert left == []
     assert os.listdir(project.paths.verify) == []

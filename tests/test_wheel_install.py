@@ -18,7 +18,7 @@ import pytest
 
 from examples import demo
 from stepper import __version__
-from stepper.common.paths import Paths, recorded
+from stepper.common.paths import Paths, read_install_record
 from stepper.install import doctor, wheel_install
 from tests.chromium import Browser
 from tests.conftest import ROOT
@@ -371,11 +371,11 @@ def test_by_uvx_there_and_back(
     clone = sh(ROOT, path=path, cwd=repo)
     assert (clone.stdout, clone.stderr) == (again.stdout, again.stderr)
     assert snapshot(repo) == first
-    assert recorded(str(repo))["source"] == str(ROOT)
+    assert read_install_record(str(repo))["source"] == str(ROOT)
 
     undone = run(*uvx, "uninstall", path=path, cwd=repo)
     assert undone.returncode == 0, undone.stderr
-    assert list(repo.iterdir()) == [] and not Path(place.record).parent.exists()
+    assert list(repo.iterdir()) == [] and not Path(place.install_record).parent.exists()
 
 
 @pytest.mark.nightly
@@ -406,7 +406,7 @@ def test_by_pip_and_pipx(
         if extra
         else f"{env}/bin/notebook-stepper install"
     )
-    assert recorded(str(repo))["source"] == named
+    assert read_install_record(str(repo))["source"] == named
     first = snapshot(repo)
     assert (
         "made" not in run(*command, "install", repo, path=path, **extra).stdout
@@ -478,7 +478,7 @@ def test_a_fresh_machine(wheel: Path, browser: Browser, tmp_path: Path) -> None:
     assert view.returncode == 0
     attach = run(stepper, "attach", path=path, cwd=scratch)
     assert "jupyter console --existing" in attach.stdout, attach.stderr
-    state = Path(Paths(str(scratch)).record).parent
+    state = Path(Paths(str(scratch)).install_record).parent
     undone = run(*uvx, "uninstall", scratch, path=path)
     assert undone.returncode == 0 and "stopped" in undone.stdout, (
         undone.stdout + undone.stderr

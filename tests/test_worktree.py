@@ -114,7 +114,10 @@ def main(tmp_path: Path) -> Iterator[Checkout]:
     yield made
     for checkout in (
         made,
-        *(Checkout(Path(each), folder) for each in made.paths.borrowers()),
+        *(
+            Checkout(Path(each), folder)
+            for each in made.paths.find_dependent_worktrees()
+        ),
     ):
         if os.path.exists(made.paths.env):
             checkout.stepper("shutdown", check=None)
@@ -133,7 +136,7 @@ def added(main: Checkout, folder: Path) -> Checkout:
         "add",
         "--quiet",
         "-b",
-        f"branch{len(main.paths.borrowers())}",
+        f"branch{len(main.paths.find_dependent_worktrees())}",
         str(folder),
     )
     assert (folder / ".git").is_file() and not (folder / ".stepper").exists()
@@ -282,7 +285,7 @@ def test_worktrees_with_relative_links(
         == Paths(str(checkout.folder)).checkouts
         == (str(checkout.folder), str(main.folder))
     )
-    assert main.paths.borrowers() == [str(checkout.folder)]
+    assert main.paths.find_dependent_worktrees() == [str(checkout.folder)]
     assert f"| {checkout.folder}/notebooks" in checkout.ran(
         "import os; print(os.getcwd())"
     )
@@ -302,7 +305,7 @@ def test_a_git_file_that_is_no_worktrees(main: Checkout, tmp_path: Path) -> None
         shutil.copytree(main.folder / ".claude", folder / ".claude")
         (folder / ".git").write_text(told)
         checkout = Checkout(folder, main.folder)
-        assert checkout.paths.used_env == checkout.paths.env
+        assert checkout.paths.active_env == checkout.paths.env
         assert "NOT run" in checkout.hook("PostToolUse", b"{}").text
 
 

@@ -15,7 +15,7 @@ from stepper.cli.keyboard_interrupt import INTERRUPTED, Interrupts
 from stepper.cli.rendering import PRESENT, RunProgress, show
 from stepper.cli.terminal import in_utc, say
 from stepper.common.errors import StepperError, UsageError
-from stepper.common.paths import Paths, find_project, project_of
+from stepper.common.paths import Paths, find_project, resolve_project
 from stepper.hook import client
 from stepper.policy.commands.cli_commands import COMMANDS
 from stepper.policy.commands.command_schema import (
@@ -203,7 +203,7 @@ def perform(
         given[argument.name] = value
     if plan is not None:
         given["steps"] += plan_items(plan)
-    project = project_of(client.current_folder(), sys.prefix)
+    project = resolve_project(client.current_folder(), sys.prefix)
     if project is None and row.name != "completion":
         mend = "uvx notebook-stepper install PATH_OF_THE_REPOSITORY  # or install.sh, in a checkout of stepper"
         raise UsageError("stepper is not set up in this folder or one above it", mend)

@@ -16,7 +16,14 @@ from datetime import datetime
 from typing import Any
 
 from stepper.cli.terminal import coloured, say, write
-from stepper.common.text import CONTROLS, age, clean, counted, one_line, steps_done
+from stepper.common.text import (
+    CONTROLS,
+    clean,
+    format_age,
+    format_count,
+    format_steps_done,
+    one_line,
+)
 
 MARKS = {
     **{
@@ -85,7 +92,7 @@ def _status(found: dict[str, Any]) -> str:
     done = sum(step["status"] == "done" for step in steps)
     skipped = sum(step["status"] == "skipped" for step in steps)
     head = f"{one_line(found['notebook'])}: {found['state']}" + (
-        f", {steps_done(done, skipped, len(steps), 'step')}" if steps else ""
+        f", {format_steps_done(done, skipped, len(steps), 'step')}" if steps else ""
     )
     from stepper.messages.quoted_output import elsewhere, running
 
@@ -188,7 +195,7 @@ def _list(notebooks: list[dict[str, Any]]) -> str:
                 far,
                 kernel["state"],
                 memory,
-                age(each["age_s"]),
+                format_age(each["age_s"]),
             )
         )
     return _table(rows)
@@ -383,7 +390,7 @@ def _shutdown(ended: dict[str, Any] | None) -> str:
         )
         return f"{ended['notebook']}: {lost}."
     done = (
-        f"Ended: the daemon and {counted(ended['kernels'], 'kernel')} of this project."
+        f"Ended: the daemon and {format_count(ended['kernels'], 'kernel')} of this project."
         if ended
         else ""
     )
@@ -459,7 +466,7 @@ class RunProgress(contextlib.ExitStack):
         """Show one message of the daemon's; a mere beat holds nothing."""
         if self.quiet or not body:
             return
-        from stepper.common.json_decode import read
+        from stepper.common.json_decode import decode
         from stepper.session.progress_events import (
             CellBegins,
             CellEnded,
@@ -472,7 +479,7 @@ class RunProgress(contextlib.ExitStack):
         kinds: dict[str, type[Told]] = {
             kind.what: kind for kind in (CellBegins, CellEnded, Printed, Waits)
         }
-        told = read(kinds[message["what"]], message)
+        told = decode(kinds[message["what"]], message)
         if isinstance(told, Waits):
             say(told.line, err=True)
             return

@@ -13,7 +13,7 @@ from click.shell_completion import CompletionItem, get_completion_class
 
 from stepper.cli.main import main
 from stepper.common.errors import StepperError
-from stepper.common.paths import Paths, project_of
+from stepper.common.paths import Paths, resolve_project
 from stepper.common.text import one_line
 from stepper.hook.client import current_folder
 
@@ -66,7 +66,7 @@ def _typed(word: str) -> str:
 
 
 def _paths() -> Paths | None:
-    project = project_of(current_folder(), sys.prefix)
+    project = resolve_project(current_folder(), sys.prefix)
     return Paths(project) if project else None
 
 
@@ -112,7 +112,7 @@ def _known(paths: Paths) -> dict[str, str]:
         )
         name = os.path.relpath(path, folder)  # two folders may have one of that name
         known[
-            (name if name[:-6] not in known else paths.relative(path)).removesuffix(
+            (name if name[:-6] not in known else paths.relpath(path)).removesuffix(
                 ".ipynb"
             )
         ] = path

@@ -44,7 +44,7 @@ def shutdown(paths: Paths, notebook: str | None = None) -> Any:
         answer = {"kernels": kernels, "notebook": None, "left": None}
     if os.path.isdir(paths.home):  # else a worktree in which nothing ran yet
         with open(
-            private_files.opened(paths.daemon_lock, os.O_CREAT | os.O_RDWR)
+            private_files.open_private(paths.daemon_lock, os.O_CREAT | os.O_RDWR)
         ) as lock:
             # the daemon lets go of it when its process ends
             locked(lock.fileno(), WAIT_SECONDS)

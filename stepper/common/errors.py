@@ -33,20 +33,20 @@ class NotebookError(StepperError):
 class KernelError(StepperError):
     """No kernel could be started. `stops` where no command that is known mends it: the notebook stops."""
 
-    stops = False
+    stops_notebook = False
 
 
 class IpykernelMissingError(KernelError):
     """The interpreter has no ipykernel, or lacks what that needs; the hint adds it."""
 
 
-class KernelStartFailedError(KernelError):
+class KernelStartError(KernelError):
     """The kernel's process died or kept silent at start."""
 
-    stops = True
+    stops_notebook = True
 
 
-class LineDownError(KernelError):
+class KernelUnreachableError(KernelError):
     """Nothing reaches the kernel, and it may live on: whether it does what it was asked is not known."""
 
 

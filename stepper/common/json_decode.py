@@ -17,18 +17,18 @@ Kind = TypeVar("Kind")
 Reader = Callable[[Any], Any]
 
 
-def read(kind: type[Kind], value: object) -> Kind:
+def decode(kind: type[Kind], value: object) -> Kind:
     """Return a JSON value as a dataclass; raise KeyError, TypeError, ValueError, RecursionError where it is not so."""
     made: Kind = _cached(kind)(value)
     return made
 
 
-def read_all(kind: type[Kind], values: Any) -> list[Kind]:
+def decode_valid_items(kind: type[Kind], values: Any) -> list[Kind]:
     """Return those of some JSON values that are of a kind; none where they are no list."""
     made = []
     for value in values if isinstance(values, list) else ():
         try:
-            made.append(read(kind, value))
+            made.append(decode(kind, value))
         except (KeyError, TypeError, ValueError, RecursionError):
             continue
     return made

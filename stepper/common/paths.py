@@ -6,7 +6,7 @@ import stat
 
 from stepper.common import socket_path
 from stepper.common.errors import DaemonError
-from stepper.common.socket_path import HOME, Meeting
+from stepper.common.socket_path import HOME, HookPaths
 
 if False:  # for the type checker alone: typing is not loaded
     from typing import Any
@@ -17,7 +17,7 @@ VENV_PYTHON = ".venv/bin/python"
 SOCKET_BYTES = 103  # of a socket's path, on macOS
 
 
-def checkouts(folder: str) -> "tuple[str, ...]":
+def find_checkouts(folder: str) -> "tuple[str, ...]":
     """Return the checkout itself and, where it is a linked git worktree, the main one, which lends what it lacks.
 
     No git process: a linked worktree's `.git` is a file that names its place in the main checkout's `.git`.
@@ -56,7 +56,7 @@ def record_folder(project: str) -> str:
     return os.path.join(record_root(), project.lstrip(os.sep), HOME)
 
 
-def recorded(project: str) -> "dict[str, Any]":
+def read_install_record(project: str) -> "dict[str, Any]":
     """Return what this user's install noted of the checkout; {} where it did not, or of another one at its place.
 
     The token in `.stepper/` tells this checkout from a stranger's that was cloned to the same path later.
@@ -84,24 +84,24 @@ def recorded(project: str) -> "dict[str, Any]":
     )
 
 
-def copy_of_ipykernel(env: str, version: str = "") -> str:
+def ipykernel_folder(env: str, version: str = "") -> str:
     """Return where an environment of stepper's may hold ipykernel for a Python, or what all such folders begin with."""
     return os.path.join(env, "kernel-" + ".".join(version.split(".")[:2]))
 
 
-class Paths(Meeting):
+class Paths(HookPaths):
     """The places of one project. `project` is resolved: every caller meets the same folder."""
 
     def __init__(self, project: str) -> None:
         super().__init__(os.path.realpath(project))
-        self.checkouts = checkouts(self.project)
+        self.checkouts = find_checkouts(self.project)
         # What this user's install noted of the project, and stepper's environment
         # beside it: no pull writes there.
-        self.record = os.path.join(record_folder(self.project), "install.json")
+        self.install_record = os.path.join(record_folder(self.project), "install.json")
         self.env = os.path.join(record_folder(self.project), "env")
         # The name by which people call the environment: a link to `env`, where a pull
         # may put anything.
-        self.link = os.path.join(self.home, "env")
+        self.env_link = os.path.join(self.home, "env")
         self.daemon_json = os.path.join(self.home, "daemon.json")
         self.start_lock = os.path.join(self.home, "start.lock")
         self.daemon_lock = os.path.join(self.home, "daemon.lock")
@@ -117,16 +117,16 @@ class Paths(Meeting):
         # the lines of status lines, by session
         self.statusline = os.path.join(self.home, "statusline")
         # there while something handed on is to be told
-        self.handed = os.path.join(self.home, "handed")
+        self.background_marker = os.path.join(self.home, "handed")
         self.notice = os.path.join(self.home, "now", "line")
         # No notebook is newer than this while none was changed; its lines are the
         # folders in which they are looked for.
-        self.seen = os.path.join(self.home, "seen")
+        self.scan_marker = os.path.join(self.home, "seen")
         # While this exists, files of some session keep an old mtime and PostToolBatch
         # must set them to now.
-        self.batch = os.path.join(self.home, "batch")
+        self.batch_marker = os.path.join(self.home, "batch")
 
-    def lent(self, name: str) -> str:
+    def find_file(self, name: str) -> str:
         """Return where a file of the project lies: here or, for a linked worktree that has none, in the main one."""
         there = [os.path.join(folder, name) for folder in self.checkouts]
         return (
@@ -136,7 +136,7 @@ class Paths(Meeting):
         )
 
     @property
-    def lender(self) -> str:
+    def environment_checkout(self) -> str:
         """The checkout whose environment is used, as the hook script finds it: this one, or the main one."""
         there = (
             folder
@@ -146,54 +146,56 @@ class Paths(Meeting):
         return next(there, self.project)
 
     @property
-    def used_env(self) -> str:
+    def active_env(self) -> str:
         """stepper's environment: `env`, or the main checkout's."""
-        return os.path.join(record_folder(self.lender), "env")
+        return os.path.join(record_folder(self.environment_checkout), "env")
 
     @property
     def config(self) -> str:
         """The configuration, or the main checkout's: the hooks that are committed are bound to its folder."""
-        return self.lent(os.path.join(HOME, "config.yaml"))
+        return self.find_file(os.path.join(HOME, "config.yaml"))
 
-    def python(self, asked: "str | None") -> str:
+    def find_python(self, asked: "str | None") -> str:
         """Return the interpreter that kernels are to get: the configured one, else the recorded one, else `.venv`'s.
 
         Nothing of it may run before `accepts` says so.
         """
         if asked:
-            return self.lent(os.path.expanduser(asked))
+            return self.find_file(os.path.expanduser(asked))
         for folder in self.checkouts:
             usual = os.path.join(folder, VENV_PYTHON)
-            python = str(recorded(folder).get("python") or usual)
+            python = str(read_install_record(folder).get("python") or usual)
             if python != usual or os.path.lexists(usual):
                 return python
         return os.path.join(self.project, VENV_PYTHON)
 
-    def accepts(self, python: str) -> bool:
+    def trusts_python(self, python: str) -> bool:
         """Whether this user's install recorded the interpreter, or the user accepted it (`stepper trust`)."""
-        notes = [recorded(folder) for folder in self.checkouts]
+        notes = [read_install_record(folder) for folder in self.checkouts]
         return any(
             python == note.get("python") or python in note.get("accepted", ())
             for note in notes
         )
 
-    def usual_interpreter(self, asked: "str | None") -> str:
+    def find_trusted_python(self, asked: "str | None") -> str:
         """Return the project's interpreter, '' where there is none that may run."""
-        python = self.python(asked)
-        return python if os.access(python, os.X_OK) and self.accepts(python) else ""
+        python = self.find_python(asked)
+        return (
+            python if os.access(python, os.X_OK) and self.trusts_python(python) else ""
+        )
 
-    def accepts_kernel(self, definition: "Any") -> bool:
+    def trusts_backend(self, definition: "Any") -> bool:
         """Whether the user accepted a place of `kernels:` as it stands there now, by whatever name."""
         return any(
-            definition in recorded(folder).get("kernels", ())
+            definition in read_install_record(folder).get("kernels", ())
             for folder in self.checkouts
         )
 
-    def env_is_ours(self) -> bool:
+    def env_is_recorded(self) -> bool:
         """Whether this user's install recorded the environment that the hook runs."""
-        return bool(recorded(self.lender))
+        return bool(read_install_record(self.environment_checkout))
 
-    def borrowers(self) -> "list[str]":
+    def find_dependent_worktrees(self) -> "list[str]":
         """Return the linked worktrees that work with this checkout's environment."""
         records, found = os.path.join(self.project, ".git", "worktrees"), set[str]()
         for name in os.listdir(records) if os.path.isdir(records) else ():
@@ -205,14 +207,15 @@ class Paths(Meeting):
         return [
             each
             for each in sorted(found)
-            if is_worktree(each) and Paths(each).lender == self.project
+            if is_installed_worktree(each)
+            and Paths(each).environment_checkout == self.project
         ]
 
-    def relative(self, path: str) -> str:
+    def relpath(self, path: str) -> str:
         """Return `path` relative to the project, as reports and `--json` name it."""
         return os.path.relpath(path, self.project)
 
-    def make_runtime(self) -> None:
+    def create_runtime_folder(self) -> None:
         """Make the socket's folder, the user's alone (0700); raise DaemonError if another user holds it."""
         if len(os.fsencode(self.socket)) > SOCKET_BYTES:
             held = " and ".join(
@@ -239,7 +242,7 @@ class Paths(Meeting):
             if about.st_mode & 0o077:
                 os.chmod(folder, 0o700)
 
-    def make_home(self) -> None:
+    def create_home_folder(self) -> None:
         """Make `.stepper/` with its folders (0700); raise OSError, also where a link or another user's is there."""
         from stepper.common import private_files
 
@@ -250,32 +253,34 @@ class Paths(Meeting):
             self.figures,
             os.path.dirname(self.notice),
         ):
-            private_files.made(folder)
+            private_files.make_folder(folder)
 
 
-def is_worktree(folder: str) -> bool:
+def is_installed_worktree(folder: str) -> bool:
     """Whether the folder is a linked worktree of a checkout that is set up, by a committed script or for the plugin."""
     has_script = os.path.isfile(os.path.join(folder, SCRIPT))
     mains = [
         main
-        for main in checkouts(folder)[1:]
+        for main in find_checkouts(folder)[1:]
         if os.path.isdir(os.path.join(main, HOME))
     ]
-    return any(has_script or recorded(main).get("plugin") for main in mains)
+    return any(has_script or read_install_record(main).get("plugin") for main in mains)
 
 
 def find_project(start: str) -> "str | None":
     """Return the nearest folder at or above `start` that holds `.stepper`, or is a worktree of one, or None."""
     folder = os.path.realpath(start)
-    while not os.path.isdir(os.path.join(folder, HOME)) and not is_worktree(folder):
+    while not os.path.isdir(os.path.join(folder, HOME)) and not is_installed_worktree(
+        folder
+    ):
         folder, below = os.path.dirname(folder), folder
         if folder == below:
             return None
     return folder
 
 
-def project_of(start: str, prefix: str) -> "str | None":
+def resolve_project(start: str, prefix: str) -> "str | None":
     """Return the project of the environment `prefix`; where it is gone, or lends it to a worktree, that of `start`."""
     own, here = os.path.realpath(os.path.join(prefix, "project")), find_project(start)
     gone = not os.path.isdir(os.path.join(own, HOME))
-    return here if gone or (here and own in checkouts(here)) else own
+    return here if gone or (here and own in find_checkouts(here)) else own

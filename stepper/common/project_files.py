@@ -23,14 +23,14 @@ class Tree(NamedTuple):
 
     files: list[str]  # whatever is not a folder, symbolic links too
     folders: list[str]
-    cut: bool = False  # there is more than was looked at
+    truncated: bool = False  # there is more than was looked at
 
 
 def walk(root: str) -> Tree:
     """Return a tree's files and folders, what lies near its root first; hidden folders and environments left out."""
     tree = Tree([], [])
     until, left = time.monotonic() + SECONDS, ENTRIES
-    waiting = deque([("", entries(root))])
+    waiting = deque([("", scan_folder(root))])
     while waiting and left > 0 and time.monotonic() < until:
         prefix, rest = waiting.popleft()
         most = min(TURN, left)
@@ -53,20 +53,20 @@ def walk(root: str) -> Tree:
                 )
             ):
                 tree.folders.append(path)
-                waiting.append((path + "/", entries(entry.path)))
+                waiting.append((path + "/", scan_folder(entry.path)))
         # a folder of many thousand pictures must not use up what the others need
         if len(turn) == most:
             waiting.append((prefix, rest))
-    return tree._replace(cut=bool(waiting))
+    return tree._replace(truncated=bool(waiting))
 
 
-def entries(folder: str) -> Iterator[os.DirEntry[str]]:
+def scan_folder(folder: str) -> Iterator[os.DirEntry[str]]:
     """Give a folder's entries; none where it can't be read."""
     with suppress(OSError, ValueError), os.scandir(folder) as found:
         yield from found
 
 
-def notebooks(project: str, folders: Iterable[str]) -> Tree:
+def find_notebooks(project: str, folders: Iterable[str]) -> Tree:
     """Return the notebooks in folders of a project, as written from it."""
     found, cut = set[str](), False
     for folder in folders:
@@ -74,5 +74,5 @@ def notebooks(project: str, folders: Iterable[str]) -> Tree:
         found.update(
             os.path.join(folder, name) for name in tree.files if name.endswith(".ipynb")
         )
-        cut = cut or tree.cut
+        cut = cut or tree.truncated
     return Tree(sorted(found), [], cut)

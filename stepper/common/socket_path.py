@@ -22,12 +22,12 @@ def fnv1a(data: bytes) -> str:
     return f"{value:016x}"
 
 
-def encoded(path: str) -> bytes:
+def encode_path(path: str) -> bytes:
     """Return a path's bytes, as os.fsencode does."""
     return path.encode(sys.getfilesystemencoding(), sys.getfilesystemencodeerrors())
 
 
-class Meeting:
+class HookPaths:
     """The places that the hook process needs. `project` is resolved: every caller meets the same folder."""
 
     def __init__(self, project: str) -> None:
@@ -36,8 +36,8 @@ class Meeting:
         self.log = f"{self.home}/daemon.log"
         # While this exists, some notebook is under way: session start, prompts and ends
         # of turns are looked at.
-        self.active = f"{self.home}/active"
-        self.runtime = self._runtime(fnv1a(encoded(project)))
+        self.active_marker = f"{self.home}/active"
+        self.runtime = self._runtime(fnv1a(encode_path(project)))
         self.socket = f"{self.runtime}/daemon.sock"
 
     def _runtime(self, name: str) -> str:

@@ -12,10 +12,10 @@ ESCAPES = re.compile(
 )
 # Controls, what ends a line or turns the direction of writing, what nobody sees, bytes
 # that are no text.
-UNSEEN = "\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f"
+INVISIBLE = "\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f"
 # tabs and newlines are none in a text
-CONTROLS = re.compile(f"[\x00-\x08\x0b-\x1f{UNSEEN}]")
-ODD = re.compile(f"[\x00-\x1f{UNSEEN}]")  # in a name
+CONTROLS = re.compile(f"[\x00-\x08\x0b-\x1f{INVISIBLE}]")
+NAME_CONTROLS = re.compile(f"[\x00-\x1f{INVISIBLE}]")  # in a name
 
 
 def clean(text: str) -> str:
@@ -33,19 +33,19 @@ def one_line(text: str, limit: int = MESSAGE_LIMIT) -> str:
 TRUNCATED = "left out by stepper (max_output_bytes) …"
 
 
-def counted(number: int, noun: str) -> str:
+def format_count(number: int, noun: str) -> str:
     """Return so many of something in words."""
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
-def steps_done(done: int, skipped: int, total: int, noun: str) -> str:
+def format_steps_done(done: int, skipped: int, total: int, noun: str) -> str:
     """Return how many steps or cells are done; skipped ones are counted separately."""
     if skipped:
-        return f"{counted(total, noun)}: {done:,} done, {skipped:,} skipped"
+        return f"{format_count(total, noun)}: {done:,} done, {skipped:,} skipped"
     return f"{done:,} of {total:,} {noun}s done"
 
 
-def age(seconds: float) -> str:
+def format_age(seconds: float) -> str:
     """Return how old something is, in its largest unit."""
     return next(
         (f"{seconds // size:.0f} {unit}" for size, unit in AGES if seconds >= size),
@@ -53,26 +53,26 @@ def age(seconds: float) -> str:
     )
 
 
-def last_state(line: str) -> str:
+def apply_carriage_returns(line: str) -> str:
     """Return what is left of a line that carriage returns overwrote."""
     return next((part for part in reversed(line.split("\r")) if part), "")
 
 
-def shown(name: str) -> str:
+def escape_controls(name: str) -> str:
     """Return a name or path without a raw control character."""
-    return ODD.sub(lambda found: ascii(found[0])[1:-1], name)
+    return NAME_CONTROLS.sub(lambda found: ascii(found[0])[1:-1], name)
 
 
-def quoted(name: str) -> str:
+def shell_quote(name: str) -> str:
     """Return a name as a word for bash, with escapes where it holds control characters."""
-    if not ODD.search(name):
+    if not NAME_CONTROLS.search(name):
         return (
             name
             if re.fullmatch(r"[\w@%+=:,./-]+", name)
             else "'" + name.replace("'", "'\\''") + "'"
         )
     escaped = name.replace("\\", "\\\\").replace("'", "\\'")
-    return "$'" + ODD.sub(_escape, escaped) + "'"
+    return "$'" + NAME_CONTROLS.sub(_escape, escaped) + "'"
 
 
 def _escape(odd: re.Match[str]) -> str:

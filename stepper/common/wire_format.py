@@ -27,7 +27,7 @@ class FrameError(Exception):
     """The bytes are no frame of this protocol."""
 
 
-def head(*parts: bytes) -> bytes:
+def frame_header(*parts: bytes) -> bytes:
     """Return what comes before `parts` (at most 8, together at most 1 GiB) in their frame."""
     return (
         MAGIC
@@ -38,10 +38,10 @@ def head(*parts: bytes) -> bytes:
 
 def pack(*parts: bytes) -> bytes:
     """Return the frame that holds `parts`."""
-    return head(*parts) + b"".join(parts)
+    return frame_header(*parts) + b"".join(parts)
 
 
-def count(prefix: bytes) -> int:
+def parse_part_count(prefix: bytes) -> int:
     """Return how many parts follow the first `PREFIX` bytes of a frame; raise FrameError."""
     if (
         len(prefix) != PREFIX
@@ -52,7 +52,7 @@ def count(prefix: bytes) -> int:
     return prefix[-1]
 
 
-def lengths(table: bytes) -> list[int]:
+def parse_part_lengths(table: bytes) -> list[int]:
     """Return the parts' lengths in bytes from the 8 bytes a part after the prefix; raise FrameError."""
     sizes = [int.from_bytes(table[i : i + 8], "big") for i in range(0, len(table), 8)]
     if sum(sizes) > MAX_BYTES:
@@ -76,16 +76,16 @@ def unpack_environ(block: bytes) -> "dict[str, str]":
     }
 
 
-def peer_uid(sock: _socket.socket) -> int:
+def get_peer_uid(sock: _socket.socket) -> int:
     """Return the user at the other end of a unix socket; raise OSError."""
     if hasattr(_socket, "SO_PEERCRED"):
         # pid, uid, gid
         found = sock.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)
         return int.from_bytes(found[4:8], sys.byteorder)
-    return getpeereid(sock.fileno())
+    return get_peer_uid_bsd(sock.fileno())
 
 
-def getpeereid(handle: int, library: str | None = None) -> int:
+def get_peer_uid_bsd(handle: int, library: str | None = None) -> int:
     """Return the user at the other end of a unix socket where there is no SO_PEERCRED: macOS, BSD. Raise OSError."""
     import ctypes
     import os

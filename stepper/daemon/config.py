@@ -281,7 +281,7 @@ class Config:
 
 def load(paths: Paths) -> Limits:
     """Return the limits of the project; the defaults where there is no file. Raise UsageError."""
-    name = paths.relative(paths.config)
+    name = paths.relpath(paths.config)
     # a FIFO would hang the daemon
     if os.path.exists(paths.config) and not os.path.isfile(paths.config):
         raise UsageError(f"{name} is not a regular file", f"ls -l {name}")

@@ -18,7 +18,7 @@ class PrivateLog(RotatingFileHandler):
             "a",
             encoding="utf-8",
             errors="backslashreplace",
-            opener=private_files.opened,
+            opener=private_files.open_private,
         )
 
 

@@ -38,7 +38,7 @@ class Elsewhere:
         self, paths: Paths, places: Places, session: Callable[[str], Session]
     ) -> None:
         self.seen, self.project, self.places, self.session = (
-            paths.seen,
+            paths.scan_marker,
             paths.project,
             places,
             session,

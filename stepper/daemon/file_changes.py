@@ -68,7 +68,7 @@ class Written:
 
     def _stamps(self) -> dict[str, Stamp]:
         found, tree = dict[str, Stamp](), walk(self.folder)
-        self.cut = tree.cut
+        self.cut = tree.truncated
         for name in tree.files:
             if TEMPORARY.fullmatch(name):  # a notebook that stepper is writing
                 continue

@@ -33,7 +33,9 @@ async def metadata(request: Request, name: str) -> KernelMetadata:
     if place is not None and not place.is_local and not place.is_pythons:
         workspace.place(workspace.paths.project, request.caller.environ, name)
     return await backend_registry.metadata(
-        place, request.caller.environ, workspace.paths.usual_interpreter(limits.python)
+        place,
+        request.caller.environ,
+        workspace.paths.find_trusted_python(limits.python),
     )
 
 
@@ -75,13 +77,13 @@ async def wait(request: Request, session: Session) -> responses.Waited:
 async def listed(request: Request) -> list[responses.PlaceOfKernels]:
     """Return the places, the project's interpreter first; those that were accepted are looked at."""
     limits, workspace = request.workspace.config.limits(), request.workspace
-    python = workspace.paths.python(limits.python)
+    python = workspace.paths.find_python(limits.python)
     told = (
         kernel_config.LOCAL,
         "local",
         python,
         limits.kernel == kernel_config.LOCAL,
-        workspace.paths.accepts(python),
+        workspace.paths.trusts_python(python),
     )
     try:
         workspace.place(
@@ -105,7 +107,7 @@ async def named(
 async def _look(
     paths: Paths, limits: Limits, place: kernel_config.Place, environ: Mapping[str, str]
 ) -> responses.PlaceOfKernels:
-    accepted = paths.accepts_kernel(place.definition)
+    accepted = paths.trusts_backend(place.definition)
     told = (
         place.name,
         place.kind,
@@ -115,7 +117,7 @@ async def _look(
     )
     if not accepted:
         return responses.PlaceOfKernels(*told, None, ASK, mend="stepper trust")
-    python = paths.usual_interpreter(limits.python)
+    python = paths.find_trusted_python(limits.python)
     try:
         found = await asyncio.wait_for(
             backend_registry.look(place, environ, python), LOOK_SECONDS

@@ -208,9 +208,9 @@ class _Refresh:
         if searched and (
             path in self.index.heads or not any(map(os.path.lexists, marks))
         ):
-            self._read_on(path, folder, project_files.entries(path), stamp)
+            self._read_on(path, folder, project_files.scan_folder(path), stamp)
             return
-        for entry in islice(project_files.entries(path), CROWDED):
+        for entry in islice(project_files.scan_folder(path), CROWDED):
             folder.count += 1
             if entry.name.endswith(".ipynb"):
                 folder.others.append(entry.path)

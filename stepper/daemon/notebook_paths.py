@@ -8,7 +8,7 @@ import re
 from stepper.common import private_files
 from stepper.common.errors import UsageError
 from stepper.common.paths import Paths
-from stepper.common.text import ODD, quoted, shown
+from stepper.common.text import NAME_CONTROLS, escape_controls, shell_quote
 from stepper.daemon.config import Config
 from stepper.daemon.notebook_index import NotebookIndex
 from stepper.policy import notebook_globs
@@ -61,7 +61,7 @@ class Places:
         told = []
         for pattern in map(os.path.normpath, self.config.limits().patterns):
             head = notebook_globs.head(pattern)
-            real = self.paths.relative(
+            real = self.paths.relpath(
                 os.path.realpath(os.path.join(self.paths.project, head))
             )
             told.append(
@@ -84,7 +84,7 @@ class Places:
         """Return the name under which a notebook's journal, kernel and figures lie, whatever else is covered."""
         name = os.path.relpath(path, self._usual)
         if name.startswith(("../", ELSEWHERE)):
-            name = ELSEWHERE + self.paths.relative(path)
+            name = ELSEWHERE + self.paths.relpath(path)
         return name.removesuffix(".ipynb")
 
     def stored(self, name: str) -> str:
@@ -112,7 +112,7 @@ class Places:
         if (same := self._dated(name)) is not None:
             return same
         looked = " ".join(
-            quoted(self.paths.relative(folder) + "/") for folder in folders
+            shell_quote(self.paths.relpath(folder) + "/") for folder in folders
         )
         raise UsageError(f"there is no notebook {name!r}", f"ls {looked}")
 
@@ -129,7 +129,7 @@ class Places:
             if DATED.sub("", os.path.basename(book)) == f"{stem}.ipynb"
         ]
         if len(same) > 1:
-            commands = ", ".join(quoted(book) for book in same[:MOST_NAMED])
+            commands = ", ".join(shell_quote(book) for book in same[:MOST_NAMED])
             raise UsageError(
                 f"there are {len(same)} notebooks {name!r}: {commands}",
                 "name one of them with its date",
@@ -141,20 +141,20 @@ class Places:
 
         What is swapped in after this look is met by the one who opens it (private.py): the path holds no link any more.
         """
-        told, name = shown(path), self.paths.relative(path)
-        if ODD.search(name):
-            plain = ODD.sub("_", path)
+        told, name = escape_controls(path), self.paths.relpath(path)
+        if NAME_CONTROLS.search(name):
+            plain = NAME_CONTROLS.sub("_", path)
             raise UsageError(
                 f"{told} has control characters in its name",
-                f"mv {quoted(path)} {quoted(plain)}",
+                f"mv {shell_quote(path)} {shell_quote(plain)}",
             )
         real = os.path.realpath(path)
         if not real.endswith(".ipynb"):
             raise UsageError(
-                f"{told} is not a notebook (.ipynb)", f"ls -l {quoted(path)}"
+                f"{told} is not a notebook (.ipynb)", f"ls -l {shell_quote(path)}"
             )
         linked = real != os.path.normpath(path)
-        name = self.paths.relative(real) if linked else name
+        name = self.paths.relpath(real) if linked else name
         # to what no link leads, none leads to the folder that covers it
         plainly = not linked and notebook_globs.covers(
             self.config.limits().patterns, name
@@ -163,34 +163,34 @@ class Places:
             raise self._outside(path, real)
         if name.startswith("../"):
             raise UsageError(
-                f"{told} leads out of the project (it is {shown(real)})",
-                f"ls -ld {quoted(self.folder)}",
+                f"{told} leads out of the project (it is {escape_controls(real)})",
+                f"ls -ld {shell_quote(self.folder)}",
             )
-        if ODD.search(name):  # what the link is to
+        if NAME_CONTROLS.search(name):  # what the link is to
             return self.resolve(real)
         if os.path.islink(path) and not os.path.lexists(real):
             raise UsageError(
-                f"{told} is a symbolic link, and what it is to is gone: {shown(real)}",
-                f"rm {quoted(path)}",
+                f"{told} is a symbolic link, and what it is to is gone: {escape_controls(real)}",
+                f"rm {shell_quote(path)}",
             )
         try:
-            private_files.look(real)
+            private_files.check_regular(real)
         except IsADirectoryError:
             raise UsageError(
-                f"{told} is a folder, not a notebook", f"ls -ld {quoted(path)}"
+                f"{told} is a folder, not a notebook", f"ls -ld {shell_quote(path)}"
             ) from None
-        except private_files.PlaceError as error:
+        except private_files.UnsafeFileError as error:
             raise UsageError(error.why, error.hint) from None
         return real
 
     def _outside(self, path: str, real: str) -> UsageError:
         """Return the error on a notebook that no pattern covers, or that is a link to such a one."""
-        patterns, name = self.config.limits().patterns, self.paths.relative(path)
+        patterns, name = self.config.limits().patterns, self.paths.relpath(path)
         places = ", ".join(
             f"{pattern}/" if notebook_globs.is_folder(pattern) else pattern
             for pattern in patterns
         )
-        why = f"{shown(path)} lies outside of {places} (it is {shown(real)})"
+        why = f"{escape_controls(path)} lies outside of {places} (it is {escape_controls(real)})"
         if notebook_globs.covers(patterns, name):
             return UsageError(why, "move it there")
         line = notebook_globs.line(patterns, [name])

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepper.common import private_files
 from stepper.common.errors import KernelError, NotebookError, UsageError
-from stepper.common.paths import Paths, copy_of_ipykernel
+from stepper.common.paths import Paths, ipykernel_folder
 from stepper.common.text import one_line
 from stepper.daemon.config import Config
 from stepper.daemon.external_changes import Elsewhere
@@ -75,7 +75,7 @@ class Workspace:
 
     def session(self, path: str) -> Session:
         """Return the session of a notebook's resolved path, opened where it is new."""
-        name = self.paths.relative(path)
+        name = self.paths.relpath(path)
         if name not in self.sessions:
             session = self._open(name, path)
             self.sessions[name] = session
@@ -116,7 +116,7 @@ class Workspace:
         if not here:
             return ""
         for path in self._journals_of_gone_notebooks():
-            former = self._open(self.paths.relative(path), path)
+            former = self._open(self.paths.relpath(path), path)
             there = former.state.ran_ever
             shared = here.keys() & there.keys()
             unchanged = [
@@ -141,7 +141,7 @@ class Workspace:
 
     def glance(self, path: str) -> Session:
         """Return the session of a notebook's resolved path, for a look alone: one that is new is not kept."""
-        name = self.paths.relative(path)
+        name = self.paths.relpath(path)
         return self.sessions.get(name) or self._open(name, path)
 
     def notebooks(self) -> list[str]:
@@ -280,15 +280,15 @@ class Workspace:
             for session in self.sessions.values()
         )
         work = owed or any(map(self._working, set(self.currents().values())))
-        marked = os.path.exists(self.paths.active)
+        marked = os.path.exists(self.paths.active_marker)
         if work and not marked:
-            private_files.replace(self.paths.active, b"")
+            private_files.replace(self.paths.active_marker, b"")
         elif marked and not work:
-            private_files.remove(self.paths.active)
-        if owed != os.path.exists(self.paths.handed):
+            private_files.remove(self.paths.active_marker)
+        if owed != os.path.exists(self.paths.background_marker):
             private_files.replace(
-                self.paths.handed, b""
-            ) if owed else private_files.remove(self.paths.handed)
+                self.paths.background_marker, b""
+            ) if owed else private_files.remove(self.paths.background_marker)
 
     async def new(
         self, plan: Plan, slug: str, today: date, owner: str
@@ -320,18 +320,18 @@ class Workspace:
         python = (
             self._interpreter(limits.python)
             if at is None
-            else self.paths.usual_interpreter(limits.python)
+            else self.paths.find_trusted_python(limits.python)
         )
         cwd = (
             os.path.dirname(path)
             if limits.kernel_cwd == "notebook"
             else self.paths.project
         )
-        own = self.paths.used_env
+        own = self.paths.active_env
         # its own is the provider's
         tokens = [each.token_env for each in limits.kernels.values() if each is not at]
         given = kernel_environ(environ, python, own, [*limits.hide_env, *tokens])
-        return KernelPlace(python, cwd, given, copy_of_ipykernel(own), at)
+        return KernelPlace(python, cwd, given, ipykernel_folder(own), at)
 
     def _accepted(self, limits: Limits, kernel: str) -> Place | None:
         """Return the place where a kernel is to run, None for this machine's interpreter; raise KernelError."""
@@ -346,7 +346,7 @@ class Workspace:
                 "add it there, or name another: stepper use NOTEBOOK --kernel NAME",
             )
         place = limits.kernels[name]
-        if not self.paths.accepts_kernel(place.definition):
+        if not self.paths.trusts_backend(place.definition):
             raise KernelError(
                 f"`kernels.{name}` in .stepper/config.yaml was not accepted by you",
                 "stepper trust",
@@ -354,7 +354,7 @@ class Workspace:
         return place
 
     def _interpreter(self, asked: str | None) -> str:
-        python = self.paths.python(asked)
+        python = self.paths.find_python(asked)
         if not os.access(python, os.X_OK) or os.path.isdir(python):
             there = shlex.quote(self.paths.project)
             ways = f"./install.sh {there} (in a clone of stepper) or uvx notebook-stepper install {there}"
@@ -365,7 +365,7 @@ class Workspace:
                 f"there is no interpreter for the kernel: {python} is missing or not executable",
                 "correct `python:` in .stepper/config.yaml" if asked else mend,
             )
-        if not self.paths.accepts(python):
+        if not self.paths.trusts_python(python):
             what = f"`python: {asked}` in .stepper/config.yaml" if asked else python
             raise KernelError(
                 f"{what} was not accepted by you (it may be a stranger's)",
@@ -378,13 +378,13 @@ class Workspace:
 
     def keep(self, path: str, session: str) -> None:
         """Remember that the file keeps an old time until the session's message ends."""
-        waiting = self._noted(self.paths.batch)
+        waiting = self._noted(self.paths.batch_marker)
         if waiting.get(path) != session:
-            self._note(self.paths.batch, {**waiting, path: session})
+            self._note(self.paths.batch_marker, {**waiting, path: session})
 
     def release(self, session: str | None = None, path: str | None = None) -> list[str]:
         """Forget and return the files that waited for that session, or that file alone."""
-        waiting = self._noted(self.paths.batch)
+        waiting = self._noted(self.paths.batch_marker)
         free = [
             each
             for each, owner in waiting.items()
@@ -392,10 +392,10 @@ class Workspace:
         ]
         rest = {each: owner for each, owner in waiting.items() if each not in free}
         if rest:
-            self._note(self.paths.batch, rest)
+            self._note(self.paths.batch_marker, rest)
         else:
-            private_files.remove(self.paths.batch)
-            self._notes[self.paths.batch] = {}
+            private_files.remove(self.paths.batch_marker)
+            self._notes[self.paths.batch_marker] = {}
         return free
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from stepper.common import private_files
 from stepper.common.errors import KernelError, StepperError, UsageError
 from stepper.common.paths import Paths
-from stepper.common.project_files import entries
+from stepper.common.project_files import scan_folder
 from stepper.common.text import one_line
 from stepper.daemon import kernel_backends as places
 from stepper.daemon.file_changes import Written
@@ -193,7 +193,7 @@ def _way(
     async def fresh(seed: int) -> AsyncIterator[Session]:
         """Give a session on a copy of the notebook, whose kernel has that hash seed."""
         folder = os.path.join(room.folder, str(seed))
-        private_files.made(folder)
+        private_files.make_folder(folder)
         copy = os.path.join(folder, COPY)
         await asyncio.to_thread(shutil.copyfile, os.path.join(room.folder, COPY), copy)
         place = replace(
@@ -218,7 +218,7 @@ def _way(
 
 def _prepared(paths: Paths, path: str, folder: str, cwd: str, scratch: bool) -> str:
     """Copy the notebook, and with `scratch` its folder; return where the kernels run. Raise OSError, UsageError."""
-    private_files.made(folder)
+    private_files.make_folder(folder)
     shutil.copyfile(path, os.path.join(folder, COPY))
     return _scratch(paths, folder, cwd) if scratch else cwd
 
@@ -227,16 +227,16 @@ def _scratch(paths: Paths, folder: str, cwd: str) -> str:
     """Copy the folder in which the kernels would run; what lies beside it and above it is there by links."""
     size = sum(_sizes(cwd))
     if size > SCRATCH_BYTES:
-        why = f"{paths.relative(cwd)} holds more than {SCRATCH_BYTES / 1e9:.1f} GB, the most that --scratch copies"
+        why = f"{paths.relpath(cwd)} holds more than {SCRATCH_BYTES / 1e9:.1f} GB, the most that --scratch copies"
         raise UsageError(
             why,
             "stepper verify NOTEBOOK  # without --scratch: what cells write is told",
         )
     here, there = paths.project, os.path.join(folder, "scratch")
     os.mkdir(there)
-    parts = [part for part in paths.relative(cwd).split(os.sep) if part != "."]
+    parts = [part for part in paths.relpath(cwd).split(os.sep) if part != "."]
     for part in parts:
-        for entry in entries(here):
+        for entry in scan_folder(here):
             if entry.name not in (part, os.path.basename(paths.home)):
                 os.symlink(entry.path, os.path.join(there, entry.name))
         here, there = os.path.join(here, part), os.path.join(there, part)
@@ -291,7 +291,8 @@ async def clear(
     for name in left:
         folder = os.path.join(paths.verify, name)
         records = [
-            os.path.join(folder, each, RECORD) for each in private_files.names(folder)
+            os.path.join(folder, each, RECORD)
+            for each in private_files.list_names(folder)
         ]
         try:
             for record in filter(os.path.exists, records):

@@ -155,7 +155,7 @@ class Daemon:
 
     async def serve(self) -> None:
         """Listen until a `shutdown`, a signal, a client of another version or half an hour without kernels."""
-        self.paths.make_runtime()
+        self.paths.create_runtime_folder()
         with contextlib.suppress(FileNotFoundError):
             # we hold the daemon's lock: whoever made it is dead
             os.unlink(self.paths.socket)
@@ -170,7 +170,9 @@ class Daemon:
         private_files.replace(self.paths.daemon_json, json.dumps(self.about).encode())
         log.info("daemon %s listens, pid %d", __version__, os.getpid())
         gc.freeze()  # what is imported stays: no collection has to look at it again
-        left = private_files.names(self.paths.verify)  # by a daemon that was killed
+        left = private_files.list_names(
+            self.paths.verify
+        )  # by a daemon that was killed
         tasks = [
             asyncio.create_task(work)
             for work in (
@@ -233,7 +235,7 @@ class Daemon:
         with contextlib.suppress(StepperError, OSError):
             places = self.workspace.config.limits().kernels.values()
             accepted = [
-                place for place in places if self.paths.accepts_kernel(place.definition)
+                place for place in places if self.paths.trusts_backend(place.definition)
             ]
             await backend_registry.reconcile(
                 accepted, self.paths.runtime, recorded, os.environ
@@ -376,7 +378,7 @@ class Daemon:
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         try:
-            uid = wire_format.peer_uid(writer.get_extra_info("socket"))
+            uid = wire_format.get_peer_uid(writer.get_extra_info("socket"))
             if uid != os.getuid():  # the folder's 0700 says so already
                 raise PermissionError(f"uid {uid} is not ours")
             parts = await _request(reader)
@@ -537,9 +539,12 @@ async def _request(reader: asyncio.StreamReader) -> list[bytes]:
         READ_SECONDS, reader.set_exception, asyncio.TimeoutError()
     )
     try:
-        sizes = wire_format.lengths(
+        sizes = wire_format.parse_part_lengths(
             await reader.readexactly(
-                8 * wire_format.count(await reader.readexactly(wire_format.PREFIX))
+                8
+                * wire_format.parse_part_count(
+                    await reader.readexactly(wire_format.PREFIX)
+                )
             )
         )
         return [await reader.readexactly(one) for one in sizes]
@@ -550,8 +555,8 @@ async def _request(reader: asyncio.StreamReader) -> list[bytes]:
 def main() -> None:
     """Run the daemon of the project named on the command line; end at once where one runs already."""
     paths = Paths(sys.argv[1])
-    paths.make_home()
-    lock = private_files.opened(paths.daemon_lock, os.O_CREAT | os.O_RDWR)
+    paths.create_home_folder()
+    lock = private_files.open_private(paths.daemon_lock, os.O_CREAT | os.O_RDWR)
     # A former daemon (of another version) may still be finishing a cell: it keeps the
     # lock until it is through.
     if not locked(lock, LOCK_SECONDS):

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from stepper.common.json_decode import read, read_all
+from stepper.common.json_decode import decode, decode_valid_items
 from stepper.common.text import one_line
 from stepper.diagnosis import (
     figure_summary,
@@ -121,7 +121,7 @@ class Adviser:
     ) -> Fault:
         """Return the fault with its suggestion."""
         look, notebook = (
-            read(Look, told.get("look") or {}),
+            decode(Look, told.get("look") or {}),
             Notebook(cell, cells, state, namespace, self.transform),
         )
         classes, around = {fault.ename, *fault.mro}, self.surroundings
@@ -171,7 +171,7 @@ class Adviser:
 
         Without a time nothing is said of files.
         """
-        changed = read(Changed, told.get("changed") or {})
+        changed = decode(Changed, told.get("changed") or {})
         files = (
             self.surroundings.written_since(since_ns, [self.path])
             if since_ns is not None
@@ -215,7 +215,7 @@ class Adviser:
     @harmless(lambda told: None)
     def checked(self, told: Mapping[str, Any]) -> Checked | None:
         """Return whether the criterion that was asked for holds, None where that could not be told."""
-        return next(iter(read_all(Checked, [told.get("criterion")])), None)
+        return next(iter(decode_valid_items(Checked, [told.get("criterion")])), None)
 
     @harmless(lambda execution: [])
     def doubtful(self, execution: Execution) -> list[str]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stepper.common.json_decode import read_all
+from stepper.common.json_decode import decode_valid_items
 from stepper.common.text import clean, one_line
 from stepper.diagnosis import plotly_summary
 from stepper.kernels.output_images import RASTER, content_text, key
@@ -109,7 +109,7 @@ class Figure:
 
 def lines(saved: Sequence[Saved], facts: list[Any]) -> list[str]:
     """Return a line for each picture that was looked at, and one for the others, all within `LIMIT` characters."""
-    figures = {figure.key: figure for figure in read_all(Figure, facts)}
+    figures = {figure.key: figure for figure in decode_valid_items(Figure, facts)}
     looked = [picture for picture in saved if picture.why != MANY]
     distinct = list(dict.fromkeys(looked))
     room = min(FIGURE_LIMIT, (LIMIT - REST) // max(1, len(distinct)))
@@ -134,7 +134,7 @@ def lines(saved: Sequence[Saved], facts: list[Any]) -> list[str]:
 
 def rich(outputs: Iterable[Mapping[str, Any]], facts: Any = ()) -> list[str]:
     """Return the names and sizes of what can be seen in the notebook only; facts where an SVG is matplotlib's."""
-    figures = {figure.key: figure for figure in read_all(Figure, facts)}
+    figures = {figure.key: figure for figure in decode_valid_items(Figure, facts)}
     names = [name for output in outputs if (name := _rich(output.get("data"), figures))]
     return names[:NAMED] + (
         [f"… and {len(names) - NAMED:,} more"] if len(names) > NAMED else []
@@ -145,7 +145,7 @@ def facts(told: list[Any]) -> dict[str, str]:
     """Return what figures hold in a few words, by the keys of their pictures."""
     return {
         str(figure.key): "; ".join(_held(figure))[:FIGURE_LIMIT]
-        for figure in read_all(Figure, told)
+        for figure in decode_valid_items(Figure, told)
     }
 
 

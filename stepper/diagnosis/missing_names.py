@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from stepper.common.project_files import ENTRIES, entries
+from stepper.common.project_files import ENTRIES, scan_folder
 from stepper.common.text import one_line
 from stepper.diagnosis import distribution_names
 from stepper.diagnosis.in_kernel.close_matches import bare, closest, listed, quoted
@@ -290,7 +290,7 @@ def module_error(
     for folder in path:
         there |= {
             one.name.removesuffix(".py")
-            for one in islice(entries(os.path.join(cwd, folder)), ENTRIES)
+            for one in islice(scan_folder(os.path.join(cwd, folder)), ENTRIES)
         }
     close = difflib.get_close_matches(name.partition(".")[0], sorted(there), cutoff=0.7)
     if close and not (said or defined):
@@ -331,7 +331,8 @@ def file_error(
         )
     if fault.ename == "IsADirectoryError":
         held = sorted(
-            entry.name for entry in islice(entries(os.path.join(cwd, asked)), ENTRIES)
+            entry.name
+            for entry in islice(scan_folder(os.path.join(cwd, asked)), ENTRIES)
         )
         return [f"{asked!r} is a folder; it holds {listed(held) or 'nothing'}", *here]
     paths = surroundings.paths_like(asked, cwd) if asked else []

@@ -194,7 +194,10 @@ class Surroundings:
         every = chain(
             (status for _, status in statuses), filter(None, map(_status, outside))
         )
-        return any(status.st_ctime_ns >= when_ns for status in every) or self.tree().cut
+        return (
+            any(status.st_ctime_ns >= when_ns for status in every)
+            or self.tree().truncated
+        )
 
     def _statuses(
         self, leave_out: Collection[str]

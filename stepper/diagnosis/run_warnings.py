@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stepper.common.json_decode import read_all
+from stepper.common.json_decode import decode_valid_items
 from stepper.common.text import one_line
 
 # doubts that the helper counted and did not keep
@@ -30,7 +30,7 @@ class Doubt:
 
 def lines(facts: list[Any], first: Sequence[str] = ()) -> list[str]:
     """Return at most three doubts, one line each, and how many there are more; `first` go before them."""
-    found = read_all(Doubt, facts)
+    found = decode_valid_items(Doubt, facts)
     doubts = [doubt for doubt in found if doubt.kind in KINDS]
     doubts.sort(key=lambda doubt: KINDS.index(doubt.kind))
     texts = [*first, *(one_line(doubt.text, LINE) for doubt in doubts)]

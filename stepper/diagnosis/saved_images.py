@@ -83,7 +83,7 @@ class Figures:
         now = time.time_ns()
         found = [
             (about.st_mtime_ns, name)
-            for name, about in private_files.files(self.folder)
+            for name, about in private_files.list_files(self.folder)
             if OURS.fullmatch(name)
         ]
         # What is of the future was saved before the clock was set back.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from signal import Signals
 from typing import Any
 
-from stepper.common.json_decode import read_all
+from stepper.common.json_decode import decode_valid_items
 from stepper.common.text import one_line
 from stepper.diagnosis.project_environment import Surroundings
 
@@ -35,7 +35,7 @@ class Command:
 
 def lines(facts: Any, around: Surroundings) -> list[str]:
     """Return a doubt for each, those first that installed something elsewhere."""
-    commands = read_all(Command, facts)
+    commands = decode_valid_items(Command, facts)
     return [
         _worded(command, around)
         for command in sorted(commands, key=lambda command: not command.into)

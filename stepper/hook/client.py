@@ -11,7 +11,7 @@ import sys
 from stepper import __version__
 from stepper.common import wire_format
 from stepper.common.errors import DaemonError, StepperError
-from stepper.common.socket_path import Meeting, encoded
+from stepper.common.socket_path import HookPaths, encode_path
 
 if False:  # for the type checker alone: typing is not loaded
     from collections.abc import Callable, Iterator, Mapping
@@ -31,7 +31,7 @@ class GoneError(DaemonError):
 
 
 def exchange(
-    paths: Meeting, sock: _socket.socket, *parts: bytes
+    paths: HookPaths, sock: _socket.socket, *parts: bytes
 ) -> "Iterator[tuple[bytes, bytes]]":
     """Send a request and yield each answer as (kind, payload) up to the last, then close the socket.
 
@@ -40,14 +40,17 @@ def exchange(
     accepted, kind = False, wire_format.PROGRESS
     try:
         try:
-            sock.sendall(wire_format.head(*parts))
+            sock.sendall(wire_format.frame_header(*parts))
             for part in parts:  # not joined: the payload may hold the notebook twice
                 sock.sendall(part)
         except (BrokenPipeError, ConnectionResetError):
             pass  # it may have answered before it had read all
         while kind == wire_format.PROGRESS:
-            sizes = wire_format.lengths(
-                take(sock, 8 * wire_format.count(take(sock, wire_format.PREFIX)))
+            sizes = wire_format.parse_part_lengths(
+                take(
+                    sock,
+                    8 * wire_format.parse_part_count(take(sock, wire_format.PREFIX)),
+                )
             )
             kind, payload = [take(sock, size) for size in sizes]
             accepted = True
@@ -76,19 +79,19 @@ def take(sock: _socket.socket, size: int) -> bytes:
     return bytes(buffer)
 
 
-def silent(paths: Meeting) -> DaemonError:
+def silent(paths: HookPaths) -> DaemonError:
     """Return the error of a daemon that hangs."""
     why = f"the stepper daemon does not answer (silent for {SILENCE_SECONDS} s)"
     return DaemonError(why, f"stepper shutdown  # ends it; see {paths.log}")
 
 
-def gone(paths: Meeting, accepted: bool) -> GoneError:
+def gone(paths: HookPaths, accepted: bool) -> GoneError:
     """Return the error of a daemon that ended, after it had taken the request or before."""
     why = "the stepper daemon went away" + (" while the cell ran" if accepted else "")
     return GoneError(why, f"see {paths.log}; the next call starts it again")
 
 
-def connect(paths: Meeting) -> _socket.socket | None:
+def connect(paths: HookPaths) -> _socket.socket | None:
     """Return a socket to the running daemon, or None where none listens; raise StepperError, OSError."""
     try:
         sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
@@ -100,7 +103,7 @@ def connect(paths: Meeting) -> _socket.socket | None:
         sock.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDTIMEO, PATIENCE)
         sock.connect(paths.socket)
         sock.settimeout(SILENCE_SECONDS)
-        uid = wire_format.peer_uid(sock)
+        uid = wire_format.get_peer_uid(sock)
         # nobody: the wait was interrupted (stopped and continued)
         if uid == 0xFFFFFFFF:
             raise BlockingIOError
@@ -119,7 +122,7 @@ def connect(paths: Meeting) -> _socket.socket | None:
 
 
 def ask(
-    paths: Meeting,
+    paths: HookPaths,
     verb: bytes,
     payload: bytes = b"",
     progress: "Callable[[bytes], None] | None" = None,
@@ -152,7 +155,7 @@ def ask(
             verb,
             __version__.encode(),
             wire_format.pack_environ(environ),
-            encoded(current_folder()),
+            encode_path(current_folder()),
         )
         kind = body = b""
         try:

@@ -8,7 +8,7 @@ import posix
 import sys
 
 from stepper.common.errors import DaemonError, StepperError
-from stepper.common.socket_path import Meeting
+from stepper.common.socket_path import HookPaths
 from stepper.hook.client import GoneError, ask, failure, gone, silent
 
 if False:  # for the type checker alone: typing is not loaded
@@ -34,11 +34,11 @@ def hook() -> None:
         with open(0, "rb", 0, closefd=False) as stdin:
             given = stdin.readall()
         posix.chdir(root)
-        paths = Meeting(posix.getcwd())
+        paths = HookPaths(posix.getcwd())
         answer: bytes | None = b""
         if event in WAKERS:
             posix._exit(2 if woke(paths, event, given, how[0] if how else "") else 0)
-        if event not in ONLY_UNDER_WAY or posix.access(paths.active, posix.F_OK):
+        if event not in ONLY_UNDER_WAY or posix.access(paths.active_marker, posix.F_OK):
             answer = forward(paths, event, given, fared(how[0], paths) if how else None)
         if not answer and event in NEVER_LAUNCH and b"notebook" in given.lower():
             from stepper.hook import payload
@@ -57,7 +57,7 @@ def hook() -> None:
 
 
 def forward(
-    paths: Meeting, event: str, payload: bytes, before: "StepperError | None"
+    paths: HookPaths, event: str, payload: bytes, before: "StepperError | None"
 ) -> "bytes | None":
     """Return the daemon's answer to an event; raise as `ask` does. `before` is how the compiled client fared.
 
@@ -87,7 +87,7 @@ def forward(
     return answer
 
 
-def woke(paths: Meeting, event: str, given: bytes, how: str) -> bool:
+def woke(paths: HookPaths, event: str, given: bytes, how: str) -> bool:
     """Stand by to wake the agent; return whether it was told something, on standard error.
 
     Where the compiled client asked first the daemon is gone: one is started, and that client, which is small, waits on.
@@ -150,7 +150,7 @@ def woke(paths: Meeting, event: str, given: bytes, how: str) -> bool:
     return bool(told)
 
 
-def begun(paths: Meeting, parent: int) -> bool:
+def begun(paths: HookPaths, parent: int) -> bool:
     """Wait until the edit's own event has started a daemon; return whether it has."""
     import time
 
@@ -166,7 +166,7 @@ def begun(paths: Meeting, parent: int) -> bool:
     return True
 
 
-def started(paths: Meeting, parent: int, event: str, how: str) -> bool:
+def started(paths: HookPaths, parent: int, event: str, how: str) -> bool:
     """Have a daemon there, started where the last one is gone; return whether it is, and somebody waits for it."""
     import time
 
@@ -242,7 +242,7 @@ def leaving() -> "Callable[[bytes], None]":
     return look
 
 
-def fared(how: str, paths: Meeting) -> StepperError:
+def fared(how: str, paths: HookPaths) -> StepperError:
     """Return what the compiled client (client.c) met, by its word; of a failure the daemon's answer is open as 3."""
     if how == "failed":
         with open(3, "rb") as stream:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from stepper.common import private_files
 from stepper.common.errors import DaemonError
 from stepper.common.paths import Paths
-from stepper.common.socket_path import Meeting
+from stepper.common.socket_path import HookPaths
 
 START_SECONDS = 8.5
 # The daemon needs no more of its starter's environment: kernels get theirs with the
@@ -28,7 +28,7 @@ DAEMON_ENVIRON = (
 
 
 def start(
-    place: Meeting, connect: Callable[[Meeting], _socket.socket | None]
+    place: HookPaths, connect: Callable[[HookPaths], _socket.socket | None]
 ) -> _socket.socket:
     """Start the daemon, or wait for the one that another caller is starting; return a socket to it.
 
@@ -85,12 +85,12 @@ def start(
 def opened(paths: Paths) -> tuple[int, int]:
     """Return the lock of starts and the daemon's log, opened; raise DaemonError where they can't be written."""
     try:
-        paths.make_home()
-        paths.make_runtime()
+        paths.create_home_folder()
+        paths.create_runtime_folder()
         # the daemon can tell nobody as well
-        os.close(private_files.opened(paths.daemon_lock, os.O_CREAT | os.O_RDWR))
-        lock = private_files.opened(paths.start_lock, os.O_CREAT | os.O_RDWR)
-        return lock, private_files.opened(
+        os.close(private_files.open_private(paths.daemon_lock, os.O_CREAT | os.O_RDWR))
+        lock = private_files.open_private(paths.start_lock, os.O_CREAT | os.O_RDWR)
+        return lock, private_files.open_private(
             paths.log, os.O_CREAT | os.O_WRONLY | os.O_APPEND
         )
     except OSError as error:
@@ -114,7 +114,7 @@ def locked(file: int, seconds: float) -> bool:
             return True
 
 
-def retired(paths: Meeting) -> None:
+def retired(paths: HookPaths) -> None:
     """Wait until the daemon that said STALE no longer listens."""
     deadline = time.monotonic() + START_SECONDS
     while os.path.exists(paths.socket) and time.monotonic() < deadline:

@@ -17,8 +17,8 @@ from pathlib import Path
 from stepper import __version__
 from stepper.common import project_files
 from stepper.common.errors import StepperError, UsageError
-from stepper.common.paths import Paths, copy_of_ipykernel, recorded
-from stepper.common.text import ODD
+from stepper.common.paths import Paths, ipykernel_folder, read_install_record
+from stepper.common.text import NAME_CONTROLS
 from stepper.hook import client
 from stepper.install import claude_settings, permission_mode, skills, user_script
 from stepper.install.file_edits import assets, editor, read_settings
@@ -67,8 +67,8 @@ def home(patterns: Sequence[str]) -> str:
 
 def uncovered(project: str, patterns: Sequence[str]) -> str:
     """Return how many notebooks there are and how many no pattern covers, with the line that would; '' for none."""
-    found = project_files.notebooks(project, [""])
-    names = [name for name in found.files if not ODD.search(name)]
+    found = project_files.find_notebooks(project, [""])
+    names = [name for name in found.files if not NAME_CONTROLS.search(name)]
     rest = [name for name in names if not notebook_globs.covers(patterns, name)]
     if not names:
         return ""
@@ -79,7 +79,7 @@ def uncovered(project: str, patterns: Sequence[str]) -> str:
         else ""
     )
     return f"{len(names) - len(rest)} covered{told}" + (
-        " (there may be more: not all folders were looked at)" * found.cut
+        " (there may be more: not all folders were looked at)" * found.truncated
     )
 
 
@@ -87,8 +87,8 @@ def missing_patterns(project: str, patterns: Sequence[str]) -> list[str]:
     """Return the patterns with which all notebooks of the project are covered; empty where they are already."""
     names = [
         name
-        for name in project_files.notebooks(project, [""]).files
-        if not ODD.search(name)
+        for name in project_files.find_notebooks(project, [""]).files
+        if not NAME_CONTROLS.search(name)
     ]
     line = notebook_globs.line(
         patterns, [name for name in names if not notebook_globs.covers(patterns, name)]
@@ -99,7 +99,7 @@ def missing_patterns(project: str, patterns: Sequence[str]) -> list[str]:
 
 def kernel_python(paths: Paths) -> str:
     """Return the kernel's interpreter: the config's, else the one that install chose, else that of .venv."""
-    return paths.python(_sound_limits(paths).python)
+    return paths.find_python(_sound_limits(paths).python)
 
 
 def _sound_limits(paths: Paths) -> Limits:
@@ -112,7 +112,7 @@ def _sound_limits(paths: Paths) -> Limits:
 
 def strange(paths: Paths, python: str) -> bool:
     """Whether the interpreter is there, but neither this user's install nor `stepper trust` recorded it."""
-    return os.path.lexists(python) and not paths.accepts(python)
+    return os.path.lexists(python) and not paths.trusts_python(python)
 
 
 def install_command(paths: Paths, broken: str = "", more: str = "") -> str:
@@ -122,7 +122,7 @@ def install_command(paths: Paths, broken: str = "", more: str = "") -> str:
     ]
     # the longest: a worktree may lie in the main checkout
     folder = shlex.quote(max(holders, key=len, default=paths.project))
-    note = recorded(paths.checkouts[-1])
+    note = read_install_record(paths.checkouts[-1])
     source, more = (
         str(note.get("source", "")),
         more + " --plugin" * bool(note.get("plugin")),
@@ -164,7 +164,7 @@ def _config(paths: Paths) -> str:
             "; ".join(filter(None, (error.message, error.hint))), editor(paths.config)
         ) from None
     return (
-        paths.relative(paths.config)
+        paths.relpath(paths.config)
         if Path(paths.config).exists()
         else "none: the defaults hold"
     )
@@ -193,7 +193,7 @@ def _ipykernel(paths: Paths) -> str:
     if "ipykernel" not in about.modules:
         locked = Path(paths.project, "uv.lock").exists()
         mend = "uv add --dev ipykernel" if locked else install_command(paths, python)
-        if Path(copy_of_ipykernel(paths.used_env, about.version)).is_dir():
+        if Path(ipykernel_folder(paths.active_env, about.version)).is_dir():
             return f"missing in {python}: kernels start with stepper's own copy. What adds it: {mend}"
         raise StepperError(f"missing in {python}", mend)
     return "present"
@@ -206,7 +206,7 @@ def _hook_script(paths: Paths) -> str:
         Path(paths.project, claude_settings.SCRIPT),
         assets("hooks") / "stepper",
     )
-    env, link = paths.used_env, Paths(paths.lender).link
+    env, link = paths.active_env, Paths(paths.environment_checkout).env_link
     if by_plugin(paths):
         name = "the plugin's"
     elif not script.is_file():
@@ -219,14 +219,14 @@ def _hook_script(paths: Paths) -> str:
         raise StepperError(
             f"{name} is not executable", f"chmod +x {shlex.quote(str(script))}"
         )
-    if os.path.lexists(link) and not paths.env_is_ours():
+    if os.path.lexists(link) and not paths.env_is_recorded():
         raise StepperError(
             f"{link} is not of an install of yours: nothing of it runs, and no cell",
             TRUST,
         )
     if not Path(env, "packages", "stepper").is_dir():
         raise StepperError(
-            f"{paths.relative(link)} is not complete", install_command(paths, link)
+            f"{paths.relpath(link)} is not complete", install_command(paths, link)
         )
     if os.path.realpath(link) != os.path.realpath(env):
         detail = f"{link} is not your environment (a pull may have put it there). The hooks run yours: {env}"
@@ -235,7 +235,7 @@ def _hook_script(paths: Paths) -> str:
         raise StepperError(detail, unlink + install_command(paths, link))
     lent = (
         ""
-        if link == paths.link
+        if link == paths.env_link
         else f" (a worktree, with the environment of the main checkout: {link})"
     )
     return name + lent
@@ -273,7 +273,7 @@ def _hooks(paths: Paths) -> str:
 
 def by_plugin(paths: Paths) -> bool:
     """Whether hooks and skills are the plugin's: the last install was told so, and found none of ours."""
-    return bool(recorded(paths.lender).get("plugin"))
+    return bool(read_install_record(paths.environment_checkout).get("plugin"))
 
 
 def _notebooks(paths: Paths) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from stepper.common.errors import StepperError, UsageError
-from stepper.common.paths import Paths, record_folder, record_root, recorded
+from stepper.common.paths import Paths, read_install_record, record_folder, record_root
 from stepper.install import claude_settings, doctor, ipykernel_install, user_script
 from stepper.install.file_edits import PACKAGE, read, read_settings
 from stepper.install.interpreter import Interpreter, run, usable
@@ -117,7 +117,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     if options.demo and options.target and not options.planned:
         _make_folder(options.target)
     options.target = os.path.realpath(options.planned or options.target or ".")
-    known = recorded(options.target)  # what is there stays
+    known = read_install_record(options.target)  # what is there stays
     # the plugin brings the lines of a client
     options.mcp = options.mcp or options.plugin or bool(known.get("mcp"))
     return options
@@ -210,7 +210,7 @@ def check_owners(project: Path) -> None:
 
 def choose(paths: Paths, given: str | None, environ: Mapping[str, str]) -> Choice:
     """Return the kernel's interpreter: given now or before, .venv's, an active one's, a new .venv's."""
-    noted, venv = recorded(paths.project), Path(paths.project, ".venv")
+    noted, venv = read_install_record(paths.project), Path(paths.project, ".venv")
     if given:
         return Choice(given, "--python", given=True)
     if noted.get("given") and Path(str(noted.get("python"))).exists():
@@ -278,7 +278,7 @@ def stamp(options: argparse.Namespace) -> str:
 def env_ready(paths: Paths, wanted: str) -> bool:
     """Tell whether the environment is this user's, complete, works and carries the stamp `wanted`."""
     # `stepper trust` made that link
-    if not recorded(paths.project) or os.path.islink(paths.env):
+    if not read_install_record(paths.project) or os.path.islink(paths.env):
         return False
     code = "import stepper.install.installer"
     return (

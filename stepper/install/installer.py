@@ -17,7 +17,7 @@ from subprocess import CompletedProcess
 
 from stepper import __version__
 from stepper.common.errors import StepperError
-from stepper.common.paths import Paths, recorded
+from stepper.common.paths import Paths, read_install_record
 from stepper.hook import client
 from stepper.hook.start import retired
 from stepper.install import (
@@ -79,13 +79,15 @@ def apply(options: argparse.Namespace) -> None:
     merged, new_rules = claude_settings.add_rules(
         data if plugin else claude_settings.add_hooks(data), wanted
     )
-    known = recorded(paths.project).get("script")
+    known = read_install_record(paths.project).get("script")
     wants_line = options.statusline or statusline_setting.is_ours(
         data.get(statusline_setting.KEY)
     )
     _write_record(paths, options, choice, new_rules, config, plugin)
     if wants_line:
-        merged, noted = statusline_setting.put(paths, merged, recorded(paths.project))
+        merged, noted = statusline_setting.put(
+            paths, merged, read_install_record(paths.project)
+        )
         trust.remember(paths, noted)
     if doctor.strange(paths, python := doctor.kernel_python(paths)):
         say(
@@ -143,7 +145,7 @@ def _take_up_env(paths: Paths, options: argparse.Namespace) -> None:
                 "",
                 "the hook's client is compiled (cc): it takes 1 ms where Python's takes 10",
             )
-        for folder in (paths.project, *paths.borrowers()):
+        for folder in (paths.project, *paths.find_dependent_worktrees()):
             _retire(Paths(folder))
 
 
@@ -186,9 +188,9 @@ def _say_what_is_next(
 
 def _look_in(paths: Paths, folders: list[str]) -> None:
     """Have the hook script look for notebooks that are newer than now, unless a daemon has it look already."""
-    if not os.path.lexists(paths.seen):
+    if not os.path.lexists(paths.scan_marker):
         write(
-            Path(paths.seen),
+            Path(paths.scan_marker),
             os.fsencode("".join(f"{folder or '.'}\n" for folder in folders)),
         )
 
@@ -217,7 +219,7 @@ def _finish_env(paths: Paths) -> None:
     script = f'#!/bin/sh\n{line}\nexec {shlex.quote(f"{env}/bin/python")} -I -c "{code}" "$@"\n'
     write(env / "bin/stepper", os.fsencode(script), 0o755)
     # in the place of an older installation's environment, or of what a pull put there
-    link(Path(paths.link), env)
+    link(Path(paths.env_link), env)
 
 
 def compile_client(target: Path) -> bool:
@@ -331,9 +333,11 @@ def _write_config(paths: Paths, patterns: list[str]) -> str | None:
     from stepper.daemon import config  # pyyaml is there by now
 
     there, path = read(Path(paths.config)).decode(), Path(paths.home, "config.yaml")
-    new = config.with_notebooks(there, patterns, paths.relative(paths.config))
-    say("config", f"{write(path, new.encode())}: {paths.relative(str(path))}")
-    return new if there in ("", recorded(paths.project).get("config")) else None
+    new = config.with_notebooks(there, patterns, paths.relpath(paths.config))
+    say("config", f"{write(path, new.encode())}: {paths.relpath(str(path))}")
+    return (
+        new if there in ("", read_install_record(paths.project).get("config")) else None
+    )
 
 
 def _write_record(
@@ -345,7 +349,7 @@ def _write_record(
     plugin: bool,
 ) -> None:
     """Note, before the project is changed, what runs here and what uninstall can't see: what was there before."""
-    project, old = Path(paths.project), recorded(paths.project)
+    project, old = Path(paths.project), read_install_record(paths.project)
     notebooks = doctor.home(doctor.limits(paths).patterns)
     text, data = read_settings(project / SETTINGS)
     script, ignored = project / claude_settings.SCRIPT, read(project / ".gitignore")

@@ -13,7 +13,7 @@ from pathlib import Path
 from subprocess import CompletedProcess
 
 from stepper.common.errors import UsageError
-from stepper.common.paths import Paths, copy_of_ipykernel
+from stepper.common.paths import Paths, ipykernel_folder
 from stepper.install.file_edits import read, remove
 from stepper.install.interpreter import Interpreter, run, tail
 
@@ -110,7 +110,7 @@ def copy(paths: Paths, python: str, about: Interpreter) -> str:
     """
     project, target = (
         Path(paths.project),
-        Path(copy_of_ipykernel(paths.env, about.version)),
+        Path(ipykernel_folder(paths.env, about.version)),
     )
     synced = any((project / name).exists() for name in ("pyproject.toml", "uv.lock"))
     if named(project) or not synced or target.is_dir():

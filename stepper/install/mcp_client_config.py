@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from stepper.common.errors import StepperError, UsageError
-from stepper.common.paths import Paths, recorded
+from stepper.common.paths import Paths, read_install_record
 from stepper.install import claude_settings, doctor, toml_config, trust
 from stepper.install.file_edits import editor, read, remove, remove_empty, write
 from stepper.install.install_checks import check_links
@@ -117,7 +117,11 @@ def told(paths: Paths, name: str, http: int | None, install: bool) -> dict[str, 
 
 def put(paths: Paths, name: str) -> str:
     """Put a client's lines into its file; return made, updated or unchanged. Raise StepperError."""
-    client, project, note = CLIENTS[name], Path(paths.project), recorded(paths.project)
+    client, project, note = (
+        CLIENTS[name],
+        Path(paths.project),
+        read_install_record(paths.project),
+    )
     if not note:
         raise StepperError(
             "stepper is not set up here by you",

@@ -18,8 +18,8 @@ from typing import Any
 
 from stepper.common import private_files
 from stepper.common.errors import StepperError, UsageError
-from stepper.common.paths import Paths, record_folder, record_root, recorded
-from stepper.common.text import quoted, shown
+from stepper.common.paths import Paths, read_install_record, record_folder, record_root
+from stepper.common.text import escape_controls, shell_quote
 from stepper.install.file_edits import link
 
 
@@ -40,16 +40,16 @@ def make_folders(paths: Paths) -> None:
     folder = record_folder(paths.project)
     with writing(folder):
         # with `.stepper/`; a session of the client watches it
-        private_files.made(os.path.dirname(paths.notice))
+        private_files.make_folder(os.path.dirname(paths.notice))
         # the person's home may lie behind a link
-        private_files.made(os.path.realpath(folder))
+        private_files.make_folder(os.path.realpath(folder))
 
 
 def remember(paths: Paths, note: dict[str, Any]) -> None:
     """Record a project for this user; a note that is there already is left as it is. Raise StepperError."""
     folder, known = (
         os.path.realpath(record_folder(paths.project)),
-        recorded(paths.project),
+        read_install_record(paths.project),
     )
     make_folders(paths)
     with writing(folder):
@@ -91,9 +91,13 @@ def trust(paths: Paths) -> dict[str, Any]:
         limits.python,
         {name: dict(place.definition) for name, place in limits.kernels.items()},
     )
-    python, known = paths.python(asked), recorded(paths.project)
+    python, known = paths.find_python(asked), read_install_record(paths.project)
     installed = os.path.isdir(paths.env) and not os.path.islink(paths.env)
-    env = (paths.env if installed else paths.link) if os.path.exists(paths.link) else ""
+    env = (
+        (paths.env if installed else paths.env_link)
+        if os.path.exists(paths.env_link)
+        else ""
+    )
     if not os.path.exists(python):
         if asked or not (env or places):
             raise UsageError(
@@ -119,7 +123,7 @@ def trust(paths: Paths) -> dict[str, Any]:
         # those of a former configuration too: a kernel may live there
         note["kernels"] = [*held, *new]
     remember(paths, note or {"accepted": []})
-    if env == paths.link:
+    if env == paths.env_link:
         with writing(paths.env):
             link(Path(paths.env), Path(os.path.realpath(env)))
     return {
@@ -127,11 +131,11 @@ def trust(paths: Paths) -> dict[str, Any]:
         "interpreter": {"path": python, "is": os.path.realpath(python)}
         if python
         else None,
-        "environment": {"path": paths.link, "is": os.path.realpath(paths.env)}
+        "environment": {"path": paths.env_link, "is": os.path.realpath(paths.env)}
         if env
         else None,
         "kernels": places,
-        "recorded": paths.record,
+        "recorded": paths.install_record,
     }
 
 
@@ -139,11 +143,11 @@ def check(path: str) -> None:
     """Raise StepperError where another user owns a path, or anybody could put something else in its place."""
     for place in map(Path, {path, os.path.realpath(path)}):
         if place.lstat().st_uid not in (0, os.getuid()):
-            why = f"{shown(str(place))} belongs to another user: it is not accepted"
-            raise StepperError(why, f"ls -ld {quoted(str(place))}")
+            why = f"{escape_controls(str(place))} belongs to another user: it is not accepted"
+            raise StepperError(why, f"ls -ld {shell_quote(str(place))}")
         for above in (place, *place.parents):
             mode = above.lstat().st_mode
             sticky = stat.S_ISDIR(mode) and mode & stat.S_ISVTX and above != place
             if mode & 0o002 and not stat.S_ISLNK(mode) and not sticky:
-                why = f"anybody can write {shown(str(above))}: {shown(path)} is not accepted"
-                raise StepperError(why, f"chmod o-w {quoted(str(above))}")
+                why = f"anybody can write {escape_controls(str(above))}: {escape_controls(path)} is not accepted"
+                raise StepperError(why, f"chmod o-w {shell_quote(str(above))}")

@@ -13,7 +13,7 @@ import os
 from pathlib import Path
 
 from stepper.common.errors import StepperError
-from stepper.common.paths import Paths, recorded
+from stepper.common.paths import Paths, read_install_record
 from stepper.install import (
     claude_settings,
     doctor,
@@ -66,7 +66,7 @@ def uninstall(options: argparse.Namespace) -> None:
     """Undo an installation; raise a StepperError, with nothing changed, where the settings can't be read."""
     check_target(options.target)
     paths = Paths(options.target)
-    project, note = Path(paths.project), recorded(paths.project)
+    project, note = Path(paths.project), read_install_record(paths.project)
     check_links(project)
     text, data = read_settings(project / SETTINGS)
     traces = (
@@ -74,10 +74,13 @@ def uninstall(options: argparse.Namespace) -> None:
         or claude_settings.has_ours(data)
         or our_skills(project)
     )
-    if not (traces or any(map(os.path.lexists, (paths.home, paths.env, paths.record)))):
+    if not (
+        traces
+        or any(map(os.path.lexists, (paths.home, paths.env, paths.install_record)))
+    ):
         say("nothing", f"of stepper's is in {project}")
         return
-    borrowers = [Paths(folder) for folder in paths.borrowers()]
+    borrowers = [Paths(folder) for folder in paths.find_dependent_worktrees()]
     for each in (paths, *borrowers):
         _stop(each)
     _remove_settings(project, note, text, data)
@@ -109,14 +112,16 @@ def uninstall(options: argparse.Namespace) -> None:
 
 
 def _stop(paths: Paths) -> None:
-    command = Path(paths.used_env, "bin/stepper")
+    command = Path(paths.active_env, "bin/stepper")
     try:
         running = doctor.listening(paths)
     except (OSError, StepperError):
         running = True  # something is there: let `stepper shutdown` look
     if not running and not any(Path(paths.kernels).rglob("*.json")):
         return
-    if not paths.env_is_ours():  # a stranger's, or the record is gone: it is not asked
+    if (
+        not paths.env_is_recorded()
+    ):  # a stranger's, or the record is gone: it is not asked
         say(
             "warning",
             f"{command} is not of an install of yours, and was not run: daemon and kernels may still run",

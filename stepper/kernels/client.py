@@ -11,8 +11,8 @@ from typing import Any
 from stepper.common.errors import (
     IpykernelMissingError,
     KernelError,
-    KernelStartFailedError,
-    LineDownError,
+    KernelStartError,
+    KernelUnreachableError,
 )
 from stepper.kernels import helper_loader
 from stepper.kernels.backend_protocols import GRACE_SECONDS, PATIENCE_SECONDS, Inbox
@@ -60,14 +60,14 @@ class LiveKernel(Connection):
             death = await self.death()
             if death is not None:
                 hint = self.process.mends(death)
-                error = IpykernelMissingError if hint else KernelStartFailedError
+                error = IpykernelMissingError if hint else KernelStartError
                 said = death.stderr or "it wrote nothing"
                 raise error(
                     f"the kernel died at start ({death.how}): {said.splitlines()[-1]}\n{said}",
                     hint,
                 )
             if time.monotonic() > deadline:
-                raise KernelStartFailedError(
+                raise KernelStartError(
                     f"the kernel did not answer within {seconds:.0f} s: {self.away or self.process.log}"
                 )
         log.info(
@@ -157,7 +157,7 @@ class LiveKernel(Connection):
         self.busy, self.interrupted = True, ""
         try:
             return await running.run(code, **how)
-        except (LineCutError, LineDownError):
+        except (LineCutError, KernelUnreachableError):
             self.owed = self.owed or self.interrupted
             raise
         finally:
@@ -166,7 +166,7 @@ class LiveKernel(Connection):
     async def _housekeeping(
         self, code: str, seconds: float, given: Mapping[str, Any] = {}
     ) -> Execution:
-        """Run silent code of stepper's own, with a deadline; raise LineDownError."""
+        """Run silent code of stepper's own, with a deadline; raise KernelUnreachableError."""
         await self.reached()
         while True:
             with contextlib.suppress(LineCutError):
@@ -200,7 +200,7 @@ class LiveKernel(Connection):
     async def adopt(self) -> Death | None:
         """Take over a kernel found again, interrupting what runs in it; return its end where it gives no answer.
 
-        Raise LineDownError where nothing reaches it, KernelError where what runs is known to be another client's.
+        Raise KernelUnreachableError where nothing reaches it, KernelError where what runs is known to be another client's.
         """
         for _ in range(2):
             # it may want a token, which whoever asks now has brought
@@ -208,12 +208,12 @@ class LiveKernel(Connection):
             try:
                 await self.connect(GRACE_SECONDS)
                 return None
-            except LineDownError:
+            except KernelUnreachableError:
                 raise
             except KernelError as error:
                 death, why = await self.death(), error.message
             if death is None and self.away:
-                raise LineDownError(self.away)
+                raise KernelUnreachableError(self.away)
             if death is None and self.others.since:
                 # which is not ours to interrupt
                 raise KernelError("another client's execution runs in it")
@@ -251,7 +251,7 @@ class LiveKernel(Connection):
         self.coming = area
         try:
             ended = await self._after(running)
-        except LineDownError:
+        except KernelUnreachableError:
             self.owed = owed or self.owed
             raise
         finally:

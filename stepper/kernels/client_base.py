@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from stepper.common import json_decode, private_files
-from stepper.common.errors import LineDownError
+from stepper.common.errors import KernelUnreachableError
 from stepper.kernels.backend_protocols import GRACE_SECONDS, PATIENCE_SECONDS, Process
 from stepper.kernels.external_executions import Others
 from stepper.kernels.output_area import KINDS, UPDATE, OutputArea, display_id
@@ -94,8 +94,8 @@ class Connection:
         """Read a namespace; add what lasts from run to run, which the helper tells once; raise where it is not so."""
         lasts = told.pop("lasting", None) or {}
         if len(lasts) > 1:
-            self.lasting = json_decode.read(Lasting, lasts)
-        found, known = json_decode.read(Namespace, told), self.lasting
+            self.lasting = json_decode.decode(Lasting, lasts)
+        found, known = json_decode.decode(Namespace, told), self.lasting
         if known is None or lasts.get("mark") != known.mark:
             return replace(found, names=())
         return replace(
@@ -151,14 +151,14 @@ class Connection:
             self.owed = self.owed or reason
 
     async def reached(self, seconds: float = PATIENCE_SECONDS) -> None:
-        """Return once something reaches it, or it is known to be dead; raise LineDownError, soon after an interrupt."""
+        """Return once something reaches it, or it is known to be dead; raise KernelUnreachableError, soon after an interrupt."""
         until = time.monotonic() + seconds
         while (why := self.process.away) and await self.death() is None:
             until = (
                 min(until, time.monotonic() + PATIENCE_SECONDS) if self.owed else until
             )
             if time.monotonic() > until:
-                raise LineDownError(why)
+                raise KernelUnreachableError(why)
             await asyncio.sleep(0.02)
 
     async def wait_death(self) -> Death | None:

@@ -57,7 +57,7 @@ def fault_of(
     told: dict[str, Any], error: dict[str, Any] | None, count: int | None
 ) -> Fault | None:
     """Return the fault: from the helper's message, else from the kernel's own (`bounded`), else None."""
-    found = [*json_decode.read_all(Fault, [told.get("fault")])]
+    found = [*json_decode.decode_valid_items(Fault, [told.get("fault")])]
     if not found:
         if error is None:
             return None

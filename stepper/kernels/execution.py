@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stepper.common import json_decode
-from stepper.common.errors import KernelError, LineDownError
+from stepper.common.errors import KernelError, KernelUnreachableError
 from stepper.kernels import helper_loader
 from stepper.kernels.backend_protocols import (
     GRACE_SECONDS,
@@ -284,7 +284,7 @@ class Running:
                 self.done.namespace = self.kernel.complete(content["namespace"])
             if "modules" in content:
                 with contextlib.suppress(*ODD, LookupError, RecursionError):
-                    self.done.modules = json_decode.read(
+                    self.done.modules = json_decode.decode(
                         ModuleChanges, content["modules"]
                     )
         else:
@@ -314,7 +314,7 @@ class Running:
                 > max(self.away_at, 0.0 if kernel.interrupted else self.due)
                 + PATIENCE_SECONDS
             ):
-                raise LineDownError(kernel.process.away)
+                raise KernelUnreachableError(kernel.process.away)
             self.deadline = max(self.deadline, now + BACK_SECONDS)
             return False
         self.away_at = 0.0

@@ -17,7 +17,7 @@ import anyio
 import anyio.to_thread
 from anyio.lowlevel import RunVar
 
-from stepper.common.socket_path import Meeting
+from stepper.common.socket_path import HookPaths
 from stepper.hook import client
 
 # threads that wait for the daemon; as many again for what waits for no cell
@@ -84,7 +84,7 @@ class Daemon:
     """The project's daemon, as one session of a client asks it."""
 
     def __init__(self, project: str, session: str) -> None:
-        self.paths = Meeting(project)
+        self.paths = HookPaths(project)
         self.session = session
 
     async def ask(

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from stepper.common.text import one_line, steps_done
+from stepper.common.text import format_steps_done, one_line
 
 Told = Mapping[str, Any]
 MOST = 40  # rows of a list
@@ -22,7 +22,7 @@ def listed(notebooks: list[Told]) -> str:
     lines = []
     for each in notebooks:
         far, kernel = each["progress"], each["kernel"]["state"]
-        count = steps_done(
+        count = format_steps_done(
             far["done"], far["skipped"], far["of"], far["what"].removesuffix("s")
         )
         done = f", {count}" if far["of"] else ""
@@ -115,7 +115,7 @@ def standing(told: Told, runs: list[Told], report: str) -> str:
     head = f"{one_line(told['notebook'])}: {told['state']}"
     statuses = [step["status"] for step in told["steps"]]
     if statuses:
-        head += f", {steps_done(statuses.count('done'), statuses.count('skipped'), len(statuses), 'step')}"
+        head += f", {format_steps_done(statuses.count('done'), statuses.count('skipped'), len(statuses), 'step')}"
     parts.append(head)
     if now:
         line = f": {one_line(now['line'])}" if now["line"] else ""

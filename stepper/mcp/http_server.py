@@ -59,7 +59,7 @@ def bound(port: int) -> socket.socket:
 
 def own_key(project: str) -> str:
     """Return this user's key for the project, made once; raise StepperError where it can't be kept."""
-    path = os.path.join(os.path.dirname(Paths(project).record), "mcp-key")
+    path = os.path.join(os.path.dirname(Paths(project).install_record), "mcp-key")
     try:
         if not os.path.lexists(path):
             private_files.replace(path, secrets.token_urlsafe(32).encode())

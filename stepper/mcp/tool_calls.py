@@ -18,7 +18,7 @@ from mcp_types import (
 )
 
 from stepper.common.errors import StepperError, UsageError
-from stepper.common.text import counted, one_line
+from stepper.common.text import format_count, one_line
 from stepper.hook.client import GoneError
 from stepper.mcp import argument_coercion, data_rendering, mcp_wording, tool_results
 from stepper.mcp.daemon_client import Asked, Daemon
@@ -178,15 +178,15 @@ async def _list(
     pages = len(by_page)
     if page > pages:
         raise UsageError(
-            f"there is no page {page}: the {counted(len(found), 'notebook')} take {counted(pages, 'page')}"
+            f"there is no page {page}: the {format_count(len(found), 'notebook')} take {format_count(pages, 'page')}"
         )
     shown = by_page[page - 1]
     if wanted and not found:
-        text = f"No notebook's path contains {given['filter'][:100]!r}; the project has {counted(len(rows), 'notebook')}."
+        text = f"No notebook's path contains {given['filter'][:100]!r}; the project has {format_count(len(rows), 'notebook')}."
     else:
         text = data_rendering.listed(shown)
     if pages > 1:
-        text = f"Page {page} of {pages} ({counted(len(found), 'notebook')}; `page` and `filter` show others):\n{text}"
+        text = f"Page {page} of {pages} ({format_count(len(found), 'notebook')}; `page` and `filter` show others):\n{text}"
     told = {
         "notebooks": data_rendering.rows(shown),
         "page": page,
@@ -230,7 +230,7 @@ async def _change(
         given["action"]
     ]
     order = ", ".join(map(one_line, done["cells"])) or "none"
-    many = counted(done["count"], "cell")
+    many = format_count(done["count"], "cell")
     what = (
         "nothing was moved: the cells are in that order already"
         if done["unchanged"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stepper.common.text import counted, one_line
+from stepper.common.text import format_count, one_line
 from stepper.policy.notebook_state import State
 
 NAMES = 20  # told
@@ -53,7 +53,7 @@ def executions(state: State) -> list[str]:
     told = f", bound: {', '.join(bound[:NAMES])}{more}" if bound else ""
     failed = sum(bool(each.error) for each in some)
     return [
-        f"{counted(len(some), 'execution')} from elsewhere{told}"
+        f"{format_count(len(some), 'execution')} from elsewhere{told}"
         + (f" ({failed} failed)" if failed else "")
     ]
 

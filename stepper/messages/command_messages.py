@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from stepper.common.text import clean, counted, one_line
+from stepper.common.text import clean, format_count, one_line
 from stepper.messages import stop_hints
 from stepper.messages.quoted_output import about, elsewhere, quote, span, words
 from stepper.messages.run_report import Report, bounded, left_out, seconds, step_name
@@ -89,7 +89,7 @@ def open_cells(state: State) -> str:
         for cell in state.open_cells
     ]
     left = len(named) - OPEN_CELLS
-    more = f"; and {counted(left, 'more cell')}" if left > 0 else ""
+    more = f"; and {format_count(left, 'more cell')}" if left > 0 else ""
     return f"Outside the plan: {'; '.join(named[:OPEN_CELLS])}{more}."
 
 
@@ -193,7 +193,9 @@ def built(state: State) -> str:
         if steps
         else []
     )
-    named += [counted(loose, "cell") + " in no step" * bool(steps)] if loose else []
+    named += (
+        [format_count(loose, "cell") + " in no step" * bool(steps)] if loose else []
+    )
     return f"{' and '.join(named)} had built them; `stepper restore` builds them again in a fresh kernel"
 
 
@@ -496,9 +498,9 @@ def completion(
     statuses = [state.of(step.id).status for step in state.plan.steps]
     attempts = sum(state.of(step.id).retries for step in state.plan.steps)
     return [
-        f"The notebook is complete: {counted(statuses.count(StepStatus.DONE), 'step')} done,"
-        f" {statuses.count(StepStatus.SKIPPED)} skipped; {counted(len(state.runs), 'run')},"
-        f" {counted(attempts, 'attempt')} at fixes, {seconds(state.seconds)} in all; {counted(figures, 'figure')}.",
+        f"The notebook is complete: {format_count(statuses.count(StepStatus.DONE), 'step')} done,"
+        f" {statuses.count(StepStatus.SKIPPED)} skipped; {format_count(len(state.runs), 'run')},"
+        f" {format_count(attempts, 'attempt')} at fixes, {seconds(state.seconds)} in all; {format_count(figures, 'figure')}.",
         f"It is {here}.",
         *filter(None, [order]),
         replays,
@@ -510,7 +512,7 @@ def completed(state: State) -> str:
     statuses = [state.of(step.id).status for step in state.plan.steps]
     skipped = statuses.count(StepStatus.SKIPPED)
     retries = sum(state.of(step.id).retries for step in state.plan.steps)
-    parts = [counted(len(statuses), "step")]
+    parts = [format_count(len(statuses), "step")]
     if skipped:
         parts = [f"{len(statuses) - skipped} done", f"{skipped} skipped"]
     parts += [

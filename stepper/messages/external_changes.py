@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stepper.common.text import one_line, quoted
+from stepper.common.text import one_line, shell_quote
 from stepper.policy.model import Cell
 
 NAMED = 6  # cells
@@ -14,7 +14,7 @@ def changed(
     name: str, cells: Sequence[Cell], new: Sequence[Cell], stale: Sequence[Cell]
 ) -> str:
     """Return which cells of a notebook changed or are new and have not run, whose outputs are stale, what runs them."""
-    run = f"What runs what has not run: {one_line(f'stepper run {quoted(name)}')}"
+    run = f"What runs what has not run: {one_line(f'stepper run {shell_quote(name)}')}"
     # a file may be as it was committed: that a cell never ran is all that is known
     if not cells:
         verb = "has" if len(new) == 1 else "have"
@@ -29,7 +29,7 @@ def changed(
 
 def renamed(name: str, former: str, has_kernel: bool) -> str:
     """Return that a notebook looks like one that was renamed, and how to go on under either name."""
-    new, old = quoted(name), quoted(former)
+    new, old = shell_quote(name), shell_quote(former)
     what = "kernel and history are" if has_kernel else "history is"
     ways = [
         f"{one_line(name)} looks like the renamed {one_line(former)} (same cell ids), whose {what} still under the old"

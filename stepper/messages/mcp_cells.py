@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from stepper.common.text import clean, counted, one_line
+from stepper.common.text import clean, format_count, one_line
 from stepper.messages.quoted_output import span, words
 from stepper.messages.run_report import Report, bounded, capital, seconds
 from stepper.policy.model import Cell
@@ -69,10 +69,12 @@ def written(cells: Sequence[Cell], follows: str = "") -> Report:
     names = ", ".join(f"{named(cell)}" for cell in cells[:20]) + ", …" * (
         len(cells) > 20
     )
-    text = f"stepper: {counted(len(cells), 'cell')} written, nothing to run: {names}."
+    text = (
+        f"stepper: {format_count(len(cells), 'cell')} written, nothing to run: {names}."
+    )
     return Report(
         "\n".join(filter(None, [text, follows])),
-        f"✓ {counted(len(cells), 'cell')} written",
+        f"✓ {format_count(len(cells), 'cell')} written",
     )
 
 
@@ -128,7 +130,7 @@ def unheard(name: str, text: str) -> str:
 
 def left(cells: Sequence[Cell]) -> str:
     """Return that cells have not run which a call that lost its daemon may have been to run, '' for none."""
-    many = counted(len(cells), "code cell")
+    many = format_count(len(cells), "code cell")
     return (
         f"Not run yet: {many} below it; `run_notebook` runs what is pending."
         if cells

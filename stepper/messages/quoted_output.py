@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate, groupby
 from typing import Any
 
-from stepper.common.text import TRUNCATED, clean, last_state, one_line
+from stepper.common.text import TRUNCATED, apply_carriage_returns, clean, one_line
 
 TEXT_LIMIT = 2000  # characters of a cell's output in a report
 LINE_LIMIT = 400
@@ -41,7 +41,9 @@ def quote(text: str, limit: int) -> str:
 
 
 def _shown(text: str) -> str:
-    return clean("\n".join(map(last_state, text.replace("\r\n", "\n").split("\n"))))
+    return clean(
+        "\n".join(map(apply_carriage_returns, text.replace("\r\n", "\n").split("\n")))
+    )
 
 
 def _folded(lines: Sequence[str]) -> list[str]:

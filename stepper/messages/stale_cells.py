@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stepper.common.text import counted, one_line
+from stepper.common.text import format_count, one_line
 from stepper.policy.dataflow.cell_dependencies import (
     BELOW,
     ELSEWHERE,
@@ -155,7 +155,7 @@ def order(
     `unbound` are names that cells read and no present source binds.
     """
     odd = (
-        f" {counted(left, 'cell')} of it {'is' if left == 1 else 'are'} stale: `stepper run --stale`."
+        f" {format_count(left, 'cell')} of it {'is' if left == 1 else 'are'} stale: `stepper run --stale`."
         if left
         else ""
     )

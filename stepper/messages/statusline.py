@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepper.common.text import counted, one_line
+from stepper.common.text import format_count, one_line
 from stepper.messages.quoted_output import span
 from stepper.policy.kernel_namespace import Namespace
 from stepper.policy.model import Step, StepStatus
@@ -81,7 +81,7 @@ def _standing(
         shown = failed_cells or state.open_cells
         more = f" and {len(shown) - 1} more" if len(shown) > 1 else ""
         first = shown[0]
-        over = f"{counted(len(state.plan.steps), 'step')} over"
+        over = f"{format_count(len(state.plan.steps), 'step')} over"
         return mark, [over, f"cell {first.number}{more} {OPEN_WORDS[first.status]}"]
     last = state.plan.step(state.last) if isinstance(state.last, int) else None
     if last and state.standing(last.id) is StepStatus.FAILED:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stepper.common.text import age, clean, counted, one_line
+from stepper.common.text import clean, format_age, format_count, one_line
 from stepper.policy.comparison.output_comparison import Sameness
 from stepper.policy.comparison.verify_results import (
     SOURCE,
@@ -42,9 +42,9 @@ def head(found: Verified) -> str:
     """Return the verdict in one line."""
     verdict = "REPRODUCES" if found.reproduces else "DOES NOT REPRODUCE"
     if found.reproduces and found.failing:
-        verdict += f"; {counted(found.failing, 'cell')} {'fails' if found.failing == 1 else 'fail'} as recorded"
+        verdict += f"; {format_count(found.failing, 'cell')} {'fails' if found.failing == 1 else 'fail'} as recorded"
     if found.reproduces and found.open_steps:
-        verdict += f"; {counted(found.open_steps, 'step')} open"
+        verdict += f"; {format_count(found.open_steps, 'step')} open"
     kernels = f"{found.kernels} fresh kernel{'s' * (found.kernels != 1)}"
     where = f" ({found.where})" if found.where else ""
     took = f"{found.duration_s:.1f} s in {kernels}{where}; the living kernel was not touched"
@@ -117,7 +117,7 @@ def file_change(name: str, change: str, before: int = 0, after: int = 0) -> File
 
 def standing(reproduces: bool, counts: str, seconds: float, holds: bool) -> str:
     """Return the line on the last verdict: how old it is, and whether it still holds."""
-    when = "just now" if seconds < 1 else f"{age(seconds)} ago"
+    when = "just now" if seconds < 1 else f"{format_age(seconds)} ago"
     said = f"verified {when}: {'reproduces' if reproduces else 'DOES NOT REPRODUCE'} ({counts})"
     return said + (
         "" if holds else "; that no longer holds: a source was changed since"

@@ -79,7 +79,9 @@ class JsonLines:
         """Write the lines that wait, all or none; raise OSError."""
         if not self._waiting:
             return
-        handle = private_files.opened(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        handle = private_files.open_private(
+            self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT
+        )
         try:
             size = os.fstat(handle).st_size
             if lost := self._lost(size):

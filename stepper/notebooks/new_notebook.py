@@ -29,7 +29,7 @@ def create(path: str, plan: Plan) -> None:
     )
     nbformat.validate(notebook)
     text = nbformat.writes(notebook)
-    with private_files.place(path) as (folder, name):
+    with private_files.open_parent(path) as (folder, name):
         handle = os.open(name, NEW, 0o666, dir_fd=folder)
     with open(handle, "w", encoding="utf-8") as stream:
         stream.write(text if text.endswith("\n") else text + "\n")

@@ -63,7 +63,7 @@ class IpynbFile:
     def read(self, pauses: Sequence[float] = PAUSES) -> Document:
         """Read it, or return what was read before where the file is still the same; raise NotebookError."""
         try:
-            with open(self.path, "rb", opener=private_files.regular) as stream:
+            with open(self.path, "rb", opener=private_files.open_regular) as stream:
                 about = os.fstat(stream.fileno())
                 last = self._last  # another thread may read, too
                 if last is not None and last.signature == signature(about):
@@ -76,7 +76,7 @@ class IpynbFile:
             raise NotebookError(
                 f"{self.name} is a folder, not a notebook", "ls -l " + self.path
             ) from None
-        except private_files.PlaceError as error:
+        except private_files.UnsafeFileError as error:
             raise NotebookError(error.why, error.hint) from None
         except OSError as error:
             raise NotebookError(
@@ -224,7 +224,7 @@ class IpynbFile:
         if about := self._is_as(self._seen):
             with (
                 contextlib.suppress(OSError),
-                private_files.place(self.path) as (folder, name),
+                private_files.open_parent(self.path) as (folder, name),
             ):
                 times = (
                     about.st_atime_ns,
@@ -346,7 +346,7 @@ class IpynbFile:
         """Replace the file atomically; return False, with nothing done, where somebody else wrote meanwhile."""
         self._last = None  # not kept: an idle daemon holds no notebook
         try:
-            with private_files.place(self.path) as (folder, name):
+            with private_files.open_parent(self.path) as (folder, name):
                 return self._exchange(folder, name, document, keep_time, data)
         except FileNotFoundError:
             raise self._gone() from None
@@ -393,7 +393,7 @@ class IpynbFile:
     def touch(self) -> None:
         """Set the modification time to now, so that those who poll it notice what was written."""
         try:
-            with private_files.place(self.path) as (folder, name):
+            with private_files.open_parent(self.path) as (folder, name):
                 os.utime(name, dir_fd=folder, follow_symlinks=False)
         except OSError as error:
             raise NotebookError(

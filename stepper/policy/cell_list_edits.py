@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from stepper.common.text import counted
+from stepper.common.text import format_count
 from stepper.policy.model import Cell
 from stepper.policy.plan import find_cell
 
@@ -44,7 +44,7 @@ def named(cells: Sequence[Cell], name: object) -> Cell:
     )
     if found is None:
         raise NamingError(
-            f"there is no cell {str(name)[:100]!r}; the notebook has {counted(len(cells), 'cell')}"
+            f"there is no cell {str(name)[:100]!r}; the notebook has {format_count(len(cells), 'cell')}"
         )
     return found
 

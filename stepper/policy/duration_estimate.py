@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from stepper.common.text import clean, last_state
+from stepper.common.text import apply_carriage_returns, clean
 
 NUMBER = r"(\d[\d,]*(?:\.\d+)?)"
 # no date, no time
@@ -113,7 +113,7 @@ class Estimate:
 
 def shares(line: str) -> Iterator[tuple[tuple[str, ...], float, float]]:
     """Yield the shares in a line: what names each, how much of the whole it is, and one item of it."""
-    text = clean(last_state(line))[:LINE]
+    text = clean(apply_carriage_returns(line))[:LINE]
     for found in SHARE.finditer(text):
         part, whole, percent = (
             float(number.replace(",", "")) if number else 0.0

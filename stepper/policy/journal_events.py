@@ -368,4 +368,4 @@ def read(line: Mapping[str, Any]) -> Event | None:
     """
     kind = line.get("event")
     event = KINDS.get(kind) if isinstance(kind, str) else None
-    return json_decode.read(event, line) if event else None
+    return json_decode.decode(event, line) if event else None

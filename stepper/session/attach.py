@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 
-from stepper.common.errors import LineDownError, StepperError
+from stepper.common.errors import KernelUnreachableError, StepperError
 from stepper.common.text import one_line
 from stepper.messages import attached_clients
 from stepper.messages.quoted_output import elsewhere
@@ -25,7 +25,7 @@ async def attach(session: Session) -> Attached:
         mend = f"stepper kernels wait {shlex.quote(session.name)}  # starts one, or waits for it"
         raise StepperError(f"nothing attaches to {one_line(session.name)}: {why}", mend)
     if kernel.away:
-        raise LineDownError(kernel.away)
+        raise KernelUnreachableError(kernel.away)
     about = kernel.about()
     where = elsewhere(about.where, about.left, about.trouble) or f"pid {about.pid}"
     file = kernel.connection_file()

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from stepper.common.errors import NotebookError, UsageError
-from stepper.common.text import counted
+from stepper.common.text import format_count
 from stepper.messages import mcp_cells as words
 from stepper.messages.quoted_output import outputs_text, paged
 from stepper.policy import cell_list_edits
@@ -62,7 +62,7 @@ async def read(session: Session, told: mcp_commands.CellRead) -> Read:
                 session.file.glance()  # not kept
 
     pages = await asyncio.to_thread(work)
-    of = counted(len(pages), "page")
+    of = format_count(len(pages), "page")
     if not 1 <= told.page <= len(pages):
         raise UsageError(f"{session.name} has {of} of these cells")
     some_more = " or more" if len(pages) == last + AHEAD else ""

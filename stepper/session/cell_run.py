@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from stepper.common.errors import (
     KernelError,
-    LineDownError,
+    KernelUnreachableError,
     NotebookError,
     StepperError,
 )
@@ -134,9 +134,9 @@ async def run_cell(
             execution = await session.execute(
                 kernel, cell.source, caller, work.timeout, work.limits, *how
             )
-        except LineDownError as error:
+        except KernelUnreachableError as error:
             # the journal knows that it began: the next turn asks what came of it
-            error = LineDownError(
+            error = KernelUnreachableError(
                 command_messages.line_down(cell.label, error.message),
                 f"stepper status {session.name}",
             )
@@ -334,7 +334,7 @@ def _not_started(
     session: Session, work: Work, caller: Caller, error: KernelError
 ) -> Ended:
     """No kernel: what a command mends is reported and nothing more; one that fails to start stops the notebook."""
-    if not error.stops:
+    if not error.stops_notebook:
         raise error
     fault = Fault(
         "KernelStartFailed",

@@ -242,7 +242,7 @@ class Kernel(Protocol):
     ) -> Execution:
         """Run code to its end, its deadline in seconds, an interrupt, the memory limit or the kernel's death.
 
-        Raise LineDownError where nobody can know that. `recall` knows it by `request`. With `scratch` it gets no
+        Raise KernelUnreachableError where nobody can know that. `recall` knows it by `request`. With `scratch` it gets no
         execution count and is in no history. Whether the `criterion` holds then is told with it; `coming` tells of a
         line that matches the pattern `wake`.
         """
@@ -250,7 +250,7 @@ class Kernel(Protocol):
     async def adopt(self) -> Death | None:
         """Take over a kernel found again, interrupting what runs in it; return its end where it gives no answer.
 
-        Raise LineDownError where nothing reaches it, and it may live on.
+        Raise KernelUnreachableError where nothing reaches it, and it may live on.
         """
 
     async def recall(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 
-from stepper.common.errors import KernelError, LineDownError, NotebookError
+from stepper.common.errors import KernelError, KernelUnreachableError, NotebookError
 from stepper.messages import run_report
 from stepper.policy import cell_directives, error_classification, plan, run_decisions
 from stepper.policy.journal_events import Started, Voided
@@ -28,9 +28,9 @@ async def settle(session: Session) -> None:
     lost = "its daemon" if session.keeper.foreign else "its line"
     try:
         execution = await _recalled(session, cut)
-    except LineDownError as error:
+    except KernelUnreachableError as error:
         why = f"{error.message}. What became of {where} is not known yet; until then nothing else runs: NOT run"
-        raise LineDownError(why, f"stepper status {session.name}") from None
+        raise KernelUnreachableError(why, f"stepper status {session.name}") from None
     if execution is None:
         session.log(Voided(run=cut.run, tool_use_id=cut.tool_use_id))
         if cut.tool_use_id not in session.asking:  # else it runs now
@@ -86,7 +86,7 @@ async def _recalled(session: Session, cut: Started) -> Execution | None:
         return await kernel.recall(
             cut.request, left, limits, cell_directives.parse(cut.source).wake
         )
-    except LineDownError:
+    except KernelUnreachableError:
         session.keeper.foreign = was
         raise
     except KernelError as error:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 
 from stepper.common.errors import KernelError, NotebookError, UsageError
-from stepper.common.text import clean, counted, one_line
+from stepper.common.text import clean, format_count, one_line
 from stepper.messages import command_messages
 from stepper.messages import run_report as reports
 from stepper.messages.background_runs import in_queue
@@ -364,7 +364,7 @@ def output(session: Session, name: str, page: int) -> responses.Page:
     pages = paged(session.file.outputs_of(Target.of(cell)))
     if not 1 <= page <= len(pages):
         raise UsageError(
-            f"the output of {cell.label} has {counted(len(pages), 'page')}"
+            f"the output of {cell.label} has {format_count(len(pages), 'page')}"
         )
     return responses.Page(session.name, cell.id, page, len(pages), pages[page - 1])
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from stepper.common.errors import (
     KernelError,
-    LineDownError,
+    KernelUnreachableError,
     NotebookError,
     StepperError,
     UsageError,
@@ -321,7 +321,7 @@ async def evaluate(
 
 
 async def interrupt(session: Session) -> bool:
-    """Interrupt what runs; return whether anything did. Raise LineDownError where the interrupt waits for the line."""
+    """Interrupt what runs; return whether anything did. Raise KernelUnreachableError where the interrupt waits for the line."""
     interrupted, kernel = await session.interrupt(), session.keeper.kernel
     if (
         not interrupted
@@ -329,7 +329,7 @@ async def interrupt(session: Session) -> bool:
         and kernel is not None
         and (trouble := kernel.about().trouble)
     ):
-        raise LineDownError(
+        raise KernelUnreachableError(
             f"{trouble}. What may run there is interrupted as soon as the line is back"
         )
     return interrupted

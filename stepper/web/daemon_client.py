@@ -8,7 +8,7 @@ from typing import Any
 from stepper import __version__
 from stepper.common import wire_format
 from stepper.common.errors import StepperError
-from stepper.common.socket_path import Meeting, encoded
+from stepper.common.socket_path import HookPaths, encode_path
 from stepper.hook import client
 
 THERE, NONE, HANGS = (
@@ -31,7 +31,7 @@ class Daemon:
     ) -> dict[str, Any] | None:
         """Return what it knows of a notebook, None where it says nothing of it."""
         # looked for anew: the socket's folder may have been taken
-        paths = Meeting(self.project)
+        paths = HookPaths(self.project)
         told = json.dumps(
             {"notebook": notebook, "run": run, "changes": changes, "marks": marks}
         ).encode()
@@ -40,7 +40,7 @@ class Daemon:
             if sock is None:
                 self.trouble = NONE
                 return None
-            about = b"look", __version__.encode(), b"", encoded(self.project)
+            about = b"look", __version__.encode(), b"", encode_path(self.project)
             sock.settimeout(PATIENCE_SECONDS)
             *_, (kind, body) = client.exchange(paths, sock, *about, told)
         except (StepperError, OSError):

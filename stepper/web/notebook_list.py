@@ -38,7 +38,7 @@ class Shelf:
 
     def named(self, name: str, cwd: str) -> str:
         """Return the name in the project of a notebook that a person names; raise UsageError."""
-        return self.paths.relative(self.places.find(name, cwd))
+        return self.paths.relpath(self.places.find(name, cwd))
 
     def book(self, name: str) -> Book | None:
         """Return a notebook by its name in the project, None where none is or was there."""

@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from stepper.common.errors import NotebookError
-from stepper.common.text import clean, one_line, quoted
+from stepper.common.text import clean, one_line, shell_quote
 from stepper.messages import command_messages
 from stepper.notebooks.document import Document
 from stepper.notebooks.notebook_file import IpynbFile
@@ -204,8 +204,8 @@ class Book:
         if stop is None:
             return None
         question, ways, _ = command_messages.stopped(state, stop)
-        which = "" if self.name == current else f" --notebook {quoted(self.name)}"
-        which_restored = "" if self.name == current else f" {quoted(self.name)}"
+        which = "" if self.name == current else f" --notebook {shell_quote(self.name)}"
+        which_restored = "" if self.name == current else f" {shell_quote(self.name)}"
         told = []
         for way in ways:
             command, _, argument = way.partition(" [")

@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from stepper.common.text import last_state
+from stepper.common.text import apply_carriage_returns
 from stepper.notebooks.widget_state import REFERENCE, STATE, VIEW
 from stepper.web.html_tables import tables
 from stepper.web.plotly_svg import PLOTLY, drawn
@@ -135,7 +135,9 @@ def _rich(
 
 def _text(text: str, place: int, name: str, share: float) -> Shown:
     if "\r" in text:
-        text = "\n".join(map(last_state, text.replace("\r\n", "\n").split("\n")))
+        text = "\n".join(
+            map(apply_carriage_returns, text.replace("\r\n", "\n").split("\n"))
+        )
     first, rest = round(HEAD * share), round(TAIL * share)
     if len(text) <= first + rest:
         return {"kind": "text", "name": name, "text": text}

@@ -69,7 +69,7 @@ class Past:
             about = os.stat(self.path)
             if about.st_ino == self.file and about.st_size == self.read_to:
                 return False
-            handle = private_files.opened(self.path, os.O_RDONLY)
+            handle = private_files.open_private(self.path, os.O_RDONLY)
         except OSError:  # nothing ran yet, or it is nobody's to read
             if self.file:
                 self._forget()
@@ -127,7 +127,7 @@ class Past:
     def _line(self, kind: str, run: int) -> dict[str, Any]:
         place, size = self.places.get((kind, run), (0, 0))
         try:
-            handle = private_files.opened(self.path, os.O_RDONLY)
+            handle = private_files.open_private(self.path, os.O_RDONLY)
         except OSError:
             return {}
         try:

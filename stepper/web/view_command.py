@@ -44,7 +44,7 @@ def view(paths: Paths, notebook: str | None, port: int, quiet: bool) -> None:
         sys.stdout.flush()
         if not quiet and _has_browser():
             with contextlib.suppress(StepperError, OSError, webbrowser.Error):
-                paths.make_runtime()
+                paths.create_runtime_folder()
                 private_files.replace(lead, FORWARD.format(face.address).encode())
                 webbrowser.open("file://" + lead)
 

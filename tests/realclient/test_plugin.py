@@ -189,7 +189,7 @@ def test_alone(
     )  # the plugin's own `stepper` says it
     assert (
         sorted(project.rglob("*")) == before
-        and not Path(Paths(str(project)).record).exists()
+        and not Path(Paths(str(project)).install_record).exists()
     )
 
     set_up(project, "--plugin")

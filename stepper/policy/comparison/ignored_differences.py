@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from stepper.common.text import ESCAPES, last_state
+from stepper.common.text import ESCAPES, apply_carriage_returns
 
 NUMBERS = 1e-6  # relative: how far numbers may be apart
 GONE = "\ufdd0"  # no character: what marks a line that is left out as a whole
@@ -126,7 +126,7 @@ def _quiet(shown: list[str]) -> list[str]:
             ]
         )
     if "\r" in told:
-        told = "\n".join(map(last_state, told.split("\n")))
+        told = "\n".join(map(apply_carriage_returns, told.split("\n")))
     for word, rule, left in RULES:
         if word in told:
             told = rule.sub(left, told)
@@ -134,7 +134,7 @@ def _quiet(shown: list[str]) -> list[str]:
 
 
 def _blank(line: str) -> bool:
-    return not last_state(ESCAPES.sub("", line)).strip()
+    return not apply_carriage_returns(ESCAPES.sub("", line)).strip()
 
 
 def markup(text: str) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from typing import Any
 
-from stepper.common.text import counted
+from stepper.common.text import format_count
 from stepper.policy.comparison import ignored_differences
 from stepper.policy.model import Word
 
@@ -231,7 +231,7 @@ def _stderr(then: Shown, now: Shown) -> str:
         ignored_differences.lines(_stream(each.outputs, "stderr"))
         for each in (then, now)
     )
-    told = f"stderr differs ({counted(len(before), 'line')} then, {len(after)} now), which is not judged"
+    told = f"stderr differs ({format_count(len(before), 'line')} then, {len(after)} now), which is not judged"
     return "" if before == after else told
 
 

@@ -83,10 +83,10 @@ class LocalKernels:
         try:
             self.files.note({"kernel": name})
             # Written at its end, wherever that is: the daemon cuts it where it grows.
-            stderr = open(self.files.stderr, "ab", opener=private_files.opened)  # noqa: SIM115
+            stderr = open(self.files.stderr, "ab", opener=private_files.open_private)  # noqa: SIM115
             stderr.truncate(0)
             os.close(
-                private_files.opened(
+                private_files.open_private(
                     str(self.files.stack), os.O_WRONLY | os.O_CREAT | os.O_TRUNC
                 )
             )

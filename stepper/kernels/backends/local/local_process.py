@@ -109,7 +109,7 @@ class LocalProcess:
     async def sample(self) -> str:
         """Return the stacks of its threads as faulthandler writes them; '' where it can't be asked."""
         try:
-            os.close(private_files.opened(self.stack, os.O_WRONLY | os.O_TRUNC))
+            os.close(private_files.open_private(self.stack, os.O_WRONLY | os.O_TRUNC))
             self.identity.send(signal.SIGURG)  # harmless unasked
             until, size = time.monotonic() + SAMPLE_SECONDS, 0
             while time.monotonic() < until:

@@ -60,7 +60,7 @@ def prepare(file: Path, script: str) -> None:
         .read_text("utf-8")
     )
     try:
-        private_files.made(str(file.parent))
+        private_files.make_folder(str(file.parent))
         for ending, text in (
             (".key", json.dumps(keys)),
             (".py", node),
@@ -70,7 +70,7 @@ def prepare(file: Path, script: str) -> None:
         # whoever opens them later leaves them the user's alone
         for ending in (".out", ".stack"):
             os.close(
-                private_files.opened(
+                private_files.open_private(
                     str(file.with_suffix(ending)), os.O_WRONLY | os.O_CREAT
                 )
             )

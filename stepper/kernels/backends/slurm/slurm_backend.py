@@ -22,7 +22,7 @@ from stepper.common import private_files
 from stepper.common.errors import (
     IpykernelMissingError,
     KernelError,
-    KernelStartFailedError,
+    KernelStartError,
 )
 from stepper.kernels import kernel_records
 from stepper.kernels.backends.slurm import batch_job, slurm_cli
@@ -78,7 +78,7 @@ class SlurmKernels:
                 return await self._ready(
                     told or await self._submit(place, place.at, where), where
                 )
-            except KernelStartFailedError as error:
+            except KernelStartError as error:
                 if IN_USE not in error.message:
                     raise
                 await self.withdraw()
@@ -290,7 +290,7 @@ class SlurmKernels:
             if began and now > began + START_SECONDS:
                 node = seen.node if seen else ""
                 why = f"job {number} runs on {node} for {START_SECONDS:.0f} s, and wrote no connection file"
-                raise KernelStartFailedError(
+                raise KernelStartError(
                     f"{why}: either {_unshared(file, node)}, or its start takes so long"
                 )
             await asyncio.sleep(_pause(since, FILE_SECONDS, FILE_MOST))
@@ -412,7 +412,7 @@ def _failed(
         said = (
             f"it wrote nothing, as where {_unshared(file, seen.node if seen else '')}"
         )
-    return KernelStartFailedError(
+    return KernelStartError(
         f"{what} ended before the kernel began ({state}){': ' * bool(said)}{said}"
     )
 

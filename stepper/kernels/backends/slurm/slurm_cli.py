@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from stepper.common.errors import KernelError
-from stepper.common.socket_path import encoded, fnv1a
+from stepper.common.socket_path import encode_path, fnv1a
 from stepper.common.text import one_line
 
 # of an environment
@@ -119,7 +119,7 @@ class Job:
 
 def prefix(runtime: str) -> str:
     """Return what the names of a project's jobs begin with: this host's one, as another may have the same paths."""
-    return f"stepper-{fnv1a(encoded(socket.gethostname() + ':' + runtime))[:8]}-"
+    return f"stepper-{fnv1a(encode_path(socket.gethostname() + ':' + runtime))[:8]}-"
 
 
 class Queue:

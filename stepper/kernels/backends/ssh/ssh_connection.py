@@ -16,7 +16,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from stepper.common.errors import KernelError, LineDownError
+from stepper.common.errors import KernelError, KernelUnreachableError
 from stepper.kernels.backends.ssh.ssh_errors import in_words
 from stepper.policy.kernel_config import Ssh
 
@@ -144,7 +144,7 @@ class Link:
     ) -> dict[str, Any]:
         """Have the host do something (`remote_launcher.py`); return what it says.
 
-        Raise LineDownError where it can't be reached, KernelError where what answers there says something else.
+        Raise KernelUnreachableError where it can't be reached, KernelError where what answers there says something else.
         """
         program = (
             files("stepper.kernels.backends.ssh")
@@ -163,7 +163,7 @@ class Link:
         try:
             said, wrong = await asyncio.wait_for(process.communicate(line), seconds)
         except asyncio.TimeoutError:
-            raise LineDownError(
+            raise KernelUnreachableError(
                 f"{self.where.host} did not answer within {seconds:.0f} s"
             ) from None
         finally:
@@ -178,9 +178,9 @@ class Link:
             why, mend = in_words(
                 wrong or said, self.where, process.returncode == FAILED
             )
-            raise (LineDownError if process.returncode == FAILED else KernelError)(
-                why, mend
-            ) from None
+            raise (
+                KernelUnreachableError if process.returncode == FAILED else KernelError
+            )(why, mend) from None
         return found
 
     def close(self) -> None:
@@ -247,7 +247,7 @@ class Link:
         if ended and self.listens is not None:
             await self.listens
         said = self.said or f"it can't be reached within {UP_SECONDS:.0f} s".encode()
-        return LineDownError(*in_words(said, self.where, True))
+        return KernelUnreachableError(*in_words(said, self.where, True))
 
 
 async def _started(*command: str, **more: Any) -> asyncio.subprocess.Process:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from stepper.common import private_files
-from stepper.common.errors import KernelError, LineDownError
+from stepper.common.errors import KernelError, KernelUnreachableError
 from stepper.kernels import kernel_records
 from stepper.kernels.backend_protocols import Usage
 from stepper.kernels.backends.ssh import ssh_errors
@@ -111,7 +111,7 @@ class SshProcess:
         if self.ended is None:
             self.link.keep()
             if self.channels.is_open and ssh_errors.forbids(self.link.said):
-                raise LineDownError(
+                raise KernelUnreachableError(
                     *ssh_errors.in_words(self.link.said, self.link.where, of_ssh=True)
                 )
             if up and not self.was_up:
@@ -127,7 +127,7 @@ class SshProcess:
         """See whether it lives; a line that gives no answer is given up, and brought back."""
         try:
             found = await self.link.ask("look", self.far, ANSWER_SECONDS)
-        except LineDownError:
+        except KernelUnreachableError:
             self.link.lose()
             return
         except KernelError:  # such as an interpreter that is gone there
