@@ -92,6 +92,35 @@ def test_a_cell_runs_where_its_edit_was_accepted(
         )
 
 
+def read(notebook: Notebook, mode: str, session: str) -> str:
+    """Return the line that the user sees as the agent reads a notebook."""
+    payload = notebook.payload("PreToolUse", "Read", {"file_path": str(notebook.path)})
+    about = {"permission_mode": mode, "session_id": session}
+    return notebook.project.hook("BeforeRead", payload | about).line
+
+
+@pytest.mark.parametrize("auto_run", ["always", "ask"])
+def test_manual_mode_shows_once_a_session_what_approving_a_code_cell_means(
+    shared: Project, auto_run: str
+) -> None:
+    shared.config(f"auto_run: {auto_run}\n")
+    notebook = shared.notebook("read.ipynb")
+    told = read(notebook, "default", f"{auto_run} one")
+    if auto_run == "ask":  # nothing runs then
+        assert told == ""
+        return
+    assert told == (
+        "stepper: approving an edit of a code cell runs the cell at once, in the"
+        " notebook's kernel. New text cells run nothing."
+    )
+    assert read(notebook, "default", f"{auto_run} one") == ""
+    assert read(notebook, "auto", f"{auto_run} two") == ""
+    assert read(notebook, "default", f"{auto_run} two") == told
+    outside = Notebook(shared, shared.folder / "outside.ipynb")
+    outside.path.write_text(notebook.path.read_text())
+    assert read(outside, "default", f"{auto_run} three") == ""
+
+
 @pytest.mark.parametrize(
     ("auto_run", "mode", "command", "decision"),
     [

@@ -31,7 +31,7 @@ def test_every_handler_is_in_exec_form_and_bound_to_notebooks():
         for item in groups
         for spec in item["hooks"]
     ]
-    assert len(specs) == len(claude_settings.HANDLERS) == 15
+    assert len(specs) == len(claude_settings.HANDLERS) == 16
     for spec in specs:
         assert spec["type"] == "command"
         assert spec["command"] == "${CLAUDE_PROJECT_DIR}/.claude/hooks/stepper"
@@ -50,7 +50,10 @@ def test_every_handler_is_in_exec_form_and_bound_to_notebooks():
         (item["matcher"], item["hooks"][0]["if"])
         for item in data["hooks"]["PreToolUse"]
     ]
-    assert gate[-1] == ("Bash", "Bash(*stepper *)")
+    assert gate[2:] == [
+        ("Bash", "Bash(*stepper *)"),
+        ("Read", "Read(**/*.ipynb)"),
+    ]
     assert [item["hooks"][0]["args"] for item in data["hooks"]["SessionStart"]] == [
         ["SessionStart"],
         ["Watch"],
@@ -93,6 +96,7 @@ def test_the_handlers_of_an_older_version_are_replaced():
         for event in ("PreToolUse", "PostToolUse")
         for tool in ("NotebookEdit", "Write")
     ]
+    edits.insert(2, "PreToolUse Read BeforeRead")
     assert claude_settings.missing(old) == [
         *edits,
         "PostToolUse NotebookEdit Wake",

@@ -41,7 +41,7 @@ from tests.conftest import (
 
 def test_the_hook_script_is_short_and_executable() -> None:
     script = ROOT / "hooks" / "stepper"
-    assert len(script.read_text().splitlines()) <= 44
+    assert len(script.read_text().splitlines()) <= 49
     assert script.stat().st_mode & 0o111
     assert (ROOT / ".claude/hooks/stepper").read_bytes() == script.read_bytes()
 
@@ -129,6 +129,24 @@ def test_a_batch_or_a_turn_that_concerns_no_notebook_starts_no_python(
     (script.parents[2] / ".stepper" / "batch").touch()
     run(script, "PostToolBatch")
     assert (env / "started").exists()  # the test can fail
+
+
+def test_a_read_starts_python_in_manual_mode_alone_and_hands_on_its_payload(
+    script: Path,
+) -> None:
+    env = bare_env(Paths(str(script.parents[2])))
+    (env / "packages").symlink_to(ROOT)
+    python = env / "bin" / "python"
+    python.write_text(f"#!/bin/sh\ncat >'{env}/given'\n")
+    python.chmod(0o755)
+    call = {"tool_input": {"file_path": "/a \\ $HOME `id` 'b'.ipynb"}}
+    for mode in ("auto", "acceptEdits", "bypassPermissions", "plan", "dontAsk"):
+        payload = json.dumps({"permission_mode": mode, **call}, separators=(",", ":"))
+        assert run(script, "BeforeRead", payload.encode()) == b""
+        assert not (env / "given").exists(), mode
+    manual = json.dumps({"permission_mode": "default", **call}, separators=(",", ":"))
+    run(script, "BeforeRead", manual.encode())
+    assert (env / "given").read_text() == manual + "\n"
 
 
 def test_the_script_takes_the_compiled_client_where_there_is_one(script: Path) -> None:

@@ -449,6 +449,7 @@ UNDERSTOOD = {  # what the user reads of a plain word: the command that it was t
 
 EVENTS: dict[str, Callable[[Workspace, Event], Awaitable[bytes]]] = {
     "PreToolUse": pre_tool_use.before_tool,
+    "BeforeRead": pre_tool_use.before_read,
     "PostToolBatch": after_batch,
     "SessionStart": session_start,
     "UserPromptSubmit": prompt,

@@ -12,6 +12,23 @@ from stepper.session import backgrounding
 from stepper.session.session import Session
 
 TEXT_ALONE = "a new text cell runs nothing and is not asked for; a code cell is: saying yes to it runs it at once"
+APPROVING_RUNS = (
+    "stepper: approving an edit of a code cell runs the cell at once, in the"
+    " notebook's kernel. New text cells run nothing."
+)
+
+
+async def before_read(workspace: Workspace, event: Event) -> bytes:
+    """Show, once a session, that approving the edit of a code cell runs the cell.
+
+    The client shows nothing of an edit's own event above its question. A `Read` of the
+    notebook precedes the first edit of every session.
+    """
+    workspace.resolve(event.read_path)
+    limits = workspace.config.limits()
+    if not event.asks_each or edit_gate.unaccepted(event.consent, limits):
+        return payload.SILENT
+    return payload.shown(workspace.once(event.session, APPROVING_RUNS))
 
 
 async def before_tool(workspace: Workspace, event: Event) -> bytes:
@@ -31,12 +48,15 @@ async def before_tool(workspace: Workspace, event: Event) -> bytes:
             )
     except StepperError:
         return payload.SILENT  # PostToolUse says what is wrong
-    # Of an edit the client shows no hook's reason in its question: what yes means
-    # stands above it, on the step's text.
+    # Of an edit the client shows no hook's reason in its question. Where `before_read`
+    # showed nothing, the line on the step's text stands above the first question.
     if (event.asks_each or why) and edit_gate.only_adds_text(session.state, change):
-        return payload.decided(
-            "allow", TEXT_ALONE, workspace.once(event.session, TEXT_ALONE)
-        )
+        is_shown = (event.session, APPROVING_RUNS) in workspace.told
+        waits = edit_gate.unaccepted(event.consent, session.limits())
+        line = ""
+        if not is_shown and not waits:
+            line = workspace.once(event.session, TEXT_ALONE)
+        return payload.decided("allow", TEXT_ALONE, line)
     return payload.SILENT
 
 

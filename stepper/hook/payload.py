@@ -137,6 +137,11 @@ class Event:
         )
 
     @property
+    def read_path(self) -> str:
+        """The file that a Read is about to read."""
+        return _path(self.tool_input, "file_path")
+
+    @property
     def asked_again(self) -> bytes:
         """The payload of an edit without what is only of its file: all that who waits for hours need keep of it."""
         kept: dict[str, Any] = {name: _word(self.data, name) for name in ASKED}

@@ -48,6 +48,9 @@ HANDLERS = (
     Handler("PreToolUse", "NotebookEdit", "NotebookEdit(**/*.ipynb)", 30),
     Handler("PreToolUse", "Write", "Write(**/*.ipynb)", 30),
     Handler("PreToolUse", "Bash", "Bash(*stepper *)", 30),
+    # Shows what approving a code cell means: every `NotebookEdit` follows a `Read`, and
+    # what the edit's own event says is shown after its question.
+    Handler("PreToolUse", "Read", "Read(**/*.ipynb)", 30, asks="BeforeRead"),
     Handler(
         "PostToolUse",
         "NotebookEdit",

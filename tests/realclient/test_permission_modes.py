@@ -24,7 +24,8 @@ from .repository import stepper
 Model = Callable[..., ScriptedModel]
 pytestmark = pytest.mark.timeout(120)
 END = "That was all."
-RUNS = "saying yes to it runs it at once"
+RUNS = "approving an edit of a code cell runs the cell at once"
+RUNS_IN_AUTO_MODE = "saying yes to it runs it at once"
 EMPTY = json.dumps({"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
 
 
@@ -102,7 +103,7 @@ def test_in_manual_mode_a_step_asks_once_and_says_above_it_what_yes_means(
     client.send("Go.")
     asked = client.answer_edits_until(END)
 
-    said = f"PreToolUse:NotebookEdit says: a new text cell runs nothing and is not asked for; a code cell is: {RUNS}"
+    said = f"PreToolUse:Read says: stepper: {RUNS}"
     assert [
         re.findall(r"Insert new cell .*\((\w+)\)", screen)[-1] for screen in asked
     ] == ["code"] * 3
@@ -117,6 +118,38 @@ def test_in_manual_mode_a_step_asks_once_and_says_above_it_what_yes_means(
     )
     assert 'what covers it: notebooks: ["notebooks", "*.ipynb"]' in screen
     assert "top.ipynb is covered by no pattern" in model.shown() and ran(notebook) == 2
+
+
+@pytest.mark.nightly
+def test_in_manual_mode_the_line_stands_above_a_code_cell_that_comes_first(
+    project: Path, scripted_model: Model, interactive_claude: InteractiveFactory
+) -> None:
+    """A notebook without a plan, whose first edit is a code cell; the second one is asked for without the line."""
+    notebook = project / "notebooks/first.ipynb"
+    notebook.parent.mkdir(exist_ok=True)
+    notebook.write_text(EMPTY)
+    read = tool("Read", {"file_path": str(notebook)})
+    cells = [
+        tool(
+            "NotebookEdit",
+            {
+                "notebook_path": str(notebook),
+                "new_source": source,
+                "cell_type": "code",
+                "edit_mode": "insert",
+            },
+        )
+        for source in ("print('ran' * 2)", "1 + 1")
+    ]
+    model = scripted_model([read], [cells[0]], [read], [cells[1]], [text(END)])
+    client = interactive_claude(model, permissions="default")
+    client.send("Go.")
+    asked = client.answer_edits_until(END)
+
+    assert len(asked) == 2
+    assert asked[0].index(RUNS) < asked[0].index("Do you want to insert this cell into")
+    assert client.screen().count(RUNS) == 1
+    assert "ranran" in notebook.read_text()
 
 
 @pytest.mark.nightly
@@ -151,7 +184,7 @@ def test_what_each_mode_asks_and_runs(
     assert (len(screens), ran(notebook)) == (asked, runs), client.screen()
     assert all("Do you want to insert this cell into" in screen for screen in screens)
     if mode == "auto":  # what the question itself does not say
-        assert RUNS in screens[0]
+        assert RUNS_IN_AUTO_MODE in screens[0]
     if not mode:
         assert "auto mode on" in client.screen()
 
