@@ -484,11 +484,11 @@ def test_one_that_shows_another_folder_is_not_named(
             "token": TOKEN,
         }
         (tmp_path / f"jpserver-{os.getpid()}.json").write_text(json.dumps(told))
-        found = jupyter_saves.unaware(str(tmp_path / "a.ipynb"))
+        found = jupyter_saves.find_servers_without_reload(str(tmp_path / "a.ipynb"))
         assert [server.url for server in found] == ["http://localhost:1/base/"] * known
     gone = subprocess.Popen(["true"])
     gone.wait()
     (tmp_path / f"jpserver-{gone.pid}.json").write_text(
         json.dumps({"root_dir": "/", "url": "http://localhost:1/"})
     )
-    assert jupyter_saves.unaware(str(tmp_path / "a.ipynb")) == []
+    assert jupyter_saves.find_servers_without_reload(str(tmp_path / "a.ipynb")) == []

@@ -192,7 +192,7 @@ def test_cells_that_stay_do_so_byte_for_byte(
     }
     order = data.draw(st.permutations([*range(len(cells)), new]))
     order = order[: data.draw(st.integers(0, len(order)))]
-    after = notebook_json.reordered(before, order)
+    after = notebook_json.replace_cells(before, order)
     assert notebook_json.load_json(after.removeprefix(b"\xef\xbb\xbf")) == {
         **raw,
         "cells": [cells[cell] if isinstance(cell, int) else new for cell in order],
@@ -930,7 +930,7 @@ def test_a_page_of_a_large_notebook_costs_that_page_and_nobody_waits(
         list[str](),
         threading.Event(),
         threading.Event(),
-        IpynbFile.outputs_of,
+        IpynbFile.read_outputs,
     )
 
     def slow(file: IpynbFile, target: Target) -> list[dict[str, Any]]:
@@ -939,7 +939,7 @@ def test_a_page_of_a_large_notebook_costs_that_page_and_nobody_waits(
         assert goes_on.wait(60)
         return outputs_of(file, target)
 
-    monkeypatch.setattr(IpynbFile, "outputs_of", slow)
+    monkeypatch.setattr(IpynbFile, "read_outputs", slow)
     found = list[dict[str, Any]]()
     reader = threading.Thread(
         target=lambda: found.append(

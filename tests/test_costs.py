@@ -58,8 +58,8 @@ def counting(work, name):
     return counted
 
 async def hook(*given):
-    afterwards.begin()  # what the step before has left
-    afterwards.LATER.submit(int).result()
+    afterwards.start_pending_jobs()  # what the step before has left
+    afterwards.EXECUTOR.submit(int).result()
     counts.clear()
     answer = await handled(*given)
     found = {name: count for name, count in counts.items() if count}

@@ -30,7 +30,7 @@ from stepper.install import claude_settings as merging
 from stepper.kernels.wake_pattern import Watch
 from stepper.messages import command_messages, quoted_output
 from stepper.messages.quoted_output import paged
-from stepper.notebooks.journal_file import JsonLines
+from stepper.notebooks.journal_file import JournalFile
 from stepper.notebooks.notebook_file import IpynbFile
 from stepper.notebooks.notebook_json import load_json
 from stepper.policy import (
@@ -537,16 +537,16 @@ def test_notebooks(tmp_path: Path, data: bytes) -> None:
     except NotebookError as error:
         assert "n.ipynb" in error.message
         return
-    assert document.language is not None and document.figures >= 0
+    assert document.language is not None and document.figure_count >= 0
     made = plan.from_json(document.plan) or plan.Plan()
     state = State(plan=made)
     assert command_messages.context("n", state, Namespace(), False)
     for cell in runnable(document.cells):
         cell_directives.parse(cell.source)
         assert cell.label
-        paged(file.outputs_of(Target.of(cell)))
-        quoted_output.outputs_text(file.outputs_of(Target.of(cell)))
-        file.mark(cell, "skip")
+        paged(file.read_outputs(Target.of(cell)))
+        quoted_output.outputs_text(file.read_outputs(Target.of(cell)))
+        file.add_tag(cell, "skip")
     assert path.exists()
 
 
@@ -605,7 +605,7 @@ JOURNALED = st.one_of(
 def test_journals(tmp_path: Path, lines: list[bytes]) -> None:
     path = tmp_path / "n.jsonl"
     path.write_bytes(b"\n".join(lines))
-    journaled, _ = JsonLines(str(path)).load()
+    journaled, _ = JournalFile(str(path)).load()
     state = journal_reducer.replay(journaled)
     assert 0 <= state.unread <= len(journaled)
     assert "\n" not in (edit_gate.stopped(state) or "")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from stepper.notebooks import background_io
-from stepper.notebooks.journal_file import JsonLines
+from stepper.notebooks.journal_file import JournalFile
 from tests.conftest import Project
 
 NOBODY = 65534
@@ -55,7 +55,7 @@ def test_what_a_full_disk_refuses_is_written_in_order_before_the_next_line(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "n.jsonl"
-    journal = JsonLines(str(path))
+    journal = JournalFile(str(path))
     journal.append({"n": 1})
     with full_disk(path.stat().st_size + 4):  # room for a part of a line
         for n in (2, 3):
@@ -63,22 +63,22 @@ def test_what_a_full_disk_refuses_is_written_in_order_before_the_next_line(
                 journal.append({"n": n})
         with pytest.raises(OSError):
             journal.append({"n": 99}, keep=False)
-        assert (journal.waiting, numbers(path)) == (2, [1])
+        assert (journal.pending_count, numbers(path)) == (2, [1])
     journal.append({"n": 4}, sync=False)
-    assert (journal.waiting, numbers(path)) == (0, [1, 2, 3, 4])
-    assert JsonLines(str(path)).load()[1] == ""
+    assert (journal.pending_count, numbers(path)) == (0, [1, 2, 3, 4])
+    assert JournalFile(str(path)).load()[1] == ""
 
 
 def test_flush_writes_what_waits(tmp_path: Path) -> None:
     (tmp_path / "folder").write_text("in the way")
-    journal = JsonLines(str(tmp_path / "folder" / "n.jsonl"))
+    journal = JournalFile(str(tmp_path / "folder" / "n.jsonl"))
     with pytest.raises(OSError):
         journal.append({"n": 1})
     with pytest.raises(OSError):
         journal.flush()
     (tmp_path / "folder").unlink()
     journal.flush()
-    assert (journal.waiting, numbers(Path(journal.path))) == (0, [1])
+    assert (journal.pending_count, numbers(Path(journal.path))) == (0, [1])
     journal.flush()
     assert numbers(Path(journal.path)) == [1]
 
@@ -86,7 +86,7 @@ def test_flush_writes_what_waits(tmp_path: Path) -> None:
 def test_a_read_only_journal_keeps_its_lines_until_it_may_be_written() -> None:
     with somebody() as folder:
         path = folder / "n.jsonl"
-        journal = JsonLines(str(path))
+        journal = JournalFile(str(path))
         journal.append({"n": 1})
         path.chmod(0o400)
         with pytest.raises(PermissionError):
@@ -106,19 +106,19 @@ def test_a_torn_or_invalid_line_is_told_and_left_behind(
 ) -> None:
     path = tmp_path / "n.jsonl"
     path.write_bytes(b'{"n":1}\n' + tail)
-    journal = JsonLines(str(path))
+    journal = JournalFile(str(path))
     events, told = journal.load()
     assert events == [{"n": 1}]
     assert told == f"1 unreadable line(s) of the journal {path} were left out"
     journal.append({"n": 3})
-    assert JsonLines(str(path)).load()[0] == [{"n": 1}, {"n": 3}]
+    assert JournalFile(str(path)).load()[0] == [{"n": 1}, {"n": 3}]
     assert path.read_bytes().startswith(b'{"n":1}\n' + tail)
 
 
 def test_a_last_line_that_lacks_only_its_end_counts(tmp_path: Path) -> None:
     path = tmp_path / "n.jsonl"
     path.write_bytes(b'{"n":1}\n{"n":2}')
-    journal = JsonLines(str(path))
+    journal = JournalFile(str(path))
     assert journal.load() == ([{"n": 1}, {"n": 2}], "")
     with full_disk(path.stat().st_size + 3), pytest.raises(OSError):
         journal.append({"n": 3})
@@ -131,7 +131,7 @@ def test_an_unreadable_journal_is_moved_aside_and_told(tmp_path: Path) -> None:
     for number in (1, 2):
         path.mkdir()
         (path / "kept").touch()
-        journal = JsonLines(str(path))
+        journal = JournalFile(str(path))
         events, told = journal.load()
         assert events == []
         assert told == (
@@ -149,7 +149,7 @@ def test_a_journal_that_may_not_be_read_keeps_its_bytes() -> None:
         path = folder / "n.jsonl"
         path.write_text('{"n":1}\n')
         path.chmod(0o200)  # to be written, not to be read
-        journal = JsonLines(str(path))
+        journal = JournalFile(str(path))
         assert "Permission denied" in journal.load()[1]
         journal.append({"n": 2})
         aside = folder / "n.jsonl.unreadable-1"
@@ -163,7 +163,7 @@ def test_one_that_can_be_neither_read_nor_moved_makes_the_lines_wait() -> None:
         path.parent.mkdir()
         path.write_text('{"n":1}\n')
         path.parent.chmod(0o000)
-        journal = JsonLines(str(path))
+        journal = JournalFile(str(path))
         assert "can't be moved aside either" in journal.load()[1]
         with pytest.raises(PermissionError):
             journal.append({"n": 2})
@@ -174,7 +174,7 @@ def test_one_that_can_be_neither_read_nor_moved_makes_the_lines_wait() -> None:
 
 def test_a_deleted_journal_is_begun_anew(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "n.jsonl"
-    journal = JsonLines(str(path))
+    journal = JournalFile(str(path))
     journal.append({"n": 1})
     path.unlink()
     path.parent.rmdir()
@@ -186,7 +186,7 @@ def test_a_deleted_journal_is_begun_anew(tmp_path: Path) -> None:
 def test_what_orjson_refuses_is_journaled_all_the_same(
     tmp_path: Path, value: object
 ) -> None:
-    journal = JsonLines(str(tmp_path / "n.jsonl"))
+    journal = JournalFile(str(tmp_path / "n.jsonl"))
     journal.append({"value": value})
     (event,), told = journal.load()
     assert (event["value"], told) == (json.loads(json.dumps(value)), "")
@@ -242,7 +242,7 @@ def test_a_line_that_the_disk_gave_up_in_the_background_is_there_once(
 ) -> None:
     """An NFS server or a quota may refuse what was taken: then the file ends before it."""
     path = tmp_path / "n.jsonl"
-    journal = JsonLines(str(path))
+    journal = JournalFile(str(path))
     journal.append({"n": 1})
     size = path.stat().st_size
 
@@ -254,6 +254,6 @@ def test_a_line_that_the_disk_gave_up_in_the_background_is_there_once(
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", refuse)
         journal.append({"n": 2}, sync=None)
-        background_io.LATER.submit(bool).result()
+        background_io.EXECUTOR.submit(bool).result()
     journal.append({"n": 3}, keep=False)
-    assert numbers(path) == [1, 2, 3] and journal.waiting == 0
+    assert numbers(path) == [1, 2, 3] and journal.pending_count == 0

@@ -135,7 +135,7 @@ def test_a_cell_is_written_as_nbformat_writes_it(
     cell = json.loads(json.dumps(cell))
     assert (
         notebook_json.dump_json(
-            {**raw, "cells": [notebook_json.as_written(cell)]}
+            {**raw, "cells": [notebook_json.normalize_cell(cell)]}
         ).decode()
         == written
     )
@@ -178,15 +178,15 @@ def test_a_notebook_that_jupyter_saved_stays_as_jupyter_would_save_it(
             {"m": {"model_name": "M", "state": {"b": 1, "a": 2**70}}}, 10**6
         )
     for cell in file.read().cells[1:]:
-        assert file.put(cell, done, 3, keep_time=True) == ""
+        assert file.write_execution(cell, done, 3, keep_time=True) == ""
         again = tmp_path / "again.ipynb"
         nbformat.write(nbformat.read(path, nbformat.NO_CONVERT), again)
         assert path.read_bytes() == again.read_bytes()
     assert str(2**70) in path.read_text()
     before = path.read_bytes()
-    file.put(file.read().cells[1], done, 3, keep_time=True)
-    file.set_plan(Plan("p", (Step(1, "é"),)))
-    file.mark(file.read().cells[2], "t")
+    file.write_execution(file.read().cells[1], done, 3, keep_time=True)
+    file.write_plan(Plan("p", (Step(1, "é"),)))
+    file.add_tag(file.read().cells[2], "t")
     nbformat.write(nbformat.read(path, nbformat.NO_CONVERT), again)
     assert path.read_bytes() == again.read_bytes() != before
 
@@ -214,7 +214,7 @@ def test_a_file_keeps_its_own_layout(tmp_path: Path, layout: str) -> None:
     path = tmp_path / "n.ipynb"
     cells = [code("x = 'é'", "a"), code("y", "b"), code("z", "c")]
     raw = {
-        "cells": [notebook_json.as_written(cell) for cell in cells],
+        "cells": [notebook_json.normalize_cell(cell) for cell in cells],
         "metadata": {},
         "nbformat": 4,
         "nbformat_minor": 5,
@@ -234,17 +234,17 @@ def test_a_file_keeps_its_own_layout(tmp_path: Path, layout: str) -> None:
     def check() -> None:
         assert path.read_bytes() == laid_out(json.loads(path.read_bytes()))
 
-    file.put(file.read().cells[0], done, 3, keep_time=True)
+    file.write_execution(file.read().cells[0], done, 3, keep_time=True)
     check()
-    file.put(file.read().cells[2], done, None, keep_time=True)
+    file.write_execution(file.read().cells[2], done, None, keep_time=True)
     check()
-    file.set_plan(Plan("p", (Step(1, "é"),)))
+    file.write_plan(Plan("p", (Step(1, "é"),)))
     check()
     new = Cell(id="", index=-1, number=0, type="code", source="n = 1", tags=())
-    file.arrange(lambda cells: [cells[2], new, cells[0], cells[1]])
+    file.rearrange_cells(lambda cells: [cells[2], new, cells[0], cells[1]])
     check()
-    file.arrange(lambda cells: [])
-    file.arrange(lambda cells: [new])
+    file.rearrange_cells(lambda cells: [])
+    file.rearrange_cells(lambda cells: [new])
     assert [cell.source for cell in file.read().cells] == ["n = 1"]
 
 
@@ -255,17 +255,17 @@ def test_what_is_not_touched_keeps_its_bytes_however_it_is_laid_out(
     odd = '{"nbformat_minor":5, "cells" :[\t{"id":"a","cell_type":"code","metadata":{},"source":"x","outputs":[], "execution_count":null} ,\n{"id":"b","source" : ["y"],"outputs":[],"metadata":{"n":1.50e2,"big":%d},"execution_count":null,"cell_type":"code"}] ,\r\n "metadata":{"x": 1.0E5},"nbformat":4}'
     path.write_bytes(b"\xef\xbb\xbf" + (odd % 10**30).encode())
     file = notebook.IpynbFile(str(path))
-    file.put(file.read().cells[0], ran(), None, keep_time=True)
+    file.write_execution(file.read().cells[0], ran(), None, keep_time=True)
     after = path.read_bytes().decode("utf-8")
     first, last = odd.index('{"id":"a"'), odd.index(" ,\n")
     assert after.startswith("\ufeff" + odd[:first]) and after.endswith(
         (odd[last:] % 10**30) + "\n"
     )
-    file.put(file.read().cells[1], ran(), None, keep_time=True)
+    file.write_execution(file.read().cells[1], ran(), None, keep_time=True)
     assert f'"big": {10**30}' in path.read_text(
         "utf-8"
     ) and '"n": 150.0' in path.read_text("utf-8")
-    file.set_plan(Plan("p", (Step(1, "a"),)))
+    file.write_plan(Plan("p", (Step(1, "a"),)))
     assert '"x": 100000.0' in path.read_text("utf-8") and path.read_bytes().startswith(
         b"\xef\xbb\xbf{"
     )
@@ -281,7 +281,7 @@ def test_outputs_are_put_on_one_cell_and_all_else_stays(
     file = make(tmp_path / "n.ipynb", [tricky, code("x", "b"), code("x", "c")], **dump)
     before = json.loads(Path(file.path).read_text())
     cell = file.read().cells[1]
-    assert file.put(cell, ran(), 3, keep_time=True) == ""
+    assert file.write_execution(cell, ran(), 3, keep_time=True) == ""
     after = json.loads(Path(file.path).read_text())
     changed = after["cells"][1]
     assert (changed["execution_count"], changed["outputs"][0]["text"]) == (
@@ -304,7 +304,7 @@ def test_a_splice_changes_no_byte_of_another_cell(tmp_path: Path) -> None:
     ]
     file = make(tmp_path / "n.ipynb", cells)
     before = Path(file.path).read_text().split("\n  {")
-    file.put(file.read().cells[1], ran(), None, keep_time=True)
+    file.write_execution(file.read().cells[1], ran(), None, keep_time=True)
     after = Path(file.path).read_text().split("\n  {")
     assert len(before) == 4 and before[2] != after[2]
     del before[2], after[2]
@@ -313,7 +313,7 @@ def test_a_splice_changes_no_byte_of_another_cell(tmp_path: Path) -> None:
 
 def test_two_cells_of_one_id_and_source(tmp_path: Path) -> None:
     file = make(tmp_path / "n.ipynb", [code("x", "a"), code("x", "a")])
-    assert file.put(file.read().cells[0], ran(), None, keep_time=True) == ""
+    assert file.write_execution(file.read().cells[0], ran(), None, keep_time=True) == ""
     outputs = [
         bool(cell["outputs"])
         for cell in json.loads(Path(file.path).read_text())["cells"]
@@ -335,10 +335,10 @@ def test_somebody_else_who_writes_meanwhile_is_not_overwritten(
             make(tmp_path / "n.ipynb", [code("x", "a"), code("y = 'edited'", "b")])
 
     monkeypatch.setattr(os, "fsync", meanwhile)
-    assert file.put(cell, ran(), None, keep_time=True) == ""
+    assert file.write_execution(cell, ran(), None, keep_time=True) == ""
     cells = json.loads(Path(file.path).read_text())["cells"]
     assert cells[1]["source"] == "y = 'edited'" and cells[0]["execution_count"] == 7
-    background_io.LATER.submit(
+    background_io.EXECUTOR.submit(
         bool
     ).result()  # what was replaced is taken away in the background
     assert [path.name for path in tmp_path.iterdir()] == ["n.ipynb"]
@@ -353,7 +353,7 @@ def test_a_save_between_the_last_look_and_the_rename_stands(
 ) -> None:
     """Jupyter opens the file, which empties it, and writes a moment later; others rename a file over it."""
     file = make(tmp_path / "n.ipynb", [code("x", "a"), code("y", "b")])
-    cell, swap, saves = file.read().cells[0], notebook.swap, []
+    cell, swap, saves = file.read().cells[0], notebook.exchange_files, []
     text = Path(file.path).read_text().replace('"y"', '"edited"')
 
     def late(one: str, other: str, folder: int) -> bool:
@@ -366,11 +366,11 @@ def test_a_save_between_the_last_look_and_the_rename_stands(
         saves.append(how)
         return swap(one, other, folder)
 
-    monkeypatch.setattr(notebook, "swap", late)
-    assert file.put(cell, ran(), None, keep_time=True) == ""
+    monkeypatch.setattr(notebook, "exchange_files", late)
+    assert file.write_execution(cell, ran(), None, keep_time=True) == ""
     cells = json.loads(Path(file.path).read_text())["cells"]
     assert (cells[0]["execution_count"], cells[1]["source"]) == (7, "edited")
-    background_io.LATER.submit(
+    background_io.EXECUTOR.submit(
         bool
     ).result()  # what was replaced is taken away in the background
     assert [path.name for path in tmp_path.iterdir()] == ["n.ipynb"]
@@ -431,16 +431,16 @@ def test_outputs_that_can_not_be_put_now_can_be_put_later(
         spoil(path)
         left = path.read_bytes() if path.is_file() else b""
         with pytest.raises(NotebookError, match=LATER[spoil]):
-            file.put(cell, ran(), None, keep_time=True)
+            file.write_execution(cell, ran(), None, keep_time=True)
         assert left == (path.read_bytes() if path.is_file() else b"")
         folder.chmod(0o700)
         if path.is_dir():
             path.rmdir()
         path.unlink(missing_ok=True)
         path.write_bytes(old)
-        assert file.put(cell, ran(), None, keep_time=True) == ""
-        assert file.outputs_of(Target.of(cell))
-        background_io.LATER.submit(
+        assert file.write_execution(cell, ran(), None, keep_time=True) == ""
+        assert file.read_outputs(Target.of(cell))
+        background_io.EXECUTOR.submit(
             bool
         ).result()  # what was replaced is taken away in the background
         assert [one.name for one in folder.iterdir()] == ["n.ipynb"]
@@ -458,7 +458,7 @@ def test_outputs_of_a_cell_that_is_no_more_are_never_put(
     cell = file.read().cells[0]
     make(tmp_path / "n.ipynb", cells)
     left = Path(file.path).read_bytes()
-    assert "changed or deleted while it ran" in file.put(
+    assert "changed or deleted while it ran" in file.write_execution(
         cell, ran(), None, keep_time=True
     )
     assert Path(file.path).read_bytes() == left
@@ -475,7 +475,7 @@ def test_a_notebook_that_keeps_changing_is_for_later(
         lambda handle: (dump(handle), make(Path(file.path), [code("x", "a")])),
     )
     with pytest.raises(NotebookError, match="kept changing"):
-        file.put(cell, ran(), None, keep_time=True)
+        file.write_execution(cell, ran(), None, keep_time=True)
 
 
 @pytest.mark.parametrize("alive", [True, False])
@@ -493,7 +493,10 @@ def test_the_time_grows_within_the_millisecond_where_a_server_is_about(
             server.kill()
             server.wait()
         os.utime(file.path, ns=(10**18, 10**18))
-        assert file.put(file.read().cells[0], ran(), None, keep_time=True) == ""
+        assert (
+            file.write_execution(file.read().cells[0], ran(), None, keep_time=True)
+            == ""
+        )
         assert os.stat(file.path).st_mtime_ns == 10**18 + (2000 if alive else 0)
         server.kill()
 
@@ -506,11 +509,11 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (64, limits[1]))
     try:
         with pytest.raises(NotebookError, match="can't be written"):
-            file.put(cell, ran(), None, keep_time=True)
+            file.write_execution(cell, ran(), None, keep_time=True)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert Path(file.path).read_bytes() == old
-    background_io.LATER.submit(
+    background_io.EXECUTOR.submit(
         bool
     ).result()  # what was replaced is taken away in the background
     assert [path.name for path in tmp_path.iterdir()] == ["n.ipynb"]
@@ -518,7 +521,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
 
 def test_a_new_notebook_is_valid_and_never_overwrites(tmp_path: Path) -> None:
     path = tmp_path / "new.ipynb"
-    new_notebook.create(str(path), Plan("Pröblem", (Step(1, "one"),)))
+    new_notebook.create_notebook(str(path), Plan("Pröblem", (Step(1, "one"),)))
     made = nbformat.read(path, 4)
     nbformat.validate(made)
     assert made.cells[0].source == "# Pröblem"
@@ -526,7 +529,7 @@ def test_a_new_notebook_is_valid_and_never_overwrites(tmp_path: Path) -> None:
     assert made.metadata["stepper"]["steps"][0]["title"] == "one"
     assert made.nbformat_minor == 5
     with pytest.raises(FileExistsError):
-        new_notebook.create(str(path), Plan("other"))
+        new_notebook.create_notebook(str(path), Plan("other"))
 
 
 @pytest.mark.parametrize(
@@ -547,9 +550,9 @@ def test_what_the_fast_parser_refuses_or_rounds_stands_as_it_was(
         '"ODD"', value
     )
     Path(file.path).write_text(text)
-    assert file.put(file.read().cells[0], ran(), None, keep_time=True) == ""
+    assert file.write_execution(file.read().cells[0], ran(), None, keep_time=True) == ""
     assert Path(file.path).read_text().count(value) == text.count(value) > 0
-    file.set_plan(Plan("p", (Step(1, "one"),)))
+    file.write_plan(Plan("p", (Step(1, "one"),)))
     assert Path(file.path).read_text().count(value) == text.count(value)
 
 
@@ -560,11 +563,11 @@ def test_digits_in_a_source_turn_over_no_other_cell(tmp_path: Path) -> None:
         [code("print('é–中')", "a"), code("f(x, 1700000000000000000)", "b")],
     )
     before = Path(file.path).read_bytes().split(b"},\n  {")[0]
-    assert file.put(file.read().cells[1], ran(), None, keep_time=True) == ""
+    assert file.write_execution(file.read().cells[1], ran(), None, keep_time=True) == ""
     assert Path(file.path).read_bytes().split(b"},\n  {")[0] == before
     indented = json.dumps(
         json.loads(Path(file.path).read_text()), indent=4, ensure_ascii=False
     )
     Path(file.path).write_text(indented)
-    assert file.put(file.read().cells[1], ran(), None, keep_time=True) == ""
+    assert file.write_execution(file.read().cells[1], ran(), None, keep_time=True) == ""
     assert "é–中" in Path(file.path).read_text()

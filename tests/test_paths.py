@@ -302,8 +302,8 @@ def test_a_swap_before_the_use_is_refused(
     cell = file.read().cells[0]
     how(Path(file.path), treasure)
     for use in (
-        lambda: file.put(cell, ran(), None, keep_time=True),
-        lambda: file.mark(cell, "tag"),
+        lambda: file.write_execution(cell, ran(), None, keep_time=True),
+        lambda: file.add_tag(cell, "tag"),
         file.read,
     ):
         with pytest.raises(NotebookError) as refused:
@@ -320,7 +320,7 @@ def test_a_swap_in_the_midst_of_a_write_writes_nothing_elsewhere(
     room, how, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file, treasure, untouched = room
-    cell, swap, done = file.read().cells[0], adapter.swap, []
+    cell, swap, done = file.read().cells[0], adapter.exchange_files, []
 
     def late(one: str, other: str, place: int) -> bool:
         if not done:
@@ -328,9 +328,9 @@ def test_a_swap_in_the_midst_of_a_write_writes_nothing_elsewhere(
         done.append(how)
         return swap(one, other, place)
 
-    monkeypatch.setattr(adapter, "swap", late)
+    monkeypatch.setattr(adapter, "exchange_files", late)
     with contextlib.suppress(NotebookError):
-        file.put(cell, ran(), None, keep_time=True)
+        file.write_execution(cell, ran(), None, keep_time=True)
     assert done
     untouched()
 
@@ -339,7 +339,7 @@ def test_a_new_notebook_is_not_made_through_a_link(room) -> None:
     file, treasure, untouched = room
     folder_swapped(Path(file.path), treasure)
     with pytest.raises(OSError, match="symbolic link"):
-        new_notebook.create(
+        new_notebook.create_notebook(
             os.path.join(os.path.dirname(file.path), "new.ipynb"), adapter.Plan("p")
         )
     untouched()
@@ -363,7 +363,7 @@ def test_a_race_is_lost_by_whoever_swaps(room, tmp_path: Path) -> None:
     try:
         while time.monotonic() < until:
             with contextlib.suppress(NotebookError):
-                file.put(cell, ran(), None, keep_time=False)
+                file.write_execution(cell, ran(), None, keep_time=False)
                 put += 1
             with contextlib.suppress(NotebookError):
                 file.touch()

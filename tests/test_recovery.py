@@ -32,9 +32,9 @@ import os, sys
 point = sys.argv.pop(2)
 from stepper.daemon import server
 from stepper.notebooks import notebook_file as notebook
-from stepper.notebooks.journal_file import JsonLines
+from stepper.notebooks.journal_file import JournalFile
 from stepper.notebooks.notebook_file import IpynbFile
-append, put, swap = JsonLines.append, IpynbFile.put, notebook.swap
+append, put, swap = JournalFile.append, IpynbFile.write_execution, notebook.exchange_files
 
 def die():
     os.kill(os.getpid(), 9)
@@ -58,7 +58,7 @@ def swapping(*given):
         die()
     return swap(*given)
 
-JsonLines.append, IpynbFile.put, notebook.swap = appending, putting, swapping
+JournalFile.append, IpynbFile.write_execution, notebook.exchange_files = appending, putting, swapping
 server.main()
 """
 

@@ -546,7 +546,7 @@ def test_outputs_that_can_not_be_kept_are_no_verdict(
     ran(project, "print(1)")
     from stepper.notebooks.notebook_file import IpynbFile
 
-    put = IpynbFile.put
+    put = IpynbFile.write_execution
 
     def full(file: IpynbFile, *given: Any) -> str:
         if "verify" in file.path:
@@ -555,7 +555,7 @@ def test_outputs_that_can_not_be_kept_are_no_verdict(
             raise NotebookError("it can't be written: No space left on device")
         return put(file, *given)
 
-    monkeypatch.setattr(IpynbFile, "put", full)
+    monkeypatch.setattr(IpynbFile, "write_execution", full)
     assert "what the replay showed could not be kept" in (
         said := project.stepper("verify", "a", check=1).stderr
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 from stepper.kernels.backends.local.local_backend import LocalKernels
 from stepper.kernels.late_outputs import Late
 from stepper.messages.run_report import Report
-from stepper.notebooks.journal_file import JsonLines
+from stepper.notebooks.journal_file import JournalFile
 from stepper.notebooks.notebook_file import IpynbFile
 from stepper.policy.model import CellEdit, Limits
 from stepper.session.agent_edits import edited
@@ -48,7 +48,7 @@ def test_cells_run_and_fail_without_it(tmp_path: Path) -> None:
         "n.ipynb",
         file := IpynbFile(str(path)),
         Late(file),
-        JsonLines(str(tmp_path / "journal.jsonl")),
+        JournalFile(str(tmp_path / "journal.jsonl")),
         kernels,
         Limits,
         lambda environ, kernel: place,

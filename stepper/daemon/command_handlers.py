@@ -456,7 +456,7 @@ async def _status(
         return responses.Status()
     path = os.path.join(request.workspace.paths.project, session.name)
     unaware = beside_words.not_reloaded(
-        [server.url for server in jupyter_saves.unaware(path)]
+        [server.url for server in jupyter_saves.find_servers_without_reload(path)]
     )
     renamed = request.workspace.rename_notice(session)
     several = len(request.workspace.sessions) > 1

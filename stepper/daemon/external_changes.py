@@ -98,7 +98,7 @@ class Elsewhere:
                     # a run is under way: the next look sees it
                     if session.lock.locked():
                         busy.append(path)
-                    elif shell or not jupyter_saves.about(path):
+                    elif shell or not jupyter_saves.is_server_running(path):
                         lines += _line(session)
             lost = {
                 path: about
@@ -208,6 +208,6 @@ def _line(session: Session) -> list[str]:
     stale = [
         cell
         for cell in parts[0]
-        if document.outputs_count(cell) == counts[cell.id] is not None
+        if document.get_displayed_execution_count(cell) == counts[cell.id] is not None
     ]
     return [words.changed(session.name, *parts, stale)]

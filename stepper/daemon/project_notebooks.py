@@ -22,7 +22,7 @@ from stepper.daemon.external_changes import Elsewhere
 from stepper.daemon.kernel_environment import kernel_environ
 from stepper.daemon.notebook_paths import Places
 from stepper.messages import external_changes as elsewhere_words
-from stepper.notebooks.new_notebook import create
+from stepper.notebooks.new_notebook import create_notebook
 from stepper.policy import plan as plans
 from stepper.policy.cell_changes import BY_PLACE, source_hash
 from stepper.policy.model import Limits, Plan, Step
@@ -302,7 +302,7 @@ class Workspace:
                 ending = f"_{number}" if number > 1 else ""
                 path = os.path.join(folder, f"{today:%Y_%m_%d}_{slug}{ending}.ipynb")
                 with contextlib.suppress(FileExistsError):
-                    create(self.resolve(path), plan)
+                    create_notebook(self.resolve(path), plan)
                     break
         except OSError as error:
             raise UsageError(f"{path} can't be made: {error.strerror}") from error

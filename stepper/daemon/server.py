@@ -40,7 +40,7 @@ from stepper.hook.start import locked
 from stepper.kernels import backend_registry
 from stepper.kernels.late_outputs import Late
 from stepper.notebooks import background_io
-from stepper.notebooks.journal_file import JsonLines
+from stepper.notebooks.journal_file import JournalFile
 from stepper.notebooks.notebook_file import IpynbFile
 from stepper.policy.model import Limits
 from stepper.session import (
@@ -100,7 +100,7 @@ class Daemon:
     def _open(self, name: str, path: str) -> Session:
         workspace = self.workspace
         store = workspace.places.store(path)
-        journal = JsonLines(os.path.join(self.paths.journals, store + ".jsonl"))
+        journal = JournalFile(os.path.join(self.paths.journals, store + ".jsonl"))
         record, figures = (
             os.path.join(self.paths.kernels, store + ".json"),
             os.path.join(self.paths.figures, store),
@@ -206,7 +206,7 @@ class Daemon:
                 session.keeper.kernel.detach()
             session.put_late()
             background_runs.parting(session)
-        background_io.begin()
+        background_io.start_pending_jobs()
         self.workspace.mark()
         self._show([])
         self.lines.end()

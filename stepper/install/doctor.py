@@ -372,7 +372,7 @@ def _jupyter(paths: Paths) -> str:
         from stepper.notebooks import jupyter_saves
     except ImportError:  # in no environment of stepper's
         return "not looked at"
-    found = jupyter_saves.unaware(paths.project)
+    found = jupyter_saves.find_servers_without_reload(paths.project)
     if found:
         mend = f"pip install {attached_clients.PACKAGE}  # in the environment of that server; then start it again"
         raise StepperError(

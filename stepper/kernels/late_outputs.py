@@ -29,7 +29,7 @@ class Late:
     @property
     def pending(self) -> bool:
         """Whether anything came, or is gone again. Raise NotebookError."""
-        self.again |= self.file.dropped()
+        self.again |= self.file.find_dropped_outputs()
         return bool(self.cells or self.again)
 
     def take(
@@ -47,7 +47,7 @@ class Late:
         is taken then.
         """
         if target not in self.cells:
-            outputs = self.file.outputs_of(target) if waiting is None else waiting
+            outputs = self.file.read_outputs(target) if waiting is None else waiting
             self.cells[target] = (
                 OutputArea.of(outputs, displays, missing, limit),
                 Counter(),
@@ -67,7 +67,7 @@ class Late:
             **self.again,
             **{target: area.outputs() for target, (area, _) in self.cells.items()},
         }
-        gone = self.file.put_late(found, models, so_far)
+        gone = self.file.write_late_outputs(found, models, so_far)
         arrived = [
             journal_events.Late(
                 **vars(target),

@@ -11,15 +11,15 @@ import zlib
 from concurrent.futures import Future
 from typing import Any
 
-from stepper.notebooks.background_io import soon
+from stepper.notebooks.background_io import run_later
 
 RENAME_EXCHANGE = 2  # renameat2(2)
 TEMPORARY = re.compile(r"(?:.*/)?\.[^/]*\.[0-9a-f]{8}\.tmp")
 # Linux alone has it
-EXCHANGE: Any = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+RENAMEAT2: Any = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
 
 
-def temporary(name: str) -> str:
+def make_temporary_name(name: str) -> str:
     """Return the name, one of TEMPORARY, under which a file is written before it takes its place.
 
     Always the same: what a daemon that was killed left behind goes with the next write.
@@ -27,28 +27,28 @@ def temporary(name: str) -> str:
     return f".{name[:40]}.{zlib.crc32(os.fsencode(name)):08x}.tmp"
 
 
-def look(name: str, folder: int) -> os.stat_result:
+def stat_file(name: str, folder: int) -> os.stat_result:
     """Return what is known of a file, or of a link in its place; raise OSError."""
     return os.stat(name, dir_fd=folder, follow_symlinks=False)
 
 
-def remove(name: str, folder: int) -> None:
+def remove_file(name: str, folder: int) -> None:
     """Remove a file, if it is there; raise OSError."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(name, dir_fd=folder)
 
 
-def clear(name: str, folder: int) -> Future[None]:
+def remove_file_later(name: str, folder: int) -> Future[None]:
     """Remove a file soon: it may take milliseconds. Whoever makes another one of that name waits for the end of it."""
-    return soon(lambda own: remove(name, own), folder)
+    return run_later(lambda own: remove_file(name, own), folder)
 
 
-def swap(one: str, other: str, folder: int) -> bool:
+def exchange_files(one: str, other: str, folder: int) -> bool:
     """Exchange two files of a folder in one go; return False where the system can't. Raise OSError if one is gone."""
-    if EXCHANGE is None:
+    if RENAMEAT2 is None:
         return False
     if (
-        EXCHANGE(folder, os.fsencode(one), folder, os.fsencode(other), RENAME_EXCHANGE)
+        RENAMEAT2(folder, os.fsencode(one), folder, os.fsencode(other), RENAME_EXCHANGE)
         == 0
     ):
         return True

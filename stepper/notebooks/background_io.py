@@ -13,12 +13,12 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
-PAUSE_SECONDS = 0.01
-LATER = ThreadPoolExecutor(1, "later")
+DELAY_SECONDS = 0.01
+EXECUTOR = ThreadPoolExecutor(1, "later")
 _waiting = deque[Callable[[], None]]()
 
 
-def soon(work: Callable[[int], None], handle: int) -> Future[None]:
+def run_later(work: Callable[[int], None], handle: int) -> Future[None]:
     """Have something done with an open file or folder, by a descriptor of its own; the future holds its OSError.
 
     Whoever needs it done calls `begin` first.
@@ -37,14 +37,14 @@ def soon(work: Callable[[int], None], handle: int) -> Future[None]:
 
     _waiting.append(done)
     try:
-        asyncio.get_running_loop().call_later(PAUSE_SECONDS, begin)
+        asyncio.get_running_loop().call_later(DELAY_SECONDS, start_pending_jobs)
     except RuntimeError:  # no loop: no step either
-        begin()
+        start_pending_jobs()
     return ended
 
 
-def begin() -> None:
+def start_pending_jobs() -> None:
     """Begin with what waits."""
     with contextlib.suppress(IndexError):
         while True:
-            LATER.submit(_waiting.popleft())
+            EXECUTOR.submit(_waiting.popleft())

@@ -7,13 +7,13 @@ from functools import partial
 from typing import Any
 
 from stepper.notebooks import widget_state
-from stepper.notebooks.notebook_json import Changes, as_written
+from stepper.notebooks.notebook_json import Changes, normalize_cell
 from stepper.session.protocols import Execution, Models
 
 NOT_RUN: dict[str, Any] = {"execution_count": None, "outputs": []}
 
 
-def with_outputs(
+def apply_execution(
     raw: dict[str, Any], execution: Execution, step: int | None
 ) -> dict[str, Any]:
     """Return the raw cell with what came of its run; without timings it has none, as in JupyterLab."""
@@ -29,15 +29,17 @@ def with_outputs(
         "execution_count": execution.execution_count,
         "outputs": execution.outputs,
     }
-    return as_written({**raw, **ran})
+    return normalize_cell({**raw, **ran})
 
 
-def with_late(raw: dict[str, Any], outputs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def replace_outputs(
+    raw: dict[str, Any], outputs: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
     """Return the raw cell with what it shows now."""
-    return as_written({**raw, "outputs": [*outputs]})
+    return normalize_cell({**raw, "outputs": [*outputs]})
 
 
-def with_models(
+def add_widget_change(
     cells: Sequence[dict[str, Any]], changes: Changes, models: Models | None
 ) -> Changes:
     """Return the changes with that of the widgets' state: models that no cell shows any more are not kept."""
@@ -49,11 +51,11 @@ def with_models(
     ]
     return {
         **changes,
-        "metadata": partial(widget_state.kept, cells=after, models=models),
+        "metadata": partial(widget_state.update_metadata, cells=after, models=models),
     }
 
 
-def with_language_info(
+def add_language_info_change(
     raw: Mapping[str, Any], changes: Changes, info: Mapping[str, Any]
 ) -> Changes:
     """Return the changes with the kernel's `language_info` in the metadata, where the notebook has another one.
@@ -70,15 +72,15 @@ def with_language_info(
     }
 
 
-def renamed(raw: dict[str, Any], name: str) -> dict[str, Any]:
+def replace_id(raw: dict[str, Any], name: str) -> dict[str, Any]:
     """Return the raw cell under another id."""
-    return as_written({**raw, "id": name})
+    return normalize_cell({**raw, "id": name})
 
 
-def new_cell(kind: str, source: str, name: str) -> dict[str, Any]:
+def make_cell(kind: str, source: str, name: str) -> dict[str, Any]:
     """Return a raw cell as nbformat makes them; one without a name has no id, as before nbformat 4.5."""
     ran: dict[str, Any] = dict(NOT_RUN) if kind == "code" else {}
-    return as_written(
+    return normalize_cell(
         {
             "cell_type": kind,
             "metadata": {},
@@ -89,7 +91,7 @@ def new_cell(kind: str, source: str, name: str) -> dict[str, Any]:
     )
 
 
-def with_source(raw: dict[str, Any], kind: str, source: str) -> dict[str, Any]:
+def replace_source(raw: dict[str, Any], kind: str, source: str) -> dict[str, Any]:
     """Return the raw cell with another source: what came of the former one is no longer its own, as in NotebookEdit."""
     kept = {
         name: value
@@ -102,41 +104,41 @@ def with_source(raw: dict[str, Any], kind: str, source: str) -> dict[str, Any]:
         if name != "attachments" or kind != "code"
     }
     ran: dict[str, Any] = dict(NOT_RUN) if kind == "code" else {}
-    return as_written({**kept, "cell_type": kind, "source": source, **ran})
+    return normalize_cell({**kept, "cell_type": kind, "source": source, **ran})
 
 
-def cleared(raw: dict[str, Any]) -> dict[str, Any]:
+def clear_outputs(raw: dict[str, Any]) -> dict[str, Any]:
     """Return the raw cell without outputs, as Jupyter clears them."""
     metadata = {
         name: value
         for name, value in raw.get("metadata", {}).items()
         if name != "execution"
     }
-    return as_written({**raw, "metadata": metadata, **NOT_RUN})
+    return normalize_cell({**raw, "metadata": metadata, **NOT_RUN})
 
 
-def tagged(raw: dict[str, Any], tag: str) -> dict[str, Any]:
+def add_tag(raw: dict[str, Any], tag: str) -> dict[str, Any]:
     """Return the raw cell with a tag, as it was where it has it."""
     metadata = raw.get("metadata", {})
-    tags = tags_of(metadata)
+    tags = get_tags(metadata)
     return (
         raw
         if tag in tags
-        else as_written({**raw, "metadata": {**metadata, "tags": [*tags, tag]}})
+        else normalize_cell({**raw, "metadata": {**metadata, "tags": [*tags, tag]}})
     )
 
 
-def untagged(raw: dict[str, Any], tag: str) -> dict[str, Any]:
+def remove_tag(raw: dict[str, Any], tag: str) -> dict[str, Any]:
     """Return the raw cell without a tag."""
     metadata = raw.get("metadata", {})
-    tags = tags_of(metadata)
+    tags = get_tags(metadata)
     if tag not in tags:
         return raw
     kept = [each for each in tags if each != tag]
-    return as_written({**raw, "metadata": {**metadata, "tags": kept}})
+    return normalize_cell({**raw, "metadata": {**metadata, "tags": kept}})
 
 
-def tags_of(metadata: dict[str, Any]) -> tuple[str, ...]:
+def get_tags(metadata: dict[str, Any]) -> tuple[str, ...]:
     """Return a cell's tags; a single one may stand without a list."""
     tags = metadata.get("tags")
     return (
@@ -148,7 +150,7 @@ def tags_of(metadata: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-def run_of(raw: dict[str, Any]) -> tuple[Any, ...]:
+def get_run_signature(raw: dict[str, Any]) -> tuple[Any, ...]:
     """Return what tells one run's outputs from another's: a person may have cleared them, which is no loss."""
     metadata = raw.get("metadata", {})
     return (

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from stepper.notebooks.cell_json import new_cell, with_source
+from stepper.notebooks.cell_json import make_cell, replace_source
 from stepper.notebooks.document import Document
-from stepper.notebooks.notebook_json import Changes, reordered, rewrite
+from stepper.notebooks.notebook_json import Changes, apply_changes, replace_cells
 from stepper.policy.model import Cell
 
 NAMED_SINCE = 5  # nbformat 4.5 gives cells ids; before they may have none
 
 
-def written(document: Document, cells: Sequence[Cell]) -> bytes | None:
+def rewrite_cells(document: Document, cells: Sequence[Cell]) -> bytes | None:
     """Return a notebook's bytes with these cells: its own, others in the place of its own, new ones (index -1).
 
     None where they are what it holds.
@@ -23,18 +23,20 @@ def written(document: Document, cells: Sequence[Cell]) -> bytes | None:
     before = document.cells
     if [cell.index for cell in cells] == [*range(len(before))]:
         changed: Changes = {
-            cell.index: partial(with_source, kind=cell.type, source=cell.source)
+            cell.index: partial(replace_source, kind=cell.type, source=cell.source)
             for cell, own in zip(cells, before, strict=True)
             if cell != own
         }
-        return rewrite(document.data, document.raw, changed) if changed else None
+        return apply_changes(document.data, document.raw, changed) if changed else None
     minor = document.raw.get("nbformat_minor", 0)
     names = (
         {cell.id for cell in before}
         if isinstance(minor, int) and minor >= NAMED_SINCE
         else None
     )
-    return reordered(document.data, [_made(document, cell, names) for cell in cells])
+    return replace_cells(
+        document.data, [_made(document, cell, names) for cell in cells]
+    )
 
 
 def _made(
@@ -44,10 +46,10 @@ def _made(
     if cell in document.cells:
         return cell.index
     if cell.index >= 0:
-        return with_source(document.raw["cells"][cell.index], cell.type, cell.source)
+        return replace_source(document.raw["cells"][cell.index], cell.type, cell.source)
     name = ""
     while names is not None and (not name or name in names):
         name = uuid.uuid4().hex[:8]
     if names is not None:
         names.add(name)
-    return new_cell(cell.type, cell.source, name)
+    return make_cell(cell.type, cell.source, name)

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from stepper.common.errors import NotebookError
-from stepper.notebooks.cell_json import tags_of
+from stepper.notebooks.cell_json import get_tags
 from stepper.policy.cell_changes import source_hash
 from stepper.policy.model import Cell
 from stepper.session.protocols import Target
@@ -25,7 +25,7 @@ class Document:
     ) -> None:
         self.data, self.raw = data, raw
         self.signature, self.mtime_ns = (
-            (signature(about), about.st_mtime_ns) if about else ((), 0)
+            (get_file_signature(about), about.st_mtime_ns) if about else ((), 0)
         )
         metadata = raw.get("metadata") or {}
         info, spec = (
@@ -38,7 +38,7 @@ class Document:
         self.plan: Any = metadata.get("stepper")
 
     @property
-    def figures(self) -> int:
+    def figure_count(self) -> int:
         """How many outputs are pictures."""
         found = [cell.get("outputs") for cell in self.raw["cells"]]
         outputs = [
@@ -66,18 +66,18 @@ class Document:
                     number=number if cell.get("cell_type") == "code" else 0,
                     type=str(cell.get("cell_type")),
                     source=source if isinstance(source, str) else "".join(source),
-                    tags=tags_of(metadata),
+                    tags=get_tags(metadata),
                 )
             )
         return found
 
-    def outputs_count(self, cell: Cell) -> int | None:
+    def get_displayed_execution_count(self, cell: Cell) -> int | None:
         """Return the execution count of a cell with outputs; None where it has none."""
         raw = self.raw["cells"][cell.index]
         count = raw.get("execution_count") if raw.get("outputs") else None
         return count if isinstance(count, int) else None
 
-    def recorded(self, cell: Cell) -> list[dict[str, Any]] | None:
+    def get_recorded_outputs(self, cell: Cell) -> list[dict[str, Any]] | None:
         """Return a code cell's outputs; None where no run of it is recorded."""
         raw = self.raw["cells"][cell.index]
         outputs = [_object(output) for output in raw.get("outputs") or ()]
@@ -85,7 +85,7 @@ class Document:
             outputs if outputs or isinstance(raw.get("execution_count"), int) else None
         )
 
-    def find(self, target: Target) -> int | None:
+    def find_index(self, target: Target) -> int | None:
         """Return the index of the cell with that id and source; without ids, of the only code cell with that source."""
         for cell in self.cells:
             if (
@@ -102,9 +102,9 @@ class Document:
             return same[0] if len(same) == 1 else None
         return None
 
-    def raw_cell(self, target: Target) -> dict[str, Any] | None:
+    def get_raw_cell(self, target: Target) -> dict[str, Any] | None:
         """Return the cell that `find` finds as it stands in the file."""
-        index = self.find(target)
+        index = self.find_index(target)
         found: dict[str, Any] | None = (
             None if index is None else self.raw["cells"][index]
         )
@@ -122,12 +122,12 @@ def _is_text(value: Any) -> bool:
     )
 
 
-def signature(about: os.stat_result) -> tuple[int, ...]:
+def get_file_signature(about: os.stat_result) -> tuple[int, ...]:
     """Return what tells one state of a file from another; its last number, the change time, a rename changes too."""
     return (about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
 
 
-def check(raw: Any, name: str) -> None:
+def validate_notebook(raw: Any, name: str) -> None:
     """Raise NotebookError unless `raw` has the bones of a notebook of nbformat 4."""
     if not isinstance(raw, dict) or "nbformat" not in raw:
         raise NotebookError(

@@ -18,11 +18,11 @@ from typing import Any
 import orjson
 
 from stepper.common import private_files
-from stepper.notebooks.background_io import soon
-from stepper.notebooks.notebook_json import load_exactly
+from stepper.notebooks.background_io import run_later
+from stepper.notebooks.notebook_json import load_json_exact
 
 
-class JsonLines:
+class JournalFile:
     """The journal of one notebook."""
 
     def __init__(self, path: str) -> None:
@@ -33,7 +33,7 @@ class JsonLines:
         self._syncing: list[tuple[Future[None], int, bytes]] = []
 
     @property
-    def waiting(self) -> int:
+    def pending_count(self) -> int:
         """How many lines could not be written yet."""
         return len(self._waiting)
 
@@ -49,7 +49,7 @@ class JsonLines:
         events, bad = [], 0
         for line in filter(bytes.strip, data.split(b"\n")):
             try:
-                event = load_exactly(line)
+                event = load_json_exact(line)
             except ValueError:
                 event = None
             if isinstance(event, dict):
@@ -94,7 +94,7 @@ class JsonLines:
                     os.fsync(handle)
                 elif sync is None:
                     self._syncing.append(
-                        (soon(os.fsync, handle), size + len(data), data)
+                        (run_later(os.fsync, handle), size + len(data), data)
                     )
             except OSError:
                 # unless it can be cut off: then the file ends as it did

@@ -97,7 +97,7 @@ class JsonStyle:
 NBFORMAT = JsonStyle()
 
 
-def style_of(data: bytes) -> JsonStyle:
+def detect_style(data: bytes) -> JsonStyle:
     """Return the layout of a document, judged by its first lines."""
     start = data.removeprefix(BOM)[:1000]
     if opening := OPENING.match(start):

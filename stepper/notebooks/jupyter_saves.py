@@ -39,12 +39,14 @@ ROOMS = ("pycrdt", "y_py")  # what shares documents, as it lies in a process
 _known: dict[str, tuple[float, bool]] = {}
 
 
-def about(path: str) -> bool:
+def is_server_running(path: str) -> bool:
     """Whether a Jupyter server may have the notebook open; looked up once in a few seconds."""
     until, found = _known.get(path, (0.0, False))
     if until < time.monotonic():
         real = Path(os.path.realpath(path))
-        found = any(real.is_relative_to(server.root) for server in servers()) or any(
+        found = any(
+            real.is_relative_to(server.root) for server in list_servers()
+        ) or any(
             os.path.exists(folder / trace)
             for folder in real.parents
             for trace in TRACES
@@ -54,7 +56,7 @@ def about(path: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Server:
+class JupyterServer:
     """A running Jupyter server of this user's: the folder that it shows, its address without any token."""
 
     pid: int
@@ -74,7 +76,7 @@ class Server:
         return any(name in maps for name in ROOMS)
 
 
-def servers() -> Iterator[Server]:
+def list_servers() -> Iterator[JupyterServer]:
     """Yield the running servers of this user."""
     runtime = jupyter_runtime_dir()
     for record in glob.glob("[jn][pb]server-*.json", root_dir=runtime):
@@ -87,15 +89,15 @@ def servers() -> Iterator[Server]:
             told = json.loads(Path(runtime, record).read_bytes())
             where = urlsplit(str(told.get("url")))
             url = f"{where.scheme}://{where.hostname}:{where.port}{where.path}"
-            yield Server(
+            yield JupyterServer(
                 pid, os.path.realpath(told.get("root_dir") or told["notebook_dir"]), url
             )
 
 
-def unaware(path: str) -> list[Server]:
+def find_servers_without_reload(path: str) -> list[JupyterServer]:
     """Return the servers that show a notebook, or some of a folder, and do not reload what others write there."""
-    real, found = Path(os.path.realpath(path)), list[Server]()
-    for server in servers():
+    real, found = Path(os.path.realpath(path)), list[JupyterServer]()
+    for server in list_servers():
         below = real.is_relative_to(server.root) or Path(server.root).is_relative_to(
             real
         )
@@ -104,16 +106,16 @@ def unaware(path: str) -> list[Server]:
     return found
 
 
-def kept_time(path: str, mtime_ns: int) -> int:
+def compute_preserved_mtime(path: str, mtime_ns: int) -> int:
     """Return the modification time of a write that keeps it: with a server about it grows by what Jupyter notices.
 
     Claude Code does not see that, unless the time was at a millisecond's very end: then it asks for a new `Read`.
     """
-    return mtime_ns + NOTICED_NS if about(path) else mtime_ns
+    return mtime_ns + NOTICED_NS if is_server_running(path) else mtime_ns
 
 
 @dataclass(frozen=True)
-class Put:
+class RecentWrite:
     """Outputs that were put on a cell, and the run that had stood there before."""
 
     cell: Cell
@@ -122,20 +124,20 @@ class Put:
     before: Any
 
 
-class Watch:
+class RecentWriteMonitor:
     """Has `look` look after what was put in the last seconds, now and then, on the loop that runs.
 
     A room that was just at the end of a save may take the time of a put for its own save's: `nudge` is called once.
     """
 
     def __init__(
-        self, look: Callable[[Sequence[Put]], None], nudge: Callable[[], None]
+        self, look: Callable[[Sequence[RecentWrite]], None], nudge: Callable[[], None]
     ) -> None:
         self._look, self._nudge = look, nudge
         # while there are any, a look is due
-        self._puts: dict[str, tuple[float, Put]] = {}
+        self._puts: dict[str, tuple[float, RecentWrite]] = {}
 
-    def over(self, put: Put) -> None:
+    def add(self, put: RecentWrite) -> None:
         """Look after it, in place of what was put on that cell before."""
         # no loop runs: nobody waits for a second look
         with contextlib.suppress(RuntimeError):

@@ -10,7 +10,7 @@ from stepper.policy import plan as plans
 from stepper.policy.model import Plan
 
 
-def create(path: str, plan: Plan) -> None:
+def create_notebook(path: str, plan: Plan) -> None:
     """Write a new notebook, the problem as its first cell; raise OSError, FileExistsError where there is one."""
     # it validates what it makes, and takes long to load: no step needs it
     import nbformat

@@ -18,20 +18,26 @@ from typing import Any
 from stepper.common import private_files
 from stepper.common.errors import NotebookError
 from stepper.notebooks import background_io, cell_reorder, jupyter_saves
-from stepper.notebooks.atomic_write import clear, look, remove, swap, temporary
-from stepper.notebooks.cell_json import (
-    cleared,
-    renamed,
-    run_of,
-    tagged,
-    untagged,
-    with_language_info,
-    with_late,
-    with_models,
-    with_outputs,
+from stepper.notebooks.atomic_write import (
+    exchange_files,
+    make_temporary_name,
+    remove_file,
+    remove_file_later,
+    stat_file,
 )
-from stepper.notebooks.document import Document, check, signature
-from stepper.notebooks.notebook_json import Change, Changes, load_json, rewrite
+from stepper.notebooks.cell_json import (
+    add_language_info_change,
+    add_tag,
+    add_widget_change,
+    apply_execution,
+    clear_outputs,
+    get_run_signature,
+    remove_tag,
+    replace_id,
+    replace_outputs,
+)
+from stepper.notebooks.document import Document, get_file_signature, validate_notebook
+from stepper.notebooks.notebook_json import Change, Changes, apply_changes, load_json
 from stepper.policy import plan as plans
 from stepper.policy.model import Cell, Plan
 from stepper.session.protocols import Execution, KernelMetadata, Models, Outputs, Target
@@ -54,7 +60,7 @@ class IpynbFile:
         self._cleared: Future[None] | None = None
         # the file when it was known to hold what was put
         self._seen: tuple[int, ...] = ()
-        self._watch = jupyter_saves.Watch(self._look_after, self._nudge)
+        self._watch = jupyter_saves.RecentWriteMonitor(self._look_after, self._nudge)
         # What came late and was put in the last seconds: until when it counts, what had
         # stood there, what stands there.
         self._late: dict[Target, tuple[float, Any, Sequence[dict[str, Any]]]] = {}
@@ -66,7 +72,7 @@ class IpynbFile:
             with open(self.path, "rb", opener=private_files.open_regular) as stream:
                 about = os.fstat(stream.fileno())
                 last = self._last  # another thread may read, too
-                if last is not None and last.signature == signature(about):
+                if last is not None and last.signature == get_file_signature(about):
                     return last
                 data = stream.read()
                 raw = load_json(data)
@@ -91,11 +97,11 @@ class IpynbFile:
             raise NotebookError(
                 f"{self.name} is not valid JSON ({error})", hint
             ) from None
-        check(raw, self.name)
+        validate_notebook(raw, self.name)
         self._last = found = Document(data, raw, about)
         return found
 
-    def glance(self) -> Document:
+    def read_uncached(self) -> Document:
         """Read it without keeping it: an idle daemon holds no notebook. Raise NotebookError."""
         document, self._last = self.read(), None
         return document
@@ -111,10 +117,10 @@ class IpynbFile:
             raw = load_json(text.encode("utf-8", "surrogatepass"))
         except ValueError as error:
             raise NotebookError(f"{self.name} is not valid JSON ({error})") from None
-        check(raw, self.name)
+        validate_notebook(raw, self.name)
         return Document(b"", raw)
 
-    def put(
+    def write_execution(
         self, cell: Cell, execution: Execution, step: int | None, keep_time: bool
     ) -> str:
         """Put outputs, execution count and timings on the cell; return '' or why they can never be put.
@@ -127,54 +133,58 @@ class IpynbFile:
         }
 
         def changes(document: Document) -> Changes:
-            index = document.find(target)
+            index = document.find_index(target)
             if index is None:
                 return {}
             made: Changes = {
-                index: partial(with_outputs, execution=execution, step=step)
+                index: partial(apply_execution, execution=execution, step=step)
             }
-            made_with_models = with_models(
+            made_with_models = add_widget_change(
                 document.raw["cells"], made, execution.widgets
             )
-            return with_language_info(
+            return add_language_info_change(
                 document.raw, made_with_models, execution.language_info
             )
 
-        before = self._change(changes, keep_time).raw_cell(target)
+        before = self._change(changes, keep_time).get_raw_cell(target)
         if before is None:
             return "the cell was changed or deleted while it ran, so its outputs were not written"
-        if jupyter_saves.about(self.path):
-            self._watch.over(jupyter_saves.Put(cell, execution, step, run_of(before)))
+        if jupyter_saves.is_server_running(self.path):
+            self._watch.add(
+                jupyter_saves.RecentWrite(
+                    cell, execution, step, get_run_signature(before)
+                )
+            )
         return ""
 
-    def put_late(
+    def write_late_outputs(
         self, outputs: Outputs, models: Models | None, so_far: Outputs
     ) -> set[Target]:
         """Put what cells have got besides their runs, and what a running one has; return those gone or changed."""
 
         def changes(document: Document) -> Changes:
             places = [
-                (document.find(target), shown)
+                (document.find_index(target), shown)
                 for target, shown in {**outputs, **so_far}.items()
             ]
             made: Changes = {
-                index: partial(with_late, outputs=shown)
+                index: partial(replace_outputs, outputs=shown)
                 for index, shown in places
                 if index is not None
             }
-            return with_models(document.raw["cells"], made, models)
+            return add_widget_change(document.raw["cells"], made, models)
 
         document, gone = self._change(changes), set[Target]()
         until, self._late_seen = time.monotonic() + LATE_COUNTS_SECONDS, self._seen
         for target, shown in outputs.items():
-            before = document.raw_cell(target)
+            before = document.get_raw_cell(target)
             if before is None:
                 gone.add(target)
             else:
                 self._late[target] = (until, before.get("outputs"), shown)
         return gone
 
-    def dropped(self) -> dict[Target, Sequence[dict[str, Any]]]:
+    def find_dropped_outputs(self) -> dict[Target, Sequence[dict[str, Any]]]:
         """Return what came late and is gone again: who edits may not see what came between read and write."""
         self._late = {
             target: late
@@ -186,12 +196,12 @@ class IpynbFile:
             return {}
         self._late_seen, found = document.signature[:3], {}
         for target, (_, before, after) in self._late.items():
-            raw = document.raw_cell(target)
+            raw = document.get_raw_cell(target)
             if raw is not None and raw.get("outputs") == before:
                 found[target] = after
         return found
 
-    def mend_ids(self) -> list[tuple[str, Cell]]:
+    def replace_duplicate_ids(self) -> list[tuple[str, Cell]]:
         """Give cells with another one's id ids of their own, as nbformat does; return them with their former ids."""
         fresh: dict[int, str] = {}
 
@@ -202,22 +212,24 @@ class IpynbFile:
                 if cell.id in seen:
                     fresh[cell.index] = uuid.uuid4().hex[:8]
                 seen.add(cell.id)
-            return {index: partial(renamed, name=name) for index, name in fresh.items()}
+            return {
+                index: partial(replace_id, name=name) for index, name in fresh.items()
+            }
 
         before = self._change(changes).cells
         mended = self.read().cells if fresh else ()
         return [(before[index].id, mended[index]) for index in fresh]
 
-    def _look_after(self, puts: Sequence[jupyter_saves.Put]) -> None:
+    def _look_after(self, puts: Sequence[jupyter_saves.RecentWrite]) -> None:
         """Put again what a save that had begun before has dropped; raise NotebookError."""
         document = self._rewritten(self._seen)
         if document is None:
             return
         self._seen = document.signature[:3]
         for put in puts:
-            raw = document.raw_cell(Target.of(put.cell))
-            if raw is not None and run_of(raw) == put.before:
-                self.put(put.cell, put.execution, put.step, keep_time=True)
+            raw = document.get_raw_cell(Target.of(put.cell))
+            if raw is not None and get_run_signature(raw) == put.before:
+                self.write_execution(put.cell, put.execution, put.step, keep_time=True)
 
     def _nudge(self) -> None:
         """Have the time grow by what Jupyter notices."""
@@ -231,24 +243,24 @@ class IpynbFile:
                     about.st_mtime_ns + jupyter_saves.NOTICED_NS,
                 )
                 os.utime(name, ns=times, dir_fd=folder, follow_symlinks=False)
-                self._seen = signature(look(name, folder))[:3]
+                self._seen = get_file_signature(stat_file(name, folder))[:3]
 
     def _rewritten(self, seen: tuple[int, ...]) -> Document | None:
         """Return the notebook where somebody has written since it was seen; else nothing is read."""
         if self._is_as(seen):
             return None
-        return self.glance()
+        return self.read_uncached()
 
     def _is_as(self, seen: tuple[int, ...]) -> os.stat_result | None:
         """Return what is known of the file where it is as it was seen; None where it is not."""
         with contextlib.suppress(OSError):
             about = os.lstat(self.path)
-            return about if seen == signature(about)[:3] else None
+            return about if seen == get_file_signature(about)[:3] else None
         return None
 
-    def outputs_of(self, target: Target) -> list[dict[str, Any]]:
+    def read_outputs(self, target: Target) -> list[dict[str, Any]]:
         """Return a cell's outputs, as read anew; empty where it is gone or changed. Raise NotebookError."""
-        found = (self.read().raw_cell(target) or {}).get("outputs")
+        found = (self.read().get_raw_cell(target) or {}).get("outputs")
         until, before, after = self._late.get(target, (0.0, None, ()))
         if until > time.monotonic() and found == before:
             return [*after]  # it is put there again
@@ -258,15 +270,15 @@ class IpynbFile:
             else []
         )
 
-    def mark(self, cell: Cell, tag: str) -> None:
+    def add_tag(self, cell: Cell, tag: str) -> None:
         """Add a tag to the cell; do nothing where it is gone. Raise NotebookError."""
-        self._change_cells([cell], partial(tagged, tag=tag))
+        self._change_cells([cell], partial(add_tag, tag=tag))
 
-    def unmark(self, cell: Cell, tag: str) -> None:
+    def remove_tag(self, cell: Cell, tag: str) -> None:
         """Remove a tag from the cell; do nothing if the cell no longer exists. Raise NotebookError."""
-        self._change_cells([cell], partial(untagged, tag=tag))
+        self._change_cells([cell], partial(remove_tag, tag=tag))
 
-    def clear(self, cells: Sequence[Cell]) -> None:
+    def clear_outputs(self, cells: Sequence[Cell]) -> None:
         """Take the outputs of code cells away; raise NotebookError."""
         code = [cell for cell in cells if cell.is_code]
         self._late = {
@@ -274,7 +286,7 @@ class IpynbFile:
             for late, told in self._late.items()
             if late not in map(Target.of, code)
         }
-        self._change_cells(code, cleared)
+        self._change_cells(code, clear_outputs)
 
     def _change_cells(self, cells: Sequence[Cell], change: Change) -> None:
         targets = [Target.of(cell) for cell in cells]
@@ -282,11 +294,11 @@ class IpynbFile:
             lambda document: {
                 index: change
                 for target in targets
-                if (index := document.find(target)) is not None
+                if (index := document.find_index(target)) is not None
             }
         )
 
-    def set_plan(self, plan: Plan, kernel: KernelMetadata | None = None) -> None:
+    def write_plan(self, plan: Plan, kernel: KernelMetadata | None = None) -> None:
         """Put the plan into `metadata.stepper`, and what its kernel is where Jupyter has that; raise NotebookError."""
         told: dict[str, Any] = {"stepper": plans.to_json(plan)}
         if kernel is not None:
@@ -298,7 +310,7 @@ class IpynbFile:
             lambda document: {"metadata": lambda metadata: {**metadata, **told}}
         )
 
-    def arrange(
+    def rearrange_cells(
         self, order: Callable[[Sequence[Cell]], Sequence[Cell]]
     ) -> tuple[Sequence[Cell], list[Cell]]:
         """Write the cells in another order, with others among them; return all as they are then, and those others.
@@ -312,7 +324,7 @@ class IpynbFile:
             others[:] = [
                 place for place, cell in enumerate(cells) if cell not in document.cells
             ]
-            return cell_reorder.written(document, cells)
+            return cell_reorder.rewrite_cells(document, cells)
 
         self._rewrite(arranged)
         after = self.read().cells
@@ -325,7 +337,7 @@ class IpynbFile:
 
         def changed(document: Document) -> bytes | None:
             made = changes(document)
-            return rewrite(document.data, document.raw, made) if made else None
+            return apply_changes(document.data, document.raw, made) if made else None
 
         return self._rewrite(changed, keep_time)
 
@@ -359,12 +371,12 @@ class IpynbFile:
     def _exchange(
         self, folder: int, name: str, document: Document, keep_time: bool, data: bytes
     ) -> bool:
-        new = temporary(name)
+        new = make_temporary_name(name)
         if self._cleared is not None:
-            background_io.begin()
+            background_io.start_pending_jobs()
             wait([self._cleared])
-        about = look(name, folder)
-        remove(new, folder)
+        about = stat_file(name, folder)
+        remove_file(new, folder)
         try:
             with open(os.open(new, NEW, 0o600, dir_fd=folder), "wb") as stream:
                 stream.write(data)
@@ -373,21 +385,25 @@ class IpynbFile:
                 if keep_time:
                     times = (
                         about.st_atime_ns,
-                        jupyter_saves.kept_time(self.path, document.mtime_ns),
+                        jupyter_saves.compute_preserved_mtime(
+                            self.path, document.mtime_ns
+                        ),
                     )
                     os.utime(stream.fileno(), ns=times)
                 os.fsync(stream.fileno())
-            if signature(look(name, folder)) != document.signature:
+            if get_file_signature(stat_file(name, folder)) != document.signature:
                 return False
-            if not swap(new, name, folder):
+            if not exchange_files(new, name, folder):
                 os.replace(new, name, src_dir_fd=folder, dst_dir_fd=folder)
-            elif signature(look(new, folder))[:3] != document.signature[:3]:
+            elif (
+                get_file_signature(stat_file(new, folder))[:3] != document.signature[:3]
+            ):
                 # somebody wrote between the look and the swap: theirs stands again
-                swap(new, name, folder)
+                exchange_files(new, name, folder)
                 return False
-            self._seen = signature(look(name, folder))[:3]
+            self._seen = get_file_signature(stat_file(name, folder))[:3]
         finally:
-            self._cleared = clear(new, folder)
+            self._cleared = remove_file_later(new, folder)
         return True
 
     def touch(self) -> None:

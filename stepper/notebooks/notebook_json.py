@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from stepper.notebooks.json_style import BOM, NBFORMAT, JsonStyle, style_of
+from stepper.notebooks.json_style import BOM, NBFORMAT, JsonStyle, detect_style
 
 LONG_INTEGER = re.compile(rb"[:,\[]\s*-?\d{19}")
 # two values, or a name and its value
@@ -36,7 +36,7 @@ def load_json(data: bytes) -> Any:
         return _by_python(data)
 
 
-def load_exactly(data: bytes) -> Any:
+def load_json_exact(data: bytes) -> Any:
     """Parse JSON, its integers as long as they stand; raise ValueError."""
     return _by_python(data) if LONG_INTEGER.search(data) else load_json(data)
 
@@ -53,7 +53,7 @@ def dump_json(value: Any, depth: int = 0) -> bytes:
     return NBFORMAT.dumps(value, depth)
 
 
-def as_written(cell: dict[str, Any]) -> dict[str, Any]:
+def normalize_cell(cell: dict[str, Any]) -> dict[str, Any]:
     """Return a cell as nbformat writes it: its texts as lists of lines, without what belongs to one front end."""
     made = {**cell, "source": _lines(cell.get("source", ""))}
     if isinstance(cell.get("metadata"), dict):
@@ -114,13 +114,13 @@ Change = Callable[[Any], Any]
 Changes = Mapping[int | str, Change]
 
 
-def rewrite(data: bytes, raw: dict[str, Any], changes: Changes) -> bytes:
+def apply_changes(data: bytes, raw: dict[str, Any], changes: Changes) -> bytes:
     """Return a notebook's bytes with some parts changed and all others as they stand.
 
     `raw` is what they say; a change is called with its part, exactly as it was written.
     """
     made = None
-    style = style_of(data)
+    style = detect_style(data)
     if len(changes) == 1:
         ((where, change),) = changes.items()
         if isinstance(where, int):
@@ -138,9 +138,9 @@ def rewrite(data: bytes, raw: dict[str, Any], changes: Changes) -> bytes:
     return made if made.endswith(b"\n") else made + style.newline
 
 
-def reordered(data: bytes, cells: Sequence[int | dict[str, Any]]) -> bytes:
+def replace_cells(data: bytes, cells: Sequence[int | dict[str, Any]]) -> bytes:
     """Return a notebook's bytes with other cells: those of the indices given as they stand, and new ones."""
-    style = style_of(data)
+    style = detect_style(data)
     try:
         text = data.removeprefix(BOM).decode()
         places = _places(text)
@@ -202,7 +202,7 @@ def _spliced(
             return None
     except (TypeError, ValueError):  # what orjson refuses: NaN, lone surrogates
         return None
-    cell = style.dumps(change(load_exactly(data[start:end])), 2)
+    cell = style.dumps(change(load_json_exact(data[start:end])), 2)
     return b"".join((memoryview(data)[:start], cell, memoryview(data)[end:]))
 
 

@@ -13,7 +13,7 @@ VIEW = "application/vnd.jupyter.widget-view+json"
 REFERENCE = "IPY_MODEL_"
 
 
-def kept(
+def update_metadata(
     metadata: dict[str, Any], cells: Sequence[dict[str, Any]], models: Models
 ) -> dict[str, Any]:
     """Return a notebook's metadata with the state of a kernel's models.

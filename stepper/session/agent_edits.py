@@ -68,7 +68,7 @@ def _planned(session: Session, document: Notebook) -> Notebook:
     """Return the notebook that was written with its plan, which the Write may have dropped."""
     if plan.from_json(document.plan) is not None or not session.state.plan.steps:
         return document
-    session.file.set_plan(session.state.plan)
+    session.file.write_plan(session.state.plan)
     return session.read()
 
 

@@ -183,7 +183,7 @@ async def _written(
             new = any(cell.index == cell_list_edits.NEW for cell in others)
             changed = after != cells
             if changed:
-                cells, written = session.file.arrange(order)
+                cells, written = session.file.rearrange_cells(order)
                 others = written or again(cells)
             return await _ran(
                 session,
@@ -383,9 +383,9 @@ def change(
         check(before)
         some = list(dict.fromkeys(names.cell(before, name) for name in told.cell_ids))
         if told.action == "clear_output":
-            session.file.clear(some)
+            session.file.clear_outputs(some)
         else:
-            session.file.arrange(order)
+            session.file.rearrange_cells(order)
         same = told.action == "move" and [*order(before)] == [*before]
         places = (
             [*map(order(before).index, some)]
@@ -396,7 +396,7 @@ def change(
         raise UsageError(
             f"{session.name}: {error}; nothing was changed", cell_list_edits.HOW
         ) from None
-    after = [cell.id for cell in session.file.glance().cells]
+    after = [cell.id for cell in session.file.read_uncached().cells]
     changed, left = (
         [after[place] for place in places if told.action != "delete"],
         stale_cells.after(session),

@@ -84,7 +84,7 @@ class Outputs:
                 f" (max_widget_state_bytes {models.limit:,})"
             )
         try:
-            why = self.file.put(cell, execution, step, keep_time)
+            why = self.file.write_execution(cell, execution, step, keep_time)
         except NotebookError as error:
             self.log(
                 journal_events.Unwritten(
@@ -120,7 +120,9 @@ class Outputs:
             )
             try:
                 # a message may be under way
-                why = self.file.put(cell, execution, waiting.step, keep_time=True)
+                why = self.file.write_execution(
+                    cell, execution, waiting.step, keep_time=True
+                )
             except NotebookError:
                 self.put_again_at = _later(began)
                 return

@@ -59,7 +59,7 @@ async def read(session: Session, told: mcp_commands.CellRead) -> Read:
             return words.paged(parts(), last + AHEAD)
         finally:
             with contextlib.suppress(NotebookError):
-                session.file.glance()  # not kept
+                session.file.read_uncached()  # not kept
 
     pages = await asyncio.to_thread(work)
     of = format_count(len(pages), "page")
@@ -103,7 +103,8 @@ def _about(
         run, step = last.get((cell.id, source_hash(cell.source))), steps.get(cell.id)
         yield replace(
             about,
-            execution_count=document.outputs_count(cell) or counts.get(cell.id),
+            execution_count=document.get_displayed_execution_count(cell)
+            or counts.get(cell.id),
             step=step if isinstance(step, int) else None,
             status=status_queries.cell_status(session, cell).status,
             pictures=session.adviser.saved(run.run) if run and how != "none" else (),
@@ -115,7 +116,7 @@ def _outputs(session: Session, cell: Cell, how: str) -> str:
     outputs = (
         []
         if how == "none" or not cell.is_code
-        else session.file.outputs_of(Target.of(cell))
+        else session.file.read_outputs(Target.of(cell))
     )
     text = (
         outputs_text(outputs, BRIEF, "", errors=True)

@@ -256,7 +256,11 @@ async def tell(
                 session.state, work.limits, document.cells
             )
             tail = command_messages.completion(
-                session.name, session.state, document.figures, stands, session.replays
+                session.name,
+                session.state,
+                document.figure_count,
+                stands,
+                session.replays,
             )
             ended = replace(
                 ended, tail=tail, complete=command_messages.completed(session.state)

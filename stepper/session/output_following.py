@@ -48,7 +48,7 @@ async def follow(
             )
         await asyncio.sleep(FOLLOW_SECONDS)
     page = status_queries.output(session, name, 1)
-    outputs = session.file.outputs_of(Target.of(cell))
+    outputs = session.file.read_outputs(Target.of(cell))
     much = sum(len(output.get("text", "")) for output in outputs) > MOST
     tell(
         progress_events.Printed(

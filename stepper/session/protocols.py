@@ -305,17 +305,17 @@ class Notebook(Protocol):
     plan: Any  # metadata.stepper, unchecked
 
     @property
-    def figures(self) -> int:
+    def figure_count(self) -> int:
         """How many outputs are pictures."""
 
     @property
     def cells(self) -> Sequence[Cell]:
         """All cells, in order."""
 
-    def outputs_count(self, cell: Cell) -> int | None:
+    def get_displayed_execution_count(self, cell: Cell) -> int | None:
         """Return the execution count of a cell with outputs; None where it has none."""
 
-    def recorded(self, cell: Cell) -> list[dict[str, Any]] | None:
+    def get_recorded_outputs(self, cell: Cell) -> list[dict[str, Any]] | None:
         """Return a code cell's outputs; None where no run of it is recorded."""
 
 
@@ -325,30 +325,30 @@ class NotebookFile(Protocol):
     def read(self) -> Notebook:
         """Read it; raise NotebookError where it is no notebook."""
 
-    def glance(self) -> Notebook:
+    def read_uncached(self) -> Notebook:
         """Read it without keeping it in memory; raise NotebookError."""
 
     def parse(self, text: str) -> Notebook:
         """Return the notebook that the text would be; raise NotebookError."""
 
-    def put(
+    def write_execution(
         self, cell: Cell, execution: Execution, step: int | None, keep_time: bool
     ) -> str:
         """Put the outputs on the cell; return '' or why they never can be. Raise NotebookError where not now."""
 
-    def mend_ids(self) -> list[tuple[str, Cell]]:
+    def replace_duplicate_ids(self) -> list[tuple[str, Cell]]:
         """Give ids of their own to cells that have another one's; return their former ids too. Raise NotebookError."""
 
-    def outputs_of(self, target: Target) -> list[dict[str, Any]]:
+    def read_outputs(self, target: Target) -> list[dict[str, Any]]:
         """Return a cell's outputs, as read anew; empty where it is gone or changed. Raise NotebookError."""
 
-    def mark(self, cell: Cell, tag: str) -> None:
+    def add_tag(self, cell: Cell, tag: str) -> None:
         """Add a tag to the cell; do nothing where it is gone. Raise NotebookError."""
 
-    def unmark(self, cell: Cell, tag: str) -> None:
+    def remove_tag(self, cell: Cell, tag: str) -> None:
         """Remove a tag from the cell; do nothing if the cell no longer exists. Raise NotebookError."""
 
-    def arrange(
+    def rearrange_cells(
         self, order: Callable[[Sequence[Cell]], Sequence[Cell]]
     ) -> tuple[Sequence[Cell], list[Cell]]:
         """Write the cells as `order` arranges them (`policy/cell_list_edits`), the modification time kept.
@@ -356,10 +356,10 @@ class NotebookFile(Protocol):
         Return all as they are then, and the new and changed ones. Raise NotebookError.
         """
 
-    def clear(self, cells: Sequence[Cell]) -> None:
+    def clear_outputs(self, cells: Sequence[Cell]) -> None:
         """Take the outputs of code cells away; raise NotebookError."""
 
-    def set_plan(self, plan: Plan, kernel: KernelMetadata | None = None) -> None:
+    def write_plan(self, plan: Plan, kernel: KernelMetadata | None = None) -> None:
         """Put the plan into the metadata, the modification time kept, and what its kernel is; raise NotebookError."""
 
     def touch(self) -> None:

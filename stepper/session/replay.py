@@ -64,7 +64,7 @@ async def replay(
     async with _ended_with(fresh, caller), fresh.turn(caller=caller):
         try:
             cells = fresh.mended().cells
-            fresh.file.clear([cell for cell in cells if cell.is_code])
+            fresh.file.clear_outputs([cell for cell in cells if cell.is_code])
             for cell in cell_changes.runnable(cells):
                 if cell.index > last:
                     break
@@ -91,7 +91,7 @@ async def replay(
                 raise StepperError(UNWRITTEN + why, "df -h .stepper")
             for cell in ran:
                 found.shown[cell.index] = Shown(
-                    fresh.file.outputs_of(Target.of(cell)), facts
+                    fresh.file.read_outputs(Target.of(cell)), facts
                 )
             found.packages = dict(fresh.state.packages)
         finally:

@@ -275,7 +275,7 @@ class Session:
         document = self.read()
         if len({cell.id for cell in document.cells}) == len(document.cells):
             return document
-        for former, cell in self.file.mend_ids():
+        for former, cell in self.file.replace_duplicate_ids():
             where = (
                 f"a markdown cell has the id {cell.id}"
                 if not cell.is_code

@@ -37,7 +37,7 @@ async def status(session: Session, several: bool = False) -> responses.Status:
     off_plan = list[responses.CellStatus]()
     with contextlib.suppress(NotebookError):  # whoever works on it is told
         steps, cells = _stands(session)
-        document = session.file.glance()
+        document = session.file.read_uncached()
         stale, hidden = (
             stale_cells.marks(session, document.cells)
             if document.language in LANGUAGES
@@ -94,7 +94,7 @@ def last_verdict(session: Session) -> responses.LastVerdict | None:
     from stepper.policy.comparison import verify_results
 
     try:
-        holds = verify_results.mark(session.file.glance().cells) == last.sources
+        holds = verify_results.mark(session.file.read_uncached().cells) == last.sources
     except NotebookError:
         return None
     seconds = max(0.0, (datetime.now(timezone.utc) - instant(last.at)).total_seconds())
@@ -361,7 +361,7 @@ def named(session: Session, name: str) -> Cell:
 def output(session: Session, name: str, page: int) -> responses.Page:
     """Return a page of a cell's text outputs, as the notebook holds them; raise UsageError."""
     cell = named(session, name)
-    pages = paged(session.file.outputs_of(Target.of(cell)))
+    pages = paged(session.file.read_outputs(Target.of(cell)))
     if not 1 <= page <= len(pages):
         raise UsageError(
             f"the output of {cell.label} has {format_count(len(pages), 'page')}"

@@ -75,7 +75,7 @@ def compare(
 
     It may have been `read` just now. Raise NotebookError.
     """
-    document, state = read or session.file.glance(), session.state
+    document, state = read or session.file.read_uncached(), session.state
     if not session.runs(document):
         return document, []
     fresh = state.compare(document.cells)

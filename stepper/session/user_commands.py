@@ -402,7 +402,7 @@ async def skip(session: Session, reason: str) -> str:
         cell = _cell(session, key)
         session.log(journal_events.Skipped(at=now(), key=key, reason=reason))
         if cell is not None:
-            session.file.mark(cell, cell_changes.SKIP_TAG)
+            session.file.add_tag(cell, cell_changes.SKIP_TAG)
     return command_messages.after_skip(session.name, session.state, key, reason)
 
 
@@ -419,7 +419,7 @@ def reopen(session: Session, number: int) -> responses.Planned:
         )
     cell = _cell(session, number)
     if cell is not None:
-        session.file.unmark(cell, cell_changes.SKIP_TAG)
+        session.file.remove_tag(cell, cell_changes.SKIP_TAG)
     session.log(journal_events.Reopened(at=now(), key=number))
     return status_queries.planned(session)
 
@@ -427,7 +427,7 @@ def reopen(session: Session, number: int) -> responses.Planned:
 def use_kernel(session: Session, name: str, kernel: KernelMetadata) -> None:
     """Have the notebook's next kernel run in the place of that name ('' for the project's); raise NotebookError."""
     made = replace(session.state.plan, kernel=name)
-    session.file.set_plan(made, kernel)
+    session.file.write_plan(made, kernel)
     session.log(journal_events.Planned(at=now(), plan=plan.to_json(made)))
 
 
@@ -492,5 +492,5 @@ async def change_plan(
         except ValueError as error:
             raise UsageError(str(error), "stepper plan  # shows the steps") from None
         session.log(journal_events.Planned(at=now(), plan=plan.to_json(changed)))
-        session.file.set_plan(changed)
+        session.file.write_plan(changed)
     return status_queries.planned(session)

@@ -88,10 +88,12 @@ async def verify(
     began = time.monotonic()
     cells = cell_changes.runnable(document.cells)
     found = Found(
-        document, cells, {cell.index: document.recorded(cell) for cell in cells}
+        document,
+        cells,
+        {cell.index: document.get_recorded_outputs(cell) for cell in cells},
     )
     found.countless = all(
-        document.outputs_count(cell) is None for cell in cells
+        document.get_displayed_execution_count(cell) is None for cell in cells
     ) and any(found.recorded.values())
     at = [0]
     last = cells[-1].index if cells else -1
@@ -243,7 +245,7 @@ def _unlike(session: Session, found: Found, cell: Cell) -> str:
     ran = next(
         (run for run in reversed(session.state.runs) if run.cell_id == cell.id), None
     )
-    count = found.document.outputs_count(cell)
+    count = found.document.get_displayed_execution_count(cell)
     if (
         ran is None
         or count is None

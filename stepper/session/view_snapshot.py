@@ -50,7 +50,10 @@ async def look(
     )
     stale, hidden = None, None
     with contextlib.suppress(NotebookError):
-        if told.marks and (document := session.file.glance()).language in LANGUAGES:
+        if (
+            told.marks
+            and (document := session.file.read_uncached()).language in LANGUAGES
+        ):
             stale, hidden = stale_cells.marks(session, document.cells)
     queued = session.keeper.queued
     return Looked(

@@ -12,7 +12,7 @@ from typing import Any
 
 from stepper.common import private_files
 from stepper.common.text import one_line
-from stepper.notebooks.notebook_json import load_exactly
+from stepper.notebooks.notebook_json import load_json_exact
 from stepper.policy import journal_events, journal_reducer
 from stepper.policy.model import Verdict
 from stepper.policy.notebook_state import State
@@ -92,7 +92,7 @@ class Past:
 
     def _take(self, line: bytes, place: int) -> None:
         try:
-            event = journal_events.read(load_exactly(line))
+            event = journal_events.read(load_json_exact(line))
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
             # somebody else's line
             return
@@ -131,7 +131,7 @@ class Past:
         except OSError:
             return {}
         try:
-            found = load_exactly(os.pread(handle, size, place)) if size else {}
+            found = load_json_exact(os.pread(handle, size, place)) if size else {}
         except ValueError:
             return {}
         finally:

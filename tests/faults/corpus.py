@@ -28,7 +28,7 @@ from stepper.kernels.backends.local.local_backend import LocalKernels
 from stepper.kernels.backends.local.memory import usage
 from stepper.kernels.late_outputs import Late
 from stepper.messages.run_report import Report
-from stepper.notebooks.journal_file import JsonLines
+from stepper.notebooks.journal_file import JournalFile
 from stepper.notebooks.notebook_file import IpynbFile
 from stepper.policy.model import CellEdit, Limits, Outcome
 from stepper.session.agent_edits import edited
@@ -233,7 +233,7 @@ class Bench:
             "notebooks/fault.ipynb",
             file := IpynbFile(str(notebook)),
             Late(file),
-            JsonLines(str(project / ".stepper" / "journal.jsonl")),
+            JournalFile(str(project / ".stepper" / "journal.jsonl")),
             self.provider,
             lambda: limits,
             lambda environ, kernel: place,
