@@ -160,7 +160,7 @@ def test_it_is_not_in_the_users_sight(lab: Lab) -> None:
 
 def test_what_a_first_error_needs_is_loaded_while_nothing_runs(lab: Lab) -> None:
     fresh = Lab(lab.kernel.about().python)
-    loaded = "'tell' in dir(_h) and sorted({'fault', 'failed'} & {*_h.tell.__globals__['parts']})"
+    loaded = "'tell' in dir(_h) and sorted({'exception_facts', 'error_facts'} & {*_h.tell.__globals__['parts']})"
     try:
         fresh.ok("import sys, inspect, pandas; _h = sys.modules['_stepper_helper']")
         fresh.ok(
@@ -176,7 +176,7 @@ def test_what_a_first_error_needs_is_loaded_while_nothing_runs(lab: Lab) -> None
             "'pandas' in inspect._filesbymodname"
         ):
             time.sleep(1.5)
-        assert fresh.value(loaded) == ["failed", "fault"]
+        assert fresh.value(loaded) == ["error_facts", "exception_facts"]
         assert (
             fresh.value("int(open('/proc/self/statm').read().split()[1]) * 4096")
             - memory

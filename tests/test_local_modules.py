@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -21,7 +22,7 @@ def project(lasting: Project) -> Iterator[Project]:
     yield from reused(lasting)
 
 
-def package(project: Project, name: str) -> object:
+def package(project: Project, name: str) -> Path:
     """Make a package beside the notebooks, with a module that another one imports from."""
     folder = project.folder / "notebooks" / name
     folder.mkdir()
@@ -192,3 +193,129 @@ def test_a_reload_ends_with_the_cells_deadline(project: Project) -> None:
         and "its reload was interrupted: the cell did not run." in answer.text
     )
     assert "| 0 2" in notebook.insert("print(ran, slow.A)")[1].text
+
+
+def modules(project: Project, name: str, **sources: str) -> Path:
+    """Make a package beside the notebooks: a module for each source, `a__b` is `a/b`."""
+    folder = project.folder / "notebooks" / name
+    sources.setdefault("__init__", "")
+    for module, source in sources.items():
+        parts = [module] if module == "__init__" else module.split("__", 1)
+        path = folder.joinpath(*parts).with_suffix(".py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source)
+    return folder
+
+
+def test_users_of_a_module_that_imports_the_changed_one_are_stale(
+    project: Project,
+) -> None:
+    folder = package(project, "indirect")
+    notebook = project.new()
+    notebook.insert("import indirect.report as r")
+    second, _ = notebook.insert("shown = r.show()\nshown")
+    notebook.insert("other = 1")
+    (folder / "features.py").write_text(NEW + "# longer\n")
+    _, answer = notebook.insert("other")
+    stale = "used `indirect.features` (through `indirect.report`), which changed"
+    assert f"Stale: cell 2 {stale} after it ran." in answer.text
+    name = notebook.path.name
+    told = project.json("status", name)["stale"]
+    assert [(each["cell_id"], each["why"]) for each in told] == [
+        (second, f"stale: {stale} since")
+    ]
+    ran = project.json("run", name, "--stale")
+    assert [each["output"] for each in ran["results"]] == ["(2, 3)"]
+    assert project.json("status", name)["stale"] == []
+
+
+def test_a_sibling_of_the_changed_module_makes_no_cell_stale(project: Project) -> None:
+    folder = modules(project, "siblings", a="A = 1\n", b="B = 1\n")
+    notebook = project.new()
+    notebook.insert("from siblings import a, b\nfrom siblings.a import A")
+    notebook.insert("(a.A, A)")
+    third, _ = notebook.insert("b.B")
+    (folder / "b.py").write_text("B = 22\n")
+    _, answer = notebook.insert("1")
+    assert "Stale: cell 3 used `siblings.b`, which changed" in answer.text
+    stale = project.json("status", notebook.path.name)["stale"]
+    assert [each["cell_id"] for each in stale] == [third]
+
+
+def test_names_from_a_changed_module_are_bound_anew_wherever_they_are(
+    project: Project,
+) -> None:
+    folder = modules(
+        project,
+        "wide",
+        __init__="from .core import RATE as PUBLIC\n",
+        core=OLD,
+        sub____init__="from ..core import *\nfrom . import deep\n",
+        sub__deep="from .. import core as c\nimport wide.core as whole\n"
+        "from ..core import add as plus, RATE\nfrom wide.core import (\n    RATE as other,\n)\n"
+        "def late():\n    from ..core import RATE\n    return RATE\n"
+        "def show():\n    return c.RATE, whole.RATE, plus(1), RATE, other, late()\n",
+    )
+    notebook = project.new()
+    notebook.insert(
+        "import wide.sub.deep as s\nfrom wide import PUBLIC as p, core\n"
+        "from wide.core import *\nfrom wide.sub import add as via_sub, deep\n"
+        "held = [add]\n"
+        "def shown(): return s.show(), p, core.RATE, RATE, add(1), via_sub(1), held[0](1)\n"
+        "shown()"
+    )
+    (folder / "core.py").write_text(NEW)
+    _, answer = notebook.insert("(shown(), deep is s)")
+    assert "Reloaded: wide.core (changed since it was imported).\n" in answer.text
+    assert "(((2, 2, 3, 2, 2, 2), 2, 2, 2, 3, 3, 3), True)" in answer.text
+    assert "Also reloaded" not in answer.text
+
+
+def test_a_module_that_computes_from_a_changed_one_is_reloaded_too(
+    project: Project,
+) -> None:
+    folder = modules(
+        project,
+        "computed",
+        __init__="from .rates import RATE, scale, Base\nfrom .other import THING\n",
+        rates="RATE = 2\ndef scale(x): return x * 2\nclass Base:\n    SIZE = 2\n",
+        other="THING = 1\n",
+        double="from .rates import RATE as r\nDOUBLE = r * 2\n",
+        table="from computed import scale\ndef make(): return [scale(1)]\nTABLE = make()\n",
+        shape="from . import rates\nclass Shape(rates.Base):\n    pass\n",
+        chained="from .double import DOUBLE\nCHAINED = DOUBLE + 1\n",
+        unaffected="from computed import THING, RATE\nCOUNT = [THING]\n"
+        "def f(): return RATE\nif __name__ == '__main__': f()\n",
+    )
+    notebook = project.new()
+    notebook.insert(
+        "from computed.double import DOUBLE\nfrom computed import table, shape, chained, unaffected\n"
+        "from computed.rates import Base\ncount = unaffected.COUNT\n"
+        "def show():\n"
+        "    kinds = issubclass(shape.Shape, Base), unaffected.COUNT is count\n"
+        "    return DOUBLE, table.TABLE, shape.Shape.SIZE, chained.CHAINED, unaffected.f(), kinds\n"
+        "show()"
+    )
+    text = (folder / "rates.py").read_text()
+    (folder / "rates.py").write_text(text.replace("2", "30"))
+    _, answer = notebook.insert("show()")
+    assert "(60, [30], 30, 61, 30, (True, True))" in answer.text
+    also = "computed.double, computed.chained, computed.shape, computed.table"
+    assert (
+        f"Also reloaded: {also} (use a changed module when they are imported)."
+        in answer.text
+    )
+    (folder / "rates.py").write_text(text.replace("RATE = 2", "RATE = 'two'\n1/0"))
+    _, answer = notebook.insert("DOUBLE")
+    assert "Warning: computed.rates changed and could not be reloaded" in answer.text
+    assert "60" in answer.text
+    (folder / "rates.py").write_text(text.replace("RATE = 2", "RATE = None"))
+    _, answer = notebook.insert("DOUBLE")
+    failed = "Warning: computed.double uses a changed module when it is imported, and could not be reloaded"
+    assert failed in answer.text
+    assert "notebooks/computed/double.py, line 2: TypeError" in answer.text
+    _, answer = notebook.insert("2")
+    assert failed not in answer.text
+    (folder / "rates.py").write_text(text.replace("RATE = 2", "RATE = 4"))
+    _, answer = notebook.insert("DOUBLE")
+    assert "8" in answer.text and "Warning" not in answer.text

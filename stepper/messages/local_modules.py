@@ -23,6 +23,13 @@ def lines(changes: ModuleChanges, notebook: str) -> list[str]:
         found.append(
             f"Reloaded: {_names(changes.reloaded)} (changed since {verb} imported){objects}."
         )
+    if changes.dependents:
+        verb = "uses" if len(changes.dependents) == 1 else "use"
+        pronoun = "it is" if len(changes.dependents) == 1 else "they are"
+        found.append(
+            f"Also reloaded: {_names(changes.dependents)} ({verb} a changed module"
+            f" when {pronoun} imported)."
+        )
     found += [
         _old(module, f"stepper restart {one_line(notebook, 200)}")
         for module in changes.old[:MOST]
@@ -58,6 +65,13 @@ def _old(module: OldModule, restart: str) -> str:
         error = one_line(module.error, 200)
         what = f"Warning: {name} changed and could not be reloaded ({where}: {error}); {old}."
         return f"{what} To fix this, correct {file}: the next cell reloads it."
+    if module.why == "dependent":
+        error = one_line(module.error, 200)
+        return (
+            f"Warning: {name} uses a changed module when it is imported, and could not"
+            f" be reloaded ({where}: {error}); {old}."
+            " To fix this, correct the error: the next cell reloads the modules."
+        )
     if module.why == "interrupted":
         return f"Warning: {name} changed ({file}), and its reload was interrupted: the cell did not run."
     if module.why == "autoreload":

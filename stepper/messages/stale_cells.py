@@ -128,9 +128,14 @@ def _by(because: Sequence[Because]) -> list[tuple[str, tuple[int, str]]]:
     found: dict[tuple[int, str], list[str]] = {}
     for each in because:
         found.setdefault((each.number, WHERE.get(each.where, "")), []).append(
-            f"`{one_line(each.name, 60)}`"
+            _named(each)
         )
     return [(joined(names, NAMES), provider) for provider, names in found.items()]
+
+
+def _named(because: Because) -> str:
+    through = f" (through `{one_line(because.through, 60)}`)" if because.through else ""
+    return f"`{one_line(because.name, 60)}`{through}"
 
 
 def _groups(marked: Sequence[Marked]) -> list[tuple[list[int], str, tuple[int, str]]]:

@@ -130,6 +130,7 @@ class Ran(
         "unmet",
         "figures",
         "packages",
+        "imports",
         "bound",
     ),
 ):
@@ -147,6 +148,9 @@ class Ran(
     figures: dict[str, str] = field(default_factory=dict)
     # → version, where no earlier run had that one
     packages: dict[str, str] = field(default_factory=dict)
+    # modules of the project → those of the project that they import, where no earlier
+    # run had that
+    imports: dict[str, tuple[str, ...]] = field(default_factory=dict)
     # names that it bound → prints of their values (`dataflow`)
     bound: dict[str, str] = field(default_factory=dict)
 

@@ -186,6 +186,7 @@ def _ran(event: journal_events.Ran, state: State) -> None:
     state.ran_ever[cell_id] = source
     state.changed.discard(cell_id)
     state.packages |= event.packages
+    state.imports |= event.imports
     if event.request:
         state.requests[event.request] = cell_id, source
     state.shown[cell_id] = Shown(source, event.displays, event.left_out)

@@ -30,6 +30,8 @@ class Lasting:
     python: tuple[int, int]
     # of the packages that cells imported, and of Python
     versions: dict[str, str] = field(default_factory=dict)
+    # modules of the project → those of the project that they import
+    local_imports: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

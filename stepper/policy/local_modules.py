@@ -11,7 +11,7 @@ class OldModule:
 
     name: str
     file: str
-    why: str  # deleted, compiled, syntax, raised, warn, autoreload
+    why: str  # deleted, compiled, syntax, raised, dependent, interrupted, warn, autoreload
     error: str = ""
     line: int = 0
 
@@ -21,6 +21,8 @@ class ModuleChanges:
     """The modules that were reloaded, and those that were not."""
 
     reloaded: tuple[str, ...] = ()
+    # reloaded because they compute something from a changed module at their import
+    dependents: tuple[str, ...] = ()
     old: tuple[OldModule, ...] = ()
     # names of the notebook that a reloaded module no longer has; the module
     lost: tuple[tuple[str, ...], ...] = ()

@@ -132,6 +132,8 @@ class State:
     unwritten: dict[str, Unwritten] = field(default_factory=dict)
     # → the version that the last run which used it had
     packages: dict[str, str] = field(default_factory=dict)
+    # modules of the project → those of the project that they import
+    imports: dict[str, tuple[str, ...]] = field(default_factory=dict)
     verified: Verified | None = None  # the last replay's verdict
     unread: int = 0  # events that could not be understood
     # nothing of stepper's happened since the last run that could change how it ends

@@ -205,6 +205,16 @@ def new_packages(state: State, known: Namespace) -> dict[str, str]:
     }
 
 
+def new_imports(state: State, known: Namespace) -> dict[str, tuple[str, ...]]:
+    """Return the imports among the project's modules that no earlier run had."""
+    imports = known.lasting.local_imports if known.lasting else {}
+    return {
+        name: others
+        for name, others in imports.items()
+        if state.imports.get(name) != others
+    }
+
+
 def replays(state: State, limits: Limits, cells: Iterable[Cell]) -> bool:
     """Whether a notebook that is complete now is replayed unasked: each cell ran here, and quickly enough."""
     last = {run.cell_id: run.duration_s for run in state.runs}

@@ -180,6 +180,7 @@ async def conclude(
         request=begun.request,
         figures=session.adviser.facts(execution),
         packages=run_decisions.new_packages(state, execution.namespace),
+        imports=run_decisions.new_imports(state, execution.namespace),
         unmet=run_decisions.unmet(state, begun, work.criterion, execution.checked)
         if verdict is Verdict.FINE
         else "",

@@ -13,7 +13,7 @@ import types
 from typing import Any
 
 from stepper.kernels.in_kernel.cell_sources import made_global, now
-from stepper.kernels.in_kernel.module_reload import loaded
+from stepper.kernels.in_kernel.module_reload import imports, loaded
 from stepper.kernels.in_kernel.safe_inspect import clock, guarded, missing, shell, short
 
 ALL = 60_000  # characters of all names that are told
@@ -124,6 +124,7 @@ def lasting(known: Any) -> dict[str, Any]:
                 **local,
                 **PYTHON,
             },
+            "local_imports": guarded(imports) or {},
         }
         last.update(seen=seen, mark=str(clock()), told=told)
     return {"mark": last["mark"], **({} if known == last["mark"] else last["told"])}

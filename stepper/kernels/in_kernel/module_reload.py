@@ -1,8 +1,8 @@
-"""The project's own modules that cells imported, and whether their files have changed since.
+"""The project's modules that cells imported, and whether their files have changed since.
 
-Before a cell runs, each file is looked up by `os.stat`, and hashed only where that differs. A changed module is
-reloaded by IPython's autoreload (`superreload`): functions and classes are updated in place. Modules of the Python
-environment are left alone.
+Before a cell runs, `os.stat` checks each file, and a file is hashed only if that differs. IPython's
+autoreload (`superreload`) reloads a changed module: it updates functions and classes in place.
+Modules of the Python environment are not checked.
 """
 
 from __future__ import annotations
@@ -65,6 +65,11 @@ class Record:
         self.tried = ""  # the hash with which a reload failed
         self.failure: dict[str, Any] = {}
         self.told = ""  # the hash of which it was told that it is not loaded
+        # it uses a changed module at its import, and could not be reloaded
+        self.outdated = False
+        # the modules that its imports name, and the hash of the source with them
+        self.mentions: frozenset[str] = frozenset()
+        self.mentions_of = ""
 
 
 class ReloadError(Exception):
@@ -237,7 +242,11 @@ def changed() -> list[str]:
             record.mark = mark
             record.recent = is_recent(mark)
             record.disk = hash_of(record.path, mark)
-    return [name for name, record in records.items() if record.disk != record.loaded]
+    return [
+        name
+        for name, record in records.items()
+        if record.disk != record.loaded or record.outdated
+    ]
 
 
 def own_reloader() -> Any:
@@ -263,7 +272,13 @@ def before(raw: str, mode: str) -> Any:
     names = changed()
     if not names:
         return None
-    told: dict[str, Any] = {"reloaded": [], "old": [], "lost": [], "classes": False}
+    told: dict[str, Any] = {
+        "reloaded": [],
+        "dependents": [],
+        "old": [],
+        "lost": [],
+        "classes": False,
+    }
     interrupted = False
     reloader = own_reloader()
     if reloader is not None:
@@ -282,13 +297,15 @@ def before(raw: str, mode: str) -> Any:
             reject()
     old = [
         name
-        for name in names
-        if name in records and records[name].disk != records[name].loaded
+        for name, record in records.items()
+        if record.outdated or (name in names and record.disk != record.loaded)
     ]
     words = set(WORD.findall(raw)) if old else set()
     for name in old:
         record = records[name]
-        if record.told != record.disk or uses(name, words):
+        if record.told != record.disk or any(
+            uses(user, words) for user in affected_by(name)
+        ):
             record.told = record.disk
             why = record.failure or {
                 "why": "autoreload" if reloader is not None else "warn"
@@ -302,7 +319,8 @@ def before(raw: str, mode: str) -> Any:
                     **why,
                 }
             )
-    return told if told["reloaded"] or told["old"] or told["lost"] else None
+    lists = ("reloaded", "dependents", "old", "lost")
+    return told if any(told[name] for name in lists) else None
 
 
 def is_users(reloader: Any, name: str) -> bool:
@@ -338,38 +356,51 @@ def uses(name: str, words: set[str]) -> bool:
 
 
 def reload_all(names: list[str], told: dict[str, Any]) -> None:
-    """Reload modules, those first that others import, and bind anew what was imported from them."""
+    """Reload changed modules and bind anew what was imported from them, in the order of the imports.
+
+    A module that computes something from them when it is imported is reloaded as well: as in a
+    fresh kernel, its values are then made of the new source.
+    """
+    from stepper.kernels.in_kernel.import_dependents import computes_from
+
     snapshots = {name: dict(own_names(sys.modules[name])) for name in records}
-    for name in in_order(names):
-        record = records[name]
-        if record.tried == record.disk:
-            continue
-        record.failure = reload_one(name, record, told)
-        record.tried = record.disk if record.failure else ""
-        if not record.failure:
-            record.loaded = record.disk
-            record.spec = own_names(sys.modules[name]).get("__spec__")
-            told["reloaded"].append(short(name))
-    if not told["reloaded"]:
-        return
-    for name in in_order(list(records)):
-        package = (
-            name
-            if records[name].path.endswith("__init__.py")
-            else name.rpartition(".")[0]
-        )
-        if records[name].path.endswith(".py"):
-            guarded(
-                bind_anew,
-                own_names(sys.modules[name]),
-                text_of(records[name].path),
-                package,
-                snapshots,
-                None,
+    updated: set[str] = set()  # modules of which something is new
+    try:
+        for name in in_order(list(records)):
+            record = records[name]
+            is_dependent = bool(imported(name) & updated) and guarded(
+                computes_from, name, record.path, updated, snapshots
             )
-    for raw in list(sources.values()):
-        if "import" in raw:
-            guarded(bind_anew, shell.user_ns, raw, "", snapshots, told["lost"])
+            is_untried = name in names and record.tried != record.disk
+            is_reloaded = (is_untried or is_dependent) and reload_record(name, told)
+            if is_reloaded or guarded(bind_module, name, snapshots):
+                updated.add(name)
+    finally:
+        if updated:
+            for name in list(records):  # of modules that import each other
+                guarded(bind_module, name, snapshots)
+            for raw in list(sources.values()):
+                if "import" in raw:
+                    guarded(bind_in_notebook, raw, snapshots, told["lost"])
+
+
+def reload_record(name: str, told: dict[str, Any]) -> bool:
+    """Reload a module and note how that went; whether it was reloaded."""
+    record = records[name]
+    is_changed = record.disk != record.loaded
+    record.failure = reload_one(name, record, told)
+    if record.failure:
+        record.tried = record.disk
+        record.outdated = not is_changed
+        if record.outdated:
+            record.failure["why"] = "dependent"
+        return False
+    record.tried = ""
+    record.outdated = False
+    record.loaded = record.disk
+    record.spec = own_names(sys.modules[name]).get("__spec__")
+    told["reloaded" if is_changed else "dependents"].append(short(name))
+    return True
 
 
 def reload_one(name: str, record: Any, told: dict[str, Any]) -> dict[str, Any]:
@@ -456,20 +487,41 @@ def in_order(names: list[str]) -> list[str]:
 
 def imported(name: str) -> set[str]:
     """The local modules that a module's source imports."""
-    path = records[name].path
-    if not path.endswith(".py") or mark_of(path) is None:
-        return set()
-    package = name if path.endswith("__init__.py") else name.rpartition(".")[0]
+    record = records[name]
+    if record.mentions_of != record.disk:
+        record.mentions_of = record.disk
+        record.mentions = guarded(mentioned, name, record.path) or frozenset()
+    return set(record.mentions & records.keys()) - {name}
+
+
+def mentioned(name: str, path: str) -> frozenset[str]:
+    """The modules that the imports of a file name; also names that are no modules."""
+    if not path.endswith(".py"):
+        return frozenset()
+    package = package_of(name, path)
     found: set[str] = set()
-    for source, names, plain in IMPORTS.findall(
-        text_of(path).decode("utf-8", "replace")
-    ):
-        base = absolute(source, package)
-        found.update(
-            {base, *(f"{base}.{one}" for one in WORD.findall(names))} if source else ()
-        )
+    text = text_of(path).decode("utf-8", "replace")
+    for source, names, plain in IMPORTS.findall(text):
+        if source:
+            base = absolute(source, package)
+            found.update({base, *(f"{base}.{one}" for one in WORD.findall(names))})
         found.update(part.split()[0] for part in plain.split(",") if part.split())
-    return (found & set(records)) - {name}
+    return frozenset(found)
+
+
+def package_of(name: str, path: str) -> str:
+    """The package to which the relative imports of a module refer."""
+    return name if path.endswith("__init__.py") else name.rpartition(".")[0]
+
+
+def affected_by(name: str) -> list[str]:
+    """A module, and those that import it, directly or through others."""
+    found = [name]
+    for each in found:
+        found += [
+            other for other in records if other not in found and each in imported(other)
+        ]
+    return found
 
 
 def absolute(source: str, package: str) -> str:
@@ -481,17 +533,42 @@ def absolute(source: str, package: str) -> str:
     return ".".join([*parts, *filter(None, [source[level:]])])
 
 
+def bind_module(name: str, snapshots: dict[str, Any]) -> bool:
+    """Have a module's imported names hold what the modules hold now; whether one did not."""
+    path = records[name].path
+    tree = source_tree(path)
+    if tree is None:
+        return False
+    package = package_of(name, path)
+    return bind_anew(own_names(sys.modules[name]), tree, package, snapshots, None)
+
+
+def source_tree(path: str) -> ast.Module | None:
+    """The syntax tree of a module's file, or None if there is none."""
+    if not path.endswith(".py"):
+        return None
+    try:
+        return ast.parse(text_of(path))
+    except (OSError, SyntaxError, ValueError):
+        return None
+
+
+def bind_in_notebook(raw: str, snapshots: dict[str, Any], lost: Any) -> None:
+    """Have the names that a cell imported hold what the modules hold now."""
+    tree = ast.parse(shell.transform_cell(raw))
+    bind_anew(shell.user_ns, tree, "", snapshots, lost)
+
+
 def bind_anew(
     holder: dict[str, Any],
-    text: Any,
+    tree: ast.Module,
     package: str,
     snapshots: dict[str, Any],
     lost: Any,
-) -> None:
-    """Have names that `from … import` bound in a namespace hold what the modules hold now."""
-    if type(text) is str:
-        text = shell.transform_cell(text)
-    for node in ast.walk(ast.parse(text)):
+) -> bool:
+    """Have names that `from … import` bound in a namespace hold what the modules hold now; whether one did not."""
+    bound_anew = False
+    for node in ast.walk(tree):
         if not isinstance(node, ast.ImportFrom):
             continue
         module = absolute("." * node.level + (node.module or ""), package)
@@ -510,9 +587,11 @@ def bind_anew(
             ):
                 continue
             if name in present:
+                bound_anew = bound_anew or present[name] is not then[name]
                 holder[bound] = present[name]
             elif lost is not None and [bound, module] not in lost:
                 lost.append([bound, module])
+    return bound_anew
 
 
 def loaded() -> dict[str, str]:
@@ -520,6 +599,12 @@ def loaded() -> dict[str, str]:
     return {
         short(name): f"source {record.loaded[:10]}" for name, record in records.items()
     }
+
+
+def imports() -> dict[str, list[str]]:
+    """The local modules that import others of them, each with those."""
+    found = {short(name): sorted(map(short, imported(name))) for name in list(records)}
+    return {name: others for name, others in found.items() if others}
 
 
 class Rejecting:

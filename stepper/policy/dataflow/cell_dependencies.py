@@ -179,7 +179,29 @@ class Past(NamedTuple):
     reads: Mapping[str, Bound]
     gave: Mapping[str, Version]
     ended: bool  # well
-    uses: Collection[str] = ()  # modules whose names it read
+    uses: Collection[str] = ()  # modules whose names it read, as in `Flow.modules`
+
+
+class Star(NamedTuple):
+    """A cell's `from … import *`: the modules, and the names that it bound otherwise."""
+
+    modules: Collection[str]
+    binds: Collection[str]
+
+
+def _uses(uses: Collection[str], module: str, known: Collection[str]) -> bool:
+    """Whether imports of `Flow.modules` are of a module; `known` are all of the project's."""
+    for used in uses:
+        source, _, name = used.partition(":")
+        if not name:
+            # `import a` gives all that is imported of it: `a.b.f()`
+            if module == source or module.startswith(f"{source}."):
+                return True
+            continue
+        submodule = f"{source}.{name}"
+        if module == (submodule if submodule in known else source):
+            return True
+    return False
 
 
 def key(cell_id: str, source: str) -> str:
@@ -209,6 +231,10 @@ class History:
     modules: dict[str, str] = field(default_factory=dict)
     # of those, which changed → the first run with that source
     changes: dict[str, int] = field(default_factory=dict)
+    # of the project → those of the project that they import
+    imports_of: dict[str, Collection[str]] = field(default_factory=dict)
+    # runs with `from … import *` → the modules, and the names that they bound otherwise
+    stars: dict[int, Star] = field(default_factory=dict)
 
     def catch_up(
         self,
@@ -232,9 +258,10 @@ class History:
             flow = self.flow(source)
             reads = self.order.follow(run.run, flow, run.bound, ended)
             self.imports.update(flow.modules)
-            imported = [name for name, bound in reads.items() if bound.kind == IMPORT]
+            if "*" in flow.modules:
+                self.stars[run.run] = Star(flow.modules["*"], flow.binds.keys())
             uses = flow.uses.union(
-                *(self.imports.get(name, set()) for name in imported)
+                *(self._modules_of(name, bound) for name, bound in reads.items())
             )
             gave = {
                 name: bound.version
@@ -255,22 +282,35 @@ class History:
             )
             self.last[cell] = self.by[run.run] = past
 
+    def _modules_of(self, name: str, bound: Bound) -> Collection[str]:
+        """Return the modules from which a name was imported."""
+        star = self.stars.get(bound.by)
+        if bound.kind == IMPORT:
+            return self.imports.get(name, ())
+        return star.modules if star and name not in star.binds else ()
+
     def _modules(self, run: Ran) -> None:
         """Take note of the project's modules that had another source in a run than in those before."""
+        self.imports_of.update(run.imports)
         for name, version in run.packages.items():
             if version.startswith("source "):
                 if self.modules.get(name, version) != version:
                     self.changes[name] = run.run
                 self.modules[name] = version
 
-    def changed_since(self, run: Past) -> list[str]:
-        """Return the modules that a run used and that changed after it."""
-        after = sorted(name for name, first in self.changes.items() if first > run.run)
-        return [
-            name
-            for name in after
-            if any(name == used or name.startswith(f"{used}.") for used in run.uses)
-        ]
+    def changed_since(self, run: Past) -> list[tuple[str, str]]:
+        """Return the modules that a run used and that changed after it, directly or through another module: its name."""
+        changed = {name for name, first in self.changes.items() if first > run.run}
+        if not changed:
+            return []
+        used = [name for name in self.modules if _uses(run.uses, name, self.modules)]
+        through = dict.fromkeys(used, "")
+        for name in used:
+            for other in self.imports_of.get(name, ()):
+                if other not in through:
+                    through[other] = through[name] or name
+                    used.append(other)
+        return sorted((name, through[name]) for name in changed & through.keys())
 
     def _besides(self, others: Sequence[Elsewhere], before: int) -> None:
         """Take in what other clients had the kernel run before that run: as by runs of numbers below 0."""
@@ -301,7 +341,8 @@ class Because(NamedTuple):
     name: str
     provider: str  # its id
     number: int
-    where: str = ""  # GONE, BELOW, OFF, UNBOUND or ELSEWHERE
+    where: str = ""  # GONE, BELOW, OFF, UNBOUND, ELSEWHERE or MODULE
+    through: str = ""  # the module that the cell used and that imports this one
 
 
 class Marked(NamedTuple):
@@ -373,7 +414,10 @@ def look(cells: Sequence[Cell], past: History) -> Follows:
         if mine is None or not same:
             continue
         later, odd = list[Because](), list[Because]()
-        later += [Because(name, "", 0, MODULE) for name in past.changed_since(mine)]
+        later += [
+            Because(name, "", 0, MODULE, through)
+            for name, through in past.changed_since(mine)
+        ]
         for name in sorted(above.keys() | mine.reads.keys()):
             read, provider = mine.reads.get(name), above.get(name)
             its = (

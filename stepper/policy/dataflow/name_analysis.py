@@ -166,7 +166,7 @@ class _Binder(Names):
             if isinstance(node, ast.Import):
                 modules = {alias.name}
             else:
-                modules = {f"{node.module}.{alias.name}", str(node.module)}
+                modules = {f"{node.module}:{alias.name}"}
             self.flow.modules.setdefault(bound.split(".")[0], set()).update(modules)
             if alias.name == "*":
                 self.flow.star = self.flow.star or not self.scopes

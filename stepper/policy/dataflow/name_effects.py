@@ -103,7 +103,8 @@ class Flow:
     made: dict[str, str] = field(default_factory=dict)  # name → what was called for it
     # of what is imported or defined: the same where that is
     prints: dict[str, str] = field(default_factory=dict)
-    # name that an import binds → modules it may be of
+    # name that an import binds → modules: `a.b` of `import a.b`, `a:b` of
+    # `from a import b`, which may be a module or a name in one
     modules: dict[str, set[str]] = field(default_factory=dict)
     # of those modules, where the source reads such a name itself
     uses: set[str] = field(default_factory=set)
