@@ -11,7 +11,7 @@ import ast
 import sys
 from typing import Any
 
-from stepper.kernels.in_kernel.module_reload import absolute, package_of, source_tree
+from stepper.kernels.in_kernel.module_sources import absolute, package_of, source_tree
 from stepper.kernels.in_kernel.safe_inspect import own_names
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)

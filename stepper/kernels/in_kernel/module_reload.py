@@ -13,7 +13,6 @@ import importlib
 import importlib.util
 import marshal
 import os
-import re
 import sys
 import time
 import types
@@ -22,6 +21,14 @@ from typing import Any
 from IPython.core.error import InputRejected
 
 from stepper.kernels.in_kernel.cell_sources import INSTALLED, sources
+from stepper.kernels.in_kernel.module_sources import (
+    WORD,
+    absolute,
+    mentioned,
+    package_of,
+    source_tree,
+    text_of,
+)
 from stepper.kernels.in_kernel.safe_inspect import (
     guarded,
     module_of,
@@ -34,12 +41,6 @@ MARKERS = (".git", "pyproject.toml", "setup.py", "setup.cfg", "requirements.txt"
 ENVIRONMENTS = {"site-packages", "dist-packages", "node_modules", "__pypackages__"}
 RECENT_NS = 2_000_000_000  # a file so young may change again without another time stamp
 COMPILED = (".so", ".pyd")
-LARGEST = 5_000_000  # bytes of a source that are hashed
-IMPORTS = re.compile(
-    r"^[ \t]*(?:from[ \t]+(\.*[\w.]*)[ \t]+import[ \t]+(\([^)]*\)|[^\n]*)|import[ \t]+([^\n]*))",
-    re.M,
-)
-WORD = re.compile(r"[^\W\d]\w*")
 stat, now_ns = os.stat, time.time_ns
 records: dict[str, Any] = {}  # name → what is known of a local module
 state: dict[str, Any] = {
@@ -126,11 +127,6 @@ def mark_of(path: str) -> Any:
     except OSError:
         return None
     return about.st_mtime_ns, about.st_size, about.st_ctime_ns
-
-
-def text_of(path: str) -> bytes:
-    with open(path, "rb") as stream:
-        return stream.read(LARGEST)
 
 
 def hash_of(path: str, mark: Any) -> str:
@@ -494,26 +490,6 @@ def imported(name: str) -> set[str]:
     return set(record.mentions & records.keys()) - {name}
 
 
-def mentioned(name: str, path: str) -> frozenset[str]:
-    """The modules that the imports of a file name; also names that are no modules."""
-    if not path.endswith(".py"):
-        return frozenset()
-    package = package_of(name, path)
-    found: set[str] = set()
-    text = text_of(path).decode("utf-8", "replace")
-    for source, names, plain in IMPORTS.findall(text):
-        if source:
-            base = absolute(source, package)
-            found.update({base, *(f"{base}.{one}" for one in WORD.findall(names))})
-        found.update(part.split()[0] for part in plain.split(",") if part.split())
-    return frozenset(found)
-
-
-def package_of(name: str, path: str) -> str:
-    """The package to which the relative imports of a module refer."""
-    return name if path.endswith("__init__.py") else name.rpartition(".")[0]
-
-
 def affected_by(name: str) -> list[str]:
     """A module, and those that import it, directly or through others."""
     found = [name]
@@ -524,15 +500,6 @@ def affected_by(name: str) -> list[str]:
     return found
 
 
-def absolute(source: str, package: str) -> str:
-    """The full name of a module in a `from` statement, which may begin with dots."""
-    level = len(source) - len(source.lstrip("."))
-    if not level:
-        return source
-    parts = package.split(".")[: len(package.split(".")) - level + 1]
-    return ".".join([*parts, *filter(None, [source[level:]])])
-
-
 def bind_module(name: str, snapshots: dict[str, Any]) -> bool:
     """Have a module's imported names hold what the modules hold now; whether one did not."""
     path = records[name].path
@@ -541,16 +508,6 @@ def bind_module(name: str, snapshots: dict[str, Any]) -> bool:
         return False
     package = package_of(name, path)
     return bind_anew(own_names(sys.modules[name]), tree, package, snapshots, None)
-
-
-def source_tree(path: str) -> ast.Module | None:
-    """The syntax tree of a module's file, or None if there is none."""
-    if not path.endswith(".py"):
-        return None
-    try:
-        return ast.parse(text_of(path))
-    except (OSError, SyntaxError, ValueError):
-        return None
 
 
 def bind_in_notebook(raw: str, snapshots: dict[str, Any], lost: Any) -> None:
