@@ -1321,7 +1321,7 @@ def test_the_era_of_2025_06_18_on_the_wire_and_a_client_that_dies(
 
 
 def test_over_http_with_a_key_from_nobodys_page(project: Project) -> None:
-    code = SERVE.replace("mcp.server import", "mcp.http import").replace(
+    code = SERVE.replace("mcp.server import", "mcp.http_server import").replace(
         "serve(sys.argv[2])", "serve(sys.argv[2], 0)"
     )
     command = [sys.executable, "-I", "-c", code, str(ROOT), str(project.folder)]
