@@ -63,7 +63,7 @@ benchmarks: env
 	$(BIN)/python benchmarks/quiet.py
 	$(BIN)/python benchmarks/tokens.py
 
-# How often a report holds the fact that the fix needs: docs/reports.md
+# How often a report has the fact that the fix needs: docs/development/reports.md
 faults: env
 	$(BIN)/python -m tests.faults
 	$(BIN)/python -m tests.faults --folder unseen

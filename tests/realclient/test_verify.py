@@ -1,4 +1,4 @@
-"""Done means replayed, in the real client: cells edited out of order, a provider deleted. `docs/verify.md` shows it."""
+"""Done means replayed, in the real client: cells edited out of order, a provider deleted. `docs/development/verify.md` shows it."""
 
 from __future__ import annotations
 

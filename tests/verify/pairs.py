@@ -1,7 +1,7 @@
 """Made-up pairs of recorded and fresh outputs: harmless differences, which are nobody's fault, and real ones.
 
 They were written before the rules. `HELD` were kept aside: nobody looked at them while the rules were written; the
-figures of their first run stand in docs/verify.md. `again` is what a second fresh kernel shows, where that is not the
+figures of their first run are in docs/development/verify.md. `again` is what a second fresh kernel shows, where that is not the
 same as the first's.
 """
 
