@@ -34,7 +34,14 @@ from stepper.common.errors import StepperError
 from stepper.hook import client as hook_client
 from stepper.install import installer, mcp_client_config, toml_config, trust, uninstall
 from stepper.install.install_checks import parse
-from stepper.mcp import argument_coercion, mcp_wording, tool_calls, tool_results, tools
+from stepper.mcp import (
+    argument_coercion,
+    http_server,
+    mcp_wording,
+    tool_calls,
+    tool_results,
+    tools,
+)
 from stepper.mcp.daemon_client import Daemon
 from stepper.mcp.server import Face
 from stepper.policy.commands import cli_commands
@@ -1318,6 +1325,30 @@ def test_the_era_of_2025_06_18_on_the_wire_and_a_client_that_dies(
     while project.json("status")["running"]:
         pass
     assert project.json("history")[-1]["outcome"] == "cancelled"
+
+
+def test_connections_over_http_send_each_answer_at_once() -> None:
+    """Without TCP_NODELAY an answer waits for the client's delayed acknowledgement: 40 ms for each request."""
+
+    async def main() -> int:
+        connected = asyncio.Future[int]()
+
+        def accept(reader: Any, writer: asyncio.StreamWriter) -> None:
+            sock = writer.get_extra_info("socket")
+            connected.set_result(
+                sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            )
+            writer.close()
+
+        listening = http_server.bound(0)
+        port = listening.getsockname()[1]
+        async with await asyncio.start_server(accept, sock=listening):
+            _, writer = await asyncio.open_connection(http_server.HOST, port)
+            option = await asyncio.wait_for(connected, 20)
+            writer.close()
+            return option
+
+    assert asyncio.run(main()) != 0
 
 
 def test_over_http_with_a_key_from_nobodys_page(project: Project) -> None:

@@ -172,12 +172,7 @@ async def _listed(request: Request, everything: bool) -> list[responses.Listed]:
         began = time.monotonic()
         # whoever names it is told; it is gone
         with contextlib.suppress(UsageError, OSError):
-            path = workspace.resolve(os.path.join(workspace.paths.project, name))
-            age = round(max(0.0, time.time() - os.stat(path).st_mtime), 1)
-            session = workspace.glance(path)
-            found.append(
-                await status_queries.listed(session, session.name == current, age)
-            )
+            found.append(await workspace.rows.row(name, current))
         await _give_way(request, time.monotonic() - began)
     for session in [*workspace.sessions.values()]:
         if not workspace.exists(session) and await session.keeper.find() is not None:

@@ -21,6 +21,7 @@ from stepper.daemon.config import Config
 from stepper.daemon.external_changes import Elsewhere
 from stepper.daemon.kernel_environment import kernel_environ
 from stepper.daemon.notebook_paths import Places
+from stepper.daemon.notebook_rows import NotebookRows
 from stepper.messages import external_changes as elsewhere_words
 from stepper.notebooks.new_notebook import create_notebook
 from stepper.policy import plan as plans
@@ -51,6 +52,7 @@ class Workspace:
         self.places = Places(paths, self.config)
         self.resolve = self.places.resolve
         self.sessions: dict[str, Session] = {}
+        self.rows = NotebookRows(self)
         # notebook → the notice that it looks like a renamed one
         self.renamed: dict[str, str] = {}
         self.environ: Mapping[str, str] = {}  # of who asked last

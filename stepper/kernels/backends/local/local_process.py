@@ -22,6 +22,7 @@ from stepper.kernels.backends.local.launch import Files
 from stepper.kernels.backends.local.memory import OomKills, usage
 from stepper.kernels.backends.local.process_identity import Identity
 from stepper.kernels.error_parsing import ESCAPES
+from stepper.kernels.process_tree import TABLE
 from stepper.kernels.zmq_channels import Channels
 from stepper.policy.model import Death
 from stepper.session.protocols import About
@@ -150,16 +151,12 @@ class LocalProcess:
 
     def memory(self) -> int:
         """Return the resident memory of its process and its descendants in bytes, orphans left out."""
+        if not self.identity.alive():
+            return 0
         total = 0
-        with contextlib.suppress(psutil.Error):  # it ended meanwhile
-            parent = psutil.Process(self.identity.pid)
-            for member in (
-                [parent, *parent.children(recursive=True)]
-                if self.identity.alive()
-                else ()
-            ):
-                with contextlib.suppress(psutil.Error):
-                    total += member.memory_info().rss
+        for pid in TABLE.family(self.identity.pid):
+            with contextlib.suppress(psutil.Error):  # it ended meanwhile
+                total += psutil.Process(pid).memory_info().rss
         return total
 
     def usage(self) -> Usage:

@@ -1,0 +1,172 @@
+"""`stepper list` reads an unopened notebook again only where its row may have changed; processes are listed once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+import pytest
+
+from stepper.daemon import resource_usage
+from stepper.kernels import process_tree
+from stepper.session.session import Session
+from tests.conftest import code
+from tests.test_session import Quick
+from tests.test_session import project as without_processes
+
+quick = without_processes
+Rows = Callable[[], dict[str, Any]]
+
+
+@pytest.fixture
+def opened(quick: Quick, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The notebooks for which a session was opened, in order."""
+    names = list[str]()
+    really = quick.daemon.workspace.glance
+
+    def glance(path: str) -> Session:
+        session = really(path)
+        names.append(session.name)
+        return session
+
+    monkeypatch.setattr(quick.daemon.workspace, "glance", glance)
+    return names
+
+
+def listed(project: Quick) -> dict[str, Any]:
+    return {row["notebook"]: row for row in project.json("list")}
+
+
+def test_an_unchanged_notebook_is_read_once(quick: Quick, opened: list[str]) -> None:
+    for name in "ab":
+        quick.notebook(f"{name}.ipynb", [code("1", name)])
+    first = listed(quick)
+    assert sorted(opened) == ["notebooks/a.ipynb", "notebooks/b.ipynb"]
+    opened.clear()
+    second = listed(quick)
+    assert opened == []
+    for row in (*first.values(), *second.values()):
+        assert row.pop("age_s") >= 0
+    assert second == first
+
+
+def test_each_change_shows(quick: Quick, opened: list[str]) -> None:
+    name = "notebooks/a.ipynb"
+    quick.notebook("a.ipynb", [code("1", "a")])
+    quick.notebook("b.ipynb", [code("1", "b")])
+    listed(quick)
+    opened.clear()
+
+    # the file: by another program, which keeps its size and its time
+    path = quick.folder / name
+    about = path.stat()
+    text = path.read_text()
+    path.write_text(text.replace('"nbformat": 4', '"nbformat": 7'))
+    os.utime(path, ns=(about.st_atime_ns, about.st_mtime_ns))
+    assert listed(quick)[name]["state"] == "unreadable"
+    path.write_text(text)
+    assert listed(quick)[name]["state"] != "unreadable"
+    assert opened == [name, name]
+
+    # the current notebook: no file of the notebook's
+    quick.stepper("use", "a")
+    assert listed(quick)[name]["current"]
+    quick.stepper("use", "b")
+    assert not listed(quick)[name]["current"]
+    assert listed(quick)["notebooks/b.ipynb"]["current"]
+
+    # a run
+    quick.stepper("run", "a")
+    assert listed(quick)[name]["progress"]["done"] == 1
+    assert listed(quick)[name]["kernel"]["state"] == "idle"
+
+    # the configuration, which says what is a notebook of the project
+    quick.notebook("c.ipynb", [code("1", "c")])
+    assert "notebooks/c.ipynb" in listed(quick)
+    quick.config("notebooks: ['a*']\n")
+    assert "notebooks/c.ipynb" not in listed(quick)
+
+    # its end
+    quick.config("")
+    path.with_name("c.ipynb").unlink()
+    assert "notebooks/c.ipynb" not in listed(quick)
+
+
+def test_a_run_that_another_daemon_journaled_shows(
+    quick: Quick, opened: list[str]
+) -> None:
+    notebook = quick.notebook("a.ipynb", [code("1", "a")])
+    before = listed(quick)["notebooks/a.ipynb"]["progress"]
+    assert before["done"] == 0
+    quick.notebook("b.ipynb", [code("1", "b")])
+    quick.stepper("run", "b")
+    journals = quick.folder / ".stepper" / "journal"
+    (journal,) = journals.glob("b.jsonl")
+    run = journal.read_text().replace('"cell_id":"b"', '"cell_id":"a"')
+    (journals / "a.jsonl").write_text(run)
+    assert listed(quick)["notebooks/a.ipynb"]["progress"]["done"] == 1
+    assert notebook.path.exists()
+
+
+def test_processes_are_read_once_for_many_kernels(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reads = list[int]()
+    really = psutil.process_iter
+
+    def process_iter() -> Any:
+        reads.append(1)
+        return really()
+
+    monkeypatch.setattr(psutil, "process_iter", process_iter)
+    monkeypatch.setattr(process_tree, "TABLE_SECONDS", 60.0)
+    command = [
+        sys.executable,
+        "-c",
+        "import subprocess, sys\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'input()'])\n"
+        "print(child.pid, flush=True)\n"
+        "input()",
+    ]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as parent:
+        assert parent.stdout
+        child = int(parent.stdout.readline())
+        table = process_tree.ProcessTable()
+        assert table.family(parent.pid) == [parent.pid, child]
+        assert table.family(child) == [child]
+        assert parent.pid in table.family(os.getpid())
+        assert child in table.family(os.getpid())
+        assert len(reads) == 1
+        parent.kill()
+    psutil.Process(child).kill()
+
+
+def test_only_the_first_of_several_looks_at_the_processor_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits = list[float]()
+    clock = [100.0]
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        clock[0] += seconds
+
+    monkeypatch.setattr(resource_usage.time, "sleep", sleep)
+    monkeypatch.setattr(resource_usage.time, "monotonic", lambda: clock[0])
+    sampler = resource_usage.CpuSampler()
+    for _ in range(20):
+        sampler.measure(os.getpid())
+        clock[0] += 0.05
+    assert len(waits) == 1
+    clock[0] += resource_usage.RECENT_SECONDS  # too long ago to be compared with
+    machine, kernel = sampler.measure(os.getpid())
+    assert len(waits) == 2
+    assert 0 <= machine <= 100
+    assert kernel is not None
+    sampler.measure(None)
+    assert len(waits) == 3  # another kernel's samples say nothing about this one
