@@ -1,4 +1,4 @@
-"""Cells that take hours, in the real client: the agent goes on, and is woken. `docs/long-cells.md` shows what is read."""
+"""Cells that take hours, in the real client: the agent goes on, and is woken. `docs/development/long-cells.md` shows what is read."""
 
 from __future__ import annotations
 
