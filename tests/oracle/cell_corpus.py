@@ -15,12 +15,12 @@ BEGINNINGS = "beginnings"  # a notebook of the first cells of each: later ones b
 EACH = 8
 # Why a cell's outputs may differ from nbclient's, or from its own of another time.
 FLAGS = {
-    "digits": "it tells of time or of a process",
-    "svg": "matplotlib numbers the parts of an SVG by chance",
-    "race": "ipykernel itself does not keep the order of what threads, processes and the two streams write",
-    "pager": "JupyterLab shows what a pager would on the cell, and so does stepper; nbclient leaves it out",
-    "connection": "a kernel of stepper's is reached by sockets in a folder of stepper's",
-    "late": "what comes after the run's end is on the cell, as in JupyterLab; nbclient leaves it out",
+    "digits": "contains times or process ids",
+    "svg": "matplotlib gives the parts of an SVG random ids",
+    "race": "ipykernel does not keep the order in which threads, processes and the two streams write",
+    "pager": "JupyterLab and stepper show a pager's text on the cell; nbclient leaves it out",
+    "connection": "stepper's kernels use sockets in its own folder",
+    "late": "JupyterLab and stepper add output that arrives after the run; nbclient leaves it out",
 }
 FLAG = re.compile(r"\n# ([a-z]+)$")
 

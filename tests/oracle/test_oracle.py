@@ -144,7 +144,7 @@ def test_there_are_cells_enough_and_each_flag_is_needed() -> None:
 
 def test_the_differences_are_those_of_the_documentation() -> None:
     cells = [sheet for name in NAMES for sheet in sheets(name)]
-    text = (ROOT / "docs" / "outputs.md").read_text()
+    text = (ROOT / "docs" / "development" / "outputs.md").read_text()
     assert f"Seven notebooks of {len(cells)} cells" in text and len(NAMES) == 7
     for flag, why in FLAGS.items():
         assert (
