@@ -231,7 +231,7 @@ def test_a_pipe_in_the_journals_place_hangs_nothing(project: Project) -> None:
     _, answer = notebook.insert("print('ran')")
     assert (
         "| ran" in answer.text
-        and "is not a regular file but a FIFO" in answer.text
+        and "is a FIFO, not a regular file" in answer.text
         and "moved" in answer.text
     )
 

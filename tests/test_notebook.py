@@ -415,7 +415,7 @@ LATER = {
     gone: "n.ipynb is gone",
     invalid: "n.ipynb is not valid JSON",
     a_folder: "n.ipynb is a folder",
-    a_pipe: "n.ipynb is not a regular file",
+    a_pipe: "n.ipynb is a FIFO, not a regular file",
     read_only: "n.ipynb can't be written: Permission denied",
 }
 

@@ -83,9 +83,9 @@ REFUSED = [
     ),
     (loop, "odd.ipynb", "is a symbolic link (to ", "rm "),
     (hard_link, "odd.ipynb", "has 2 names (hard links)", "cp "),
-    (fifo, "odd.ipynb", "is not a regular file but a FIFO", "rm "),
-    (a_socket, "odd.ipynb", "is not a regular file but a socket", "rm "),
-    (device, "odd.ipynb", "is not a regular file but a device", "rm "),
+    (fifo, "odd.ipynb", "is a FIFO, not a regular file", "rm "),
+    (a_socket, "odd.ipynb", "is a socket, not a regular file", "rm "),
+    (device, "odd.ipynb", "is a device, not a regular file", "rm "),
     (folder, "odd.ipynb", "is a folder, not a notebook", "ls -ld "),
     (
         plain,

@@ -233,13 +233,16 @@ def test_a_folder_that_was_held_may_go_and_come_again(tmp_path: Path) -> None:
 
 
 def test_no_more_folders_are_held_than_that(tmp_path: Path) -> None:
-    for number in range(3 * private_files.HELD):
+    for number in range(3 * private_files.CACHED_FOLDERS):
         private_files.replace(str(tmp_path / f"{number}" / "file"), b"")
     held = [
         os.path.realpath(f"/proc/self/fd/{name}")
         for name in os.listdir("/proc/self/fd")
     ]
-    assert sum(path.startswith(str(tmp_path)) for path in held) == private_files.HELD
+    assert (
+        sum(path.startswith(str(tmp_path)) for path in held)
+        == private_files.CACHED_FOLDERS
+    )
 
 
 # --- modes and owners --------------------------------------------------------------------------------------------

@@ -296,11 +296,11 @@ def test_where_every_name_is_taken_and_the_project_lies_deep_that_is_said(
     for root in roots:
         as_user(OTHER, lambda root=root: os.mkdir(f"{root}/stepper-0"))
     with pytest.raises(
-        DaemonError, match=r"another user holds .* is too long for a socket"
+        DaemonError, match=r"another user owns .* is too long for a socket"
     ) as refused:
         Paths(str(deep)).create_runtime_folder()
     assert (
-        refused.value.hint.startswith("ask whoever made them")
+        refused.value.hint.startswith("To fix this, ask the owners")
         and f"{roots[0]}/stepper-0" in refused.value.hint
     )
 

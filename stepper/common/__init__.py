@@ -1,1 +1,4 @@
-"""What every room stands on: errors, wire, paths, private files, text. It imports nothing of stepper above it."""
+"""Utilities that every package uses: errors, socket frames, paths, private files, text.
+
+Nothing in here imports another package of stepper.
+"""

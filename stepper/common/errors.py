@@ -1,14 +1,18 @@
-"""The exceptions, each with its exit code and the command that mends it. Stdlib only, no imports."""
+"""The exceptions of stepper, each with its exit code and a command that fixes it.
+
+The hook process loads this module, so it imports nothing.
+"""
 
 
 class StepperError(Exception):
-    """Something that a person can act on: what is wrong, and the command that mends it.
+    """An error that the user can act on: a message, and a command that fixes it.
 
-    `exit_code` is what the CLI ends with: 1 the work failed, 2 wrong usage, 3 stepper itself failed.
+    `exit_code` is the exit code of the command line: 1 the work failed, 2 wrong usage,
+    3 stepper itself failed.
     """
 
     exit_code = 1
-    # whether the daemon had taken the request, so that the cell may have run
+    # Whether the daemon had accepted the request, so the cell may have run.
     accepted = False
 
     def __init__(self, message: str, hint: str = "") -> None:
@@ -21,36 +25,40 @@ class StepperError(Exception):
 
 
 class UsageError(StepperError):
-    """Wrong arguments, a wrong configuration, a path that is no notebook of this project."""
+    """Invalid arguments, an invalid configuration, or a path outside the project."""
 
     exit_code = 2
 
 
 class NotebookError(StepperError):
-    """The notebook can't be read or written: vanished, a folder, not JSON, not a notebook."""
+    """A notebook cannot be read or written: missing, a folder, or not a notebook."""
 
 
 class KernelError(StepperError):
-    """No kernel could be started. `stops` where no command that is known mends it: the notebook stops."""
+    """A kernel could not be started.
+
+    If `stops_notebook` is true, no known command fixes the error, and the notebook
+    stops.
+    """
 
     stops_notebook = False
 
 
 class IpykernelMissingError(KernelError):
-    """The interpreter has no ipykernel, or lacks what that needs; the hint adds it."""
+    """The interpreter lacks ipykernel or one of its dependencies."""
 
 
 class KernelStartError(KernelError):
-    """The kernel's process died or kept silent at start."""
+    """The kernel process died or did not respond while it started."""
 
     stops_notebook = True
 
 
 class KernelUnreachableError(KernelError):
-    """Nothing reaches the kernel, and it may live on: whether it does what it was asked is not known."""
+    """The kernel cannot be reached, but it may still be alive and running code."""
 
 
 class DaemonError(StepperError):
-    """The daemon can't be reached or started, hangs, or failed on a request."""
+    """The daemon cannot be reached or started, hangs, or failed on a request."""
 
     exit_code = 3

@@ -1,112 +1,166 @@
-"""The one reader of JSON that somebody else may have written: dataclasses out, and a refusal of what is not so.
+"""Decode untrusted JSON values into dataclasses, and reject values of other types.
 
-What has no default must be there, everything that is there must be of the kind that its field has, and keys without a
-field are passed over.
+A field without a default is required. Each value must have the type of its field;
+keys without a field are ignored.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import Enum
 from functools import cache, partial
 from types import UnionType
-from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
-Kind = TypeVar("Kind")
-Reader = Callable[[Any], Any]
+T = TypeVar("T")
+Decoder = Callable[[Any], Any]
+# The classes of parsed JSON for types that differ from them.
+JSON_TYPES: dict[Any, Any] = {
+    float: (int, float),
+    tuple: (list, tuple),
+    Any: object,
+}
 
 
-def decode(kind: type[Kind], value: object) -> Kind:
-    """Return a JSON value as a dataclass; raise KeyError, TypeError, ValueError, RecursionError where it is not so."""
-    made: Kind = _cached(kind)(value)
-    return made
+def decode(cls: type[T], value: object) -> T:
+    """Return a JSON value as an instance of a dataclass.
+
+    Raises KeyError, TypeError, ValueError or RecursionError if the value does not
+    match.
+    """
+    instance: T = _get_dataclass_decoder(cls)(value)
+    return instance
 
 
-def decode_valid_items(kind: type[Kind], values: Any) -> list[Kind]:
-    """Return those of some JSON values that are of a kind; none where they are no list."""
-    made = []
-    for value in values if isinstance(values, list) else ():
+def decode_valid_items(cls: type[T], values: Any) -> list[T]:
+    """Return the items of a JSON list that match a dataclass, decoded.
+
+    Returns an empty list if `values` is not a list.
+    """
+    if not isinstance(values, list):
+        return []
+    instances = []
+    for value in values:
         try:
-            made.append(decode(kind, value))
+            instances.append(decode(cls, value))
         except (KeyError, TypeError, ValueError, RecursionError):
             continue
-    return made
+    return instances
 
 
-def _record(cls: Any) -> Reader:
+def _build_dataclass_decoder(cls: Any) -> Decoder:
+    """Return a decoder that makes an instance of a dataclass from a JSON object."""
     hints = get_type_hints(cls, include_extras=True)
-    known = [
-        (
-            field.name,
-            _reader(hints[field.name]),
-            field.default is field.default_factory is MISSING,
-        )
-        for field in fields(cls)
-    ]
-    return lambda value: cls(
-        **{
-            name: of(value[name])
-            for name, of, must in known
-            if must or name in _a(dict, value)
-        }
-    )
+    decoders = {}
+    required = set()
+    for field in fields(cls):
+        decoders[field.name] = _build_decoder(hints[field.name])
+        if _is_required(field):
+            required.add(field.name)
+
+    def decode_object(value: Any) -> Any:
+        arguments = {}
+        for name, decoder in decoders.items():
+            if name in required or name in _require_type(dict, value):
+                arguments[name] = decoder(value[name])
+        return cls(**arguments)
+
+    return decode_object
 
 
-_cached: Callable[[Any], Reader] = cache(_record)
+_get_dataclass_decoder: Callable[[Any], Decoder] = cache(_build_dataclass_decoder)
 
 
-def _reader(kind: Any) -> Reader:
-    origin, inside = get_origin(kind), get_args(kind)
+def _is_required(field: Field[Any]) -> bool:
+    return field.default is MISSING and field.default_factory is MISSING
+
+
+def _build_decoder(hint: Any) -> Decoder:
+    """Return the decoder for a type hint."""
+    origin = get_origin(hint)
+    arguments = get_args(hint)
     if origin is Annotated:
-        check: Reader = inside[1]
-        return check
+        validator: Decoder = arguments[1]
+        return validator
+    if is_dataclass(hint):
+        return _get_dataclass_decoder(hint)
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return hint
     if origin is UnionType:
-        return partial(_either, [(_in_json(each), _reader(each)) for each in inside])
-    if is_dataclass(kind):
-        return _cached(kind)
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        return kind
-    if origin is tuple and inside[-1] is ...:
-        each = _reader(inside[0])
-        return lambda value: tuple(map(each, _a((list, tuple), value)))
-    if origin is tuple or hasattr(kind, "_make"):  # a NamedTuple
-        make, held = (
-            (tuple, inside) if origin else (kind._make, get_type_hints(kind).values())
-        )
-        places = [_reader(place) for place in held]
-        return lambda value: make(
-            read(item)
-            for read, item in zip(places, _a((list, tuple), value), strict=True)
-        )
+        options = [(_get_json_type(each), _build_decoder(each)) for each in arguments]
+        return partial(_decode_union, options)
+    if origin is tuple:
+        return _build_tuple_decoder(arguments)
+    if hasattr(hint, "_make"):  # a NamedTuple
+        item_hints = get_type_hints(hint).values()
+        decoders = [_build_decoder(each) for each in item_hints]
+        return partial(_decode_record, hint._make, decoders)
     if origin is list:
-        of_item = _reader(inside[0])
-        return lambda value: [of_item(item) for item in _a(list, value)]
+        decoder = _build_decoder(arguments[0])
+        return partial(_decode_list, decoder)
     if origin in (dict, Mapping):
-        of_value = _reader(inside[1])
-        return lambda value: {
-            str(name): of_value(item) for name, item in _a(dict, value).items()
-        }
-    form = _in_json(kind)
-    return lambda value: _a(form, value)
+        decoder = _build_decoder(arguments[1])
+        return partial(_decode_mapping, decoder)
+    json_type = _get_json_type(hint)
+    return partial(_require_type, json_type)
 
 
-def _either(readers: list[tuple[Any, Reader]], value: Any) -> Any:
-    for form, of in readers:
-        if isinstance(value, form):
-            return of(value)
-    raise TypeError(f"not {value!r:.100}")
+def _build_tuple_decoder(arguments: tuple[Any, ...]) -> Decoder:
+    """Return the decoder for a tuple with these type arguments."""
+    if arguments[-1] is ...:
+        decoder = _build_decoder(arguments[0])
+        return partial(_decode_tuple, decoder)
+    decoders = [_build_decoder(each) for each in arguments]
+    return partial(_decode_record, tuple, decoders)
 
 
-def _in_json(kind: Any) -> Any:
-    """Return as which classes a value of that type stands in JSON."""
-    if is_dataclass(kind):
+def _decode_tuple(decoder: Decoder, value: Any) -> tuple[Any, ...]:
+    items = _require_type((list, tuple), value)
+    return tuple(map(decoder, items))
+
+
+def _decode_record(make: Any, decoders: list[Decoder], value: Any) -> Any:
+    """Decode a list of fixed length, each item with its own decoder."""
+    items = _require_type((list, tuple), value)
+    pairs = zip(decoders, items, strict=True)
+    return make(decoder(item) for decoder, item in pairs)
+
+
+def _decode_list(decoder: Decoder, value: Any) -> list[Any]:
+    items = _require_type(list, value)
+    return [decoder(item) for item in items]
+
+
+def _decode_mapping(decoder: Decoder, value: Any) -> dict[str, Any]:
+    mapping = _require_type(dict, value)
+    return {str(name): decoder(item) for name, item in mapping.items()}
+
+
+def _decode_union(options: list[tuple[Any, Decoder]], value: Any) -> Any:
+    for json_type, decoder in options:
+        if isinstance(value, json_type):
+            return decoder(value)
+    raise TypeError(f"unexpected value: {value!r:.100}")
+
+
+def _get_json_type(hint: Any) -> Any:
+    """Return the class, or classes, that a value of a type has in parsed JSON."""
+    if is_dataclass(hint):
         return dict
-    origin = get_origin(kind) or kind
-    return {float: (int, float), tuple: (list, tuple), Any: object}.get(origin, origin)
+    origin = get_origin(hint) or hint
+    return JSON_TYPES.get(origin, origin)
 
 
-def _a(form: Any, value: Any) -> Any:
-    if not isinstance(value, form):
-        raise TypeError(f"not {value!r:.100}")
+def _require_type(json_type: Any, value: Any) -> Any:
+    """Return the value; raise TypeError if it is not of the type."""
+    if not isinstance(value, json_type):
+        raise TypeError(f"unexpected value: {value!r:.100}")
     return value

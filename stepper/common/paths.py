@@ -1,4 +1,8 @@
-"""Where things lie. Standard library only: install runs it before there is an environment."""
+"""The paths of a project's files, and the record of its installation.
+
+The installer uses this module before an environment exists, so it imports the standard
+library only.
+"""
 
 import contextlib
 import os
@@ -8,99 +12,132 @@ from stepper.common import socket_path
 from stepper.common.errors import DaemonError
 from stepper.common.socket_path import HOME, HookPaths
 
-if False:  # for the type checker alone: typing is not loaded
+if False:  # only for the type checker: importing typing takes too long
     from typing import Any
 
 SCRIPT = ".claude/hooks/stepper"
-LONGEST_PATH = 5000  # characters, and a word before it
 VENV_PYTHON = ".venv/bin/python"
-SOCKET_BYTES = 103  # of a socket's path, on macOS
+# A `.git` file contains a path and a word before it.
+GIT_FILE_CHARACTERS = 5000
+TOKEN_CHARACTERS = 100
+SOCKET_PATH_BYTES = 103  # the limit on macOS
+OTHERS_MAY_WRITE = 0o022
+OTHERS_MAY_USE = 0o077
 
 
 def find_checkouts(folder: str) -> "tuple[str, ...]":
-    """Return the checkout itself and, where it is a linked git worktree, the main one, which lends what it lacks.
+    """Return the checkout and, if it is a linked git worktree, the main checkout.
 
-    No git process: a linked worktree's `.git` is a file that names its place in the main checkout's `.git`.
+    This does not run git: the `.git` file of a linked worktree names its folder in the
+    `.git` folder of the main checkout.
     """
     try:
-        told = _beginning(os.path.join(folder, ".git"), LONGEST_PATH)
-    except OSError:  # a folder: the main checkout; or no repository
+        git_file = _read_start(os.path.join(folder, ".git"), GIT_FILE_CHARACTERS)
+    except OSError:  # a folder: this is the main checkout, or no repository
         return (folder,)
-    main, found, _ = told.removeprefix("gitdir: ").rpartition("/.git/worktrees/")
-    return (
-        (folder, os.path.realpath(os.path.join(folder, main))) if found else (folder,)
-    )
+    link = git_file.removeprefix("gitdir: ")
+    main, separator, _ = link.rpartition("/.git/worktrees/")
+    if not separator:
+        return (folder,)
+    main_path = os.path.join(folder, main)
+    return (folder, os.path.realpath(main_path))
 
 
-def _beginning(path: str, most: int, flags: int = 0) -> str:
-    """Return what a file begins with; raise OSError. A FIFO's writer is not waited for, and a device has no end."""
+def _read_start(path: str, limit: int, flags: int = 0) -> str:
+    """Return the first characters of a file; raise OSError if it cannot be read.
 
-    def at_once(name: str, usual: int) -> int:
-        return os.open(name, usual | os.O_NONBLOCK | flags)
+    The limit protects against devices, and O_NONBLOCK against FIFOs without a writer.
+    """
+
+    def open_nonblocking(name: str, default_flags: int) -> int:
+        return os.open(name, default_flags | os.O_NONBLOCK | flags)
 
     with open(
-        path, encoding="utf-8", errors="surrogateescape", opener=at_once
+        path,
+        encoding="utf-8",
+        errors="surrogateescape",
+        opener=open_nonblocking,
     ) as stream:
-        return stream.read(most)
+        return stream.read(limit)
 
 
 def record_root() -> str:
-    """Return the folder below which this user's installs keep what they know of projects."""
-    told = os.environ.get("XDG_STATE_HOME", "")
-    state = told if os.path.isabs(told) else os.path.expanduser("~/.local/state")
-    return os.path.join(state, "stepper", "projects")
+    """Return the folder of the records of all projects that this user installed."""
+    state_home = os.environ.get("XDG_STATE_HOME", "")
+    if not os.path.isabs(state_home):
+        state_home = os.path.expanduser("~/.local/state")
+    return os.path.join(state_home, "stepper", "projects")
 
 
 def record_folder(project: str) -> str:
-    """Return where this user's install keeps what it knows of a project: never in the project, which others write."""
+    """Return the folder of this user's installation record of a project.
+
+    The record is outside the project because other people can write to the project.
+    """
     return os.path.join(record_root(), project.lstrip(os.sep), HOME)
 
 
 def read_install_record(project: str) -> "dict[str, Any]":
-    """Return what this user's install noted of the checkout; {} where it did not, or of another one at its place.
+    """Return this user's installation record of a checkout.
 
-    The token in `.stepper/` tells this checkout from a stranger's that was cloned to the same path later.
+    Returns {} if there is none, or if it belongs to another checkout that was at the
+    same path earlier: the token in `.stepper/` must match the token in the record.
     """
     import json
 
-    folder, home = record_folder(project), os.path.join(project, HOME)
-    # it might lead to the very folder whose token it must show
+    folder = record_folder(project)
+    home = os.path.join(project, HOME)
+    # The link could point to the folder whose token it has to prove.
     if os.path.islink(home):
         return {}
+    path = os.path.join(folder, "install.json")
     try:
-        with open(os.path.join(folder, "install.json"), encoding="utf-8") as stream:
-            about = os.fstat(stream.fileno())
-            if about.st_uid != os.getuid() or about.st_mode & 0o022:
+        with open(path, encoding="utf-8") as stream:
+            status = os.fstat(stream.fileno())
+            if status.st_uid != os.getuid():
                 return {}
-            data = json.load(stream)
-        tokens = [
-            _beginning(os.path.join(place, "token"), 100, os.O_NOFOLLOW).strip()
-            for place in (folder, home)
-        ]
+            if status.st_mode & OTHERS_MAY_WRITE:
+                return {}
+            record = json.load(stream)
+        recorded_token = _read_token(folder)
+        project_token = _read_token(home)
     except (OSError, ValueError):
         return {}
-    return (
-        data if isinstance(data, dict) and tokens[0] and tokens[0] == tokens[1] else {}
-    )
+    if not isinstance(record, dict):
+        return {}
+    if not recorded_token or recorded_token != project_token:
+        return {}
+    return record
+
+
+def _read_token(folder: str) -> str:
+    path = os.path.join(folder, "token")
+    token = _read_start(path, TOKEN_CHARACTERS, os.O_NOFOLLOW)
+    return token.strip()
 
 
 def ipykernel_folder(env: str, version: str = "") -> str:
-    """Return where an environment of stepper's may hold ipykernel for a Python, or what all such folders begin with."""
-    return os.path.join(env, "kernel-" + ".".join(version.split(".")[:2]))
+    """Return the folder of stepper's own ipykernel for a Python version.
+
+    Without a version, return the prefix of the paths of all these folders.
+    """
+    minor_version = ".".join(version.split(".")[:2])
+    return os.path.join(env, "kernel-" + minor_version)
 
 
 class Paths(HookPaths):
-    """The places of one project. `project` is resolved: every caller meets the same folder."""
+    """The files of one project. `project` is resolved, so all processes agree on it."""
 
     def __init__(self, project: str) -> None:
         super().__init__(os.path.realpath(project))
         self.checkouts = find_checkouts(self.project)
-        # What this user's install noted of the project, and stepper's environment
-        # beside it: no pull writes there.
-        self.install_record = os.path.join(record_folder(self.project), "install.json")
-        self.env = os.path.join(record_folder(self.project), "env")
-        # The name by which people call the environment: a link to `env`, where a pull
-        # may put anything.
+        # The installation record and the environment are outside the project: a `git
+        # pull` cannot change them.
+        record = record_folder(self.project)
+        self.install_record = os.path.join(record, "install.json")
+        self.env = os.path.join(record, "env")
+        # A link to `env` for users. A `git pull` may replace it, so nothing runs
+        # through it.
         self.env_link = os.path.join(self.home, "env")
         self.daemon_json = os.path.join(self.home, "daemon.json")
         self.start_lock = os.path.join(self.home, "start.lock")
@@ -109,178 +146,240 @@ class Paths(HookPaths):
         self.journals = os.path.join(self.home, "journal")
         self.kernels = os.path.join(self.home, "kernels")
         self.figures = os.path.join(self.home, "figures")
-        # a folder for each replay that is under way
+        # Contains a folder for each running `verify`.
         self.verify = os.path.join(self.home, "verify")
-        # What runs for longer: for people's status lines, and what the hook prints
-        # where Claude Code sees it change.
+        # The long-running cells, for users' status lines.
         self.running = os.path.join(self.home, "running")
-        # the lines of status lines, by session
+        # The status lines, by session.
         self.statusline = os.path.join(self.home, "statusline")
-        # there while something handed on is to be told
+        # Exists while a background run has a notification to deliver.
         self.background_marker = os.path.join(self.home, "handed")
+        # The line that the hook prints when Claude Code notices a change of the file.
         self.notice = os.path.join(self.home, "now", "line")
-        # No notebook is newer than this while none was changed; its lines are the
-        # folders in which they are looked for.
+        # No notebook is newer than this file unless it was changed. Its lines are the
+        # folders that are searched for notebooks.
         self.scan_marker = os.path.join(self.home, "seen")
-        # While this exists, files of some session keep an old mtime and PostToolBatch
-        # must set them to now.
+        # Exists while files of a session keep an old modification time. PostToolBatch
+        # then has to set it to the current time.
         self.batch_marker = os.path.join(self.home, "batch")
 
     def find_file(self, name: str) -> str:
-        """Return where a file of the project lies: here or, for a linked worktree that has none, in the main one."""
-        there = [os.path.join(folder, name) for folder in self.checkouts]
-        return (
-            there[0]
-            if len(there) == 1
-            else next(filter(os.path.lexists, there), there[0])
-        )
+        """Return the path of a project file.
+
+        A linked worktree uses the main checkout's file if it has none of its own.
+        """
+        paths = [os.path.join(folder, name) for folder in self.checkouts]
+        if len(paths) == 1:
+            return paths[0]
+        return next(filter(os.path.lexists, paths), paths[0])
 
     @property
     def environment_checkout(self) -> str:
-        """The checkout whose environment is used, as the hook script finds it: this one, or the main one."""
-        there = (
-            folder
-            for folder in self.checkouts
-            if os.path.exists(os.path.join(folder, HOME, "env"))
-        )
-        return next(there, self.project)
+        """The checkout whose environment is used: this one or the main checkout.
+
+        The hook script applies the same rule.
+        """
+        for folder in self.checkouts:
+            env_link = os.path.join(folder, HOME, "env")
+            if os.path.exists(env_link):
+                return folder
+        return self.project
 
     @property
     def active_env(self) -> str:
-        """stepper's environment: `env`, or the main checkout's."""
-        return os.path.join(record_folder(self.environment_checkout), "env")
+        """The stepper environment that is used: `env`, or the main checkout's."""
+        record = record_folder(self.environment_checkout)
+        return os.path.join(record, "env")
 
     @property
     def config(self) -> str:
-        """The configuration, or the main checkout's: the hooks that are committed are bound to its folder."""
+        """The configuration file of this checkout, or of the main checkout."""
         return self.find_file(os.path.join(HOME, "config.yaml"))
 
-    def find_python(self, asked: "str | None") -> str:
-        """Return the interpreter that kernels are to get: the configured one, else the recorded one, else `.venv`'s.
+    def find_python(self, configured: "str | None") -> str:
+        """Return the Python interpreter for kernels.
 
-        Nothing of it may run before `accepts` says so.
+        This is the configured one, else the recorded one, else that of `.venv`. Check
+        `trusts_python` before running it.
         """
-        if asked:
-            return self.find_file(os.path.expanduser(asked))
+        if configured:
+            return self.find_file(os.path.expanduser(configured))
         for folder in self.checkouts:
-            usual = os.path.join(folder, VENV_PYTHON)
-            python = str(read_install_record(folder).get("python") or usual)
-            if python != usual or os.path.lexists(usual):
+            venv_python = os.path.join(folder, VENV_PYTHON)
+            recorded_python = read_install_record(folder).get("python")
+            python = str(recorded_python or venv_python)
+            if python != venv_python or os.path.lexists(venv_python):
                 return python
         return os.path.join(self.project, VENV_PYTHON)
 
     def trusts_python(self, python: str) -> bool:
-        """Whether this user's install recorded the interpreter, or the user accepted it (`stepper trust`)."""
-        notes = [read_install_record(folder) for folder in self.checkouts]
-        return any(
-            python == note.get("python") or python in note.get("accepted", ())
-            for note in notes
-        )
+        """Return whether the user installed stepper with an interpreter or accepted it.
 
-    def find_trusted_python(self, asked: "str | None") -> str:
-        """Return the project's interpreter, '' where there is none that may run."""
-        python = self.find_python(asked)
-        return (
-            python if os.access(python, os.X_OK) and self.trusts_python(python) else ""
-        )
+        `stepper trust` accepts an interpreter.
+        """
+        for folder in self.checkouts:
+            record = read_install_record(folder)
+            if python == record.get("python"):
+                return True
+            if python in record.get("accepted", ()):
+                return True
+        return False
+
+    def find_trusted_python(self, configured: "str | None") -> str:
+        """Return the interpreter for kernels, or "" if it is missing or not trusted."""
+        python = self.find_python(configured)
+        is_executable = os.access(python, os.X_OK)
+        if is_executable and self.trusts_python(python):
+            return python
+        return ""
 
     def trusts_backend(self, definition: "Any") -> bool:
-        """Whether the user accepted a place of `kernels:` as it stands there now, by whatever name."""
-        return any(
-            definition in read_install_record(folder).get("kernels", ())
-            for folder in self.checkouts
-        )
+        """Return whether the user accepted a kernel backend with this definition."""
+        for folder in self.checkouts:
+            record = read_install_record(folder)
+            if definition in record.get("kernels", ()):
+                return True
+        return False
 
     def env_is_recorded(self) -> bool:
-        """Whether this user's install recorded the environment that the hook runs."""
+        """Return whether this user installed the environment that hooks use."""
         return bool(read_install_record(self.environment_checkout))
 
     def find_dependent_worktrees(self) -> "list[str]":
-        """Return the linked worktrees that work with this checkout's environment."""
-        records, found = os.path.join(self.project, ".git", "worktrees"), set[str]()
-        for name in os.listdir(records) if os.path.isdir(records) else ():
-            with contextlib.suppress(OSError):  # removed by hand, not pruned yet
-                told = _beginning(os.path.join(records, name, "gitdir"), LONGEST_PATH)
-                found.add(
-                    os.path.realpath(os.path.join(records, name, os.path.dirname(told)))
-                )
-        return [
-            each
-            for each in sorted(found)
-            if is_installed_worktree(each)
-            and Paths(each).environment_checkout == self.project
-        ]
+        """Return the linked worktrees that use the environment of this checkout."""
+        folder = os.path.join(self.project, ".git", "worktrees")
+        if not os.path.isdir(folder):
+            return []
+        worktrees = set[str]()
+        for name in os.listdir(folder):
+            record = os.path.join(folder, name)
+            git_dir = os.path.join(record, "gitdir")
+            with contextlib.suppress(OSError):  # deleted, but not yet pruned
+                git_file = _read_start(git_dir, GIT_FILE_CHARACTERS)
+                worktree = os.path.join(record, os.path.dirname(git_file))
+                worktrees.add(os.path.realpath(worktree))
+        dependents = []
+        for worktree in sorted(worktrees):
+            if not is_installed_worktree(worktree):
+                continue
+            if Paths(worktree).environment_checkout == self.project:
+                dependents.append(worktree)
+        return dependents
 
     def relpath(self, path: str) -> str:
-        """Return `path` relative to the project, as reports and `--json` name it."""
+        """Return a path relative to the project, as in reports and JSON output."""
         return os.path.relpath(path, self.project)
 
     def create_runtime_folder(self) -> None:
-        """Make the socket's folder, the user's alone (0700); raise DaemonError if another user holds it."""
-        if len(os.fsencode(self.socket)) > SOCKET_BYTES:
-            held = " and ".join(
-                f"{root}/stepper-{os.getuid()}" for root in socket_path.RUNTIME_ROOTS
-            )
-            raise DaemonError(
-                f"another user holds {held}, and {self.socket} is too long for a socket",
-                f"ask whoever made them to remove them: ls -ld {held.replace(' and', '')}",
-            )
-        for folder in (os.path.dirname(self.runtime), self.runtime):
-            try:
-                with contextlib.suppress(FileExistsError):
-                    os.mkdir(folder, 0o700)
-            except OSError as error:
-                raise DaemonError(
-                    f"{folder} can't be made: {error.strerror}"
-                ) from error
-            about = os.lstat(folder)
-            if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid():
-                raise DaemonError(
-                    f"{folder} belongs to another user",
-                    f"ask its owner to remove it: ls -ld {folder}",
-                )
-            if about.st_mode & 0o077:
-                os.chmod(folder, 0o700)
+        """Create the socket's folder with mode 0700.
+
+        Raises DaemonError if the folder belongs to another user or cannot be created.
+        """
+        socket_bytes = os.fsencode(self.socket)
+        if len(socket_bytes) > SOCKET_PATH_BYTES:
+            raise self._make_socket_path_error()
+        _create_own_folder(os.path.dirname(self.runtime))
+        _create_own_folder(self.runtime)
+
+    def _make_socket_path_error(self) -> DaemonError:
+        """Return the error for a socket path that exceeds the system's limit.
+
+        The socket is in the project only if other users own both folders in /tmp.
+        """
+        name = f"stepper-{os.getuid()}"
+        folders = [f"{root}/{name}" for root in socket_path.RUNTIME_ROOTS]
+        return DaemonError(
+            f"another user owns {' and '.join(folders)}, and the path {self.socket} is"
+            " too long for a socket",
+            "To fix this, ask the owners to remove these folders:"
+            f" ls -ld {' '.join(folders)}",
+        )
 
     def create_home_folder(self) -> None:
-        """Make `.stepper/` with its folders (0700); raise OSError, also where a link or another user's is there."""
+        """Create `.stepper/` and its folders with mode 0700.
+
+        Raises OSError if one of them is a symbolic link or belongs to another user.
+        """
         from stepper.common import private_files
 
-        for folder in (
+        folders = (
             self.home,
             self.journals,
             self.kernels,
             self.figures,
             os.path.dirname(self.notice),
-        ):
+        )
+        for folder in folders:
             private_files.make_folder(folder)
 
 
+def _create_own_folder(folder: str) -> None:
+    """Create a folder with mode 0700; raise DaemonError if it is another user's."""
+    try:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder, 0o700)
+    except OSError as error:
+        message = f"cannot create {folder}: {error.strerror}"
+        raise DaemonError(message) from error
+    status = os.lstat(folder)
+    is_folder = stat.S_ISDIR(status.st_mode)
+    if not is_folder or status.st_uid != os.getuid():
+        raise DaemonError(
+            f"{folder} belongs to another user",
+            f"To fix this, ask its owner to remove it: ls -ld {folder}",
+        )
+    if status.st_mode & OTHERS_MAY_USE:
+        os.chmod(folder, 0o700)
+
+
 def is_installed_worktree(folder: str) -> bool:
-    """Whether the folder is a linked worktree of a checkout that is set up, by a committed script or for the plugin."""
-    has_script = os.path.isfile(os.path.join(folder, SCRIPT))
-    mains = [
-        main
-        for main in find_checkouts(folder)[1:]
-        if os.path.isdir(os.path.join(main, HOME))
-    ]
-    return any(has_script or read_install_record(main).get("plugin") for main in mains)
+    """Return whether a folder is a linked worktree of a checkout that uses stepper.
+
+    Either the worktree contains the committed hook script, or stepper was installed as
+    a plugin in the main checkout.
+    """
+    script = os.path.join(folder, SCRIPT)
+    has_script = os.path.isfile(script)
+    for main in find_checkouts(folder)[1:]:
+        if not _has_home(main):
+            continue
+        record = read_install_record(main)
+        if has_script or record.get("plugin"):
+            return True
+    return False
+
+
+def _has_home(folder: str) -> bool:
+    """Return whether a folder contains `.stepper`."""
+    home = os.path.join(folder, HOME)
+    return os.path.isdir(home)
 
 
 def find_project(start: str) -> "str | None":
-    """Return the nearest folder at or above `start` that holds `.stepper`, or is a worktree of one, or None."""
+    """Return the nearest project folder at or above `start`, or None.
+
+    A project folder contains `.stepper`, or is a worktree of one that does.
+    """
     folder = os.path.realpath(start)
-    while not os.path.isdir(os.path.join(folder, HOME)) and not is_installed_worktree(
-        folder
-    ):
-        folder, below = os.path.dirname(folder), folder
-        if folder == below:
+    while not (_has_home(folder) or is_installed_worktree(folder)):
+        parent = os.path.dirname(folder)
+        if parent == folder:
             return None
+        folder = parent
     return folder
 
 
 def resolve_project(start: str, prefix: str) -> "str | None":
-    """Return the project of the environment `prefix`; where it is gone, or lends it to a worktree, that of `start`."""
-    own, here = os.path.realpath(os.path.join(prefix, "project")), find_project(start)
-    gone = not os.path.isdir(os.path.join(own, HOME))
-    return here if gone or (here and own in find_checkouts(here)) else own
+    """Return the project of the environment `prefix`.
+
+    Returns the project of the folder `start` if the former is gone, or if the latter is
+    a worktree that uses the same environment.
+    """
+    project_link = os.path.join(prefix, "project")
+    env_project = os.path.realpath(project_link)
+    start_project = find_project(start)
+    if not _has_home(env_project):
+        return start_project
+    if start_project and env_project in find_checkouts(start_project):
+        return start_project
+    return env_project

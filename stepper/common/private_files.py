@@ -1,9 +1,11 @@
-"""Files reached without following a link, and those of stepper's own: nobody else's, without another name, 0600.
+"""Open files without following symbolic links, and stepper's own files with mode 0600.
 
-A repository that a stranger made may hold links where `.stepper/` has its files, and whoever may write in a folder can
-swap one in between a look and a use. So each folder on the way is opened from the one before and the file from its
-folder, and what must hold is asked of the descriptor that is then used. A folder that was reached so is held, and
-taken again as long as its path still leads to that very folder: a step enters some of them ten times.
+A repository from a stranger may contain links in place of the files of `.stepper/`, and
+anybody who can write to a folder can replace a file between a check and its use. So
+each folder of a path is opened relative to its parent, the file relative to its folder,
+and all checks use the descriptor that is then used. Folder descriptors are cached,
+because a step opens some folders ten times; a cached one is used only while its path
+still leads to the same folder.
 """
 
 from __future__ import annotations
@@ -17,14 +19,20 @@ from collections.abc import Iterator
 
 from stepper.common.text import escape_controls, shell_quote
 
-FOLDER = (
-    os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
-)
-# bytes of a file that is read whole; a stranger's may be a hole of any size
-LARGEST = 1 << 28
-HELD = 32  # folders
-OTHERS = 0o077  # the bits of a mode that are none of the user's
-KINDS = {
+NO_LINK = os.O_NOFOLLOW | os.O_CLOEXEC
+PATH_ONLY = getattr(os, "O_PATH", os.O_RDONLY)
+FOLDER_FLAGS = os.O_DIRECTORY | PATH_ONLY | NO_LINK
+# Opening a FIFO or a terminal must neither block nor change anything.
+SAFE_FLAGS = os.O_NONBLOCK | os.O_NOCTTY | NO_LINK
+CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_LINK
+# The most bytes that `read` returns: a sparse file may have any size.
+MAX_BYTES = 1 << 28
+CACHED_FOLDERS = 32
+# Errors of opening something that is not a folder, or neither a file nor a folder.
+NOT_A_FOLDER = (errno.ENOTDIR, errno.ELOOP)
+NOT_A_FILE = (errno.ELOOP, errno.ENXIO, errno.EOPNOTSUPP)
+OTHERS = 0o077  # the permission bits of the group and of other users
+FILE_TYPES = {
     stat.S_IFIFO: "a FIFO",
     stat.S_IFSOCK: "a socket",
     stat.S_IFCHR: "a device",
@@ -32,27 +40,34 @@ KINDS = {
 }
 
 
-# folder → its descriptor, and what was known of it
+# path of a folder → its descriptor, its status when it was opened
 _folder_cache: dict[str, tuple[int, os.stat_result]] = {}
-# a descriptor is closed by one thread, and its number taken anew, as another duplicates
-# it
+# One thread may close a descriptor, and the system reuse its number, while another
+# thread duplicates it.
 _folder_cache_lock = threading.Lock()
-os.register_at_fork(
-    after_in_child=_folder_cache.clear
-)  # which may close what it did not open
+# A child process must not close descriptors that it does not own.
+os.register_at_fork(after_in_child=_folder_cache.clear)
 
 
 class UnsafeFileError(OSError):
-    """What stands in a file's place is not what may be there: why, as a sentence, and the command that mends it."""
+    """A path leads to something that stepper does not open.
+
+    `why` is a sentence, `hint` a command that fixes the problem.
+    """
 
     def __init__(self, number: int, why: str, hint: str) -> None:
         super().__init__(number, why)
-        self.why, self.hint = why, hint
+        self.why = why
+        self.hint = hint
 
 
 @contextlib.contextmanager
 def open_parent(path: str, make: bool = False) -> Iterator[tuple[int, str]]:
-    """Yield the descriptor of a file's folder and the file's name in it; raise OSError where a link is on the way."""
+    """Yield the descriptor of a file's folder, and the name of the file in it.
+
+    Raises OSError if a part of the path is a symbolic link. With `make`, missing
+    folders are created.
+    """
     folder, name = os.path.split(path)
     handle = _open_folder(folder, make)
     try:
@@ -63,67 +78,85 @@ def open_parent(path: str, make: bool = False) -> Iterator[tuple[int, str]]:
 
 @contextlib.contextmanager
 def _open_private_parent(path: str, make: bool = False) -> Iterator[tuple[int, str]]:
+    """Like `open_parent`, but the folder must be the user's; its mode becomes 0700."""
     with open_parent(path, make) as (handle, name):
-        about = os.fstat(handle)
-        _check_owner(os.path.dirname(path), about)
-        if about.st_mode & OTHERS:
-            os.chmod(".", stat.S_IMODE(about.st_mode) & ~OTHERS, dir_fd=handle)
+        status = os.fstat(handle)
+        _check_owner(os.path.dirname(path), status)
+        if status.st_mode & OTHERS:
+            mode = stat.S_IMODE(status.st_mode) & ~OTHERS
+            os.chmod(".", mode, dir_fd=handle)
         yield handle, name
 
 
 def open_regular(path: str, flags: int) -> int:
-    """Open a file that has one name, and wait for nobody; raise UnsafeFileError for anything else that stands there."""
+    """Open a regular file that has a single name, and return its descriptor.
+
+    Raises UnsafeFileError for links and special files. Never blocks.
+    """
     with open_parent(path) as (folder, name):
         return _open_in_folder(path, flags, folder, name)
 
 
 def open_private(path: str, flags: int, _: int = 0) -> int:
-    """Open a file of stepper's own, made 0600 in folders of 0700; raise UnsafeFileError where it is not the user's alone."""
-    with _open_private_parent(path, make=bool(flags & os.O_CREAT)) as (folder, name):
-        return _open_in_folder(path, flags, folder, name, own=True)
+    """Open one of stepper's own files and return its descriptor.
+
+    With O_CREAT, the file is created with mode 0600 and missing folders with 0700.
+    Raises UnsafeFileError if the file or its folder belongs to another user.
+    """
+    make = bool(flags & os.O_CREAT)
+    with _open_private_parent(path, make) as (folder, name):
+        return _open_in_folder(path, flags, folder, name, private=True)
 
 
 def make_folder(folder: str) -> None:
-    """Make a folder of stepper's own, 0700; raise OSError."""
+    """Create one of stepper's own folders with mode 0700; raise OSError."""
     with _open_private_parent(os.path.join(folder, "."), make=True):
         pass
 
 
 def read(path: str) -> bytes:
-    """Return what a file of stepper's own holds; raise OSError, also for one that is too large to be one."""
-    with open(open_private(path, os.O_RDONLY), "rb") as stream:
-        if os.fstat(stream.fileno()).st_size > LARGEST:
-            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), path)
+    """Return the contents of one of stepper's own files.
+
+    Raises OSError if the file cannot be read or is larger than `MAX_BYTES`.
+    """
+    handle = open_private(path, os.O_RDONLY)
+    with open(handle, "rb") as stream:
+        status = os.fstat(handle)
+        if status.st_size > MAX_BYTES:
+            raise _make_os_error(errno.EFBIG, path)
         return stream.read()
 
 
 def replace(path: str, data: bytes) -> None:
-    """Replace a file of stepper's own: whole, or not at all. Raise OSError."""
+    """Replace one of stepper's own files atomically; raise OSError."""
     with _open_private_parent(path, make=True) as (folder, name):
-        # always the same: what a daemon that was killed left behind goes with the next
-        # write
-        new = f".{name}.new"
+        # The name never varies, so that a later write removes the temporary file of a
+        # daemon that was killed.
+        temporary_name = f".{name}.new"
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(new, dir_fd=folder)
+            os.unlink(temporary_name, dir_fd=folder)
         try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            with open(os.open(new, flags, 0o600, dir_fd=folder), "wb") as stream:
+            handle = os.open(temporary_name, CREATE_FLAGS, 0o600, dir_fd=folder)
+            with open(handle, "wb") as stream:
                 stream.write(data)
-            os.replace(new, name, src_dir_fd=folder, dst_dir_fd=folder)
+            os.replace(temporary_name, name, src_dir_fd=folder, dst_dir_fd=folder)
         except OSError:
             with contextlib.suppress(OSError):
-                os.unlink(new, dir_fd=folder)
+                os.unlink(temporary_name, dir_fd=folder)
             raise
 
 
 def rename(path: str, name: str) -> None:
-    """Give a file of stepper's own, or what stands in its place, another name in its folder; raise OSError."""
-    with _open_private_parent(path) as (folder, old):
-        os.rename(old, name, src_dir_fd=folder, dst_dir_fd=folder)
+    """Rename one of stepper's own files within its folder; raise OSError.
+
+    The path may also lead to a link or a special file.
+    """
+    with _open_private_parent(path) as (folder, old_name):
+        os.rename(old_name, name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
 def remove(path: str) -> None:
-    """Remove a file of stepper's own, if it is there; raise OSError."""
+    """Remove one of stepper's own files if it exists; raise OSError."""
     with (
         contextlib.suppress(FileNotFoundError),
         _open_private_parent(path) as (folder, name),
@@ -132,98 +165,128 @@ def remove(path: str) -> None:
 
 
 def list_names(folder: str) -> list[str]:
-    """Return the names in a folder of stepper's own, none where it is not there or not stepper's."""
+    """Return the names in one of stepper's own folders.
+
+    Returns an empty list if the folder does not exist or belongs to another user.
+    """
     with contextlib.suppress(OSError):
         return [name for name, _ in list_files(folder)]
     return []
 
 
 def list_files(folder: str) -> list[tuple[str, os.stat_result]]:
-    """Return the names in a folder of stepper's own, with what is known of each; raise OSError."""
-    with _open_private_parent(os.path.join(folder, ".")) as (handle, _):
-        inner = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=handle)
+    """Return the names in one of stepper's own folders, each with its status.
+
+    Raises OSError if the folder cannot be read.
+    """
+    path = os.path.join(folder, ".")
+    with _open_private_parent(path) as (parent, name):
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        handle = os.open(name, flags, dir_fd=parent)
     try:
-        return [
-            (name, os.stat(name, dir_fd=inner, follow_symlinks=False))
-            for name in os.listdir(inner)
-        ]
+        return [(name, _lstat(name, handle)) for name in os.listdir(handle)]
     finally:
-        os.close(inner)
+        os.close(handle)
+
+
+def _lstat(name: str, folder: int) -> os.stat_result:
+    """Return the status of a file, or of a link, in an open folder."""
+    return os.stat(name, dir_fd=folder, follow_symlinks=False)
 
 
 def check_regular(path: str) -> None:
-    """Raise UnsafeFileError where anything but a regular file with one name stands at a resolved path; none is fine."""
+    """Raise UnsafeFileError if a path leads to anything but a regular file.
+
+    A path that does not exist is accepted, a file with several names is not.
+    """
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         _check_regular(path, os.lstat(path))
 
 
 def _open_folder(folder: str, make: bool) -> int:
-    """Return a descriptor of a folder, the caller's to close."""
+    """Return a descriptor of a folder; the caller closes it."""
     with _folder_cache_lock:
         if folder in _folder_cache:
-            handle, about = _folder_cache[folder]
+            handle, cached_status = _folder_cache[folder]
             with contextlib.suppress(OSError):
-                if os.path.samestat(os.lstat(folder), about):
+                if os.path.samestat(os.lstat(folder), cached_status):
                     return os.dup(handle)
-            os.close(_folder_cache.pop(folder)[0])
-    handle = _walked(folder, make)
+            del _folder_cache[folder]
+            os.close(handle)
+    handle = _walk_to_folder(folder, make)
     with _folder_cache_lock:
         if folder not in _folder_cache:
-            _folder_cache[folder] = os.dup(handle), os.fstat(handle)
-        if len(_folder_cache) > HELD:
-            os.close(_folder_cache.pop(next(iter(_folder_cache)))[0])
+            status = os.fstat(handle)
+            _folder_cache[folder] = (os.dup(handle), status)
+        if len(_folder_cache) > CACHED_FOLDERS:
+            oldest = next(iter(_folder_cache))
+            oldest_handle, _ = _folder_cache.pop(oldest)
+            os.close(oldest_handle)
     return handle
 
 
-def _walked(folder: str, make: bool) -> int:
-    handle, at = os.open("/", FOLDER), ""
-    for name in filter(None, os.path.abspath(folder).split("/")):
-        outer, at = handle, f"{at}/{name}"
+def _walk_to_folder(folder: str, make: bool) -> int:
+    """Open a folder by opening each folder of its path relative to its parent."""
+    handle = os.open("/", FOLDER_FLAGS)
+    path = ""
+    names = os.path.abspath(folder).split("/")
+    for name in filter(None, names):
+        parent = handle
+        path = f"{path}/{name}"
         try:
-            try:
-                handle = os.open(name, FOLDER, dir_fd=outer)
-            except FileNotFoundError:
-                if not make:
-                    raise
-                with contextlib.suppress(FileExistsError):
-                    os.mkdir(name, 0o700, dir_fd=outer)
-                handle = os.open(name, FOLDER, dir_fd=outer)
+            handle = _open_subfolder(parent, name, make)
         except OSError as error:
-            linked = error.errno in (errno.ENOTDIR, errno.ELOOP)
-            if linked and stat.S_ISLNK(
-                os.stat(name, dir_fd=outer, follow_symlinks=False).st_mode
-            ):
-                raise _make_link_error(at) from None
+            if error.errno in NOT_A_FOLDER and _is_link(name, parent):
+                raise _make_link_error(path) from None
             raise
         finally:
-            os.close(outer)
+            os.close(parent)
     return handle
+
+
+def _is_link(name: str, folder: int) -> bool:
+    status = _lstat(name, folder)
+    return stat.S_ISLNK(status.st_mode)
+
+
+def _open_subfolder(parent: int, name: str, make: bool) -> int:
+    try:
+        return os.open(name, FOLDER_FLAGS, dir_fd=parent)
+    except FileNotFoundError:
+        if not make:
+            raise
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(name, 0o700, dir_fd=parent)
+    return os.open(name, FOLDER_FLAGS, dir_fd=parent)
 
 
 def _open_in_folder(
-    path: str, flags: int, folder: int, name: str, own: bool = False
+    path: str,
+    flags: int,
+    folder: int,
+    name: str,
+    private: bool = False,
 ) -> int:
-    asked = (
-        (flags & ~os.O_TRUNC)
-        | os.O_NOFOLLOW
-        | os.O_CLOEXEC
-        | os.O_NONBLOCK
-        | os.O_NOCTTY
-    )
+    """Open a regular file in an open folder; `path` is for error messages.
+
+    With `private`, the file must belong to the user, and its mode becomes 0600.
+    """
+    # The file is truncated only after all checks.
+    open_flags = (flags & ~os.O_TRUNC) | SAFE_FLAGS
     try:
-        handle = os.open(name, asked, 0o600, dir_fd=folder)
+        handle = os.open(name, open_flags, 0o600, dir_fd=folder)
     except OSError as error:
-        # a link, a FIFO or a socket
-        if error.errno in (errno.ELOOP, errno.ENXIO, errno.EOPNOTSUPP):
-            _check_regular(path, os.stat(name, dir_fd=folder, follow_symlinks=False))
+        if error.errno in NOT_A_FILE:
+            _check_regular(path, _lstat(name, folder))
         raise
     try:
-        about = os.fstat(handle)
-        _check_regular(path, about)
-        if own:
-            _check_owner(path, about)
-            if about.st_mode & OTHERS:
-                os.fchmod(handle, stat.S_IMODE(about.st_mode) & ~OTHERS)
+        status = os.fstat(handle)
+        _check_regular(path, status)
+        if private:
+            _check_owner(path, status)
+            if status.st_mode & OTHERS:
+                mode = stat.S_IMODE(status.st_mode) & ~OTHERS
+                os.fchmod(handle, mode)
         if flags & os.O_TRUNC:
             os.ftruncate(handle, 0)
     except OSError:
@@ -232,43 +295,55 @@ def _open_in_folder(
     return handle
 
 
-def _check_regular(path: str, about: os.stat_result) -> None:
-    kind, word = stat.S_IFMT(about.st_mode), shell_quote(path)
-    if kind == stat.S_IFLNK:
+def _check_regular(path: str, status: os.stat_result) -> None:
+    """Raise UnsafeFileError unless the status is that of a file with a single name."""
+    file_type = stat.S_IFMT(status.st_mode)
+    quoted_path = shell_quote(path)
+    if file_type == stat.S_IFLNK:
         raise _make_link_error(path)
-    if kind == stat.S_IFDIR:
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-    if kind != stat.S_IFREG:
-        what = KINDS.get(kind, "something else")
+    if file_type == stat.S_IFDIR:
+        raise _make_os_error(errno.EISDIR, path)
+    if file_type != stat.S_IFREG:
+        description = FILE_TYPES.get(file_type, "a special file")
         raise UnsafeFileError(
             errno.EINVAL,
-            f"{escape_controls(path)} is not a regular file but {what}",
-            f"rm {word}",
+            f"{escape_controls(path)} is {description}, not a regular file",
+            f"rm {quoted_path}",
         )
-    # what has two names for thrift (`cp -al`, some backups) loses nothing by a copy of
-    # its own
-    if about.st_nlink > 1:
+    # Backup tools and `cp -al` make hard links to save space. Replacing one with a copy
+    # loses nothing.
+    if status.st_nlink > 1:
+        quoted_copy = shell_quote(path + ".copy")
         raise UnsafeFileError(
             errno.EMLINK,
-            f"{escape_controls(path)} has {about.st_nlink} names (hard links): what is behind it may lie anywhere",
-            f"cp {word} {shell_quote(path + '.own')} && mv {shell_quote(path + '.own')} {word}  # a file of its own",
+            f"{escape_controls(path)} has {status.st_nlink} names (hard links), so"
+            " writing to it could change a file outside the project",
+            f"cp {quoted_path} {quoted_copy} && mv {quoted_copy} {quoted_path}",
         )
+
+
+def _make_os_error(number: int, path: str) -> OSError:
+    """Return the error that the system would raise, such as IsADirectoryError."""
+    return OSError(number, os.strerror(number), path)
 
 
 def _make_link_error(path: str) -> UnsafeFileError:
-    what = "is a symbolic link"
+    """Return the error for a symbolic link."""
+    message = f"{escape_controls(path)} is a symbolic link"
     with contextlib.suppress(OSError):
-        what = f"is a symbolic link (to {escape_controls(os.readlink(path))}): stepper follows none here"
-    return UnsafeFileError(
-        errno.ELOOP, f"{escape_controls(path)} {what}", f"rm {shell_quote(path)}"
-    )
+        target = os.readlink(path)
+        message += f" (to {escape_controls(target)})"
+    message += ", and stepper does not follow links in this place"
+    hint = f"rm {shell_quote(path)}"
+    return UnsafeFileError(errno.ELOOP, message, hint)
 
 
-def _check_owner(path: str, about: os.stat_result) -> None:
-    if about.st_uid != os.geteuid():
-        why = f"{escape_controls(path)} belongs to another user (uid {about.st_uid}): stepper's files are one user's alone"
+def _check_owner(path: str, status: os.stat_result) -> None:
+    """Raise UnsafeFileError if a file belongs to another user."""
+    if status.st_uid != os.geteuid():
         raise UnsafeFileError(
             errno.EPERM,
-            why,
-            f"sudo chown -R {os.geteuid()} {shell_quote(path)}  # or: sudo rm -r it",
+            f"{escape_controls(path)} belongs to another user (uid {status.st_uid}),"
+            " and stepper uses only your own files in this place",
+            f"sudo chown -R {os.geteuid()} {shell_quote(path)}",
         )

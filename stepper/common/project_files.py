@@ -1,4 +1,4 @@
-"""A project's tree of files, walked within bounds."""
+"""Walk a project's files within limits on time and on the number of entries."""
 
 from __future__ import annotations
 
@@ -10,69 +10,79 @@ from contextlib import suppress
 from itertools import islice
 from typing import NamedTuple
 
-# of one walk; the seconds also bound what is asked of all its files
-ENTRIES, SECONDS = 20_000, 0.25
-TURN = 500  # entries of a folder that are read before the next folder's turn
+# Limits of one walk. Callers also use SECONDS for the work that they do on its files.
+ENTRIES = 20_000
+SECONDS = 0.25
+TURN = 500  # entries that are read of a folder before the next folder's turn
 SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages"})
-# what tells an environment from a folder of the project
-ENVIRONMENT = ("pyvenv.cfg", "conda-meta")
+# A folder that contains one of these is a Python environment.
+ENVIRONMENT_MARKERS = ("pyvenv.cfg", "conda-meta")
 
 
 class Tree(NamedTuple):
-    """A walk's finds, as written from the project's root."""
+    """The paths that a walk found, relative to its root."""
 
-    files: list[str]  # whatever is not a folder, symbolic links too
+    files: list[str]  # everything but folders, symbolic links included
     folders: list[str]
-    truncated: bool = False  # there is more than was looked at
+    truncated: bool = False  # whether the walk reached one of its limits
 
 
 def walk(root: str) -> Tree:
-    """Return a tree's files and folders, what lies near its root first; hidden folders and environments left out."""
+    """Return the files and folders below `root`, those nearest to it first.
+
+    Hidden folders and Python environments are skipped.
+    """
     tree = Tree([], [])
-    until, left = time.monotonic() + SECONDS, ENTRIES
-    waiting = deque([("", scan_folder(root))])
-    while waiting and left > 0 and time.monotonic() < until:
-        prefix, rest = waiting.popleft()
-        most = min(TURN, left)
-        turn = list(islice(rest, most))
-        left -= len(turn)
+    deadline = time.monotonic() + SECONDS
+    remaining = ENTRIES
+    queue = deque([("", scan_folder(root))])
+    while queue and remaining > 0 and time.monotonic() < deadline:
+        prefix, entries = queue.popleft()
+        turn_limit = min(TURN, remaining)
+        turn = list(islice(entries, turn_limit))
+        remaining -= len(turn)
         for entry in turn:
             path = prefix + entry.name
             try:
-                folder = entry.is_dir(follow_symlinks=False)
+                is_folder = entry.is_dir(follow_symlinks=False)
             except OSError:
                 continue
-            if not folder:
+            if not is_folder:
                 tree.files.append(path)
-            elif not (
-                entry.name.startswith(".")
-                or entry.name in SKIPPED
-                or any(
-                    os.path.lexists(os.path.join(entry.path, mark))
-                    for mark in ENVIRONMENT
-                )
-            ):
+            elif _is_project_folder(entry):
                 tree.folders.append(path)
-                waiting.append((path + "/", scan_folder(entry.path)))
-        # a folder of many thousand pictures must not use up what the others need
-        if len(turn) == most:
-            waiting.append((prefix, rest))
-    return tree._replace(truncated=bool(waiting))
+                queue.append((path + "/", scan_folder(entry.path)))
+        # A folder with thousands of images must not use up the limit of the others.
+        if len(turn) == turn_limit:
+            queue.append((prefix, entries))
+    return tree._replace(truncated=bool(queue))
+
+
+def _is_project_folder(entry: os.DirEntry[str]) -> bool:
+    """Return whether a folder is neither hidden nor a Python environment."""
+    if entry.name.startswith(".") or entry.name in SKIPPED:
+        return False
+    for name in ENVIRONMENT_MARKERS:
+        marker = os.path.join(entry.path, name)
+        if os.path.lexists(marker):
+            return False
+    return True
 
 
 def scan_folder(folder: str) -> Iterator[os.DirEntry[str]]:
-    """Give a folder's entries; none where it can't be read."""
-    with suppress(OSError, ValueError), os.scandir(folder) as found:
-        yield from found
+    """Yield the entries of a folder; yield nothing if it cannot be read."""
+    with suppress(OSError, ValueError), os.scandir(folder) as entries:
+        yield from entries
 
 
 def find_notebooks(project: str, folders: Iterable[str]) -> Tree:
-    """Return the notebooks in folders of a project, as written from it."""
-    found, cut = set[str](), False
+    """Return the notebooks in folders of a project, relative to the project."""
+    paths = set[str]()
+    truncated = False
     for folder in folders:
         tree = walk(os.path.join(project, folder))
-        found.update(
-            os.path.join(folder, name) for name in tree.files if name.endswith(".ipynb")
-        )
-        cut = cut or tree.truncated
-    return Tree(sorted(found), [], cut)
+        for name in tree.files:
+            if name.endswith(".ipynb"):
+                paths.add(os.path.join(folder, name))
+        truncated = truncated or tree.truncated
+    return Tree(sorted(paths), [], truncated)

@@ -1,81 +1,114 @@
-"""Texts and names of others made safe to show: no escapes, no control characters, bounded."""
+"""Functions that make foreign text safe to show, and format counts and ages.
+
+Names, titles and outputs come from anybody: they may contain terminal escapes, control
+characters and characters that change the writing direction.
+"""
 
 from __future__ import annotations
 
 import re
 
-MESSAGE_LIMIT = 600
-AGES = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
-# Terminal escapes, each in its line: one without an end must not swallow what follows.
-ESCAPES = re.compile(
-    r"(?:\x1b\]|\x9d)[^\x07\x1b\n]*(?:\x07|\x1b\\)?|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b[@-Z\\-_]"
+MESSAGE_LIMIT = 600  # characters
+# seconds, unit
+AGES = (
+    (86400, "d"),
+    (3600, "h"),
+    (60, "min"),
+    (1, "s"),
 )
-# Controls, what ends a line or turns the direction of writing, what nobody sees, bytes
-# that are no text.
-INVISIBLE = "\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f"
-# tabs and newlines are none in a text
+# A terminal escape must not match across lines: an unterminated one would swallow the
+# text after it.
+ESCAPES = re.compile(
+    r"(?:\x1b\]|\x9d)[^\x07\x1b\n]*(?:\x07|\x1b\\)?"  # OSC, such as a window title
+    r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI, such as a colour
+    r"|\x1b[@-Z\\-_]"
+)
+# Control characters, line separators, direction marks, invisible characters, and
+# surrogates, which are bytes that could not be decoded.
+INVISIBLE = (
+    "\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff"
+    "\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f"
+)
+# Tabs and newlines are allowed in texts, but not in names.
 CONTROLS = re.compile(f"[\x00-\x08\x0b-\x1f{INVISIBLE}]")
-NAME_CONTROLS = re.compile(f"[\x00-\x1f{INVISIBLE}]")  # in a name
-
-
-def clean(text: str) -> str:
-    """Return text without terminal escapes and control characters; tabs and newlines stay."""
-    return CONTROLS.sub("", ESCAPES.sub("", text.replace("\r\n", "\n")))
-
-
-def one_line(text: str, limit: int = MESSAGE_LIMIT) -> str:
-    """Return the first line that is not blank, cleaned and at most `limit` characters long."""
-    line = next((line for line in clean(text).splitlines() if line.strip()), "").strip()
-    return line if len(line) <= limit else line[: limit - 1] + "…"
-
-
-# ends the line in an output of which a part is not kept
+NAME_CONTROLS = re.compile(f"[\x00-\x1f{INVISIBLE}]")
+SHELL_WORD = re.compile(r"[\w@%+=:,./-]+")
+# Marks the end of an output that is stored only in part.
 TRUNCATED = "left out by stepper (max_output_bytes) …"
 
 
+def clean(text: str) -> str:
+    """Return text without terminal escapes and control characters.
+
+    Tabs and newlines are kept.
+    """
+    text = text.replace("\r\n", "\n")
+    text = ESCAPES.sub("", text)
+    return CONTROLS.sub("", text)
+
+
+def one_line(text: str, limit: int = MESSAGE_LIMIT) -> str:
+    """Return the first non-blank line, cleaned and truncated to `limit` characters."""
+    lines = (line.strip() for line in clean(text).splitlines())
+    first = next(filter(None, lines), "")
+    if len(first) <= limit:
+        return first
+    return first[: limit - 1] + "…"
+
+
 def format_count(number: int, noun: str) -> str:
-    """Return so many of something in words."""
-    return f"{number:,} {noun}{'s' * (number != 1)}"
+    """Return a number with its noun, such as "1 cell" or "2,000 cells"."""
+    plural = "" if number == 1 else "s"
+    return f"{number:,} {noun}{plural}"
 
 
 def format_steps_done(done: int, skipped: int, total: int, noun: str) -> str:
-    """Return how many steps or cells are done; skipped ones are counted separately."""
+    """Return the number of steps or cells that are done.
+
+    Skipped ones are counted separately.
+    """
     if skipped:
-        return f"{format_count(total, noun)}: {done:,} done, {skipped:,} skipped"
+        count = format_count(total, noun)
+        return f"{count}: {done:,} done, {skipped:,} skipped"
     return f"{done:,} of {total:,} {noun}s done"
 
 
 def format_age(seconds: float) -> str:
-    """Return how old something is, in its largest unit."""
-    return next(
-        (f"{seconds // size:.0f} {unit}" for size, unit in AGES if seconds >= size),
-        "now",
-    )
+    """Return a duration in its largest unit, such as "3 h", or "now"."""
+    for size, unit in AGES:
+        if seconds >= size:
+            return f"{seconds // size:.0f} {unit}"
+    return "now"
 
 
 def apply_carriage_returns(line: str) -> str:
-    """Return what is left of a line that carriage returns overwrote."""
-    return next((part for part in reversed(line.split("\r")) if part), "")
+    """Return what a terminal shows of a line that carriage returns overwrote."""
+    parts = line.split("\r")
+    return next(filter(None, reversed(parts)), "")
 
 
 def escape_controls(name: str) -> str:
-    """Return a name or path without a raw control character."""
-    return NAME_CONTROLS.sub(lambda found: ascii(found[0])[1:-1], name)
+    """Return a name or path with its control characters escaped."""
+    return NAME_CONTROLS.sub(_escape_character, name)
+
+
+def _escape_character(match: re.Match[str]) -> str:
+    literal = ascii(match[0])
+    return literal[1:-1]
 
 
 def shell_quote(name: str) -> str:
-    """Return a name as a word for bash, with escapes where it holds control characters."""
-    if not NAME_CONTROLS.search(name):
-        return (
-            name
-            if re.fullmatch(r"[\w@%+=:,./-]+", name)
-            else "'" + name.replace("'", "'\\''") + "'"
-        )
-    escaped = name.replace("\\", "\\\\").replace("'", "\\'")
-    return "$'" + NAME_CONTROLS.sub(_escape, escaped) + "'"
+    """Return a name as one word for bash, with control characters escaped."""
+    if NAME_CONTROLS.search(name):
+        escaped = name.replace("\\", "\\\\").replace("'", "\\'")
+        escaped = NAME_CONTROLS.sub(_escape_bytes, escaped)
+        return f"$'{escaped}'"
+    if SHELL_WORD.fullmatch(name):
+        return name
+    escaped = name.replace("'", "'\\''")
+    return f"'{escaped}'"
 
 
-def _escape(odd: re.Match[str]) -> str:
-    return "".join(
-        f"\\x{byte:02x}" for byte in odd[0].encode("utf-8", "surrogateescape")
-    )
+def _escape_bytes(match: re.Match[str]) -> str:
+    data = match[0].encode("utf-8", "surrogateescape")
+    return "".join([f"\\x{byte:02x}" for byte in data])

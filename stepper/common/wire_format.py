@@ -1,101 +1,124 @@
-"""Frames on the socket between a client and the daemon, and who is at its other end. The hook process loads this.
+"""The frames that clients and the daemon exchange on the daemon's socket.
 
-A message is a list of byte strings: magic, the number of parts (1 byte), each part's length (8 bytes,
-big endian), then the parts. A request is [verb, version, environment, folder, payload]; an answer is
-[kind, payload].
+A message is a list of byte strings, framed as: magic, the number of parts (1 byte), the
+length of each part (8 bytes, big endian), the parts. A request is [verb, version,
+environment, folder, payload]; a response is [kind, payload]. The hook process loads
+this module, so it imports `_socket` and `sys` only.
 """
 
 import _socket
 import sys
 
-if False:  # for the type checker alone: typing is not loaded
+if False:  # only for the type checker: importing typing takes too long
     from collections.abc import Mapping
 
 MAGIC = b"STP1"
 MAX_PARTS = 8
-# A hook's standard input holds the notebook twice; a frame that announces more than
-# this is refused.
+# A hook's standard input contains the notebook twice. Larger frames are rejected.
 MAX_BYTES = 1 << 30
 
-# Kinds of answers. PROGRESS may come any number of times before one of the others.
-OK, PROGRESS, STALE, FAILED = b"ok", b"progress", b"stale", b"failed"
+# Kinds of responses. Any number of PROGRESS responses precede one of the others.
+OK = b"ok"
+PROGRESS = b"progress"
+STALE = b"stale"
+FAILED = b"failed"
 
+LENGTH_BYTES = 8
 PREFIX = len(MAGIC) + 1
 
 
 class FrameError(Exception):
-    """The bytes are no frame of this protocol."""
+    """The bytes are not a frame of this protocol."""
 
 
 def frame_header(*parts: bytes) -> bytes:
-    """Return what comes before `parts` (at most 8, together at most 1 GiB) in their frame."""
-    return (
-        MAGIC
-        + bytes([len(parts)])
-        + b"".join([len(part).to_bytes(8, "big") for part in parts])
-    )
+    """Return the bytes that precede `parts` in a frame.
+
+    A frame has at most 8 parts of together at most 1 GiB.
+    """
+    table = [len(part).to_bytes(LENGTH_BYTES, "big") for part in parts]
+    part_count = bytes([len(parts)])
+    return MAGIC + part_count + b"".join(table)
 
 
 def pack(*parts: bytes) -> bytes:
-    """Return the frame that holds `parts`."""
+    """Return the frame of `parts`."""
     return frame_header(*parts) + b"".join(parts)
 
 
 def parse_part_count(prefix: bytes) -> int:
-    """Return how many parts follow the first `PREFIX` bytes of a frame; raise FrameError."""
-    if (
-        len(prefix) != PREFIX
-        or prefix[: len(MAGIC)] != MAGIC
-        or not 0 < prefix[-1] <= MAX_PARTS
-    ):
+    """Return the number of parts from the first `PREFIX` bytes of a frame.
+
+    Raises FrameError if the bytes are not the start of a frame.
+    """
+    if len(prefix) != PREFIX or not prefix.startswith(MAGIC):
         raise FrameError("not a frame of stepper's protocol")
-    return prefix[-1]
+    part_count = prefix[-1]
+    if not 0 < part_count <= MAX_PARTS:
+        raise FrameError("not a frame of stepper's protocol")
+    return part_count
 
 
 def parse_part_lengths(table: bytes) -> list[int]:
-    """Return the parts' lengths in bytes from the 8 bytes a part after the prefix; raise FrameError."""
-    sizes = [int.from_bytes(table[i : i + 8], "big") for i in range(0, len(table), 8)]
-    if sum(sizes) > MAX_BYTES:
-        raise FrameError(
-            f"a frame of {sum(sizes)} bytes is refused: at most {MAX_BYTES}"
-        )
-    return sizes
+    """Return the lengths of the parts, in bytes, from the table after the prefix.
+
+    Raises FrameError if the frame is too large.
+    """
+    lengths = []
+    for start in range(0, len(table), LENGTH_BYTES):
+        field = table[start : start + LENGTH_BYTES]
+        lengths.append(int.from_bytes(field, "big"))
+    size = sum(lengths)
+    if size > MAX_BYTES:
+        raise FrameError(f"a frame of {size} bytes is too large (limit: {MAX_BYTES})")
+    return lengths
 
 
 def pack_environ(environ: "Mapping[bytes, bytes]") -> bytes:
     """Return an environment as NUL-separated `NAME=value` bytes."""
-    return b"\0".join(name + b"=" + value for name, value in environ.items())
+    items = [name + b"=" + value for name, value in environ.items()]
+    return b"\0".join(items)
 
 
 def unpack_environ(block: bytes) -> "dict[str, str]":
-    """Return the environment from `pack_environ`; undecodable bytes survive (surrogateescape)."""
-    pairs = (item.partition(b"=") for item in block.split(b"\0") if item)
-    return {
-        k.decode("utf-8", "surrogateescape"): v.decode("utf-8", "surrogateescape")
-        for k, _, v in pairs
-    }
+    """Return the environment that `pack_environ` packed.
+
+    Undecodable bytes become surrogate escapes, as in `os.environ`.
+    """
+    environ = {}
+    for item in block.split(b"\0"):
+        if item:
+            text = item.decode("utf-8", "surrogateescape")
+            name, _, value = text.partition("=")
+            environ[name] = value
+    return environ
 
 
 def get_peer_uid(sock: _socket.socket) -> int:
-    """Return the user at the other end of a unix socket; raise OSError."""
+    """Return the user id of the process at the other end of a Unix socket.
+
+    Raises OSError if the system does not know it.
+    """
     if hasattr(_socket, "SO_PEERCRED"):
-        # pid, uid, gid
-        found = sock.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)
-        return int.from_bytes(found[4:8], sys.byteorder)
+        credentials = sock.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)
+        uid = credentials[4:8]  # between the process id and the group id
+        return int.from_bytes(uid, sys.byteorder)
     return get_peer_uid_bsd(sock.fileno())
 
 
 def get_peer_uid_bsd(handle: int, library: str | None = None) -> int:
-    """Return the user at the other end of a unix socket where there is no SO_PEERCRED: macOS, BSD. Raise OSError."""
+    """Return the user id of a Unix socket's peer on systems without SO_PEERCRED.
+
+    These are macOS and the BSDs. Raises OSError if the system does not know it.
+    """
     import ctypes
     import os
 
-    user, group = ctypes.c_uint32(), ctypes.c_uint32()
-    if (
-        ctypes.CDLL(library, use_errno=True).getpeereid(
-            handle, ctypes.byref(user), ctypes.byref(group)
-        )
-        != 0
-    ):
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    libc = ctypes.CDLL(library, use_errno=True)
+    user = ctypes.c_uint32()
+    group = ctypes.c_uint32()
+    result = libc.getpeereid(handle, ctypes.byref(user), ctypes.byref(group))
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
     return user.value

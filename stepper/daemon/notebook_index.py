@@ -204,7 +204,7 @@ class _Refresh:
         self.index.reads += 1
         folder = Folder()
         self.reached[path] = folder
-        marks = (os.path.join(path, mark) for mark in project_files.ENVIRONMENT)
+        marks = (os.path.join(path, mark) for mark in project_files.ENVIRONMENT_MARKERS)
         if searched and (
             path in self.index.heads or not any(map(os.path.lexists, marks))
         ):
