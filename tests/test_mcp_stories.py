@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -79,7 +80,8 @@ async def interrupted(client: Client) -> None:
         client, "run_cell", source="import time\ntime.sleep(60)", wait_seconds=0.5
     )
     assert "still running" in ran
-    assert "interrupted" in await ok(client, "kernel", action="interrupt")
+    told = await ok(client, "kernel", action="interrupt")
+    assert re.search(r": interrupted cell \d; the kernel keeps its variables\.", told)
     ended = await client.call_tool("notebook_status", {"wait_seconds": 20})
     assert ended.structured_content["history"][-1]["outcome"] == "cancelled"
     await ok(client, "change_cells", action="delete", cell_ids=[-1])

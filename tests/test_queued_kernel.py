@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 import sys
 import threading
 from collections.abc import Iterator
@@ -22,6 +24,11 @@ kernels:
   gpu: {slurm: {partition: batch, time: "0:30:00", mem: 300M, python: %s}}
 """
 QUEUED = "queued: PENDING ("
+WITHDRAWN = "the job request was withdrawn, and there is no kernel"
+DID_NOT_RUN = f"the cell did not run: its kernel had not started yet; {WITHDRAWN}"
+NO_ANSWER = re.compile(
+    r"SLURM's controller does not answer \(no answer since \d\d:\d\d:\d\d\)"
+)
 WHY = "the cell has NOT run; it runs when the job starts"
 
 
@@ -152,8 +159,11 @@ def test_what_ends_the_wait_withdraws_the_job(
     edit = Edit(notebook, "print(6 * 7)")
     assert WHY in edit.answer.text and full.others()
     told = say(notebook, how) if how == "stop the cell" else project.stepper(how).stdout
+    if how == "interrupt":
+        assert DID_NOT_RUN in told
+        assert kernel(project)["state"] == "none" and not full.others()
     woken = edit.woken
-    assert "interrupted while its kernel waited in a queue: nothing ran" in (
+    assert f"interrupted while its kernel waited in a queue: {WITHDRAWN}" in (
         told if how == "stop the cell" else woken
     )
     wait_until(lambda: not full.others())
@@ -227,7 +237,11 @@ def test_a_cell_that_was_stopped_while_the_controller_was_silent_does_not_run(
     assert WHY in edit.answer.text
     with full.lab.frozen():
         wait_until(
-            lambda: "controller does not answer: job " in kernel(project)["where"], 40
+            lambda: (
+                NO_ANSWER.match(where := kernel(project)["where"])
+                and "PENDING" in where
+            ),
+            40,
         )
         told = say(notebook, "stop the cell")
         said = edit.woken
@@ -253,8 +267,16 @@ def test_a_cell_that_is_interrupted_while_its_kernel_starts_does_not_run(
     with full.lab.frozen():
         edit = Edit(notebook, "print(6 * 7)")
         wait_until(lambda: kernel(project)["state"] == "starting")
-        assert "interrupted" in project.stepper("interrupt").stdout
-    assert "NOT run: interrupted while its kernel" in edit.answer.text
+        wait_until(lambda: kernel(project)["state"] == "queued")
+        unknown = "nothing is known of the job yet"
+        assert NO_ANSWER.match(kernel(project)["where"])
+        assert unknown in project.stepper("status").stdout
+        told = project.stepper("interrupt").stdout
+        assert "the cell does not run: its kernel had not started yet" in told
+        assert "the request is being withdrawn" in told and NO_ANSWER.search(told)
+    said = edit.woken
+    assert "NOT run: interrupted while its kernel waited in a queue" in said
+    assert NO_ANSWER.search(said) and "stepper ends it then" in said
     assert project.json("history") == []
 
 
@@ -270,7 +292,7 @@ def test_a_shutdown_is_answered_while_the_controller_is_silent(
         wait_until(
             lambda: (
                 Path(project.paths.daemon_json).exists()
-                and kernel(project)["state"] == "starting"
+                and kernel(project)["state"] in ("starting", "queued")
             )
         )
         told = project.stepper("shutdown", check=None)
@@ -288,3 +310,31 @@ def test_kernels_wait_tells_of_the_queue_and_ends_with_the_kernel(
     done = project.stepper("kernels", "wait")
     assert "its kernel is there (idle, job " in done.stdout and QUEUED in done.stderr
     assert notebook.insert("print(6 * 7)")[1].text
+
+
+def test_mcp_interrupts_a_queued_kernel(full: Full, project: Project) -> None:
+    pytest.importorskip("mcp_types", reason="the extra `mcp` is not installed")
+    from mcp import Client
+
+    from tests.test_mcp import made, play, text
+
+    async def story(client: Client) -> None:
+        async def ask(tool: str, **given: Any) -> str:
+            return text(await client.call_tool(tool, given))
+
+        await made(client)
+        cells = [{"source": "print(6 * 7)"}]
+        queued = await ask("add_cells", cells=cells, wait_seconds=2)
+        assert "queued: PENDING" in queued and full.others()
+        assert f": {DID_NOT_RUN}." in await ask("kernel", action="interrupt")
+        assert not full.others()
+        status = await ask("notebook_status")
+        assert "kernel: none" in status and WITHDRAWN in status
+        assert "queued" not in status.replace("waited in a queue", "")
+        await asyncio.to_thread(full.ends)
+        ran = await ask("run_notebook", which="pending", wait_seconds=30)
+        assert "| 42" in ran
+        again = await ask("kernel", action="interrupt")
+        assert "no cell is running" in again
+
+    play(project, story)

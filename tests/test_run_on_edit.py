@@ -335,11 +335,30 @@ def test_status_and_interrupt_answer_while_a_cell_runs(project: Project) -> None
     wait_until(lambda: project.json("status")["kernel"]["state"] == "busy")
     status = project.json("status")
     assert status["steps"][0]["status"] == "running"
-    assert "interrupted" in project.stepper("interrupt").stdout
+    told = project.stepper("interrupt").stdout
+    assert ": interrupted cell 1; the kernel keeps its variables" in told
+    assert ": no cell is running" in project.stepper("interrupt").stdout
     thread.join(20)
     assert "CANCELLED" in answers[0].text
     assert project.json("history")[-1]["outcome"] == "cancelled"
     assert project.json("status")["steps"][0]["attempts"] == 0
+
+
+@pytest.mark.nightly
+def test_an_interrupt_that_ends_the_kernel_says_so(project: Project) -> None:
+    notebook = project.new("Wait")
+    stubborn = (
+        "import time\nwhile True:\n    try: time.sleep(60)\n"
+        "    except KeyboardInterrupt: print('no')"
+    )
+    payload = notebook.edited("insert", stubborn)
+    thread = threading.Thread(target=lambda: project.hook("PostToolUse", payload))
+    thread.start()
+    wait_until(lambda: project.json("status")["kernel"]["state"] == "busy")
+    told = project.stepper("interrupt").stdout
+    ended = "cell 1 was interrupted, and the kernel has ended: its variables are lost"
+    assert f": {ended}" in told
+    thread.join(20)
 
 
 @pytest.mark.parametrize(

@@ -367,7 +367,7 @@ def _output(page: dict[str, Any]) -> str:
 
 
 def _interrupt(answer: dict[str, Any]) -> str:
-    return f"{answer['notebook']}: {'interrupted' if answer['interrupted'] else 'no cell is running'}"
+    return f"{answer['notebook']}: {answer['text']}"
 
 
 def _restart(answer: dict[str, Any]) -> str:

@@ -26,6 +26,7 @@ from stepper.policy.commands import cli_commands, command_schema
 from stepper.policy.model import Consent, Limits
 from stepper.session import (
     attach,
+    interrupts,
     output_following,
     progress_events,
     responses,
@@ -326,9 +327,7 @@ async def _done(request: Request, session: Session, told: Any) -> object:
         case cli_commands.Attach():
             return await attach.attach(session)
         case cli_commands.Interrupt():
-            return responses.Interrupted(
-                session.name, await user_commands.interrupt(session)
-            )
+            return await interrupts.interrupt(session)
         case cli_commands.Restart():
             async with telling(request, session):
                 return responses.Restarted(

@@ -304,11 +304,7 @@ async def _kernel(
         daemon, ctx, "restart" if action == "start" else action, {"notebook": notebook}
     )
     if action == "interrupt":
-        said = (
-            "interrupted; the kernel keeps its state"
-            if told["interrupted"]
-            else "no cell is running"
-        )
+        said = told["text"]
     elif action == "shutdown":
         said = (
             "its kernel is ended; all its variables are lost"

@@ -97,24 +97,25 @@ def waits(name: str, behind: str) -> Report:
 
 
 def in_queue(text: str, until: str) -> str:
-    """Return that a cell has not run because its kernel is to be waited for, as `text` tells; `until` when it runs."""
-    return f"queued: {one_line(text, LAST * 3)}: the cell has NOT run; it runs when {until}"
+    """Return that a cell waits for its kernel, and why; it runs when `until`, '' if it will not run."""
+    when = f"has NOT run; it runs when {until}" if until else "does NOT run"
+    return f"queued: {one_line(text, LAST * 3)}: the cell {when}"
 
 
 def _not(name: str, queue: bool) -> str:
     return f"Not: code cells of {one_line(name)}, which {'wait in line' if queue else 'are refused until then'}."
 
 
-def queued(name: str, text: str, until: str, queue: bool) -> Report:
+def queued(name: str, text: str, until: str, request: str, queue: bool) -> Report:
     """Return what is read at once of a cell whose kernel waits in a queue, or is another client's for now."""
-    withdraws = "withdraws the job" if "job" in until else "has the cell not run"
+    withdraws = f"withdraws the {request}" if request else "has the cell not run"
     told = (
         f"stepper: {in_queue(text, until)}. You are woken with its report when it has run, so this turn may end. What"
         f" can be done meanwhile: {MEANWHILE}. {_not(name, queue)} What ends the wait, and {withdraws}: {ENDS}; Esc"
         " does not."
     )
     return Report(
-        told, f"▶ {in_queue(text, until)} · you may go on; `stop the cell` withdraws it"
+        told, f"▶ {in_queue(text, until)} · you may go on; `stop the cell` {withdraws}"
     )
 
 

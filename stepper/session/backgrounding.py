@@ -45,7 +45,7 @@ def goes_on(session: Session, call: Call) -> Report:
     limits = session.outputs.limits()
     if queued := session.keeper.queued:
         return background_runs.queued(
-            session.name, queued.text, queued.until, limits.queue
+            session.name, queued.text, queued.until, queued.request, limits.queue
         )
     running, state, kernel = session.state.running, session.state, session.keeper.kernel
     now_runs = status_queries.running(session)

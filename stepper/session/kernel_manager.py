@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime, timezone
+from enum import Enum
 from typing import Any
 
 from stepper.common.errors import KernelError, StepperError
@@ -37,6 +39,16 @@ def now() -> Moment:
     )
 
 
+class Activity(Enum):
+    """What a notebook's kernel does, or is waited for, as an interrupt meets it."""
+
+    NONE = "none"
+    QUEUED = "queued"
+    STARTING = "starting"
+    OTHER_CLIENT = "other client"
+    RUNNING = "running"
+
+
 class Keeper:
     """Keeps the kernel of one notebook. `news` is what the next report must say about it first."""
 
@@ -61,6 +73,8 @@ class Keeper:
         self.starting = False
         self.unwanted = False  # the cell for which a kernel starts, or waits in a queue
         self.waits: Queued | None = None  # for what another client has the kernel run
+        self.withdrawal: Queued | None = None  # the request that is being withdrawn
+        self.gave_up = ""  # what became of the last request that was withdrawn
         self.news = ""
         self.lacked = False  # ipykernel, which was said
         self.told = set[str]()  # what places can't do, which was said
@@ -98,7 +112,19 @@ class Keeper:
     @property
     def queued(self) -> Queued | None:
         """What the kernel waits for in a queue; None where it does not."""
-        return self.provider.queued if self.starting else self.waits
+        if self.starting:
+            return self.withdrawal or self.provider.queued
+        return self.waits
+
+    @property
+    def activity(self) -> Activity:
+        """What an interrupt would meet now."""
+        if self.starting:
+            return Activity.QUEUED if self.queued else Activity.STARTING
+        if self.waits:
+            return Activity.OTHER_CLIENT
+        busy = self.kernel is not None and self.kernel.busy
+        return Activity.RUNNING if busy else Activity.NONE
 
     async def get(
         self, environ: Mapping[str, str], left: asyncio.Event | None = None
@@ -117,6 +143,7 @@ class Keeper:
                 return self.kernel
             await self.end(f"the kernel died ({death.how})")
         self.starting, self.unwanted = True, False
+        self.gave_up = ""
         try:
             place = self.place(environ, self.state.plan.kernel)
             self.lives_in = place.at.name if place.at else Limits.kernel
@@ -190,24 +217,37 @@ class Keeper:
         try:
             while not start.done():
                 await asyncio.wait([start], timeout=LOOK_SECONDS)
-                if self.provider.queued and (
-                    self.unwanted or (left is not None and left.is_set())
-                ):
-                    break
-            else:
-                return start.result()
+                queued = self.provider.queued
+                gone = left is not None and left.is_set()
+                if queued and (self.unwanted or gone) and not start.done():
+                    await self._withdraw(start, queued)
+            return start.result()
         finally:
             if not start.done():
                 start.cancel()
                 await asyncio.wait([start])
-        what = "interrupted while its kernel waited in a queue: nothing ran, and"
+
+    async def _withdraw(self, start: asyncio.Future[Kernel], queued: Queued) -> None:
+        """Give up a start that waits in a queue; raise StepperError, which says so."""
+        what = "interrupted while its kernel waited in a queue"
+        withdrawing = f"the request is being withdrawn ({queued.text})"
+        self.withdrawal = replace(queued, text=withdrawing, until="")
         try:
+            start.cancel()
+            await asyncio.wait([start])
+            if not start.cancelled() and start.exception() is None:
+                return  # the kernel is there
             await self.provider.withdraw()
+            withdrawn = f"the {queued.request} was withdrawn, and " * bool(
+                queued.request
+            )
+            self.gave_up = f"{withdrawn}there is no kernel"
+            raise StepperError(f"{what}: {self.gave_up}")
         except KernelError as error:  # whoever asked for the kernel does not try again
-            raise StepperError(
-                f"{what} what waited may wait on: {error.message}", error.hint
-            ) from None
-        raise StepperError(f"{what} what stepper had asked for there was withdrawn")
+            self.gave_up = f"the request is not withdrawn yet: {error.message}"
+            raise StepperError(f"{what}: {self.gave_up}", error.hint) from None
+        finally:
+            self.withdrawal = None
 
     async def interrupt(self, reason: str) -> bool:
         """Interrupt the cell that runs, or that waits for its kernel; return whether one did."""

@@ -139,13 +139,16 @@ class About:
 class Queued:
     """Why a kernel is not there yet: what was asked for waits in a queue, `since` a time of the monotonic clock.
 
-    `seconds` are those for which whoever wants it is to be held; None where the place does not say.
+    `seconds` are those for which whoever wants it is to be held; None where the place does not say. `request` is what
+    is withdrawn when nobody wants the kernel any more, '' for nothing.
     """
 
     text: str
     since: float
     seconds: float | None
-    until: str = "the job starts"  # when what waits runs
+    # when what waits runs; '' if it will not, because the request is being withdrawn
+    until: str = "the job starts"
+    request: str = ""
 
 
 @dataclass

@@ -304,10 +304,11 @@ class Page:
 
 @dataclass(frozen=True)
 class Interrupted:
-    """Whether a cell ran that could be interrupted."""
+    """Whether a cell ran, or waited for its kernel, and what the interrupt did."""
 
     notebook: str
     interrupted: bool
+    text: str = ""
 
 
 @dataclass(frozen=True)

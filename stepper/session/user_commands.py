@@ -15,7 +15,6 @@ from dataclasses import replace
 
 from stepper.common.errors import (
     KernelError,
-    KernelUnreachableError,
     NotebookError,
     StepperError,
     UsageError,
@@ -318,21 +317,6 @@ async def evaluate(
             output,
             figures,
         )
-
-
-async def interrupt(session: Session) -> bool:
-    """Interrupt what runs; return whether anything did. Raise KernelUnreachableError where the interrupt waits for the line."""
-    interrupted, kernel = await session.interrupt(), session.keeper.kernel
-    if (
-        not interrupted
-        and session.state.running
-        and kernel is not None
-        and (trouble := kernel.about().trouble)
-    ):
-        raise KernelUnreachableError(
-            f"{trouble}. What may run there is interrupted as soon as the line is back"
-        )
-    return interrupted
 
 
 async def restart(session: Session, caller: Caller) -> bool:

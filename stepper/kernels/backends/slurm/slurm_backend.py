@@ -14,6 +14,7 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -27,11 +28,7 @@ from stepper.common.errors import (
 from stepper.kernels import kernel_records
 from stepper.kernels.backends.slurm import batch_job, slurm_cli
 from stepper.kernels.backends.slurm.node_launcher import CHANNELS
-from stepper.kernels.backends.slurm.slurm_process import (
-    SLOW_SECONDS,
-    SlurmProcess,
-    lacks,
-)
+from stepper.kernels.backends.slurm.slurm_process import SlurmProcess, lacks
 from stepper.kernels.backends.ssh.ssh_connection import Link
 from stepper.kernels.client import LiveKernel
 from stepper.policy import kernel_config
@@ -51,8 +48,6 @@ IN_USE = "Address already in use"
 class SlurmKernels:
     """One notebook's kernel, kept in `record` for the next daemon; the sockets to it, if any, lie in `runtime`."""
 
-    queued: Queued | None = None
-
     # only read
     def __init__(
         self, record: str, runtime: str, parts: Mapping[str, str] = {}
@@ -63,11 +58,30 @@ class SlurmKernels:
             parts,
             slurm_cli.Queue(os.environ),
         )
+        self.wait: Queued | None = None  # as SLURM described it last
+        # the start under way, until its job runs: its definition, when it began
+        self.pending: tuple[Slurm, float] | None = None
+
+    @property
+    def queued(self) -> Queued | None:
+        """What a start that is under way waits for, and whether SLURM answers."""
+        silence = self.queue.silence
+        if self.pending is None or not silence:
+            return self.wait
+        where, since = self.pending
+        if self.wait is None:
+            unknown = f"{silence}: nothing is known of the job yet"
+            request = "" if where.jobid else "job request"
+            return Queued(unknown, since, where.queue_seconds, request=request)
+        if slurm_cli.SILENT in self.wait.text:
+            return self.wait
+        return replace(self.wait, text=f"{silence}: {self.wait.text} before that")
 
     async def start(self, place: KernelPlace) -> LiveKernel:
         """Submit a job, or go on with the one that waits; return its kernel when it is ready. Raise KernelError."""
         assert place.at is not None and isinstance(place.at.where, Slurm)
         where = place.at.where
+        self.pending = where, time.monotonic()
         told = self._recorded()
         if told and not await self._waits(told, place.at):
             await self.withdraw()
@@ -94,7 +108,7 @@ class SlurmKernels:
                 await self.withdraw()
             raise
         finally:
-            self.queued = None
+            self.wait = self.pending = None
 
     async def _waits(self, told: Mapping[str, Any], at: Place) -> bool:
         """Whether what is on record is such a job, and still to become a kernel."""
@@ -117,7 +131,8 @@ class SlurmKernels:
                 self.queue.cancel_later(name, step)
                 what = f"the step {name} of job {step}" if step else f"the job {name}"
                 raise KernelError(
-                    f"{slurm_cli.SILENT}: {what} may go on until it does",
+                    f"{self.queue.no_answer}: {what} may go on until it does;"
+                    " stepper ends it then",
                     f"scancel {step or f'--me --name={name}'}",
                 )
             self._forget(told)
@@ -212,7 +227,7 @@ class SlurmKernels:
         while (seen := await self.queue.look(where.jobid)) is None or seen.waits:
             if seen is None:
                 raise KernelError(
-                    f"{slurm_cli.SILENT}: nothing is known of job {where.jobid}",
+                    f"{self.queue.no_answer}: nothing is known of job {where.jobid}",
                     "sinfo",
                 )
             await self._tell(seen, where, since)
@@ -223,17 +238,21 @@ class SlurmKernels:
                 "squeue --me",
             )
 
-    async def _tell(self, seen: slurm_cli.Job, where: Slurm, since: float) -> None:
+    async def _tell(
+        self, seen: slurm_cli.Job, where: Slurm, since: float, request: str = ""
+    ) -> None:
         text = (
             seen.standing(await self.queue.ahead(seen), datetime.now())
             if seen.waits
             else ""
         )
-        self.queued = Queued(text, since, where.queue_seconds) if text else None
+        wait = Queued(text, since, where.queue_seconds, request=request)
+        self.wait = wait if text else None
 
     async def _ready(self, told: dict[str, Any], where: Slurm) -> LiveKernel:
         file = Path(told["file"])
         seen = await self._begun(told, where, file)
+        self.wait = self.pending = None
         told["connection"] = connection = json.loads(private_files.read(str(file)))
         told["node"] = connection.pop("node")
         if where.via:
@@ -259,14 +278,15 @@ class SlurmKernels:
         """Wait until the connection file is there; return the job as it was seen last. Raise KernelError."""
         number, since, began, look_at = int(told["job"]), time.monotonic(), 0.0, 0.0
         seen: slurm_cli.Job | None = None
+        request = "job step" if told["step"] else "job request"
         while not batch_job.there(file):
             if (now := time.monotonic()) > look_at:
-                asked, silent = None, slurm_cli.SILENT
+                asked, silent = None, ""
                 try:
                     if asked := await self.queue.look(
                         number, "" if told["step"] else told["job_name"]
                     ):
-                        await self._tell(asked, where, since)
+                        await self._tell(asked, where, since, request)
                 except (
                     slurm_cli.RefusedError
                 ) as error:  # no reason to end a job that waits
@@ -274,14 +294,19 @@ class SlurmKernels:
                 look_at = now + _pause(since, LOOK_SECONDS, LOOK_MOST)
                 seen = asked or seen
                 if asked is not None:
-                    began = began or (now if asked.lives else 0.0)
+                    if asked.lives:
+                        began = began or now
+                        self.pending = None
                 elif not began:  # it may wait for hours, for which nobody is to be held
                     was = (
                         f"job {number} was {seen.state}"
                         if seen
                         else f"job {number} may wait"
                     )
-                    self.queued = Queued(f"{silent}: {was}", since, where.queue_seconds)
+                    silent = silent or self.queue.no_answer
+                    self.wait = Queued(
+                        f"{silent}: {was}", since, where.queue_seconds, request=request
+                    )
                 if batch_job.there(file):
                     break
                 over = seen is not None and not (seen.waits or seen.lives)
@@ -340,7 +365,7 @@ class SlurmKernels:
         except (ValueError, KeyError, TypeError) as error:
             return Death(f"the record {self.record} can't be read: {error}")
         kernel = LiveKernel(process, self.parts, self.runtime)
-        death = await process.death(SLOW_SECONDS)
+        death = await process.death(slurm_cli.SLOW_SECONDS)
         if death is not None:
             await kernel.shutdown()
         return death or kernel
@@ -378,7 +403,7 @@ async def look(where: Slurm, environ: Mapping[str, str]) -> list[str]:
     seen = await asked.look(where.jobid)
     if seen is None or not (seen.lives or seen.waits):
         raise KernelError(
-            f"job {where.jobid} is {seen.state}" if seen else slurm_cli.SILENT,
+            f"job {where.jobid} is {seen.state}" if seen else asked.no_answer,
             "squeue --me",
         )
     return [

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -28,6 +29,7 @@ KEPT = (
     "SLURM_CONF",
 )
 SECONDS = 15.0  # for one command; squeue hangs where the controller is frozen
+SLOW_SECONDS = 3.0  # a command that takes longer says that the controller is silent
 # between two tries to end what could not be: the first, and at most
 LATER_SECONDS = 5.0, 60.0
 # that SLURM must have heard of it: what was submitted while it was silent it takes up
@@ -41,6 +43,7 @@ NO_ANSWER = (
     "Could not establish a configuration source",
 )
 SILENT = "SLURM's controller does not answer"
+COMMANDS = ("sbatch", "squeue", "scancel", "sinfo")  # what asks the controller
 WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "SUSPENDED", "RESIZING", "STOPPED")
 LIVING = ("RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING")
 # SLURM does not know the job (any more); the job lives, its step does not
@@ -68,6 +71,41 @@ ENDS = {
 
 # what ends jobs, by their names, once SLURM answers again
 LATER: dict[str, asyncio.Task[None]] = {}
+
+
+class Contact:
+    """When SLURM's controller was asked and answered, by the clock of this machine."""
+
+    def __init__(self) -> None:
+        self.pending = dict[object, float]()  # commands that still run → their start
+        self.answered = 0.0  # when it answered last
+        self.failed = 0.0  # start of the first command since then without an answer
+
+    def began(self) -> object:
+        """Note that a command was started; return a key for it."""
+        command = object()
+        self.pending[command] = time.time()
+        return command
+
+    def ended(self, command: object, answered: bool | None) -> None:
+        """Note how a command ended; None if nobody waited for it any more."""
+        began = self.pending.pop(command)
+        if answered:
+            self.answered = time.time()
+            self.failed = 0.0
+        elif answered is False and began >= self.answered:
+            self.failed = self.failed or began
+
+    def silent_since(self) -> float:
+        """Return the time since which it gives no answer, 0 if it is not silent."""
+        now = time.time()
+        waited = [max(began, self.answered) for began in self.pending.values()]
+        slow = [began for began in waited if now > began + SLOW_SECONDS]
+        return min(filter(None, [self.failed, *slow]), default=0.0)
+
+
+# SLURM's configuration file ('' for the default one) → its controller
+CONTACTS: dict[str, Contact] = {}
 
 
 class RefusedError(KernelError):
@@ -130,6 +168,23 @@ class Queue:
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.environ = {name: told for name, told in environ.items() if name in KEPT}
+        conf = self.environ.get("SLURM_CONF", "")
+        self.contact = CONTACTS.setdefault(conf, Contact())
+
+    @property
+    def silence(self) -> str:
+        """That the controller does not answer, and since when; '' if it does."""
+        since = self.contact.silent_since()
+        if not since:
+            return ""
+        then = datetime.fromtimestamp(since)
+        clock = "%H:%M:%S" if then.date() == datetime.now().date() else "%F %H:%M:%S"
+        return f"{SILENT} (no answer since {then.strftime(clock)})"
+
+    @property
+    def no_answer(self) -> str:
+        """That the controller did not answer, and since when if that is known."""
+        return self.silence or SILENT
 
     async def told(
         self,
@@ -138,6 +193,32 @@ class Queue:
         environ: Mapping[str, str] | None = None,
     ) -> str | None:
         """Return what a command prints, None where SLURM does not answer; raise RefusedError in SLURM's own words."""
+        contact = self.contact.began()
+        answered: bool | None = None
+        silent = False
+        try:
+            said, wrong, failed = await self._run(command, given, environ)
+            silent = failed and any(words in wrong for words in NO_ANSWER)
+            if command[0] in COMMANDS:
+                answered = not silent
+        except asyncio.TimeoutError:
+            answered = False
+            return None
+        finally:
+            self.contact.ended(contact, answered)
+        if silent:
+            return None
+        if failed:
+            raise RefusedError(f"{command[0]}: {one_line(wrong, 400)}")
+        return said
+
+    async def _run(
+        self, command: Sequence[str], given: bytes, environ: Mapping[str, str] | None
+    ) -> tuple[str, str, bool]:
+        """Run a command; return stdout, stderr and whether it failed.
+
+        Raise TimeoutError, and RefusedError if there is no such command.
+        """
         try:
             process = await asyncio.create_subprocess_exec(
                 *command,
@@ -153,18 +234,12 @@ class Queue:
             ) from None
         try:
             said, wrong = await asyncio.wait_for(process.communicate(given), SECONDS)
-        except asyncio.TimeoutError:
-            return None
         finally:
             if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
-        if process.returncode:
-            why = wrong.decode("utf-8", "replace")
-            if any(words in why for words in NO_ANSWER):
-                return None
-            raise RefusedError(f"{command[0]}: {one_line(why, 400)}")
-        return said.decode("utf-8", "replace")
+        texts = [part.decode("utf-8", "replace") for part in (said, wrong)]
+        return texts[0], texts[1], bool(process.returncode)
 
     async def submit(
         self, flags: Sequence[str], script: str, environ: Mapping[str, str]
@@ -175,7 +250,7 @@ class Queue:
         )
         number = (said or "").strip().partition(";")[0]
         if not number.isdecimal():
-            why = f"{SILENT}: nothing was submitted, as far as that is known; a job that it takes up later is ended"
+            why = f"{self.no_answer}: nothing was submitted, as far as that is known; a job that it takes up later is ended"
             raise KernelError(why, "sinfo")
         return int(number)
 
@@ -186,7 +261,7 @@ class Queue:
             "sbatch", "--test-only", "--output=/dev/null", *flags, given=b"#!/bin/sh\n"
         )
         if said is None:
-            raise KernelError(SILENT, "sinfo")
+            raise KernelError(self.no_answer, "sinfo")
 
     async def look(self, job: int, name: str = "") -> Job | None:
         """Return a job as it is now, None where the controller does not answer.
@@ -305,7 +380,7 @@ class Queue:
         """Return the partitions with their free nodes, a line each; raise KernelError."""
         said = await self.told("sinfo", "-h", "-o", "%P|%a|%l|%D|%T|%G")
         if said is None:
-            raise KernelError(SILENT, "sinfo")
+            raise KernelError(self.no_answer, "sinfo")
         lines = []
         for row in said.splitlines():
             name, up, longest, nodes, state, gres = (row.split("|") + [""] * 6)[:6]

@@ -24,7 +24,6 @@ from stepper.session.protocols import About
 POLL_SECONDS = 30.0  # between two looks at the queue, while the kernel's heart beats
 SILENT_SECONDS = 2.0  # … while it does not
 AT_ONCE_SECONDS = 0.2  # a look takes some 20 ms: so long is it waited for
-SLOW_SECONDS = 3.0  # a look that takes longer says that the controller does not answer
 FENCE_SECONDS = 2.0  # for a kernel that SLURM gave up to say that it ends
 TAIL, STDERR_CHARACTERS = 8000, 2000
 # What slurmstepd writes, before the controller says it and after that forgot:
@@ -110,9 +109,9 @@ class SlurmProcess:
         if (
             self.looking is not None
             and not self.looking.done()
-            and now > self.asked_at + SLOW_SECONDS
+            and now > self.asked_at + slurm_cli.SLOW_SECONDS
         ):
-            trouble = f"{slurm_cli.SILENT}: the job's state is not known"
+            trouble = f"{self.queue.no_answer}: the job's state is not known"
         return About(
             self.python,
             without=why,
@@ -153,7 +152,7 @@ class SlurmProcess:
                 else f"scancel {self.job}"
             )
             raise KernelError(
-                f"{slurm_cli.SILENT}: {what} was let go and may live on", mend
+                f"{self.queue.no_answer}: {what} was let go and may live on", mend
             )
 
     async def death(self, seconds: float = AT_ONCE_SECONDS) -> Death | None:
@@ -179,9 +178,8 @@ class SlurmProcess:
             seen = await (self.queue.look_in if self.step else self.queue.look)(
                 self.job, self.name
             )
-            self.trouble = (
-                "" if seen else f"{slurm_cli.SILENT}: the job's state is not known"
-            )
+            silence = f"{self.queue.no_answer}: the job's state is not known"
+            self.trouble = "" if seen else silence
         except (KernelError, OSError) as error:
             seen, self.trouble = (
                 None,

@@ -1,0 +1,90 @@
+"""An interrupt that a user or an agent asks for, and what came of it.
+
+The answer is given once the execution has ended or the kernel's request is withdrawn,
+so that it says what happened and not what was tried.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from stepper.common.errors import KernelUnreachableError
+from stepper.common.text import one_line
+from stepper.messages import interrupts
+from stepper.policy.journal_events import Started
+from stepper.session import responses
+from stepper.session.kernel_manager import Activity
+from stepper.session.session import Session
+
+# for which the answer waits: longer than a kernel has that ignores an interrupt
+ANSWER_SECONDS = 7.0
+LOOK_SECONDS = 0.05
+WAITS_FOR_KERNEL = (Activity.QUEUED, Activity.STARTING)
+
+
+async def interrupt(session: Session) -> responses.Interrupted:
+    """Interrupt what runs, or waits for its kernel; return what that did.
+
+    Raise KernelUnreachableError if the interrupt waits for the connection to the kernel.
+    """
+    activity = session.keeper.activity
+    running = session.state.running
+    looks = session.looks
+    interrupted = await session.interrupt()
+    kernel = session.keeper.kernel
+    trouble = kernel.away if kernel is not None else ""
+    what = f"cell {running.number or '?'}" if running else "the code"
+    if trouble and (interrupted or running):
+        raise KernelUnreachableError(interrupts.line_down(what, one_line(trouble, 300)))
+    if not interrupted:
+        return responses.Interrupted(session.name, False, interrupts.NOTHING_RUNS)
+    if activity is Activity.RUNNING:
+
+        def over() -> bool:
+            return session.state.running is not running or session.looks is not looks
+
+        ended = await _wait(over)
+        text = _of_run(session, what, running, ended)
+    elif activity is Activity.NONE:
+        text = interrupts.NO_RETRY
+    elif activity is Activity.OTHER_CLIENT:
+        await _wait(lambda: session.keeper.activity is not activity)
+        text = interrupts.OTHER_CLIENT
+    else:
+        await _wait(lambda: session.keeper.activity not in WAITS_FOR_KERNEL)
+        text = _of_start(session)
+    return responses.Interrupted(session.name, True, text)
+
+
+async def _wait(over: Callable[[], bool]) -> bool:
+    """Wait until something is over, for a while; return whether it is."""
+    until = time.monotonic() + ANSWER_SECONDS
+    while not over() and time.monotonic() < until:
+        await asyncio.sleep(LOOK_SECONDS)
+    return over()
+
+
+def _of_run(session: Session, what: str, running: Started | None, ended: bool) -> str:
+    """Return what an interrupt did to the run or the scratch execution it met."""
+    if not ended:
+        return interrupts.sent(what)
+    runs = reversed(session.state.runs)
+    number = running.run if running else 0
+    run = next((run for run in runs if number and run.run == number), None)
+    return interrupts.of_run(what, run, session.keeper.kernel is not None)
+
+
+def _of_start(session: Session) -> str:
+    """Return what an interrupt did to a kernel that was queued or starting."""
+    keeper = session.keeper
+    if keeper.gave_up:
+        return interrupts.withdrawn(keeper.gave_up)
+    if keeper.starting:
+        queued = keeper.queued
+        starting = interrupts.WHILE_STARTING
+        return interrupts.withdrawing(queued.text) if queued else starting
+    if keeper.kernel is None:
+        return interrupts.START_FAILED
+    return interrupts.WHILE_STARTING
