@@ -274,7 +274,7 @@ def test_a_cell_that_is_interrupted_while_its_kernel_starts_does_not_run(
         told = project.stepper("interrupt").stdout
         assert "the cell does not run: its kernel had not started yet" in told
         assert "the request is being withdrawn" in told and NO_ANSWER.search(told)
-    said = edit.woken
+        said = edit.woken
     assert "NOT run: interrupted while its kernel waited in a queue" in said
     assert NO_ANSWER.search(said) and "stepper ends it then" in said
     assert project.json("history") == []

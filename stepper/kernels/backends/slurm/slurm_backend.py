@@ -135,6 +135,9 @@ class SlurmKernels:
                     " stepper ends it then",
                     f"scancel {step or f'--me --name={name}'}",
                 )
+            if not told["job"]:
+                # sbatch got no answer: the controller may take the job up later
+                self.queue.cancel_later(name)
             self._forget(told)
 
     def _recorded(self) -> dict[str, Any]:
