@@ -32,7 +32,7 @@ DOCUMENTS = {
     "report": "run cell_id step outcome fault text",
     "eval": "notebook source outcome duration_s fault text output figures",
     "output": "notebook cell_id page pages text ended",
-    "interrupt": "notebook interrupted",
+    "interrupt": "notebook interrupted text",
     "restart": "notebook had_kernel",
     **dict.fromkeys(("confirm", "continue", "fix", "skip"), "text"),
     "context": "current_notebook imported_modules defined_functions variables plan text",
