@@ -142,7 +142,8 @@ def test_verify_run_all_and_restore_name_a_changed_module(project: Project) -> N
     replayed = project.stepper("verify", name, check=None).stdout
     assert "module replayed.features changed since the recorded run" in replayed
     changed = "Changed since the recorded runs: replayed.features has another source now, so values may differ."
-    assert changed in project.stepper("restore", name).stdout
+    values = "cell 1: 1 line differs:\n| - 2\n| + 3\n"
+    assert values + changed in project.stepper("restore", name).stdout
     assert changed not in project.stepper("run", name, "--all").stdout
     (folder / "features.py").write_text(OLD)
     assert changed in project.stepper("run", name, "--all").stdout

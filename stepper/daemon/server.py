@@ -37,7 +37,7 @@ from stepper.diagnosis.project_environment import Surroundings
 from stepper.diagnosis.saved_images import Figures
 from stepper.hook import payload
 from stepper.hook.start import locked
-from stepper.kernels import backend_registry
+from stepper.kernels import backend_registry, image_diff
 from stepper.kernels.late_outputs import Late
 from stepper.notebooks import background_io
 from stepper.notebooks.journal_file import JournalFile
@@ -151,6 +151,7 @@ class Daemon:
             name, file, Late(file), journal, kernels, limits, place, adviser, settle
         )
         session.changed = self._changed
+        session.pixels = image_diff.differing
         return session
 
     async def serve(self) -> None:

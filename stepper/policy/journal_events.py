@@ -356,13 +356,14 @@ class Confirmed(Event, kind="confirm"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verified(Event, kind="verified"):
+class Verified(Event, kind="verified", optional=("unstable",)):
     """A replay came to its end: `sources` is the fingerprint of what it replayed, `text` how many were as recorded."""
 
     at: Moment
     reproduces: bool
     sources: str
     text: str
+    unstable: tuple[str, ...] = ()  # ids of cells that differed between fresh runs
 
 
 def read(line: Mapping[str, Any]) -> Event | None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from stepper.policy.comparison.recorded_outputs import ChangedOutput
 from stepper.policy.model import Fault
 
 if TYPE_CHECKING:
@@ -266,6 +267,8 @@ class Ran:
     # the stop of the agent that is in force after a run from a terminal, a script or
     # CI, or empty
     stop: str
+    # of `all` and `restore`: cells whose outputs differ from those recorded before
+    changed_outputs: Sequence[ChangedOutput]
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from stepper.common.text import one_line
 from stepper.messages import command_messages, run_report
 from stepper.messages.run_report import Ended, Report
 from stepper.policy import cell_directives, journal_events, journal_reducer, plan
+from stepper.policy.comparison.output_comparison import Pixels
 from stepper.policy.dataflow import cell_dependencies, name_analysis
 from stepper.policy.dataflow.name_effects import Flow
 from stepper.policy.duration_estimate import Estimate
@@ -95,6 +96,7 @@ class Session:
         self.replays = False  # it is to be replayed unasked
         # called with each journal event
         self.changed: Callable[[], None] = lambda: None
+        self.pixels: Pixels = lambda *_: None  # how far two pictures differ
         self.looks: journal_events.Started | None = (
             None  # what runs in no cell, while it does
         )

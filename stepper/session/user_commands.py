@@ -19,7 +19,7 @@ from stepper.common.errors import (
     StepperError,
     UsageError,
 )
-from stepper.messages import command_messages, local_modules
+from stepper.messages import changed_outputs, command_messages, local_modules
 from stepper.messages import run_report as reports
 from stepper.messages.quoted_output import TEXT_LIMIT, plain
 from stepper.policy import (
@@ -30,12 +30,14 @@ from stepper.policy import (
     plan,
 )
 from stepper.policy.comparison import verify_results
+from stepper.policy.comparison.recorded_outputs import ChangedOutput
 from stepper.policy.model import Cell, Key, Outcome, Plan, Run, StepStatus, Verdict
 from stepper.policy.notebook_state import State
 from stepper.session import progress_events, responses, stale_cells, status_queries
 from stepper.session.cell_run import judged, run_cell
 from stepper.session.clients import Caller
 from stepper.session.kernel_manager import now
+from stepper.session.output_changes import RecordedOutputs
 from stepper.session.protocols import KernelMetadata
 from stepper.session.session import Session
 
@@ -69,18 +71,28 @@ async def run(
         why = None if caller.outside_agent else edit_gate.stopped(session.state)
         if why:
             raise StepperError(f"nothing ran: {why}")
-        notebook, state = session.mended().cells, session.state
-        if which == "all":
-            await _fresh(session, caller, "it was restarted for a run of all cells")
+        document, state = session.mended(), session.state
+        notebook = document.cells
         cells = cell_changes.not_run_yet(notebook, {} if which == "all" else state.ran)
-        again = None
+        recorded = again = None
+        if which == "all":
+            recorded = RecordedOutputs(session, document, cells)
+            await _fresh(session, caller, "it was restarted for a run of all cells")
         if which == "stale":
             cells, again = (
                 stale_cells.to_run(session, notebook),
                 functools.partial(stale_cells.to_run, session, notebook),
             )
         return await _run(
-            session, which, notebook, cells, caller, progress, all_ended, again=again
+            session,
+            which,
+            notebook,
+            cells,
+            caller,
+            progress,
+            all_ended,
+            again=again,
+            recorded=recorded,
         )
 
 
@@ -97,10 +109,9 @@ async def restore(
     It ends at the first that ends otherwise than before or was changed since.
     """
     async with session.turn(caller=caller):
-        notebook, last = (
-            session.mended().cells,
-            {run.cell_id: run for run in session.state.runs},
-        )
+        document = session.mended()
+        notebook = document.cells
+        last = {run.cell_id: run for run in session.state.runs}
         well = {
             cell_id: run for cell_id, run in last.items() if run.verdict is Verdict.FINE
         }
@@ -109,6 +120,7 @@ async def restore(
         changed = next(iter(cell_changes.not_run_yet(cells, known)), None)
         if changed is not None:
             cells = cells[: cells.index(changed)]
+        recorded = RecordedOutputs(session, document, cells)
         await _fresh(
             session, caller, "it was restarted to restore the notebook's state"
         )
@@ -118,7 +130,15 @@ async def restore(
         session.log(journal_events.Restored(at=now(), keeps_stop=keeps_stop))
         gone = len(well.keys() - {cell.id for cell in notebook})
         ended = await _run(
-            session, "restore", notebook, cells, caller, progress, all_ended, well
+            session,
+            "restore",
+            notebook,
+            cells,
+            caller,
+            progress,
+            all_ended,
+            before=well,
+            recorded=recorded,
         )
         if changed is not None and ended.ok:
             why = f"{ended.ran} cells are restored; {changed.label} was changed since it ran: it was NOT run"
@@ -160,13 +180,16 @@ async def _run(
     all_ended: Runs,
     before: Mapping[str, Run] | None = None,
     again: Callable[[int], Sequence[Cell]] | None = None,
+    recorded: RecordedOutputs | None = None,
 ) -> responses.Ran:
     """Run cells to the first failure, or to the first that ends otherwise than `before`.
 
     `again` tells after each (by its index) which are to run below it: more may be, or fewer.
+    The new outputs are compared with the `recorded` ones.
     """
     packages = dict(session.state.packages)
     done, failed, results, cells = 0, None, list[responses.CellResult](), [*cells]
+    runs = list[reports.Ended]()
     for position, cell in enumerate(cells, 1):
         progress(
             progress_events.CellBegins(
@@ -180,6 +203,7 @@ async def _run(
             )
         )
         results.append(_result(ended))
+        runs.append(ended)
         if all_ended is not None:
             all_ended.append(ended)
         found = session.kept(reports.of_run(ended), ended)
@@ -200,9 +224,14 @@ async def _run(
     stop = ""
     if which != "restore" and caller.outside_agent:
         stop = command_messages.agent_stopped(session.name, session.state)
-    if which in ("all", "restore"):
+    changed = list[ChangedOutput]()
+    if recorded is not None:
+        changed = await recorded.changed(runs)
         sources = verify_results.other_sources(packages, session.state.packages)
-        left = "\n".join(filter(None, [local_modules.other_sources(sources), left]))
+        cause = local_modules.other_sources(sources)
+        check = changed_outputs.check(session.name) if changed and not failed else ""
+        lines = [*changed_outputs.lines(changed), cause, check, left]
+        left = "\n".join(filter(None, lines))
     if left and all_ended:
         all_ended[-1] = replace(all_ended[-1], follows=left)
     return responses.Ran(
@@ -216,6 +245,7 @@ async def _run(
         left,
         which,
         stop,
+        changed,
     )
 
 

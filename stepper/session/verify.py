@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
-from itertools import filterfalse
 from typing import Any
 
 from stepper.common.text import one_line
@@ -28,6 +27,7 @@ from stepper.policy.comparison.output_comparison import (
     Shown,
     compare,
 )
+from stepper.policy.comparison.recorded_outputs import without_pages
 from stepper.policy.comparison.verify_results import CellVerdict, FileChange, Verified
 from stepper.policy.dataflow import cell_dependencies
 from stepper.policy.model import Cell, Outcome
@@ -41,10 +41,6 @@ from stepper.session.session import Session
 # another version of these may draw the same figure otherwise
 DRAWS = ("matplotlib", "PIL", "seaborn")
 MISSING = re.compile(r"name '(\w+)' is not defined")
-# what asks for one
-PAGER = re.compile(
-    r"^\s*(?:\?|%(?:pinfo2?|pdoc|psource|pdef|page)\b)|\?\s*$", re.MULTILINE
-)
 MORE = "# stepper: timeout=10m"
 IN_USE = "Address already in use"
 SEEDS = 4294967296  # how many PYTHONHASHSEED takes
@@ -148,9 +144,16 @@ async def verify(
     )
     made = replace(made, text=words.told(made))
     sources, counts = verify_results.mark(document.cells), words.recorded(made)
+    unstable = tuple(
+        each.cell_id for each in verdicts if each.verdict is Sameness.UNSTABLE
+    )
     session.log(
         journal_events.Verified(
-            at=now(), reproduces=made.reproduces, sources=sources, text=counts
+            at=now(),
+            reproduces=made.reproduces,
+            sources=sources,
+            text=counts,
+            unstable=unstable,
         ),
         sync=None,
     )
@@ -190,12 +193,10 @@ def _compared(
         ):
             continue
         others = [each.shown.get(cell.index, Shown([])) for each in again]
-        # not everybody keeps what it shows
-        if PAGER.search(cell.source) and not any(map(_is_page, outputs)):
-            shown, *others = (
-                replace(each, outputs=[*filterfalse(_is_page, each.outputs)])
-                for each in (shown, *others)
-            )
+        # not everybody keeps what a pager shows
+        shown, *others = (
+            without_pages(cell.source, outputs, each) for each in (shown, *others)
+        )
         differences[cell.index] = compare(
             Shown(outputs, facts), shown, others, way.pixels, redrawn
         )
@@ -254,12 +255,6 @@ def _unlike(session: Session, found: Found, cell: Cell) -> str:
     ):
         return ""
     return "its source was changed since it ran"
-
-
-def _is_page(output: Mapping[str, Any]) -> bool:
-    return output.get("output_type") == "display_data" and [
-        *output.get("data", ())
-    ] == ["text/plain"]
 
 
 def _failure(session: Session, document: Notebook, ended: Ended) -> str:

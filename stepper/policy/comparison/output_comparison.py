@@ -38,6 +38,7 @@ LONG = 1_000_000  # characters of a text whose numbers are not compared across i
 # other
 MOST = 1000
 REDRAWN = "figures are drawn otherwise by what is installed now; all that is known of them is the same"
+PICTURE = "(a picture)"  # how one is quoted
 QUOTED, WIDTH = 2, 160  # lines of each side, and characters of a line
 
 
@@ -67,6 +68,9 @@ class Difference:
     lines: tuple[str, ...] = ()
     # fresh runs may agree by chance: on a few of the lines, on the order of a few words
     doubtful: bool = False
+    removed: int = 0  # lines and pictures that are not there now
+    added: int = 0  # … that were not there then
+    figures: tuple[str, ...] = ()  # how figures differ
 
 
 @dataclass(frozen=True)
@@ -153,8 +157,15 @@ def compare(
         f"+ {line}" for line in _quoted(new)
     ]
     doubtful = len(blocks) < len(found) or ignored_differences.reordered(gone, new)
+    figures = tuple(words[:3])
     return Difference(
-        Sameness.CHANGED, "; ".join([counts, *words[:3]]), tuple(quoted), doubtful
+        Sameness.CHANGED,
+        "; ".join([counts, *figures]),
+        tuple(quoted),
+        doubtful,
+        len(gone),
+        len(new),
+        figures,
     )
 
 
@@ -397,7 +408,5 @@ def _sides(
 
 
 def _quoted(items: Sequence[Item]) -> list[str]:
-    texts = [
-        item if isinstance(item, str) else "(a picture)" for item in items[:QUOTED]
-    ]
+    texts = [item if isinstance(item, str) else PICTURE for item in items[:QUOTED]]
     return [text if len(text) <= WIDTH else text[: WIDTH - 1] + "…" for text in texts]

@@ -1,0 +1,112 @@
+"""Which outputs differ from the recorded ones after cells ran again: for `run --all` and `restore`.
+
+The recorded outputs are kept from before the run, because the run replaces them in the notebook.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+from stepper.common.errors import NotebookError
+from stepper.messages.run_report import Ended
+from stepper.policy.cell_changes import source_hash
+from stepper.policy.comparison import clock_values, recorded_outputs, verify_results
+from stepper.policy.comparison.clock_values import RunTime
+from stepper.policy.comparison.output_comparison import Shown
+from stepper.policy.comparison.recorded_outputs import ChangedOutput
+from stepper.policy.journal_events import Ran
+from stepper.policy.model import Cell, Verdict, instant
+from stepper.session.protocols import Notebook, Target
+from stepper.session.replay import LATE_SECONDS
+from stepper.session.session import Session
+
+# another version of these may draw the same figure otherwise
+DRAWS = ("matplotlib", "PIL", "seaborn")
+
+
+class RecordedOutputs:
+    """The outputs that a notebook's cells had before they ran again."""
+
+    def __init__(
+        self, session: Session, document: Notebook, cells: Sequence[Cell]
+    ) -> None:
+        self.session = session
+        self.sources = [cell.source for cell in document.cells if cell.is_code]
+        self.packages = dict(session.state.packages)
+        self.recorded = dict[int, list[dict[str, Any]]]()
+        verified = session.state.verified
+        is_valid = verified is not None and verified.sources == verify_results.mark(
+            document.cells
+        )
+        unstable = verified.unstable if verified is not None and is_valid else ()
+        ran = {run.cell_id: run.source_hash for run in session.state.runs}
+        for cell in cells:
+            outputs = document.get_recorded_outputs(cell)
+            same_source = ran.get(cell.id, "") in ("", source_hash(cell.source))
+            if outputs is not None and same_source and cell.id not in unstable:
+                self.recorded[cell.index] = outputs
+
+    async def changed(self, ended: Sequence[Ended]) -> list[ChangedOutput]:
+        """Return the cells whose outputs differ now, in the order of their runs."""
+        compared = [
+            each
+            for each in ended
+            if each.cell.index in self.recorded
+            and each.run.verdict is Verdict.FINE
+            and not (isinstance(each.run, Ran) and each.run.left_out)
+        ]
+        fresh = {each.cell.index: [*each.outputs] for each in compared}
+        found = await asyncio.to_thread(self._differences, compared, fresh)
+        if not found:
+            return []
+        # Threads and later cells add to outputs or replace them: the file has them all.
+        await self._take_late_outputs()
+        differing = {each.cell for each in found}
+        compared = [each for each in compared if each.cell.number in differing]
+        for each in compared:
+            fresh[each.cell.index] = self._written(each)
+        return await asyncio.to_thread(self._differences, compared, fresh)
+
+    async def _take_late_outputs(self) -> None:
+        kernel = self.session.keeper.kernel
+        if kernel is not None and await kernel.death() is None:
+            await asyncio.sleep(LATE_SECONDS)
+            kernel.listen()
+        self.session.put_late()
+
+    def _written(self, ended: Ended) -> list[Any]:
+        """Return a cell's outputs as they are in the notebook; those of the run if they could not be written."""
+        outputs = list[Any]()
+        if ended.cell.id not in self.session.state.unwritten:
+            with contextlib.suppress(NotebookError):
+                outputs = self.session.file.read_outputs(Target.of(ended.cell))
+        return outputs or [*ended.outputs]
+
+    def _differences(
+        self, compared: Sequence[Ended], fresh: dict[int, list[Any]]
+    ) -> list[ChangedOutput]:
+        state = self.session.state
+        packages = verify_results.packages(self.packages, state.packages)
+        redrawn = any(package.name in DRAWS for package in packages)
+        facts = {key: text for run in state.runs for key, text in run.figures.items()}
+        changed = list[ChangedOutput]()
+        for each in compared:
+            cell = each.cell
+            recorded = self.recorded[cell.index]
+            shown = recorded_outputs.without_pages(
+                cell.source, recorded, Shown(fresh[cell.index], facts)
+            )
+            run = RunTime(
+                instant(each.run.started_at).timestamp(),
+                each.run.duration_s,
+                clock_values.reads_clock(cell.source, self.sources),
+            )
+            difference = recorded_outputs.difference(
+                Shown(recorded, facts), shown, run, self.session.pixels, redrawn
+            )
+            if difference is not None:
+                changed.append(recorded_outputs.changed_output(cell, difference))
+        return changed
