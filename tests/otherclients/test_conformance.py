@@ -117,7 +117,9 @@ def test_the_conformance_suite(url: str, tmp_path: Path, era: str) -> None:
 
 def documented(era: str) -> dict[str, tuple[int, int]]:
     """What the table in docs/development/mcp.md says of each scenario: checks that passed, checks that failed."""
-    _, section = (ROOT / "docs/development/mcp.md").read_text().split("## Conformance\n")
+    _, section = (
+        (ROOT / "docs/development/mcp.md").read_text().split("## Conformance\n")
+    )
     rows = re.findall(r"(?m)^\| `([\w-]+)` \| ([^|]*) \| ([^|]*) \|", section)
     said = {name: cells[ERAS.index(era)].strip() for name, *cells in rows}
     return {
