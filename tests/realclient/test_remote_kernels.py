@@ -1,4 +1,4 @@
-"""The seven-step Seattle notebook in the real client, with its kernel elsewhere. `docs/clusters.md` shows what is read.
+"""The seven-step Seattle notebook in the real client, with its kernel elsewhere. `docs/development/clusters.md` shows what is read.
 
 On a SLURM node: the job waits in a queue, a daemon is killed, the walltime ends, a node fails. On a Jupyter server: the
 websocket is cut twice. What is lost with a kernel is built again by `stepper restore`, and nothing else is lost.
