@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +17,12 @@ import pytest
 
 from stepper.common.errors import UsageError
 from stepper.daemon import config
-from tests.conftest import Project, reused
+from stepper.policy.local_modules import ModuleChanges
+from tests.conftest import Project, make_env, reused
+from tests.environments import environment, old_python
+from tests.test_kernel_helper import OLD as OLD_PACKAGES
+from tests.test_kernel_helper import Lab
+from tests.test_kernel_helper import text as printed
 
 OLD = "RATE = 1\ndef add(x):\n    return x + 1\n"
 NEW = "RATE = 2\ndef add(x):\n    return x + 2\n"
@@ -80,7 +92,9 @@ def test_what_can_not_be_reloaded_is_named_with_the_way_out(project: Project) ->
     features.unlink()
     _, answer = notebook.insert("add(1)")
     assert (
-        "was deleted; the kernel still has the old code" in answer.text
+        "broken.features was not reloaded: notebooks/broken/features.py was deleted; "
+        "the kernel still has the old code"
+        in answer.text
         and "| 2" in answer.text
     )
     features.write_text(NEW)
@@ -320,3 +334,162 @@ def test_a_module_that_computes_from_a_changed_one_is_reloaded_too(
     (folder / "rates.py").write_text(text.replace("RATE = 2", "RATE = 4"))
     _, answer = notebook.insert("DOUBLE")
     assert "8" in answer.text and "Warning" not in answer.text
+
+
+def test_modules_of_other_layouts(project: Project) -> None:
+    """A package in `src/`, one without `__init__.py`, and a module that becomes a package."""
+    source = project.folder / "src" / "shop" / "rates.py"
+    source.parent.mkdir(parents=True)
+    source.write_text(OLD)
+    (source.parent / "__init__.py").write_text("from .rates import add\n")
+    bare = project.folder / "notebooks" / "bare" / "inner" / "tools.py"
+    bare.parent.mkdir(parents=True)
+    bare.write_text(OLD)
+    lone = project.folder / "notebooks" / "lone.py"
+    lone.write_text(OLD)
+    notebook = project.new()
+    notebook.insert(
+        "import sys\nsys.path.insert(0, '../src')\n"
+        "import shop\nfrom bare.inner.tools import add as plus\nimport bare.inner.tools as t\n"
+        "from lone import RATE\nimport lone"
+    )
+    notebook.insert("(shop.add(1), plus(1), t.RATE, RATE, lone.add(1))")
+    source.write_text(NEW)
+    bare.write_text(NEW)
+    _, answer = notebook.insert("(shop.add(1), plus(1), t.RATE)")
+    assert "Reloaded: bare.inner.tools, shop.rates (changed since" in answer.text
+    assert "(3, 3, 2)" in answer.text
+    both = "`bare.inner.tools` and `shop.rates`"
+    assert f"Stale: cell 2 used {both}, which changed after it ran." in answer.text
+    lone.unlink()
+    (project.folder / "notebooks" / "lone").mkdir()
+    (project.folder / "notebooks" / "lone" / "__init__.py").write_text(NEW)
+    _, answer = notebook.insert("(RATE, lone.add(1), lone.__file__[-16:])")
+    assert "Reloaded: lone (changed since it was imported)." in answer.text
+    assert "(2, 3, 'lone/__init__.py')" in answer.text
+    _, answer = notebook.insert("RATE")
+    assert "Reloaded" not in answer.text and "Warning" not in answer.text
+
+
+COMPILED = """#include <Python.h>
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "quick", NULL, -1, NULL};
+PyMODINIT_FUNC PyInit_quick(void) {
+    PyObject *made = PyModule_Create(&module);
+    PyModule_AddIntConstant(made, "RATE", RATE);
+    return made;
+}
+"""
+
+
+def compiled_module(folder: Path, rate: int) -> Path:
+    """Compile a module into a file of its own."""
+    headers = Path(sysconfig.get_path("include"))
+    if not shutil.which("cc") or not (headers / "Python.h").exists():
+        pytest.skip("there is no C compiler, or Python's headers are missing")
+    (folder / "quick.c").write_text(COMPILED)
+    made = folder / f"quick{rate}.so"
+    flags = ["-shared", "-fPIC", f"-DRATE={rate}", f"-I{headers}"]
+    command = ["cc", *flags, str(folder / "quick.c"), "-o", str(made)]
+    subprocess.run(command, check=True)
+    return made
+
+
+def test_a_compiled_module_is_named_and_the_printed_command_loads_it(
+    project: Project, tmp_path: Path
+) -> None:
+    path = project.folder / "notebooks" / "quick.so"
+    compiled_module(tmp_path, 1).replace(path)
+    notebook = project.new()
+    notebook.insert("import quick\nquick.RATE")
+    compiled_module(tmp_path, 22).replace(path)
+    _, answer = notebook.insert("quick.RATE")
+    assert (
+        "Warning: quick changed (notebooks/quick.so) and can't be reloaded, because it is "
+        "a compiled module; the kernel still has the old code. To fix this, run: `"
+        in answer.text
+    )
+    assert answer.text.endswith("| 1") and "Reloaded" not in answer.text
+    (command,) = re.findall(r"To fix this, run: `stepper (.*)`", answer.text)
+    restored = project.json(*shlex.split(command))
+    assert [each["output"] for each in restored["results"]] == ["22", "22"]
+    assert "can't be reloaded" not in notebook.insert("quick.RATE")[1].text
+
+
+@pytest.fixture(
+    params=["this Python", pytest.param("Python 3.9", marks=pytest.mark.nightly)]
+)
+def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
+    """A kernel of this Python, and one of Python 3.9 with the oldest IPython."""
+    python = sys.executable
+    if request.param == "Python 3.9":
+        if not old_python():
+            pytest.skip("there is no Python 3.9 on this machine")
+        python = environment(old_python(), *OLD_PACKAGES)
+    made = Lab(python)
+    yield made
+    made.close()
+
+
+def test_reloads_in_each_version_of_python(lab: Lab) -> None:
+    folder = lab.folder / "versions"
+    folder.mkdir()
+    (folder / "core.py").write_text(OLD + "class Box:\n    def size(self): return 1\n")
+    (folder / "user.py").write_text("from .core import RATE, add\nDOUBLE = RATE * 2\n")
+    lab.ok("from versions.user import DOUBLE, add\nfrom versions.core import Box as B")
+    lab.ok("box = B()")
+    text = NEW + "class Box:\n    def size(self): return 7\n"
+    (folder / "core.py").write_text(text)
+    done = lab.run("print(DOUBLE, add(1), box.size(), isinstance(box, B))")
+    assert done.modules == ModuleChanges(
+        ("versions.core",), ("versions.user",), classes=True
+    )
+    assert printed(done) == "4 3 7 True\n"
+    assert done.namespace.lasting is not None
+    assert done.namespace.lasting.local_imports == {"versions.user": ("versions.core",)}
+    (folder / "core.py").write_text("def add(x:\n")
+    (old,) = lab.run("add(1)").modules.old
+    assert (old.name, old.file, old.why, old.line) == (
+        "versions.core",
+        "versions/core.py",
+        "syntax",
+        1,
+    )
+    (folder / "core.py").unlink()
+    (old,) = lab.run("print(add(1))").modules.old
+    assert old.why == "deleted"
+    (folder / "core.py").write_text(text.replace("RATE = 2", "RATE = 5"))
+    assert printed(lab.run("print(DOUBLE)")) == "10\n"
+
+
+@pytest.mark.nightly
+def test_an_editable_installation(project: Project) -> None:
+    """Setuptools finds a package in `src/` by the path, one at the top of the folder by a finder."""
+    env = project.folder / "env"
+    make_env(env)
+    (project.folder / ".stepper" / "config.yaml").write_text("python: env/bin/python\n")
+    project.stepper("trust")
+    for name, where in (("insource", "src"), ("attop", ".")):
+        top = project.folder / f"lib-{name}"
+        package_folder = top / where / name
+        package_folder.mkdir(parents=True)
+        (package_folder / "__init__.py").write_text("")
+        (package_folder / "rates.py").write_text(OLD)
+        (top / "pyproject.toml").write_text(
+            f'[build-system]\nrequires = ["setuptools>=64"]\nbuild-backend = "setuptools.build_meta"\n'
+            f'[project]\nname = "{name}"\nversion = "1"\n'
+            f"[tool.setuptools.packages.find]\nwhere = [{json.dumps(where)}]\n"
+        )
+        uv = Path(sys.executable).with_name("uv")
+        install = [str(uv), "pip", "install", "--no-deps", "-e", str(top)]
+        subprocess.run([*install, "--python", str(env / "bin" / "python")], check=True)
+    notebook = project.new()
+    _, answer = notebook.insert(
+        "from insource.rates import RATE, add\nfrom attop import rates\n"
+        "import sys\n(RATE, add(1), rates.add(1), sys.prefix[-3:])"
+    )
+    assert "(1, 2, 2, 'env')" in answer.text
+    for path in project.folder.glob("lib-*/**/rates.py"):
+        path.write_text(NEW)
+    _, answer = notebook.insert("(RATE, add(1), rates.add(1))")
+    assert "Reloaded: attop.rates, insource.rates (changed since" in answer.text
+    assert "(2, 3, 3)" in answer.text

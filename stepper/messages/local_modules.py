@@ -31,7 +31,7 @@ def lines(changes: ModuleChanges, notebook: str) -> list[str]:
             f" when {pronoun} imported)."
         )
     found += [
-        _old(module, f"stepper restart {one_line(notebook, 200)}")
+        _old(module, f"stepper restore {one_line(notebook, 200)}")
         for module in changes.old[:MOST]
     ]
     if len(changes.old) > MOST:
@@ -52,31 +52,36 @@ def _names(names: Sequence[str]) -> str:
     return ", ".join(some) + more
 
 
-def _old(module: OldModule, restart: str) -> str:
+def _old(module: OldModule, restore: str) -> str:
     name, file = one_line(module.name, 100), one_line(module.file, 200)
     where = f"{file}, line {module.line}" if module.line else file
+    error = one_line(module.error, 200)
     old = "the kernel still has the old code"
     if module.why == "deleted":
-        return f"Warning: {name}: its file {file} was deleted; {old}. To fix this, restore {file}, or run: {restart}"
+        what = f"Warning: {name} was not reloaded: {file} was deleted; {old}."
+        return f"{what} To fix this, restore the file or remove its imports."
     if module.why == "compiled":
-        what = f"Warning: {name} is a compiled module that changed ({file}) and can't be reloaded; {old}."
-        return f"{what} To fix this, run: {restart}"
+        what = f"Warning: {name} changed ({file}) and can't be reloaded, because it is"
+        return f"{what} a compiled module; {old}. To fix this, run: `{restore}`"
     if module.why in ("syntax", "raised"):
-        error = one_line(module.error, 200)
-        what = f"Warning: {name} changed and could not be reloaded ({where}: {error}); {old}."
-        return f"{what} To fix this, correct {file}: the next cell reloads it."
+        what = f"Warning: {name} changed and could not be reloaded ({where}: {error});"
+        fix = f"To fix this, correct {file}: the next cell reloads it."
+        return f"{what} {old}. {fix}"
     if module.why == "dependent":
-        error = one_line(module.error, 200)
-        return (
-            f"Warning: {name} uses a changed module when it is imported, and could not"
-            f" be reloaded ({where}: {error}); {old}."
-            " To fix this, correct the error: the next cell reloads the modules."
-        )
+        what = f"Warning: {name} uses a changed module when it is imported, and could"
+        fix = "To fix this, correct the error: the next cell reloads the modules."
+        return f"{what} not be reloaded ({where}: {error}); {old}. {fix}"
     if module.why == "interrupted":
-        return f"Warning: {name} changed ({file}), and its reload was interrupted: the cell did not run."
+        what = f"Warning: {name} changed ({file}), and its reload was interrupted:"
+        return f"{what} the cell did not run. The next cell tries the reload again."
     if module.why == "autoreload":
-        return f"Warning: {name} changed ({file}), and %autoreload is set up not to reload it; {old}."
-    return f"Warning: {name} changed since it was imported ({file}) and was not reloaded (`local_modules: warn`); {old}."
+        what = f"Warning: {name} changed ({file}), and %autoreload is set up not to"
+        return f"{what} reload it; {old}."
+    what = (
+        f"Warning: {name} changed since it was imported ({file}) and was not reloaded"
+    )
+    fix = f"To load the new code, run: `{restore}`"
+    return f"{what} (`local_modules: warn`); {old}. {fix}"
 
 
 def other_sources(names: Sequence[str]) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib
+import importlib.machinery
 import importlib.util
 import marshal
 import os
@@ -401,6 +402,10 @@ def reload_record(name: str, told: dict[str, Any]) -> bool:
 
 def reload_one(name: str, record: Any, told: dict[str, Any]) -> dict[str, Any]:
     """Reload a module; return why it could not be, as it is told: nothing where it was."""
+    if record.disk == "deleted" and (path := guarded(other_path, name)):
+        record.path = path
+        record.mark = mark_of(path)
+        record.disk = hash_of(path, record.mark)
     if record.disk == "deleted":
         return {"why": "deleted"}
     if record.path.endswith(COMPILED):
@@ -439,6 +444,16 @@ def reload_one(name: str, record: Any, told: dict[str, Any]) -> dict[str, Any]:
             }
     told["classes"] = told["classes"] or bool(classes)
     return {}
+
+
+def other_path(name: str) -> Any:
+    """The file from which a module would be imported now: `a.py` may have become `a/__init__.py`."""
+    importlib.invalidate_caches()
+    package = name.rpartition(".")[0]
+    folders = list(own_names(sys.modules[package])["__path__"]) if package else None
+    spec = importlib.machinery.PathFinder.find_spec(name, folders)
+    path = os.path.realpath(spec.origin) if spec and spec.origin else ""
+    return path if path.endswith(".py") and is_local(path) else None
 
 
 def reload_module(module: Any) -> Any:
