@@ -55,6 +55,9 @@ class Project:
     def written_since(self, when_ns: int, leave_out: Any) -> list[tuple[str, int]]:
         return [("data/out.csv", 1200)]
 
+    def inside(self, path: str) -> str:
+        return path.removeprefix("/p/")
+
     def changed_since(self, when_ns: int, leave_out: Any, folders: Any) -> bool:
         raise OSError("gone")
 
@@ -375,7 +378,7 @@ def test_what_goes_wrong_costs_no_report() -> None:
     }
     assert found.kept({"changed": told}, 0) == [
         "before failing, this cell rebound `df`: 3 × 2 → 3 × 1; changed in place `rows` (line 2); bound `x`",
-        "files that changed before failing, written by this cell or by another process: data/out.csv (1,200 bytes)",
+        "Changed while the cell ran (stepper does not know by which process): data/out.csv (1,200 bytes)",
     ]
 
 

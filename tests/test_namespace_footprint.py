@@ -48,12 +48,14 @@ seen = {
     "limits": [resource.getrlimit(number) for number in (resource.RLIMIT_NOFILE, resource.RLIMIT_AS, resource.RLIMIT_CORE)],
     "trace": [sys.gettrace() is None, sys.getprofile() is None], "recursion": sys.getrecursionlimit(),
     "history": [len(shell.user_ns["In"]), len(shell.user_ns["Out"])], "count": shell.execution_count,
+    "audit hooks": sum(getattr(getattr(one, "__code__", None), "co_filename", "") == "<stepper audit hook>" for one in gc.get_objects()),
     "settings": {name: str(getattr(shell, name)) for name in ("ast_node_interactivity", "autocall", "colors", "xmode")},
 }
 print(json.dumps(seen))
 """
 # What is seen of the helper → why, in the architecture's words. Nothing else may be.
 EXPECTED = {
+    "audit hooks": "sys.addaudithook",
     "environment": "STEPPER_KERNEL",
     "events": "pre_run_cell",
     "faulthandler": "faulthandler",
@@ -144,6 +146,7 @@ def test_user_code_sees_nothing_of_the_helper_but_what_the_architecture_names(
     }
     assert changed <= {str(int(__import__("signal").SIGURG))}
     assert set(ours["iopub thread"]) - set(theirs["iopub thread"]) == {"send_multipart"}
+    assert (theirs["audit hooks"], ours["audit hooks"]) == (0, 1)
     assert (theirs["faulthandler"], ours["faulthandler"]) == (False, True)
 
 

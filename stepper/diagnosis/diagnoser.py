@@ -25,8 +25,9 @@ from stepper.diagnosis import (
     shell_warnings,
     syntax_suggestion,
 )
+from stepper.diagnosis.file_sentences import file_lines
 from stepper.diagnosis.in_kernel.close_matches import listed
-from stepper.diagnosis.kernel_facts import Changed, Look, Lost
+from stepper.diagnosis.kernel_facts import Changed, FileFacts, Look, Lost
 from stepper.diagnosis.missing_names import (
     Notebook,
     file_error,
@@ -167,17 +168,11 @@ class Adviser:
     def kept(
         self, told: Mapping[str, Any], since_ns: int | None, how: str = "failing"
     ) -> list[str]:
-        """Return failed shell lines, what a cell had bound before it ended, and the files that changed meanwhile.
+        """Return failed shell lines, what a cell had bound before it ended, and which files changed while it ran.
 
         Without a time nothing is said of files.
         """
         changed = decode(Changed, told.get("changed") or {})
-        files = (
-            self.surroundings.written_since(since_ns, [self.path])
-            if since_ns is not None
-            else []
-        )
-        written = [f"{path} ({size:,} bytes)" for path, size in files]
         parts = {
             "rebound": listed(
                 [f"`{name}`: {old} → {new}" for name, old, new in changed.rebound], 300
@@ -189,9 +184,11 @@ class Adviser:
         }
         line = "; ".join(f"{what} {which}" for what, which in parts.items() if which)
         before = [one_line(f"before {how}, this cell {line}", 600)] if line else []
-        meanwhile = f"files that changed before {how}, written by this cell or by another process: {listed(written, 200)}"
-        files_line = [one_line(meanwhile, 600)] if written else []
-        return [*run_warnings.lines([], self.commands(told)), *before, *files_line]
+        files = list[str]()
+        if since_ns is not None:
+            facts = decode(FileFacts, told.get("files") or {})
+            files = file_lines(facts, self.surroundings, self.path, since_ns)
+        return [*run_warnings.lines([], self.commands(told)), *before, *files]
 
     def commands(self, told: Mapping[str, Any]) -> list[str]:
         """Return the doubts about a run's shell lines."""

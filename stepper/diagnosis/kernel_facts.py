@@ -57,3 +57,29 @@ class Changed:
     rebound: tuple[tuple[str, str, str], ...] = ()
     bound: tuple[str, ...] = ()
     in_place: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class FileChange:
+    """What became of a file that this kernel opened for writing, renamed or removed.
+
+    `change`: written, same (its content is as before), renamed, deleted, new folder. `own`: the cell did it, not a
+    thread or a task of an earlier one.
+    """
+
+    path: str
+    change: str
+    size: int = 0
+    own: bool = True
+    renamed_to: str = ""
+
+
+@dataclass(frozen=True)
+class FileFacts:
+    """What the kernel knows of the project's files at a cell's end; paths are absolute and without links."""
+
+    began: int = 0  # when the cell began, by the clock of files, in ns
+    changes: tuple[FileChange, ...] = ()
+    # open for writing in this kernel or below it: (path, by a process of this cell)
+    open: tuple[tuple[str, bool], ...] = ()
+    earlier: tuple[str, ...] = ()  # written by an earlier cell, not since

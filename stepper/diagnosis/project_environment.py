@@ -52,6 +52,12 @@ class Surroundings:
         inside = real == self.root or real.startswith(self.root + os.sep)
         return _text(os.path.relpath(real, self.root) + os.sep if inside else real)
 
+    def inside(self, path: str) -> str:
+        """Return a path without links as written from the project's root, '' where it lies elsewhere."""
+        base = self.root.rstrip(os.sep) + os.sep
+        whole = os.path.join(self.root, path)
+        return _text(whole[len(base) :]) if whole.startswith(base) else ""
+
     def tree(self, anew: bool = False) -> Tree:
         """Return the project's files and folders."""
         now = time.monotonic()
@@ -165,12 +171,12 @@ class Surroundings:
     def written_since(
         self, when_ns: int, leave_out: Collection[str]
     ) -> list[tuple[str, int]]:
-        """Return the files written since then, or a tick before, the newest first, with their sizes."""
+        """Return the files written since then, the newest first, with their sizes."""
         found = [
             (status.st_mtime_ns, path, status.st_size)
             for path, status in self._statuses(leave_out)
             # a time can be set, also to a future one
-            if min(status.st_mtime_ns, status.st_ctime_ns) >= when_ns - TICK
+            if min(status.st_mtime_ns, status.st_ctime_ns) >= when_ns
         ]
         return [
             (_text(path), size)

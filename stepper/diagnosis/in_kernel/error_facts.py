@@ -22,6 +22,7 @@ from stepper.diagnosis.in_kernel.line_values import (
 )
 from stepper.diagnosis.in_kernel.missing_keys import attribute, called, key
 from stepper.diagnosis.in_kernel.namespace_changes import changes
+from stepper.diagnosis.in_kernel.written_files import file_facts
 from stepper.kernels.in_kernel.exception_facts import message
 from stepper.kernels.in_kernel.safe_inspect import (
     class_names,
@@ -58,7 +59,11 @@ LACKS = r"\bnot (?:in|found|a valid|present)\b"
 
 
 def facts(error: BaseException) -> dict[str, Any]:
-    return {"look": guarded(look, error) or {}, "changed": guarded(changes, error)}
+    return {
+        "look": guarded(look, error) or {},
+        "changed": guarded(changes, error),
+        "files": guarded(file_facts) or {},
+    }
 
 
 def look(error: BaseException) -> dict[str, Any]:

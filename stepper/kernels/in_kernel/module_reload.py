@@ -17,12 +17,14 @@ import os
 import sys
 import time
 import types
+from importlib.machinery import PathFinder
 from typing import Any
 
 from IPython.core.error import InputRejected
 
 from stepper.kernels.in_kernel.cell_sources import INSTALLED, sources
 from stepper.kernels.in_kernel.module_sources import (
+    IMPORTS,
     WORD,
     absolute,
     mentioned,
@@ -494,6 +496,27 @@ def in_order(names: list[str]) -> list[str]:
     for name in sorted(names):
         visit(name, ())
     return [name for name in found if name in names]
+
+
+def imports_local(raw: str) -> bool:
+    """Whether a local module is loaded, or a cell imports one."""
+    if records:
+        return True
+    for source, _, plain in IMPORTS.findall(raw) if "import" in raw else ():
+        for name in [source, *plain.split(",")]:
+            top = name.strip().split(" ")[0].partition(".")[0]
+            if top and top not in sys.modules and found_in_project(top):
+                return True
+    return False
+
+
+def found_in_project(top: str) -> bool:
+    """Whether a module of that name would come from the project."""
+    spec = PathFinder.find_spec(top)
+    places = [spec.origin, *(spec.submodule_search_locations or ())] if spec else ()
+    return any(
+        is_local(os.path.realpath(place)) for place in places if type(place) is str
+    )
 
 
 def imported(name: str) -> set[str]:

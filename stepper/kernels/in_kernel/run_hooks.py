@@ -41,6 +41,14 @@ WORTH = {
     "warning_checks": ("pandas", "numpy", "except", "warn"),
     "shell_commands": ("!", "%", "get_ipython"),
 }
+# … and what it holds where it may write files. What is not caught is told without a
+# claim of whose it is.
+WRITES = re.compile(
+    r"open|writ|save|dump|export|mkdir|makedirs|rmtree|unlink|rename|touch|shutil|Path|"
+    r"download|retrieve|extract|checkpoint|memmap|tofile|[Ss]tore|logging|sqlite|%run|"
+    r"Popen|subprocess|multiprocessing|joblib|\bos\b|\bexec\b|\btrain|"
+    r"\.to_(?!datetime|dict|frame|list|numeric|numpy|period|records|timedelta)"
+)
 MAGIC = re.compile(r"^\s*[%!]|=\s*[%!]", re.MULTILINE)
 CACHE = shell.displayhook.cache_size
 # how a part is loaded, which there are; the parts that are loaded
@@ -72,9 +80,16 @@ def before_run(info: Any) -> None:
             part(name)
     if "matplotlib_facts" in parts:
         parts["matplotlib_facts"].reset()
-    for name in ("warning_checks", "shell_commands"):
+    if "file_writes" in parts["names"] and guarded(may_write_files, info.raw_cell):
+        part("file_writes")
+    for name in ("warning_checks", "shell_commands", "file_writes"):
         if name in parts:
             guarded(parts[name].before, info.raw_cell)
+
+
+def may_write_files(raw: str) -> bool:
+    """Whether a cell may write files, by its source; the project's own modules may always."""
+    return bool(WRITES.search(raw)) or module_reload.imports_local(raw)
 
 
 def part(name: str) -> Any:
@@ -207,9 +222,16 @@ def on_post_run(result: Any) -> None:
 def begin(version: str, stack: str, load: Any, names: list[str]) -> None:
     parts.update(load=load, names=names)
     name = "_stepper_helper"
+    # the table of the audit hook that an earlier helper added: it can't be removed
+    handlers = getattr(sys.modules.get(name), "audit_handlers", None)
     sys.modules[name] = types.ModuleType(name)
     vars(sys.modules[name]).update(
-        version=version, tell=tell, recall=recall, end=end, come=unbounded
+        version=version,
+        tell=tell,
+        recall=recall,
+        end=end,
+        come=unbounded,
+        audit_handlers=handlers,
     )
     shell.events.register("pre_run_cell", on_pre_run)
     shell.events.register("post_run_cell", on_post_run)
@@ -226,7 +248,7 @@ def end() -> None:
     shell.events.unregister("pre_run_cell", on_pre_run)
     shell.events.unregister("post_run_cell", on_post_run)
     guarded(iopub_buffer.end)
-    for name in ("matplotlib_facts", "shell_commands"):
+    for name in ("matplotlib_facts", "shell_commands", "file_writes"):
         if name in parts:
             guarded(parts[name].end)
 

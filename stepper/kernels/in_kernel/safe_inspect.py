@@ -60,11 +60,15 @@ def guarded(make: Callable[..., Any], *given: Any) -> Any:
     try:
         return make(*given)
     except BaseException as error:  # SystemExit too: whatever the user's objects do
-        swallowed["count"] = swallowed.get("count", 0) + 1
-        swallowed.setdefault(
-            "first", f"{type(error).__name__} in {origin(error.__traceback__)}"
-        )
+        count_failure(error)
         return None
+
+
+def count_failure(error: BaseException) -> None:
+    swallowed["count"] = swallowed.get("count", 0) + 1
+    swallowed.setdefault(
+        "first", f"{type(error).__name__} in {origin(error.__traceback__)}"
+    )
 
 
 def origin(trace: types.TracebackType | None) -> str:

@@ -1,0 +1,456 @@
+"""Which files a report says that a failed cell wrote: those that its kernel opened for writing, and no others."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stepper.diagnosis.in_kernel import file_writes
+from stepper.policy.model import Outcome
+from tests.conftest import Answer, Notebook, Project
+from tests.environments import old_python
+from tests.test_kernel_helper import OLD, Lab, environment, text
+
+UNKNOWN = "Note: Changed while the cell ran (stepper does not know by which process): "
+BY_KERNEL = (
+    "Note: Changed while the cell ran (opened for writing by this kernel, but perhaps"
+    " not by this cell): "
+)
+CELL = "Note: This cell "
+FAIL = "\nraise ValueError('stop')"
+HOOKS = """
+import gc as _gc
+hooks = sum(
+    getattr(getattr(one, "__code__", None), "co_filename", "") == "<stepper audit hook>"
+    for one in _gc.get_objects()
+)
+"""
+
+
+@pytest.fixture(
+    scope="module",
+    params=["this Python", pytest.param("Python 3.9", marks=pytest.mark.nightly)],
+)
+def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
+    """A kernel in a folder of its own, whose files are the project's."""
+    if request.param == "Python 3.9":
+        python = old_python()
+        if not python:
+            pytest.skip("there is no Python 3.9 on this machine")
+        made = Lab(environment(python, *OLD))
+    else:
+        made = Lab(environment(sys.executable, "ipykernel>=7", "pandas>=2.2,<4"))
+    made.ok("import os, shutil, sqlite3, tempfile, threading\nfrom pathlib import Path")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def empty(lab: Lab) -> Lab:
+    """The kernel in an empty folder, in which two files lie."""
+    lab.ok(
+        "os.chdir(tempfile.mkdtemp(dir=HOME)) if 'HOME' in globals() else None\n"
+        "HOME = globals().get('HOME', os.getcwd())\n"
+        "os.chdir(tempfile.mkdtemp(dir=HOME, prefix='case'))\n"
+        "for name in ('a', 'b'): Path(name).write_text('old ' + name)"
+    )
+    return lab
+
+
+def files_of(lab: Lab, source: str) -> dict[str, Any]:
+    """What the kernel tells of files after a cell that fails."""
+    done = lab.run(source + FAIL)
+    assert done.fault is not None
+    assert done.fault.ename == "ValueError", done.fault
+    assert done.fault.evalue == "stop", done.fault
+    assert "swallowed" not in done.told, done.told
+    facts: dict[str, Any] = done.told["files"]
+    return facts
+
+
+def changes(lab: Lab, source: str) -> dict[str, str]:
+    """What became of which file, by names in the case's folder; `~` before what may be another cell's."""
+    facts = files_of(lab, source)
+    here = str(Path(lab.value("os.getcwd()")).resolve())
+    return {
+        str(Path(each["path"]).relative_to(here)): ("" if each["own"] else "~")
+        + each["change"]
+        for each in facts["changes"]
+    }
+
+
+# --- each way to change a file
+# ------------------------------------------------------------------------------------------
+
+WAYS = {
+    "a new file": ("open('new', 'w').write('x')", {"new": "written"}),
+    "other content": ("open('a', 'w').write('new a')", {"a": "written"}),
+    "other content of another length": ("open('a', 'w')", {"a": "written"}),
+    "appended": ("open('a', 'a').write('x')", {"a": "written"}),
+    "in place": ("f = open('a', 'r+b'); f.write(b'X'); f.close()", {"a": "written"}),
+    "exclusively": ("open('new', 'x').close()", {"new": "written"}),
+    "a descriptor": (
+        "f = os.open(Path('new'), os.O_CREAT | os.O_WRONLY); os.close(f)",
+        {"new": "written"},
+    ),
+    "bytes as a path": ("open(b'new', 'w').close()", {"new": "written"}),
+    "a Path": ("Path('new').write_bytes(b'x')", {"new": "written"}),
+    "a class of its own": (
+        "class P(str):\n    def __str__(self): raise OSError\n"
+        "open(P('new'), 'w').close()",
+        {"new": "written"},
+    ),
+    "below": (
+        "Path('s/t').mkdir(parents=True); open('s/t/f', 'w').close()",
+        {"s": "new folder", "s/t": "new folder", "s/t/f": "written"},
+    ),
+    "after a chdir": (
+        "os.mkdir('s'); os.chdir('s'); open('f', 'w').close(); os.chdir('..')",
+        {"s": "new folder", "s/f": "written"},
+    ),
+    "through a link": (
+        "os.symlink('.', 'loop'); open('loop/new', 'w').close(); os.remove('loop')",
+        {"new": "written"},
+    ),
+    "a link itself": (
+        "os.symlink('a', 'link'); open('link', 'w').close(); os.remove('link')",
+        {"a": "written"},
+    ),
+    "renamed": ("os.rename('a', 'new')", {"a": "renamed", "new": "written"}),
+    "moved by shutil": ("shutil.move('a', 'b')", {"a": "renamed", "b": "written"}),
+    "replaced by a temporary file": (
+        "open('tmp', 'w').write('x'); os.replace('tmp', 'a')",
+        {"a": "written"},
+    ),
+    "copied": ("shutil.copy('a', 'new')", {"new": "written"}),
+    "linked": ("os.link('a', 'new')", {"new": "written"}),
+    "deleted": ("os.remove('a'); Path('b').unlink()", {"a": "deleted", "b": "deleted"}),
+    "a folder deleted": (
+        "os.mkdir('s'); open('s/f', 'w').close(); shutil.rmtree('s')",
+        {},
+    ),
+    "cut": ("os.truncate('a', 1)", {"a": "written"}),
+    "a new database": (
+        "sqlite3.connect('new').execute('create table t(a)')",
+        {"new": "written"},
+    ),
+    "two files in a thread": (
+        "t = threading.Thread(target=lambda: [open(n, 'w') for n in ('a', 'new')])\n"
+        "t.start(); t.join()",
+        {"a": "written", "new": "written"},
+    ),
+    "tasks": (
+        "import asyncio\nasync def w(n): open(n, 'w').close()\n"
+        "await asyncio.gather(w('a'), w('new'))",
+        {"a": "written", "new": "written"},
+    ),
+    "executed text": ('exec(\'open("new", "w")\')', {"new": "written"}),
+    # nothing that is this cell's
+    "the same content": ("open('a', 'w').write('old a')", {"a": "same"}),
+    "touched": ("Path('a').touch()", {"a": "same"}),
+    "renamed there and back": ("os.rename('a', 'x'); os.rename('x', 'a')", {}),
+    "written and deleted": ("open('new', 'w').close(); os.remove('new')", {}),
+    "read": ("open('a').read(); os.stat('b'); os.listdir()", {}),
+    "not permitted": (
+        "try: open('a', 'x')\nexcept FileExistsError: pass",
+        {},
+    ),
+    "opened but not changed": ("open('a', 'a').close()", {}),
+    "a database that was read": ("sqlite3.connect('a')", {}),
+    "outside of the project": ("tempfile.TemporaryFile(dir='/tmp').write(b'x')", {}),
+    "in a hidden folder": ("os.mkdir('.h'); open('.h/f', 'w').close()", {".h": ""}),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_a_cell_did_to_files_is_noted_as_what_came_of_it(
+    empty: Lab, way: str
+) -> None:
+    source, expected = WAYS[way]
+    expected = {name: change for name, change in expected.items() if change}
+    noted = changes(empty, source)
+    noted.pop(".h", None)
+    assert noted == expected
+
+
+def test_a_file_that_is_too_large_for_a_hash_is_known_by_its_time(empty: Lab) -> None:
+    size = file_writes.LARGEST + 1
+    empty.ok(f"Path('large').write_bytes(b'x' * {size})")
+    again = f"Path('large').write_bytes(b'x' * {size})"
+    assert changes(empty, again) == {"large": "written"}
+    assert changes(empty, "open('large', 'ab').close()") == {}
+
+
+def test_what_an_older_thread_or_task_writes_is_not_the_cells(empty: Lab) -> None:
+    empty.ok(
+        "go, done = threading.Event(), threading.Event()\n"
+        "def late():\n"
+        "    go.wait(); open('by_thread', 'w').close(); done.set()\n"
+        "threading.Thread(target=late, daemon=True).start()\n"
+        "import asyncio\n"
+        "woken, over = asyncio.Event(), asyncio.Event()\n"
+        "async def later():\n"
+        "    await woken.wait(); open('by_task', 'w').close(); over.set()\n"
+        "task = asyncio.create_task(later())"
+    )
+    noted = changes(
+        empty,
+        "go.set(); done.wait(); woken.set(); await over.wait(); open('own', 'w')",
+    )
+    assert noted == {
+        "by_thread": "~written",
+        "by_task": "~written",
+        "own": "written",
+    }
+
+
+def test_what_is_open_at_the_end_is_known_without_an_event(empty: Lab) -> None:
+    """A library in C opens files without Python's knowledge."""
+    empty.ok("held = open('held', 'w')")
+    facts = files_of(
+        empty,
+        "import ctypes, subprocess, sys, time\n"
+        "libc = ctypes.CDLL(None)\n"
+        "libc.fopen.restype = ctypes.c_void_p\n"
+        "stream = libc.fopen(b'in_c', b'w')\n"
+        "command = 'exec 5> by_child; echo; exec sleep 60'\n"
+        "child = subprocess.Popen(['sh', '-c', command], stdout=subprocess.PIPE)\n"
+        "child.stdout.readline()",
+    )
+    empty.ok("child.kill(); child.wait()")
+    assert held_open(facts) == {"held": False, "in_c": False, "by_child": True}
+    empty.ok("held.close(); libc.fclose(ctypes.c_void_p(stream))")
+
+
+def held_open(facts: dict[str, Any]) -> dict[str, bool]:
+    """The files that were open for writing, but for those of the kernel's own in which it tells why it died."""
+    names = {Path(path).name: own for path, own in facts["open"]}
+    return {name: own for name, own in names.items() if not name.startswith("kernel.")}
+
+
+def test_a_process_of_an_earlier_cell_is_not_this_cells(empty: Lab) -> None:
+    empty.ok(
+        "import subprocess\n"
+        "command = 'exec 5> by_child; echo; exec sleep 60'\n"
+        "child = subprocess.Popen(['sh', '-c', command], stdout=subprocess.PIPE)\n"
+        "child.stdout.readline()"
+    )
+    facts = files_of(empty, "subprocess.run(['true'])")
+    empty.ok("child.kill(); child.wait()")
+    assert held_open(facts) == {"by_child": False}
+
+
+def test_a_file_of_the_cell_before_is_not_one_that_changed_meanwhile(
+    empty: Lab,
+) -> None:
+    empty.ok("open('before', 'w').write('x')")
+    facts = files_of(empty, "pass")
+    assert [Path(path).name for path in facts["earlier"]][-1:] == ["before"]
+    empty.ok("open('before', 'w').write('x')")
+    facts = files_of(empty, "os.system('echo more >> before')")
+    assert facts["earlier"] == []
+
+
+# --- what it must not do
+# ------------------------------------------------------------------------------------------
+
+
+def test_no_event_makes_it_raise_or_call_what_is_the_users(empty: Lab) -> None:
+    done = empty.run(
+        "import sys\n"
+        "class N(int):\n"
+        "    def __and__(self, other): raise SystemExit\n"
+        "    __rand__ = __and__\n"
+        "class P(str):\n"
+        "    def __bad(self, *given): raise SystemExit\n"
+        "    __str__ = __eq__ = __hash__ = rpartition = rstrip = __bad\n"
+        "class F:\n"
+        "    def __fspath__(self): raise SystemExit\n"
+        "for event in ('open', 'os.rename', 'os.remove', 'sqlite3.connect', 'os.chdir'):\n"
+        "    for given in ((), (1,), ('a', None, N(1)), (P('a'), 'w', 1), (F(), 'w', 1),\n"
+        "                  ('a\\0', 'w', 1), ('a\\udcff', 'w', 1), (b'\\xff', 'w', 1),\n"
+        "                  ('', 'w', 1), ('/', 'w', 1), (None, None, -1, -1)):\n"
+        "        sys.audit(event, *given)\n"
+        "print('done')"
+    )
+    assert done.outcome is Outcome.OK, done.fault
+    assert text(done) == "done\n"
+
+
+def test_it_holds_nothing_of_the_users(empty: Lab) -> None:
+    empty.ok(
+        "import weakref\n"
+        "class P(str): pass\n"
+        "path = P('new'); seen = weakref.ref(path)\n"
+        "open(path, 'w').close(); del path"
+    )
+    assert empty.value("seen() is None") is True
+
+
+def test_what_it_notes_of_a_cell_has_a_bound(empty: Lab) -> None:
+    facts = files_of(
+        empty,
+        "for n in range(2000): open(f'f{n}', 'w').close()\n"
+        f"for n in range({file_writes.FOLDERS + 100}): os.mkdir(f'g{{n}}')\n",
+    )
+    assert len(facts["changes"]) <= 100
+    code = "[f for f in _gc.get_objects() if getattr(f, '__name__', '') == 'before' and 'earlier' in f.__globals__]"
+    empty.ok(f"import gc as _gc\nglobals_ = {code}[0].__globals__")
+    assert empty.value("len(globals_['notes']) <= globals_['MOST']") is True
+    empty.ok("shutil.rmtree(os.getcwd()); os.chdir(HOME); del globals_")
+
+
+def test_an_interrupt_in_a_loop_of_audited_calls_ends_the_cell(empty: Lab) -> None:
+    done = empty.run("while True: open('new', 'w').close(); id(1)", timeout=1)
+    assert done.outcome is Outcome.TIMEOUT
+    assert done.fault is not None
+    assert empty.value("os.path.exists('new')") is True  # the kernel lives
+
+
+# --- the hook itself
+# ------------------------------------------------------------------------------------------
+
+
+def test_a_kernel_whose_cells_write_no_files_has_no_hook(untouched: Project) -> None:
+    notebook = untouched.new("One", "Two", "Three")
+    notebook.insert("import copy\nx = copy.deepcopy([1])\n" + HOOKS + "print(hooks)")
+    second, _ = notebook.insert(HOOKS + "print(hooks)")
+    assert printed(notebook, second) == "0"
+    third, _ = notebook.insert(HOOKS + "open('a.txt', 'w').close()\nprint(hooks)")
+    assert printed(notebook, third) == "1"
+
+
+def printed(notebook: Notebook, cell: str) -> str:
+    return "".join(notebook.cell(cell)["outputs"][0]["text"]).strip()
+
+
+def test_a_module_of_the_project_may_write_whatever_its_cell_says(
+    untouched: Project,
+) -> None:
+    (untouched.folder / "notebooks" / "steps.py").write_text(
+        "def go():\n    with open('made.csv', 'w') as stream: stream.write('x')\n"
+    )
+    notebook = untouched.new("One")
+    _, answer = notebook.insert("import steps\nsteps.go()\n1 / 0")
+    assert f"{CELL}wrote notebooks/made.csv (1 byte)" in answer.text
+
+
+def test_a_new_helper_takes_over_the_hook_and_an_ended_one_leaves_nothing(
+    untouched: Project,
+) -> None:
+    notebook = untouched.new("One", "Two", "Three")
+    notebook.insert(
+        "open('a.txt', 'w').close()\nimport sys\n"
+        "helper = sys.modules['_stepper_helper']\n"
+        "table, helper.version = helper.audit_handlers, 'an older one'"
+    )
+    untouched.kill_daemon()
+    second, _ = notebook.insert(
+        "helper_is_new = sys.modules['_stepper_helper'] is not helper\n"
+        "print(helper_is_new, len(table))"
+    )
+    assert printed(notebook, second) == "True 0"
+    _, answer = notebook.insert(
+        HOOKS + "open('b.txt', 'w').close()\n"
+        "raise ValueError(hooks, sys.modules['_stepper_helper'].audit_handlers is table)"
+    )
+    assert "ValueError: (1, True)" in answer.text
+    assert f"{CELL}wrote notebooks/b.txt (0 bytes)" in answer.text
+
+
+# --- reports
+# ------------------------------------------------------------------------------------------
+
+
+def notes(answer: Answer) -> list[str]:
+    return [line for line in answer.text.splitlines() if line.startswith("Note: ")]
+
+
+def test_a_report_tells_what_the_cell_wrote_from_what_else_changed(
+    untouched: Project,
+) -> None:
+    folder = untouched.folder / "notebooks"
+    for name in ("same.csv", "old.csv", "gone.csv"):
+        (folder / name).write_text("x")
+    notebook = untouched.new("One", "Two")
+    notebook.insert("log = open('run.log', 'w')\nimport os, time, subprocess")
+    by_test = threading.Thread(target=written_when_seen, args=(folder,))
+    by_test.start()
+    _, answer = notebook.insert(
+        "open('same.csv', 'w').write('x')\n"
+        "open('out.csv', 'w').write('a,b')\n"
+        "os.makedirs('plots'); os.rename('old.csv', 'new.csv'); os.remove('gone.csv')\n"
+        "log.write('step 2\\n'); log.flush()\n"
+        "subprocess.run('echo hi > shell.txt', shell=True)\n"
+        "while not os.path.exists('other.csv'): time.sleep(0.01)\n"
+        "time.sleep(0.1)\n"
+        "1 / 0"
+    )
+    by_test.join()
+    lines = notes(answer)
+    assert lines[0] == (
+        f"{CELL}wrote notebooks/out.csv (3 bytes); created the folder notebooks/plots;"
+        " renamed notebooks/old.csv to notebooks/new.csv; deleted notebooks/gone.csv"
+    )
+    assert lines[1] == f"{BY_KERNEL}notebooks/run.log (7 bytes)"
+    assert lines[2].startswith(UNKNOWN)
+    assert set(lines[2].removeprefix(UNKNOWN).split(", ")) == {
+        "notebooks/shell.txt (3 bytes)",
+        "notebooks/other.csv (2 bytes)",
+    }
+    assert "same.csv" not in "".join(lines)
+
+
+def written_when_seen(folder: Path) -> None:
+    until = time.monotonic() + 60
+    while not (folder / "out.csv").exists() and time.monotonic() < until:
+        time.sleep(0.01)
+    (folder / "other.csv").write_text("xy")
+
+
+def test_two_notebooks_at_once_are_never_taken_for_each_other(
+    untouched: Project,
+) -> None:
+    names = ("left", "right")
+    notebooks = {name: untouched.new("One", problem=name) for name in names}
+    answers: dict[str, Answer] = {}
+
+    def play(name: str, other: str) -> None:
+        source = (
+            "import os, time\n"
+            f"def wait(size):\n"
+            f"    while not os.path.exists('{other}.csv') or os.path.getsize('{other}.csv') < size:\n"
+            "        time.sleep(0.005)\n"
+            f"open('{name}.csv', 'w').write('1')\n"
+            "wait(1)\n"
+            f"open('{name}.csv', 'w').write('22')\n"
+            f"open('shared.csv', 'a').write('{name}')\n"
+            "wait(2)\n"
+            "time.sleep(0.1)\n"
+            "1 / 0"
+        )
+        _, answers[name] = notebooks[name].insert(source)
+
+    players = [
+        threading.Thread(target=play, args=pair)
+        for pair in (names, tuple(reversed(names)))
+    ]
+    for player in players:
+        player.start()
+    for player in players:
+        player.join()
+    for name, other in (names, tuple(reversed(names))):
+        lines = notes(answers[name])
+        assert len(lines) == 2, answers[name].text
+        own = set(lines[0].removeprefix(f"{CELL}wrote ").split(", "))
+        assert own == {
+            f"notebooks/{name}.csv (2 bytes)",
+            "notebooks/shared.csv (9 bytes)",
+        }
+        assert lines[1] == f"{UNKNOWN}notebooks/{other}.csv (2 bytes)"
