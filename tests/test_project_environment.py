@@ -27,7 +27,7 @@ from stepper.diagnosis.distribution_names import (
     definition,
     distribution,
 )
-from stepper.diagnosis.project_environment import Surroundings
+from stepper.diagnosis.project_environment import TICK, Surroundings
 from tests.test_kernel_helper import environment
 
 Plant = Callable[..., Surroundings]
@@ -407,7 +407,7 @@ def test_the_clock_of_files_lags_behind(plant: Plant, root: Path) -> None:
     for number in range(20):
         before = time.time_ns()
         (root / f"{number}.csv").touch()
-        assert (f"{number}.csv", 0) in around.written_since(before, [])
+        assert (f"{number}.csv", 0) in around.written_since(before - TICK, [])
 
 
 def test_what_changed(plant: Plant, root: Path, tmp_path: Path) -> None:
