@@ -1207,6 +1207,7 @@ def test_prompts_say_what_the_skills_say_of_the_tools_here(
                 "`stepper",
                 "stepping-notebooks",
                 "$ARGUMENTS",
+                "you are notified",  # other clients have no way to do that
                 "```!",
                 "!`",
             ):

@@ -48,6 +48,12 @@ SAID_HERE = (
     (r"`Read` the notebook", "`read_notebook`"),
     (r"\(`NotebookEdit`, `edit_mode: replace`\)", "(`run_cell` with its `cell_id`)"),
     (r" It is done:", ""),
+    (
+        r", or end your turn: you are notified when the cell finishes\.",
+        ". `notebook_status` with `wait_seconds` waits for its result.",
+    ),
+    (r"timeout=6h wait=45s wake=\"PATTERN\"", "timeout=6h wait=45s"),
+    (r"; with `wake` you are also notified at the first printed line that matches", ""),
 )
 
 
