@@ -606,3 +606,27 @@ def test_nothing_is_started_asked_or_sent_before_a_place_is_accepted(
     project.json("kernels")
     notebook.replace(cell, "2")
     assert came.exists() or listener.came  # this test would have seen it
+
+
+@backend_cases.contract("helper", "processes", always=())
+def test_a_module_that_changed_on_the_kernels_file_system_is_reloaded(
+    there: Elsewhere,
+) -> None:
+    """The cells write the file: what counts is the file system of the kernel, not the daemon's."""
+    project, notebook = there.project, there.new()
+    write = "open('remote_rates.py', 'w').write({!r}) and None"
+    notebook.insert(write.format("RATE = 1\n"))
+    notebook.insert("import os, sys; sys.path.insert(0, os.getcwd())")
+    _, answer = notebook.insert("from remote_rates import RATE\nRATE")
+    assert answer.text.endswith("| 1")
+    notebook.insert(write.format("RATE = 22\n"))
+    _, answer = notebook.insert("RATE")
+    assert "Reloaded: remote_rates (changed since it was imported)." in answer.text
+    assert "\n| 22" in answer.text
+    notebook.insert(write.format("RATE = (\n"))
+    _, answer = notebook.insert("RATE")
+    assert "remote_rates changed and could not be reloaded" in answer.text
+    assert "remote_rates.py, line 1: SyntaxError" in answer.text
+    notebook.insert(write.format("RATE = 22\n"))
+    told = project.json("restore", notebook.path.name, check=None)
+    assert told["changed_outputs"] == []
