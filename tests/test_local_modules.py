@@ -461,6 +461,33 @@ def test_reloads_in_each_version_of_python(lab: Lab) -> None:
     assert printed(lab.run("print(DOUBLE)")) == "10\n"
 
 
+def test_on_a_network_file_system_files_are_opened(lab: Lab) -> None:
+    """There `stat` may be seconds behind; the list of mounts is made up, the kernel real."""
+    mounts = lab.folder / "mounts"
+    mounts.write_text(
+        "/dev/sda1 / ext4 rw 0 0\nhost:/x /home/a\\040b nfs4 rw 0 0\n"
+        f"host:/y {lab.folder.parent} ext4 rw 0 0\nhost:/z {lab.folder} fuse.sshfs rw 0 0\n"
+    )
+    globals_of = "__import__('sys').modules['_stepper_helper'].tell.__globals__"
+    lab.ok(f"_m = {globals_of}['module_reload']")
+    asked = ["/home/a b/project", "/home/other", str(lab.folder), "/"]
+    found = f"[_m.is_on_network(name, {str(mounts)!r}) for name in {asked!r}]"
+    assert lab.value(found) == [True, False, True, False]
+    module = lab.folder / "shared.py"
+    module.write_text(OLD)
+    lab.ok("import shared, sys\n_m.state['network'] = True\nopened = []")
+    lab.ok(
+        "_ = sys.addaudithook(lambda event, given: event == 'open' and opened.append(str(given[0])))"
+    )
+    assert lab.value(f"{str(module)!r} in opened")
+    module.write_text(NEW)
+    done = lab.run("print(shared.add(1))")
+    assert done.modules.reloaded == ("shared",) and printed(done) == "3\n"
+    module.chmod(0)
+    module.unlink()
+    assert lab.run("1").modules.old[0].why == "deleted"
+
+
 @pytest.mark.nightly
 def test_an_editable_installation(project: Project) -> None:
     """Setuptools finds a package in `src/` by the path, one at the top of the folder by a finder."""

@@ -44,12 +44,17 @@ MARKERS = (".git", "pyproject.toml", "setup.py", "setup.cfg", "requirements.txt"
 ENVIRONMENTS = {"site-packages", "dist-packages", "node_modules", "__pypackages__"}
 RECENT_NS = 2_000_000_000  # a file so young may change again without another time stamp
 COMPILED = (".so", ".pyd")
-stat, now_ns = os.stat, time.time_ns
+NETWORK = ("nfs", "cifs", "smb", "afs", "lustre", "gpfs", "beegfs", "ceph", "fuse")
+# a cell may replace them
+stat, fstat, open_file, close_file = os.stat, os.fstat, os.open, os.close
+now_ns = time.time_ns
+OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)
 records: dict[str, Any] = {}  # name → what is known of a local module
 state: dict[str, Any] = {
     "seen": set(),
     "since": 0,
     "root": None,
+    "network": None,
     "folders": {},
     "old_objects": {},
     "reject": None,
@@ -126,10 +131,44 @@ def in_environment(folder: str) -> bool:
 
 def mark_of(path: str) -> Any:
     try:
-        about = stat(path)
+        about = attributes(path)
     except OSError:
         return None
     return about.st_mtime_ns, about.st_size, about.st_ctime_ns
+
+
+def attributes(path: str) -> os.stat_result:
+    """What the file system says of a file.
+
+    On a network file system, `stat` may answer from a cache that is seconds old. Opening a file
+    asks the server.
+    """
+    if state["network"] is None:
+        state["network"] = guarded(is_on_network, root()) or False
+    if not state["network"]:
+        return stat(path)
+    try:
+        number = open_file(path, OPEN_FLAGS)
+    except FileNotFoundError:
+        raise
+    except OSError:  # it can't be read
+        return stat(path)
+    try:
+        return fstat(number)
+    finally:
+        close_file(number)
+
+
+def is_on_network(folder: str, mounts: str = "/proc/self/mounts") -> bool:
+    """Whether a folder lies on a network file system."""
+    kinds: dict[str, str] = {}
+    with open(mounts, encoding="utf-8", errors="replace") as stream:
+        for line in stream:
+            _, point, kind = line.split()[:3]
+            kinds[point.replace("\\040", " ")] = kind
+    while folder not in kinds and folder != os.path.dirname(folder):
+        folder = os.path.dirname(folder)
+    return kinds.get(folder, "").startswith(NETWORK)
 
 
 def hash_of(path: str, mark: Any) -> str:
