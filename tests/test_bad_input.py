@@ -111,7 +111,7 @@ def make(kind: str, path: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
-        ("missing", "is gone"),
+        ("missing", "no longer exists"),
         ("dangling", "is gone"),
         ("folder", "is a folder"),
         ("fifo", "not a regular file"),

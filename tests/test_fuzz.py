@@ -30,6 +30,7 @@ from stepper.install import claude_settings as merging
 from stepper.kernels.wake_pattern import Watch
 from stepper.messages import command_messages, quoted_output
 from stepper.messages.quoted_output import paged
+from stepper.notebooks import background_io
 from stepper.notebooks.journal_file import JournalFile
 from stepper.notebooks.notebook_file import IpynbFile
 from stepper.notebooks.notebook_json import load_json
@@ -549,6 +550,9 @@ def test_notebooks(tmp_path: Path, data: bytes) -> None:
         paged(file.read_outputs(Target.of(cell)))
         quoted_output.outputs_text(file.read_outputs(Target.of(cell)))
         file.add_tag(cell, "skip")
+    # The next example's temporary file has the same name: the removal of this one must be over.
+    background_io.start_pending_jobs()
+    background_io.EXECUTOR.submit(int).result()
     assert path.exists()
 
 

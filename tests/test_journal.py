@@ -109,7 +109,7 @@ def test_a_torn_or_invalid_line_is_told_and_left_behind(
     journal = JournalFile(str(path))
     events, told = journal.load()
     assert events == [{"n": 1}]
-    assert told == f"1 unreadable line(s) of the journal {path} were left out"
+    assert told == f"ignored 1 unreadable line(s) of the journal {path}"
     journal.append({"n": 3})
     assert JournalFile(str(path)).load()[0] == [{"n": 1}, {"n": 3}]
     assert path.read_bytes().startswith(b'{"n":1}\n' + tail)
@@ -135,8 +135,8 @@ def test_an_unreadable_journal_is_moved_aside_and_told(tmp_path: Path) -> None:
         events, told = journal.load()
         assert events == []
         assert told == (
-            f"the journal {path} can't be read (Is a directory): what ran before is not known. "
-            f"It was moved to {path}.unreadable-{number}; a new one begins"
+            f"the journal {path} can't be read (Is a directory), so earlier runs are unknown. "
+            f"It was moved to {path}.unreadable-{number}, and a new journal was started"
         )
         assert Path(f"{path}.unreadable-{number}", "kept").exists()
         journal.append({"n": 1})

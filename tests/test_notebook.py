@@ -412,7 +412,7 @@ def read_only(path: Path) -> None:
 
 
 LATER = {
-    gone: "n.ipynb is gone",
+    gone: "n.ipynb no longer exists",
     invalid: "n.ipynb is not valid JSON",
     a_folder: "n.ipynb is a folder",
     a_pipe: "n.ipynb is a FIFO, not a regular file",
@@ -474,7 +474,7 @@ def test_a_notebook_that_keeps_changing_is_for_later(
         "fsync",
         lambda handle: (dump(handle), make(Path(file.path), [code("x", "a")])),
     )
-    with pytest.raises(NotebookError, match="kept changing"):
+    with pytest.raises(NotebookError, match="another program keeps changing it"):
         file.write_execution(cell, ran(), None, keep_time=True)
 
 

@@ -319,7 +319,7 @@ def _create_own_folder(folder: str) -> None:
         with contextlib.suppress(FileExistsError):
             os.mkdir(folder, 0o700)
     except OSError as error:
-        message = f"cannot create {folder}: {error.strerror}"
+        message = f"can't create {folder}: {error.strerror}"
         raise DaemonError(message) from error
     status = os.lstat(folder)
     is_folder = stat.S_ISDIR(status.st_mode)

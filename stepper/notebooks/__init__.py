@@ -1,1 +1,1 @@
-"""The notebook and its journal as files."""
+"""Notebook files and the journal: reading, atomic writing, and the JSON layout."""

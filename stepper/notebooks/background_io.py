@@ -1,7 +1,7 @@
-"""What is done to files besides a step, in the order in which it is asked for: nobody waits for it.
+"""Run file operations in the background, in the order in which they were requested.
 
-Nor does it hold anybody up: a file system that writes out one file has the next line of another wait, so that it begins
-once the step's answer is on its way.
+A job starts only after a short delay, when the current step's report is on its way:
+while a file system writes one file to disk, it makes writes to other files wait.
 """
 
 from __future__ import annotations
@@ -14,37 +14,41 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 DELAY_SECONDS = 0.01
-EXECUTOR = ThreadPoolExecutor(1, "later")
-_waiting = deque[Callable[[], None]]()
+EXECUTOR = ThreadPoolExecutor(1, "background-io")
+_pending_jobs = deque[Callable[[], None]]()
 
 
-def run_later(work: Callable[[int], None], handle: int) -> Future[None]:
-    """Have something done with an open file or folder, by a descriptor of its own; the future holds its OSError.
+def run_later(function: Callable[[int], None], handle: int) -> Future[None]:
+    """Call a function with a duplicate of a descriptor, in the background.
 
-    Whoever needs it done calls `begin` first.
+    Returns a future with the exception, if any. To wait for the future, call
+    `start_pending_jobs` first.
     """
-    own, ended = os.dup(handle), Future[None]()
+    duplicate = os.dup(handle)
+    future = Future[None]()
 
-    def done() -> None:
+    def run_job() -> None:
         try:
-            work(own)
-        except Exception as error:  # noqa: BLE001  # whoever waits for it gets it
-            ended.set_exception(error)
+            function(duplicate)
+        except Exception as error:  # noqa: BLE001  # the future passes it on
+            future.set_exception(error)
         else:
-            ended.set_result(None)
+            future.set_result(None)
         finally:
-            os.close(own)
+            os.close(duplicate)
 
-    _waiting.append(done)
+    _pending_jobs.append(run_job)
     try:
-        asyncio.get_running_loop().call_later(DELAY_SECONDS, start_pending_jobs)
-    except RuntimeError:  # no loop: no step either
+        loop = asyncio.get_running_loop()
+    except RuntimeError:  # no event loop, so no step to wait for
         start_pending_jobs()
-    return ended
+    else:
+        loop.call_later(DELAY_SECONDS, start_pending_jobs)
+    return future
 
 
 def start_pending_jobs() -> None:
-    """Begin with what waits."""
+    """Start all jobs that are still waiting for the delay."""
     with contextlib.suppress(IndexError):
         while True:
-            EXECUTOR.submit(_waiting.popleft())
+            EXECUTOR.submit(_pending_jobs.popleft())

@@ -1,4 +1,8 @@
-"""What is put into a cell as the notebook holds it: outputs, a name, a tag; and the widgets' state beside it."""
+"""Functions that return a changed copy of a cell, as the notebook file stores it.
+
+They also add the widgets' state and the kernel's language to the changes of a notebook.
+The results have the form in which nbformat writes cells (`normalize_cell`).
+"""
 
 from __future__ import annotations
 
@@ -10,151 +14,164 @@ from stepper.notebooks import widget_state
 from stepper.notebooks.notebook_json import Changes, normalize_cell
 from stepper.session.protocols import Execution, Models
 
-NOT_RUN: dict[str, Any] = {"execution_count": None, "outputs": []}
+RawCell = dict[str, Any]
+NOT_RUN: RawCell = {"execution_count": None, "outputs": []}
 
 
-def apply_execution(
-    raw: dict[str, Any], execution: Execution, step: int | None
-) -> dict[str, Any]:
-    """Return the raw cell with what came of its run; without timings it has none, as in JupyterLab."""
-    metadata = {
-        name: value
-        for name, value in raw.get("metadata", {}).items()
-        if name != "execution"
-    }
-    metadata |= {"execution": execution.timings} if execution.timings else {}
-    metadata |= {"stepper": {"step": step}} if step is not None else {}
-    ran = {
+def apply_execution(raw: RawCell, execution: Execution, step: int | None) -> RawCell:
+    """Return the cell with the outputs, execution count and timings of an execution.
+
+    An execution without timings removes the old ones, as JupyterLab does.
+    """
+    metadata = _copy_without_timings(raw)
+    if execution.timings:
+        metadata["execution"] = execution.timings
+    if step is not None:
+        metadata["stepper"] = {"step": step}
+    changed = {
+        **raw,
         "metadata": metadata,
         "execution_count": execution.execution_count,
         "outputs": execution.outputs,
     }
-    return normalize_cell({**raw, **ran})
+    return normalize_cell(changed)
 
 
-def replace_outputs(
-    raw: dict[str, Any], outputs: Sequence[dict[str, Any]]
-) -> dict[str, Any]:
-    """Return the raw cell with what it shows now."""
+def _copy_without_timings(raw: RawCell) -> dict[str, Any]:
+    """Return a copy of a cell's metadata without the timings of its execution."""
+    metadata = dict(raw.get("metadata", {}))
+    metadata.pop("execution", None)
+    return metadata
+
+
+def replace_outputs(raw: RawCell, outputs: Sequence[dict[str, Any]]) -> RawCell:
+    """Return the cell with other outputs."""
     return normalize_cell({**raw, "outputs": [*outputs]})
 
 
 def add_widget_change(
-    cells: Sequence[dict[str, Any]], changes: Changes, models: Models | None
+    cells: Sequence[RawCell],
+    changes: Changes,
+    models: Models | None,
 ) -> Changes:
-    """Return the changes with that of the widgets' state: models that no cell shows any more are not kept."""
+    """Return the changes of a notebook, with the change of its widgets' state.
+
+    Models that no cell shows after the changes are removed.
+    """
     if models is None:
         return changes
-    after = [
-        changes[index](raw) if index in changes else raw
-        for index, raw in enumerate(cells)
-    ]
-    return {
-        **changes,
-        "metadata": partial(widget_state.update_metadata, cells=after, models=models),
-    }
+    changed_cells = []
+    for index, raw in enumerate(cells):
+        changed = changes[index](raw) if index in changes else raw
+        changed_cells.append(changed)
+    change = partial(
+        widget_state.update_metadata,
+        cells=changed_cells,
+        models=models,
+    )
+    return {**changes, "metadata": change}
 
 
 def add_language_info_change(
-    raw: Mapping[str, Any], changes: Changes, info: Mapping[str, Any]
+    raw: Mapping[str, Any],
+    changes: Changes,
+    language_info: Mapping[str, Any],
 ) -> Changes:
-    """Return the changes with the kernel's `language_info` in the metadata, where the notebook has another one.
+    """Return the changes of a notebook, with the kernel's `language_info`.
 
-    nbclient writes it before each run, for tools that open the notebook without a kernel.
+    The changes are the same if the notebook already has it.
+
+    nbclient also writes it before each run, for tools that open the notebook without a
+    kernel.
     """
     metadata = raw.get("metadata") or {}
-    if not info or metadata.get("language_info") == info:
+    if not language_info or metadata.get("language_info") == language_info:
         return changes
     change = changes.get("metadata", dict)
-    return {
-        **changes,
-        "metadata": lambda metadata: {**change(metadata), "language_info": dict(info)},
-    }
+
+    def add_language_info(metadata: dict[str, Any]) -> dict[str, Any]:
+        return {**change(metadata), "language_info": dict(language_info)}
+
+    return {**changes, "metadata": add_language_info}
 
 
-def replace_id(raw: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return the raw cell under another id."""
-    return normalize_cell({**raw, "id": name})
+def replace_id(raw: RawCell, cell_id: str) -> RawCell:
+    """Return the cell with another id."""
+    return normalize_cell({**raw, "id": cell_id})
 
 
-def make_cell(kind: str, source: str, name: str) -> dict[str, Any]:
-    """Return a raw cell as nbformat makes them; one without a name has no id, as before nbformat 4.5."""
-    ran: dict[str, Any] = dict(NOT_RUN) if kind == "code" else {}
-    return normalize_cell(
-        {
-            "cell_type": kind,
-            "metadata": {},
-            "source": source,
-            **ran,
-            **({"id": name} if name else {}),
-        }
-    )
+def make_cell(cell_type: str, source: str, cell_id: str) -> RawCell:
+    """Return a new cell, as nbformat makes it.
+
+    An empty id makes a cell without an id, as before nbformat 4.5.
+    """
+    raw: RawCell = {"cell_type": cell_type, "metadata": {}, "source": source}
+    if cell_type == "code":
+        raw.update(NOT_RUN)
+    if cell_id:
+        raw["id"] = cell_id
+    return normalize_cell(raw)
 
 
-def replace_source(raw: dict[str, Any], kind: str, source: str) -> dict[str, Any]:
-    """Return the raw cell with another source: what came of the former one is no longer its own, as in NotebookEdit."""
-    kept = {
-        name: value
-        for name, value in raw.items()
-        if name not in ("execution_count", "outputs")
-    }
-    kept = {
-        name: value
-        for name, value in kept.items()
-        if name != "attachments" or kind != "code"
-    }
-    ran: dict[str, Any] = dict(NOT_RUN) if kind == "code" else {}
-    return normalize_cell({**kept, "cell_type": kind, "source": source, **ran})
+def replace_source(raw: RawCell, cell_type: str, source: str) -> RawCell:
+    """Return the cell with another source and type, without outputs.
+
+    Like NotebookEdit, this removes the outputs because they belong to the old source.
+    """
+    changed = {**raw, "cell_type": cell_type, "source": source}
+    changed.pop("execution_count", None)
+    changed.pop("outputs", None)
+    if cell_type == "code":
+        changed.pop("attachments", None)
+        changed.update(NOT_RUN)
+    return normalize_cell(changed)
 
 
-def clear_outputs(raw: dict[str, Any]) -> dict[str, Any]:
-    """Return the raw cell without outputs, as Jupyter clears them."""
-    metadata = {
-        name: value
-        for name, value in raw.get("metadata", {}).items()
-        if name != "execution"
-    }
+def clear_outputs(raw: RawCell) -> RawCell:
+    """Return the cell without outputs and timings, as Jupyter clears them."""
+    metadata = _copy_without_timings(raw)
     return normalize_cell({**raw, "metadata": metadata, **NOT_RUN})
 
 
-def add_tag(raw: dict[str, Any], tag: str) -> dict[str, Any]:
-    """Return the raw cell with a tag, as it was where it has it."""
+def add_tag(raw: RawCell, tag: str) -> RawCell:
+    """Return the cell with a tag; return it unchanged if it has the tag."""
     metadata = raw.get("metadata", {})
     tags = get_tags(metadata)
-    return (
-        raw
-        if tag in tags
-        else normalize_cell({**raw, "metadata": {**metadata, "tags": [*tags, tag]}})
-    )
+    if tag in tags:
+        return raw
+    metadata = {**metadata, "tags": [*tags, tag]}
+    return normalize_cell({**raw, "metadata": metadata})
 
 
-def remove_tag(raw: dict[str, Any], tag: str) -> dict[str, Any]:
-    """Return the raw cell without a tag."""
+def remove_tag(raw: RawCell, tag: str) -> RawCell:
+    """Return the cell without a tag; return it unchanged if it lacks the tag."""
     metadata = raw.get("metadata", {})
     tags = get_tags(metadata)
     if tag not in tags:
         return raw
-    kept = [each for each in tags if each != tag]
-    return normalize_cell({**raw, "metadata": {**metadata, "tags": kept}})
+    other_tags = [each for each in tags if each != tag]
+    metadata = {**metadata, "tags": other_tags}
+    return normalize_cell({**raw, "metadata": metadata})
 
 
 def get_tags(metadata: dict[str, Any]) -> tuple[str, ...]:
-    """Return a cell's tags; a single one may stand without a list."""
+    """Return the tags in a cell's metadata.
+
+    Some tools store a single tag as a string instead of a list.
+    """
     tags = metadata.get("tags")
-    return (
-        (tags,)
-        if isinstance(tags, str)
-        else tuple(map(str, tags))
-        if isinstance(tags, list)
-        else ()
-    )
+    if isinstance(tags, str):
+        return (tags,)
+    if isinstance(tags, list):
+        return tuple(map(str, tags))
+    return ()
 
 
-def get_run_signature(raw: dict[str, Any]) -> tuple[Any, ...]:
-    """Return what tells one run's outputs from another's: a person may have cleared them, which is no loss."""
+def get_run_signature(raw: RawCell) -> tuple[Any, ...]:
+    """Return values that differ between two runs of a cell.
+
+    They do not include the outputs, because the user may clear those.
+    """
     metadata = raw.get("metadata", {})
-    return (
-        raw.get("execution_count"),
-        metadata.get("execution"),
-        metadata.get("stepper"),
-    )
+    execution_count = raw.get("execution_count")
+    return execution_count, metadata.get("execution"), metadata.get("stepper")

@@ -1,4 +1,4 @@
-"""The bytes of a notebook whose cells are arranged anew: those that stay do so byte for byte."""
+"""Write a notebook with another list of cells; unchanged cells keep their bytes."""
 
 from __future__ import annotations
 
@@ -12,44 +12,59 @@ from stepper.notebooks.document import Document
 from stepper.notebooks.notebook_json import Changes, apply_changes, replace_cells
 from stepper.policy.model import Cell
 
-NAMED_SINCE = 5  # nbformat 4.5 gives cells ids; before they may have none
+MINOR_WITH_IDS = 5  # cells have ids since nbformat 4.5
 
 
 def rewrite_cells(document: Document, cells: Sequence[Cell]) -> bytes | None:
-    """Return a notebook's bytes with these cells: its own, others in the place of its own, new ones (index -1).
+    """Return the bytes of a notebook with another list of cells.
 
-    None where they are what it holds.
+    A cell with an index replaces the document's cell at that index; a cell with index
+    -1 is new. Returns None if nothing changes.
     """
-    before = document.cells
-    if [cell.index for cell in cells] == [*range(len(before))]:
-        changed: Changes = {
-            cell.index: partial(replace_source, kind=cell.type, source=cell.source)
-            for cell, own in zip(cells, before, strict=True)
-            if cell != own
+    old_cells = document.cells
+    indices = [cell.index for cell in cells]
+    if indices == [*range(len(old_cells))]:
+        changes: Changes = {
+            cell.index: partial(replace_source, cell_type=cell.type, source=cell.source)
+            for cell, old_cell in zip(cells, old_cells, strict=True)
+            if cell != old_cell
         }
-        return apply_changes(document.data, document.raw, changed) if changed else None
+        if not changes:
+            return None
+        return apply_changes(document.data, document.raw, changes)
+    used_ids = {cell.id for cell in old_cells} if _has_cell_ids(document) else None
+    items = [_get_index_or_cell(document, cell, used_ids) for cell in cells]
+    return replace_cells(document.data, items)
+
+
+def _has_cell_ids(document: Document) -> bool:
     minor = document.raw.get("nbformat_minor", 0)
-    names = (
-        {cell.id for cell in before}
-        if isinstance(minor, int) and minor >= NAMED_SINCE
-        else None
-    )
-    return replace_cells(
-        document.data, [_made(document, cell, names) for cell in cells]
-    )
+    return isinstance(minor, int) and minor >= MINOR_WITH_IDS
 
 
-def _made(
-    document: Document, cell: Cell, names: set[str] | None
+def _get_index_or_cell(
+    document: Document,
+    cell: Cell,
+    used_ids: set[str] | None,
 ) -> int | dict[str, Any]:
-    """Return the index of a cell that stays, or what is written; `names` are taken, None where cells have none."""
+    """Return the index of an unchanged cell, else the cell to write.
+
+    `used_ids` is None if the notebook's format has no cell ids.
+    """
     if cell in document.cells:
         return cell.index
     if cell.index >= 0:
-        return replace_source(document.raw["cells"][cell.index], cell.type, cell.source)
-    name = ""
-    while names is not None and (not name or name in names):
-        name = uuid.uuid4().hex[:8]
-    if names is not None:
-        names.add(name)
-    return make_cell(cell.type, cell.source, name)
+        raw = document.raw["cells"][cell.index]
+        return replace_source(raw, cell.type, cell.source)
+    cell_id = ""
+    if used_ids is not None:
+        cell_id = _make_cell_id(used_ids)
+        used_ids.add(cell_id)
+    return make_cell(cell.type, cell.source, cell_id)
+
+
+def _make_cell_id(used_ids: set[str]) -> str:
+    while True:
+        cell_id = uuid.uuid4().hex[:8]
+        if cell_id not in used_ids:
+            return cell_id

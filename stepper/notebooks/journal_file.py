@@ -1,8 +1,9 @@
-"""The journal as JSON lines: one event a line, fsynced. What can't be written now waits and is written first, in order.
+"""The journal of a notebook: a file with one JSON event per line, synced to disk.
 
-A line is on disk whole or not at all: one that the disk took in part, or did not promise to keep, is cut off again.
-A torn last line (the machine lost power) is told and left behind. An unreadable journal is moved aside, never written
-over. A journal that somebody deletes is begun anew with the next line: this daemon still knows what stood in it.
+A line is on disk completely or not at all: a line that was written in part, or that the
+disk did not confirm, is cut off again. Lines that cannot be written are kept in memory
+and written first, in order. An unreadable journal is renamed, never overwritten. If
+someone deletes the journal, the next line starts a new one.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import itertools
 import json
 import os
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -21,117 +22,162 @@ from stepper.common import private_files
 from stepper.notebooks.background_io import run_later
 from stepper.notebooks.notebook_json import load_json_exact
 
+Event = dict[str, Any]
+APPEND_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+
+
+class BackgroundSync(NamedTuple):
+    """A pending fsync of lines that were written."""
+
+    future: Future[None]
+    end: int  # the size of the file with the lines
+    data: bytes
+
 
 class JournalFile:
-    """The journal of one notebook."""
+    """The journal file of one notebook."""
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._torn = False  # the file ends within a line
-        self._waiting: list[bytes] = []
-        # … the file's size with the lines, the lines
-        self._syncing: list[tuple[Future[None], int, bytes]] = []
+        # Whether the file ends in the middle of a line.
+        self._is_torn = False
+        self._pending_lines: list[bytes] = []
+        self._background_syncs: list[BackgroundSync] = []
 
     @property
     def pending_count(self) -> int:
-        """How many lines could not be written yet."""
-        return len(self._waiting)
+        """The number of lines that are not written yet."""
+        return len(self._pending_lines)
 
-    def load(self) -> tuple[list[dict[str, Any]], str]:
-        """Return all events, and a sentence about what could not be read ('' where all could)."""
+    def load(self) -> tuple[list[Event], str]:
+        """Return all events, and a message about lines that could not be read.
+
+        The message is empty if all lines could be read.
+        """
         try:
             data = private_files.read(self.path)
         except FileNotFoundError:
             return [], ""
         except OSError as error:
             return [], self._set_aside(error)
-        self._torn = bool(data) and not data.endswith(b"\n")
-        events, bad = [], 0
+        self._is_torn = bool(data) and not data.endswith(b"\n")
+        events = []
+        unreadable_count = 0
         for line in filter(bytes.strip, data.split(b"\n")):
-            try:
-                event = load_json_exact(line)
-            except ValueError:
-                event = None
-            if isinstance(event, dict):
-                events.append(event)
+            event = _parse_event(line)
+            if event is None:
+                unreadable_count += 1
             else:
-                bad += 1
-        return (
-            events,
-            f"{bad} unreadable line(s) of the journal {self.path} were left out"
-            if bad
-            else "",
-        )
+                events.append(event)
+        message = ""
+        if unreadable_count:
+            message = (
+                f"ignored {unreadable_count} unreadable line(s) of the journal"
+                f" {self.path}"
+            )
+        return events, message
 
     def append(
-        self, event: dict[str, Any], sync: bool | None = True, keep: bool = True
+        self,
+        event: Event,
+        sync: bool | None = True,
+        keep: bool = True,
     ) -> None:
-        """Write one event after those that wait; raise OSError where it can't be: with `keep` it waits then, too."""
-        self._waiting.append(_line(event))
+        """Write an event after all pending ones.
+
+        With `sync`, the event is on disk when this returns; with None, shortly after.
+        Raises OSError if the event cannot be written; with `keep`, it stays pending.
+        """
+        self._pending_lines.append(_serialize_event(event))
         try:
             self.flush(sync)
         except OSError:
             if not keep:
-                self._waiting.pop()
+                self._pending_lines.pop()
             raise
 
     def flush(self, sync: bool | None = True) -> None:
-        """Write the lines that wait, all or none; raise OSError."""
-        if not self._waiting:
+        """Write all pending lines, or none of them; raise OSError."""
+        if not self._pending_lines:
             return
-        handle = private_files.open_private(
-            self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT
-        )
+        handle = private_files.open_private(self.path, APPEND_FLAGS)
         try:
             size = os.fstat(handle).st_size
-            if lost := self._lost(size):
-                self._waiting.insert(0, lost)
-            data = b"\n" * self._torn + b"".join(self._waiting)
+            lost_lines = self._take_lost_lines(size)
+            if lost_lines:
+                self._pending_lines.insert(0, lost_lines)
+            data = b"".join(self._pending_lines)
+            if self._is_torn:
+                data = b"\n" + data
             try:
-                if os.write(handle, data) < len(data):
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                if sync:
-                    os.fsync(handle)
-                elif sync is None:
-                    self._syncing.append(
-                        (run_later(os.fsync, handle), size + len(data), data)
-                    )
+                self._write(handle, data, size + len(data), sync)
             except OSError:
-                # unless it can be cut off: then the file ends as it did
-                self._torn = True
+                # If this cannot truncate the file, the file ends in the middle of a
+                # line.
+                self._is_torn = True
                 with contextlib.suppress(OSError):
                     os.ftruncate(handle, size)
-                    self._torn = data.startswith(b"\n")
+                    self._is_torn = data.startswith(b"\n")
                 raise
         finally:
             os.close(handle)
-        self._torn, self._waiting = False, []
+        self._is_torn = False
+        self._pending_lines = []
 
-    def _lost(self, size: int) -> bytes:
-        """Return the lines that the disk took and, asked in the background, did not keep: the file ends before them."""
-        ended = [each for each in self._syncing if each[0].done()]
-        self._syncing = [each for each in self._syncing if each not in ended]
-        return b"".join(
-            data
-            for done, end, data in ended
-            if done.exception() is not None and size < end
+    def _write(self, handle: int, data: bytes, end: int, sync: bool | None) -> None:
+        if os.write(handle, data) < len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if sync:
+            os.fsync(handle)
+        elif sync is None:
+            future = run_later(os.fsync, handle)
+            self._background_syncs.append(BackgroundSync(future, end, data))
+
+    def _take_lost_lines(self, size: int) -> bytes:
+        """Return lines that were written, but that a failed fsync lost.
+
+        `size` is the size of the file: it ends before lost lines.
+        """
+        finished = [sync for sync in self._background_syncs if sync.future.done()]
+        self._background_syncs = [
+            sync for sync in self._background_syncs if sync not in finished
+        ]
+        lost_lines = [
+            sync.data
+            for sync in finished
+            if sync.future.exception() is not None and size < sync.end
+        ]
+        return b"".join(lost_lines)
+
+    def _set_aside(self, reason: OSError) -> str:
+        """Rename an unreadable journal, and return a message about it."""
+        numbers = itertools.count(1)
+        names = (f"{self.path}.unreadable-{number}" for number in numbers)
+        new_path = next(itertools.filterfalse(os.path.lexists, names))
+        problem = (
+            f"the journal {self.path} can't be read ({reason.strerror}), so earlier"
+            " runs are unknown"
         )
-
-    def _set_aside(self, why: OSError) -> str:
-        """Give an unreadable journal another name, so that it is not written over; return what to tell."""
-        names = (f"{self.path}.unreadable-{number}" for number in itertools.count(1))
-        aside = next(itertools.filterfalse(os.path.lexists, names))
-        told = f"the journal {self.path} can't be read ({why.strerror}): what ran before is not known"
         try:
-            private_files.rename(self.path, os.path.basename(aside))
+            private_files.rename(self.path, os.path.basename(new_path))
         except OSError as error:
-            return f"{told}; it can't be moved aside either ({error.strerror})"
-        return f"{told}. It was moved to {aside}; a new one begins"
+            return f"{problem}; it can't be moved aside either ({error.strerror})"
+        return f"{problem}. It was moved to {new_path}, and a new journal was started"
 
 
-def _line(event: dict[str, Any]) -> bytes:
+def _parse_event(line: bytes) -> Event | None:
+    """Return the event of a line, or None if the line is not a JSON object."""
+    try:
+        event = load_json_exact(line)
+    except ValueError:
+        return None
+    return event if isinstance(event, dict) else None
+
+
+def _serialize_event(event: Event) -> bytes:
     try:
         return orjson.dumps(event, default=str) + b"\n"
     except TypeError:
-        # lone surrogates, integers of more than 64 bits, keys that are no strings
+        # orjson rejects lone surrogates, integers of more than 64 bits, and keys that
+        # are not strings.
         return json.dumps(event, default=str).encode() + b"\n"

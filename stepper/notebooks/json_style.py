@@ -1,7 +1,8 @@
-"""The layout of a notebook's JSON: indentation, line ends, separators, escapes; and values written in that layout.
+"""The layout of a notebook's JSON, and serialization of values in that layout.
 
-`nbformat.write` uses one space of indentation; other tools use two, four, a tab or a single line. What stepper writes
-into a file follows the file, so that a run changes only the cells that ran.
+`nbformat.write` indents by one space; other tools use two spaces, four, a tab or a
+single line. stepper writes in the layout of the file, so that a run changes only the
+cells that ran in git.
 """
 
 from __future__ import annotations
@@ -16,37 +17,48 @@ from typing import Any
 import orjson
 
 SURROGATE = re.compile("[\ud800-\udfff]")
-# A number at the end of a line, where no text ends: those that orjson writes otherwise
-# than Python.
-SMALL = re.compile(rb"(?m)(?:^|(?<= ))-?(?:0\.0000\d+|\d[\d.]*e[-+]?\d+)(?=,?$)")
-OPENING = re.compile(rb"\s*\{(\r?\n)([ \t]+)\"")
+# A small or large number at the end of a line: orjson formats it differently than
+# Python. Strings do not end there, because a quote or comma follows.
+ORJSON_FLOAT = re.compile(rb"(?m)(?:^|(?<= ))-?(?:0\.0000\d+|\d[\d.]*e[-+]?\d+)(?=,?$)")
+INDENTED_START = re.compile(rb"\s*\{(\r?\n)([ \t]+)\"")
 SPACED_COLON = re.compile(rb"\s*\{\s*\"[^\"\\]*\": ")
 NOT_ASCII = re.compile("[^\x00-\x7f]")
-ESCAPE = re.compile(rb"\\u(?!00[01])")  # control characters are escaped in every layout
+# Every layout escapes control characters, so they are excluded.
+ESCAPE = re.compile(rb"\\u(?!00[01])")
 BOM = b"\xef\xbb\xbf"
+START_BYTES = 1000  # enough to detect the layout
+ORJSON_OPTIONS = orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS
+# orjson serializes integers in this range only.
+MIN_INTEGER = -(1 << 63)
+MAX_INTEGER = (1 << 64) - 1
 
 
 @dataclass(frozen=True)
 class JsonStyle:
-    """The layout of a JSON document. The default is that of `nbformat.write`."""
+    """The layout of a JSON document. The default is the layout of `nbformat.write`."""
 
     indent: bytes | None = b" "  # of one level; None: the document is a single line
     newline: bytes = b"\n"
-    space_after_colon: bool = True  # in a single line, after commas too
+    space_after_colon: bool = True  # in a single line, also after commas
     document: bytes = b""
 
     @cached_property
     def ascii_only(self) -> bool:
-        """Whether the document escapes all characters outside ASCII. This reads the whole document."""
+        """Whether the document escapes all characters that are not ASCII.
+
+        This reads the whole document.
+        """
         return self.document.isascii() and _has_escapes(self.document)
 
     def dumps(self, value: Any, depth: int = 0) -> bytes:
-        """Serialise a value with sorted keys, as it stands `depth` levels inside the document."""
-        dump = self._dumps_by_python if self.indent is None else self._dumps_by_orjson
-        data = dump(value, depth)
-        # outside of texts there are no such characters
+        """Serialize a value with sorted keys, for a place `depth` levels deep."""
+        if self.indent is None:
+            data = self._dumps_with_json(value, depth)
+        else:
+            data = self._dumps_with_orjson(value, depth)
+        # Outside of strings, JSON is always ASCII.
         if not data.isascii() and self.ascii_only:
-            data = NOT_ASCII.sub(_escaped, data.decode()).encode()
+            data = NOT_ASCII.sub(_escape_match, data.decode()).encode()
         return data
 
     def line_start(self, depth: int) -> bytes:
@@ -54,33 +66,38 @@ class JsonStyle:
         assert self.indent is not None
         return self.newline + self.indent * depth
 
-    def _dumps_by_orjson(self, value: Any, depth: int) -> bytes:
-        """Serialise with orjson, which indents by two; a raw newline in JSON only stands between values."""
+    def _dumps_with_orjson(self, value: Any, depth: int) -> bytes:
+        """Serialize with orjson, which is fast but always indents by two spaces.
+
+        Newlines in its result are always between values: in strings they are escaped.
+        """
         try:
-            data = orjson.dumps(
-                value, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS
-            )
+            data = orjson.dumps(value, option=ORJSON_OPTIONS)
         except TypeError:  # integers of more than 64 bits, lone surrogates
-            return self._dumps_by_python(value, depth)
-        if b"null" in data and not _is_plain(value):  # orjson writes NaN as null
-            return self._dumps_by_python(value, depth)
-        lines = [self._with_indent(line) for line in data.split(b"\n")]
+            return self._dumps_with_json(value, depth)
+        # orjson writes NaN as null.
+        if b"null" in data and not _is_supported_by_orjson(value):
+            return self._dumps_with_json(value, depth)
+        lines = map(self._convert_line, data.split(b"\n"))
         return self.line_start(depth).join(lines)
 
-    def _with_indent(self, line: bytes) -> bytes:
-        """Return a line of orjson's with this layout's indentation, and a number that ends it as Python writes it."""
+    def _convert_line(self, line: bytes) -> bytes:
+        """Return a line of orjson's with this indentation and Python's float format."""
         assert self.indent is not None
         text = line.lstrip(b" ")
         level = (len(line) - len(text)) // 2
-        if text.rstrip(b",")[-1:].isdigit():
-            text = SMALL.sub(lambda found: repr(float(found[0])).encode(), text)
+        last_character = text.rstrip(b",")[-1:]
+        if last_character.isdigit():
+            text = ORJSON_FLOAT.sub(_format_float, text)
         return self.indent * level + text
 
-    def _dumps_by_python(self, value: Any, depth: int) -> bytes:
+    def _dumps_with_json(self, value: Any, depth: int) -> bytes:
         separators = None
-        if self.indent is None and not self.space_after_colon:
+        indent = None
+        if self.indent is not None:
+            indent = self.indent.decode()
+        elif not self.space_after_colon:
             separators = (",", ":")
-        indent = None if self.indent is None else self.indent.decode()
         text = json.dumps(
             value,
             indent=indent,
@@ -88,10 +105,10 @@ class JsonStyle:
             sort_keys=True,
             ensure_ascii=False,
         )
-        data = SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", text).encode()
-        return (
-            data if self.indent is None else data.replace(b"\n", self.line_start(depth))
-        )
+        data = SURROGATE.sub(_escape_surrogate, text).encode()
+        if self.indent is None:
+            return data
+        return data.replace(b"\n", self.line_start(depth))
 
 
 NBFORMAT = JsonStyle()
@@ -99,41 +116,55 @@ NBFORMAT = JsonStyle()
 
 def detect_style(data: bytes) -> JsonStyle:
     """Return the layout of a document, judged by its first lines."""
-    start = data.removeprefix(BOM)[:1000]
-    if opening := OPENING.match(start):
-        return JsonStyle(indent=opening[2], newline=opening[1], document=data)
-    if b"\n" in start.rstrip():  # laid out by hand
+    start = data.removeprefix(BOM)[:START_BYTES]
+    match = INDENTED_START.match(start)
+    if match:
+        newline, indent = match.groups()
+        return JsonStyle(indent=indent, newline=newline, document=data)
+    if b"\n" in start.rstrip():  # formatted by hand
         return JsonStyle(document=data)
-    spaced = SPACED_COLON.match(start) is not None
-    return JsonStyle(indent=None, space_after_colon=spaced, document=data)
+    has_space = SPACED_COLON.match(start) is not None
+    return JsonStyle(indent=None, space_after_colon=has_space, document=data)
 
 
-def _escaped(match: re.Match[str]) -> str:
-    """Return a character as JSON escapes it: two escapes for one outside the basic plane."""
+def _format_float(match: re.Match[bytes]) -> bytes:
+    number = float(match[0])
+    return repr(number).encode()
+
+
+def _escape_surrogate(match: re.Match[str]) -> str:
+    return f"\\u{ord(match[0]):04x}"
+
+
+def _escape_match(match: re.Match[str]) -> str:
+    """Return a character as JSON escapes it: two escapes beyond the basic plane."""
     return json.dumps(match[0])[1:-1]
 
 
 def _has_escapes(data: bytes) -> bool:
-    """Whether characters other than control characters are escaped."""
+    """Return whether characters other than control characters are escaped."""
     return any(_is_escape(data, match.start()) for match in ESCAPE.finditer(data))
 
 
-def _is_escape(data: bytes, at: int) -> bool:
-    """Whether the backslash begins an escape: it is not itself escaped by the one before."""
-    first = at
+def _is_escape(data: bytes, index: int) -> bool:
+    """Return whether a backslash starts an escape, and is not itself escaped."""
+    first = index
     while data[first - 1 : first] == b"\\":
         first -= 1
-    return (at - first) % 2 == 0
+    return (index - first) % 2 == 0
 
 
-def _is_plain(value: Any) -> bool:
-    """Whether orjson writes the value as Python's own encoder does."""
+def _is_supported_by_orjson(value: Any) -> bool:
+    """Return whether orjson serializes a value like Python's own encoder."""
     if isinstance(value, dict):
-        return all(_is_plain(name) and _is_plain(part) for name, part in value.items())
+        names_supported = all(map(_is_supported_by_orjson, value))
+        return names_supported and all(map(_is_supported_by_orjson, value.values()))
     if isinstance(value, list):
-        return all(map(_is_plain, value))
+        return all(map(_is_supported_by_orjson, value))
     if isinstance(value, str):
         return SURROGATE.search(value) is None
     if isinstance(value, int):
-        return -(1 << 63) <= value < 1 << 64
-    return not isinstance(value, float) or math.isfinite(value)
+        return MIN_INTEGER <= value <= MAX_INTEGER
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return True

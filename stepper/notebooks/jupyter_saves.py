@@ -1,7 +1,8 @@
-"""A Jupyter server on the same notebook: whether one is about, the time that it notices, what its saves may drop.
+"""Cooperation with Jupyter servers that have the same notebook open.
 
-JupyterLab with collaboration takes a file over when its time grew, and saves over one whose time stayed. A save that
-began before outputs were put lands on top of them: for some seconds they are looked after.
+JupyterLab with real-time collaboration reloads a file when its modification time grows,
+and overwrites a file whose time did not change. A save that began before stepper wrote
+outputs also overwrites them, so recent writes are checked for some seconds.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from jupyter_core.paths import jupyter_runtime_dir
@@ -24,40 +25,65 @@ from stepper.common.errors import NotebookError
 from stepper.policy.model import Cell
 from stepper.session.protocols import Execution
 
-KNOWN_SECONDS = 3.0  # how long an answer to "is a server about" holds
-WATCH_SECONDS = 10.0
-LOOK_SECONDS = 0.25
+CACHE_SECONDS = 3.0  # for the result of `is_server_running`
+MONITOR_SECONDS = 10.0
+CHECK_SECONDS = 0.25
 NUDGE_SECONDS = 1.0
-# Jupyter reads times in microseconds, from a float; Claude Code compares whole
-# milliseconds
+# Jupyter reads modification times in microseconds, from a float. Claude Code compares
+# whole milliseconds.
 NOTICED_NS = 2000
-# What collaboration leaves in its folders: the server itself may be out of sight (a
-# container, another user's).
-TRACES = (".jupyter_ystore.db", os.path.join(".jupyter", "collaboration_sessions.json"))
-ROOMS = ("pycrdt", "y_py")  # what shares documents, as it lies in a process
+# Files that collaboration leaves in its folders. The server itself may be invisible,
+# for example in a container.
+COLLABORATION_FILES = (
+    ".jupyter_ystore.db",
+    os.path.join(".jupyter", "collaboration_sessions.json"),
+)
+# Libraries that a server with real-time collaboration has loaded.
+COLLABORATION_LIBRARIES = ("pycrdt", "y_py")
+SERVER_FILES = "[jn][pb]server-*.json"
 
-_known: dict[str, tuple[float, bool]] = {}
+
+class CachedResult(NamedTuple):
+    """Whether a server was running, and when to check again (monotonic clock)."""
+
+    expires_at: float
+    is_running: bool
+
+
+_cache: dict[str, CachedResult] = {}
 
 
 def is_server_running(path: str) -> bool:
-    """Whether a Jupyter server may have the notebook open; looked up once in a few seconds."""
-    until, found = _known.get(path, (0.0, False))
-    if until < time.monotonic():
-        real = Path(os.path.realpath(path))
-        found = any(
-            real.is_relative_to(server.root) for server in list_servers()
-        ) or any(
-            os.path.exists(folder / trace)
-            for folder in real.parents
-            for trace in TRACES
-        )
-        _known[path] = (time.monotonic() + KNOWN_SECONDS, found)
-    return found
+    """Return whether a Jupyter server may have the notebook open.
+
+    The result is cached for some seconds.
+    """
+    cached = _cache.get(path)
+    if cached is None or cached.expires_at < time.monotonic():
+        is_running = _look_for_server(path)
+        expires_at = time.monotonic() + CACHE_SECONDS
+        cached = CachedResult(expires_at, is_running)
+        _cache[path] = cached
+    return cached.is_running
+
+
+def _look_for_server(path: str) -> bool:
+    real_path = Path(os.path.realpath(path))
+    if any(real_path.is_relative_to(server.root) for server in list_servers()):
+        return True
+    for folder in real_path.parents:
+        for name in COLLABORATION_FILES:
+            if os.path.exists(folder / name):
+                return True
+    return False
 
 
 @dataclass(frozen=True)
 class JupyterServer:
-    """A running Jupyter server of this user's: the folder that it shows, its address without any token."""
+    """A running Jupyter server of this user.
+
+    `root` is the folder that it serves, `url` its address without the token.
+    """
 
     pid: int
     root: str
@@ -65,58 +91,76 @@ class JupyterServer:
 
     @property
     def reloads(self) -> bool | None:
-        """Whether an open notebook is reloaded there that others wrote; None where that is not known.
+        """Whether the server reloads open notebooks that other programs changed.
 
-        What does that is loaded into the server: collaboration's documents, of one make or the other.
+        Real-time collaboration does this; its library is then loaded into the server's
+        process. None if the process cannot be inspected.
         """
         try:
             maps = Path(f"/proc/{self.pid}/maps").read_text("utf-8", "replace")
         except OSError:  # not Linux
             return None
-        return any(name in maps for name in ROOMS)
+        return any(name in maps for name in COLLABORATION_LIBRARIES)
 
 
 def list_servers() -> Iterator[JupyterServer]:
-    """Yield the running servers of this user."""
-    runtime = jupyter_runtime_dir()
-    for record in glob.glob("[jn][pb]server-*.json", root_dir=runtime):
-        # whatever stands in it
-        with contextlib.suppress(
-            OSError, ValueError, KeyError, TypeError, AttributeError
-        ):
-            pid = int(record.partition("-")[2].removesuffix(".json"))
-            os.kill(pid, 0)
-            told = json.loads(Path(runtime, record).read_bytes())
-            where = urlsplit(str(told.get("url")))
-            url = f"{where.scheme}://{where.hostname}:{where.port}{where.path}"
-            yield JupyterServer(
-                pid, os.path.realpath(told.get("root_dir") or told["notebook_dir"]), url
-            )
+    """Yield the running Jupyter servers of this user."""
+    runtime_dir = jupyter_runtime_dir()
+    for name in glob.glob(SERVER_FILES, root_dir=runtime_dir):
+        server = _read_server(Path(runtime_dir, name))
+        if server is not None:
+            yield server
+
+
+def _read_server(path: Path) -> JupyterServer | None:
+    """Return the server of a runtime file; None if it is invalid or not running."""
+    try:
+        return _parse_server(path)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _parse_server(path: Path) -> JupyterServer:
+    _, _, pid_text = path.stem.partition("-")
+    pid = int(pid_text)
+    os.kill(pid, 0)
+    info = json.loads(path.read_bytes())
+    root = info.get("root_dir") or info["notebook_dir"]
+    parts = urlsplit(str(info.get("url")))
+    url = f"{parts.scheme}://{parts.hostname}:{parts.port}{parts.path}"
+    return JupyterServer(pid, os.path.realpath(root), url)
 
 
 def find_servers_without_reload(path: str) -> list[JupyterServer]:
-    """Return the servers that show a notebook, or some of a folder, and do not reload what others write there."""
-    real, found = Path(os.path.realpath(path)), list[JupyterServer]()
+    """Return the servers that show a notebook, but do not reload it after a change.
+
+    `path` is a notebook, or a folder with notebooks.
+    """
+    real_path = Path(os.path.realpath(path))
+    servers = []
     for server in list_servers():
-        below = real.is_relative_to(server.root) or Path(server.root).is_relative_to(
-            real
-        )
-        if below and server.reloads is False:
-            found.append(server)
-    return found
+        is_below_root = real_path.is_relative_to(server.root)
+        contains_root = Path(server.root).is_relative_to(real_path)
+        if (is_below_root or contains_root) and server.reloads is False:
+            servers.append(server)
+    return servers
 
 
 def compute_preserved_mtime(path: str, mtime_ns: int) -> int:
-    """Return the modification time of a write that keeps it: with a server about it grows by what Jupyter notices.
+    """Return the modification time for a write that preserves it.
 
-    Claude Code does not see that, unless the time was at a millisecond's very end: then it asks for a new `Read`.
+    If a Jupyter server is running, the time grows just enough for the server to notice.
+    Claude Code does not notice it, unless the time was at the very end of a
+    millisecond: then Claude Code asks for a new `Read`.
     """
-    return mtime_ns + NOTICED_NS if is_server_running(path) else mtime_ns
+    if is_server_running(path):
+        return mtime_ns + NOTICED_NS
+    return mtime_ns
 
 
 @dataclass(frozen=True)
 class RecentWrite:
-    """Outputs that were put on a cell, and the run that had stood there before."""
+    """Outputs that were written to a cell, and the run that the cell showed before."""
 
     cell: Cell
     execution: Execution
@@ -124,33 +168,52 @@ class RecentWrite:
     before: Any
 
 
-class RecentWriteMonitor:
-    """Has `look` look after what was put in the last seconds, now and then, on the loop that runs.
+class MonitoredWrite(NamedTuple):
+    """A recent write, and when to stop checking it (monotonic clock)."""
 
-    A room that was just at the end of a save may take the time of a put for its own save's: `nudge` is called once.
+    deadline: float
+    write: RecentWrite
+
+
+class RecentWriteMonitor:
+    """Calls `check` repeatedly with the writes of the last seconds, in the event loop.
+
+    It also calls `nudge` once after a write: a server that was finishing a save may
+    take the file's time for the time of its own save.
     """
 
     def __init__(
-        self, look: Callable[[Sequence[RecentWrite]], None], nudge: Callable[[], None]
+        self,
+        check: Callable[[Sequence[RecentWrite]], None],
+        nudge: Callable[[], None],
     ) -> None:
-        self._look, self._nudge = look, nudge
-        # while there are any, a look is due
-        self._puts: dict[str, tuple[float, RecentWrite]] = {}
+        self._check = check
+        self._nudge = nudge
+        # By cell id. A check is scheduled while there are any.
+        self._writes: dict[str, MonitoredWrite] = {}
 
-    def add(self, put: RecentWrite) -> None:
-        """Look after it, in place of what was put on that cell before."""
-        # no loop runs: nobody waits for a second look
-        with contextlib.suppress(RuntimeError):
+    def add(self, write: RecentWrite) -> None:
+        """Check a write from now on, in place of an earlier one to the same cell."""
+        try:
             loop = asyncio.get_running_loop()
-            loop.call_later(NUDGE_SECONDS, self._nudge)
-            if not self._puts:
-                loop.call_later(LOOK_SECONDS, self._fire, loop)
-            self._puts[put.cell.id] = (time.monotonic() + WATCH_SECONDS, put)
+        except RuntimeError:  # no event loop, so no later check
+            return
+        loop.call_later(NUDGE_SECONDS, self._nudge)
+        if not self._writes:
+            loop.call_later(CHECK_SECONDS, self._run_check, loop)
+        deadline = time.monotonic() + MONITOR_SECONDS
+        self._writes[write.cell.id] = MonitoredWrite(deadline, write)
 
-    def _fire(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _run_check(self, loop: asyncio.AbstractEventLoop) -> None:
         now = time.monotonic()
-        self._puts = {cell: told for cell, told in self._puts.items() if told[0] > now}
-        if self._puts:
-            loop.call_later(LOOK_SECONDS, self._fire, loop)
-            with contextlib.suppress(NotebookError):  # it is looked at again
-                self._look([put for _, put in self._puts.values()])
+        self._writes = {
+            cell_id: monitored
+            for cell_id, monitored in self._writes.items()
+            if monitored.deadline > now
+        }
+        if not self._writes:
+            return
+        loop.call_later(CHECK_SECONDS, self._run_check, loop)
+        writes = [monitored.write for monitored in self._writes.values()]
+        with contextlib.suppress(NotebookError):  # the next check tries again
+            self._check(writes)

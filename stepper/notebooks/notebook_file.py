@@ -1,6 +1,9 @@
-"""Notebook files: read, put outputs on a cell by id and source on a fresh read, write atomically.
+"""Read and write a notebook file.
 
-(A few lines over 300: one file, and all that is done to it.)
+Every write reads the file again, finds its cells by id and source, and replaces the
+file atomically; if another program wrote meanwhile, it starts over. By default a write
+preserves the modification time: Claude Code refuses to edit a file that changed since
+its last `Read`.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from stepper.common import private_files
 from stepper.common.errors import NotebookError
@@ -37,82 +40,120 @@ from stepper.notebooks.cell_json import (
     replace_outputs,
 )
 from stepper.notebooks.document import Document, get_file_signature, validate_notebook
-from stepper.notebooks.notebook_json import Change, Changes, apply_changes, load_json
+from stepper.notebooks.notebook_json import (
+    Change,
+    Changes,
+    apply_changes,
+    load_json,
+)
 from stepper.policy import plan as plans
 from stepper.policy.model import Cell, Plan
 from stepper.session.protocols import Execution, KernelMetadata, Models, Outputs, Target
 
-ATTEMPTS = 5  # how often a write starts anew because somebody else wrote meanwhile
-FRESH_SECONDS = 2.0  # since a file was written: what is no JSON may be a save half done
-PAUSES = (0.01, 0.02, 0.04, 0.06)  # before it is read again, in seconds
-# for which it is looked whether what came late still stands there
-LATE_COUNTS_SECONDS = 10.0
-NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+ATTEMPTS = 5  # of a write, if other programs write at the same time
+# A file that is not valid JSON may be a save in progress if it was changed this
+# recently.
+FRESH_SECONDS = 2.0
+# Pauses before it is read again.
+PAUSES = (0.01, 0.02, 0.04, 0.06)
+# How long late outputs are checked after they were written.
+LATE_OUTPUT_SECONDS = 10.0
+CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+# Why outputs can never be written.
+CELL_CHANGED = (
+    "the cell was changed or deleted while it ran, so its outputs were not written"
+)
+# Inode, size and modification time of a file. A rename does not change them.
+FileState = tuple[int, ...]
+
+
+class LateOutputs(NamedTuple):
+    """Late outputs that were written to a cell."""
+
+    deadline: float  # when to stop checking them (monotonic clock)
+    before: Any  # the outputs that the cell had before
+    outputs: Sequence[dict[str, Any]]
 
 
 class IpynbFile:
-    """A notebook on disk."""
+    """A notebook file."""
 
     def __init__(self, path: str) -> None:
-        self.path, self.name = path, os.path.basename(path)
-        self._last: Document | None = None
-        # whether the last write's temporary file is gone
-        self._cleared: Future[None] | None = None
-        # the file when it was known to hold what was put
-        self._seen: tuple[int, ...] = ()
-        self._watch = jupyter_saves.RecentWriteMonitor(self._look_after, self._nudge)
-        # What came late and was put in the last seconds: until when it counts, what had
-        # stood there, what stands there.
-        self._late: dict[Target, tuple[float, Any, Sequence[dict[str, Any]]]] = {}
-        self._late_seen: tuple[int, ...] = ()  # the file when it was known to hold that
+        self.path = path
+        self.name = os.path.basename(path)
+        self._cached_document: Document | None = None
+        # The removal of the last write's temporary file.
+        self._removal: Future[None] | None = None
+        self._monitor = jupyter_saves.RecentWriteMonitor(
+            self._restore_dropped_executions,
+            self._nudge_jupyter,
+        )
+        # The state of the file in which it contained all outputs that were written.
+        self._written_state: FileState = ()
+        # Late outputs of the last seconds, and the state of the file that contained
+        # them.
+        self._late: dict[Target, LateOutputs] = {}
+        self._late_state: FileState = ()
 
     def read(self, pauses: Sequence[float] = PAUSES) -> Document:
-        """Read it, or return what was read before where the file is still the same; raise NotebookError."""
+        """Read the notebook; raise NotebookError.
+
+        Returns the same document as before if the file did not change.
+        """
         try:
             with open(self.path, "rb", opener=private_files.open_regular) as stream:
-                about = os.fstat(stream.fileno())
-                last = self._last  # another thread may read, too
-                if last is not None and last.signature == get_file_signature(about):
-                    return last
+                status = os.fstat(stream.fileno())
+                cached = self._cached_document  # another thread may replace it
+                signature = get_file_signature(status)
+                if cached is not None and cached.signature == signature:
+                    return cached
                 data = stream.read()
-                raw = load_json(data)
-        except FileNotFoundError:
-            raise self._gone() from None
-        except IsADirectoryError:
-            raise NotebookError(
-                f"{self.name} is a folder, not a notebook", "ls -l " + self.path
-            ) from None
-        except private_files.UnsafeFileError as error:
-            raise NotebookError(error.why, error.hint) from None
+            raw = load_json(data)
         except OSError as error:
-            raise NotebookError(
-                f"{self.name} can't be read: {error.strerror}", "ls -l " + self.path
-            ) from error
+            raise self._make_read_error(error) from None
         except ValueError as error:
-            # Jupyter saves in place
-            if pauses and abs(time.time() - about.st_mtime) < FRESH_SECONDS:
+            # Jupyter writes notebooks in place.
+            if pauses and abs(time.time() - status.st_mtime) < FRESH_SECONDS:
                 time.sleep(pauses[0])
                 return self.read(pauses[1:])
-            hint = f"python -m json.tool {self.path}  # shows the place"
             raise NotebookError(
-                f"{self.name} is not valid JSON ({error})", hint
+                f"{self.name} is not valid JSON ({error})",
+                f"python -m json.tool {self.path}",
             ) from None
         validate_notebook(raw, self.name)
-        self._last = found = Document(data, raw, about)
-        return found
-
-    def read_uncached(self) -> Document:
-        """Read it without keeping it: an idle daemon holds no notebook. Raise NotebookError."""
-        document, self._last = self.read(), None
+        document = Document(data, raw, status)
+        self._cached_document = document
         return document
 
-    def _gone(self) -> NotebookError:
-        return NotebookError(
-            f"{self.name} is gone", "git status  # was it moved or deleted?"
-        )
+    def _make_read_error(self, error: OSError) -> NotebookError:
+        """Return the error for a notebook that could not be opened or read."""
+        if isinstance(error, FileNotFoundError):
+            return self._make_missing_error()
+        if isinstance(error, IsADirectoryError):
+            reason = f"{self.name} is a folder, not a notebook"
+        elif isinstance(error, private_files.UnsafeFileError):
+            return NotebookError(error.why, error.hint)
+        else:
+            reason = f"{self.name} can't be read: {error.strerror}"
+        return NotebookError(reason, f"ls -l {self.path}")
+
+    def _make_missing_error(self) -> NotebookError:
+        return NotebookError(f"{self.name} no longer exists", "git status")
+
+    def read_uncached(self) -> Document:
+        """Read the notebook without keeping it in memory; raise NotebookError.
+
+        An idle daemon must not hold notebooks in memory.
+        """
+        document = self.read()
+        self._cached_document = None
+        return document
 
     def parse(self, text: str) -> Document:
-        """Return the notebook that the text would be; raise NotebookError."""
+        """Return the notebook that a file with this text would be.
+
+        Raises NotebookError if the text is not a notebook.
+        """
         try:
             raw = load_json(text.encode("utf-8", "surrogatepass"))
         except ValueError as error:
@@ -121,297 +162,375 @@ class IpynbFile:
         return Document(b"", raw)
 
     def write_execution(
-        self, cell: Cell, execution: Execution, step: int | None, keep_time: bool
+        self,
+        cell: Cell,
+        execution: Execution,
+        step: int | None,
+        keep_time: bool,
     ) -> str:
-        """Put outputs, execution count and timings on the cell; return '' or why they can never be put.
+        """Write outputs, execution count and timings to a cell.
 
-        With `keep_time` the file keeps its modification time: the client refuses the next edit of a message otherwise.
+        Returns "", or the reason why the outputs can never be written. Raises
+        NotebookError if they cannot be written now. With `keep_time`, the modification
+        time is preserved.
         """
         target = Target.of(cell)
         self._late = {
-            late: told for late, told in self._late.items() if late.cell_id != cell.id
+            late_target: late
+            for late_target, late in self._late.items()
+            if late_target.cell_id != cell.id
         }
+        change = partial(apply_execution, execution=execution, step=step)
 
-        def changes(document: Document) -> Changes:
+        def get_changes(document: Document) -> Changes:
             index = document.find_index(target)
             if index is None:
                 return {}
-            made: Changes = {
-                index: partial(apply_execution, execution=execution, step=step)
-            }
-            made_with_models = add_widget_change(
-                document.raw["cells"], made, execution.widgets
-            )
-            return add_language_info_change(
-                document.raw, made_with_models, execution.language_info
-            )
+            cells = document.raw["cells"]
+            changes = add_widget_change(cells, {index: change}, execution.widgets)
+            language_info = execution.language_info
+            return add_language_info_change(document.raw, changes, language_info)
 
-        before = self._change(changes, keep_time).get_raw_cell(target)
+        before = self._change(get_changes, keep_time).get_raw_cell(target)
         if before is None:
-            return "the cell was changed or deleted while it ran, so its outputs were not written"
+            return CELL_CHANGED
         if jupyter_saves.is_server_running(self.path):
-            self._watch.add(
-                jupyter_saves.RecentWrite(
-                    cell, execution, step, get_run_signature(before)
-                )
-            )
+            old_run = get_run_signature(before)
+            write = jupyter_saves.RecentWrite(cell, execution, step, old_run)
+            self._monitor.add(write)
         return ""
 
     def write_late_outputs(
-        self, outputs: Outputs, models: Models | None, so_far: Outputs
+        self,
+        outputs: Outputs,
+        models: Models | None,
+        so_far: Outputs,
     ) -> set[Target]:
-        """Put what cells have got besides their runs, and what a running one has; return those gone or changed."""
+        """Write outputs that arrived after the runs of their cells.
 
-        def changes(document: Document) -> Changes:
-            places = [
-                (document.find_index(target), shown)
-                for target, shown in {**outputs, **so_far}.items()
-            ]
-            made: Changes = {
-                index: partial(replace_outputs, outputs=shown)
-                for index, shown in places
-                if index is not None
-            }
-            return add_widget_change(document.raw["cells"], made, models)
+        `so_far` are the outputs of a cell that is still running. Returns the cells of
+        `outputs` that were changed or deleted. Raises NotebookError.
+        """
+        all_outputs = {**outputs, **so_far}
 
-        document, gone = self._change(changes), set[Target]()
-        until, self._late_seen = time.monotonic() + LATE_COUNTS_SECONDS, self._seen
-        for target, shown in outputs.items():
+        def get_changes(document: Document) -> Changes:
+            changes: dict[int | str, Change] = {}
+            for target, cell_outputs in all_outputs.items():
+                index = document.find_index(target)
+                if index is not None:
+                    changes[index] = partial(replace_outputs, outputs=cell_outputs)
+            return add_widget_change(document.raw["cells"], changes, models)
+
+        document = self._change(get_changes)
+        self._late_state = self._written_state
+        deadline = time.monotonic() + LATE_OUTPUT_SECONDS
+        missing = set[Target]()
+        for target, cell_outputs in outputs.items():
             before = document.get_raw_cell(target)
             if before is None:
-                gone.add(target)
+                missing.add(target)
             else:
-                self._late[target] = (until, before.get("outputs"), shown)
-        return gone
+                late = LateOutputs(deadline, before.get("outputs"), cell_outputs)
+                self._late[target] = late
+        return missing
 
     def find_dropped_outputs(self) -> dict[Target, Sequence[dict[str, Any]]]:
-        """Return what came late and is gone again: who edits may not see what came between read and write."""
+        """Return the late outputs that another program's write removed again.
+
+        A program that read the file before the write, and wrote it afterwards, does not
+        know the outputs.
+        """
+        now = time.monotonic()
         self._late = {
-            target: late
-            for target, late in self._late.items()
-            if late[0] > time.monotonic()
+            target: late for target, late in self._late.items() if late.deadline > now
         }
-        document = self._rewritten(self._late_seen) if self._late else None
+        if not self._late:
+            return {}
+        document = self._read_if_changed(self._late_state)
         if document is None:
             return {}
-        self._late_seen, found = document.signature[:3], {}
-        for target, (_, before, after) in self._late.items():
+        self._late_state = document.signature[:3]
+        dropped = {}
+        for target, late in self._late.items():
             raw = document.get_raw_cell(target)
-            if raw is not None and raw.get("outputs") == before:
-                found[target] = after
-        return found
+            if raw is not None and raw.get("outputs") == late.before:
+                dropped[target] = late.outputs
+        return dropped
 
     def replace_duplicate_ids(self) -> list[tuple[str, Cell]]:
-        """Give cells with another one's id ids of their own, as nbformat does; return them with their former ids."""
-        fresh: dict[int, str] = {}
+        """Give new ids to cells that have the id of another cell, as nbformat does.
 
-        def changes(document: Document) -> Changes:
-            seen = set[str]()
-            fresh.clear()
+        Returns these cells with their old ids. Raises NotebookError.
+        """
+        new_ids: dict[int, str] = {}
+
+        def get_changes(document: Document) -> Changes:
+            new_ids.clear()
+            used_ids = set[str]()
             for cell in document.cells:
-                if cell.id in seen:
-                    fresh[cell.index] = uuid.uuid4().hex[:8]
-                seen.add(cell.id)
+                if cell.id in used_ids:
+                    new_ids[cell.index] = uuid.uuid4().hex[:8]
+                used_ids.add(cell.id)
             return {
-                index: partial(replace_id, name=name) for index, name in fresh.items()
+                index: partial(replace_id, cell_id=cell_id)
+                for index, cell_id in new_ids.items()
             }
 
-        before = self._change(changes).cells
-        mended = self.read().cells if fresh else ()
-        return [(before[index].id, mended[index]) for index in fresh]
+        old_cells = self._change(get_changes).cells
+        if not new_ids:
+            return []
+        new_cells = self.read().cells
+        return [(old_cells[index].id, new_cells[index]) for index in new_ids]
 
-    def _look_after(self, puts: Sequence[jupyter_saves.RecentWrite]) -> None:
-        """Put again what a save that had begun before has dropped; raise NotebookError."""
-        document = self._rewritten(self._seen)
+    def _restore_dropped_executions(
+        self,
+        writes: Sequence[jupyter_saves.RecentWrite],
+    ) -> None:
+        """Write outputs again that a save of Jupyter removed; raise NotebookError."""
+        document = self._read_if_changed(self._written_state)
         if document is None:
             return
-        self._seen = document.signature[:3]
-        for put in puts:
-            raw = document.get_raw_cell(Target.of(put.cell))
-            if raw is not None and get_run_signature(raw) == put.before:
-                self.write_execution(put.cell, put.execution, put.step, keep_time=True)
-
-    def _nudge(self) -> None:
-        """Have the time grow by what Jupyter notices."""
-        if about := self._is_as(self._seen):
-            with (
-                contextlib.suppress(OSError),
-                private_files.open_parent(self.path) as (folder, name),
-            ):
-                times = (
-                    about.st_atime_ns,
-                    about.st_mtime_ns + jupyter_saves.NOTICED_NS,
+        self._written_state = document.signature[:3]
+        for write in writes:
+            raw = document.get_raw_cell(Target.of(write.cell))
+            if raw is not None and get_run_signature(raw) == write.before:
+                self.write_execution(
+                    write.cell,
+                    write.execution,
+                    write.step,
+                    keep_time=True,
                 )
-                os.utime(name, ns=times, dir_fd=folder, follow_symlinks=False)
-                self._seen = get_file_signature(stat_file(name, folder))[:3]
 
-    def _rewritten(self, seen: tuple[int, ...]) -> Document | None:
-        """Return the notebook where somebody has written since it was seen; else nothing is read."""
-        if self._is_as(seen):
+    def _nudge_jupyter(self) -> None:
+        """Increase the modification time so much that Jupyter notices the write."""
+        status = self._stat_if_unchanged(self._written_state)
+        if status is None:
+            return
+        mtime_ns = status.st_mtime_ns + jupyter_saves.NOTICED_NS
+        times = (status.st_atime_ns, mtime_ns)
+        with (
+            contextlib.suppress(OSError),
+            private_files.open_parent(self.path) as (folder, name),
+        ):
+            os.utime(name, ns=times, dir_fd=folder, follow_symlinks=False)
+            self._written_state = _get_state(name, folder)
+
+    def _read_if_changed(self, state: FileState) -> Document | None:
+        """Return the notebook if the file is no longer in a state, else None."""
+        if self._stat_if_unchanged(state) is not None:
             return None
         return self.read_uncached()
 
-    def _is_as(self, seen: tuple[int, ...]) -> os.stat_result | None:
-        """Return what is known of the file where it is as it was seen; None where it is not."""
-        with contextlib.suppress(OSError):
-            about = os.lstat(self.path)
-            return about if seen == get_file_signature(about)[:3] else None
-        return None
+    def _stat_if_unchanged(self, state: FileState) -> os.stat_result | None:
+        """Return the status of the file if it is in a state, else None."""
+        try:
+            status = os.lstat(self.path)
+        except OSError:
+            return None
+        signature = get_file_signature(status)
+        return status if signature[:3] == state else None
 
     def read_outputs(self, target: Target) -> list[dict[str, Any]]:
-        """Return a cell's outputs, as read anew; empty where it is gone or changed. Raise NotebookError."""
-        found = (self.read().get_raw_cell(target) or {}).get("outputs")
-        until, before, after = self._late.get(target, (0.0, None, ()))
-        if until > time.monotonic() and found == before:
-            return [*after]  # it is put there again
-        return (
-            [one for one in found if isinstance(one, dict)]
-            if isinstance(found, list)
-            else []
-        )
+        """Return the outputs of a cell; raise NotebookError.
+
+        Returns an empty list if the cell was changed or deleted.
+        """
+        raw = self.read().get_raw_cell(target) or {}
+        outputs = raw.get("outputs")
+        late = self._late.get(target)
+        is_recent = late is not None and late.deadline > time.monotonic()
+        if late is not None and is_recent and outputs == late.before:
+            # Another program dropped the late outputs; they will be written again.
+            return [*late.outputs]
+        if not isinstance(outputs, list):
+            return []
+        return [output for output in outputs if isinstance(output, dict)]
 
     def add_tag(self, cell: Cell, tag: str) -> None:
-        """Add a tag to the cell; do nothing where it is gone. Raise NotebookError."""
+        """Add a tag to a cell if the cell still exists; raise NotebookError."""
         self._change_cells([cell], partial(add_tag, tag=tag))
 
     def remove_tag(self, cell: Cell, tag: str) -> None:
-        """Remove a tag from the cell; do nothing if the cell no longer exists. Raise NotebookError."""
+        """Remove a tag from a cell if the cell still exists; raise NotebookError."""
         self._change_cells([cell], partial(remove_tag, tag=tag))
 
     def clear_outputs(self, cells: Sequence[Cell]) -> None:
-        """Take the outputs of code cells away; raise NotebookError."""
-        code = [cell for cell in cells if cell.is_code]
+        """Remove the outputs of code cells; raise NotebookError."""
+        code_cells = [cell for cell in cells if cell.is_code]
+        targets = set(map(Target.of, code_cells))
         self._late = {
-            late: told
-            for late, told in self._late.items()
-            if late not in map(Target.of, code)
+            target: late for target, late in self._late.items() if target not in targets
         }
-        self._change_cells(code, clear_outputs)
+        self._change_cells(code_cells, clear_outputs)
 
     def _change_cells(self, cells: Sequence[Cell], change: Change) -> None:
-        targets = [Target.of(cell) for cell in cells]
-        self._change(
-            lambda document: {
-                index: change
-                for target in targets
-                if (index := document.find_index(target)) is not None
-            }
-        )
+        """Apply a change to all cells that still exist."""
+        targets = list(map(Target.of, cells))
+
+        def get_changes(document: Document) -> Changes:
+            changes: dict[int | str, Change] = {}
+            for target in targets:
+                index = document.find_index(target)
+                if index is not None:
+                    changes[index] = change
+            return changes
+
+        self._change(get_changes)
 
     def write_plan(self, plan: Plan, kernel: KernelMetadata | None = None) -> None:
-        """Put the plan into `metadata.stepper`, and what its kernel is where Jupyter has that; raise NotebookError."""
-        told: dict[str, Any] = {"stepper": plans.to_json(plan)}
+        """Write the plan to `metadata.stepper`; raise NotebookError.
+
+        With `kernel`, also write the metadata by which Jupyter finds the kernel.
+        """
+        entries: dict[str, Any] = {"stepper": plans.to_json(plan)}
         if kernel is not None:
-            told |= {
-                "kernelspec": vars(kernel),
-                "language_info": {"name": kernel.language},
-            }
-        self._change(
-            lambda document: {"metadata": lambda metadata: {**metadata, **told}}
-        )
+            entries["kernelspec"] = vars(kernel)
+            entries["language_info"] = {"name": kernel.language}
+
+        def update_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
+            return {**metadata, **entries}
+
+        self._change(lambda document: {"metadata": update_metadata})
 
     def rearrange_cells(
-        self, order: Callable[[Sequence[Cell]], Sequence[Cell]]
+        self,
+        order: Callable[[Sequence[Cell]], Sequence[Cell]],
     ) -> tuple[Sequence[Cell], list[Cell]]:
-        """Write the cells in another order, with others among them; return all as they are then, and those others.
+        """Write the list of cells that `order` returns for the notebook's cells.
 
-        `order` is called again where somebody else wrote meanwhile; what it raises is raised. The time is kept.
+        `order` is called again if another program wrote meanwhile; its exceptions are
+        passed on. Returns all cells after the write, and the new and changed ones among
+        them. Raises NotebookError.
         """
-        others: list[int] = []
+        changed_indices: list[int] = []
 
-        def arranged(document: Document) -> bytes | None:
+        def rewrite(document: Document) -> bytes | None:
             cells = order(document.cells)
-            others[:] = [
-                place for place, cell in enumerate(cells) if cell not in document.cells
+            changed_indices[:] = [
+                index for index, cell in enumerate(cells) if cell not in document.cells
             ]
             return cell_reorder.rewrite_cells(document, cells)
 
-        self._rewrite(arranged)
-        after = self.read().cells
-        return after, [after[place] for place in others]
+        self._rewrite(rewrite)
+        cells = self.read().cells
+        return cells, [cells[index] for index in changed_indices]
 
     def _change(
-        self, changes: Callable[[Document], Changes], keep_time: bool = True
+        self,
+        get_changes: Callable[[Document], Changes],
+        keep_time: bool = True,
     ) -> Document:
-        """Write what is to be changed of a fresh read; return what it was."""
+        """Apply changes to the file; return the document before them."""
 
-        def changed(document: Document) -> bytes | None:
-            made = changes(document)
-            return apply_changes(document.data, document.raw, made) if made else None
+        def rewrite(document: Document) -> bytes | None:
+            changes = get_changes(document)
+            if not changes:
+                return None
+            return apply_changes(document.data, document.raw, changes)
 
-        return self._rewrite(changed, keep_time)
+        return self._rewrite(rewrite, keep_time)
 
     def _rewrite(
-        self, change: Callable[[Document], bytes | None], keep_time: bool = True
+        self,
+        rewrite: Callable[[Document], bytes | None],
+        keep_time: bool = True,
     ) -> Document:
-        """Write what a fresh read becomes, anew where somebody else wrote meanwhile; return what it was."""
+        """Replace the file by what `rewrite` returns; return the document before it.
+
+        If `rewrite` returns None, nothing is written. If another program wrote
+        meanwhile, this starts over with the new document.
+        """
         for _ in range(ATTEMPTS):
             document = self.read()
-            data = change(document)
+            data = rewrite(document)
             if data is None or self._write(document, keep_time, data):
                 return document
         raise NotebookError(
-            "the notebook kept changing while stepper wrote to it", f"lsof {self.path}"
+            f"{self.name} was not written: another program keeps changing it",
+            f"lsof {self.path}",
         )
 
     def _write(self, document: Document, keep_time: bool, data: bytes) -> bool:
-        """Replace the file atomically; return False, with nothing done, where somebody else wrote meanwhile."""
-        self._last = None  # not kept: an idle daemon holds no notebook
+        """Replace the file atomically; raise NotebookError.
+
+        Returns False, without writing, if another program wrote since `document` was
+        read.
+        """
+        # An idle daemon must not hold notebooks in memory.
+        self._cached_document = None
         try:
             with private_files.open_parent(self.path) as (folder, name):
-                return self._exchange(folder, name, document, keep_time, data)
+                return self._replace(folder, name, document, keep_time, data)
         except FileNotFoundError:
-            raise self._gone() from None
+            raise self._make_missing_error() from None
         except OSError as error:
-            hint = getattr(error, "hint", "") or f"ls -ld {os.path.dirname(self.path)}"
-            raise NotebookError(
-                f"{self.name} can't be written: {error.strerror}", hint
-            ) from error
+            default_hint = f"ls -ld {os.path.dirname(self.path)}"
+            hint = getattr(error, "hint", "") or default_hint
+            reason = f"{self.name} can't be written: {error.strerror}"
+            raise NotebookError(reason, hint) from error
 
-    def _exchange(
-        self, folder: int, name: str, document: Document, keep_time: bool, data: bytes
+    def _replace(
+        self,
+        folder: int,
+        name: str,
+        document: Document,
+        keep_time: bool,
+        data: bytes,
     ) -> bool:
-        new = make_temporary_name(name)
-        if self._cleared is not None:
+        new_name = make_temporary_name(name)
+        if self._removal is not None:
             background_io.start_pending_jobs()
-            wait([self._cleared])
-        about = stat_file(name, folder)
-        remove_file(new, folder)
+            wait([self._removal])
+        status = stat_file(name, folder)
+        remove_file(new_name, folder)
         try:
-            with open(os.open(new, NEW, 0o600, dir_fd=folder), "wb") as stream:
+            handle = os.open(new_name, CREATE_FLAGS, 0o600, dir_fd=folder)
+            with open(handle, "wb") as stream:
                 stream.write(data)
                 stream.flush()
-                os.fchmod(stream.fileno(), stat.S_IMODE(about.st_mode))
+                os.fchmod(handle, stat.S_IMODE(status.st_mode))
                 if keep_time:
-                    times = (
-                        about.st_atime_ns,
-                        jupyter_saves.compute_preserved_mtime(
-                            self.path, document.mtime_ns
-                        ),
-                    )
-                    os.utime(stream.fileno(), ns=times)
-                os.fsync(stream.fileno())
-            if get_file_signature(stat_file(name, folder)) != document.signature:
+                    self._preserve_time(handle, status, document)
+                os.fsync(handle)
+            current_status = stat_file(name, folder)
+            if get_file_signature(current_status) != document.signature:
                 return False
-            if not exchange_files(new, name, folder):
-                os.replace(new, name, src_dir_fd=folder, dst_dir_fd=folder)
-            elif (
-                get_file_signature(stat_file(new, folder))[:3] != document.signature[:3]
-            ):
-                # somebody wrote between the look and the swap: theirs stands again
-                exchange_files(new, name, folder)
+            if not exchange_files(new_name, name, folder):
+                os.replace(new_name, name, src_dir_fd=folder, dst_dir_fd=folder)
+            elif _get_state(new_name, folder) != document.signature[:3]:
+                # Another program wrote between the check and the exchange: restore its
+                # file.
+                exchange_files(new_name, name, folder)
                 return False
-            self._seen = get_file_signature(stat_file(name, folder))[:3]
+            self._written_state = _get_state(name, folder)
         finally:
-            self._cleared = remove_file_later(new, folder)
+            self._removal = remove_file_later(new_name, folder)
         return True
 
+    def _preserve_time(
+        self,
+        handle: int,
+        status: os.stat_result,
+        document: Document,
+    ) -> None:
+        """Set the modification time of a new file to that of the old one."""
+        mtime_ns = jupyter_saves.compute_preserved_mtime(self.path, document.mtime_ns)
+        os.utime(handle, ns=(status.st_atime_ns, mtime_ns))
+
     def touch(self) -> None:
-        """Set the modification time to now, so that those who poll it notice what was written."""
+        """Set the modification time to now, for programs that poll it.
+
+        Raises NotebookError.
+        """
         try:
             with private_files.open_parent(self.path) as (folder, name):
                 os.utime(name, dir_fd=folder, follow_symlinks=False)
         except OSError as error:
-            raise NotebookError(
-                f"{self.path} can't be touched: {error.strerror}"
-            ) from error
+            reason = f"can't set the time of {self.path}: {error.strerror}"
+            raise NotebookError(reason) from error
+
+
+def _get_state(name: str, folder: int) -> FileState:
+    """Return the state of a file in an open folder."""
+    signature = get_file_signature(stat_file(name, folder))
+    return signature[:3]

@@ -1,7 +1,8 @@
-"""Notebooks as plain JSON: read with orjson, changed in place, everything else kept byte for byte.
+"""Notebooks as plain JSON: parse them, and change parts without touching the others.
 
-What is written has the layout of the file (`jsonstyle`), which is that of `nbformat.write` for most. A step must not
-pay for validating a hundred cells, nor change the whole file in git.
+All bytes outside the changed parts are kept, and changed parts are written in the
+layout of the file (`json_style`). A step must neither pay for validating a hundred
+cells, nor change the whole file in git.
 """
 
 from __future__ import annotations
@@ -9,39 +10,58 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
 from stepper.notebooks.json_style import BOM, NBFORMAT, JsonStyle, detect_style
 
 LONG_INTEGER = re.compile(rb"[:,\[]\s*-?\d{19}")
-# two values, or a name and its value
-BETWEEN = re.compile(r"[ \t\n\r]*[,:]?[ \t\n\r]*")
-# besides text/*: kept as lists of lines
-TEXTUAL = ("application/javascript", "image/svg+xml")
+# What separates two values, or a name and its value.
+SEPARATOR = re.compile(r"[ \t\n\r]*[,:]?[ \t\n\r]*")
+# MIME types, besides text/*, that nbformat stores as lists of lines.
+TEXT_TYPES = ("application/javascript", "image/svg+xml")
+RICH_OUTPUTS = ("execute_result", "display_data")
 CELLS = "cells"
+# The depth of a cell, and of a value at the top of the notebook.
+CELL_DEPTH = 2
+TOP_DEPTH = 1
 DECODER = json.JSONDecoder()
+
+Change = Callable[[Any], Any]
+# A part of a notebook: the index of a cell, or a name at the top.
+Key = int | str
+Changes = Mapping[Key, Change]
+
+
+class Span(NamedTuple):
+    """The position of a value in a document."""
+
+    start: int
+    end: int
 
 
 def load_json(data: bytes) -> Any:
     """Parse JSON; raise ValueError.
 
-    Python's own parser takes what orjson refuses: NaN, lone surrogates. orjson makes floats of integers of more than 64
-    bits: whoever writes again what was parsed goes by `load_exactly`, which takes several times as long.
+    orjson parses it, or Python's own parser if orjson refuses it (NaN, lone
+    surrogates). orjson turns integers of more than 64 bits into floats: use
+    `load_json_exact`, which is slower, if the value is written again.
     """
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError:
-        return _by_python(data)
+        return _load_with_json(data)
 
 
 def load_json_exact(data: bytes) -> Any:
-    """Parse JSON, its integers as long as they stand; raise ValueError."""
-    return _by_python(data) if LONG_INTEGER.search(data) else load_json(data)
+    """Parse JSON and keep integers of any length; raise ValueError."""
+    if LONG_INTEGER.search(data):
+        return _load_with_json(data)
+    return load_json(data)
 
 
-def _by_python(data: bytes) -> Any:
+def _load_with_json(data: bytes) -> Any:
     try:
         return json.loads(data)
     except RecursionError as error:
@@ -49,199 +69,305 @@ def _by_python(data: bytes) -> Any:
 
 
 def dump_json(value: Any, depth: int = 0) -> bytes:
-    """Serialise as `nbformat.write` does, as the value stands `depth` levels inside the document."""
+    """Serialize a value like `nbformat.write`, for a place `depth` levels deep."""
     return NBFORMAT.dumps(value, depth)
 
 
 def normalize_cell(cell: dict[str, Any]) -> dict[str, Any]:
-    """Return a cell as nbformat writes it: its texts as lists of lines, without what belongs to one front end."""
-    made = {**cell, "source": _lines(cell.get("source", ""))}
-    if isinstance(cell.get("metadata"), dict):
-        made["metadata"] = {
-            name: value for name, value in cell["metadata"].items() if name != "trusted"
+    """Return a cell in the form in which nbformat writes it.
+
+    Texts become lists of lines, and the `trusted` flag of the frontend is removed.
+    """
+    normalized = dict(cell)
+    normalized["source"] = _split_lines(cell.get("source", ""))
+    metadata = cell.get("metadata")
+    if isinstance(metadata, dict):
+        metadata = dict(metadata)
+        metadata.pop("trusted", None)
+        normalized["metadata"] = metadata
+    attachments = cell.get("attachments")
+    if isinstance(attachments, dict):
+        normalized["attachments"] = {
+            name: _normalize_bundle(bundle) for name, bundle in attachments.items()
         }
-    if isinstance(cell.get("attachments"), dict):
-        made["attachments"] = {
-            name: _bundle(part) for name, part in cell["attachments"].items()
-        }
-    if isinstance(cell.get("outputs"), list):
-        made["outputs"] = [_output(output) for output in cell["outputs"]]
-    return made
+    outputs = cell.get("outputs")
+    if isinstance(outputs, list):
+        normalized["outputs"] = list(map(_normalize_output, outputs))
+    return normalized
 
 
-def _output(output: Any) -> Any:
-    if isinstance(output, dict) and output.get("output_type") == "stream":
-        return {**output, "text": _lines(output.get("text", ""))}
-    if isinstance(output, dict) and output.get("output_type") in (
-        "execute_result",
-        "display_data",
-    ):
-        return {**output, "data": _bundle(output.get("data"))}
+def _normalize_output(output: Any) -> Any:
+    if not isinstance(output, dict):
+        return output
+    output_type = output.get("output_type")
+    if output_type == "stream":
+        lines = _split_lines(output.get("text", ""))
+        return {**output, "text": lines}
+    if output_type in RICH_OUTPUTS:
+        bundle = _normalize_bundle(output.get("data"))
+        return {**output, "data": bundle}
     return output
 
 
-def _bundle(data: Any) -> Any:
-    return (
-        {mime: _part(mime, part) for mime, part in data.items()}
-        if isinstance(data, dict)
-        else data
-    )
+def _normalize_bundle(bundle: Any) -> Any:
+    """Return a MIME bundle with its texts as lists of lines."""
+    if not isinstance(bundle, dict):
+        return bundle
+    return {
+        mime_type: _normalize_data(mime_type, data)
+        for mime_type, data in bundle.items()
+    }
 
 
-def _part(mime: str, part: Any) -> Any:
-    """Return texts as lines, other data in one piece, JSON as it is."""
-    if mime.startswith("text/") or mime in TEXTUAL:
-        return _lines(part)
-    return (
-        part
-        if mime.startswith("application/") and mime.endswith(("/json", "+json"))
-        else _joined(part)
-    )
+def _normalize_data(mime_type: str, data: Any) -> Any:
+    """Return text as a list of lines, JSON unchanged and other data as one string."""
+    if mime_type.startswith("text/") or mime_type in TEXT_TYPES:
+        return _split_lines(data)
+    is_application = mime_type.startswith("application/")
+    if is_application and mime_type.endswith(("/json", "+json")):
+        return data
+    return _join_lines(data)
 
 
-def _lines(text: Any) -> Any:
-    text = _joined(text)
-    return text.splitlines(True) if isinstance(text, str) else text
+def _split_lines(text: Any) -> Any:
+    text = _join_lines(text)
+    if isinstance(text, str):
+        return text.splitlines(keepends=True)
+    return text
 
 
-def _joined(text: Any) -> Any:
-    is_lines = isinstance(text, list) and all(isinstance(line, str) for line in text)
-    return "".join(text) if is_lines else text
-
-
-Change = Callable[[Any], Any]
-# by a cell's index, or the name of what stands at the top
-Changes = Mapping[int | str, Change]
+def _join_lines(text: Any) -> Any:
+    is_list = isinstance(text, list)
+    if is_list and all(isinstance(line, str) for line in text):
+        return "".join(text)
+    return text
 
 
 def apply_changes(data: bytes, raw: dict[str, Any], changes: Changes) -> bytes:
-    """Return a notebook's bytes with some parts changed and all others as they stand.
+    """Return the bytes of a notebook with some parts changed and all others kept.
 
-    `raw` is what they say; a change is called with its part, exactly as it was written.
+    `raw` is the parsed notebook. Each change is called with its part, parsed exactly.
     """
-    made = None
     style = detect_style(data)
-    if len(changes) == 1:
-        ((where, change),) = changes.items()
-        if isinstance(where, int):
-            made = _spliced(data, style, raw["cells"][where], change)
-    if made is None:
+    changed = _change_single_cell(data, style, raw, changes)
+    if changed is None:
         try:
-            made = _pieced(data, style, changes)
+            changed = _change_parts(data, style, changes)
         except (ValueError, KeyError):
-            # another encoding than UTF-8; a name that is not there yet
-            whole = {"metadata": {}, **_by_python(data)}
-            for where, change in changes.items():
-                holder = whole["cells"] if isinstance(where, int) else whole
-                holder[where] = change(holder[where])
-            made = style.dumps(whole)
-    return made if made.endswith(b"\n") else made + style.newline
+            # The encoding is not UTF-8, or a name at the top is missing.
+            changed = _change_whole(data, style, changes)
+    if not changed.endswith(b"\n"):
+        changed += style.newline
+    return changed
+
+
+def _change_whole(data: bytes, style: JsonStyle, changes: Changes) -> bytes:
+    """Return a document that is parsed, changed and serialized as a whole."""
+    notebook = _load_with_json(data)
+    notebook.setdefault("metadata", {})
+    cells = notebook[CELLS]
+    for key, change in changes.items():
+        if isinstance(key, int):
+            cells[key] = change(cells[key])
+        else:
+            notebook[key] = change(notebook[key])
+    return style.dumps(notebook)
 
 
 def replace_cells(data: bytes, cells: Sequence[int | dict[str, Any]]) -> bytes:
-    """Return a notebook's bytes with other cells: those of the indices given as they stand, and new ones."""
+    """Return the bytes of a notebook with other cells.
+
+    `cells` contains the index of each cell to keep, with its bytes, and new cells.
+    """
     style = detect_style(data)
     try:
         text = data.removeprefix(BOM).decode()
-        places = _places(text)
-        stood = [places[index] for index in range(len(places)) if index in places]
-        begin, end = places[CELLS]
-    except (ValueError, KeyError):  # another encoding than UTF-8
-        whole = _by_python(data)
-        whole["cells"] = [
-            whole["cells"][cell] if isinstance(cell, int) else cell for cell in cells
-        ]
-        return style.dumps(whole) + style.newline
-    if stood:
-        lead = text[begin + 1 : stood[0][0]]
-        separator = text[stood[0][1] : stood[1][0]] if len(stood) > 1 else f",{lead}"
-        tail = text[stood[-1][1] : end - 1]
-    elif style.indent is None:
-        lead, tail = "", ""
-        separator = ", " if style.space_after_colon else ","
-    else:
-        lead, tail = style.line_start(2).decode(), style.line_start(1).decode()
-        separator = f",{lead}"
-    parts = [
-        text[slice(*stood[cell])]
-        if isinstance(cell, int)
-        else style.dumps(cell, 2).decode()
-        for cell in cells
-    ]
-    made = separator.join(parts)
-    done = (
-        text[: begin + 1] + (f"{lead}{made}{tail}" if cells else "") + text[end - 1 :]
-    )
-    if not done.endswith("\n"):
-        done += style.newline.decode()
-    return (BOM if data.startswith(BOM) else b"") + done.encode()
-
-
-def _spliced(
-    data: bytes, style: JsonStyle, old: dict[str, Any], change: Change
-) -> bytes | None:
-    """Return the bytes with one cell changed; None where it is not found at a glance.
-
-    In an indented document a cell stands between two lines that hold its braces alone. A raw newline or a bare quote
-    never stands inside a JSON string; what was found must parse to the very cell.
-    """
-    if style.indent is None:
-        return None
-    opening = style.line_start(2) + b"{" + style.newline
-    closing = style.line_start(2) + b"}"
-    name_line = style.line_start(3) + b'"id": '
-    try:
-        named = data.find(name_line + orjson.dumps(old.get("id")))
-        start = data.rfind(opening, 0, named + 1)
-        end = data.find(closing, named)
-        if named < 0 or start < 0 or end < 0:
-            return None
-        start += len(style.line_start(2))
-        end += len(closing)
-        if orjson.loads(data[start:end]) != old:
-            return None
-    except (TypeError, ValueError):  # what orjson refuses: NaN, lone surrogates
-        return None
-    cell = style.dumps(change(load_json_exact(data[start:end])), 2)
-    return b"".join((memoryview(data)[:start], cell, memoryview(data)[end:]))
-
-
-def _pieced(data: bytes, style: JsonStyle, changes: Changes) -> bytes:
-    """Return the bytes with parts changed, however they are laid out; raise ValueError or KeyError."""
-    text = data.removeprefix(BOM).decode()
-    places = _places(text)
-    pieces, last = [BOM] if data.startswith(BOM) else [], 0
-    for where in sorted(changes, key=places.__getitem__):
-        start, end = places[where]
-        value = DECODER.raw_decode(text, start)[0]
-        depth = 2 if isinstance(where, int) else 1
-        pieces += [text[last:start].encode(), style.dumps(changes[where](value), depth)]
-        last = end
-    return b"".join((*pieces, text[last:].encode()))
-
-
-def _places(text: str) -> dict[int | str, tuple[int, int]]:
-    """Return where what stands at the top of a notebook begins and ends, by name, and each cell, by index."""
-    places: dict[int | str, tuple[int, int]] = {}
-    at = _next(text, text.index("{") + 1)
-    while text[at] != "}":
-        name, at = DECODER.raw_decode(text, at)
-        begin = at = _next(text, at)
-        if name == CELLS:
-            at, index = _next(text, at + 1), 0
-            while text[at] != "]":
-                places[index] = at, DECODER.raw_decode(text, at)[1]
-                at, index = _next(text, places[index][1]), index + 1
-            at += 1
+        spans = _find_spans(text)
+        list_start, list_end = spans[CELLS]
+    except (ValueError, KeyError):  # the encoding is not UTF-8
+        return _replace_cells_whole(data, style, cells)
+    parts = []
+    for cell in cells:
+        if isinstance(cell, int):
+            start, end = spans[cell]
+            parts.append(text[start:end])
         else:
-            at = DECODER.raw_decode(text, at)[1]
-        places[name] = begin, at
-        at = _next(text, at)
-    return places
+            new_cell = style.dumps(cell, CELL_DEPTH)
+            parts.append(new_cell.decode())
+    content = ""
+    if parts:
+        layout = _get_list_layout(text, spans, style)
+        content = layout.lead + layout.separator.join(parts) + layout.tail
+    before = text[: list_start + 1]
+    after = text[list_end - 1 :]
+    changed = before + content + after
+    if not changed.endswith("\n"):
+        changed += style.newline.decode()
+    encoded = changed.encode()
+    if data.startswith(BOM):
+        encoded = BOM + encoded
+    return encoded
 
 
-def _next(text: str, at: int) -> int:
-    """Return where the next name or value begins, or the bracket that ends them."""
-    found = BETWEEN.match(text, at)
-    assert found is not None
-    return found.end()
+def _replace_cells_whole(
+    data: bytes,
+    style: JsonStyle,
+    cells: Sequence[int | dict[str, Any]],
+) -> bytes:
+    """Return a document with other cells, serialized as a whole."""
+    notebook = _load_with_json(data)
+    old_cells = notebook[CELLS]
+    notebook[CELLS] = [
+        old_cells[cell] if isinstance(cell, int) else cell for cell in cells
+    ]
+    return style.dumps(notebook) + style.newline
+
+
+class ListLayout(NamedTuple):
+    """The texts before, between and after the cells in the list of cells."""
+
+    lead: str
+    separator: str
+    tail: str
+
+
+def _get_list_layout(
+    text: str,
+    spans: Mapping[Key, Span],
+    style: JsonStyle,
+) -> ListLayout:
+    """Return the layout of the list of cells; of an empty list, the usual one."""
+    cell_count = sum(isinstance(key, int) for key in spans)
+    if cell_count:
+        list_start, list_end = spans[CELLS]
+        first = spans[0]
+        last = spans[cell_count - 1]
+        lead = text[list_start + 1 : first.start]
+        tail = text[last.end : list_end - 1]
+        separator = f",{lead}"
+        if cell_count > 1:
+            second = spans[1]
+            separator = text[first.end : second.start]
+        return ListLayout(lead, separator, tail)
+    if style.indent is None:
+        separator = ", " if style.space_after_colon else ","
+        return ListLayout("", separator, "")
+    lead = style.line_start(CELL_DEPTH).decode()
+    tail = style.line_start(TOP_DEPTH).decode()
+    return ListLayout(lead, f",{lead}", tail)
+
+
+def _change_single_cell(
+    data: bytes,
+    style: JsonStyle,
+    raw: dict[str, Any],
+    changes: Changes,
+) -> bytes | None:
+    """Return the bytes with one cell changed, without parsing the document.
+
+    Returns None if there are other changes, or if a quick search does not find the
+    cell.
+
+    In an indented document, a cell is between two lines that contain only its braces.
+    Strings contain neither newlines nor unescaped quotes. The bytes that the search
+    finds must parse to exactly this cell.
+    """
+    if len(changes) != 1 or style.indent is None:
+        return None
+    ((key, change),) = changes.items()
+    if not isinstance(key, int):
+        return None
+    cell = raw[CELLS][key]
+    try:
+        span = _search_cell(data, style, cell)
+        if span is None:
+            return None
+        cell_bytes = data[span.start : span.end]
+        if orjson.loads(cell_bytes) != cell:
+            return None
+    except (TypeError, ValueError):  # orjson refuses NaN and lone surrogates
+        return None
+    exact_cell = load_json_exact(cell_bytes)
+    changed_cell = style.dumps(change(exact_cell), CELL_DEPTH)
+    view = memoryview(data)
+    before = view[: span.start]
+    after = view[span.end :]
+    return b"".join((before, changed_cell, after))
+
+
+def _search_cell(
+    data: bytes,
+    style: JsonStyle,
+    cell: dict[str, Any],
+) -> Span | None:
+    """Return where an indented document seems to contain a cell, judged by its id."""
+    line_start = style.line_start(CELL_DEPTH)
+    opening = line_start + b"{" + style.newline
+    closing = line_start + b"}"
+    cell_id = orjson.dumps(cell.get("id"))
+    id_line = style.line_start(CELL_DEPTH + 1) + b'"id": ' + cell_id
+    id_index = data.find(id_line)
+    start = data.rfind(opening, 0, id_index + 1)
+    end = data.find(closing, id_index)
+    if id_index < 0 or start < 0 or end < 0:
+        return None
+    return Span(start + len(line_start), end + len(closing))
+
+
+def _change_parts(data: bytes, style: JsonStyle, changes: Changes) -> bytes:
+    """Return the bytes with parts changed, in a document of any layout.
+
+    Raises ValueError if the encoding is not UTF-8, KeyError if a part is missing.
+    """
+    text = data.removeprefix(BOM).decode()
+    spans = _find_spans(text)
+    pieces = [BOM] if data.startswith(BOM) else []
+    position = 0
+    for key in sorted(changes, key=spans.__getitem__):
+        start, end = spans[key]
+        value, _ = DECODER.raw_decode(text, start)
+        depth = CELL_DEPTH if isinstance(key, int) else TOP_DEPTH
+        change = changes[key]
+        unchanged = text[position:start]
+        pieces.append(unchanged.encode())
+        pieces.append(style.dumps(change(value), depth))
+        position = end
+    rest = text[position:]
+    pieces.append(rest.encode())
+    return b"".join(pieces)
+
+
+def _find_spans(text: str) -> dict[Key, Span]:
+    """Return the span of each value at the top, by name, and of each cell, by index."""
+    spans: dict[Key, Span] = {}
+    opening = text.index("{")
+    position = _skip_separator(text, opening + 1)
+    while text[position] != "}":
+        name, position = DECODER.raw_decode(text, position)
+        start = _skip_separator(text, position)
+        if name == CELLS:
+            position = _find_cell_spans(text, start, spans)
+        else:
+            _, position = DECODER.raw_decode(text, start)
+        spans[name] = Span(start, position)
+        position = _skip_separator(text, position)
+    return spans
+
+
+def _find_cell_spans(text: str, start: int, spans: dict[Key, Span]) -> int:
+    """Add the spans of the cells in a list; return the position after the list."""
+    position = _skip_separator(text, start + 1)
+    index = 0
+    while text[position] != "]":
+        _, end = DECODER.raw_decode(text, position)
+        spans[index] = Span(position, end)
+        position = _skip_separator(text, end)
+        index += 1
+    return position + 1
+
+
+def _skip_separator(text: str, position: int) -> int:
+    """Return the position of the next name or value, or of the closing bracket."""
+    match = SEPARATOR.match(text, position)
+    assert match is not None
+    return match.end()

@@ -1,4 +1,7 @@
-"""The state of Jupyter widgets in a notebook's metadata: of every model that a cell shows, none besides."""
+"""The state of Jupyter widgets in a notebook's metadata.
+
+The metadata contains every model that a cell shows, and the models that these refer to.
+"""
 
 from __future__ import annotations
 
@@ -11,70 +14,88 @@ from stepper.session.protocols import Models
 STATE = "application/vnd.jupyter.widget-state+json"
 VIEW = "application/vnd.jupyter.widget-view+json"
 REFERENCE = "IPY_MODEL_"
+STATE_DEPTH = 5  # of a model in the notebook's JSON
+Model = dict[str, Any]
 
 
 def update_metadata(
-    metadata: dict[str, Any], cells: Sequence[dict[str, Any]], models: Models
+    metadata: dict[str, Any],
+    cells: Sequence[dict[str, Any]],
+    models: Models,
 ) -> dict[str, Any]:
     """Return a notebook's metadata with the state of a kernel's models.
 
-    Those of former kernels stay as long as a cell shows them; what a model of this kernel's was before its daemon
-    ended is there, too.
+    Models of earlier kernels are kept while a cell shows them, within the size limit.
     """
     widgets = metadata.get("widgets")
-    before = (
-        widgets.get(STATE, {}).get("state", {}) if isinstance(widgets, dict) else {}
-    )
-    states, shown = dict(models.states), list(_views(cells))
-    for name, model in models.states.items():
-        known = before.get(name)
-        # an update of what a former daemon saw being made
-        if model["model_name"] is None:
-            del states[name]
-            if known is not None:
-                states[name] = {**known, "state": {**known["state"], **model["state"]}}
-    room = models.limit - sum(map(_size, states.values()))
-    seen = set[str]()
+    if not isinstance(widgets, dict):
+        widgets = {}
+    old_states = widgets.get(STATE, {}).get("state", {})
+    states = _merge_updates(models.states, old_states)
+    free_bytes = models.limit - sum(map(_get_size, states.values()))
+    visited = set[str]()
+    shown = list(_iterate_views(cells))
     while shown:
         name = shown.pop()
-        if name in seen:
+        if name in visited:
             continue
-        seen.add(name)
-        if (
-            name not in states
-            and name in before
-            and (room := room - _size(before[name])) >= 0
-        ):
-            states[name] = before[name]
-        shown += _references(states.get(name))
+        visited.add(name)
+        if name not in states and name in old_states:
+            free_bytes -= _get_size(old_states[name])
+            if free_bytes >= 0:
+                states[name] = old_states[name]
+        shown += _iterate_references(states.get(name))
     if not states:
         return metadata
-    told = {"state": states, "version_major": 2, "version_minor": 0}
-    return {
-        **metadata,
-        "widgets": {**(widgets if isinstance(widgets, dict) else {}), STATE: told},
-    }
+    state = {"state": states, "version_major": 2, "version_minor": 0}
+    return {**metadata, "widgets": {**widgets, STATE: state}}
 
 
-def _views(cells: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+def _merge_updates(
+    new_states: Mapping[str, Model],
+    old_states: Mapping[str, Model],
+) -> dict[str, Model]:
+    """Return the models of a kernel, complete where the notebook has the first part.
+
+    A model without a name was created before the daemon restarted: the daemon has
+    received only updates of its state.
+    """
+    states = dict(new_states)
+    for name, model in new_states.items():
+        if model["model_name"] is not None:
+            continue
+        del states[name]
+        old_model = old_states.get(name)
+        if old_model is not None:
+            state = {**old_model["state"], **model["state"]}
+            states[name] = {**old_model, "state": state}
+    return states
+
+
+def _iterate_views(cells: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the ids of the models that cells show."""
     for cell in cells:
         for output in cell.get("outputs") or ():
-            view = (
-                (output.get("data") or {}).get(VIEW)
-                if isinstance(output, dict)
-                else None
-            )
+            if not isinstance(output, dict):
+                continue
+            data = output.get("data") or {}
+            view = data.get(VIEW)
             if isinstance(view, dict) and isinstance(view.get("model_id"), str):
                 yield view["model_id"]
 
 
-def _references(value: Any) -> Iterator[str]:
-    if isinstance(value, str) and value.startswith(REFERENCE):
-        yield value[len(REFERENCE) :]
-    elif isinstance(value, dict | list):
-        for part in value.values() if isinstance(value, dict) else value:
-            yield from _references(part)
+def _iterate_references(value: Any) -> Iterator[str]:
+    """Yield the ids of the models that a model's state refers to."""
+    if isinstance(value, str):
+        if value.startswith(REFERENCE):
+            yield value.removeprefix(REFERENCE)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _iterate_references(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _iterate_references(item)
 
 
-def _size(model: dict[str, Any]) -> int:
-    return len(dump_json(model, 5))
+def _get_size(model: Model) -> int:
+    return len(dump_json(model, STATE_DEPTH))
