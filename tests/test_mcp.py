@@ -31,13 +31,13 @@ from mcp_types import ElicitResult, Implementation
 from PIL import Image
 
 from stepper.common.errors import StepperError
+from stepper.daemon import command_handlers
 from stepper.hook import client as hook_client
 from stepper.install import installer, mcp_client_config, toml_config, trust, uninstall
 from stepper.install.install_checks import parse
 from stepper.mcp import (
     argument_coercion,
     http_server,
-    mcp_wording,
     tool_calls,
     tool_results,
     tools,
@@ -891,48 +891,35 @@ def test_all_notebooks_can_be_listed_in_pages_and_by_a_part_of_their_path(
     play(quick, story)
 
 
+def test_a_list_that_is_cut_names_the_argument_for_the_rest(
+    quick: Quick, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(60):
+        (quick.folder / f"notebooks/many{number}").mkdir()
+        quick.notebook(f"many{number}/a.ipynb")
+    monkeypatch.setattr(command_handlers, "SEARCH_SECONDS", -1)
+    monkeypatch.setattr(command_handlers, "SLICE_SECONDS", 1e-9)
+
+    async def story(client: Client) -> None:
+        cut = await client.call_tool("list_notebooks", {})
+        assert not cut.structured_content["complete"]
+        assert cut.structured_content["count"] < 60
+        assert (
+            "To list every notebook, call: `list_notebooks` with `all: true`"
+            in text(cut)
+        )
+        monkeypatch.undo()
+        whole = await client.call_tool("list_notebooks", {"all": True})
+        assert whole.structured_content["complete"]
+        assert whole.structured_content["count"] == 60
+        assert "every notebook" not in text(whole)
+
+    play(quick, story)
+
+
 FOREIGN = re.compile(
     r"edit_mode|stepper (?:new|run|restore|output|status|confirm|verify)\b|ls notebooks|(?<![\w.])/(?:continue|fix|skip|new-notebook)"
 )
-
-
-def test_no_text_of_the_daemon_speaks_of_claude_codes_commands() -> None:
-    from stepper.messages import command_messages, stop_hints
-    from stepper.policy import edit_gate
-
-    told = [
-        edit_gate.GO_ON,
-        edit_gate.PLAN_FIRST,
-        *command_messages.AGAIN.values(),
-        *command_messages.WAYS.values(),
-        stop_hints.ELSE,
-        stop_hints.DECIDE,
-    ]
-    told += [stop_hints.NETWORK, stop_hints.BUILT]
-    told += [
-        "Replace that cell (edit_mode replace, cell_id 0e968c97) or delete it",
-        "`stepper run --stale` runs it.",
-        "`stepper run --stale notebooks/a.ipynb` runs them in order.",
-        "What runs what has not run: stepper run notebooks/a.ipynb",
-        "What runs what has not run: stepper run 'notebooks/an a.ipynb'",
-        "`stepper run notebooks/a.ipynb` runs what has not run",
-        "Suggestion: `stepper restore` runs the cells that had ended well again in a fresh kernel, then /continue",
-        'stepper new "PROBLEM"',
-        "`stepper new` makes the notebook",
-        "see `ls notebooks/`",
-        "| more: `stepper output 0e968c97`"[2:],
-    ]
-    assert any(FOREIGN.search(each) for each in told)
-    for each in told:
-        assert not FOREIGN.search(mcp_wording.translate(each)), mcp_wording.translate(
-            each
-        )
-    for kept in (
-        "| x = '/fix' # edit_mode replace",
-        "Figure: /tmp/fix/a.png",
-        'stepper fix "HINT" in a terminal',
-    ):
-        assert mcp_wording.translate(kept) == kept
 
 
 def test_reports_and_refusals_speak_of_the_tools_here(project: Project) -> None:
@@ -1183,7 +1170,7 @@ def test_a_client_of_2025_that_listed_the_resources_hears_of_new_ones(
     play(project, story, "legacy", message_handler=handler)
 
 
-def test_prompts_say_what_the_skills_say_of_the_tools_here(
+def test_prompts_ask_for_what_the_skills_of_their_names_do(
     project: Project, era: str
 ) -> None:
     given = {

@@ -19,6 +19,7 @@ from anyio.lowlevel import RunVar
 
 from stepper.common.socket_path import HookPaths
 from stepper.hook import client
+from stepper.mcp.mcp_wording import translate
 
 # threads that wait for the daemon; as many again for what waits for no cell
 AT_ONCE = 250
@@ -69,7 +70,7 @@ class Asked:
                 line = f": {now['line']}" if now["line"] else ""
                 self.line = f"{now['name']}, {now['seconds']:.0f} s{line}"
             else:
-                self.line = str(told.get("line") or self.line)
+                self.line = translate(str(told.get("line") or self.line))
 
     def leave(self) -> None:
         """End it."""

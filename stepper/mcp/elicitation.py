@@ -75,7 +75,7 @@ class Stops:
         if not _can_ask(ctx):
             return _unsupported(daemon, about)
         form = ElicitRequestFormParams(
-            message=f"{notebook} is stopped.\n{mcp_wording.translate(str(stop['text']))}"[
+            message=f"{notebook} is stopped.\n{mcp_wording.question(about[1])}"[
                 :LONGEST
             ],
             requested_schema=FORM,
@@ -114,9 +114,9 @@ def _unsupported(daemon: Daemon, about: tuple[str, str]) -> CallToolResult:
     notebook, why = about
     told = (
         f"{notebook} stays stopped: this client can't ask the user. Tell them why, and that they can give one of the "
-        f"commands below in a terminal, in {daemon.paths.project}.\n{why}"
+        f"commands below in a terminal, in {daemon.paths.project}.\n{mcp_wording.translate(why, for_user=True)}"
     )
-    return tool_results.text(told, error=True)
+    return tool_results.translated_text(told, error=True)
 
 
 async def _done(
@@ -137,8 +137,9 @@ async def _done(
             "cancel": "the client answered: cancelled",
         }
         said = named.get(answer.action, "the client's answer names no decision")
-        return tool_results.text(
-            f"{notebook} stays stopped: {said}.\n{why}", error=True
+        ways = mcp_wording.translate(why, for_user=True)
+        return tool_results.translated_text(
+            f"{notebook} stays stopped: {said}.\n{ways}", error=True
         )
     found = (await daemon.ask("status", {"notebook": notebook, "unread": True}))["stop"]
     # it was lifted elsewhere, and maybe another came

@@ -1,59 +1,201 @@
-"""Texts of the daemon in the terms of MCP: its tools instead of Claude Code's fields and commands.
+"""Texts of the daemon in the terms of MCP: its tools instead of terminal commands and Claude Code's fields.
 
-Lines behind `| ` are data of the notebook and stay as they are. Command lines that lift a stop in a terminal
-(`stepper fix "HINT"`) stay too: the user types them where a client can't ask.
+Lines behind `| ` are data of the notebook and stay as they are, and so do commands that no
+tool replaces (`stepper trust`, `stepper doctor`). Only `lift_stop` can resume a stopped
+notebook. Where the client can't ask its user, the user types a command in a terminal:
+texts `for_user` keep those commands.
 """
 
 from __future__ import annotations
 
 import re
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-NAME = r"(?: (?!--)[^\s`;,()]+)?"  # of a notebook
-TERMS = (
-    (
-        r"the person goes on with /continue, /fix or /skip \(or `stepper continue`, `stepper fix`, `stepper skip`\)",
-        "only the user can resume it, and `lift_stop` asks them",
-    ),
-    (r"edit_mode replace, cell_id ", "`run_cell` with `cell_id` "),
-    (rf"`stepper run --stale{NAME}`", "`run_notebook` with `which: stale`"),
-    (rf"stepper run --stale{NAME}", "`run_notebook` with `which: stale`"),
-    (rf"`stepper restore{NAME}`", "`run_notebook` with `which: restore`"),
-    (rf"`stepper run --all{NAME}`", "`run_notebook` with `which: all`"),
-    (rf"`stepper run{NAME}`", "`run_notebook`"),
-    (
-        r"(?<![`\w])stepper run(?: (?:'[^']*'|[^\s`;,()]+\.ipynb))?(?=$|[\s.;,)])",
-        "`run_notebook`",
-    ),
-    (rf"`stepper verify{NAME}`", "`verify`"),
-    (rf"`stepper status{NAME}`", "`notebook_status`"),
-    (r"`stepper output [^`]*`", "`read_notebook` with `outputs: full`"),
-    (r"stepper output(?: [\w./-]+)+", "`read_notebook` with `outputs: full`"),
-    (r"`?stepper new(?: \"PROBLEM\"| [^`\n]*(?=`))?`?", "`create_notebook`"),
-    (
-        r'`stepper confirm "(?:WORDS|REASON)"`',
-        "`plan` with `action: confirm` and `reason`",
-    ),
-    (r"`?ls notebooks/`?", "`list_notebooks`"),
-    (r" \(in Claude Code: /continue\)", ""),
-    (r" \(/(?:fix|skip|continue)\)", ""),
-    (
-        r"(?<![\w/.`-])`?/(continue|fix|skip)\b(?![/\w.-])(?: (?:HINT|ANSWER|REASON))?`?",
-        r"`\1`",
-    ),
-    (r"(?<![\w/.`-])`?/notebook-status\b`?", "`notebook_status`"),
-    (r"(?<![\w/.`-])`?/new-notebook\b`?", "`create_notebook`"),
+# A command as it stands in a sentence, without backticks: what may follow it is a path, a
+# placeholder, an option, a number or something in quotes.
+WORD = r"""[^\s`'"();,]+\.ipynb|'[^'\n]*'|"[^"\n]*"|--[a-z-]+|\[?[A-Z]{2,}\]?|[0-9]+\b|[0-9a-f]{6,}\b|cell-[0-9]+"""
+VERBS = (
+    "confirm|context|eval|interrupt|kernels wait|list|new|output|plan|report|restart"
+    "|restore|run|shutdown|status|use|verify"
 )
-PATTERNS = [(re.compile(pattern), here) for pattern, here in TERMS]
+NOTEBOOK = re.compile(r"'([^'\n]*\.ipynb)'|(?<=\s)((?!--)[^\s'][^\n'`]*?\.ipynb)")
+START = r"(?<![\w.-])(?:[^\s`'\"]*/)?stepper "
+COMMAND = re.compile(
+    rf"`{START}(?P<quoted_verb>{VERBS})\b(?P<quoted_words>[^`\n]*)`"
+    rf"|(?<!`){START}(?P<verb>{VERBS})\b(?! [a-z]+ [0-9])(?P<words>(?: (?:{WORD}))*)"
+)
+CALLED = re.compile(
+    r"(?<=, )run(:?) (?=`(?:create_notebook|execute_code|kernel|list_notebooks"
+    r"|notebook_status|plan|read_notebook|run_notebook|verify)`)"
+)
+COMMENT = re.compile(r"(`[^`]*`(?:(?: with| and|,) `[^`]*`)*)  # ([^\n]*)$")
+
+# A decision on a stop: as a command of Claude Code, and as a line of a stop's ways out.
+SLASH = re.compile(
+    r"(?<![\w/.`-])`?/(?:stepper:)?(continue|fix|skip)\b(?![/\w.-])"
+    r"(?: (HINT|ANSWER|REASON)| this step)?`?"
+)
+WAY_OUT = re.compile(
+    r"^(  )?stepper (continue|fix|skip)(?: --notebook (?:'[^']*'|\S+))? \[([A-Z]+)\](?:\s+(?=\S)|$)"
+)
+IN_CLAUDE_CODE = re.compile(r" \(in Claude Code: [^)]*\)| \(/(?:fix|skip|continue)\)")
+
+PHRASES = tuple(
+    (re.compile(pattern), here)
+    for pattern, here in (
+        (
+            r"(?:only )?the (?:person|user) (?:goes on with|resumes it with) /continue, /fix or /skip"
+            r"(?: \(or `stepper continue`, `stepper fix`, `stepper skip`\))?",
+            "only the user can resume it, and `lift_stop` asks them",
+        ),
+        (
+            r"the (?:person|user) types /continue(?: \(or `stepper continue`\))?",
+            "`lift_stop` asks the user",
+        ),
+        (r"edit_mode replace, cell_id ", "`run_cell` with `cell_id` "),
+        (
+            r"(?<!\w)`?ls (?:'[^']*/'|[^\s`'-][^\s`']*/)(?: (?:'[^']*/'|[^\s`'-][^\s`']*/))*`?(?=$|[\s.,;)])",
+            "`list_notebooks`",
+        ),
+        (r"it was ended by `stepper shutdown`", "it was shut down"),
+        (r"until `stepper shutdown`", "until `kernel` with `action: shutdown` ends it"),
+        (
+            r"it can only be skipped \(stepper skip\)",
+            "only the user can skip it (`stepper skip`, in a terminal)",
+        ),
+        (r"without --scratch", "without `scratch`"),
+        (r" NotebookEdit needs a Read of it first in this session\.", ""),
+        (r"(?<![\w/.`-])`?/(?:stepper:)?notebook-status\b`?", "`notebook_status`"),
+        (r"(?<![\w/.`-])`?/(?:stepper:)?new-notebook\b`?", "`create_notebook`"),
+    )
+)
 
 
-def translate(text: str) -> str:
-    """Return a text of the daemon as an agent reads it here."""
+def translate(text: str, for_user: bool = False) -> str:
+    """Return a text of the daemon as an agent reads it here, or as its user does."""
     return "\n".join(
-        line if line.startswith("| ") else _line(line) for line in text.split("\n")
+        line if line.startswith("| ") else _line(line, for_user)
+        for line in text.split("\n")
     )
 
 
-def _line(line: str) -> str:
-    for pattern, here in PATTERNS:
+# The keys of data under which the daemon's own texts stand; others hold the user's data.
+TEXTS = (
+    *("error", "follows", "jupyter", "lost", "renamed", "text", "trouble", "unheard"),
+    *("ways", "why"),
+)
+
+
+def translate_data(value: Any) -> Any:
+    """Return data with the daemon's texts in them translated."""
+    if isinstance(value, Mapping):
+        # of a run that ended: its report in one line, not the last line that it printed
+        texts = (*TEXTS, "line") if "text" in value else TEXTS
+        return {
+            name: _translate_texts(each) if name in texts else translate_data(each)
+            for name, each in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [translate_data(each) for each in value]
+    return value
+
+
+def _translate_texts(value: Any) -> Any:
+    if isinstance(value, str):
+        return translate(value)
+    if isinstance(value, list | tuple):
+        return [_translate_texts(each) for each in value]
+    return translate_data(value)
+
+
+def question(text: str) -> str:
+    """Return the text of a stop as the user reads it above a form that offers the ways out."""
+    return translate(text.partition("\nWays out:")[0], for_user=True)
+
+
+def _line(line: str, for_user: bool) -> str:
+    line = IN_CLAUDE_CODE.sub("", line)
+    if not for_user:
+        line = WAY_OUT.sub(_way_out, line)
+    for pattern, here in PHRASES:
         line = pattern.sub(here, line)
-    return line
+    line = SLASH.sub(_decision if for_user else _lift_stop, line)
+    line = COMMAND.sub(_tool, line)
+    line = CALLED.sub(r"call\1 ", line)
+    return COMMENT.sub(r"\1 (\2)", line)
+
+
+def _way_out(found: re.Match[str]) -> str:
+    way = f"{found[1] or ''}`lift_stop` ({found[2]} [{found[3]}])"
+    return way if found.end() == len(found.string) else f"{way}: "
+
+
+def _decision(found: re.Match[str]) -> str:
+    return f"`{found[1]}`"
+
+
+def _lift_stop(found: re.Match[str]) -> str:
+    argument = f" {found[2]}" if found[2] else ""
+    return f"`lift_stop` ({found[1]}{argument})"
+
+
+def _tool(found: re.Match[str]) -> str:
+    verb = found["quoted_verb"] or found["verb"]
+    text = found["quoted_words"] or found["words"] or ""
+    try:
+        words = shlex.split(text)
+    except ValueError:  # a quote that is not closed
+        words = text.split()
+    name, arguments = _call(verb, words)
+    if not name:
+        return found[0]
+    if notebook := NOTEBOOK.search(text):
+        arguments = [*arguments, f"notebook: {notebook[1] or notebook[2]}"]
+    if not arguments:
+        return f"`{name}`"
+    *first, last = [f"`{argument}`" for argument in arguments]
+    given = f"{', '.join(first)} and {last}" if first else last
+    return f"`{name}` with {given}"
+
+
+def _call(verb: str, words: Sequence[str]) -> tuple[str, list[str]]:
+    """Return the tool that does what a command does, and its arguments; '' where no tool does."""
+    match verb:
+        case "run":
+            which = [word[2:] for word in words if word in ("--all", "--stale")]
+            return "run_notebook", [f"which: {each}" for each in which]
+        case "restore":
+            return "run_notebook", ["which: restore"]
+        case "output":
+            named = [word for word in words if not word.startswith("-")][:1]
+            cells = [f'cells: ["{word}"]' for word in named if not word.isupper()]
+            return "read_notebook", ["outputs: full", *cells]
+        case "report":
+            return "read_notebook", ["outputs: full"]
+        case "confirm":
+            return "plan", ["action: confirm", "reason"]
+        case "interrupt" | "restart":
+            return "kernel", [f"action: {verb}"]
+        case "kernels wait":
+            return "kernel", ["action: start"]
+        case "use" if "--kernel" in words:
+            return "kernel", ["action: start", "place"]
+        case "use":
+            return "notebook_status", []
+        case "shutdown" if words:
+            return "kernel", ["action: shutdown"]
+        case "plan" if not words:
+            return "plan", []
+        case "context" | "status":
+            return "notebook_status", []
+        case "eval":
+            return "execute_code", []
+        case "list":
+            return "list_notebooks", ["all: true"] * ("--all" in words)
+        case "new":
+            return "create_notebook", []
+        case "verify":
+            return "verify", ["place"] * ("--kernel" in words)
+    return "", []

@@ -1,13 +1,13 @@
-"""Prompts: the commands that people give in Claude Code as skills, with the same texts, said for the tools here.
+"""Prompts: what Claude Code's skills of the same names ask an agent to do, for the tools of this server.
 
-None lifts a stop by itself: `lift_stop` has the client ask the person, who decides there.
+None resumes a stopped notebook by itself: `lift_stop` has the client ask the user, who
+decides there.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
 
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
@@ -19,114 +19,129 @@ from mcp_types import (
     TextContent,
 )
 
-from stepper.mcp import data_rendering
+from stepper.mcp import data_rendering, mcp_wording
 from stepper.mcp.daemon_client import Daemon
 from stepper.mcp.tool_calls import standing
 
-PACKAGE = Path(__file__).resolve().parent.parent
-SKILLS = next(
-    filter(Path.is_dir, (PACKAGE / "assets/skills", PACKAGE.parent / "skills")), PACKAGE
-)
-# Each with the argument that its skill takes, and whether it must be given.
-TAKES = {
-    "new-notebook": ("problem", True),
-    "continue": ("answer", False),
-    "fix": ("hint", False),
-    "skip": ("reason", False),
-    "notebook-status": ("", False),
-}
-COMMAND = re.compile(r"```!\nstepper (\w+).*?```|!`stepper (\w+)`", re.DOTALL)
-# What a skill says of Claude Code's tools, and what it is here.
-SAID_HERE = (
-    (r"the skill `stepping-notebooks` says", "this server's instructions say"),
-    (r"the skill `stepping-notebooks`", "this server's instructions"),
-    (
-        r"`stepper new … --kernel NAME`: `stepper kernels` lists them",
-        "`create_notebook` with its `place`",
-    ),
-    (r"`stepper new`", "`create_notebook`"),
-    (r"`Read` the notebook", "`read_notebook`"),
-    (r"\(`NotebookEdit`, `edit_mode: replace`\)", "(`run_cell` with its `cell_id`)"),
-    (r" It is done:", ""),
-    (
-        r", or end your turn: you are notified when the cell finishes\.",
-        ". `notebook_status` with `wait_seconds` waits for its result.",
-    ),
-    (r"timeout=6h wait=45s wake=\"PATTERN\"", "timeout=6h wait=45s"),
-    (r"; with `wake` you are also notified at the first printed line that matches", ""),
-)
-
 
 @dataclass(frozen=True)
-class Skill:
-    """A skill's text and what its head says of it."""
+class Text:
+    """A prompt: its description, its argument ('' for none) with what that is, and what it says.
+
+    In `body`, WORDS is what the user gave, and STATUS where the current notebook stands.
+    """
 
     description: str
+    argument: str
     hint: str
     body: str
+    required: bool = False
 
 
-def skill(name: str) -> Skill:
-    """Return a skill as it was shipped."""
-    _, head, body = (
-        (SKILLS / name / "SKILL.md").read_text(encoding="utf-8").split("---\n", 2)
-    )
-    said = dict(line.split(": ", 1) for line in head.splitlines() if ": " in line)
-    return Skill(
-        said["description"], said.get("argument-hint", "").strip('"'), body.strip()
-    )
+RESUME = (
+    "If the notebook below is stopped, call `lift_stop`: in the question that it shows "
+    "the user chooses `{}`.WORDS\n\nSTATUS\n\n"
+)
+NEXT = (
+    "Then read the notebook (`read_notebook`) and go on with its next step, as this "
+    "server's instructions say."
+)
+PROMPTS = {
+    "new-notebook": Text(
+        "Make a notebook for a problem and work through it, one cell at a time.",
+        "problem",
+        "What is to be found out",
+        "Make a notebook for this problem and work through it:WORDS\n\n"
+        "Look at the data first (`execute_code`). Plan three to ten steps and call "
+        "`create_notebook` with them. Then write and run one cell at a time "
+        "(`run_cell`), as this server's instructions say. If the user names a place "
+        "for the kernel (a GPU, a cluster, a host), pass its name as `place`. Write a "
+        "step that takes minutes or hours as `TITLE :: CRITERION :: long`. If a call "
+        "answers that a cell is still running, `notebook_status` with `wait_seconds` "
+        "waits for its end.\n\nWhere things stand now:\nSTATUS",
+        required=True,
+    ),
+    "continue": Text(
+        "Resume the current notebook after a stop and go on with its next step.",
+        "answer",
+        "The answer to the question that stopped the notebook",
+        "The user wants the work on the current notebook to go on. "
+        + RESUME.format("continue")
+        + NEXT
+        + " If a cell asked a question, the user's answer decides it.",
+    ),
+    "fix": Text(
+        "Give the failed step of the current notebook a fresh set of retries.",
+        "hint",
+        "What the agent should know for the fix",
+        "The user wants the failed cell fixed. "
+        + RESUME.format("fix")
+        + "Then read the notebook (`read_notebook`), find the cause rather than another "
+        "variation of what was tried, and replace that cell (`run_cell` with its "
+        "`cell_id`). If the cause lies in an earlier cell, replace that one first. "
+        "The user's hint goes before your own guess.",
+    ),
+    "skip": Text(
+        "Skip the failed step of the current notebook.",
+        "reason",
+        "Why the step is skipped",
+        "The user wants a step skipped. "
+        + RESUME.format("skip")
+        + NEXT
+        + " What the skipped step would have made is missing: say so where a later "
+        "step needs it.",
+    ),
+    "notebook-status": Text(
+        "Show how far the current notebook is, with its plan and its kernel.",
+        "",
+        "",
+        "Show the user this as it stands. Add only what it means where something "
+        "failed, was interrupted, is stopped or does not reproduce:\n\nSTATUS",
+    ),
+}
+PARTS = re.compile("WORDS|STATUS")
 
 
 def every() -> list[Prompt]:
     """Return the prompts."""
     prompts = []
-    for name, (argument, required) in TAKES.items():
-        about = skill(name)
-        takes = (
-            [PromptArgument(name=argument, description=about.hint, required=required)]
-            if argument
-            else []
-        )
+    for name, prompt in PROMPTS.items():
+        arguments = []
+        if prompt.argument:
+            argument = PromptArgument(
+                name=prompt.argument,
+                description=prompt.hint,
+                required=prompt.required,
+            )
+            arguments.append(argument)
         prompts.append(
-            Prompt(name=name, description=about.description, arguments=takes)
+            Prompt(name=name, description=prompt.description, arguments=arguments)
         )
     return prompts
 
 
 async def get(daemon: Daemon, name: str, given: dict[str, str]) -> GetPromptResult:
-    """Return a prompt as a message of the person's; raise MCPError for wrong arguments, StepperError."""
-    if name not in TAKES:
+    """Return a prompt as a message of the user's; raise MCPError for wrong arguments, StepperError."""
+    prompt = PROMPTS.get(name)
+    if prompt is None:
         raise MCPError(
             INVALID_PARAMS,
-            f"there is no prompt {name[:100]!r}; there are {', '.join(TAKES)}",
+            f"there is no prompt {name[:100]!r}; there are {', '.join(PROMPTS)}",
         )
-    argument, required = TAKES[name]
-    if wrong := [each for each in given if each != argument]:
+    if wrong := [each for each in given if each != prompt.argument]:
         raise MCPError(
             INVALID_PARAMS,
-            f"{name} takes {argument or 'no arguments'}, not {', '.join(wrong)}",
+            f"{name} takes {prompt.argument or 'no arguments'}, not {', '.join(wrong)}",
         )
-    words = given.get(argument, "").strip()
-    if required and not words:
-        raise MCPError(INVALID_PARAMS, f"{name} needs {argument}")
-    about, now = skill(name), data_rendering.standing(*await standing(daemon, {}))
-
-    def ran(command: re.Match[str]) -> str:
-        decision = command[1] or command[2]
-        if decision == "status":
-            return now
-        said = f" The user said: {words}" if words else ""
-        return f"Call `lift_stop`: the user chooses `{decision}` in the question that it shows.{said}\n\n{now}"
-
-    text = (
-        about.body.replace("$ARGUMENTS", words)
-        if name == "new-notebook"
-        else about.body
-    )
-    for pattern, here in SAID_HERE:
-        text = re.sub(pattern.replace(" ", r"\s+"), here, text)
-    text = COMMAND.sub(ran, text)
+    words = given.get(prompt.argument, "").strip()
+    if prompt.required and not words:
+        raise MCPError(INVALID_PARAMS, f"{name} needs {prompt.argument}")
+    status = data_rendering.standing(*await standing(daemon, {}))
+    parts = {"WORDS": "", "STATUS": mcp_wording.translate(status)}
+    if words:
+        parts["WORDS"] = f" {words}" if prompt.required else f" The user said: {words}"
+    text = PARTS.sub(lambda found: parts[found[0]], prompt.body)
     return GetPromptResult(
-        description=about.description,
+        description=prompt.description,
         messages=[PromptMessage(role="user", content=TextContent(text=text))],
     )

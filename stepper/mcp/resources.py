@@ -33,7 +33,7 @@ from mcp_types import (
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from stepper.common.errors import StepperError
-from stepper.mcp import data_rendering
+from stepper.mcp import data_rendering, mcp_wording
 from stepper.mcp.daemon_client import Daemon
 from stepper.mcp.elicitation import Context
 from stepper.mcp.tool_calls import standing
@@ -101,8 +101,12 @@ async def read(daemon: Daemon, which: str, version: str) -> ReadResourceResult:
     except StepperError as error:
         number = INVALID_PARAMS if version in MODERN_PROTOCOL_VERSIONS else NOT_FOUND
         raise MCPError(
-            number, f"{which[:300]}: {error.message}", {"uri": which}
+            number,
+            f"{which[:300]}: {mcp_wording.translate(error.message)}",
+            {"uri": which},
         ) from None
+    if kind == PLAIN:
+        text = mcp_wording.translate(text)
     return ReadResourceResult(
         contents=[TextResourceContents(uri=which, mime_type=kind, text=text)]
     )
@@ -110,9 +114,8 @@ async def read(daemon: Daemon, which: str, version: str) -> ReadResourceResult:
 
 async def _content(daemon: Daemon, which: str) -> tuple[str, str]:
     if which == NOTEBOOKS:
-        return JSON, json.dumps(
-            await daemon.ask("list", {}), indent=1, ensure_ascii=False
-        )
+        rows = mcp_wording.translate_data(await daemon.ask("list", {}))
+        return JSON, json.dumps(rows, indent=1, ensure_ascii=False)
     if which == STATUS:
         return PLAIN, data_rendering.standing(*await standing(daemon, {}))
     notebook, cell = named(which)

@@ -35,7 +35,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from stepper import __version__
 from stepper.common.errors import StepperError
-from stepper.mcp import prompts, resources, tool_calls
+from stepper.mcp import mcp_wording, prompts, resources, tool_calls
 from stepper.mcp.daemon_client import Daemon
 from stepper.mcp.elicitation import Context
 from stepper.mcp.tools import INSTRUCTIONS, TOOLS
@@ -118,7 +118,7 @@ class Face:
         try:
             found = await resources.every(self.daemon(ctx))
         except StepperError as error:
-            raise MCPError(INTERNAL_ERROR, str(error)) from None
+            raise MCPError(INTERNAL_ERROR, mcp_wording.translate(str(error))) from None
         if ctx.request is None and ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
             self.changes.tell(self.session, "", ctx.session)  # as `serve` declares
         return ListResourcesResult(resources=found)
@@ -164,7 +164,7 @@ class Face:
                 self.daemon(ctx), params.name, params.arguments or {}
             )
         except StepperError as error:
-            raise MCPError(INTERNAL_ERROR, str(error)) from None
+            raise MCPError(INTERNAL_ERROR, mcp_wording.translate(str(error))) from None
 
     def server(self) -> Server[Any]:
         """Return the SDK's server of it."""

@@ -20,7 +20,7 @@ from mcp_types import (
 from stepper.common.errors import StepperError, UsageError
 from stepper.common.text import format_count, one_line
 from stepper.hook.client import GoneError
-from stepper.mcp import argument_coercion, data_rendering, mcp_wording, tool_results
+from stepper.mcp import argument_coercion, data_rendering, tool_results
 from stepper.mcp.daemon_client import Asked, Daemon
 from stepper.mcp.elicitation import Context, Stops
 from stepper.mcp.tools import FOR_PEER, TOOLS, Tool
@@ -102,15 +102,23 @@ def problems(tool: Tool, given: Given) -> list[str]:
     return wrong
 
 
-async def _asked(daemon: Daemon, ctx: Context, verb: str, told: Given) -> Any:
+async def _asked(
+    daemon: Daemon,
+    ctx: Context,
+    verb: str,
+    told: Given,
+    asked: Asked | None = None,
+) -> Any:
     """Return the daemon's answer, and tell the client meanwhile how it gets on."""
-    request, begun = Asked(), time.monotonic()
+    request, begun = asked or Asked(), time.monotonic()
 
     async def tick() -> None:
         while True:
             await asyncio.sleep(TICK_SECONDS)
             await ctx.session.report_progress(
-                round(time.monotonic() - begun, 1), None, request.line or None
+                round(time.monotonic() - begun, 1),
+                None,
+                request.line or None,
             )
 
     # no group: that would wrap what the daemon says in one of exceptions
@@ -170,7 +178,8 @@ async def _execute(
 async def _list(
     daemon: Daemon, ctx: Context, tool: Tool, given: Given
 ) -> CallToolResult:
-    rows = await daemon.ask("list", {})
+    request = Asked()
+    rows = await _asked(daemon, ctx, *tool.verb(given), request)
     wanted = given.get("filter", "").casefold()
     found = [row for row in rows if wanted in row["notebook"].casefold()]
     page = given.get("page", 1)
@@ -192,8 +201,10 @@ async def _list(
         "page": page,
         "pages": pages,
         "count": len(found),
+        "complete": not request.line,
     }
-    return tool_results.data(told, text)
+    # the one line that a list reports: that not all folders were searched
+    return tool_results.data(told, "\n".join(filter(None, [text, request.line])))
 
 
 async def _create(
@@ -330,14 +341,6 @@ async def _status(
     daemon: Daemon, ctx: Context, tool: Tool, given: Given
 ) -> CallToolResult:
     told, runs, report = await standing(daemon, given, ctx)
-    if told["stop"]:
-        told = {
-            **told,
-            "stop": {
-                **told["stop"],
-                "text": mcp_wording.translate(told["stop"]["text"]),
-            },
-        }
     ended = told.get("ended") or {}
     images = tool_results.ran(ended).content[1:] if ended else ()
     return tool_results.data(

@@ -11,7 +11,7 @@ from mcp_types import CallToolResult, ContentBlock, ImageContent, TextContent
 
 from stepper.common.errors import StepperError
 from stepper.common.text import one_line
-from stepper.mcp.mcp_wording import translate
+from stepper.mcp.mcp_wording import translate, translate_data
 
 LONGEST = 10_000  # characters of a result's text
 LARGEST = 700_000  # bytes of a picture: 940 kB as base64
@@ -27,9 +27,16 @@ NOTHING_RAN = ("refused", "stopped", "not run")
 
 def text(told: str, figures: Sequence[str] = (), error: bool = False) -> CallToolResult:
     """Return a text with figures, given by their paths; an error has none: Gemini makes text of them."""
+    return translated_text(translate(told), figures, error)
+
+
+def translated_text(
+    told: str, figures: Sequence[str] = (), error: bool = False
+) -> CallToolResult:
+    """Return a text that is in the terms of MCP already, with figures."""
     images = [image for path in figures if not error and (image := picture(path))]
     return CallToolResult(
-        content=[TextContent(text=bounded(told)), *images], is_error=error
+        content=[TextContent(text=cut(told)), *images], is_error=error
     )
 
 
@@ -42,7 +49,8 @@ def data(
     """
     said = bounded(said)
     return CallToolResult(
-        content=[TextContent(text=said), *more], structured_content=fitting(told, said)
+        content=[TextContent(text=said), *more],
+        structured_content=fitting(translate_data(told), said),
     )
 
 
@@ -88,7 +96,9 @@ def ran(told: Mapping[str, Any]) -> CallToolResult:
     if notebook := told.get("notebook"):
         line = f"\nNotebook: {one_line(notebook)}"
         said = bounded(said, LONGEST - len(line)) + line
-    return text(said, told.get("figures", ()), state in NOTHING_RAN)
+    else:
+        said = translate(said)
+    return translated_text(said, told.get("figures", ()), state in NOTHING_RAN)
 
 
 def failed(error: StepperError) -> CallToolResult:
@@ -101,7 +111,11 @@ def failed(error: StepperError) -> CallToolResult:
 
 def bounded(told: str, limit: int = LONGEST) -> str:
     """Return a text in the terms of MCP that is not longer than a result may be."""
-    told = translate(told)
+    return cut(translate(told), limit)
+
+
+def cut(told: str, limit: int = LONGEST) -> str:
+    """Return a text that is not longer than a result may be."""
     if len(told) <= limit:
         return told
     rest = f"\n… {len(told) - limit + 100:,} more characters are left out"

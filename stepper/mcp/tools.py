@@ -218,6 +218,11 @@ TOOLS = {
                     "type": "string",
                     "description": "Only those whose path contains this; default: all.",
                 },
+                "all": {
+                    "type": "boolean",
+                    "default": False,
+                    "description": "Search every folder of the project, however long that takes.",
+                },
                 "page": {
                     "type": "integer",
                     "minimum": 1,
@@ -233,8 +238,9 @@ TOOLS = {
                 page={"type": "integer"},
                 pages={"type": "integer"},
                 count={"type": "integer"},
+                complete={"type": "boolean"},
             ),
-            verb=lambda given: ("list", {}),
+            verb=lambda given: ("list", {"all": given.get("all", False)}),
         ),
         Tool(
             "create_notebook",

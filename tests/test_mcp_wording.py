@@ -1,0 +1,359 @@
+"""What an MCP client reads names MCP's tools: no slash command, no field of Claude Code, no command that a tool replaces."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("mcp_types", reason="the extra `mcp` is not installed")
+from mcp import Client, MCPError
+from mcp_types import ElicitResult
+
+from stepper.mcp import mcp_wording, prompts, tools
+from stepper.mcp.mcp_wording import translate
+from tests.conftest import ROOT, code
+from tests.test_mcp import play
+from tests.test_session import Quick
+from tests.test_session import project as without_processes
+
+quick = without_processes
+# `stepper continue`, `fix` and `skip` are the user's: only `lift_stop` may name them.
+FOREIGN = re.compile(
+    r"edit_mode|NotebookEdit|ToolSearch|Claude Code|stepping-notebooks|\bls notebooks"
+    r"|(?<![\w./])/(?:stepper:)?(?:continue|fix|skip|new-notebook|notebook-status)\b"
+    r"|\bstepper (?:confirm|context|eval|interrupt|kernels wait|list|new|output|report|restart|restore|run|status"
+    r"|use|verify)\b|\bstepper plan\b(?! reopen)|\bstepper shutdown (?:\S+\.ipynb|')"
+)
+DECISIONS = re.compile(r"\bstepper (?:continue|fix|skip)\b(?!`, in a terminal)")
+
+# --- every text in the sources --------------------------------------------------------
+
+ROOMS = (
+    *("common", "daemon", "diagnosis", "kernels", "messages", "notebooks", "policy"),
+    "session",
+)
+# Texts of hooks and of the terminal alone.
+ELSEWHERE = {
+    "daemon/hook_events.py",
+    "messages/system_prompt.py",
+    "policy/commands/cli_commands.py",  # the help of the commands themselves
+    "policy/prompt_commands.py",
+}
+
+
+def literals(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield a module's texts without its docstrings; what an f-string inserts becomes a notebook's name."""
+    tree = ast.parse(path.read_text())
+    passed = set[int]()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            passed.update(id(value) for value in node.values)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            passed.add(id(node.value))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            parts = [
+                str(value.value) if isinstance(value, ast.Constant) else "a.ipynb"
+                for value in node.values
+            ]
+            yield node.lineno, "".join(parts)
+        elif isinstance(node, ast.Constant) and id(node) not in passed:
+            yield node.lineno, str(node.value)
+
+
+def test_every_text_of_the_daemon_is_translated() -> None:
+    seen, left = 0, []
+    for room in ROOMS:
+        for path in sorted((ROOT / "stepper" / room).rglob("*.py")):
+            name = path.relative_to(ROOT / "stepper").as_posix()
+            if name in ELSEWHERE:
+                continue
+            for line, text in literals(path):
+                seen += bool(FOREIGN.search(text))
+                if FOREIGN.search(translate(text)):
+                    left.append(f"{name}:{line}: {translate(text)}")
+    assert seen > 40  # else this looks at nothing
+    assert left == []
+
+
+@pytest.mark.parametrize(
+    ("told", "here"),
+    [
+        (
+            "Replace that cell (edit_mode replace, cell_id 0e968c97) or delete it",
+            "Replace that cell (`run_cell` with `cell_id` 0e968c97) or delete it",
+        ),
+        (
+            "`stepper run --stale` runs it.",
+            "`run_notebook` with `which: stale` runs it.",
+        ),
+        (
+            "What runs what has not run: stepper run 'notebooks/an a.ipynb'",
+            "What runs what has not run: `run_notebook` with `notebook: notebooks/an a.ipynb`",
+        ),
+        (
+            "To go on here, run: stepper run a.ipynb --all",
+            "To go on here, call: `run_notebook` with `which: all` and `notebook: a.ipynb`",
+        ),
+        (
+            "/home/me/.stepper/env/bin/stepper shutdown a.ipynb",
+            "`kernel` with `action: shutdown` and `notebook: a.ipynb`",
+        ),
+        (
+            "restart it; or stepper use a.ipynb --kernel NAME  # another place",
+            "restart it; or `kernel` with `action: start`, `place` and `notebook: a.ipynb` (another place)",
+        ),
+        (
+            "more: `stepper output 0e968c97 --page 2`",
+            'more: `read_notebook` with `outputs: full` and `cells: ["0e968c97"]`',
+        ),
+        (
+            'say why: `stepper confirm "WORDS"`',
+            "say why: `plan` with `action: confirm` and `reason`",
+        ),
+        (
+            'Look first: `stepper eval "df.columns"`',
+            "Look first: `execute_code`",
+        ),
+        ("see `ls notebooks/`", "see `list_notebooks`"),
+        ("free disk space, then /fix", "free disk space, then `lift_stop` (fix)"),
+        (
+            "  stepper fix --notebook 'an a.ipynb' [HINT]  fresh retries (/fix)",
+            "  `lift_stop` (fix [HINT]): fresh retries",
+        ),
+        ("stepper skip [REASON]", "`lift_stop` (skip [REASON])"),
+        # no tool does these, or they are no commands
+        ("stepper plan reopen 3", "stepper plan reopen 3"),
+        ("stepper trust", "stepper trust"),
+        ("stepper runs the cell again", "stepper runs the cell again"),
+        ("Figure: /tmp/fix/a.png", "Figure: /tmp/fix/a.png"),
+        ("ls -ld notebooks/", "ls -ld notebooks/"),
+        ("all cells notebooks/a.ipynb has", "all cells notebooks/a.ipynb has"),
+        # the notebook's data
+        ("| /fix # stepper run a.ipynb", "| /fix # stepper run a.ipynb"),
+    ],
+)
+def test_a_text_is_translated(told: str, here: str) -> None:
+    assert translate(told) == here
+    assert translate(here) == here
+
+
+def test_data_of_the_user_is_not_translated() -> None:
+    told = {
+        "notebook": "stepper run.ipynb",
+        "stop": {"text": "then /fix", "question": "/fix or not?"},
+        "steps": [{"title": "Describe `stepper run`"}],
+        "running": {"line": "see /fix"},
+        "ended": {"text": "`stepper run --all`", "line": "✗ /fix"},
+        "kernel": {"trouble": "`stepper restart` gives it up"},
+    }
+    assert mcp_wording.translate_data(told) == {
+        **told,
+        "stop": {"text": "then `lift_stop` (fix)", "question": "/fix or not?"},
+        "ended": {
+            "text": "`run_notebook` with `which: all`",
+            "line": "✗ `lift_stop` (fix)",
+        },
+        "kernel": {"trouble": "`kernel` with `action: restart` gives it up"},
+    }
+
+
+# --- what a client reads ----------------------------------------------------------------
+
+
+class Reader:
+    """A client that gathers all that the server says, by where it said it."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.read: list[tuple[str, str]] = []
+
+    async def call(self, tool: str, **arguments: Any) -> str:
+        """Call a tool; return the text that it answers."""
+        result = await self.client.call_tool(tool, arguments)
+        text = str(result.content[0].text)
+        where = f"{tool} {arguments}"
+        self.read.append((where, text))
+        if result.structured_content is not None:
+            data = json.dumps(result.structured_content, ensure_ascii=False)
+            self.read.append((f"{where} as data", data))
+        return text
+
+    async def offered(self) -> None:
+        """Read what is offered: instructions, tools, prompts, resources."""
+        client = self.client
+        self.read.append(("instructions", str(client.instructions)))
+        listed = [
+            await client.list_tools(),
+            await client.list_prompts(),
+            await client.list_resources(),
+            await client.list_resource_templates(),
+        ]
+        for each in listed:
+            text = json.dumps(each.model_dump(mode="json"), ensure_ascii=False)
+            self.read.append((type(each).__name__, text))
+
+    async def standing(self) -> None:
+        """Read all prompts and resources as they are now, and what the tools that read answer."""
+        for name, prompt in prompts.PROMPTS.items():
+            given = {prompt.argument: "words"} if prompt.argument else {}
+            for arguments in (given, {}):
+                if prompt.required and not arguments:
+                    continue
+                got = await self.client.get_prompt(name, arguments)
+                self.read.append((f"prompt {name}", got.messages[0].content.text))
+        for resource in (await self.client.list_resources()).resources:
+            content = await self.client.read_resource(resource.uri)
+            self.read.append((str(resource.uri), content.contents[0].text))
+        await self.call("notebook_status")
+        await self.call("list_notebooks")
+        await self.call("plan")
+        await self.call("read_notebook")
+
+    async def refused(self, uri: str) -> None:
+        """Read a resource that is not there."""
+        with pytest.raises(MCPError) as caught:
+            await self.client.read_resource(uri)
+        self.read.append((uri, str(caught.value)))
+
+    def check(self, terminal: tuple[str, ...] = ()) -> None:
+        """Fail on what names a command; only the calls in `terminal` may name those that resume a notebook."""
+        for where, text in self.read:
+            lines = [
+                line for line in text.splitlines() if not line.startswith(("| ", "{"))
+            ]
+            shown = text if where.endswith("as data") else "\n".join(lines)
+            assert not FOREIGN.search(shown), (where, text)
+            if not where.startswith(terminal or "no call"):
+                assert not DECISIONS.search(shown), (where, text)
+
+
+def test_what_a_client_reads_of_a_notebooks_life(quick: Quick) -> None:
+    quick.notebook("old.ipynb", [code("x = 1", "a"), code("y = x", "b")])
+
+    async def story(client: Client) -> None:
+        reader = Reader(client)
+        await reader.offered()
+        await reader.call("notebook_status")
+        await reader.call("run_cell", source="1")  # no current notebook
+        await reader.call("kernel", action="start")
+        await reader.call("read_notebook", notebook="nowhere")
+        await reader.refused("stepper://notebooks/nowhere")
+        await reader.refused("stepper://nothing")
+
+        made = ["Load :: n == 2", "Clean", "Plot", "Check"]
+        await reader.call("create_notebook", problem="a life", steps=made)
+        await reader.standing()
+        doubted = await reader.call("run_cell", source="n = 1")
+        assert "action: confirm" in doubted
+        await reader.call("plan", action="edit", id=1, title="Fetch")
+        await reader.call("plan", action="confirm", reason="one is enough")
+        await reader.call("plan", action="confirm", reason="again")
+        await reader.call("plan", action="remove", id=9)
+        failed = await reader.call("run_cell", source="1 / 0")
+        assert "FAILED" in failed
+        waits = await reader.call("run_cell", source="m = 2")
+        assert "`run_cell` with `cell_id` " in waits
+        await reader.call("notebook_status")
+        await reader.call("run_cell", cell_id=-1, source="m = n")
+        await reader.call("run_cell", cell_id=-1, source="m = n")
+        await reader.call("run_cell", source="print(m)")
+        stale = await reader.call("run_cell", cell_id=1, source="n = 3")
+        assert "`run_notebook` with `which: stale`" in stale
+        await reader.call("change_cells", action="delete", cell_ids=[1])
+        await reader.standing()
+        await reader.call("verify", once=True)
+        await reader.call("verify", place="nowhere")
+        await reader.call("kernel", action="start", place="nowhere")
+        await reader.call("kernel", action="restart")
+        lost = await reader.call("notebook_status")
+        await reader.call("run_notebook", which="restore")
+        await reader.call("kernel", action="shutdown")
+        lost = await reader.call("notebook_status")
+        assert "lost" in lost
+        await reader.call("run_cell", source="k = 1")
+        await reader.standing()
+        await reader.call("run_notebook", notebook="old")
+        await reader.call("execute_code", code="1 / 0", notebook="old")
+        reader.check()
+
+    play(quick, story)
+
+
+def test_what_a_client_reads_of_a_stop(quick: Quick) -> None:
+    asked = []
+
+    async def decline(context: Any, params: Any) -> ElicitResult:
+        asked.append(params.message)
+        return ElicitResult(action="decline")
+
+    async def story(client: Client) -> None:
+        reader = Reader(client)
+        await reader.call("create_notebook", problem="a stop", steps=["Load", "Plot"])
+        source = "raise RuntimeError('STOP: which column?')"
+        await reader.call("run_cell", source=source)
+        refused = await reader.call("run_cell", source="1")
+        assert "only the user can resume it, and `lift_stop` asks them" in refused
+        await reader.call("run_notebook", which="all")
+        await reader.call("run_notebook", which="restore")
+        await reader.call("execute_code", code="1 / 0")
+        status = await reader.call("notebook_status")
+        assert "`lift_stop` (continue [ANSWER])" in status
+        await reader.standing()
+        kept = await reader.call("lift_stop")
+        assert DECISIONS.search(kept), kept  # the user's way where the client declines
+        reader.check(terminal=("lift_stop",))
+        (question,) = asked
+        assert "which column?" in question
+        assert not FOREIGN.search(question), question
+        assert not DECISIONS.search(question), question
+
+    play(quick, story, elicitation_callback=decline)
+
+
+def test_what_a_client_reads_of_a_kernel_that_died(quick: Quick) -> None:
+    async def story(client: Client) -> None:
+        reader = Reader(client)
+        await reader.call("create_notebook", problem="a death", steps=["Load", "Plot"])
+        await reader.call("run_cell", source="x = 1")
+        await reader.call("run_cell", source="die()")
+        await reader.standing()
+        await reader.call("run_cell", source="1")
+        await reader.call("run_notebook", which="restore")
+        await reader.call("lift_stop")  # which this client can't ask about
+        reader.check(terminal=("lift_stop",))
+
+        # while nothing ran
+        await reader.call("create_notebook", problem="another", steps=["Load", "Plot"])
+        await reader.call("run_cell", source="x = 1")
+        name = (await client.call_tool("notebook_status", {})).structured_content
+        kernel = quick.left[name["notebook"]]
+        kernel.ends("SIGKILL")
+        status = ""
+        for _ in range(100):  # the daemon looks once a second
+            status = await reader.call("notebook_status")
+            if "KernelDied" in status:
+                break
+            await asyncio.sleep(0.1)
+        assert "`run_notebook` with `which: restore`" in status
+        await reader.standing()
+        refused = await reader.call("run_cell", source="y = 1")
+        assert "`run_notebook` with `which: restore`" in refused
+        await reader.call("run_notebook", which="restore")
+        reader.check(terminal=("lift_stop",))
+
+    play(quick, story)
+
+
+def test_tools_name_each_other_alone() -> None:
+    named = {*tools.TOOLS, *tools.FOR_PEER}
+    words = re.findall(r"\b[a-z]+_[a-z_]+\(", tools.INSTRUCTIONS)
+    assert words
+    assert {word.rstrip("(") for word in words} <= named
