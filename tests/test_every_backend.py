@@ -23,7 +23,17 @@ import pytest
 
 from tests import backend_cases
 from tests.backend_cases import Cells, Place
-from tests.conftest import Answer, Notebook, Project, code, scratch, text_of
+from tests.conftest import (
+    Answer,
+    Notebook,
+    Project,
+    code,
+    scratch,
+    some_nightly,
+    text_of,
+)
+from tests.test_interrupted_children import CHILD
+from tests.test_interrupted_children import START as START_CHILD
 from tests.test_long_cells import SOON, STARTED, Edit, delivered
 from tests.test_recovery import POINTS, in_background, suicidal_daemon
 from tests.test_run_on_edit import wait_until
@@ -409,6 +419,32 @@ def test_a_deadline_and_a_person_end_a_cell_and_the_state_is_kept(
     thread.join(60)
     assert "CANCELLED" in answers[0].text, answers[0].text
     assert "| 20" in notebook.replace(cell, cells.say).text
+
+
+@pytest.mark.parametrize(
+    "place",
+    some_nightly(("slurm", "ssh", "jupyter", "gateway"), "ssh"),
+    indirect=True,
+    scope="module",
+)
+def test_an_interrupt_elsewhere_reaches_children_of_earlier_cells(
+    there: Elsewhere,
+) -> None:
+    """As docs/clusters.md says; on this machine they are spared."""
+    notebook = there.new("Start", "Wait")
+    folder = there.project.folder
+    (folder / "child.py").write_text(CHILD)
+    change = f"import os; os.chdir({str(folder)!r})"
+    detached = """
+subprocess.Popen([sys.executable, "child.py", "ran-detached"], start_new_session=True)
+while not pathlib.Path("ran-detached.ready").exists(): time.sleep(0.01)
+early = start("ran-early")"""
+    assert "ran ok" in notebook.insert(change + START_CHILD + detached)[1].text
+    wait = "own = start('ran-own'); time.sleep(60)"
+    assert "Timeout" in notebook.insert(f"# stepper: timeout=2\n{wait}")[1].text
+    wait_until((folder / "ran-own.interrupted").exists)
+    wait_until((folder / "ran-early.interrupted").exists)
+    assert not (folder / "ran-detached.interrupted").exists()
 
 
 @whole("bounds")

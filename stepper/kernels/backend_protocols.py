@@ -142,8 +142,11 @@ class Process(Protocol):
     def about(self) -> About:
         """Return what it is: its interpreter, and its process where that is of this machine."""
 
+    def begin(self) -> None:
+        """A run begins: an interrupt of it spares what was started before, where that can be told."""
+
     async def interrupt(self) -> None:
-        """Interrupt it with what it started in its group."""
+        """Interrupt it with what the run started in its group."""
 
     async def kill(self) -> None:
         """Kill it with all that it started; raise KernelError where it may live on."""

@@ -134,6 +134,8 @@ class Running:
         known = {"stepper_known": lasting and lasting.mark, **given}
         channels, process = self.kernel.channels, self.kernel.process
         cuts = process.cuts
+        if self.before is None:  # what runs already has begun before
+            process.begin()
         self.msg_id = channels.send("execute_request", asked, known, request)
         if self.limits:
             # It looks while the kernel takes the request in.

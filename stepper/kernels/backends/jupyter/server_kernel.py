@@ -63,6 +63,9 @@ class JupyterProcess:
             url=self.server.where.url,
         )
 
+    def begin(self) -> None:
+        """Which processes there belong to which cell is not known here."""
+
     async def interrupt(self) -> None:
         """Interrupt it: the server knows how."""
         with contextlib.suppress(KernelError):

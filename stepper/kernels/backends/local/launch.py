@@ -53,6 +53,8 @@ class Files:
             self.record.with_suffix(".stderr"),
             self.record.with_suffix(".stack"),
         )
+        # the processes that were there before its last cell, while there are any
+        self.earlier = self.record.with_suffix(".earlier")
 
     def note(self, told: Mapping[str, Any]) -> None:
         """Write the record: whole, or not at all."""
@@ -62,6 +64,7 @@ class Files:
         """Remove the record of a kernel that is gone."""
         private_files.remove(str(self.record))
         private_files.remove(str(self.stack))
+        private_files.remove(str(self.earlier))
 
 
 def socket_path(runtime: str, kernel: str) -> str:

@@ -20,6 +20,7 @@ from stepper.kernels.backend_protocols import Usage
 from stepper.kernels.backends.local import launch, process_identity
 from stepper.kernels.backends.local.launch import Files
 from stepper.kernels.backends.local.memory import OomKills, usage
+from stepper.kernels.backends.local.process_group import ProcessGroup
 from stepper.kernels.backends.local.process_identity import Identity
 from stepper.kernels.error_parsing import ESCAPES
 from stepper.kernels.process_tree import TABLE
@@ -68,6 +69,7 @@ class LocalProcess:
         self.log, self.stack = str(files.stderr), str(files.stack)
         self.channels = Channels(told["connection"])
         self.oom_kills = OomKills(identity.pid)
+        self.group = ProcessGroup(identity, files.earlier)
         self.ended: Death | None = None
         self.cuts, self.away = 0, ""
 
@@ -75,15 +77,23 @@ class LocalProcess:
         """Return what it is: its interpreter and its process."""
         return About(self.python, self.identity.pid, self.lacks)
 
+    def begin(self) -> None:
+        """A run begins: what earlier cells started is not its to interrupt."""
+        if not self.by_message:
+            self.group.begin()
+
     async def interrupt(self) -> None:
-        """Interrupt it with its process group; never a pid or a group that others have taken."""
+        """Interrupt it with what the run started in its process group.
+
+        Never a pid or a group that others have taken, nor processes of earlier cells.
+        """
         if self.by_message:
             self.channels.ask("interrupt_request")
         elif self.identity.alive():
             with contextlib.suppress(ProcessLookupError):
                 # It leads a group of its own, which is there as long as it is.
                 if os.getpgid(self.identity.pid) == self.identity.pid:
-                    os.killpg(self.identity.pid, signal.SIGINT)
+                    await self.group.interrupt()
                 else:
                     self.identity.send(signal.SIGINT)
 

@@ -120,6 +120,9 @@ class SlurmProcess:
             left=None if left is None else max(0.0, left - (now - self.seen_at)),
         )
 
+    def begin(self) -> None:
+        """Which processes there belong to which cell is not known here."""
+
     async def interrupt(self) -> None:
         """Interrupt it with what it started in its group: the kernel does that itself."""
         self.channels.ask("interrupt_request")

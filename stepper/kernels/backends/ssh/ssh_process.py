@@ -76,6 +76,9 @@ class SshProcess:
             trouble=self.away,
         )
 
+    def begin(self) -> None:
+        """Which processes there belong to which cell is not known here."""
+
     async def interrupt(self) -> None:
         """Interrupt it with what it started in its group: the kernel does that itself. None waits for a line."""
         if self.link.is_up:

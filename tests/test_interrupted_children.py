@@ -1,0 +1,233 @@
+"""Which processes an interrupt reaches: the cell's own children, not those of earlier cells."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from stepper.kernels.backends.local.process_group import ProcessGroup
+from stepper.kernels.backends.local.process_identity import Identity
+from tests.conftest import Notebook, Project, reused, some_nightly
+from tests.test_long_cells import STARTED, Edit
+from tests.test_run_on_edit import wait_until
+from tests.test_workflow import say
+
+# A child that writes a file when it is interrupted.
+CHILD = """
+import pathlib, signal, sys, time
+name = sys.argv[1]
+def stop(*_):
+    pathlib.Path(name + ".interrupted").touch()
+    sys.exit()
+signal.signal(signal.SIGINT, stop)
+pathlib.Path(name + ".ready").touch()
+time.sleep(300)
+"""
+START = """
+import pathlib, subprocess, sys, time
+def start(name):
+    child = subprocess.Popen([sys.executable, "child.py", name])
+    while not pathlib.Path(name + ".ready").exists(): time.sleep(0.01)
+    return child
+"""
+SERVER = """
+import subprocess, sys
+server = subprocess.Popen(
+    [sys.executable, "-m", "http.server", "{port}", "--bind", "127.0.0.1"],
+    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+"""
+
+
+@pytest.fixture
+def project(lasting: Project) -> Iterator[Project]:
+    yield from reused(lasting)
+    while STARTED:
+        with STARTED.pop() as process:
+            process.kill()
+
+
+@pytest.fixture
+def notebook(project: Project) -> Notebook:
+    made = project.new()
+    (made.path.parent / "child.py").write_text(CHILD)
+    assert "ran ok" in made.insert(START)[1].text
+    return made
+
+
+def has(notebook: Notebook, name: str, what: str) -> bool:
+    return (notebook.path.parent / f"{name}.{what}").exists()
+
+
+def answers(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5) as page:
+            return bool(page.status == 200)
+    except OSError:
+        return False
+
+
+def by_deadline(notebook: Notebook, source: str) -> None:
+    text = notebook.insert(f"# stepper: timeout=3\n{source}")[1].text
+    assert "its deadline" in text
+
+
+def by_command(notebook: Notebook, source: str) -> None:
+    texts = list[str]()
+    payload = notebook.edited("insert", source)
+
+    def run() -> None:
+        texts.append(notebook.project.hook("PostToolUse", payload).text)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    wait_until(lambda: has(notebook, "own", "ready"))
+    assert "interrupted cell" in notebook.project.stepper("interrupt").stdout
+    thread.join(20)
+    assert "CANCELLED" in texts[0]
+
+
+def by_escape(notebook: Notebook, source: str) -> None:
+    edit = Edit(notebook, source)
+    wait_until(lambda: has(notebook, "own", "ready"))
+    edit.hook.terminate()
+    wait_until(lambda: has(notebook, "own", "interrupted"))
+    assert "was CANCELLED" in say(notebook, "What now?")
+
+
+WAYS = [by_deadline, by_command, by_escape]
+
+
+@pytest.mark.parametrize("interrupt", some_nightly(WAYS, by_command))
+def test_a_server_of_an_earlier_cell_goes_on(
+    notebook: Notebook, interrupt: Callable[[Notebook, str], None]
+) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    notebook.insert(SERVER.format(port=port) + "early = start('early')")
+    wait_until(lambda: answers(port))
+    # the cell begins at once behind one whose child the clock can't tell from its own
+    notebook.insert("late = start('late')")
+    interrupt(notebook, "own = start('own')\ntime.sleep(60)")
+    wait_until(lambda: has(notebook, "own", "interrupted"))
+    alive = "print(server.poll(), early.poll(), late.poll(), own.wait())"
+    assert "| None None None 0" in notebook.insert(alive)[1].text
+    assert answers(port)
+    assert not has(notebook, "early", "interrupted")
+    assert not has(notebook, "late", "interrupted")
+
+
+CELLS = {
+    "subprocess.run": "subprocess.run([sys.executable, 'child.py', 'own'])",
+    "a shell": "subprocess.run('{ %s child.py own; }; true' % sys.executable, shell=True)",
+    "!": "!{sys.executable} child.py own",
+    "%%bash": "%%bash\n{python} child.py own",
+    "multiprocessing": (
+        "import multiprocessing, runpy\n"
+        "def work():\n"
+        "    sys.argv[1:] = ['own']\n"
+        "    runpy.run_path('child.py', run_name='__main__')\n"
+        "task = multiprocessing.get_context('fork').Process(target=work)\n"
+        "task.start(); task.join()"
+    ),
+}
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside"])
+@pytest.mark.parametrize("kind", some_nightly([*CELLS], "subprocess.run", "!"))
+def test_a_cells_own_child_is_interrupted(
+    notebook: Notebook, kind: str, beside: bool
+) -> None:
+    if beside:
+        notebook.insert("early = start('early')")
+    source = CELLS[kind].replace("{python}", sys.executable)
+    by_command(notebook, source)
+    wait_until(lambda: has(notebook, "own", "interrupted"))
+    assert not has(notebook, "early", "interrupted")
+    assert "| 42" in notebook.insert("print(6 * 7)")[1].text
+
+
+def test_a_daemon_that_takes_a_run_over_knows_the_earlier_children(
+    untouched: Project,
+) -> None:
+    notebook = untouched.new()
+    (notebook.path.parent / "child.py").write_text(CHILD)
+    notebook.insert(START + "early = start('early')")
+    payload = notebook.edited("insert", "own = start('own')\ntime.sleep(60)")
+    thread = threading.Thread(target=untouched.hook, args=("PostToolUse", payload))
+    thread.start()
+    wait_until(lambda: has(notebook, "own", "ready"))
+    untouched.kill_daemon()
+    wait_until(lambda: untouched.json("status")["running"])
+    untouched.stepper("interrupt")
+    thread.join(30)
+    wait_until(lambda: has(notebook, "own", "interrupted"))
+    assert not has(notebook, "early", "interrupted")
+    assert "| None" in notebook.insert("print(early.poll())")[1].text
+
+
+def test_what_an_earlier_cells_process_starts_is_spared(tmp_path: Path) -> None:
+    script = "import subprocess, sys, time\n" + (
+        "for line in sys.stdin: subprocess.Popen(['sleep', '300'])"
+    )
+    with subprocess.Popen(["sleep", "300"], preexec_fn=os.setpgrp) as leader:  # noqa: PLW1509
+
+        def start(
+            *command: str, stdin: int = subprocess.DEVNULL
+        ) -> subprocess.Popen[bytes]:
+            def join() -> None:
+                os.setpgid(0, leader.pid)
+
+            return subprocess.Popen(command, stdin=stdin, preexec_fn=join)  # noqa: PLW1509
+
+        file = tmp_path / "kernel.earlier"
+        group = ProcessGroup(Identity.of(leader.pid), file)
+        group.begin()
+        assert group.earlier == [] and not file.exists()
+        forks = start(sys.executable, "-c", script, stdin=subprocess.PIPE)
+        group.begin()
+        assert [process.pid for process in group.earlier] == [forks.pid]
+        assert forks.stdin is not None
+        forks.stdin.write(b"\n")
+        forks.stdin.flush()
+        own = start("sleep", "300")
+        wait_until(lambda: len(set(group._pids())) == 3)
+        (forked,) = {*group._pids()} - {forks.pid, own.pid}
+        again = ProcessGroup(Identity.of(leader.pid), file)
+        assert again.earlier == group.earlier
+        asyncio.run(again.interrupt())
+        assert own.wait(10) == -signal.SIGINT
+        assert leader.wait(10) == -signal.SIGINT
+        assert forks.poll() is None
+        os.kill(forked, 0)
+        again.begin()
+        assert {process.pid for process in again.earlier} == {forks.pid, forked}
+        os.kill(forked, signal.SIGKILL)
+        forks.kill()
+        forks.wait()
+        forks.stdin.close()
+        wait_until(lambda: not [*again._pids()])
+        again.begin()
+        assert again.earlier == [] and not file.exists()
+
+
+def test_a_list_before_each_cell_costs_little() -> None:
+    group = ProcessGroup(Identity.of(os.getpid()), Path("/none/there"))
+    times = list[float]()
+    for _ in range(50):
+        began = time.perf_counter()
+        group.begin()
+        times.append(time.perf_counter() - began)
+    count = len([name for name in os.listdir("/proc") if name.isdecimal()])
+    assert sorted(times)[25] < 0.002 + 0.00001 * count
