@@ -262,17 +262,17 @@ def test_a_name_that_another_client_bound_is_hidden_state(project: Project) -> N
         ran(client, "a, own = 2, 3")
         cell, answer = made.insert("b = a + own\nprint(b)")
         assert (
-            "Hidden state: cell 2 read `a` and `own` from an execution from elsewhere."
+            "Hidden state: cell 2 read `a` and `own` from code that another client executed."
             in answer.text
         )
         assert (
-            "NOT reproduce it: cell 2 reads `own`, which an execution from elsewhere had bound."
+            "not reproduce these results: cell 2 reads `own`, which code executed by another client had bound."
             in answer.text
         )
         (hidden,) = project.json("status")["hidden"]
         assert (hidden["cell_id"], hidden["why"]) == (
             cell,
-            "hidden state: read `a` and `own` from an execution from elsewhere",
+            "hidden state: read `a` and `own` from code that another client executed",
         )
         ran(client, "a = 1")  # the very value that the cell gave
         made.insert("c = a")

@@ -251,7 +251,7 @@ def test_nbformat_4_4_has_no_ids(agent: Agent) -> None:
         "changed": ["cell-0"],
         "cells": ["cell-0", "cell-1"],
         "count": 1,
-        "follows": "Hidden state: cell 1 read `x` from cell 2, which stands below.",
+        "follows": "Hidden state: cell 1 read `x` from cell 2, which is below it.",
         "unchanged": False,
     }
 

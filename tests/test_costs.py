@@ -15,7 +15,7 @@ import pytest
 
 from stepper.policy.cell_changes import source_hash
 from stepper.policy.dataflow import cell_dependencies, name_analysis
-from stepper.policy.dataflow.name_effects import Flow
+from stepper.policy.dataflow.name_effects import NameUsage
 from stepper.policy.journal_events import Ran
 from stepper.policy.model import Cell, Outcome, Verdict
 from tests.conftest import ROOT, STATE, Project, bare_env, code
@@ -229,11 +229,11 @@ def test_who_is_stale(cells: int) -> None:
     read, asked = list[str](), list[str]()
 
     @functools.cache
-    def flow(source: str) -> Flow:
+    def flow(source: str) -> NameUsage:
         read.append(source)
-        return name_analysis.flow(source)
+        return name_analysis.analyze_source(source)
 
-    def counted(source: str) -> Flow:
+    def counted(source: str) -> NameUsage:
         asked.append(source)
         return flow(source)
 
@@ -265,5 +265,5 @@ def test_who_is_stale(cells: int) -> None:
         past.catch_up(runs, known)
     assert len(asked) == cells + 1 and len(read) == cells
     asked.clear()
-    assert len(cell_dependencies.look(notebook, past).stale) == cells - 1
+    assert len(cell_dependencies.find_dependencies(notebook, past).stale) == cells - 1
     assert len(asked) == cells and len(read) == cells

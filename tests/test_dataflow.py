@@ -12,7 +12,7 @@ from stepper.kernels.in_kernel import value_fingerprints
 from stepper.messages import stale_cells as words
 from stepper.policy.cell_changes import source_hash
 from stepper.policy.dataflow import cell_dependencies, name_analysis
-from stepper.policy.dataflow.cell_dependencies import History, Order
+from stepper.policy.dataflow.cell_dependencies import BindingTable, History
 from stepper.policy.journal_events import Ran
 from stepper.policy.model import Cell, Outcome, Verdict
 
@@ -122,7 +122,7 @@ FLOWS = [  # source; what it reads, binds, changes in place
 def test_what_a_source_does_to_names(
     source: str, reads: str, binds: str, changes: str
 ) -> None:
-    found = name_analysis.flow(source, ipython_syntax.transformer())
+    found = name_analysis.analyze_source(source, ipython_syntax.transformer())
     ignored = {"get_ipython"}
     assert (found.reads - ignored, {*found.binds}, found.changes) == (
         {*reads.split()},
@@ -132,20 +132,22 @@ def test_what_a_source_does_to_names(
 
 
 def test_a_star_import_may_bind_any_name() -> None:
-    assert name_analysis.flow("from math import *").star
-    assert name_analysis.flow("%pylab inline", ipython_syntax.transformer()).star
-    assert not name_analysis.flow("import math").star
+    assert name_analysis.analyze_source("from math import *").star
+    assert name_analysis.analyze_source(
+        "%pylab inline", ipython_syntax.transformer()
+    ).star
+    assert not name_analysis.analyze_source("import math").star
 
 
 def edges(*sources: str) -> str:
     """Return who reads what of whom, from the top: `name:provider>reader`, cells counted from 1."""
-    order, found = Order(), []
+    order, found = BindingTable(), []
     for number, source in enumerate(sources, 1):
-        reads = order.follow(
-            number, name_analysis.flow(source, ipython_syntax.transformer())
+        reads = order.apply(
+            number, name_analysis.analyze_source(source, ipython_syntax.transformer())
         )
         found += [
-            f"{name}:{bound.by}>{number}" for name, bound in sorted(reads.items())
+            f"{name}:{bound.origin}>{number}" for name, bound in sorted(reads.items())
         ]
     return " ".join(found)
 
@@ -210,7 +212,7 @@ class Played:
             list[Ran](),
             dict[str, str](),
         )
-        self.past = History(name_analysis.flow)
+        self.past = History(name_analysis.analyze_source)
 
     @property
     def cells(self) -> list[Cell]:
@@ -255,12 +257,12 @@ class Played:
     def told(self) -> str:
         """Return `cell<name<provider` of the stale cells, and with `?` of those with hidden state."""
         self.past.catch_up(self.runs, self.hashes)
-        found = cell_dependencies.look(self.cells, self.past)
+        found = cell_dependencies.find_dependencies(self.cells, self.past)
         return " ".join(
-            f"{each.cell.id}{mark}{because.name}<{because.provider}"
+            f"{each.cell.id}{mark}{because.name}<{because.provider_id}"
             for marked, mark in ((found.stale, "<"), (found.hidden, "?"))
             for each in marked
-            for because in each.because
+            for because in each.causes
         )
 
 
@@ -394,7 +396,7 @@ def test_hidden_state_is_a_value_from_below_or_from_a_cell_that_is_gone() -> Non
     gone = Played(a="x = load()", b="y = x").run("a", "b")
     del gone.sources["a"]
     assert gone.told() == "b?x<a"
-    assert gone.past.by[1].number == 1
+    assert gone.past.records[1].number == 1
     gone.sources = {"n": "x = load()", **gone.sources}
     assert gone.run("n").told() == "b<x<n"  # another one provides it now
 
@@ -405,8 +407,8 @@ def test_a_provider_that_no_longer_binds_the_name() -> None:
     assert book.run("a", n="1").told() == "c<n<a b?x<a"
     assert [
         each.where
-        for marked in cell_dependencies.look(book.cells, book.past).hidden
-        for each in marked.because
+        for marked in cell_dependencies.find_dependencies(book.cells, book.past).hidden
+        for each in marked.causes
     ] == ["unbound"]
 
 
@@ -415,8 +417,8 @@ def test_who_only_changed_what_another_had_bound_is_not_its_provider() -> None:
     assert book.run("d", "b", "a", "c").told() == "a?xs<b b?xs<d c?xs<d"
     assert [
         each.where
-        for marked in cell_dependencies.look(book.cells, book.past).hidden
-        for each in marked.because
+        for marked in cell_dependencies.find_dependencies(book.cells, book.past).hidden
+        for each in marked.causes
     ] == ["below"] * 3
     gone = Played(a="x = 1", b="del x", c="x").run("a", "c", "b")
     assert gone.told() == ""  # the first binds it as ever
@@ -455,13 +457,15 @@ def test_a_provider_that_is_no_longer_run() -> None:
     ):
         cells = [replace(book.cells[0], **changed), book.cells[1]]
         book.told()
-        found = cell_dependencies.look(cells, book.past)
+        found = cell_dependencies.find_dependencies(cells, book.past)
         assert (
-            words.hidden(found.hidden)
+            words.format_hidden(found.hidden)
             == "Hidden state: cell 2 read `x` from cell 1, which is no longer run."
         )
         told = "cell 2 reads `x`, which cell 1, which is no longer run, had bound."
-        assert words.order(cell_dependencies.gaps(cells, book.past), 0).endswith(told)
+        assert words.format_order(
+            cell_dependencies.unresolved_names(cells, book.past), 0
+        ).endswith(told)
 
 
 def test_cells_without_an_id_are_known_by_their_source_where_that_tells_them_apart() -> (
@@ -499,57 +503,64 @@ def test_what_an_expected_failure_had_bound_counts_alone() -> None:
 def test_what_only_the_kernel_saw_is_bound() -> None:
     book = Played(a="exec(text)", b="x").run("a", x="").run("b").run("a", x="")
     book.past.catch_up(book.runs, book.hashes)
-    assert book.past.last["b"].reads["x"].by == 1
+    assert book.past.last_runs["b"].reads["x"].origin == 1
 
 
 def test_whether_the_order_could_reproduce() -> None:
     book = Played(a="import os", b="x + y", c="x = 1", d="y = 2").run("c", "d", "b")
     book.past.catch_up(book.runs, book.hashes)
-    assert words.order(cell_dependencies.gaps(book.cells, book.past), 0) == (
-        "The order of its cells can NOT reproduce it: cell 2 reads `x`, which only cell 3, below it, binds;"
+    assert words.format_order(
+        cell_dependencies.unresolved_names(book.cells, book.past), 0
+    ) == (
+        "Running the cells from top to bottom will not reproduce these results: cell 2 reads `x`, which only cell 3, below it, binds;"
         " cell 2 reads `y`, which only cell 4, below it, binds."
     )
     del book.sources["d"]
-    told = words.order(cell_dependencies.gaps(book.cells, book.past), 1)
+    told = words.format_order(
+        cell_dependencies.unresolved_names(book.cells, book.past), 1
+    )
     assert told.endswith(
-        "cell 2 reads `y`, which cell 4, which was deleted, had bound. 1 cell of it is stale:"
+        "cell 2 reads `y`, which cell 4, which was deleted, had bound. 1 cell is stale:"
         " `stepper run --stale`."
     )
     assert (
-        cell_dependencies.had_bound("y", "b", book.cells, book.past)
+        cell_dependencies.describe_former_binding("y", "b", book.cells, book.past)
         == "cell 4, which was deleted, had bound it"
     )
     assert (
-        cell_dependencies.had_bound("x", "b", book.cells, book.past)
+        cell_dependencies.describe_former_binding("x", "b", book.cells, book.past)
         == "cell 3, below it, binds it"
     )
-    assert cell_dependencies.had_bound("nothing", "b", book.cells, book.past) == ""
+    assert (
+        cell_dependencies.describe_former_binding("nothing", "b", book.cells, book.past)
+        == ""
+    )
     book.sources = {"c": "x = 1", "d": "y = 2", "b": "x + y + left_over"}
-    told = words.order(
-        cell_dependencies.gaps(book.cells, book.past),
+    told = words.format_order(
+        cell_dependencies.unresolved_names(book.cells, book.past),
         0,
-        cell_dependencies.unbound(book.cells, book.past),
+        cell_dependencies.names_without_binding(book.cells, book.past),
     )
     assert (
         told
         == "No cell of the notebook is known to bind these names: cell 3 reads `left_over`."
     )
     book.sources = {"c": "x = 1", "d": "y = 2", "b": "x + y"}
-    assert cell_dependencies.unbound(book.cells, book.past) == []
+    assert cell_dependencies.names_without_binding(book.cells, book.past) == []
     assert (
-        words.order(cell_dependencies.gaps(book.cells, book.past), 0)
-        == "The order of its cells could reproduce it."
+        words.format_order(cell_dependencies.unresolved_names(book.cells, book.past), 0)
+        == "Running the cells from top to bottom should reproduce these results."
     )
 
 
 def test_a_cell_that_is_appended_leaves_all_as_it_was() -> None:
     book = Played(a="x = 1", b="x", c="x = 2").run("a", "b")
     book.told()
-    assert not cell_dependencies.at_the_end(book.cells, book.cells[:1], book.past)
-    assert cell_dependencies.at_the_end(book.cells, book.cells[1:2], book.past)
+    assert not cell_dependencies.ran_in_order(book.cells, book.cells[:1], book.past)
+    assert cell_dependencies.ran_in_order(book.cells, book.cells[1:2], book.past)
     book.run("c").told()
-    assert cell_dependencies.at_the_end(book.cells, book.cells[2:], book.past)
-    assert not cell_dependencies.at_the_end(
+    assert cell_dependencies.ran_in_order(book.cells, book.cells[2:], book.past)
+    assert not cell_dependencies.ran_in_order(
         book.cells[1:], book.cells[2:], book.past
     )  # one is gone
 
@@ -557,9 +568,12 @@ def test_a_cell_that_is_appended_leaves_all_as_it_was() -> None:
 def test_the_line_of_the_report() -> None:
     def line(book: Played) -> str:
         book.past.catch_up(book.runs, book.hashes)
-        found = cell_dependencies.look(book.cells, book.past)
+        found = cell_dependencies.find_dependencies(book.cells, book.past)
         return "\n".join(
-            filter(None, [words.stale(found.stale), words.hidden(found.hidden)])
+            filter(
+                None,
+                [words.format_stale(found.stale), words.format_hidden(found.hidden)],
+            )
         )
 
     book = Played(
@@ -572,10 +586,10 @@ def test_the_line_of_the_report() -> None:
     )
     book.run(*"abcdef", "b")
     assert line(book) == (
-        "Stale: cells 4 and 6 read `df`, which cell 2 rebound after they ran. `stepper run --stale` runs them in order."
+        "Stale: cells 4 and 6 read `df`, which cell 2 reassigned after they ran. To run these cells in order: `stepper run --stale`."
     )
     assert line(book.run("d")) == (
-        "Stale: cell 6 read `df`, which cell 2 rebound after it ran. `stepper run --stale` runs it."
+        "Stale: cell 6 read `df`, which cell 2 reassigned after it ran. To run this cell: `stepper run --stale`."
     )
     del book.sources["c"]
     assert (
@@ -587,7 +601,7 @@ def test_the_line_of_the_report() -> None:
     )
     many.run(*many.sources, "a")
     assert line(many).startswith(
-        "Stale: cells 2, 3, 4, 5, 6, 7, 8 and 5 more read `v`, `w`, `x` and 2 more, which cell 1 rebound after they ran."
+        "Stale: cells 2, 3, 4, 5, 6, 7, 8 and 5 more read `v`, `w`, `x` and 2 more, which cell 1 reassigned after they ran."
     )
 
 

@@ -27,7 +27,7 @@ def test_a_replaced_provider_makes_its_readers_stale_until_they_run(
     f, last = notebook.insert("print(sum(df))")
     assert "Stale" not in last.text
     answer = notebook.replace(b, "df = [1, 2, 3]")
-    line = "Stale: cells 4 and 6 read `df`, which cell 2 rebound after they ran. `stepper run --stale` runs them in order."
+    line = "Stale: cells 4 and 6 read `df`, which cell 2 reassigned after they ran. To run these cells in order: `stepper run --stale`."
     assert line in answer.text.splitlines()
     found = project.json("status")
     assert [(each["cell_id"], each["because"]) for each in found["stale"]] == [
@@ -37,7 +37,7 @@ def test_a_replaced_provider_makes_its_readers_stale_until_they_run(
     assert found["hidden"] == []
     assert (
         project.stepper("status").stdout.count(
-            "stale: read `df`, which cell 2 rebound since"
+            "stale: read `df`, which cell 2 reassigned since"
         )
         == 2
     )
@@ -105,11 +105,9 @@ def test_a_deleted_provider_and_one_below_are_hidden_state(project: Quick) -> No
     _, below = notebook.insert("x = 5", after="c")
     assert "Stale" not in below.text and "Hidden" not in below.text
     again = notebook.replace("b", "y = x + 1")
+    assert "Hidden state: cell 1 read `x` from cell 3, which is below it." in again.text
     assert (
-        "Hidden state: cell 1 read `x` from cell 3, which stands below." in again.text
-    )
-    assert (
-        "Stale: cell 2 read `y`, which cell 1 rebound after it ran. `stepper run --stale` runs it."
+        "Stale: cell 2 read `y`, which cell 1 reassigned after it ran. To run this cell: `stepper run --stale`."
         in again.text
     )
 
@@ -119,14 +117,14 @@ def test_the_completion_says_whether_the_order_could_reproduce(project: Quick) -
     notebook.insert("x = 1")
     _, done = notebook.insert("print(x)")
     assert (
-        "The order of its cells could reproduce it.\n`stepper verify notebooks/"
+        "Running the cells from top to bottom should reproduce these results.\n`stepper verify notebooks/"
         in done.text
     )
     other = project.new("Load", "Look")
     other.insert("x = 1")
     _, done = other.insert("print(x)", after="")
     assert (
-        "The order of its cells can NOT reproduce it: cell 1 reads `x`, which only cell 2, below it, binds."
+        "Running the cells from top to bottom will not reproduce these results: cell 1 reads `x`, which only cell 2, below it, binds."
         in done.text
     )
 
@@ -162,7 +160,7 @@ def test_a_run_out_of_order_says_what_no_longer_follows(project: Quick) -> None:
         project.stepper("run", "--stale").stdout
         == "notebooks/book.ipynb: nothing to run; no cell is stale\n"
     )
-    line = "Stale: cell 2 read `x`, which cell 1 rebound after it ran. `stepper run --stale` runs it."
+    line = "Stale: cell 2 read `x`, which cell 1 reassigned after it ran. To run this cell: `stepper run --stale`."
     assert project.stepper("run").stdout.splitlines()[-2:] == [
         "notebooks/book.ipynb: 2 of 2 cells ran ok",
         line,
@@ -185,7 +183,7 @@ def test_other_agents_are_told(project: Quick) -> None:  # noqa: F811
     agent = Agent(project)
     ran = agent.ask("run", notebook="book", which="pending", wait_seconds=60)
     assert "Stale" not in ran["text"]
-    line = "Stale: cell 2 read `x`, which cell 1 rebound after it ran. `stepper run --stale` runs it."
+    line = "Stale: cell 2 read `x`, which cell 1 reassigned after it ran. To run this cell: `stepper run --stale`."
     assert (
         line in agent.run("x = [2]", notebook="book", cell_id="a")["text"].splitlines()
     )

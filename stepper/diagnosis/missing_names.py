@@ -128,18 +128,22 @@ class Notebook:
     def hidden(self, name: str) -> list[str]:
         """Return in which function's own scope a name is, if there is one: nothing outside sees it there."""
         for cell in runnable(self.cells):
-            for found in name_analysis.flow(self.transform(cell.source)).mentions:
+            for found in name_analysis.analyze_source(
+                self.transform(cell.source)
+            ).mentions:
                 if (found.name, found.how, found.scope) == (name, BIND, FUNCTION):
-                    line = written_line(cell.source, found.starts, str(found.inside))
+                    line = written_line(
+                        cell.source, found.scope_line, str(found.scope_name)
+                    )
                     return [
-                        f"`{name}` is local to `{found.inside}` (line {line} of {cell.label})"
+                        f"`{name}` is local to `{found.scope_name}` (line {line} of {cell.label})"
                     ]
         return []
 
 
 def changes(source: str, name: str) -> list[tuple[int, str]]:
     """Return the lines of a source that bind or unbind a name at its top level, in order, and how."""
-    mentions = name_analysis.flow(source).mentions
+    mentions = name_analysis.analyze_source(source).mentions
     return sorted(
         (each.line, WAYS[each.how])
         for each in mentions

@@ -250,7 +250,7 @@ def _is_quiet(statement: ast.stmt) -> bool:
 
 def _values(tree: ast.Module, code: str, known: Namespace) -> Iterator[Found]:
     """Yield the first name that is not there, where no magic may bring it, or the first call of `input()`."""
-    flow = name_analysis.of_tree(tree)
+    flow = name_analysis.analyze_tree(tree)
     bound = {mention.name for mention in flow.mentions if mention.how != CHANGE}
     if not flow.python or not known.names or ANYTHING.search(code) or "*" in bound:
         return

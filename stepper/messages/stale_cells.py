@@ -1,4 +1,4 @@
-"""What no longer follows, in words: stale cells, hidden state, whether the order of the cells could reproduce."""
+"""Messages about stale cells, hidden state, and whether a run from the top would agree."""
 
 from __future__ import annotations
 
@@ -8,31 +8,32 @@ from dataclasses import dataclass
 from stepper.common.text import format_count, one_line
 from stepper.policy.dataflow.cell_dependencies import (
     BELOW,
-    ELSEWHERE,
-    GONE,
+    DELETED,
+    EXTERNAL,
+    INACTIVE,
     MODULE,
-    OFF,
     UNBOUND,
-    Because,
-    Gap,
-    Marked,
+    Cause,
+    MarkedCell,
+    UnresolvedName,
 )
 from stepper.policy.model import Cell
 
-GROUPS, CELLS, NAMES = 3, 8, 4  # told in a line
-WHERE = {
-    GONE: "was deleted",
-    BELOW: "stands below",
-    OFF: "is no longer run",
+# How many groups, cell numbers and names one line lists.
+MAX_GROUPS = 3
+MAX_CELLS = 8
+MAX_NAMES = 4
+
+PREDICATES = {
+    BELOW: "is below it",
+    INACTIVE: "is no longer run",
     UNBOUND: "no longer binds it",
-    ELSEWHERE: "elsewhere",
-    MODULE: "changed",
 }
 
 
 @dataclass(frozen=True)
 class Provided:
-    """A name that a cell read, and the cell that provides it."""
+    """A name that a cell read, and the cell that provides it (a JSON response)."""
 
     name: str
     provider_cell_id: str
@@ -40,7 +41,10 @@ class Provided:
 
 @dataclass(frozen=True)
 class Mark:
-    """A cell that is stale, or holds hidden state; `why` is `because` in words."""
+    """A cell that is stale or used hidden state (a JSON response).
+
+    `because` lists the names; `why` says the same as a sentence.
+    """
 
     cell_id: str
     because: Sequence[Provided]
@@ -48,131 +52,147 @@ class Mark:
     why: str
 
 
-def joined(parts: Sequence[str], most: int) -> str:
-    """Return parts as an enumeration: a, b and c."""
-    some = (
-        [*parts]
-        if len(parts) <= most
-        else [*parts[: most - 1], f"{len(parts) - most + 1} more"]
-    )
-    return some[0] if len(some) == 1 else f"{', '.join(some[:-1])} and {some[-1]}"
+def join_words(words: Sequence[str], limit: int) -> str:
+    """Return at most `limit` words as an enumeration: a, b and c."""
+    shown = [*words]
+    if len(words) > limit:
+        shown = [*words[: limit - 1], f"{len(words) - limit + 1} more"]
+    if len(shown) == 1:
+        return shown[0]
+    return f"{', '.join(shown[:-1])} and {shown[-1]}"
 
 
-def cells(numbers: Sequence[int]) -> str:
-    """Return cells by their numbers."""
-    return f"{'cell' if len(numbers) == 1 else 'cells'} {joined([*map(str, numbers)], CELLS)}"
+def format_cells(numbers: Sequence[int]) -> str:
+    """Return cells by their numbers: `cell 3`, `cells 3 and 4`."""
+    noun = "cell" if len(numbers) == 1 else "cells"
+    return f"{noun} {join_words([str(number) for number in numbers], MAX_CELLS)}"
 
 
-def stale(marked: Sequence[Marked]) -> str:
-    """Return the line on stale cells, '' for none."""
-    told = []
-    for numbers, names, (number, where) in _groups(marked):
+def format_stale(marked: Sequence[MarkedCell]) -> str:
+    """Return the line on stale cells, '' if there are none."""
+    if not marked:
+        return ""
+    clauses = []
+    for numbers, names, (number, where) in _group_cells(marked):
+        subject = format_cells(numbers)
         pronoun = "it" if len(numbers) == 1 else "they"
-        if where == WHERE[MODULE]:
-            told.append(
-                f"{cells(numbers)} used {names}, which changed after {pronoun} ran"
-            )
+        if where == MODULE:
+            clauses.append(f"{subject} used {names}, which changed after {pronoun} ran")
         else:
-            told.append(
-                f"{cells(numbers)} read {names}, which cell {number} rebound after {pronoun} ran"
+            clauses.append(
+                f"{subject} read {names}, which cell {number} reassigned after"
+                f" {pronoun} ran"
             )
-    runs = (
-        f"`stepper run --stale` runs {'it' if len(marked) == 1 else 'them in order'}."
-    )
-    return f"Stale: {_some(told)}. {runs}" if told else ""
+    target = "this cell" if len(marked) == 1 else "these cells in order"
+    return f"Stale: {_join_clauses(clauses)}. To run {target}: `stepper run --stale`."
 
 
-def hidden(marked: Sequence[Marked]) -> str:
-    """Return the line on cells that hold hidden state, '' for none."""
-    told = [
-        f"{cells(numbers)} read {names} from {_from(number, where)}"
-        for numbers, names, (number, where) in _groups(marked)
+def format_hidden(marked: Sequence[MarkedCell]) -> str:
+    """Return the line on cells that used hidden state, '' if there are none."""
+    if not marked:
+        return ""
+    clauses = [
+        f"{format_cells(numbers)} read {names} from {_describe_origin(*origin)}"
+        for numbers, names, origin in _group_cells(marked)
     ]
-    return f"Hidden state: {_some(told)}." if told else ""
+    return f"Hidden state: {_join_clauses(clauses)}."
 
 
-def marks(marked: Sequence[Marked], what: str) -> list[Mark]:
-    """Return marked cells as a status has them; `what` they are."""
-    return [
-        Mark(
-            each.cell.id,
-            [Provided(one.name, one.provider) for one in each.because],
-            each.cell.number,
-            f"{what}: {_why(each.because)}",
-        )
-        for each in marked
-    ]
+def format_marks(marked: Sequence[MarkedCell], state: str) -> list[Mark]:
+    """Return marked cells for a status response; `state` is `stale` or `hidden state`."""
+    marks = []
+    for entry in marked:
+        because = [Provided(cause.name, cause.provider_id) for cause in entry.causes]
+        why = f"{state}: {_explain(entry.causes)}"
+        marks.append(Mark(entry.cell.id, because, entry.cell.number, why))
+    return marks
 
 
-def _why(because: Sequence[Because]) -> str:
-    return _some(
-        [
-            f"used {names}, which changed since"
-            if where == WHERE[MODULE]
-            else f"read {names}{f' from {_from(number, where)}' if where else f', which cell {number} rebound since'}"
-            for names, (number, where) in _by(because)
-        ]
-    )
+def _explain(causes: Sequence[Cause]) -> str:
+    clauses = []
+    for names, (number, where) in _group_names(causes):
+        if where == MODULE:
+            clauses.append(f"used {names}, which changed since")
+        elif where:
+            clauses.append(f"read {names} from {_describe_origin(number, where)}")
+        else:
+            clauses.append(f"read {names}, which cell {number} reassigned since")
+    return _join_clauses(clauses)
 
 
-def _from(number: int, where: str) -> str:
-    if where == WHERE[ELSEWHERE]:
-        return "an execution from elsewhere"
-    if where == WHERE[GONE]:  # its number may be another cell's by now
+def _describe_origin(number: int, where: str) -> str:
+    if where == EXTERNAL:
+        return "code that another client executed"
+    if where == DELETED:  # another cell may have this number now
         return f"a deleted cell (it was cell {number})"
-    return f"cell {number}, which {where}"
+    return f"cell {number}, which {PREDICATES[where]}"
 
 
-def _by(because: Sequence[Because]) -> list[tuple[str, tuple[int, str]]]:
-    """Return which names a cell read of which other one: names, (its number, where it is)."""
-    found: dict[tuple[int, str], list[str]] = {}
-    for each in because:
-        found.setdefault((each.number, WHERE.get(each.where, "")), []).append(
-            _named(each)
-        )
-    return [(joined(names, NAMES), provider) for provider, names in found.items()]
+def _group_names(causes: Sequence[Cause]) -> list[tuple[str, tuple[int, str]]]:
+    """Return the names of each provider, as (names, (cell number, where))."""
+    groups: dict[tuple[int, str], list[str]] = {}
+    for cause in causes:
+        names = groups.setdefault((cause.number, cause.where), [])
+        names.append(_format_name(cause))
+    return [(join_words(names, MAX_NAMES), origin) for origin, names in groups.items()]
 
 
-def _named(because: Because) -> str:
-    through = f" (through `{one_line(because.through, 60)}`)" if because.through else ""
-    return f"`{one_line(because.name, 60)}`{through}"
+def _format_name(cause: Cause) -> str:
+    name = f"`{one_line(cause.name, 60)}`"
+    return f"{name} (imported by `{one_line(cause.via, 60)}`)" if cause.via else name
 
 
-def _groups(marked: Sequence[Marked]) -> list[tuple[list[int], str, tuple[int, str]]]:
-    """Return which cells read the same names of the same one: their numbers, and as `_by`."""
-    found: dict[tuple[str, tuple[int, str]], list[int]] = {}
-    for each in marked:
-        for group in _by(each.because):
-            found.setdefault(group, []).append(each.cell.number)
-    return [(numbers, *group) for group, numbers in found.items()]
+def _group_cells(
+    marked: Sequence[MarkedCell],
+) -> list[tuple[list[int], str, tuple[int, str]]]:
+    """Return the cells with equal causes, as (cell numbers, names, origin)."""
+    groups: dict[tuple[str, tuple[int, str]], list[int]] = {}
+    for entry in marked:
+        for group in _group_names(entry.causes):
+            groups.setdefault(group, []).append(entry.cell.number)
+    return [(numbers, *group) for group, numbers in groups.items()]
 
 
-def _some(told: Sequence[str]) -> str:
-    more = f"; and {len(told) - GROUPS} more" if len(told) > GROUPS else ""
-    return "; ".join(told[:GROUPS]) + more
+def _join_clauses(clauses: Sequence[str]) -> str:
+    hidden = len(clauses) - MAX_GROUPS
+    more = f"; and {hidden} more" if hidden > 0 else ""
+    return "; ".join(clauses[:MAX_GROUPS]) + more
 
 
-def order(
-    gaps: Sequence[Gap], left: int, unbound: Sequence[tuple[Cell, str]] = ()
+def format_order(
+    unresolved: Sequence[UnresolvedName],
+    stale_count: int,
+    unbound: Sequence[tuple[Cell, str]] = (),
 ) -> str:
-    """Return whether the order of the cells could reproduce what they gave; `left` cells are stale as it is.
+    """Return whether a run from top to bottom should give the same results.
 
-    `unbound` are names that cells read and no present source binds.
+    `unbound` are the names that cells read and that no cell binds, with the cells.
     """
-    odd = (
-        f" {format_count(left, 'cell')} of it {'is' if left == 1 else 'are'} stale: `stepper run --stale`."
-        if left
-        else ""
-    )
-    if not gaps and unbound:
-        reads = [
+    stale = ""
+    if stale_count:
+        verb = "is" if stale_count == 1 else "are"
+        count = format_count(stale_count, "cell")
+        stale = f" {count} {verb} stale: `stepper run --stale`."
+    if unresolved:
+        clauses = []
+        for entry in unresolved:
+            only = "only " if entry.where == BELOW else ""
+            name = one_line(entry.name, 60)
+            clauses.append(
+                f"cell {entry.cell.number} reads `{name}`, which {only}{entry.provider}"
+            )
+        return (
+            "Running the cells from top to bottom will not reproduce these results:"
+            f" {_join_clauses(clauses)}.{stale}"
+        )
+    if unbound:
+        clauses = [
             f"cell {cell.number} reads `{one_line(name, 60)}`" for cell, name in unbound
         ]
-        return f"No cell of the notebook is known to bind these names: {_some(reads)}.{odd}"
-    if not gaps:
-        return f"The order of its cells could reproduce it.{odd}"
-    told = [
-        f"cell {gap.cell.number} reads `{one_line(gap.name, 60)}`, which {'only ' * (gap.where == BELOW)}{gap.provider}"
-        for gap in gaps
-    ]
-    return f"The order of its cells can NOT reproduce it: {_some(told)}.{odd}"
+        return (
+            "No cell of the notebook is known to bind these names:"
+            f" {_join_clauses(clauses)}.{stale}"
+        )
+    return (
+        f"Running the cells from top to bottom should reproduce these results.{stale}"
+    )

@@ -146,14 +146,14 @@ async def attempt(
         return _left_behind(session), ended
     ended[-1] = replace(
         ended[-1],
-        follows=stale_cells.news(session, cells, [each.cell for each in ended]),
+        follows=stale_cells.report_new(session, cells, [each.cell for each in ended]),
     )
     return session.kept(run_report.of_runs(ended, len(to_run)), ended[-1]), ended
 
 
 def _left_behind(session: Session) -> Report | None:
     """Return what no longer follows after an edit by which nothing ran; None where all does."""
-    told = stale_cells.after(session)
+    told = stale_cells.report_new_after_edit(session)
     return (
         Report(f"stepper: nothing ran. {told}", f"! {one_line(told, 300)}")
         if told

@@ -233,7 +233,7 @@ async def _ran(
     else:
         undelivered_reports.untold(session, cell_changes.runnable(written))
         tell = words.written if changed else words.nothing_to_run
-        found = tell(written, stale_cells.after(session))
+        found = tell(written, stale_cells.report_new_after_edit(session))
     assert found is not None  # each of those to run is told of
     about = ended[-1].cell if ended else (to_run or written)[0]
     figures = [
@@ -399,6 +399,6 @@ def change(
     after = [cell.id for cell in session.file.read_uncached().cells]
     changed, left = (
         [after[place] for place in places if told.action != "delete"],
-        stale_cells.after(session),
+        stale_cells.report_new_after_edit(session),
     )
     return CellsChanged(session.name, changed, after, len(some), left, same)

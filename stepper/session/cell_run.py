@@ -36,7 +36,7 @@ from stepper.session.clients import Caller
 from stepper.session.kernel_manager import now
 from stepper.session.protocols import Execution
 from stepper.session.session import LANGUAGES, Session
-from stepper.session.stale_cells import order
+from stepper.session.stale_cells import format_order
 
 
 @dataclass
@@ -184,7 +184,9 @@ async def conclude(
         unmet=run_decisions.unmet(state, begun, work.criterion, execution.checked)
         if verdict is Verdict.FINE
         else "",
-        bound=cell_dependencies.told(session.flow(begun.source), session.namespace)
+        bound=cell_dependencies.reported_bindings(
+            session.flow(begun.source), session.namespace
+        )
         if session.speaks_python
         else {},
     )
@@ -252,7 +254,7 @@ async def tell(
     if session.state.complete and not work.was_complete:
         with contextlib.suppress(NotebookError):  # it may be gone by now
             document = session.file.read()
-            stands = order(session, document.cells)
+            stands = format_order(session, document.cells)
             session.replays = run_decisions.replays(
                 session.state, work.limits, document.cells
             )

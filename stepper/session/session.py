@@ -28,7 +28,7 @@ from stepper.messages.run_report import Ended, Report
 from stepper.policy import cell_directives, journal_events, journal_reducer, plan
 from stepper.policy.comparison.output_comparison import Pixels
 from stepper.policy.dataflow import cell_dependencies, name_analysis
-from stepper.policy.dataflow.name_effects import Flow
+from stepper.policy.dataflow.name_effects import NameUsage
 from stepper.policy.duration_estimate import Estimate
 from stepper.policy.kernel_namespace import UNKNOWN, Namespace
 from stepper.policy.model import Cell, Death, Fault, Key, Limits
@@ -108,8 +108,8 @@ class Session:
         self.failed: Execution | None = None  # the last run, where it failed
         self.flow = functools.lru_cache(FLOWS)(self._flow)
         self.past = cell_dependencies.History(self.flow)
-        # what no longer follows, and was told
-        self.stale_told: set[tuple[object, ...]] = set()
+        # causes of stale cells and hidden state that a report named
+        self.reported_causes: set[tuple[object, ...]] = set()
         lines, trouble = journal.load()
         self.state = journal_reducer.replay(lines)
         # what each is about → what is told of it with the next run
@@ -385,7 +385,7 @@ class Session:
             done.namespace or self.namespace,
             not done.namespace,
         )
-        bound = cell_dependencies.told(Flow(), done.namespace)
+        bound = cell_dependencies.reported_bindings(NameUsage(), done.namespace)
         if self.keeper.kernel is None or (done.unkept and not bound):
             return
         running, after = self.state.running, self.state.next_run - 1
@@ -429,9 +429,9 @@ class Session:
             self.pause.set()
             await self.keeper.interrupt("client gone")
 
-    def _flow(self, source: str) -> Flow:
+    def _flow(self, source: str) -> NameUsage:
         """Return what a cell does to names; in which lines is not kept."""
-        found = name_analysis.flow(source, self.adviser.python)
+        found = name_analysis.analyze_source(source, self.adviser.python)
         found.mentions.clear()
         return found
 

@@ -1,4 +1,8 @@
-"""What of a notebook no longer follows, by data flow: found by `policy/dataflow/cell_dependencies`, told once, run again when asked."""
+"""Stale cells and hidden state of one notebook: reported once, run again on request.
+
+`policy/dataflow/cell_dependencies` finds them. A report names a cause once; a cause
+counts as new when the cell that provides the value has run again.
+"""
 
 from __future__ import annotations
 
@@ -6,99 +10,128 @@ import contextlib
 from collections.abc import Sequence
 
 from stepper.common.errors import NotebookError
-from stepper.messages import stale_cells as words
+from stepper.messages import stale_cells as messages
 from stepper.policy import cell_changes
 from stepper.policy.dataflow import cell_dependencies
-from stepper.policy.dataflow.cell_dependencies import Because, Follows, Marked
+from stepper.policy.dataflow.cell_dependencies import Dependencies, MarkedCell
 from stepper.policy.model import Cell
 from stepper.session.session import Session
 
 
-def look(session: Session, cells: Sequence[Cell]) -> Follows:
-    """Return which cells are stale and which hold hidden state; of another language nothing is known."""
+def find_dependencies(session: Session, cells: Sequence[Cell]) -> Dependencies:
+    """Return which cells are stale and which used hidden state.
+
+    The result is empty for a kernel of another language, whose sources are not
+    analyzed.
+    """
     if not session.speaks_python:
-        return Follows()
-    session.past.catch_up(
-        session.state.runs, session.state.sources, session.state.elsewhere
-    )
-    found = cell_dependencies.look(cells, session.past)
-    session.state.stale = {each.cell.id for each in found.stale}
-    return found
+        return Dependencies()
+    _catch_up(session)
+    dependencies = cell_dependencies.find_dependencies(cells, session.past)
+    session.state.stale = {entry.cell.id for entry in dependencies.stale}
+    return dependencies
 
 
-def news(session: Session, cells: Sequence[Cell], ran: Sequence[Cell] = ()) -> str:
-    """Return what no longer follows and was not told yet, in a line each; '' for nothing. It is told now.
+def _catch_up(session: Session) -> None:
+    state = session.state
+    session.past.catch_up(state.runs, state.sources, state.elsewhere)
 
-    Where what `ran` stands below all that ran before and none of that is gone, nothing need be looked at.
+
+def report_new(
+    session: Session, cells: Sequence[Cell], ran: Sequence[Cell] = ()
+) -> str:
+    """Return the lines on stale cells and hidden state that were not reported yet.
+
+    Everything returned counts as reported. Nothing is searched if the cells that just
+    `ran` are below all others that ran.
     """
     if not session.speaks_python:
         return ""
-    session.past.catch_up(
-        session.state.runs, session.state.sources, session.state.elsewhere
-    )
-    if ran and cell_dependencies.at_the_end(cells, ran, session.past):
+    _catch_up(session)
+    if ran and cell_dependencies.ran_in_order(cells, ran, session.past):
         return ""
-    found, runs = look(session, cells), session.past.last
-    told = set[tuple[object, ...]]()
-
-    def is_new(cell: Cell, because: Because) -> bool:
-        last = runs[because.provider].run if because.provider in runs else 0
-        key = (cell.id, because.name, because.provider, because.where, last)
-        told.add(key)
-        return key not in session.stale_told
-
-    def fresh(marked: Sequence[Marked]) -> list[Marked]:
-        some = [
-            each._replace(
-                because=[
-                    because for because in each.because if is_new(each.cell, because)
-                ]
-            )
-            for each in marked
-        ]
-        return [each for each in some if each.because]
-
-    lines = [words.stale(fresh(found.stale)), words.hidden(fresh(found.hidden))]
-    session.stale_told = told
+    dependencies = find_dependencies(session, cells)
+    reported = set[tuple[object, ...]]()
+    stale = _select_new(session, dependencies.stale, reported)
+    hidden = _select_new(session, dependencies.hidden, reported)
+    session.reported_causes = reported
+    lines = [messages.format_stale(stale), messages.format_hidden(hidden)]
     return "\n".join(filter(None, lines))
 
 
-def after(session: Session) -> str:
-    """Return what no longer follows after a change by which nothing ran, as `news` does."""
-    with contextlib.suppress(NotebookError):  # whoever works on it is told
-        return news(session, session.read().cells)
+def _select_new(
+    session: Session, marked: Sequence[MarkedCell], reported: set[tuple[object, ...]]
+) -> list[MarkedCell]:
+    """Return the cells with the causes that are new; add all causes to `reported`."""
+    selected = []
+    for entry in marked:
+        new_causes = []
+        for cause in entry.causes:
+            record = session.past.last_runs.get(cause.provider_id)
+            last_run = record.run if record else 0
+            key = (
+                entry.cell.id,
+                cause.name,
+                cause.provider_id,
+                cause.where,
+                last_run,
+            )
+            reported.add(key)
+            if key not in session.reported_causes:
+                new_causes.append(cause)
+        if new_causes:
+            selected.append(entry._replace(causes=new_causes))
+    return selected
+
+
+def report_new_after_edit(session: Session) -> str:
+    """Return the lines of `report_new` after a change of the notebook that ran nothing."""
+    with contextlib.suppress(NotebookError):  # the caller reports that error
+        return report_new(session, session.read().cells)
     return ""
 
 
-def marks(
+def format_marks(
     session: Session, cells: Sequence[Cell]
-) -> tuple[list[words.Mark], list[words.Mark]]:
-    """Return the stale cells and those with hidden state, as a status has them."""
-    found = look(session, cells)
-    return words.marks(found.stale, "stale"), words.marks(found.hidden, "hidden state")
+) -> tuple[list[messages.Mark], list[messages.Mark]]:
+    """Return the stale cells and those with hidden state for a status response."""
+    dependencies = find_dependencies(session, cells)
+    stale = messages.format_marks(dependencies.stale, "stale")
+    hidden = messages.format_marks(dependencies.hidden, "hidden state")
+    return stale, hidden
 
 
-def to_run(session: Session, cells: Sequence[Cell], below: int = -1) -> list[Cell]:
-    """Return what `run --stale` has to run below a cell (its index), as things stand: the stale cells, and what these
-    read of and was changed since it ran, or the present kernel does not hold.
+def select_cells_to_run(
+    session: Session, cells: Sequence[Cell], below: int = -1
+) -> list[Cell]:
+    """Return the cells that `run --stale` has to run below the cell at an index.
+
+    These are the stale cells, and the cells that they read from if those changed since
+    they ran or did not run in the present kernel.
     """
-    found, state = look(session, cells), session.state
-    wanted = {each.cell.id for each in found.stale}
-    # in the present kernel, however they ended
-    here = {*state.ran, *(state.counts.values() if state.ran else ())}
-    here -= {cell.id for cell in cell_changes.changed(cells, state.ran_ever)}
-    todo = [*wanted]
-    while todo:
-        above = found.providers.get(todo.pop(), set()) - wanted - here
-        wanted |= above
-        todo += above
-    return [cell for cell in cells if cell.id in wanted and cell.index > below]
+    dependencies = find_dependencies(session, cells)
+    state = session.state
+    selected = {entry.cell.id for entry in dependencies.stale}
+    changed = {cell.id for cell in cell_changes.changed(cells, state.ran_ever)}
+    # Cells that ran in the present kernel, also those that failed there.
+    in_kernel = {*state.ran}
+    if state.ran:
+        in_kernel.update(state.counts.values())
+    current = in_kernel - changed
+    pending = [*selected]
+    while pending:
+        providers = dependencies.providers.get(pending.pop(), set())
+        missing = providers - selected - current
+        selected |= missing
+        pending += missing
+    return [cell for cell in cells if cell.id in selected and cell.index > below]
 
 
-def order(session: Session, cells: Sequence[Cell]) -> str:
-    """Return whether the order of the cells could reproduce what they gave; '' where that is not known."""
-    stale = len(look(session, cells).stale)
+def format_order(session: Session, cells: Sequence[Cell]) -> str:
+    """Return whether a run from top to bottom should agree, '' if that is not known."""
     if not session.speaks_python:
         return ""
-    unbound = cell_dependencies.unbound(cells, session.past)
-    return words.order(cell_dependencies.gaps(cells, session.past), stale, unbound)
+    stale_count = len(find_dependencies(session, cells).stale)
+    unresolved = cell_dependencies.unresolved_names(cells, session.past)
+    unbound = cell_dependencies.names_without_binding(cells, session.past)
+    return messages.format_order(unresolved, stale_count, unbound)

@@ -39,7 +39,7 @@ async def status(session: Session, several: bool = False) -> responses.Status:
         steps, cells = _stands(session)
         document = session.file.read_uncached()
         stale, hidden = (
-            stale_cells.marks(session, document.cells)
+            stale_cells.format_marks(session, document.cells)
             if document.language in LANGUAGES
             else (stale, hidden)
         )

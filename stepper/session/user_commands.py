@@ -80,8 +80,8 @@ async def run(
             await _fresh(session, caller, "it was restarted for a run of all cells")
         if which == "stale":
             cells, again = (
-                stale_cells.to_run(session, notebook),
-                functools.partial(stale_cells.to_run, session, notebook),
+                stale_cells.select_cells_to_run(session, notebook),
+                functools.partial(stale_cells.select_cells_to_run, session, notebook),
             )
         return await _run(
             session,
@@ -220,7 +220,9 @@ async def _run(
         cell.is_code and cell_changes.SKIP_TAG in cell.tags for cell in notebook
     )
     text = failed.text if failed else ""
-    left = stale_cells.news(session, notebook, cells) if cells and not failed else ""
+    left = (
+        stale_cells.report_new(session, notebook, cells) if cells and not failed else ""
+    )
     stop = ""
     if which != "restore" and caller.outside_agent:
         stop = command_messages.agent_stopped(session.name, session.state)

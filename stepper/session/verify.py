@@ -274,8 +274,8 @@ def _failure(session: Session, document: Notebook, ended: Ended) -> str:
     )
     bound = ""
     if missing and session.speaks_python:
-        stale_cells.look(session, document.cells)
-        bound = cell_dependencies.had_bound(
+        stale_cells.find_dependencies(session, document.cells)
+        bound = cell_dependencies.describe_former_binding(
             missing[1], ended.cell.id, document.cells, session.past
         )
     elif IN_USE in run.error and session.keeper.kernel is not None:

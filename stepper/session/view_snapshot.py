@@ -54,7 +54,7 @@ async def look(
             told.marks
             and (document := session.file.read_uncached()).language in LANGUAGES
         ):
-            stale, hidden = stale_cells.marks(session, document.cells)
+            stale, hidden = stale_cells.format_marks(session, document.cells)
     queued = session.keeper.queued
     return Looked(
         run,

@@ -18,8 +18,8 @@ from typing import Any
 
 from stepper.diagnosis import ipython_syntax
 from stepper.policy.dataflow import name_analysis
-from stepper.policy.dataflow.cell_dependencies import Order
-from stepper.policy.dataflow.name_effects import Flow
+from stepper.policy.dataflow.cell_dependencies import BindingTable
+from stepper.policy.dataflow.name_effects import NameUsage
 
 Edge = tuple[int, int, str]  # provider, reader, name
 # Whose source distributions hold notebooks that need neither a network nor minutes.
@@ -83,13 +83,13 @@ def part(notebook: str) -> str:
     )
 
 
-def edges(flows: Iterable[Flow]) -> set[Edge]:
+def edges(flows: Iterable[NameUsage]) -> set[Edge]:
     """Return who reads what of whom, when the cells run from the top."""
-    order = Order()
+    order = BindingTable()
     return {
-        (bound.by, at, name)
+        (bound.origin, at, name)
         for at, flow in enumerate(flows)
-        for name, bound in order.follow(at, flow).items()
+        for name, bound in order.apply(at, flow).items()
     }
 
 
@@ -97,7 +97,7 @@ def compared(traced: dict[str, Any]) -> tuple[set[Edge], set[Edge]]:
     """Return the true edges and those found, of readers that ended well."""
     flows, ok = (
         [
-            name_analysis.flow(source, ipython_syntax.transformer())
+            name_analysis.analyze_source(source, ipython_syntax.transformer())
             for source in traced["sources"]
         ],
         traced["ok"],

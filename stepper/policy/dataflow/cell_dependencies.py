@@ -1,15 +1,15 @@
-"""Which cell reads what of which other one, in the order of their runs and of their places: what is stale, what hidden.
+"""Data flow between cells: which are stale, which used hidden state.
 
-**Stale** is a cell whose provider above it ran later and gave another value. **Hidden state**: it read a value from
-below, from a cell that is gone, or from what another client had the kernel run. Pure. (A few lines over 300: the order
-of runs and that of places are one matter.)
+A cell is **stale** if a cell above it that provides one of its values ran later and
+gave another value. It used **hidden state** if it read a value from a cell below, from
+a deleted cell, or from code that another client executed.
 """
 
 from __future__ import annotations
 
 import builtins
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -18,454 +18,568 @@ from stepper.policy.dataflow.name_effects import (
     DEFINED,
     IMPORT,
     VALUE,
-    Flow,
-    Kept,
-    changed_by,
+    FunctionEffects,
+    NameUsage,
+    changed_arguments,
 )
 from stepper.policy.journal_events import Elsewhere, Ran
 from stepper.policy.kernel_namespace import Namespace
 from stepper.policy.model import Cell, Outcome
 
-BUILTIN = frozenset(vars(builtins))
-# Where a provider of hidden state is; of the last two it is there, but isn't run any
-# more, or doesn't bind the name.
-# What another client had the kernel run is in no cell.
-GONE, BELOW, OFF, UNBOUND, ELSEWHERE = "gone", "below", "off", "unbound", "elsewhere"
-CLAUSES = {
+BUILTIN_NAMES = frozenset(vars(builtins))
+
+# Where the provider of hidden state is. INACTIVE: the cell exists but no longer runs;
+# UNBOUND: the cell no longer binds the name; EXTERNAL: another client's execution.
+DELETED = "gone"
+BELOW = "below"
+INACTIVE = "off"
+UNBOUND = "unbound"
+EXTERNAL = "elsewhere"
+MODULE = "module"  # the cause of a stale cell: a module that it used was reloaded
+
+PROVIDER_CLAUSES = {
     BELOW: "below it, binds",
-    GONE: "which was deleted, had bound",
-    OFF: "which is no longer run, had bound",
+    DELETED: "which was deleted, had bound",
+    INACTIVE: "which is no longer run, had bound",
 }
-MODULE = "module"  # of a stale cell: a module that it used was reloaded
-MOST = 100  # names of which a run's journal line tells what they hold
-Reader = Callable[[str], Flow]
-# the print of what a name holds, where that is known; else the run that bound it
+MAX_JOURNALED_NAMES = 100  # names with a fingerprint in the journal line of a run
+
+AnalyzeSource = Callable[[str], NameUsage]
+# The fingerprint of a value if it is known, else the number of the run that bound it.
 Version = int | str
 
 
-class Bound(NamedTuple):
-    """By which run (or cell, by its place) a name was bound, or changed in place, last."""
+class Binding(NamedTuple):
+    """The last binding of a name: by which run, or by the cell at which index."""
 
-    by: int
+    origin: int
     kind: str
     version: Version
-    kept: Kept | None = None
+    effects: FunctionEffects | None = None
 
 
 @dataclass(eq=False, repr=False)
-class Order:
-    """The notebook's names as cells follow each other, each a number."""
+class BindingTable:
+    """The current bindings of the notebook's names as cells are applied in order."""
 
-    bound: dict[str, Bound] = field(default_factory=dict)
-    star: int | None = None  # who may have bound any other
+    bindings: dict[str, Binding] = field(default_factory=dict)
+    # The last run or cell that may have bound names which are not listed.
+    star_origin: int | None = None
 
-    def follow(
+    def apply(
         self,
-        by: int,
-        flow: Flow,
-        told: Mapping[str, str] | None = None,
-        ended: bool = True,
-        gave: Collection[str] | None = None,
-    ) -> dict[str, Bound]:
-        """Take in one more; return by whom the names were bound that it reads.
+        origin: int,
+        usage: NameUsage,
+        reported: Mapping[str, str] | None = None,
+        succeeded: bool = True,
+        bound_before: Collection[str] | None = None,
+    ) -> dict[str, Binding]:
+        """Apply a cell and return the bindings of the names that it reads.
 
-        `told` by its kernel are names that it bound or changed, with the prints of those that are small; of a cell
-        that failed these alone count. `gave` are those that it is known to have bound or changed when it ran.
+        `reported` are the names that the kernel reports as bound or changed, with the
+        fingerprints of small values; for a failed cell only these count.
+        `bound_before` are the names that the cell bound or changed when it ran.
         """
-        told, known = told or {}, bool(told)
-        reads, changes, binds = self.called(flow)
-        if gave is not None:
-            changes &= {*gave}
-            told = dict.fromkeys({*gave} - binds.keys() - changes, "")
-        found = {name: bound for name in reads if (bound := self._provider(name))}
+        reported = reported or {}
+        has_report = bool(reported)
+        reads, changes, binds = self.resolve_calls(usage)
+        if bound_before is not None:
+            changes &= {*bound_before}
+            reported = dict.fromkeys({*bound_before} - binds.keys() - changes, "")
+        providers = {}
+        for name in reads:
+            binding = self._find_provider(name)
+            if binding:
+                providers[name] = binding
+
         for name in changes - binds.keys():
-            bound = self.bound.get(name)
-            if bound is None or bound.kind != VALUE or not (ended or name in told):
-                continue
-            same = (
-                told[name] == bound.version
-                if name in told
-                else known and isinstance(bound.version, str)
-            )
-            if not same:
-                self.bound[name] = bound._replace(by=by, version=told.get(name) or by)
+            if succeeded or name in reported:
+                self._apply_change(name, origin, reported, has_report)
         for name, kind in binds.items():
-            if ended or name in told:
-                version = told.get(name) or self._print(name, flow) or by
-                self.bound[name] = Bound(
-                    by, kind, version, self._carried(name, kind, flow)
-                )
-        for name in told.keys() - binds.keys() - changes:
-            self.bound[name] = Bound(by, VALUE, told[name] or by)
-        for name in flow.deletes:
-            self.bound.pop(name, None)
-        self.star = by if flow.star else self.star
-        return found
+            if succeeded or name in reported:
+                fingerprint = reported.get(name) or self._fingerprint(name, usage)
+                effects = self._inherited_effects(name, kind, usage)
+                version = fingerprint or origin
+                self.bindings[name] = Binding(origin, kind, version, effects)
+        for name in reported.keys() - binds.keys() - changes:
+            self.bindings[name] = Binding(origin, VALUE, reported[name] or origin)
+        for name in usage.deletes:
+            self.bindings.pop(name, None)
+        if usage.star:
+            self.star_origin = origin
+        return providers
 
-    def _print(self, name: str, flow: Flow) -> str:
-        """Return what tells what is imported or defined: the same where its lines are, and what it was made of."""
-        print_, kept = flow.prints.get(name, ""), flow.kept.get(name)
-        of = (
-            [
-                f" {self.bound[each].version}"
-                for each in sorted(kept.made_of)
-                if each in self.bound
-            ]
-            if kept
-            else ()
-        )
-        return print_ + "".join(of) if print_ else ""
+    def _apply_change(
+        self, name: str, origin: int, reported: Mapping[str, str], has_report: bool
+    ) -> None:
+        binding = self.bindings.get(name)
+        if binding is None or binding.kind != VALUE:
+            return
+        if name in reported:
+            unchanged = reported[name] == binding.version
+        else:
+            # The kernel would have reported a change of a value with a fingerprint.
+            unchanged = has_report and isinstance(binding.version, str)
+        if not unchanged:
+            version = reported.get(name) or origin
+            self.bindings[name] = binding._replace(origin=origin, version=version)
 
-    def _provider(self, name: str) -> Bound | None:
-        bound = self.bound.get(name)
-        if bound is None and self.star is not None and name not in BUILTIN:
-            return Bound(self.star, VALUE, self.star)
-        return bound
+    def _fingerprint(self, name: str, usage: NameUsage) -> str:
+        """Return the fingerprint of an import or definition, '' if there is none.
 
-    def _carried(self, name: str, kind: str, flow: Flow) -> Kept | None:
-        """Return what a name brings with it: of a function what it reads, of an object which methods change it."""
+        It is equal if the source lines and the names that the definition reads are.
+        """
+        fingerprint = usage.fingerprints.get(name, "")
+        effects = usage.effects.get(name)
+        if not fingerprint or effects is None:
+            return fingerprint
+        for read in sorted(effects.definition_reads):
+            if read in self.bindings:
+                fingerprint += f" {self.bindings[read].version}"
+        return fingerprint
+
+    def _find_provider(self, name: str) -> Binding | None:
+        binding = self.bindings.get(name)
+        if binding is not None:
+            return binding
+        if self.star_origin is None or name in BUILTIN_NAMES:
+            return None
+        return Binding(self.star_origin, VALUE, self.star_origin)
+
+    def _inherited_effects(
+        self, name: str, kind: str, usage: NameUsage
+    ) -> FunctionEffects | None:
+        """Return the effects of a function, or an object's mutating methods."""
         if kind == DEFINED:
-            return flow.kept.get(name)
-        made = flow.made.get(name, "")
-        of = flow.kept.get(made) or (
-            self.bound[made].kept if made in self.bound else None
-        )
-        return Kept(methods=of.methods) if of is not None and of.methods else None
+            return usage.effects.get(name)
+        creator = usage.created_by.get(name, "")
+        effects = usage.effects.get(creator)
+        if effects is None and creator in self.bindings:
+            effects = self.bindings[creator].effects
+        if effects is None or not effects.mutating_methods:
+            return None
+        return FunctionEffects(mutating_methods=effects.mutating_methods)
 
-    def called(self, flow: Flow) -> tuple[set[str], set[str], dict[str, str]]:
-        """Return what a cell reads, changes and binds, with what the functions of other cells do that it names."""
-        reads, changes, binds, todo = (
-            set(flow.reads),
-            set(flow.changes),
-            dict(flow.binds),
-            [*flow.reads],
-        )
-        for function, arguments in flow.calls:
-            kept = self.bound[function].kept if function in self.bound else None
-            changes |= {*changed_by(kept, arguments)} if kept else set()
-        for name, method in flow.methods:
-            kept = self.bound[name].kept if name in self.bound else None
-            changes |= {name} if kept and method in kept.methods else set()
-        while todo:
-            bound = self.bound.get(todo.pop())
-            if bound is None or bound.kept is None:
+    def _effects_of(self, name: str) -> FunctionEffects | None:
+        binding = self.bindings.get(name)
+        return binding.effects if binding else None
+
+    def resolve_calls(
+        self, usage: NameUsage
+    ) -> tuple[set[str], set[str], dict[str, str]]:
+        """Return what a cell reads, changes and binds.
+
+        The effects of the functions of other cells that it names are included.
+        """
+        reads = set(usage.reads)
+        changes = set(usage.changes)
+        binds = dict(usage.binds)
+        for function, arguments in usage.calls:
+            effects = self._effects_of(function)
+            if effects:
+                changes.update(changed_arguments(effects, arguments))
+        for name, method in usage.methods:
+            effects = self._effects_of(name)
+            if effects and method in effects.mutating_methods:
+                changes.add(name)
+        pending = [*usage.reads]
+        while pending:
+            effects = self._effects_of(pending.pop())
+            if effects is None:
                 continue
-            fresh = bound.kept.reads - reads - flow.binds.keys()
-            reads |= fresh
-            todo += fresh
-            changes |= bound.kept.changes
-            binds |= dict.fromkeys(bound.kept.binds, VALUE)
+            new_reads = effects.reads - reads - usage.binds.keys()
+            reads |= new_reads
+            pending += new_reads
+            changes |= effects.changes
+            binds |= dict.fromkeys(effects.binds, VALUE)
         return reads, changes, binds
 
 
-def told(flow: Flow, known: Namespace) -> dict[str, str]:
-    """Return what a kernel tells of the names that a cell bound: name → print of its value, '' of a large one."""
-    prints = {name: variable.print for name, variable in known.variables.items()}
-    static = [name for name in (*flow.binds, *flow.changes) if prints.get(name)]
-    some = dict.fromkeys(
-        (*static, *(name for name in known.rebound if not name.startswith("_")))
-    )
-    return {name: prints.get(name, "") for name in [*some][:MOST]}
+def reported_bindings(usage: NameUsage, namespace: Namespace) -> dict[str, str]:
+    """Return the names that a run bound or changed, with fingerprints of small values.
+
+    A large value has the fingerprint ''. At most MAX_JOURNALED_NAMES are returned.
+    """
+    fingerprints = {
+        name: variable.print for name, variable in namespace.variables.items()
+    }
+    static = [name for name in (*usage.binds, *usage.changes) if fingerprints.get(name)]
+    rebound = [name for name in namespace.rebound if not name.startswith("_")]
+    names = [*dict.fromkeys((*static, *rebound))]
+    return {name: fingerprints.get(name, "") for name in names[:MAX_JOURNALED_NAMES]}
 
 
-class Past(NamedTuple):
-    """A cell's run: what it read of which other runs, and what it gave."""
+class RunRecord(NamedTuple):
+    """One run of a cell: which bindings it read, and what it bound."""
 
     run: int
     key: str
     cell_id: str
     number: int
     source_hash: str
-    reads: Mapping[str, Bound]
-    gave: Mapping[str, Version]
-    ended: bool  # well
-    uses: Collection[str] = ()  # modules whose names it read, as in `Flow.modules`
+    reads: Mapping[str, Binding]
+    bound: Mapping[str, Version]
+    succeeded: bool
+    # Modules whose names the run read, as in `NameUsage.modules`.
+    uses: Collection[str] = ()
 
 
-class Star(NamedTuple):
-    """A cell's `from … import *`: the modules, and the names that it bound otherwise."""
+class StarImport(NamedTuple):
+    """A cell's `from … import *`: the modules, and the other names that it bound."""
 
     modules: Collection[str]
     binds: Collection[str]
 
 
-def _uses(uses: Collection[str], module: str, known: Collection[str]) -> bool:
-    """Whether imports of `Flow.modules` are of a module; `known` are all of the project's."""
+def _uses_module(
+    uses: Collection[str], module: str, project_modules: Collection[str]
+) -> bool:
+    """Whether imports in the form of `NameUsage.modules` use a module."""
     for used in uses:
         source, _, name = used.partition(":")
         if not name:
-            # `import a` gives all that is imported of it: `a.b.f()`
+            # `import a` also gives access to submodules: `a.b.f()`
             if module == source or module.startswith(f"{source}."):
                 return True
             continue
         submodule = f"{source}.{name}"
-        if module == (submodule if submodule in known else source):
+        is_submodule = submodule in project_modules
+        if module == (submodule if is_submodule else source):
             return True
     return False
 
 
-def key(cell_id: str, source: str) -> str:
-    """Return what a cell is known by: its id, or its source where it has none of its own."""
+def cell_key(cell_id: str, source: str) -> str:
+    """Return the key of a cell: its id, or its source hash if it has no stored id."""
     return source if BY_PLACE.fullmatch(cell_id) else cell_id
 
 
-def _keys(cells: Iterable[Cell]) -> list[str]:
-    return [key(cell.id, source_hash(cell.source)) for cell in cells]
+def _key_of(cell: Cell) -> str:
+    return cell_key(cell.id, source_hash(cell.source))
 
 
 @dataclass(eq=False, repr=False)
 class History:
-    """The runs of a notebook's cells in their order, taken in as they come."""
+    """The runs of a notebook's cells, in the order in which they ran."""
 
-    flow: Reader
-    taken: int = 0
+    analyze: AnalyzeSource
+    run_count: int = 0
     kernel: str = ""
-    order: Order = field(default_factory=Order)
-    last: dict[str, Past] = field(default_factory=dict)  # a cell's key → its last run
-    by: dict[int, Past] = field(default_factory=dict)  # runs
+    table: BindingTable = field(default_factory=BindingTable)
+    # The last run of each cell, by the cell's key.
+    last_runs: dict[str, RunRecord] = field(default_factory=dict)
+    # All runs by number; executions of other clients have negative numbers.
+    records: dict[int, RunRecord] = field(default_factory=dict)
     runs: Sequence[Ran] = ()
-    others: int = 0  # executions of other clients that were taken in
-    # name → the modules that it may be of
+    external_count: int = 0
+    # Name → the modules that it may have been imported from.
     imports: dict[str, set[str]] = field(default_factory=dict)
-    # of the project → the source that the last run had
+    # Module of the project → the source version that the last run had.
     modules: dict[str, str] = field(default_factory=dict)
-    # of those, which changed → the first run with that source
-    changes: dict[str, int] = field(default_factory=dict)
-    # of the project → those of the project that they import
-    imports_of: dict[str, Collection[str]] = field(default_factory=dict)
-    # runs with `from … import *` → the modules, and the names that they bound otherwise
-    stars: dict[int, Star] = field(default_factory=dict)
+    # Module of the project that changed → the first run with the new source.
+    module_changes: dict[str, int] = field(default_factory=dict)
+    # Module of the project → the modules of the project that it imports.
+    module_imports: dict[str, Collection[str]] = field(default_factory=dict)
+    # Run → its `from … import *`.
+    star_imports: dict[int, StarImport] = field(default_factory=dict)
 
     def catch_up(
         self,
         runs: Sequence[Ran],
         sources: Mapping[str, str],
-        others: Sequence[Elsewhere] = (),
+        external: Sequence[Elsewhere] = (),
     ) -> None:
-        """Take in the runs that came since; another notebook's of that name begin anew."""
+        """Apply the runs since the last call; start again for another list of runs."""
         if runs is not self.runs:
-            self.__dict__.update(History(self.flow, runs=runs).__dict__)
-        for run in runs[self.taken :]:
-            self.taken += 1
-            self._modules(run)
+            self.__dict__.update(History(self.analyze, runs=runs).__dict__)
+        for run in runs[self.run_count :]:
+            self.run_count += 1
+            self._record_modules(run)
             source = sources.get(run.source_hash)
             if source is None:
                 continue
             if run.kernel != self.kernel:
-                self.kernel, self.order = run.kernel, Order()
-            self._besides(others, run.run)
-            ended = run.outcome is Outcome.OK  # a failure that its tag expects is one
-            flow = self.flow(source)
-            reads = self.order.follow(run.run, flow, run.bound, ended)
-            self.imports.update(flow.modules)
-            if "*" in flow.modules:
-                self.stars[run.run] = Star(flow.modules["*"], flow.binds.keys())
-            uses = flow.uses.union(
-                *(self._modules_of(name, bound) for name, bound in reads.items())
-            )
-            gave = {
-                name: bound.version
-                for name, bound in self.order.bound.items()
-                if bound.by == run.run
-            }
-            cell = key(run.cell_id, run.source_hash)
-            past = Past(
-                run.run,
-                cell,
-                run.cell_id,
-                run.number,
-                run.source_hash,
-                reads,
-                gave,
-                ended,
-                uses,
-            )
-            self.last[cell] = self.by[run.run] = past
+                self.kernel = run.kernel
+                self.table = BindingTable()
+            self._apply_external(external, run.run)
+            self._apply_run(run, source)
 
-    def _modules_of(self, name: str, bound: Bound) -> Collection[str]:
+    def _apply_run(self, run: Ran, source: str) -> None:
+        succeeded = run.outcome is Outcome.OK
+        usage = self.analyze(source)
+        reads = self.table.apply(run.run, usage, run.bound, succeeded)
+        self.imports.update(usage.modules)
+        if "*" in usage.modules:
+            star = StarImport(usage.modules["*"], usage.binds.keys())
+            self.star_imports[run.run] = star
+        uses = set(usage.uses)
+        for name, binding in reads.items():
+            uses.update(self._modules_of(name, binding))
+        key = cell_key(run.cell_id, run.source_hash)
+        record = RunRecord(
+            run.run,
+            key,
+            run.cell_id,
+            run.number,
+            run.source_hash,
+            reads,
+            self._bound_by(run.run),
+            succeeded,
+            uses,
+        )
+        self.last_runs[key] = record
+        self.records[run.run] = record
+
+    def _bound_by(self, origin: int) -> dict[str, Version]:
+        return {
+            name: binding.version
+            for name, binding in self.table.bindings.items()
+            if binding.origin == origin
+        }
+
+    def _modules_of(self, name: str, binding: Binding) -> Collection[str]:
         """Return the modules from which a name was imported."""
-        star = self.stars.get(bound.by)
-        if bound.kind == IMPORT:
+        if binding.kind == IMPORT:
             return self.imports.get(name, ())
-        return star.modules if star and name not in star.binds else ()
+        star = self.star_imports.get(binding.origin)
+        if star is None or name in star.binds:
+            return ()
+        return star.modules
 
-    def _modules(self, run: Ran) -> None:
-        """Take note of the project's modules that had another source in a run than in those before."""
-        self.imports_of.update(run.imports)
+    def _record_modules(self, run: Ran) -> None:
+        """Record the project's modules whose source differs from the run before."""
+        self.module_imports.update(run.imports)
         for name, version in run.packages.items():
             if version.startswith("source "):
                 if self.modules.get(name, version) != version:
-                    self.changes[name] = run.run
+                    self.module_changes[name] = run.run
                 self.modules[name] = version
 
-    def changed_since(self, run: Past) -> list[tuple[str, str]]:
-        """Return the modules that a run used and that changed after it, directly or through another module: its name."""
-        changed = {name for name, first in self.changes.items() if first > run.run}
+    def modules_changed_since(self, record: RunRecord) -> list[tuple[str, str]]:
+        """Return the modules used by a run that changed after it, as (module, via).
+
+        `via` is the module that the cell used and that imports the changed one, '' if
+        the cell used it directly.
+        """
+        changed = {
+            name for name, first in self.module_changes.items() if first > record.run
+        }
         if not changed:
             return []
-        used = [name for name in self.modules if _uses(run.uses, name, self.modules)]
-        through = dict.fromkeys(used, "")
+        used = [
+            name
+            for name in self.modules
+            if _uses_module(record.uses, name, self.modules)
+        ]
+        via = dict.fromkeys(used, "")
         for name in used:
-            for other in self.imports_of.get(name, ()):
-                if other not in through:
-                    through[other] = through[name] or name
-                    used.append(other)
-        return sorted((name, through[name]) for name in changed & through.keys())
+            for imported in self.module_imports.get(name, ()):
+                if imported not in via:
+                    via[imported] = via[name] or name
+                    used.append(imported)
+        return sorted((name, via[name]) for name in changed & via.keys())
 
-    def _besides(self, others: Sequence[Elsewhere], before: int) -> None:
-        """Take in what other clients had the kernel run before that run: as by runs of numbers below 0."""
-        for each in others[self.others :]:
-            if each.after >= before:
+    def _apply_external(self, external: Sequence[Elsewhere], before: int) -> None:
+        """Apply other clients' executions before a run, with numbers below 0."""
+        for execution in external[self.external_count :]:
+            if execution.after >= before:
                 return
-            self.others += 1
-            if each.kernel == self.kernel:
-                self.order.follow(-self.others, Flow(), each.bound)
-                gave = {
-                    name: bound.version
-                    for name, bound in self.order.bound.items()
-                    if bound.by == -self.others
-                }
-                self.by[-self.others] = Past(
-                    -self.others, "", "", 0, "", {}, gave, True
-                )
+            self.external_count += 1
+            if execution.kernel != self.kernel:
+                continue
+            origin = -self.external_count
+            self.table.apply(origin, NameUsage(), execution.bound)
+            bound = self._bound_by(origin)
+            self.records[origin] = RunRecord(origin, "", "", 0, "", {}, bound, True)
 
 
-def _where(provider: Past, there: Collection[str]) -> str:
-    """Return where a provider is that is not among the cells that run; `there` are all."""
-    return ELSEWHERE if provider.run < 0 else OFF if provider.key in there else GONE
+def _provider_location(provider: RunRecord, keys: Collection[str]) -> str:
+    """Return where a provider is that is not among the cells that run.
+
+    `keys` are the keys of all cells of the notebook.
+    """
+    if provider.run < 0:
+        return EXTERNAL
+    return INACTIVE if provider.key in keys else DELETED
 
 
-class Because(NamedTuple):
-    """Why a cell is marked: a name, and the cell that provides it; of hidden state `where` that is."""
+class Cause(NamedTuple):
+    """Why a cell is stale or used hidden state: a name and the cell that provides it.
+
+    `where` is set for hidden state (DELETED, BELOW, INACTIVE, UNBOUND, EXTERNAL) and
+    for changed modules (MODULE). `via` is the module that imports a changed one.
+    """
 
     name: str
-    provider: str  # its id
+    provider_id: str
     number: int
-    where: str = ""  # GONE, BELOW, OFF, UNBOUND, ELSEWHERE or MODULE
-    through: str = ""  # the module that the cell used and that imports this one
+    where: str = ""
+    via: str = ""
 
 
-class Marked(NamedTuple):
-    """A cell that is stale, or holds hidden state."""
+class MarkedCell(NamedTuple):
+    """A cell that is stale or used hidden state."""
 
     cell: Cell
-    because: Sequence[Because]
+    causes: Sequence[Cause]
 
 
 @dataclass(eq=False, repr=False)
-class Follows:
-    """What of a notebook no longer follows, from the top."""
+class Dependencies:
+    """The stale cells of a notebook and those with hidden state, from the top."""
 
-    stale: Sequence[Marked] = ()
-    hidden: Sequence[Marked] = ()
-    # a cell's id → those above that it reads of
+    stale: Sequence[MarkedCell] = ()
+    hidden: Sequence[MarkedCell] = ()
+    # Cell id → ids of the cells above that it reads from.
     providers: Mapping[str, set[str]] = field(default_factory=dict)
 
 
-def at_the_end(cells: Sequence[Cell], ran: Sequence[Cell], past: History) -> bool:
-    """Whether the cells that just ran stand below all others that ever did, none of which is gone."""
-    keys = {
-        key(cell.id, source_hash(cell.source)): cell.index
-        for cell in cells
-        if cell.is_code
-    }
-    if past.last.keys() - keys.keys():
+def ran_in_order(cells: Sequence[Cell], ran: Sequence[Cell], history: History) -> bool:
+    """Whether the cells that just ran are below all other cells that ever ran.
+
+    It is False if a cell that ran was deleted, if one read a value of another client,
+    or if a module changed since. If it is True, nothing above has become stale.
+    """
+    positions = {_key_of(cell): cell.index for cell in cells if cell.is_code}
+    if history.last_runs.keys() - positions.keys():
         return False
-    if any(
-        read.by < 0
-        for cell in ran
-        if (its := past.last.get(key(cell.id, source_hash(cell.source))))
-        for read in its.reads.values()
-    ):
+    records = []
+    for cell in ran:
+        record = history.last_runs.get(_key_of(cell))
+        if record:
+            records.append(record)
+    for record in records:
+        if any(binding.origin < 0 for binding in record.reads.values()):
+            return False
+    first_run = min((record.run for record in records), default=0)
+    if any(changed >= first_run for changed in history.module_changes.values()):
         return False
-    runs = [
-        its.run
-        for cell in ran
-        if (its := past.last.get(key(cell.id, source_hash(cell.source))))
-    ]
-    if any(first >= min(runs, default=0) for first in past.changes.values()):
-        return False
-    first, own = min(cell.index for cell in ran), {cell.id for cell in ran}
-    return all(
-        at < first
-        for name, at in keys.items()
-        if name in past.last and past.last[name].cell_id not in own
-    )
+    first_index = min(cell.index for cell in ran)
+    ran_ids = {cell.id for cell in ran}
+    for key, index in positions.items():
+        record = history.last_runs.get(key)
+        if record and record.cell_id not in ran_ids and index >= first_index:
+            return False
+    return True
 
 
-def look(cells: Sequence[Cell], past: History) -> Follows:
-    """Return which cells are stale and which hold hidden state; one that was changed since it ran is neither."""
-    some, order = runnable(cells), Order()
-    keys, there = _keys(some), {*_keys(cells)}
-    places = {name: place for place, name in enumerate(keys)}
-    # no id, the same source: which one ran?
-    twice = {name for name, count in Counter(keys).items() if count > 1}
-    stale, hidden, providers = list[Marked](), list[Marked](), dict[str, set[str]]()
+def find_dependencies(cells: Sequence[Cell], history: History) -> Dependencies:
+    """Return which cells are stale and which used hidden state.
 
-    def stands(run: Past, at: int) -> bool:
-        return run.source_hash == source_hash(some[at].source)
+    A cell whose source changed since it ran is neither.
+    """
+    return _DependencySearch(cells, history).search()
 
-    for place, cell in enumerate(some):
-        mine = past.last.get(keys[place]) if keys[place] not in twice else None
-        same = mine is not None and mine.source_hash == source_hash(cell.source)
-        gave = mine.gave.keys() if mine and same and mine.ended else None
-        above = order.follow(place, past.flow(cell.source), gave=gave)
-        providers[cell.id] = {some[bound.by].id for bound in above.values()}
-        if mine is None or not same:
-            continue
-        later, odd = list[Because](), list[Because]()
-        later += [
-            Because(name, "", 0, MODULE, through)
-            for name, through in past.changed_since(mine)
-        ]
-        for name in sorted(above.keys() | mine.reads.keys()):
-            read, provider = mine.reads.get(name), above.get(name)
-            its = (
-                past.last.get(keys[provider.by])
-                if provider and keys[provider.by] not in twice
-                else None
-            )
-            gives = its.gave.get(name) if its else None
-            if read and gives == read.version:
+
+class _DependencySearch:
+    """Compares what each cell read with what the cells above it would provide."""
+
+    def __init__(self, cells: Sequence[Cell], history: History) -> None:
+        self.history = history
+        self.cells = runnable(cells)
+        self.all_keys = {_key_of(cell) for cell in cells}
+        self.keys = [_key_of(cell) for cell in self.cells]
+        self.positions = {key: index for index, key in enumerate(self.keys)}
+        # Cells without an id and with equal sources: it is not known which one ran.
+        counts = Counter(self.keys)
+        self.ambiguous = {key for key, count in counts.items() if count > 1}
+
+    def search(self) -> Dependencies:
+        table = BindingTable()
+        stale = list[MarkedCell]()
+        hidden = list[MarkedCell]()
+        providers = dict[str, set[str]]()
+        for index, cell in enumerate(self.cells):
+            record = self._last_run(index)
+            is_current = record is not None and self._is_current(record, index)
+            bound_before = None
+            if record is not None and is_current and record.succeeded:
+                bound_before = record.bound.keys()
+            usage = self.history.analyze(cell.source)
+            above = table.apply(index, usage, bound_before=bound_before)
+            providers[cell.id] = {
+                self.cells[binding.origin].id for binding in above.values()
+            }
+            if record is None or not is_current:
                 continue
-            if provider and its and its.run > mine.run and gives is not None:
-                later.append(
-                    Because(name, some[provider.by].id, some[provider.by].number)
-                )
-            elif (
-                read
-                and (from_ := past.by.get(read.by))
-                and from_.key not in {keys[place], *twice}
-            ):
-                at = places.get(from_.key)
-                while (
-                    provider is None
-                    and at is not None
-                    and at < place
-                    and stands(from_, at)
-                ):
-                    # this one changed in place what the one before had bound
-                    read = from_.reads.get(name)
-                    if read is None or (before := past.by.get(read.by)) is None:
-                        break
-                    from_, at = before, places.get(before.key)
-                if at is None:
-                    odd.append(
-                        Because(name, from_.cell_id, from_.number, _where(from_, there))
-                    )
-                elif at > place:
-                    odd.append(Because(name, some[at].id, some[at].number, BELOW))
-                elif provider is None and not stands(from_, at):
-                    odd.append(Because(name, some[at].id, some[at].number, UNBOUND))
-        stale += [Marked(cell, later)] if later else []
-        hidden += [Marked(cell, odd)] if odd else []
-    return Follows(stale, hidden, providers)
+            stale_causes, hidden_causes = self._compare(index, record, above)
+            if stale_causes:
+                stale.append(MarkedCell(cell, stale_causes))
+            if hidden_causes:
+                hidden.append(MarkedCell(cell, hidden_causes))
+        return Dependencies(stale, hidden, providers)
+
+    def _last_run(self, index: int) -> RunRecord | None:
+        key = self.keys[index]
+        return None if key in self.ambiguous else self.history.last_runs.get(key)
+
+    def _is_current(self, record: RunRecord, index: int) -> bool:
+        """Whether the cell at an index still has the source of a run."""
+        return record.source_hash == source_hash(self.cells[index].source)
+
+    def _compare(
+        self, index: int, record: RunRecord, above: Mapping[str, Binding]
+    ) -> tuple[list[Cause], list[Cause]]:
+        """Return the causes for which a cell is stale, and those of hidden state."""
+        stale = [
+            Cause(module, "", 0, MODULE, via)
+            for module, via in self.history.modules_changed_since(record)
+        ]
+        hidden = list[Cause]()
+        for name in sorted(above.keys() | record.reads.keys()):
+            read = record.reads.get(name)
+            provider = above.get(name)
+            provider_run = self._last_run(provider.origin) if provider else None
+            version = provider_run.bound.get(name) if provider_run else None
+            if read and version == read.version:
+                continue
+            ran_later = provider_run is not None and provider_run.run > record.run
+            if provider and ran_later and version is not None:
+                cell = self.cells[provider.origin]
+                stale.append(Cause(name, cell.id, cell.number))
+            elif read:
+                cause = self._hidden_cause(index, name, read, provider)
+                if cause:
+                    hidden.append(cause)
+        return stale, hidden
+
+    def _hidden_cause(
+        self, index: int, name: str, read: Binding, provider: Binding | None
+    ) -> Cause | None:
+        """Return the cause if a value did not come from the cells above, else None."""
+        origin = self.history.records.get(read.origin)
+        if origin is None or origin.key in {self.keys[index], *self.ambiguous}:
+            return None
+        position = self.positions.get(origin.key)
+        while (
+            provider is None
+            and position is not None
+            and position < index
+            and self._is_current(origin, position)
+        ):
+            # This cell changed in place what an earlier cell had bound.
+            earlier = origin.reads.get(name)
+            earlier_record = earlier and self.history.records.get(earlier.origin)
+            if not earlier_record:
+                break
+            origin = earlier_record
+            position = self.positions.get(origin.key)
+        if position is None:
+            where = _provider_location(origin, self.all_keys)
+            return Cause(name, origin.cell_id, origin.number, where)
+        cell = self.cells[position]
+        if position > index:
+            return Cause(name, cell.id, cell.number, BELOW)
+        if provider is None and not self._is_current(origin, position):
+            return Cause(name, cell.id, cell.number, UNBOUND)
+        return None
 
 
-class Gap(NamedTuple):
-    """A cell reads a name that no cell above it binds: that of a number does, or did, which is BELOW, GONE or OFF.
+class UnresolvedName(NamedTuple):
+    """A name that a cell reads and no cell above it binds.
 
-    Or none did, where that was ELSEWHERE.
+    `number` is the cell that binds or bound it; `where` is BELOW, DELETED, INACTIVE or
+    EXTERNAL.
     """
 
     cell: Cell
@@ -475,81 +589,84 @@ class Gap(NamedTuple):
 
     @property
     def provider(self) -> str:
-        """Who binds it, or had bound it, as the beginning of a clause."""
-        told = "an execution from elsewhere had bound"
-        return (
-            told
-            if self.where == ELSEWHERE
-            else f"cell {self.number}, {CLAUSES[self.where]}"
-        )
+        """The subject and verb of a clause about the cell that binds the name."""
+        if self.where == EXTERNAL:
+            return "code executed by another client had bound"
+        return f"cell {self.number}, {PROVIDER_CLAUSES[self.where]}"
 
 
-def gaps(cells: Sequence[Cell], past: History) -> list[Gap]:
-    """Return for which names the order of the cells can't reproduce, whatever ran here in which order."""
-    some, order = runnable(cells), Order()
-    flows, found = [past.flow(cell.source) for cell in some], list[Gap]()
-    there, runs = {*_keys(cells)}, {*_keys(some)}
-    gone = {
-        name: each
-        for each in past.by.values()
-        if each.key not in runs
-        for name in each.gave
+def unresolved_names(cells: Sequence[Cell], history: History) -> list[UnresolvedName]:
+    """Return the names that a run from the top would not find, whatever ran so far."""
+    run_cells = runnable(cells)
+    table = BindingTable()
+    usages = [history.analyze(cell.source) for cell in run_cells]
+    all_keys = {_key_of(cell) for cell in cells}
+    run_keys = {_key_of(cell) for cell in run_cells}
+    former = {
+        name: record
+        for record in history.records.values()
+        if record.key not in run_keys
+        for name in record.bound
     }
-    binds = {
-        name: cell.number
-        for cell, flow in zip(some[::-1], flows[::-1], strict=True)
-        for name in flow.binds
-    }
-    for place, (cell, flow) in enumerate(zip(some, flows, strict=True)):
-        reads = order.called(flow)[0]
-        for name in sorted(reads - order.follow(place, flow).keys() - BUILTIN):
-            if binds.get(name, 0) > cell.number:
-                found.append(Gap(cell, name, binds[name], BELOW))
-            elif name not in binds and name in gone:
-                found.append(
-                    Gap(cell, name, gone[name].number, _where(gone[name], there))
-                )
-    return found
+    # Name → number of the first cell that binds it.
+    first_binder = dict[str, int]()
+    for cell, usage in zip(run_cells, usages, strict=True):
+        for name in usage.binds:
+            first_binder.setdefault(name, cell.number)
+    unresolved = list[UnresolvedName]()
+    for index, (cell, usage) in enumerate(zip(run_cells, usages, strict=True)):
+        reads = table.resolve_calls(usage)[0]
+        providers = table.apply(index, usage)
+        for name in sorted(reads - providers.keys() - BUILTIN_NAMES):
+            if first_binder.get(name, 0) > cell.number:
+                entry = UnresolvedName(cell, name, first_binder[name], BELOW)
+                unresolved.append(entry)
+            elif name not in first_binder and name in former:
+                record = former[name]
+                where = _provider_location(record, all_keys)
+                unresolved.append(UnresolvedName(cell, name, record.number, where))
+    return unresolved
 
 
-def unbound(cells: Sequence[Cell], past: History) -> list[tuple[Cell, str]]:
-    """Return the names that cells read and that the source of no cell binds, as far as the analysis shows.
+def names_without_binding(
+    cells: Sequence[Cell], history: History
+) -> list[tuple[Cell, str]]:
+    """Return the names that cells read and that no cell binds, as (cell, name).
 
-    The kernel may hold them all the same: an earlier or failed version of a cell may have bound them.
+    The kernel may hold them: an earlier or failed version of a cell may have bound
+    them.
     """
-    some = runnable(cells)
-    order = Order()
-    flows = [past.flow(cell.source) for cell in some]
-    binds = {name for flow in flows for name in flow.binds}
-    found = []
-    for place, (cell, flow) in enumerate(zip(some, flows, strict=True)):
-        reads = order.called(flow)[0]
-        free = reads - order.follow(place, flow).keys() - BUILTIN - binds
-        found += [(cell, name) for name in sorted(free)]
-    return found
+    run_cells = runnable(cells)
+    table = BindingTable()
+    usages = [history.analyze(cell.source) for cell in run_cells]
+    bound = {name for usage in usages for name in usage.binds}
+    unbound = []
+    for index, (cell, usage) in enumerate(zip(run_cells, usages, strict=True)):
+        reads = table.resolve_calls(usage)[0]
+        providers = table.apply(index, usage)
+        free = reads - providers.keys() - BUILTIN_NAMES - bound
+        unbound += [(cell, name) for name in sorted(free)]
+    return unbound
 
 
-def had_bound(name: str, reader: str, cells: Sequence[Cell], past: History) -> str:
-    """Return which cell binds a name that the cell of an id does not find in a replay, as a clause; '' for none."""
-    gap = next(
-        (
-            gap
-            for gap in gaps(cells, past)
-            if gap.cell.id == reader and gap.name == name
-        ),
-        None,
-    )
-    if gap is not None:
-        return f"{gap.provider} it"
-    there = {key(cell.id, source_hash(cell.source)): cell for cell in runnable(cells)}
-    gave = [
-        (there[each.key], each)
-        for each in past.by.values()
-        if each.key in there and name in each.gave
-    ]
-    changed = [
-        cell.number
-        for cell, each in gave
-        if each.source_hash != source_hash(cell.source)
-    ]
-    return f"cell {changed[-1]} had bound it before it was changed" if changed else ""
+def describe_former_binding(
+    name: str, reader_id: str, cells: Sequence[Cell], history: History
+) -> str:
+    """Return which cell binds a name that a cell does not find in a replay.
+
+    The result is a clause, '' if no cell is known to bind it.
+    """
+    for unresolved in unresolved_names(cells, history):
+        if unresolved.cell.id == reader_id and unresolved.name == name:
+            return f"{unresolved.provider} it"
+    current = {_key_of(cell): cell for cell in runnable(cells)}
+    changed_numbers = []
+    for record in history.records.values():
+        cell = current.get(record.key)
+        if cell is None or name not in record.bound:
+            continue
+        if record.source_hash != source_hash(cell.source):
+            changed_numbers.append(cell.number)
+    if not changed_numbers:
+        return ""
+    return f"cell {changed_numbers[-1]} had bound it before it was changed"

@@ -1,4 +1,7 @@
-"""What IPython's magics do to a notebook's names, as far as their words tell: which code they run, read, bind. Pure."""
+"""The effects of IPython magics on names: the code they run, what they read and bind.
+
+Only what the words of the magic show is known; a magic that may bind any name says so.
+"""
 
 from __future__ import annotations
 
@@ -6,56 +9,60 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-# whose code is Python in these names
-RUNS = ("time", "timeit", "prun", "lprun", "memit", "mprun", "capture")
-ASKS = ("pinfo", "pinfo2", "psource", "pdoc", "pfile")
+# Magics whose argument is Python code that runs in the notebook's namespace.
+CODE_MAGICS = ("time", "timeit", "prun", "lprun", "memit", "mprun", "capture")
+INSPECTION_MAGICS = ("pinfo", "pinfo2", "psource", "pdoc", "pfile")
 OPTIONS = r"(?:-\w+(?:\s*\d+)?\s+)*(?:--\s+)?"
-EXPANDED = r"(?<!\$)\$\{?([A-Za-z_]\w*)|\{([A-Za-z_]\w*)"
+# `$name`, `${name}` or `{name}` in a shell command.
+EXPANSION = r"(?<!\$)\$\{?([A-Za-z_]\w*)|\{([A-Za-z_]\w*)"
+METHODS = ("run_line_magic", "run_cell_magic", "system", "getoutput")
 
 
-class Magic(NamedTuple):
-    """What one does: `code` in Python, whose names stay unless it is `apart`; `any` name may be bound."""
+class MagicEffects(NamedTuple):
+    """The effects of one magic.
+
+    `code` is Python that it runs; the names that it binds stay bound unless
+    `discards_bindings`. `binds_any`: the magic may bind names that are not listed.
+    """
 
     code: Sequence[str] = ()
-    apart: bool = False
+    discards_bindings: bool = False
     reads: Sequence[str] = ()
     binds: Sequence[str] = ()
-    any: bool = False
+    binds_any: bool = False
 
 
-def magic(how: str, told: Sequence[object]) -> Magic:
-    """Return what IPython's `%x`, `!x`, `x?` and `%%x` do, which became calls of `get_ipython()`'s method `how`."""
-    texts = [part for part in told if isinstance(part, str)]
-    if (
-        how not in ("run_line_magic", "run_cell_magic", "system", "getoutput")
-        or not texts
-    ):
-        return Magic()
-    if not how.startswith("run_"):
-        return Magic(reads=_expanded(texts[0]))
+def analyze_magic(method: str, arguments: Sequence[object]) -> MagicEffects:
+    """Return the effects of a call of `get_ipython()`'s method.
+
+    IPython's transformer turns `%x`, `!x`, `x?` and `%%x` into such calls.
+    """
+    texts = [argument for argument in arguments if isinstance(argument, str)]
+    if method not in METHODS or not texts:
+        return MagicEffects()
+    if not method.startswith("run_"):
+        return MagicEffects(reads=_expanded_names(texts[0]))
     name, line, cell = (*texts, "", "")[:3]
+    words = line.split()
+    identifiers = [word for word in words if word.isidentifier()]
     if name == "capture":
-        return Magic(
-            [cell], binds=[word for word in line.split() if word.isidentifier()]
-        )
-    if name in RUNS:
-        return Magic([re.sub(OPTIONS, "", line, count=1), cell], apart=name == "timeit")
-    if name == "store" and "-r" in line.split():
-        return Magic(
-            binds=[word for word in line.split() if word.isidentifier()],
-            any=line.strip() == "-r",
-        )
-    if name in ASKS:
-        return Magic(reads=re.findall(r"^\w+", line))
-    line_magic = how == "run_line_magic"
-    # by `%%bash` and the like
-    written = [] if line_magic else re.findall(r"--(?:out|err|proc)[ =](\w+)", line)
-    return Magic(
-        reads=_expanded(line),
-        binds=written,
-        any=line_magic and name in ("run", "pylab"),
+        return MagicEffects([cell], binds=identifiers)
+    if name in CODE_MAGICS:
+        code = re.sub(OPTIONS, "", line, count=1)
+        return MagicEffects([code, cell], discards_bindings=name == "timeit")
+    if name == "store" and "-r" in words:
+        return MagicEffects(binds=identifiers, binds_any=line.strip() == "-r")
+    if name in INSPECTION_MAGICS:
+        return MagicEffects(reads=re.findall(r"^\w+", line))
+    is_line_magic = method == "run_line_magic"
+    # `%%bash --out name` and the like
+    outputs = [] if is_line_magic else re.findall(r"--(?:out|err|proc)[ =](\w+)", line)
+    return MagicEffects(
+        reads=_expanded_names(line),
+        binds=outputs,
+        binds_any=is_line_magic and name in ("run", "pylab"),
     )
 
 
-def _expanded(line: str) -> list[str]:
-    return [first or second for first, second in re.findall(EXPANDED, line)]
+def _expanded_names(line: str) -> list[str]:
+    return [first or second for first, second in re.findall(EXPANSION, line)]

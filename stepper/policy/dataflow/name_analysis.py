@@ -1,7 +1,8 @@
-"""Goes over a source in the order of evaluation: the one binder of the project. Pure.
+"""Static analysis of one source: which names it reads, binds, changes and deletes.
 
-What is inside a function counts where that is called: it is `kept` under its name. Where a source can't tell, what runs
-nearly always counts: a loop's body runs.
+Nodes are visited in the order of evaluation. Effects inside a function count when the
+function is called. If the source does not show which code runs, the analysis assumes
+that it runs: the body of a loop counts.
 """
 
 from __future__ import annotations
@@ -10,99 +11,119 @@ import ast
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from stepper.policy.dataflow import magics, name_effects
-from stepper.policy.dataflow.name_effects import Flow, Kept, parsed, root
-from stepper.policy.dataflow.name_scopes import Names, Scope
+from stepper.policy.dataflow import name_effects
+from stepper.policy.dataflow.magics import analyze_magic
+from stepper.policy.dataflow.name_effects import (
+    FunctionEffects,
+    NameUsage,
+    parse_source,
+    root_name,
+)
+from stepper.policy.dataflow.name_scopes import NameRecorder, Scope
 
 EVALUATED = (ast.expr, ast.stmt, ast.pattern)
 
 
-def flow(source: str, transform: Callable[[str], str] | None = None) -> Flow:
-    """Return what a cell does to names; one that can't be read does nothing."""
-    tree = parsed(source, transform)
-    return of_tree(tree, source, transform) if tree is not None else Flow(python=False)
+def analyze_source(
+    source: str, transform: Callable[[str], str] | None = None
+) -> NameUsage:
+    """Return what a cell does to names; a source that cannot be parsed does nothing.
+
+    `transform` is IPython's input transformer.
+    """
+    tree = parse_source(source, transform)
+    if tree is None:
+        return NameUsage(python=False)
+    return analyze_tree(tree, source, transform)
 
 
-def of_tree(
+def analyze_tree(
     tree: ast.Module, source: str = "", transform: Callable[[str], str] | None = None
-) -> Flow:
-    """Return what a tree does to names."""
-    binder = _Binder(source, transform)
+) -> NameUsage:
+    """Return what a syntax tree does to names."""
+    visitor = _NameVisitor(source, transform)
     try:
-        binder.all(tree.body)
+        visitor.visit_all(tree.body)
     except RecursionError:
-        binder.flow.python = False
-    return binder.flow
+        visitor.usage.python = False
+    return visitor.usage
 
 
-class _Binder(Names):
-    """Goes over a tree."""
+class _NameVisitor(NameRecorder):
+    """Visits a syntax tree and records what it does to names."""
 
     def visit(self, node: ast.AST | None) -> None:
         if node is None:
             return
-        handle = HANDLERS.get(type(node))
-        if handle:
-            handle(self, node)
+        handler = HANDLERS.get(type(node))
+        if handler:
+            handler(self, node)
             return
         for part in node._fields:
             value = getattr(node, part, None)
             if type(value) is list:
-                self.all(value)
+                self.visit_all(value)
             elif isinstance(value, EVALUATED):
                 self.visit(value)
 
-    def all(self, nodes: Iterable[Any]) -> None:
+    def visit_all(self, nodes: Iterable[Any]) -> None:
         for node in nodes:
             if isinstance(node, ast.AST):
                 self.visit(node)
 
-    def expression(self, node: ast.expr) -> None:
-        """One whose value nobody takes."""
-        self.alone = node.value if isinstance(node, ast.Await) else node
+    def visit_statement(self, node: ast.expr) -> None:
+        """Visit an expression whose value is not used."""
+        self.statement = node.value if isinstance(node, ast.Await) else node
         self.visit(node)
 
-    def name(self, node: ast.Name) -> None:
+    def visit_name(self, node: ast.Name) -> None:
         if isinstance(node.ctx, ast.Load):
-            self.flow.uses.update(self.flow.modules.get(node.id, ()))
+            self.usage.uses.update(self.usage.modules.get(node.id, ()))
             self.read(node.id)
         elif isinstance(node.ctx, ast.Store):
             self.bind(node.id, node)
         else:
             self.delete(node)
 
-    def place(self, node: ast.Attribute | ast.Subscript) -> None:
-        """`x.a`, `x[a]`: read, written or deleted."""
+    def visit_element(self, node: ast.Attribute | ast.Subscript) -> None:
+        """Visit `x.a` or `x[a]`: read, written or deleted."""
         self.visit(node.value)
         if isinstance(node, ast.Subscript):
             self.visit(node.slice)
         if not isinstance(node.ctx, ast.Load):
             self.change(node.value)
 
-    def assign(self, node: ast.Assign | ast.AnnAssign | ast.NamedExpr) -> None:
+    def visit_assignment(
+        self, node: ast.Assign | ast.AnnAssign | ast.NamedExpr
+    ) -> None:
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         if isinstance(node, ast.AnnAssign):
             self.visit(node.annotation)
-            if node.value is None:
-                return
-        value, name = (
-            node.value,
-            targets[0].id if isinstance(targets[0], ast.Name) else "",
-        )
+        value = node.value
+        if value is None:
+            return
+        first = targets[0]
+        name = first.id if isinstance(first, ast.Name) else ""
         if isinstance(value, ast.Lambda) and name:
-            self.function(value, name)
+            self.visit_function(value, name)
             return
         self.visit(value)
-        names = {value.id} if isinstance(value, ast.Name) else set[str]()
-        names |= {target.id for target in targets if isinstance(target, ast.Name)}
-        self.all(targets)
-        if self.kept is None and not self.scopes:
-            for each in names if len(names) > 1 else ():
-                self.alias[each] = self.alias.get(each, set()) | (names - {each})
-            if isinstance(value, ast.Call) and (made := root(value.func)) and name:
-                self.flow.made[name] = made
+        self.visit_all(targets)
+        if self.effects is not None or self.scopes:
+            return
+        names = {target.id for target in targets if isinstance(target, ast.Name)}
+        if isinstance(value, ast.Name):
+            names.add(value.id)
+        if len(names) > 1:
+            for alias in names:
+                others = names - {alias}
+                self.aliases[alias] = self.aliases.get(alias, set()) | others
+        if isinstance(value, ast.Call) and name:
+            creator = root_name(value.func)
+            if creator:
+                self.usage.created_by[name] = creator
 
-    def augmented(self, node: ast.AugAssign) -> None:
+    def visit_augmented_assignment(self, node: ast.AugAssign) -> None:
         self.visit(node.value)
         if isinstance(node.target, ast.Name):
             self.read(node.target.id)
@@ -111,261 +132,282 @@ class _Binder(Names):
         else:
             self.visit(node.target)
 
-    def branch(self, node: ast.If) -> None:
+    def visit_if(self, node: ast.If) -> None:
         self.visit(node.test)
         before = set(self.bound)
-        self.all(node.body)
-        first, self.bound = self.bound, before
-        self.all(node.orelse)
-        self.bound = self.bound & first | before
+        self.visit_all(node.body)
+        after_body = self.bound
+        self.bound = set(before)
+        self.visit_all(node.orelse)
+        self.bound = self.bound & after_body | before
 
-    def loop(self, node: ast.For | ast.AsyncFor) -> None:
+    def visit_for(self, node: ast.For | ast.AsyncFor) -> None:
         self.visit(node.iter)
         self.visit(node.target)
-        if self.kept is None:
+        if self.effects is None:
             parts = node.iter.args if isinstance(node.iter, ast.Call) else [node.iter]
-            over = {part.id for part in parts if isinstance(part, ast.Name)}
+            iterated = {part.id for part in parts if isinstance(part, ast.Name)}
             for target in ast.walk(node.target):
                 if isinstance(target, ast.Name):
-                    self.alias[target.id] = set(over)
-        self.all(node.body)
-        self.all(node.orelse)
+                    self.aliases[target.id] = set(iterated)
+        self.visit_all(node.body)
+        self.visit_all(node.orelse)
 
-    def blocks(self, node: Any) -> None:
-        """`while`, `with`, `try`, an `except`: what they evaluate, then what is in them."""
+    def visit_blocks(self, node: Any) -> None:
+        """Visit `while`, `with`, `try` or `except`: its expressions, then its blocks."""
         for part, value in ast.iter_fields(node):
-            if isinstance(value, list) and value and isinstance(value[0], ast.stmt):
-                self.all(value)
+            if isinstance(value, list):
+                self.visit_all(value)
             elif part == "name" and value:
                 self.bind(value, node)
-                self.flow.mentions[-1] = self.flow.mentions[-1]._replace(
-                    how=name_effects.CAUGHT
-                )
-            else:
-                self.all(
-                    value
-                    if isinstance(value, list)
-                    else [value]
-                    if isinstance(value, ast.AST)
-                    else []
-                )
-        # unbound at its end
+                mentions = self.usage.mentions
+                mentions[-1] = mentions[-1]._replace(how=name_effects.CAUGHT)
+            elif isinstance(value, ast.AST):
+                self.visit(value)
+        # Python deletes the name at the end of the handler.
         if isinstance(node, ast.ExceptHandler) and node.name and not self.scopes:
-            self.flow.binds.pop(node.name, None)
+            self.usage.binds.pop(node.name, None)
 
-    def captured(self, node: Any) -> None:
-        """A pattern of `match` that binds."""
-        for name in (getattr(node, "name", None), getattr(node, "rest", None)):
+    def visit_pattern(self, node: Any) -> None:
+        """Visit a `match` pattern that binds names."""
+        for attribute in ("name", "rest"):
+            name = getattr(node, attribute, None)
             if name:
                 self.bind(name, node)
-        self.all(ast.iter_child_nodes(node))
+        self.visit_all(ast.iter_child_nodes(node))
 
-    def imported(self, node: ast.Import | ast.ImportFrom) -> None:
+    def visit_import(self, node: ast.Import | ast.ImportFrom) -> None:
         for alias in node.names:
-            bound = alias.asname or alias.name
+            name = (alias.asname or alias.name).split(".")[0]
             if isinstance(node, ast.Import):
-                modules = {alias.name}
+                module = alias.name
             else:
-                modules = {f"{node.module}:{alias.name}"}
-            self.flow.modules.setdefault(bound.split(".")[0], set()).update(modules)
+                module = f"{node.module}:{alias.name}"
+            self.usage.modules.setdefault(name, set()).add(module)
             if alias.name == "*":
-                self.flow.star = self.flow.star or not self.scopes
-                self.noted("*", name_effects.BIND, alias)
-            else:
-                name = (alias.asname or alias.name).split(".")[0]
-                self.bind(name, alias, name_effects.IMPORT)
-                self.flow.prints[name] = (
-                    f"{getattr(node, 'module', '')}:{alias.name if alias.asname else name}"
-                )
+                self.usage.star = self.usage.star or not self.scopes
+                self.mention("*", name_effects.BIND, alias)
+                continue
+            self.bind(name, alias, name_effects.IMPORT)
+            source = getattr(node, "module", "")
+            imported = alias.name if alias.asname else name
+            self.usage.fingerprints[name] = f"{source}:{imported}"
 
-    def outer(self, node: ast.Global | ast.Nonlocal) -> None:
+    def visit_declaration(self, node: ast.Global | ast.Nonlocal) -> None:
         for name in node.names:
-            self.noted(name, name_effects.GLOBAL, node)
+            self.mention(name, name_effects.GLOBAL, node)
 
-    def function(self, node: Any, name: str = "") -> None:
-        """A function: what is evaluated now, then its body, which counts where it is called."""
-        args, every = node.args, name_effects.arguments(node.args)
-        given = [
-            *getattr(node, "decorator_list", ()),
-            *args.defaults,
-            *args.kw_defaults,
-        ]
-        self.all(given)
-        self.all([*(each.annotation for each in every), getattr(node, "returns", None)])
-        named = name or getattr(node, "name", "")
-        statements = node.body if isinstance(node.body, list) else [ast.Expr(node.body)]
-        own, outer = name_effects.own_names(statements)
-        parameters = tuple(each.arg for each in every)
-        later = self.kept is None and bool(named)
-        kept = (
-            Kept(parameters=parameters, made_of=name_effects.loaded(given))
-            if later
-            else None
-        )
-        if named:
-            self.bind(named, node, name_effects.DEFINED)
-        kind = name_effects.FUNCTION if named else name_effects.COMPREHENSION
-        self.scopes.append(
-            Scope(kind, {*own, *parameters} - outer, outer, kept, named, node.lineno)
-        )
-        before, self.kept = self.kept, self.kept or kept
-        for each in every:
-            self.noted(each.arg, name_effects.BIND, each)
-        self.typed(node)
-        if named:
-            self.all(statements)
+    def visit_function(self, node: Any, name: str = "") -> None:
+        """Visit a function: what its definition evaluates, then its body."""
+        decorators = getattr(node, "decorator_list", ())
+        defaults = [*decorators, *node.args.defaults, *node.args.kw_defaults]
+        parameters = name_effects.list_parameters(node.args)
+        annotations = [parameter.annotation for parameter in parameters]
+        self.visit_all(defaults)
+        self.visit_all([*annotations, getattr(node, "returns", None)])
+
+        function_name = name or getattr(node, "name", "")
+        parameter_names = tuple(parameter.arg for parameter in parameters)
+        effects: FunctionEffects | None = None
+        if self.effects is None and function_name:
+            effects = FunctionEffects(
+                parameters=parameter_names,
+                definition_reads=name_effects.read_names(defaults),
+            )
+        if function_name:
+            self.bind(function_name, node, name_effects.DEFINED)
+        self._visit_body(node, function_name, parameters, effects)
+        if effects is None:
+            return
+        effects.changed_parameters &= {*parameter_names}
+        if self.scopes and self.scopes[-1].kind == name_effects.CLASS:
+            self._add_method(effects, function_name)
         else:
-            self.expression(node.body)
+            self.usage.effects[function_name] = effects
+            if decorators:  # a decorator may call the function
+                self.read_own(function_name)
+
+    def _visit_body(
+        self,
+        node: Any,
+        name: str,
+        parameters: list[ast.arg],
+        effects: FunctionEffects | None,
+    ) -> None:
+        is_block = isinstance(node.body, list)
+        statements = node.body if is_block else [ast.Expr(node.body)]
+        own, global_names = name_effects.scope_names(statements)
+        own |= {parameter.arg for parameter in parameters}
+        kind = name_effects.FUNCTION if name else name_effects.COMPREHENSION
+        self.scopes.append(
+            Scope(kind, own - global_names, global_names, effects, name, node.lineno)
+        )
+        outer = self.effects
+        self.effects = outer or effects
+        for parameter in parameters:
+            self.mention(parameter.arg, name_effects.BIND, parameter)
+        self.visit_type_parameters(node)
+        if name:
+            self.visit_all(statements)
+        else:
+            self.visit_statement(node.body)
         self.scopes.pop()
-        self.kept = before
-        if kept is not None:
-            kept.changed &= {*parameters}
-            if self.scopes and self.scopes[-1].kind == name_effects.CLASS:
-                self._method(kept, named)
-            else:
-                self.flow.kept[named] = kept
-                if getattr(node, "decorator_list", ()):
-                    self.reads(named)
+        self.effects = outer
 
-    def typed(self, node: Any) -> None:
-        """The type parameters of a function or a class."""
-        for each in getattr(node, "type_params", ()):
-            self.scopes[-1].own.add(each.name)
-            self.noted(each.name, name_effects.BIND, each)
+    def visit_type_parameters(self, node: Any) -> None:
+        """Record the type parameters of a function or class (Python 3.12)."""
+        for parameter in getattr(node, "type_params", ()):
+            self.scopes[-1].own.add(parameter.name)
+            self.mention(parameter.name, name_effects.BIND, parameter)
 
-    def _method(self, kept: Kept, named: str) -> None:
-        name = next(
+    def _add_method(self, effects: FunctionEffects, method: str) -> None:
+        """Add the effects of a method to those of the outermost class around it."""
+        classes = (
             scope.name for scope in self.scopes if scope.kind == name_effects.CLASS
         )
-        whole = self.flow.kept.setdefault(name, Kept())
-        whole.reads |= kept.reads
-        whole.changes |= kept.changes
-        whole.binds |= kept.binds
-        whole.methods |= {named} if kept.changed & {*kept.parameters[:1]} else set()
+        whole = self.usage.effects.setdefault(next(classes), FunctionEffects())
+        whole.reads |= effects.reads
+        whole.changes |= effects.changes
+        whole.binds |= effects.binds
+        if effects.changed_parameters & {*effects.parameters[:1]}:
+            whole.mutating_methods.add(method)
 
-    def klass(self, node: ast.ClassDef) -> None:
-        self.all([*node.decorator_list, *node.bases, *node.keywords])
+    def visit_class(self, node: ast.ClassDef) -> None:
+        self.visit_all([*node.decorator_list, *node.bases, *node.keywords])
         if not self.scopes:
-            self.flow.kept[node.name] = Kept(
-                made_of=name_effects.loaded([*node.decorator_list, *node.bases])
-            )
-        self.scopes.append(
-            Scope(
-                name_effects.CLASS, name_effects.own_names(node.body)[0], name=node.name
-            )
-        )
-        self.typed(node)
-        self.all(node.body)
+            reads = name_effects.read_names([*node.decorator_list, *node.bases])
+            self.usage.effects[node.name] = FunctionEffects(definition_reads=reads)
+        own = name_effects.scope_names(node.body)[0]
+        self.scopes.append(Scope(name_effects.CLASS, own, name=node.name))
+        self.visit_type_parameters(node)
+        self.visit_all(node.body)
         self.scopes.pop()
         self.bind(node.name, node, name_effects.DEFINED)
 
-    def comprehension(self, node: Any) -> None:
-        own = {
-            each.id
-            for part in node.generators
-            for each in ast.walk(part.target)
-            if isinstance(each, ast.Name)
-        }
+    def visit_comprehension(self, node: Any) -> None:
+        own = set[str]()
+        for generator in node.generators:
+            own |= name_effects.read_names([generator.target])
+        # Python evaluates the first iterable outside of the comprehension's scope.
         self.visit(node.generators[0].iter)
         self.scopes.append(Scope(name_effects.COMPREHENSION, own))
-        for place, part in enumerate(node.generators):
-            self.all([part.target, *([part.iter] if place else []), *part.ifs])
-        for each in (
-            [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
-        ):
-            self.expression(each)
+        for index, generator in enumerate(node.generators):
+            self.visit(generator.target)
+            if index:
+                self.visit(generator.iter)
+            self.visit_all(generator.ifs)
+        is_dict = isinstance(node, ast.DictComp)
+        results = [node.key, node.value] if is_dict else [node.elt]
+        for result in results:
+            self.visit_statement(result)
         self.scopes.pop()
 
-    def call(self, node: ast.Call) -> None:
+    def visit_call(self, node: ast.Call) -> None:
         function = node.func
-        if isinstance(function, ast.Attribute) and name_effects.is_ipython(
-            function.value
-        ):
-            self.magic(
-                function.attr,
-                [part.value for part in node.args if isinstance(part, ast.Constant)],
-            )
-            return
-        self.all([*node.args, *node.keywords, function])
-        called = (
-            function.attr
-            if isinstance(function, ast.Attribute)
-            else getattr(function, "id", "")
-        )
-        if called in name_effects.ON_FIRST and node.args:
+        if isinstance(function, ast.Attribute):
+            if name_effects.is_get_ipython(function.value):
+                constants = [arg for arg in node.args if isinstance(arg, ast.Constant)]
+                arguments = [constant.value for constant in constants]
+                self.visit_magic(function.attr, arguments)
+                return
+            name = function.attr
+        else:
+            name = getattr(function, "id", "")
+        self.visit_all([*node.args, *node.keywords, function])
+        if name in name_effects.FIRST_ARGUMENT_MUTATORS and node.args:
             self.change(node.args[0])
         if isinstance(function, ast.Attribute):
-            inplace = any(
-                word.arg == "inplace" and getattr(word.value, "value", None) is True
-                for word in node.keywords
-            )
-            if inplace or name_effects.changes(called, alone=node is self.alone):
-                self.change(function.value)
-            elif isinstance(function.value, ast.Name):
-                self.method(function.value.id, called)
-        elif (
-            isinstance(function, ast.Name)
-            and self.holder(called) is None
-            and self.kept is None
-        ):
-            arguments = tuple(root(part) for part in node.args)
-            if (own := self.flow.kept.get(called)) is not None:
-                for name in name_effects.changed_by(own, arguments):
-                    self.changes(name)
-            elif any(arguments):
-                self.flow.calls.append((called, arguments))
+            self._visit_method_call(node, function)
+        elif isinstance(function, ast.Name):
+            self._visit_function_call(node, name)
 
-    def method(self, name: str, called: str) -> None:
-        """A method, of which a class of the notebook's may say that it changes what it is called on."""
-        if self.holder(name) is None and self.kept is None:
-            own = self.flow.kept.get(self.flow.made.get(name, ""))
-            if own is not None and called in own.methods:
-                self.changes(name)
-            self.flow.methods.add((name, called))
+    def _visit_method_call(self, node: ast.Call, function: ast.Attribute) -> None:
+        is_statement = node is self.statement
+        if _is_inplace(node) or name_effects.is_mutating(function.attr, is_statement):
+            self.change(function.value)
+        elif isinstance(function.value, ast.Name):
+            self.record_method_call(function.value.id, function.attr)
 
-    def magic(self, how: str, told: list[Any]) -> None:
-        found = magics.magic(how, told)
-        before, bound = dict(self.flow.binds), set(self.bound)
-        for code in found.code:
-            if (tree := parsed(code, self.transform)) is not None:
-                self.all(tree.body)
-        if found.apart:  # what `%timeit` binds is its own
-            self.flow.binds, self.bound = before, bound
-        for name in found.reads:
+    def _visit_function_call(self, node: ast.Call, name: str) -> None:
+        if self.find_scope(name) is not None or self.effects is not None:
+            return
+        arguments = tuple(root_name(argument) for argument in node.args)
+        effects = self.usage.effects.get(name)
+        if effects is not None:
+            for argument in name_effects.changed_arguments(effects, arguments):
+                self.change_own(argument)
+        elif any(arguments):
+            self.usage.calls.append((name, arguments))
+
+    def record_method_call(self, name: str, method: str) -> None:
+        """Record a method call; a class of the notebook may say that it mutates."""
+        if self.find_scope(name) is not None or self.effects is not None:
+            return
+        effects = self.usage.effects.get(self.usage.created_by.get(name, ""))
+        if effects is not None and method in effects.mutating_methods:
+            self.change_own(name)
+        self.usage.methods.add((name, method))
+
+    def visit_magic(self, method: str, arguments: list[Any]) -> None:
+        magic = analyze_magic(method, arguments)
+        binds_before = dict(self.usage.binds)
+        bound_before = set(self.bound)
+        for code in magic.code:
+            tree = parse_source(code, self.transform)
+            if tree is not None:
+                self.visit_all(tree.body)
+        if magic.discards_bindings:
+            self.usage.binds = binds_before
+            self.bound = bound_before
+        for name in magic.reads:
             self.read(name)
-        for name in found.binds:
+        for name in magic.binds:
             self.bind(name, None)
-        self.flow.star = self.flow.star or found.any
+        self.usage.star = self.usage.star or magic.binds_any
+
+
+def _is_inplace(node: ast.Call) -> bool:
+    """Whether a call has the argument `inplace=True`."""
+    for keyword in node.keywords:
+        if keyword.arg == "inplace":
+            return getattr(keyword.value, "value", None) is True
+    return False
+
+
+def _skip(_visitor: _NameVisitor, _node: ast.AST) -> None:
+    """Visit a node without effects on names."""
 
 
 HANDLERS: Mapping[type, Callable[[Any, Any], None]] = {
-    ast.Expr: lambda binder, node: binder.expression(node.value),
-    ast.Name: _Binder.name,
-    ast.Constant: lambda binder, node: None,
-    ast.Attribute: _Binder.place,
-    ast.Subscript: _Binder.place,
-    **dict.fromkeys((ast.Assign, ast.AnnAssign, ast.NamedExpr), _Binder.assign),
-    ast.AugAssign: _Binder.augmented,
-    ast.If: _Binder.branch,
-    **dict.fromkeys((ast.For, ast.AsyncFor), _Binder.loop),
-    **dict.fromkeys(
-        (
-            ast.While,
-            ast.With,
-            ast.AsyncWith,
-            ast.Try,
-            ast.ExceptHandler,
-            ast.match_case,
-        ),
-        _Binder.blocks,
-    ),
-    **dict.fromkeys((ast.MatchAs, ast.MatchStar, ast.MatchMapping), _Binder.captured),
-    **dict.fromkeys((ast.Import, ast.ImportFrom), _Binder.imported),
-    **dict.fromkeys((ast.Global, ast.Nonlocal), _Binder.outer),
-    **dict.fromkeys((*name_effects.FUNCTIONS, ast.Lambda), _Binder.function),
-    ast.ClassDef: _Binder.klass,
-    **dict.fromkeys(name_effects.COMPREHENSIONS, _Binder.comprehension),
-    ast.Call: _Binder.call,
+    ast.Expr: lambda visitor, node: visitor.visit_statement(node.value),
+    ast.Name: _NameVisitor.visit_name,
+    ast.Constant: _skip,
+    ast.Attribute: _NameVisitor.visit_element,
+    ast.Subscript: _NameVisitor.visit_element,
+    ast.Assign: _NameVisitor.visit_assignment,
+    ast.AnnAssign: _NameVisitor.visit_assignment,
+    ast.NamedExpr: _NameVisitor.visit_assignment,
+    ast.AugAssign: _NameVisitor.visit_augmented_assignment,
+    ast.If: _NameVisitor.visit_if,
+    ast.For: _NameVisitor.visit_for,
+    ast.AsyncFor: _NameVisitor.visit_for,
+    ast.While: _NameVisitor.visit_blocks,
+    ast.With: _NameVisitor.visit_blocks,
+    ast.AsyncWith: _NameVisitor.visit_blocks,
+    ast.Try: _NameVisitor.visit_blocks,
+    ast.ExceptHandler: _NameVisitor.visit_blocks,
+    ast.match_case: _NameVisitor.visit_blocks,
+    ast.MatchAs: _NameVisitor.visit_pattern,
+    ast.MatchStar: _NameVisitor.visit_pattern,
+    ast.MatchMapping: _NameVisitor.visit_pattern,
+    ast.Import: _NameVisitor.visit_import,
+    ast.ImportFrom: _NameVisitor.visit_import,
+    ast.Global: _NameVisitor.visit_declaration,
+    ast.Nonlocal: _NameVisitor.visit_declaration,
+    **dict.fromkeys((*name_effects.FUNCTIONS, ast.Lambda), _NameVisitor.visit_function),
+    ast.ClassDef: _NameVisitor.visit_class,
+    **dict.fromkeys(name_effects.COMPREHENSIONS, _NameVisitor.visit_comprehension),
+    ast.Call: _NameVisitor.visit_call,
 }
 if hasattr(ast, "TryStar"):
-    HANDLERS = {**HANDLERS, ast.TryStar: _Binder.blocks}
+    HANDLERS = {**HANDLERS, ast.TryStar: _NameVisitor.visit_blocks}

@@ -1,4 +1,9 @@
-"""What a source does to names, as values, and the small questions that its tree answers. Pure."""
+"""What a source does to names, as values, and small questions about its syntax tree.
+
+The tables of methods and functions that change an object in place are in this module.
+A row here decides whether a cell becomes stale; `tests/test_dataflow.py` has a case
+for each kind.
+"""
 
 from __future__ import annotations
 
@@ -10,195 +15,225 @@ from typing import NamedTuple
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-BIND, CHANGE, DELETE, CAUGHT, GLOBAL = "bind", "change", "delete", "caught", "global"
-FUNCTION, CLASS, COMPREHENSION = "function", "class", "comprehension"
-VALUE, IMPORT, DEFINED = "value", "import", "defined"
+
+# How a name is mentioned.
+BIND = "bind"
+CHANGE = "change"
+DELETE = "delete"
+CAUGHT = "caught"
+GLOBAL = "global"
+
+# Kinds of scopes.
+FUNCTION = "function"
+CLASS = "class"
+COMPREHENSION = "comprehension"
+
+# Kinds of bindings.
+VALUE = "value"
+IMPORT = "import"
+DEFINED = "defined"
 
 
-def _words(text: str) -> frozenset[str]:
+def _split_words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# Methods that change what they are called on; by how they begin; only where nobody
-# takes what they return, which then
-# is None: `xs.append(x)` changes `xs`, `df = df.append(row)` doesn't.
-CHANGES = _words(
-    "fit partial_fit train step backward zero_grad load_state_dict pop popitem popleft setdefault next send shuffle"
-    " read readline readlines seek write writelines writerow writerows put __setitem__"
+# Methods that always change their object in place, by name and by prefix.
+MUTATING_METHODS = _split_words(
+    "fit partial_fit train step backward zero_grad load_state_dict pop popitem popleft"
+    " setdefault next send shuffle read readline readlines seek write writelines"
+    " writerow writerows put __setitem__"
 )
-CHANGING = ("fit_", "add_")
-ALONE = _words(
-    "append appendleft extend extendleft insert remove discard update add sort reverse clear rotate fill resize"
-    " setflags seed set"
+MUTATING_PREFIXES = ("fit_", "add_")
+# Methods that change their object only if the returned value is not used:
+# `xs.append(x)` changes `xs`, `df = df.append(row)` does not change `df`.
+MUTATING_STATEMENT_METHODS = _split_words(
+    "append appendleft extend extendleft insert remove discard update add sort reverse"
+    " clear rotate fill resize setflags seed set"
 )
-# pandas' that begin so and return another one.
-ANEW = _words(
-    "set_index set_axis set_crs set_geometry set_names set_levels set_codes set_categories set_properties set_caption"
-    " set_table_styles set_table_attributes add_prefix add_suffix add_categories"
+# pandas methods with one of these prefixes that return a new object.
+COPYING_METHODS = _split_words(
+    "set_index set_axis set_crs set_geometry set_names set_levels set_codes"
+    " set_categories set_properties set_caption set_table_styles set_table_attributes"
+    " add_prefix add_suffix add_categories"
 )
-# Functions that change their first argument.
-ON_FIRST = {
-    "shuffle",
-    "setattr",
-    "delattr",
-    "next",
-    "fill_diagonal",
-    "copyto",
-    "put",
-    "place",
-    "putmask",
-}
-ON_FIRST |= {
-    "heappush",
-    "heappop",
-    "heapify",
-    "heapreplace",
-    "heappushpop",
-    "insort",
-    "insort_left",
-    "insort_right",
-}
+# Functions that change their first argument in place.
+FIRST_ARGUMENT_MUTATORS = _split_words(
+    "shuffle setattr delattr next fill_diagonal copyto put place putmask heappush"
+    " heappop heapify heapreplace heappushpop insort insort_left insort_right"
+)
 
 
 class Mention(NamedTuple):
-    """A name that a source binds or the like: how, in which line, in a scope of which kind ('': the notebook's)."""
+    """One mention of a name in a source.
+
+    `how` is BIND, CHANGE, DELETE, CAUGHT or GLOBAL. `scope` is the kind of the scope
+    around the mention, '' for the notebook's own namespace.
+    """
 
     name: str
     how: str
     line: int
     scope: str = ""
-    inside: str = ""  # that scope's name
-    starts: int = 0  # and line
+    scope_name: str = ""
+    scope_line: int = 0
 
 
 @dataclass(eq=False, repr=False)
-class Kept:
-    """What a function, or a class's methods, do to the names of the notebook where they are called."""
+class FunctionEffects:
+    """What a function, or the methods of a class, do to notebook names when called."""
 
     reads: set[str] = field(default_factory=set)
     changes: set[str] = field(default_factory=set)
     binds: set[str] = field(default_factory=set)
     parameters: tuple[str, ...] = ()
-    changed: set[str] = field(default_factory=set)  # of its parameters
-    # what was read to define it: bases, decorators, defaults
-    made_of: set[str] = field(default_factory=set)
-    # of a class, that change what they are called on
-    methods: set[str] = field(default_factory=set)
+    changed_parameters: set[str] = field(default_factory=set)
+    # Names read by the definition itself: base classes, decorators, defaults.
+    definition_reads: set[str] = field(default_factory=set)
+    # Methods of a class that change the instance.
+    mutating_methods: set[str] = field(default_factory=set)
 
 
 @dataclass(eq=False, repr=False)
-class Flow:
+class NameUsage:
     """What a cell does to names."""
 
-    reads: set[str] = field(default_factory=set)  # before it has bound them itself
-    # name → VALUE, IMPORT or DEFINED
+    # Names that the cell reads before it binds them.
+    reads: set[str] = field(default_factory=set)
+    # Name → VALUE, IMPORT or DEFINED.
     binds: dict[str, str] = field(default_factory=dict)
-    changes: set[str] = field(default_factory=set)  # in place
+    # Names whose object the cell changes in place.
+    changes: set[str] = field(default_factory=set)
     deletes: set[str] = field(default_factory=set)
-    kept: dict[str, Kept] = field(default_factory=dict)
-    # of functions of other cells; arguments
+    # Effects of the functions and classes that the cell defines.
+    effects: dict[str, FunctionEffects] = field(default_factory=dict)
+    # Calls of functions that other cells define, with the names of the arguments.
     calls: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
-    # that are called, and of which name
+    # Called methods as (name, method).
     methods: set[tuple[str, str]] = field(default_factory=set)
-    made: dict[str, str] = field(default_factory=dict)  # name → what was called for it
-    # of what is imported or defined: the same where that is
-    prints: dict[str, str] = field(default_factory=dict)
-    # name that an import binds → modules: `a.b` of `import a.b`, `a:b` of
-    # `from a import b`, which may be a module or a name in one
+    # Name → the name whose call returned its value.
+    created_by: dict[str, str] = field(default_factory=dict)
+    # Fingerprints of imports and definitions: equal if the source lines are equal.
+    fingerprints: dict[str, str] = field(default_factory=dict)
+    # Name that an import binds → modules: `a.b` for `import a.b`, `a:b` for
+    # `from a import b`, which may be a module or a name in a module.
     modules: dict[str, set[str]] = field(default_factory=dict)
-    # of those modules, where the source reads such a name itself
+    # Those modules whose names the source reads itself.
     uses: set[str] = field(default_factory=set)
-    star: bool = False  # it binds names that can't be told
+    # The cell binds names that the analysis cannot list.
+    star: bool = False
     mentions: list[Mention] = field(default_factory=list)
-    python: bool = True  # it could be read
+    # The source could be parsed.
+    python: bool = True
 
 
-def parsed(
+def parse_source(
     source: str, transform: Callable[[str], str] | None = None
 ) -> ast.Module | None:
-    """Return a source's tree, that of a cell by IPython's reading of it; None where it can't be read."""
+    """Return the syntax tree of a source, or None if it cannot be parsed.
+
+    `transform` is IPython's input transformer; it is applied if plain Python fails.
+    """
+    transforms = (None, transform) if transform else (None,)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for way in (None, transform) if transform else (None,):
+        for step in transforms:
             try:
-                return ast.parse(way(source) if way else source)
+                text = step(source) if step else source
+                return ast.parse(text)
             except (SyntaxError, ValueError, RecursionError, MemoryError):
                 continue
-            except Exception:  # noqa: BLE001  # the transformer's own
+            except Exception:  # noqa: BLE001  # raised by the transformer
                 return None
     return None
 
 
-def own_names(body: Iterable[ast.AST]) -> tuple[set[str], set[str]]:
-    """Return the names that a scope's statements bind, and those that they declare to be the notebook's."""
-    own, outer, around, todo = set[str](), set[str](), set[str](), [*body]
-    while todo:
-        node = todo.pop()
+def scope_names(body: Iterable[ast.AST]) -> tuple[set[str], set[str]]:
+    """Return the local names of a scope's statements and its `global` names."""
+    own = set[str]()
+    global_names = set[str]()
+    nonlocal_names = set[str]()
+    pending = [*body]
+    while pending:
+        node = pending.pop()
         if isinstance(node, ast.Name):
-            own |= {node.id} if not isinstance(node.ctx, ast.Load) else set()
+            if not isinstance(node.ctx, ast.Load):
+                own.add(node.id)
         elif isinstance(node, (*FUNCTIONS, ast.ClassDef)):
             own.add(node.name)
-            todo += node.decorator_list
+            pending += node.decorator_list
         elif isinstance(node, ast.alias):
             own.add((node.asname or node.name).split(".")[0])
-        elif isinstance(node, (ast.Global, ast.Nonlocal)):
-            (outer if isinstance(node, ast.Global) else around).update(node.names)
+        elif isinstance(node, ast.Global):
+            global_names.update(node.names)
+        elif isinstance(node, ast.Nonlocal):
+            nonlocal_names.update(node.names)
         elif not isinstance(node, (ast.Lambda, *COMPREHENSIONS)):
-            own |= {
-                name
-                for name in (getattr(node, part, None) for part in ("name", "rest"))
-                if isinstance(name, str)
-            }
-            todo += ast.iter_child_nodes(node)
-    return own - outer - around, outer
+            # `except E as name`, `case {**rest}`
+            for attribute in ("name", "rest"):
+                name = getattr(node, attribute, None)
+                if isinstance(name, str):
+                    own.add(name)
+            pending += ast.iter_child_nodes(node)
+    return own - global_names - nonlocal_names, global_names
 
 
-def arguments(args: ast.arguments) -> list[ast.arg]:
-    """Return a function's parameters, in order."""
-    given = (*args.posonlyargs, *args.args, args.vararg, *args.kwonlyargs, args.kwarg)
-    return [each for each in given if each is not None]
+def list_parameters(args: ast.arguments) -> list[ast.arg]:
+    """Return the parameters of a function, in order."""
+    parameters = (
+        *args.posonlyargs,
+        *args.args,
+        args.vararg,
+        *args.kwonlyargs,
+        args.kwarg,
+    )
+    return [parameter for parameter in parameters if parameter is not None]
 
 
-def loaded(nodes: Iterable[ast.AST | None]) -> set[str]:
-    """Return the names that expressions read."""
-    return {
-        name.id
-        for node in nodes
-        if node
-        for name in ast.walk(node)
-        if isinstance(name, ast.Name)
-    }
+def read_names(nodes: Iterable[ast.AST | None]) -> set[str]:
+    """Return the names that occur in expressions."""
+    names = set[str]()
+    for node in nodes:
+        if node is None:
+            continue
+        for child in ast.walk(node):
+            if isinstance(child, ast.Name):
+                names.add(child.id)
+    return names
 
 
-def changed_by(kept: Kept, arguments: Iterable[str]) -> Iterator[str]:
-    """Yield which of the names that a function is given it changes in place."""
-    for parameter, argument in zip(kept.parameters, arguments, strict=False):
-        if argument and parameter in kept.changed:
+def changed_arguments(
+    effects: FunctionEffects, arguments: Iterable[str]
+) -> Iterator[str]:
+    """Yield the names among a call's arguments that the function changes in place."""
+    for parameter, argument in zip(effects.parameters, arguments, strict=False):
+        if argument and parameter in effects.changed_parameters:
             yield argument
 
 
-def root(node: ast.AST | None) -> str:
-    """Return the name that an expression of attributes and items begins with; '' for none."""
+def root_name(node: ast.AST | None) -> str:
+    """Return the first name of an attribute or item expression, '' if there is none."""
     while isinstance(node, (ast.Attribute, ast.Subscript, ast.Starred)):
         node = node.value
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def changes(method: str, alone: bool) -> bool:
-    """Whether a method changes what it is called on; `alone`: nobody takes what it returns."""
-    if method in ANEW:
+def is_mutating(method: str, statement: bool) -> bool:
+    """Whether a method changes its object in place.
+
+    `statement`: the call is a statement, so its returned value is not used.
+    """
+    if method in COPYING_METHODS:
         return False
-    return (
-        method in CHANGES
-        or method.startswith(CHANGING)
-        or (alone and (method in ALONE or method.startswith("set_")))
-    )
+    if method in MUTATING_METHODS or method.startswith(MUTATING_PREFIXES):
+        return True
+    if not statement:
+        return False
+    return method in MUTATING_STATEMENT_METHODS or method.startswith("set_")
 
 
-def is_ipython(node: ast.AST) -> bool:
+def is_get_ipython(node: ast.AST) -> bool:
     """Whether an expression is `get_ipython()`."""
-    return (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
-        and node.func.id == "get_ipython"
-    )
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+        return False
+    return node.func.id == "get_ipython"

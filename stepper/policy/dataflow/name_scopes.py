@@ -1,4 +1,9 @@
-"""Whose a name is: the scopes of a source while it is gone over, and what is done to the notebook's own names. Pure."""
+"""The scopes of a source while it is analyzed, and the effects on notebook names.
+
+A name belongs to the innermost scope that binds it; only names of no scope are the
+notebook's own. Effects inside a function count when the function is called, so they
+are collected in its `FunctionEffects`.
+"""
 
 from __future__ import annotations
 
@@ -16,135 +21,150 @@ from stepper.policy.dataflow.name_effects import (
     GLOBAL,
     IMPORT,
     VALUE,
-    Flow,
-    Kept,
+    FunctionEffects,
     Mention,
-    root,
+    NameUsage,
+    root_name,
 )
 
 
 @dataclass(eq=False, repr=False)
 class Scope:
-    """A function, class or comprehension that is being read; `kept` of the outermost function around."""
+    """A function, class or comprehension; `effects` are set for an outermost function."""
 
     kind: str
     own: set[str]
-    outer: set[str] = field(default_factory=set)  # `global`
-    kept: Kept | None = None
+    global_names: set[str] = field(default_factory=set)
+    effects: FunctionEffects | None = None
     name: str = ""
     line: int = 0
 
 
-class Names:
-    """The names of a source that is gone over in the order of evaluation."""
+class NameRecorder:
+    """Records what a source does to names, in the order of evaluation."""
 
     def __init__(self, source: str, transform: Callable[[str], str] | None) -> None:
-        self.flow, self.transform, self.source = Flow(), transform, source
-        self.bound: set[str] = set()  # by the cell itself, so far
+        self.usage = NameUsage()
+        self.source = source
+        self.transform = transform
+        # Names that the cell itself has bound so far.
+        self.bound: set[str] = set()
         self.scopes: list[Scope] = []
-        self.alias: dict[str, set[str]] = {}
-        self.used: set[str] = set()
-        self.alone: ast.expr | None = None  # whose value nobody takes
-        # of the outermost function around; None where the code runs now
-        self.kept: Kept | None = None
+        # Name → other names of the same object.
+        self.aliases: dict[str, set[str]] = {}
+        # Functions of this cell whose effects have been applied.
+        self.applied: set[str] = set()
+        # The expression statement that is being visited: its value is not used.
+        self.statement: ast.expr | None = None
+        # Effects of the outermost function around; None for code that runs now.
+        self.effects: FunctionEffects | None = None
 
-    def noted(self, name: str, how: str, node: Any) -> None:
-        """Take note of a name, for those who ask for lines."""
-        where = (
-            (self.scopes[-1].kind, self.scopes[-1].name, self.scopes[-1].line)
-            if self.scopes
-            else ("", "", 0)
-        )
-        self.flow.mentions.append(
-            Mention(name, how, getattr(node, "lineno", 0), *where)
-        )
+    def mention(self, name: str, how: str, node: Any) -> None:
+        """Record a mention of a name with its line and scope."""
+        line = getattr(node, "lineno", 0)
+        if self.scopes:
+            scope = self.scopes[-1]
+            entry = Mention(name, how, line, scope.kind, scope.name, scope.line)
+        else:
+            entry = Mention(name, how, line)
+        self.usage.mentions.append(entry)
 
-    def holder(self, name: str) -> Scope | None:
+    def find_scope(self, name: str) -> Scope | None:
         """Return the scope that a name belongs to, None for the notebook's own names."""
-        for place, scope in enumerate(reversed(self.scopes)):
-            if name in scope.outer:
+        for depth, scope in enumerate(reversed(self.scopes)):
+            if name in scope.global_names:
                 return None
-            if name in scope.own and (scope.kind != CLASS or place == 0):
+            # Functions inside a class do not see the names of the class body.
+            if name in scope.own and (scope.kind != CLASS or depth == 0):
                 return scope
         return None
 
     def read(self, name: str) -> None:
-        """A name is read, whosever it is."""
-        if self.holder(name) is None:
-            self.reads(name)
+        """Record that a name of any scope is read."""
+        if self.find_scope(name) is None:
+            self.read_own(name)
 
-    def reads(self, name: str) -> None:
-        """A name of the notebook's is read, now or when a function is called."""
-        if (kept := self.kept) is not None:
-            kept.reads.add(name)
+    def read_own(self, name: str) -> None:
+        """Record that a notebook name is read, now or when the function is called."""
+        if self.effects is not None:
+            self.effects.reads.add(name)
             return
         if name not in self.bound:
-            self.flow.reads.add(name)
-        if (own := self.flow.kept.get(name)) is not None and name not in self.used:
-            self.used.add(name)
-            for inner in sorted(own.reads):
-                self.reads(inner)
-            for inner in sorted(own.changes):
-                self.changes(inner)
-            for inner in own.binds:
-                self.flow.binds[inner] = VALUE
+            self.usage.reads.add(name)
+        effects = self.usage.effects.get(name)
+        if effects is None or name in self.applied:
+            return
+        self.applied.add(name)
+        for inner in sorted(effects.reads):
+            self.read_own(inner)
+        for inner in sorted(effects.changes):
+            self.change_own(inner)
+        for inner in effects.binds:
+            self.usage.binds[inner] = VALUE
 
     def bind(self, name: str, node: Any, kind: str = VALUE) -> None:
-        """A name is bound, whosever it is."""
-        its = self.holder(name)
-        self.noted(name, GLOBAL if self.scopes and its is None else BIND, node)
-        if its is not None:
+        """Record that a name of any scope is bound."""
+        scope = self.find_scope(name)
+        is_global = scope is None and bool(self.scopes)
+        self.mention(name, GLOBAL if is_global else BIND, node)
+        if scope is not None:
             return
-        if (kept := self.kept) is not None:  # `global`
-            kept.binds.add(name)
+        if self.effects is not None:  # declared `global` in a function
+            self.effects.binds.add(name)
             return
-        self.flow.binds[name] = kind
-        self.flow.deletes.discard(name)
+        usage = self.usage
+        usage.binds[name] = kind
+        usage.deletes.discard(name)
+        usage.created_by.pop(name, None)
+        usage.fingerprints.pop(name, None)
         self.bound.add(name)
-        self.used.discard(name)
-        self.alias.pop(name, None)
-        self.flow.made.pop(name, None)
-        self.flow.prints.pop(name, None)
+        self.applied.discard(name)
+        self.aliases.pop(name, None)
         if kind == DEFINED and self.source:
-            first = min(
-                each.lineno for each in (node, *getattr(node, "decorator_list", ()))
-            )
-            lines = self.source.split("\n")[first - 1 : node.end_lineno]
-            self.flow.prints[name] = str(hash("\n".join(lines)))
+            usage.fingerprints[name] = self._definition_fingerprint(node)
         elif kind != DEFINED:
-            self.flow.kept.pop(name, None)
+            usage.effects.pop(name, None)
+
+    def _definition_fingerprint(self, node: Any) -> str:
+        parts = (node, *getattr(node, "decorator_list", ()))
+        first = min(part.lineno for part in parts)
+        lines = self.source.split("\n")[first - 1 : node.end_lineno]
+        return str(hash("\n".join(lines)))
 
     def change(self, node: ast.expr | None) -> None:
-        """What an expression names is changed in place."""
-        name = root(node)
+        """Record that the object of an expression is changed in place."""
+        name = root_name(node)
         if not name:
             return
-        self.noted(name, CHANGE, node)
-        holder = self.holder(name)
-        if holder is None:
-            self.changes(name)
-        elif holder.kept is not None and holder.kept is self.kept:
-            holder.kept.changed.add(name)
+        self.mention(name, CHANGE, node)
+        scope = self.find_scope(name)
+        if scope is None:
+            self.change_own(name)
+        elif scope.effects is not None and scope.effects is self.effects:
+            scope.effects.changed_parameters.add(name)
 
-    def changes(self, name: str) -> None:
-        """What a name of the notebook's holds is changed in place, now or when a function is called."""
-        if (kept := self.kept) is not None:
-            kept.reads.add(name)
-            kept.changes.add(name)
+    def change_own(self, name: str) -> None:
+        """Record that the object of a notebook name is changed in place.
+
+        Inside a function it is changed when the function is called.
+        """
+        if self.effects is not None:
+            self.effects.reads.add(name)
+            self.effects.changes.add(name)
             return
-        for each in {name, *self.alias.get(name, ())}:
-            if each not in self.bound:
-                self.flow.reads.add(each)
-            if self.flow.binds.get(each) not in (IMPORT, DEFINED):
-                self.flow.changes.add(each)
+        for alias in {name, *self.aliases.get(name, ())}:
+            if alias not in self.bound:
+                self.usage.reads.add(alias)
+            if self.usage.binds.get(alias) not in (IMPORT, DEFINED):
+                self.usage.changes.add(alias)
 
     def delete(self, node: ast.Name) -> None:
-        """A name is unbound."""
-        self.noted(node.id, DELETE, node)
-        if self.holder(node.id) is None and self.kept is None:
+        """Record that a name is deleted."""
+        self.mention(node.id, DELETE, node)
+        if self.find_scope(node.id) is None and self.effects is None:
             if node.id not in self.bound:
-                self.flow.reads.add(node.id)
-            self.flow.deletes.add(node.id)
-            self.flow.binds.pop(node.id, None)
-            self.flow.changes.discard(node.id)
+                self.usage.reads.add(node.id)
+            self.usage.deletes.add(node.id)
+            self.usage.binds.pop(node.id, None)
+            self.usage.changes.discard(node.id)
             self.bound.discard(node.id)
