@@ -52,6 +52,19 @@ def test_architecture_names_every_module() -> None:
         assert module.name in text or re.search(rf"`{module.stem}`", text), module
 
 
+def test_architecture_names_no_module_that_does_not_exist() -> None:
+    text = (ROOT / "docs" / "development" / "architecture.md").read_text()
+    packages = "|".join(
+        path.parent.name for path in (ROOT / "stepper").glob("*/__init__.py")
+    )
+    named = set(re.findall(rf"`((?:{packages})/[\w./]+)`", text))
+    assert len(named) > 80
+    for path in named:
+        parent = (ROOT / "stepper" / path).parent
+        name = path.rstrip("/").split("/")[-1].split(".")[0]
+        assert [*parent.glob(name), *parent.glob(f"{name}.*")], path
+
+
 def test_no_module_but_payload_knows_claude_codes_field_names() -> None:
     fields = (
         "tool_input",
