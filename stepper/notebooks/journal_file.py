@@ -1,6 +1,6 @@
 """The journal of a notebook: a file with one JSON event per line, synced to disk.
 
-A line is on disk completely or not at all: a line that was written in part, or that the
+A line is written completely or removed: one that was written in part, or that the
 disk did not confirm, is cut off again. Lines that cannot be written are kept in memory
 and written first, in order. An unreadable journal is renamed, never overwritten. If
 someone deletes the journal, the next line starts a new one.
