@@ -127,6 +127,15 @@ def test_warn_and_off(project: Project) -> None:
         "Warning: warned.features changed since it was imported" in answer.text
         and "| 2" in answer.text
     )
+    (folder / "features.py").write_text("def add(x:\n")
+    path.write_text("local_modules: reload\n")
+    _, answer = notebook.insert("add(1)")
+    assert "line 1: SyntaxError: '(' was never closed)" in answer.text
+    path.write_text("local_modules: warn\n")
+    (folder / "features.py").write_text(NEW)
+    _, answer = notebook.insert("add(1)")
+    assert "SyntaxError" not in answer.text
+    assert "was not reloaded (`local_modules: warn`)" in answer.text
     path.write_text("local_modules: off\n")
     _, answer = notebook.insert("add(1)")
     assert "Warning" not in answer.text and "| 2" in answer.text
@@ -410,8 +419,8 @@ def test_a_compiled_module_is_named_and_the_printed_command_loads_it(
     )
     assert answer.text.endswith("| 1") and "Reloaded" not in answer.text
     (command,) = re.findall(r"To fix this, run: `stepper (.*)`", answer.text)
-    restored = project.json(*shlex.split(command))
-    assert [each["output"] for each in restored["results"]] == ["22", "22"]
+    ran = project.json(*shlex.split(command))
+    assert [each["output"] for each in ran["results"]] == ["22", "22"]
     assert "can't be reloaded" not in notebook.insert("quick.RATE")[1].text
 
 

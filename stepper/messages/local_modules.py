@@ -31,7 +31,7 @@ def lines(changes: ModuleChanges, notebook: str) -> list[str]:
             f" when {pronoun} imported)."
         )
     found += [
-        _old(module, f"stepper restore {one_line(notebook, 200)}")
+        _old(module, f"stepper run --all {one_line(notebook, 200)}")
         for module in changes.old[:MOST]
     ]
     if len(changes.old) > MOST:
@@ -52,7 +52,7 @@ def _names(names: Sequence[str]) -> str:
     return ", ".join(some) + more
 
 
-def _old(module: OldModule, restore: str) -> str:
+def _old(module: OldModule, run_all: str) -> str:
     name, file = one_line(module.name, 100), one_line(module.file, 200)
     where = f"{file}, line {module.line}" if module.line else file
     error = one_line(module.error, 200)
@@ -62,7 +62,7 @@ def _old(module: OldModule, restore: str) -> str:
         return f"{what} To fix this, restore the file or remove its imports."
     if module.why == "compiled":
         what = f"Warning: {name} changed ({file}) and can't be reloaded, because it is"
-        return f"{what} a compiled module; {old}. To fix this, run: `{restore}`"
+        return f"{what} a compiled module; {old}. To fix this, run: `{run_all}`"
     if module.why in ("syntax", "raised"):
         what = f"Warning: {name} changed and could not be reloaded ({where}: {error});"
         fix = f"To fix this, correct {file}: the next cell reloads it."
@@ -80,7 +80,7 @@ def _old(module: OldModule, restore: str) -> str:
     what = (
         f"Warning: {name} changed since it was imported ({file}) and was not reloaded"
     )
-    fix = f"To load the new code, run: `{restore}`"
+    fix = f"To load the new code, run: `{run_all}`"
     return f"{what} (`local_modules: warn`); {old}. {fix}"
 
 

@@ -345,11 +345,13 @@ def before(raw: str, mode: str) -> Any:
             uses(user, words) for user in affected_by(name)
         ):
             record.told = record.disk
-            why = record.failure or {
-                "why": "autoreload" if reloader is not None else "warn"
-            }
-            why = {"why": "interrupted"} if interrupted and not record.failure else why
-            why = {"why": "deleted"} if record.disk == "deleted" else why
+            why = {"why": "autoreload" if reloader is not None else "warn"}
+            if record.disk == "deleted":
+                why = {"why": "deleted"}
+            elif record.tried == record.disk:
+                why = record.failure
+            elif interrupted:
+                why = {"why": "interrupted"}
             told["old"].append(
                 {
                     "name": short(name),
@@ -455,9 +457,10 @@ def reload_one(name: str, record: Any, told: dict[str, Any]) -> dict[str, Any]:
         code = compiled(record.path)
     except (OSError, SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
+        message = error.msg if isinstance(error, SyntaxError) else error
         return {
             "why": "syntax",
-            "error": short(f"{type(error).__name__}: {error}"),
+            "error": short(f"{type(error).__name__}: {message}"),
             "line": line or 0,
         }
     drop_bytecode(record.path, code)

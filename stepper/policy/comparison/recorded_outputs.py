@@ -44,6 +44,8 @@ def difference(
     then: Shown, now: Shown, run: RunTime, pixels: Pixels, redrawn: bool = False
 ) -> Difference | None:
     """Return how a run's outputs differ from the recorded ones, None if only by what differs in each run."""
+    if _without_counts(then.outputs) == _without_counts(now.outputs):
+        return None
     found = compare(then, now, (), pixels, redrawn)
     if found.verdict.reproduces:
         return None
@@ -53,6 +55,13 @@ def difference(
     found = compare(then, timeless, (), pixels, redrawn)
     is_set = found.doubtful and all("{" in line for line in found.lines)
     return None if found.verdict.reproduces or is_set else found
+
+
+def _without_counts(outputs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {name: value for name, value in output.items() if name != "execution_count"}
+        for output in outputs
+    ]
 
 
 def changed_output(cell: Cell, found: Difference) -> ChangedOutput:
