@@ -1,23 +1,24 @@
-# Development: `make test` makes its own environment and does all that CI does.
+# For developers. `make test` creates its own environment and runs what CI runs.
 ENV := .venv
 BIN := $(ENV)/bin
 PYTHON ?= python3
 
 .PHONY: test lint checks types pytest nightly lower-bounds env benchmarks faults reliability fuzz evals dist pictures clean
 
-# Bytecode is kept, whatever the caller's environment says: of some thousand Pythons each would compile all that it imports.
+# Keep bytecode: the tests start thousands of Python processes, and each would compile
+# all of its imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-# The types take as long as all other checks and one core: they are checked beside the tests, and what is said of them stands
-# below those.
+# mypy takes as long as all other checks, on one core. It runs beside the tests, and its
+# output follows theirs.
 test: env
-	@said=$$(mktemp); trap 'rm -f "$$said"' EXIT; $(MAKE) --no-print-directory types >"$$said" 2>&1 & types=$$!; \
+	@output=$$(mktemp); trap 'rm -f "$$output"' EXIT; $(MAKE) --no-print-directory types >"$$output" 2>&1 & types=$$!; \
 	$(MAKE) --no-print-directory checks pytest; failed=$$?; \
-	wait $$types || failed=1; cat "$$said"; exit $$failed
+	wait $$types || failed=1; cat "$$output"; exit $$failed
 
 env: $(ENV)/.made
 
-# uv takes a tenth of pip's time; where only pip is told of an index, pip does it.
+# uv takes a tenth of pip's time. Use pip if only pip has an index configured.
 $(ENV)/.made: pyproject.toml
 	$(PYTHON) -m venv $(ENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
@@ -36,23 +37,26 @@ checks: env
 	$(BIN)/lint-imports
 	$(BIN)/shellcheck -x install.sh hooks/stepper hooks/plugin hooks/shell bin/stepper .ci/run
 
-# Workers who take tests from each other when they have none left.
+# worksteal: an idle worker takes tests from a busy one.
 pytest: env
 	$(BIN)/python -m pytest -n 3 --dist worksteal
 
-# All tests, those that are slow by nature too: hangs, floods, memory to the last, the soak, versions, Python 3.9, the whole
-# corpus, all of the real client and of JupyterLab, every cell of the notebooks three times beside nbclient, for races.
+# All tests, with the slow ones: hangs, floods, memory limits, the soak test, other
+# versions, Python 3.9, the whole corpus, the real client, JupyterLab. Compares every cell
+# with nbclient three times, to find races.
 nightly: env
 	ORACLE_TIMES=3 $(BIN)/python -m pytest -m '' -n 2 --dist loadfile
 
-# The same engine on the lowest versions that pyproject.toml allows, PYTHON=python3.10 for the lowest Python too.
+# All tests on the lowest versions that pyproject.toml allows. PYTHON=python3.10 uses the
+# lowest Python, too.
 lower-bounds:
 	$(PYTHON) -m venv $(ENV)-low
 	$(ENV)-low/bin/python -m pip install --quiet --disable-pip-version-check uv
 	$(ENV)-low/bin/uv pip install --quiet --python $(ENV)-low/bin/python --resolution lowest-direct --editable '.[test]'
 	$(ENV)-low/bin/python -m pytest -m '' -W default -n 2 --dist loadfile --ignore tests/realclient --ignore tests/test_install.py
 
-# What a step, growth, a start, many notebooks and bursts cost, each beside its floors: docs/development/benchmarks.md
+# What steps, large notebooks, starts, many notebooks and bursts cost, compared with lower
+# bounds: docs/development/benchmarks.md
 benchmarks: env
 	$(BIN)/python benchmarks/step.py
 	$(BIN)/python benchmarks/growth.py
@@ -71,28 +75,30 @@ faults: env
 	$(BIN)/python -m tests.faults --folder blind
 	$(BIN)/python -m tests.faults --folder later
 
-# What is injected, what survives, what floods cost, two thousand cells: docs/development/reliability.md
+# Injected faults, floods of output, two thousand cells: docs/development/reliability.md
 reliability: env
 	$(BIN)/python benchmarks/faults.py
 	$(BIN)/python benchmarks/floods.py --rounds 3
 	$(BIN)/python benchmarks/soak.py
 
-# Twenty thousand examples of what may come in, instead of some hundred.
+# Fuzz tests with twenty thousand examples instead of some hundred.
 fuzz: env
 	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -m "" tests/test_fuzz.py
 
-# The skills with a real model, by the client's own `claude plugin eval`, which takes your key: docs/development/evals.md
+# Measure the skills with a real model: `claude plugin eval` uses your API key.
+# See docs/development/evals.md
 evals: env
 	$(BIN)/python benchmarks/evals.py
 
-# What a release uploads, in dist/: sdist and wheel, looked over by twine. What they hold, and that versions agree: tests/test_wheel_install.py
+# Build the sdist and the wheel of a release in dist/ and check them with twine.
+# tests/test_wheel_install.py checks their contents and versions.
 dist: env
 	rm -rf dist
 	$(BIN)/uv build --quiet --out-dir dist
 	rm -f dist/.gitignore
 	$(BIN)/uv tool run twine check --strict dist/*
 
-# The pictures in docs/, from real sessions: docs/view.md
+# Draw the pictures in docs/ from real sessions.
 pictures: env
 	PICTURES=1 $(BIN)/python -m pytest -m '' tests/test_view.py -k pictures
 	for scene in session statusline; do $(BIN)/python docs/pictures/session.py $$scene; done

@@ -1,4 +1,4 @@
-"""The contracts of pyproject.toml can be broken: a forbidden import, added to a copy of the package, is named."""
+"""Each import contract of pyproject.toml fails if a copy of the package breaks it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,9 @@ pytest.importorskip(
     reason="an import-linter without that contract",
 )
 LINT = "from importlinter.cli import lint_imports_command; lint_imports_command()"
-FLOORS, PURE, DIAGNOSIS, CIRCLES = (
-    "floors",
-    "pure",
-    "diagnosis can be taken out",
-    "no circles",
-)
-PLACES, FACES, ONLOOKERS, SDK = "places", "faces", "onlookers", "SDK"
+LAYERS, PURE, CYCLES = "layers", "pure", "no import cycles"
+DIAGNOSIS, BACKENDS = "diagnosis is removable", "kernel backends"
+MCP_SERVER, MCP_SDK, LIVE_VIEW = "MCP server", "MCP SDK", "live view"
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +36,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def broken(root: Path) -> set[str]:
-    """Return the contracts that do not hold in the copy, each by the beginning of its name."""
+    """Return the contracts that are broken in the copy, by the start of their names."""
     done = subprocess.run(
         [sys.executable, "-c", LINT, "--no-cache"],
         cwd=root,
@@ -71,17 +67,17 @@ def test_the_contracts_hold(package: Path) -> None:
             "messages/command_messages.py",
             "from stepper.common import private_files",
             {PURE},
-        ),  # what it imports opens files
+        ),  # private_files opens files
         (
             "policy/edit_gate.py",
             "from stepper.messages import command_messages",
-            {FLOORS, CIRCLES},
+            {LAYERS, CYCLES},
         ),
-        ("common/text.py", "from stepper.session import protocols", {FLOORS, CIRCLES}),
+        ("common/text.py", "from stepper.session import protocols", {LAYERS, CYCLES}),
         (
             "session/kernel_manager.py",
             "from stepper.kernels import execution",
-            {FLOORS, CIRCLES},
+            {LAYERS, CYCLES},
         ),
         (
             "daemon/command_handlers.py",
@@ -92,30 +88,34 @@ def test_the_contracts_hold(package: Path) -> None:
         (
             "daemon/server.py",
             "from stepper.kernels.backends.local.local_backend import LocalKernels",
-            {PLACES},
+            {BACKENDS},
         ),
         (
             "kernels/execution.py",
             "from stepper.kernels.backends.local.memory import OomKills",
-            {PLACES, CIRCLES},
+            {BACKENDS, CYCLES},
         ),
-        ("hook/start.py", "from stepper.hook import client", {CIRCLES}),
-        ("mcp/data_rendering.py", "from stepper.session import responses", {FACES}),
-        ("mcp/data_rendering.py", "from stepper.cli import terminal", {FLOORS}),
-        ("cli/mcp_command.py", "from stepper.mcp import server", {FLOORS}),
-        ("web/notebook_view.py", "from stepper.kernels import client", {ONLOOKERS}),
-        ("web/view_command.py", "from stepper.hook import start", {ONLOOKERS}),
-        ("web/view_command.py", "from stepper.cli import terminal", {FLOORS}),
-        ("install/mcp_client_config.py", "import mcp_types", {SDK}),
-        ("hook/client.py", "from mcp import types", {SDK}),
+        ("hook/start.py", "from stepper.hook import client", {CYCLES}),
+        (
+            "mcp/data_rendering.py",
+            "from stepper.session import responses",
+            {MCP_SERVER},
+        ),
+        ("mcp/data_rendering.py", "from stepper.cli import terminal", {LAYERS}),
+        ("cli/mcp_command.py", "from stepper.mcp import server", {LAYERS}),
+        ("web/notebook_view.py", "from stepper.kernels import client", {LIVE_VIEW}),
+        ("web/view_command.py", "from stepper.hook import start", {LIVE_VIEW}),
+        ("web/view_command.py", "from stepper.cli import terminal", {LAYERS}),
+        ("install/mcp_client_config.py", "import mcp_types", {MCP_SDK}),
+        ("hook/client.py", "from mcp import types", {MCP_SDK}),
         (
             "notebooks/background_io.py",
             "from stepper.notebooks import notebook_file",
-            {CIRCLES},
+            {CYCLES},
         ),
     ],
 )
-def test_what_breaks_a_contract_is_seen(
+def test_a_broken_contract_is_reported(
     package: Path, module: str, line: str, contracts: set[str]
 ) -> None:
     path = package / "stepper" / module
@@ -127,11 +127,11 @@ def test_what_breaks_a_contract_is_seen(
         path.write_text(text)
 
 
-def test_a_room_that_no_floor_names_is_seen(package: Path) -> None:
-    room = package / "stepper" / "attic"
-    room.mkdir()
+def test_a_package_in_no_layer_is_reported(package: Path) -> None:
+    extra = package / "stepper" / "attic"
+    extra.mkdir()
     try:
-        (room / "__init__.py").touch()
-        assert broken(package) == {FLOORS}
+        (extra / "__init__.py").touch()
+        assert broken(package) == {LAYERS}
     finally:
-        shutil.rmtree(room)
+        shutil.rmtree(extra)
