@@ -241,7 +241,7 @@ def test_users_of_a_module_that_imports_the_changed_one_are_stale(
     notebook.insert("other = 1")
     (folder / "features.py").write_text(NEW + "# longer\n")
     _, answer = notebook.insert("other")
-    stale = "used `indirect.features` (through `indirect.report`), which changed"
+    stale = "used `indirect.features` (imported by `indirect.report`), which changed"
     assert f"Stale: cell 2 {stale} after it ran." in answer.text
     name = notebook.path.name
     told = project.json("status", name)["stale"]

@@ -250,3 +250,35 @@ def test_three_retries_by_read_delete_and_add(shared: Project, mended: bool) -> 
             )
 
     play(shared, story)
+
+
+def test_a_changed_module_and_the_outputs_that_differ(shared: Project) -> None:
+    module = shared.folder / "notebooks" / "prices.py"
+    module.write_text("RATE = 2\n")
+
+    async def story(client: Client) -> None:
+        name = await made(client, "a changed module")
+        await ok(client, "run_cell", source="import prices")
+        await ok(client, "run_cell", source="print(prices.RATE * 10)")
+        module.write_text("RATE = 33\n")
+        ran = await ok(client, "run_cell", source="print(prices.RATE)")
+        assert "Reloaded: prices (changed since it was imported).\n" in ran
+        assert "| 33" in ran
+        assert "cell 2 used `prices`, which changed after it ran." in ran
+        ran = await ok(client, "run_notebook", which="all")
+        assert (
+            "The outputs of 1 cell differ from those recorded before:\n"
+            "cell 2: 1 line differs:\n| - 20\n| + 330\n"
+            "Changed since the recorded runs: prices has another source now"
+        ) in ran
+        check = "To check whether a fresh kernel gives the new outputs again, "
+        assert f"{check}call: `verify` with `notebook: {name}`" in ran
+        assert "differ" not in await ok(client, "run_notebook", which="restore")
+        shared.config("local_modules: warn\n")
+        module.write_text("RATE = 4444\n")
+        ran = await ok(client, "run_cell", source="print(prices.RATE)")
+        load = "To load the new code, call: `run_notebook` with `which: all` and"
+        assert f"{load} `notebook: {name}`" in ran
+        assert f"Notebook: {name}" in ran and "| 33" in ran
+
+    play(shared, story, "legacy")

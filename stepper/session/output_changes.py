@@ -17,6 +17,7 @@ from stepper.policy.comparison import clock_values, recorded_outputs, verify_res
 from stepper.policy.comparison.clock_values import RunTime
 from stepper.policy.comparison.output_comparison import Shown
 from stepper.policy.comparison.recorded_outputs import ChangedOutput
+from stepper.policy.dataflow import cell_dependencies
 from stepper.policy.journal_events import Ran
 from stepper.policy.model import Cell, Verdict, instant
 from stepper.session.protocols import Notebook, Target
@@ -37,6 +38,8 @@ class RecordedOutputs:
         self.sources = [cell.source for cell in document.cells if cell.is_code]
         self.packages = dict(session.state.packages)
         self.recorded = dict[int, list[dict[str, Any]]]()
+        # modules of the project that changed after the recorded run of one of the cells
+        self.modules = _modules_changed_since(session, cells)
         verified = session.state.verified
         is_valid = verified is not None and verified.sources == verify_results.mark(
             document.cells
@@ -48,6 +51,12 @@ class RecordedOutputs:
             same_source = ran.get(cell.id, "") in ("", source_hash(cell.source))
             if outputs is not None and same_source and cell.id not in unstable:
                 self.recorded[cell.index] = outputs
+
+    def changed_modules(self) -> list[str]:
+        """Return the modules of the project that changed since the recorded runs."""
+        now = self.session.state.packages
+        changed = verify_results.other_sources(self.packages, now)
+        return sorted(self.modules.union(changed))
 
     async def changed(self, ended: Sequence[Ended]) -> list[ChangedOutput]:
         """Return the cells whose outputs differ now, in the order of their runs."""
@@ -110,3 +119,17 @@ class RecordedOutputs:
             if difference is not None:
                 changed.append(recorded_outputs.changed_output(cell, difference))
         return changed
+
+
+def _modules_changed_since(session: Session, cells: Sequence[Cell]) -> set[str]:
+    if not session.speaks_python:
+        return set()
+    state, past = session.state, session.past
+    past.catch_up(state.runs, state.sources, state.elsewhere)
+    runs = [
+        past.last_runs.get(
+            cell_dependencies.cell_key(cell.id, source_hash(cell.source))
+        )
+        for cell in cells
+    ]
+    return {name for run in runs if run for name, _ in past.modules_changed_since(run)}

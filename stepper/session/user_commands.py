@@ -29,7 +29,6 @@ from stepper.policy import (
     journal_events,
     plan,
 )
-from stepper.policy.comparison import verify_results
 from stepper.policy.comparison.recorded_outputs import ChangedOutput
 from stepper.policy.model import Cell, Key, Outcome, Plan, Run, StepStatus, Verdict
 from stepper.policy.notebook_state import State
@@ -187,7 +186,6 @@ async def _run(
     `again` tells after each (by its index) which are to run below it: more may be, or fewer.
     The new outputs are compared with the `recorded` ones.
     """
-    packages = dict(session.state.packages)
     done, failed, results, cells = 0, None, list[responses.CellResult](), [*cells]
     runs = list[reports.Ended]()
     for position, cell in enumerate(cells, 1):
@@ -229,8 +227,7 @@ async def _run(
     changed = list[ChangedOutput]()
     if recorded is not None:
         changed = await recorded.changed(runs)
-        sources = verify_results.other_sources(packages, session.state.packages)
-        cause = local_modules.other_sources(sources)
+        cause = local_modules.other_sources(recorded.changed_modules())
         check = changed_outputs.check(session.name) if changed and not failed else ""
         lines = [*changed_outputs.lines(changed), cause, check, left]
         left = "\n".join(filter(None, lines))
