@@ -1466,7 +1466,7 @@ def test_the_script_serves_where_this_user_set_it_up_and_nowhere_else(
     )
     assert done.returncode == 1
     assert done.stdout == ""
-    assert "did not record this checkout" in done.stderr
+    assert "this checkout is not registered" in done.stderr
     Path(project.paths.env_link).unlink()
 
 

@@ -97,7 +97,7 @@ def test_a_start_says_the_one_command(tmp_path: Path, name: str) -> None:
         "hookEventName": "SessionStart",
         "additionalContext": said,
     }
-    command = said.partition("sets it up: ")[2]
+    command = said.partition("To set it up, run: ")[2]
     words = subprocess.run(
         ["sh", "-c", f'printf "%s\\n" {command}'], capture_output=True, text=True
     ).stdout
@@ -145,7 +145,7 @@ def test_what_a_stranger_left_runs_no_more_than_with_install(tmp_path: Path) -> 
     ):
         told = asked(event, tmp_path)
         assert not canary.exists()
-        assert ("did not record this checkout" in told) == (
+        assert ("this checkout is not registered" in told) == (
             event in ("SessionStart", "PostToolUse")
         )
 

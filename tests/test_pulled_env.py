@@ -179,7 +179,7 @@ def test_a_worktree_of_the_strangers_branch_runs_nothing_of_it(
     git(main.folder, "worktree", "add", "--quiet", str(tmp_path / "tree"))
     worktree = Checkout(tmp_path / "tree", main.folder)
     assert (
-        "the cell was NOT run: this user's install of stepper did not record this checkout"
+        "the cell was NOT run: this checkout is not registered for this user"
         in worktree.ran("1")
     )
     assert "BAD  hook script" in worktree.stepper("doctor", check=1).stdout

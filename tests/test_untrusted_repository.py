@@ -267,7 +267,7 @@ def test_no_event_runs_anything(hostile: Hostile, tmp_path: Path) -> None:
         answer = hostile.script(event, payload, CLAUDE_ENV_FILE=str(exports))
         if event == "PostToolUse":
             assert (
-                "the cell was NOT run: this user's install of stepper did not record this checkout"
+                "the cell was NOT run: this checkout is not registered for this user"
                 in answer.text
             )
             assert (

@@ -179,7 +179,7 @@ def test_alone(
     before = sorted(project.rglob("*"))
     claude(model, env={"PATH": path}).prompt("Begin.")
     command = f"'{repository}/install.sh' --plugin '{project}'"
-    assert f"The command that sets it up: {command}" in shown_in(model.requests[0])
+    assert f"To set it up, run: {command}" in shown_in(model.requests[0])
     assert (
         model.shown().count("the cell was NOT run: stepper is not set up") == 1
         and model.shown().count(command) == 2
