@@ -29,7 +29,7 @@ from stepper.kernels.backends.jupyter.websocket_channels import (
     of_json,
 )
 from stepper.kernels.client import LiveKernel
-from stepper.policy import kernel_config
+from stepper.policy import execution_time, kernel_config
 from stepper.policy.model import Death, Limits, Outcome
 from stepper.session.protocols import Execution, FromElsewhere, Kernel, KernelPlace
 from tests.backend_cases import BASH_KERNEL
@@ -338,6 +338,8 @@ def test_a_server_that_is_away_for_long_is_no_death(room: Room, seconds: float) 
         source, (0.4, room.line.down), (seconds, look_at_it), timeout=timeout
     )
     assert done.outcome is Outcome.OK and text(done) == "0\n1\n2\n", done
+    assert 0.9 <= execution_time.own_seconds(done.timings, seconds) < 1.4
+    assert done.reconnected
     assert seen[0].startswith("the link is down (") and "can't be reached" in seen[0], (
         seen
     )

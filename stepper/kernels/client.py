@@ -146,6 +146,7 @@ class LiveKernel(Connection):
                             running.msg_id, left, limits, wake, running
                         )
                     ) is not None:
+                        found.reconnected = True
                         return found
                     running = Running(self, left, limits, wake)  # it never came there
                     self.coming = running.area

@@ -12,6 +12,9 @@ TEXT_LIMIT = 2000  # characters of a cell's output in a report
 LINE_LIMIT = 400
 SAME = 4  # equal lines in a row that are shown
 NOTE_LIMIT = 1000
+TROUBLE = (
+    600  # characters on why a kernel can't be reached, with the command that helps
+)
 PAGE = 8000  # characters
 
 
@@ -191,7 +194,7 @@ def elsewhere(where: str, left: float | None, trouble: str) -> str:
     told = f"{one_line(where, 200)}" + (
         f", {about(left)} of its walltime left" if left is not None else ""
     )
-    return "; ".join(filter(None, [told, one_line(trouble, 300)]))
+    return "; ".join(filter(None, [told, one_line(trouble, TROUBLE)]))
 
 
 def paged(outputs: Sequence[dict[str, Any]]) -> list[str]:

@@ -19,7 +19,12 @@ from stepper.common.text import one_line
 from stepper.messages import attached_clients, command_messages, local_modules
 from stepper.messages.quoted_output import elsewhere
 from stepper.messages.run_report import Ended
-from stepper.policy import cell_changes, journal_events, run_decisions
+from stepper.policy import (
+    cell_changes,
+    execution_time,
+    journal_events,
+    run_decisions,
+)
 from stepper.policy.dataflow import cell_dependencies
 from stepper.policy.model import (
     Cell,
@@ -161,10 +166,15 @@ async def conclude(
     work: Work,
     begun: journal_events.Started,
     execution: Execution,
-    seconds: float,
+    elapsed: float,
 ) -> tuple[journal_events.Ran, run_decisions.After]:
-    """Judge an execution, put its outputs away and journal the run; return it and what follows."""
+    """Judge an execution, put its outputs away and journal the run; return it and what follows.
+
+    `elapsed` is how long it took from here, with all waiting for the kernel.
+    """
     state, cell = session.state, work.cell
+    seconds = execution_time.own_seconds(execution.timings, elapsed)
+    work.notes += execution_time.waiting_note(seconds, elapsed, execution.reconnected)
     fault, verdict = await judged(
         session, cell, execution, work.cells, command_messages.built(state)
     )

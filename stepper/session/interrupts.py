@@ -13,6 +13,7 @@ from collections.abc import Callable
 from stepper.common.errors import KernelUnreachableError
 from stepper.common.text import one_line
 from stepper.messages import interrupts
+from stepper.messages.quoted_output import TROUBLE
 from stepper.policy.journal_events import Started
 from stepper.session import responses
 from stepper.session.kernel_manager import Activity
@@ -37,7 +38,9 @@ async def interrupt(session: Session) -> responses.Interrupted:
     trouble = kernel.away if kernel is not None else ""
     what = f"cell {running.number or '?'}" if running else "the code"
     if trouble and (interrupted or running):
-        raise KernelUnreachableError(interrupts.line_down(what, one_line(trouble, 300)))
+        raise KernelUnreachableError(
+            interrupts.line_down(what, one_line(trouble, TROUBLE))
+        )
     if not interrupted:
         return responses.Interrupted(session.name, False, interrupts.NOTHING_RUNS)
     if activity is Activity.RUNNING:

@@ -87,6 +87,8 @@ class Execution:
     next_inputs: list[str] = field(default_factory=list)
     # from the kernel_info_reply
     language_info: Mapping[str, Any] = field(default_factory=dict)
+    # the connection to the kernel was lost while it ran, and came back
+    reconnected: bool = False
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,8 @@ async def settle(session: Session) -> None:
     cut = session.state.running
     assert cut is not None
     where = f"run {cut.run} (cell {cut.number or '?'})"
-    lost = "its daemon" if session.keeper.foreign else "its line"
+    foreign = session.keeper.foreign
+    lost = "its daemon" if foreign else "its line"
     try:
         execution = await _recalled(session, cut)
     except KernelUnreachableError as error:
@@ -39,6 +40,7 @@ async def settle(session: Session) -> None:
                 cut.run,
             )
         return
+    execution.reconnected = not foreign
     session.namespace = execution.namespace
     work = _work(session, cut)
     unheard = (

@@ -26,6 +26,7 @@ from stepper.policy import (
     cell_changes,
     cell_directives,
     edit_gate,
+    execution_time,
     journal_events,
     plan,
 )
@@ -297,7 +298,8 @@ async def evaluate(
             )
         finally:
             session.looks = None
-        took = time.monotonic() - began
+        elapsed = time.monotonic() - began
+        took = execution_time.own_seconds(execution.timings, elapsed)
         cells = list[Cell]()
         if execution.outcome is not Outcome.OK:
             # the code has run: what it said matters more

@@ -86,11 +86,10 @@ class SlurmProcess:
     @property
     def away(self) -> str:
         """Why nothing reaches it now; '' where it can be reached."""
-        return (
-            "the link is down"
-            if self.link and self.link.ports and not self.link.is_up
-            else ""
-        )
+        if not self.link or not self.link.ports or self.link.is_up:
+            return ""
+        down = f"the link to {self.node} is down"
+        return "; ".join(filter(None, [down, self.link.outage_text]))
 
     def about(self) -> About:
         """Return what it is: its interpreter, with the job and its node."""

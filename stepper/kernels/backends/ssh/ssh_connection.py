@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from stepper.common.errors import KernelError, KernelUnreachableError
+from stepper.kernels.backends.ssh import ssh_errors
 from stepper.kernels.backends.ssh.ssh_errors import in_words
 from stepper.policy.kernel_config import Ssh
 
@@ -58,6 +59,8 @@ class Link:
         self.cuts = 0  # how often it was down
         self.said = b""  # what ssh wrote last
         self.stands = False
+        # why it can't be brought back, and the command that helps; '' while nobody knows
+        self.outage = "", ""
         self.again: asyncio.Task[None] | None = None
         self.again_at, self.pause = 0.0, AGAIN_SECONDS[0]
         self.listens: asyncio.Task[None] | None = None
@@ -102,6 +105,7 @@ class Link:
         if not await self._tell("forward", *forwards):
             raise await self._failed()
         self.stands, self.pause = True, AGAIN_SECONDS[0]
+        self.outage = "", ""
 
     async def resume(self, ports: list[int]) -> None:
         """Bring back the line of a former daemon; `is_up` tells whether it stands: nobody waits for long."""
@@ -124,13 +128,25 @@ class Link:
         try:
             await self.open(self.ports)
             self.cuts += 1
-        except KernelError:  # what ssh says is kept in `said`
+        except KernelError as error:
+            self.outage = error.message, error.hint
             self.again_at, self.pause = (
                 time.monotonic() + self.pause,
                 min(2 * self.pause, AGAIN_SECONDS[1]),
             )
         finally:
             self.again = None
+
+    @property
+    def outage_text(self) -> str:
+        """Why it can't be brought back, with the command that helps; '' if unknown."""
+        why, command = self.outage
+        if self.is_up or not why:
+            return ""
+        if ssh_errors.forbids(self.said):
+            return f"{why}. To fix this, set: {command}"
+        purpose = "fix" if ssh_errors.KEY_CHANGED in why else "check"
+        return f"{why}. To {purpose} this, run: {command}"
 
     def lose(self) -> None:
         """Give up a master that runs, and through which nothing comes any more."""

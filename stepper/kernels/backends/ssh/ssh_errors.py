@@ -10,6 +10,7 @@ from stepper.policy.kernel_config import Ssh
 
 KNOWN = re.compile(r"Offending (?:\S+ )?key in (?P<file>.+?):(?P<line>\d+)")
 REMOVE = re.compile(r"ssh-keygen -f .* -R .*")
+KEY_CHANGED = "has changed"  # in the text on a host key
 CHANGED = "REMOTE HOST IDENTIFICATION HAS CHANGED"
 FORBIDDEN = "administratively prohibited"
 NOISE = ("channel ", "Warning: Permanently added", "Killed by signal", "mux_client")
@@ -34,10 +35,10 @@ def in_words(said: bytes, where: Ssh, of_ssh: bool) -> tuple[str, str]:
             if remove
             else f"ssh-keygen -R {shlex.quote(name)}"
         )
-        why = f"the host key of {where.host} has changed{where_known}: {last}"
+        why = f"the host key of {where.host} {KEY_CHANGED}{where_known}: {last}"
         return (
             why,
-            f"{mend}; {command} true  # where that host was set up anew, and nobody stands between",
+            f"{mend}; {command} true  # only if you know why the key changed",
         )
     if forbids(said):
         return (

@@ -62,7 +62,9 @@ class SshProcess:
         silent = time.monotonic() - self.sign_at
         if self.ended is not None or (self.link.is_up and silent < SILENT_SECONDS):
             return ""
-        return f"the link to {self.host} is down since {silent:.0f} s; the kernel lives on there"
+        down = f"the link to {self.host} has been down for {silent:.0f} s"
+        unknown = "stepper does not know whether the kernel still runs"
+        return "; ".join(filter(None, [down, unknown, self.link.outage_text]))
 
     def about(self) -> About:
         """Return what it is: its interpreter, with the host's name; how long the line is down."""

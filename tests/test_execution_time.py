@@ -1,0 +1,46 @@
+"""How long a cell itself ran, and what is said of the rest."""
+
+from __future__ import annotations
+
+import pytest
+
+from stepper.policy.execution_time import own_seconds, waiting_note
+
+BUSY, IDLE = "iopub.status.busy", "iopub.status.idle"
+
+
+def at(seconds: str) -> str:
+    return f"2026-11-24T18:00:{seconds}Z"
+
+
+@pytest.mark.parametrize(
+    ("busy", "idle", "elapsed", "own"),
+    [
+        ("10.250000", "16.250000", 35.0, 6.0),
+        ("10.250000", "16.250000", 6.02, 6.0),
+        ("10.250000", "10.250000", 0.02, 0.0),
+        # clocks that were set, and a kernel that stamps whole seconds
+        ("16.250000", "10.250000", 35.0, 35.0),
+        ("10.250000", "50.250000", 35.0, 35.0),
+        ("10", "16", 35.0, 35.0),
+        ("no", "16.250000", 35.0, 35.0),
+    ],
+)
+def test_the_time_is_the_kernels(
+    busy: str, idle: str, elapsed: float, own: float
+) -> None:
+    timings = {BUSY: at(busy), IDLE: at(idle)}
+    assert own_seconds(timings, elapsed) == pytest.approx(own)
+
+
+def test_without_both_messages_it_is_what_was_measured() -> None:
+    assert own_seconds({}, 3.5) == 3.5
+    assert own_seconds({IDLE: at("10.250000")}, 3.5) == 3.5
+
+
+def test_waiting_is_told_where_it_counts() -> None:
+    assert waiting_note(6.0, 7.9, False) == []
+    (note,) = waiting_note(6.0, 35.0, False)
+    assert note.endswith("does not include 29.0 s before and after the execution")
+    (note,) = waiting_note(6.0, 35.0, True)
+    assert note.endswith("29.0 s while the connection to the kernel was down")
