@@ -284,9 +284,9 @@ def test_the_persons_own_comes_first_and_is_given_back(
         [f"{paths.env}/bin/stepper", "statusline"],
         cwd=repo,
         capture_output=True,
-        stdin=subprocess.DEVNULL,
+        input=b'{"session_id": 1}\n',
     )
-    assert done.stdout.decode().endswith("ours\n")
+    assert done.stdout.decode() == expected
 
     undo(repo)
     assert snapshot(repo) == was

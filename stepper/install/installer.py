@@ -213,9 +213,10 @@ def _finish_env(paths: Paths) -> None:
     # PYTHONPATH out
     statusline_setting.script(env)
     code = "import sys; sys.argv[0] = 'stepper'; from stepper.cli.main import main; sys.exit(main())"
-    at = f"at={shlex.quote(str(env))}"
-    # no Python is started for it
-    line = f'[ "$1" != statusline ] || {{ {at}; set --; . "$at/statusline"; exit; }}'
+    # the status line starts no Python
+    variable = f"env={shlex.quote(str(env))}"
+    source = '. "$env/statusline"'
+    line = f'[ "$1" != statusline ] || {{ {variable}; set --; {source}; exit; }}'
     script = f'#!/bin/sh\n{line}\nexec {shlex.quote(f"{env}/bin/python")} -I -c "{code}" "$@"\n'
     write(env / "bin/stepper", os.fsencode(script), 0o755)
     # in the place of an older installation's environment, or of what a pull put there
