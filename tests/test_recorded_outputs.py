@@ -9,13 +9,14 @@ from datetime import datetime, timezone
 
 import pytest
 
+from stepper.kernels import image_diff
 from stepper.messages import changed_outputs
 from stepper.policy.comparison import clock_values, recorded_outputs
 from stepper.policy.comparison.clock_values import RunTime
 from stepper.policy.comparison.output_comparison import Shown
 from stepper.policy.comparison.recorded_outputs import ChangedOutput
 from tests.conftest import Notebook, Project, reused
-from tests.verify.pairs import out, shown
+from tests.verify.pairs import PAIRS, Pair, out, shown
 
 # 2026-11-24 10:15:30 UTC; the cell ran for a second
 BEGAN = datetime(2026, 11, 24, 10, 15, 30, tzinfo=timezone.utc).timestamp()
@@ -102,6 +103,18 @@ def test_durations_of_a_cell_that_reads_the_clock(
 ) -> None:
     assert differs(then, now, TIMED) is expected
     assert differs(then, now, QUIET)
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.name)
+@pytest.mark.parametrize("reads_clock", [False, True])
+def test_the_pairs_of_verify_without_a_second_fresh_run(
+    pair: Pair, reads_clock: bool
+) -> None:
+    run = RunTime(time.time(), 1.0, reads_clock)
+    found = recorded_outputs.difference(
+        Shown(pair.then), Shown(pair.now), run, image_diff.differing
+    )
+    assert (found is not None) is pair.real
 
 
 def test_which_cells_read_the_clock() -> None:
