@@ -22,8 +22,12 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
+from stepper.common.errors import StepperError
 from stepper.common.paths import Paths
+from stepper.hook import client
 from stepper.install import installer, trust
+from stepper.policy import journal_reducer
+from stepper.policy.commands.command_lines import CommandLines
 from tests import forked_cli as forked
 from tests.slurm.lab import cluster  # noqa: F401 (a fixture for all)
 
@@ -100,6 +104,27 @@ class Project:
         )
         return Notebook(self, path)
 
+    def ask(self, command: str, **arguments: Any) -> None:
+        """Ask the running daemon for something, whatever the answer is."""
+        told = json.dumps(arguments).encode()
+        with contextlib.suppress(StepperError, OSError):
+            client.ask(self.paths, command.encode(), told, launch=False)
+
+    def kill_kernels(self) -> None:
+        """Kill all kernels, and have the daemon notice their death."""
+        for record in Path(self.paths.kernels).rglob("*.json"):
+            with contextlib.suppress(OSError, ValueError, psutil.Error):
+                pid = json.loads(record.read_text())["provisioner"]["pid"]
+                psutil.Process(pid).kill()
+                self.ask("eval", source="1", notebook=record.stem)
+
+    def resume_all(self) -> None:
+        """Resume each stopped notebook: a command without a notebook acts on the only stopped one."""
+        for journal in sorted(Path(self.paths.journals).rglob("*.jsonl")):
+            lines = [json.loads(line) for line in journal.read_bytes().splitlines()]
+            if journal_reducer.replay(lines).stop is not None:
+                self.ask("continue", notebook=journal.stem)
+
     def kill_daemon(self) -> None:
         """Kill it as `kill -9` does, and wait: one that dies may still take a connection."""
         process = psutil.Process(self.json("status")["daemon"]["pid"])
@@ -166,6 +191,17 @@ class Notebook:
             path,
             session or project.session,
         )
+
+    @property
+    def name(self) -> str:
+        """Its name in the project, as texts have it."""
+        return str(self.path.relative_to(self.project.folder))
+
+    @property
+    def commands(self) -> CommandLines:
+        """How texts write its commands: with its name, where the project has others by now."""
+        others = [*self.path.parent.glob("*.ipynb")]
+        return CommandLines(self.name if len(others) > 1 else "")
 
     @property
     def raw(self) -> dict[str, Any]:
@@ -406,11 +442,8 @@ def reused(lasting: Project) -> Iterator[Project]:
     )  # what the test before left untold is not for this one
     yield lasting
     (lasting.folder / ".stepper" / "config.yaml").unlink(missing_ok=True)
-    for record in Path(lasting.paths.kernels).rglob("*.json"):
-        with contextlib.suppress(
-            OSError, ValueError, psutil.Error
-        ):  # it ended by itself
-            psutil.Process(json.loads(record.read_text())["provisioner"]["pid"]).kill()
+    lasting.kill_kernels()
+    lasting.resume_all()
 
 
 def usual_client() -> str:

@@ -113,7 +113,9 @@ def test_status_of_a_stopped_notebook_says_why_what_was_asked_and_the_ways_out(
         in told
     )
     assert "The agent asks: may rows be dropped?" in told
-    assert f"Suggestion: {stop_hints.DECIDE}" in told
+    assert (
+        f"Suggestion: {stop_hints.filled(stop_hints.DECIDE, notebook.commands)}" in told
+    )
     for way in (
         "continue",
         "fix",
@@ -457,7 +459,7 @@ def test_ctrl_c_twice_leaves_at_once(project: Project) -> None:
         _, err = command.communicate(timeout=60)
     assert (
         command.returncode == 130
-        and "`stepper status` tells whether a cell still runs" in err
+        and "`stepper status deaf` shows whether a cell still runs" in err
     )
 
 

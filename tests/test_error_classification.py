@@ -754,19 +754,19 @@ def fault(*mro: str, message: str = "", **attributes: object) -> Fault:
 
 
 SUGGESTIONS = [
-    (Outcome.ERROR, R, None, stop_hints.ELSE),
-    (Outcome.ERROR, R, fault("ValueError"), stop_hints.ELSE),
+    (Outcome.ERROR, R, None, stop_hints.filled(stop_hints.ELSE)),
+    (Outcome.ERROR, R, fault("ValueError"), stop_hints.filled(stop_hints.ELSE)),
     (
         Outcome.ERROR,
         R,
         replace(fault("KeyError"), suggestion="`df` has 'unit_price'.\nx"),
-        f"`df` has 'unit_price'; to resume: {stop_hints.RESUME}",
+        f"`df` has 'unit_price'; to resume: {stop_hints.filled(stop_hints.RESUME)}",
     ),
     (
         Outcome.ERROR,
         U,
         fault("RuntimeError", message="STOP: which?"),
-        stop_hints.DECIDE,
+        stop_hints.filled(stop_hints.DECIDE),
     ),
     (
         Outcome.KERNEL_DIED,
@@ -774,12 +774,17 @@ SUGGESTIONS = [
         fault("KernelDied", message="STOP on stderr"),
         "change the cell that ended the kernel",
     ),
-    (Outcome.ERROR, T, fault("socket.gaierror", "OSError"), stop_hints.NETWORK),
+    (
+        Outcome.ERROR,
+        T,
+        fault("socket.gaierror", "OSError"),
+        stop_hints.filled(stop_hints.NETWORK),
+    ),
     (
         Outcome.ERROR,
         T,
         fault("urllib.error.HTTPError", "OSError", status=503),
-        stop_hints.NETWORK,
+        stop_hints.filled(stop_hints.NETWORK),
     ),
     (
         Outcome.ERROR,
@@ -787,7 +792,12 @@ SUGGESTIONS = [
         fault("urllib.error.HTTPError", "OSError", status=429),
         "wait until the server",
     ),
-    (Outcome.TIMEOUT, R, fault("Timeout"), stop_hints.TIMEOUT.format("#")),
+    (
+        Outcome.TIMEOUT,
+        R,
+        fault("Timeout"),
+        stop_hints.filled(stop_hints.TIMEOUT, comment="#"),
+    ),
     (Outcome.KERNEL_DIED, U, fault("KernelStartFailed"), "stepper doctor"),
     (
         Outcome.KERNEL_DIED,
@@ -906,4 +916,6 @@ def test_every_row_of_the_suggestions_is_hit() -> None:
         for outcome, verdict, given, _ in SUGGESTIONS
     }
     for _, text in stop_hints.ACTIONS:
-        assert any(one.startswith(text.split("{filename}")[0]) for one in said), text
+        written = stop_hints.filled(text, filename="{filename}")
+        begin = written.split("{filename}")[0]
+        assert any(one.startswith(begin) for one in said), text

@@ -66,7 +66,7 @@ def test_a_job_on_a_terminal(project: Project) -> None:
 def test_without_a_terminal_it_says_so(project: Project) -> None:
     refused = project.stepper("watch", check=2)
     assert re.match(
-        r"stepper: `stepper watch` draws on a terminal.*\n.*stepper status",
+        r"stepper: `stepper watch` needs a terminal.*\n.*stepper status",
         refused.stderr,
     )
     assert refused.stdout == ""

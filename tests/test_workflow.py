@@ -110,8 +110,7 @@ def test_a_skipped_step_can_be_reopened(project: Project) -> None:
         )
         refused = project.stepper("plan", "edit", "2", "Check it", check=None)
         assert (
-            "step 2 is skipped: reopen it first (stepper plan reopen 2)"
-            in refused.stderr
+            "step 2 is skipped: reopen it first (stepper plan reopen" in refused.stderr
         )
         project.stepper(*way)
         assert step(project, 2)["status"] == "pending"
@@ -152,9 +151,11 @@ def test_three_failed_retries_stop_the_notebook(project: Project) -> None:
         "Attempted Fixes: 3",
     ]
     fact = project.json("report")["fault"]["suggestion"].rstrip(".")
-    expected = (
-        f"{fact}; to resume: /fix HINT, or /skip this step" if fact else stop_hints.ELSE
-    )
+    commands = notebook.commands
+    expected = stop_hints.filled(stop_hints.ELSE, commands)
+    if fact:
+        resume = stop_hints.filled(stop_hints.RESUME, commands)
+        expected = f"{fact}; to resume: {resume}"
     assert lines[5:] == [f"Suggestion: {expected}"]
     assert project.json("status")["state"] == "stopped"
     # the gate: no code cell, markdown and deletions are free
@@ -179,7 +180,8 @@ def test_the_stop_names_the_fact_that_the_fix_needs(project: Project) -> None:
     assert suggestion.startswith("Suggestion: ") and "'unit_price'" in suggestion, (
         suggestion
     )
-    assert suggestion.endswith("; to resume: /fix HINT, or /skip this step")
+    resume = stop_hints.filled(stop_hints.RESUME, notebook.commands)
+    assert suggestion.endswith(f"; to resume: {resume}")
     assert "'unit_price'" in project.json("status")["stop"]["text"]
 
 
@@ -264,7 +266,8 @@ def test_an_answer_is_handed_on_and_journaled(project: Project) -> None:
         'To "`a` or "b"?" the user answers: take `b`; $(echo no) & \'go on\'\n' in said
     )
     assert notebook.replace(cell_id, "raise MemoryError").stop
-    assert "`/fix HINT`" in say(notebook, "buy more of it")
+    fix = notebook.commands.slash("fix", "HINT")
+    assert f"`{fix}`" in say(notebook, "buy more of it")
     said = project.stepper(
         "fix", "half", "of it", "--notebook", notebook.path.name
     ).stdout
@@ -539,10 +542,11 @@ def test_plain_words_and_near_misses(project: Project) -> None:
         "raise RuntimeError('STOP: which of the two columns?')"
     )
     assert answer.stop.splitlines()[5:] == [
-        "Suggestion: answer what the message asks: /continue ANSWER, or /fix HINT",
+        f"Suggestion: {stop_hints.filled(stop_hints.DECIDE, notebook.commands)}",
         "",
         "The agent asks: which of the two columns?",
     ]
+    answer_command = notebook.commands.slash("continue", "ANSWER")
     for near in (
         "skip cell 3",
         "status",
@@ -557,7 +561,7 @@ def test_plain_words_and_near_misses(project: Project) -> None:
         ), near
         assert (
             "lifts nothing" in said
-            and "for the user to give: `/continue ANSWER`." in said
+            and f"for the user to give: `{answer_command}`." in said
         )
     for other in (
         "/help",
@@ -705,7 +709,9 @@ def test_sessions_do_not_steer_each_others_notebook(
     assert second.path.name in start_session(second)
     assert first.path.name in start_session(first)
     monkeypatch.setenv("STEPPER_SESSION", "s-1")
-    assert first.path.name in project.stepper("continue").stdout
+    refused = project.stepper("continue", check=2).stderr
+    assert f"/continue {first.name}" in refused and second.name in refused
+    assert first.name in project.stepper("continue", first.name).stdout
     assert project.json("status")["notebook"].endswith(first.path.name)
     monkeypatch.setenv("STEPPER_SESSION", "s-2")
     assert project.json("status")["state"] == "stopped"

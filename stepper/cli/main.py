@@ -18,6 +18,7 @@ from stepper.common.errors import StepperError, UsageError
 from stepper.common.paths import Paths, find_project, resolve_project
 from stepper.hook import client
 from stepper.policy.commands.cli_commands import COMMANDS
+from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.commands.command_schema import (
     GROUPS,
     Command,
@@ -64,15 +65,16 @@ class Commands(click.Group):
 
             say(
                 f"stepper: {words(error.message)}"
-                + (f"\n         {error.hint}" if error.hint else ""),
+                + "".join(f"\n         {line}" for line in error.hint.splitlines()),
                 err=True,
             )
             ctx.exit(error.exit_code)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise  # wrong usage (2), the end of a command
         except KeyboardInterrupt:
+            status = CommandLines(ctx.obj or "").shell("status")
             say(
-                "\nstepper: interrupted; `stepper status` tells whether a cell still runs",
+                f"\nstepper: interrupted; `{status}` shows whether a cell still runs",
                 err=True,
             )
             ctx.exit(INTERRUPTED)
@@ -203,6 +205,8 @@ def perform(
         given[argument.name] = value
     if plan is not None:
         given["steps"] += plan_items(plan)
+    # for what is said after a Ctrl-C
+    click.get_current_context().find_root().obj = given.get("notebook")
     project = resolve_project(client.current_folder(), sys.prefix)
     if project is None and row.name != "completion":
         mend = "uvx notebook-stepper install PATH_OF_THE_REPOSITORY  # or install.sh, in a checkout of stepper"

@@ -24,6 +24,7 @@ from stepper.common.text import (
     format_steps_done,
     one_line,
 )
+from stepper.policy.commands.command_lines import CommandLines
 
 MARKS = {
     **{
@@ -135,11 +136,9 @@ def _status(found: dict[str, Any]) -> str:
         told += (
             f", {elsewhere(kernel['where'], kernel['left_seconds'], kernel['trouble'])}"
         )
-    told += (
-        f"; state lost: {one_line(found['lost'])} (`stepper restore` builds it again)"
-        if found["lost"]
-        else ""
-    )
+    if found["lost"]:
+        restore = CommandLines(found["notebook"]).shell("restore")
+        told += f"; state lost: {one_line(found['lost'])} (`{restore}` builds it again)"
     lines += [found["verified"]["text"]] if found["verified"] else []
     lines += [found["jupyter"]] if found["jupyter"] else []
     lines += [found["renamed"]] if found["renamed"] else []
@@ -210,7 +209,10 @@ def _use(used: dict[str, Any]) -> str:
     said = f"{used['notebook']} is the current notebook"
     said += f"; its next kernel runs in {used['kernel']}" if used["kernel"] else ""
     if used["elsewhere"]:
-        return f"{said}. The present one runs in {used['elsewhere']}: `stepper restart {used['notebook']}` ends it."
+        restart = CommandLines(used["notebook"]).shell("restart")
+        return (
+            f"{said}. The present one runs in {used['elsewhere']}: `{restart}` ends it."
+        )
     return f"{said}."
 
 

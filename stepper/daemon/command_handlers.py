@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import math
 import os
-import re
 import time
 from dataclasses import replace
 from datetime import date
@@ -15,14 +14,16 @@ from typing import Any
 
 from stepper import __version__
 from stepper.common.errors import StepperError, UsageError
+from stepper.daemon import resume_target
 from stepper.daemon.project_notebooks import plan_of
 from stepper.daemon.request import Request, telling
 from stepper.messages import attached_clients as beside_words
 from stepper.messages import command_messages
 from stepper.notebooks import jupyter_saves
 from stepper.notebooks.notebook_json import load_json
-from stepper.policy import edit_gate, journal_events, plan
+from stepper.policy import edit_gate, journal_events, plan, prompt_commands
 from stepper.policy.commands import cli_commands, command_schema
+from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.model import Consent, Limits
 from stepper.session import (
     attach,
@@ -47,6 +48,12 @@ WORK = (
     cli_commands.Fix,
     cli_commands.Skip,
 )
+# the commands that resume a notebook, with the argument that holds the user's message
+MESSAGES: dict[type, str] = {
+    cli_commands.Continue: "answer",
+    cli_commands.Fix: "hint",
+    cli_commands.Skip: "reason",
+}
 CELLS = ("cell run", "cell add", "cell change")
 # for which `list` searches the project's folders where it is not told to search all
 SEARCH_SECONDS = 5.0
@@ -72,7 +79,7 @@ async def answer(verb: str, payload: bytes, request: Request) -> bytes:
     )
     # the person's own commands ask nobody
     if request.caller.by == "mcp" and not of_cells:
-        _accepted(request, row)
+        _accepted(request, row, told)
     if not of_cells and not isinstance(told, WORK):
         return responses.to_json(await _of_project(request, told))
     request.caller.timeout = getattr(told, "timeout_seconds", None)
@@ -85,15 +92,16 @@ async def answer(verb: str, payload: bytes, request: Request) -> bytes:
     return responses.to_json(done)
 
 
-def _accepted(request: Request, row: command_schema.Command) -> None:
+def _accepted(request: Request, row: command_schema.Command, told: Any) -> None:
     """Raise StepperError where another agent gives a command that is not its to give by itself now."""
     if row.name == "new" and request.consent is Consent.WITHHELD:
         raise StepperError(edit_gate.PLAN_FIRST)
     if row.runs_code and (
         why := edit_gate.unaccepted(request.consent, request.workspace.config.limits())
     ):
+        command = CommandLines(getattr(told, "notebook", None) or "").shell(row.name)
         raise StepperError(
-            f"nothing ran: {why}", f"stepper {row.name}  # the user's to give"
+            f"nothing ran: {why}", f"{command}  # the user's command to give"
         )
 
 
@@ -109,15 +117,12 @@ def load_arguments(payload: bytes) -> dict[str, Any]:
 
 
 def _placed(told: Any) -> Any:
-    """Return a command with its notebook in its place: `stepper continue a.ipynb` answers nothing."""
-    match told:
-        case (
-            cli_commands.Continue(answer=said, notebook=None)
-            | cli_commands.Fix(hint=said, notebook=None)
-        ):
-            row: Any = type(told)
-            return row(notebook=said) if re.fullmatch(r"\S+\.ipynb", said) else told
-    return told
+    """Return a command with its notebook in its place: `/fix a.ipynb the dates are in UTC` names one first."""
+    if type(told) not in MESSAGES or told.notebook is not None:
+        return told
+    name = MESSAGES[type(told)]
+    notebook, message = prompt_commands.addressed(getattr(told, name))
+    return replace(told, notebook=notebook or None, **{name: message})
 
 
 async def _of_project(request: Request, told: Any) -> object:
@@ -155,10 +160,36 @@ async def _of_project(request: Request, told: Any) -> object:
             deleted := workspace.deleted(named)
         ) is not None:
             return await _of_notebook(request, deleted, told)
+        case cli_commands.Continue() | cli_commands.Fix() | cli_commands.Skip() if (
+            not named
+        ):
+            session = await _to_resume(request, told)
+            return await _of_notebook(request, session, told)
+        case cli_commands.Status(resumes=True) if not named:
+            asked = resume_target.Resume("lift_stop", "", "tool")
+            session = await resume_target.target(
+                workspace, request.cwd, request.owner, asked
+            )
+            return await _of_notebook(request, session, told)
         case _:
             return await _of_notebook(
                 request, workspace.named(named, request.cwd, request.owner), told
             )
+
+
+async def _to_resume(request: Request, told: Any) -> Session:
+    """Return the notebook that `continue`, `fix` or `skip` acts on where it names none."""
+    message = getattr(told, MESSAGES[type(told)])
+    face = "shell"
+    if request.caller.by == "mcp":
+        face = "tool"
+    elif request.owner:
+        face = "slash"
+    name = type(told).__name__.lower()
+    asked = resume_target.Resume(name, message, face)
+    return await resume_target.target(
+        request.workspace, request.cwd, request.owner, asked
+    )
 
 
 async def _listed(request: Request, everything: bool) -> list[responses.Listed]:
@@ -264,10 +295,8 @@ async def _of_notebook(request: Request, session: Session, told: Any) -> object:
 
 
 async def _done(request: Request, session: Session, told: Any) -> object:
-    if isinstance(told, cli_commands.Run | cli_commands.Eval):
-        _refuse_while_running(
-            request, session, "run" if isinstance(told, cli_commands.Run) else "eval"
-        )
+    if isinstance(told, cli_commands.Run | cli_commands.Eval) and not told.wait:
+        _refuse_while_running(request, session, told)
     waits = (
         status_queries.waits(session)
         if isinstance(told, cli_commands.Run | cli_commands.Restore | cli_commands.Eval)
@@ -373,16 +402,21 @@ async def _done(request: Request, session: Session, told: Any) -> object:
     return await mcp_handlers.of_cells(request, session, told)
 
 
-def _refuse_while_running(request: Request, session: Session, command: str) -> None:
+def _refuse_while_running(
+    request: Request, session: Session, told: cli_commands.Run | cli_commands.Eval
+) -> None:
     """Raise StepperError where an agent's shell command would wait for a cell that runs, maybe for hours."""
     from_agents_shell = request.caller.by == "cli" and request.owner
     running = status_queries.running(session)
     if not from_agents_shell or running is None or not session.lock.locked():
         return
-    why = f"nothing ran: {running.name} of {session.name} is running, for {running.seconds:.0f} s so far"
+    commands = session.state.commands
+    waiting = commands.shell("run --wait")
+    if isinstance(told, cli_commands.Eval):
+        waiting = commands.shell("eval --wait", "CODE")
     raise StepperError(
-        f"{why}; `stepper {command}` needs the kernel when that cell has ended",
-        "stepper status",
+        f"nothing ran: {running.name} of {session.name} is running, for {running.seconds:.0f} s so far",
+        f"{waiting}  # waits until that cell has ended",
     )
 
 
@@ -453,9 +487,8 @@ async def _status(
         [server.url for server in jupyter_saves.find_servers_without_reload(path)]
     )
     renamed = request.workspace.rename_notice(session)
-    several = len(request.workspace.sessions) > 1
     return replace(
-        await status_queries.status(session, several), jupyter=unaware, renamed=renamed
+        await status_queries.status(session), jupyter=unaware, renamed=renamed
     )
 
 
@@ -478,7 +511,8 @@ def _system(told: cli_commands.Context, found: responses.Context) -> responses.C
 
 async def _eval(request: Request, session: Session, source: str) -> responses.Evaluated:
     if not source.strip():
-        raise UsageError("there is no code", 'stepper eval "df.columns"')
+        example = session.state.commands.shell("eval", '"df.columns"')
+        raise UsageError("there is no code", example)
     why = (
         edit_gate.stopped(session.state) if request.owner else None
     )  # the person may look

@@ -7,9 +7,9 @@ import contextlib
 import os
 from collections.abc import Awaitable, Callable
 
-from stepper.common.errors import NotebookError, StepperError
+from stepper.common.errors import NotebookError, StepperError, UsageError
 from stepper.common.text import one_line
-from stepper.daemon import pre_tool_use
+from stepper.daemon import pre_tool_use, resume_target
 from stepper.daemon.notebook_paths import UncoveredError
 from stepper.daemon.project_notebooks import Workspace
 from stepper.hook import payload
@@ -304,6 +304,12 @@ async def prompt(workspace: Workspace, event: Event) -> bytes:
         given = prompt_commands.understood(
             event.prompt, stop is not None, asked, running
         )
+    refused = ""
+    if given is not None and given[0] in RESUMES:
+        try:
+            session, given = await _to_resume(workspace, session, owner, *given)
+        except UsageError as error:
+            refused = f"stepper: {error}"
     elsewhere = undelivered_reports.take_elsewhere(
         workspace.sessions.values(), session, owner
     )
@@ -311,7 +317,10 @@ async def prompt(workspace: Workspace, event: Event) -> bytes:
         return _context("UserPromptSubmit", elsewhere)
     missed = await missing(session)
     said, lines = [elsewhere, missed.text], [*_steered(workspace, event), missed.line]
-    if given is not None:
+    if refused:
+        said.append(refused)
+        lines.append(refused)
+    elif given is not None:
         words, more = given
         # who asks how far it is gets an answer and nothing else
         if PLAIN_WORDS[words] is not _status:
@@ -326,7 +335,11 @@ async def prompt(workspace: Workspace, event: Event) -> bytes:
                 f"stepper: understood as {UNDERSTOOD[words]}: {one_line(first, 200)}"
             )
     elif session.state.stop and not event.is_slash:
-        said.append(command_messages.in_force(session.name, session.state.stop))
+        said.append(
+            command_messages.in_force(
+                session.name, session.state.stop, session.state.commands
+            )
+        )
     workspace.mark()
     text = "\n".join(filter(None, said))
     line = "\n".join(filter(None, lines))
@@ -335,6 +348,23 @@ async def prompt(workspace: Workspace, event: Event) -> bytes:
     return payload.answer(
         "UserPromptSubmit", run_report.Report(run_report.bounded(text), line)
     )
+
+
+async def _to_resume(
+    workspace: Workspace, current: Session | None, owner: str, words: str, more: str
+) -> tuple[Session | None, tuple[str, str]]:
+    """Return the notebook that plain words resume, and the words with the user's message; raise UsageError.
+
+    The message may begin with the notebook's name.
+    """
+    notebook, message = prompt_commands.addressed(more)
+    if notebook:
+        return workspace.named(notebook, workspace.paths.project), (words, message)
+    if await workspace.stopped():
+        asked = resume_target.Resume(RESUMES[words], message, "slash")
+        project = workspace.paths.project
+        current = await resume_target.target(workspace, project, owner, asked)
+    return current, (words, message)
 
 
 async def turn_end(workspace: Workspace, event: Event) -> bytes:
@@ -440,6 +470,11 @@ PLAIN_WORDS: dict[str, Callable[[Session, str], Awaitable[str]]] = {
     "stop the cell": _stop,
 }
 
+RESUMES = {  # the plain words that resume a notebook, with the command that does
+    "continue notebook": "continue",
+    "fix and retry": "fix",
+    "skip cell": "skip",
+}
 UNDERSTOOD = {  # what the user reads of a plain word: the command that it was taken for
     "continue notebook": "/continue",
     "fix and retry": "/fix",

@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import json
 import os
+import re
 import shlex
 from collections.abc import Callable, Mapping
 from datetime import date
@@ -26,6 +27,7 @@ from stepper.messages import external_changes as elsewhere_words
 from stepper.notebooks.new_notebook import create_notebook
 from stepper.policy import plan as plans
 from stepper.policy.cell_changes import BY_PLACE, source_hash
+from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.model import Limits, Plan, Step
 from stepper.session import user_commands
 from stepper.session.clients import Call
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
     from stepper.policy.kernel_config import Place
 
 SESSIONS_KEPT = 50  # of Claude Code, with their current notebooks
+# a line of a journal on a stop
+STOP_LINE = re.compile(rb'^\{"event": ?"stop"', re.MULTILINE)
 FORMER = 10  # deleted notebooks with which one that is new here is compared
 
 
@@ -56,7 +60,11 @@ class Workspace:
         # notebook → the notice that it looks like a renamed one
         self.renamed: dict[str, str] = {}
         self.environ: Mapping[str, str] = {}  # of who asked last
-        self._open, self.replay = open_session, replay
+        self._open_session, self.replay = open_session, replay
+        # what the number of known notebooks was last counted for, and the result
+        self._counted: tuple[int, int] = (-1, -1)
+        self._several = False
+        self._are_named = False  # whether the sessions' commands name their notebooks
         # one at a time; what ends each
         self.replaying, self.replays = asyncio.Lock(), set[asyncio.Event]()
         # Sessions of Claude Code in which a cell ran or a command was given since the
@@ -88,7 +96,35 @@ class Workspace:
                 )
                 self.renamed[name] = elsewhere_words.renamed(name, former, has_kernel)
                 session.trouble(self.renamed[name])
+        if self._are_named != self.several:
+            self._are_named = self.several
+            for session in self.sessions.values():
+                self._set_commands(session)
         return self.sessions[name]
+
+    @property
+    def several(self) -> bool:
+        """Whether more than one notebook of the project is known: commands name theirs then."""
+        counted = (self.places.index.reads, len(self.sessions))
+        if counted != self._counted:
+            self._counted = counted
+            open_now = (self._path(name) for name in self.sessions)
+            known = {*open_now, *self.places.index.notebooks()}
+            self._several = len(known) > 1
+        return self._several
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self.paths.project, name)
+
+    def _open(self, name: str, path: str) -> Session:
+        session = self._open_session(name, path)
+        self._set_commands(session)
+        return session
+
+    def _set_commands(self, session: Session) -> None:
+        named = session.name if self.several else ""
+        if session.state.commands.notebook != named:
+            session.state.commands = CommandLines(named)
 
     def rename_notice(self, session: Session) -> str:
         """Return that a notebook looks like a renamed one, '' once a cell of it has run."""
@@ -175,6 +211,29 @@ class Workspace:
             if same and not self.exists(session):
                 return session
         return None
+
+    async def stopped(self) -> list[Session]:
+        """Return the sessions of all stopped notebooks, by name, opened where they are not."""
+        # of journals that have grown long, and of many
+        for path in await asyncio.to_thread(self._with_stops):
+            with contextlib.suppress(UsageError):  # not a notebook of ours any more
+                self.session(self.resolve(path))
+        found = [
+            session
+            for session in self.sessions.values()
+            if session.state.stop is not None and self.exists(session)
+        ]
+        return sorted(found, key=lambda session: session.name)
+
+    def _with_stops(self) -> list[str]:
+        """Return the paths of the notebooks whose journal has a stop, which may have ended."""
+        root, found = Path(self.paths.journals), list[str]()
+        for journal in root.rglob("*.jsonl"):
+            with contextlib.suppress(OSError):
+                if STOP_LINE.search(private_files.read(str(journal))):
+                    name = journal.relative_to(root).with_suffix(".ipynb")
+                    found.append(self.places.stored(str(name)))
+        return found
 
     def calls(self) -> list[Call]:
         """Return the edits whose cells run, or wait to."""
@@ -318,7 +377,7 @@ class Workspace:
     ) -> KernelPlace:
         """Return where the kernel of a notebook runs that names a place, or none; raise KernelError where nowhere."""
         limits = self.config.limits()
-        at = self._accepted(limits, kernel)
+        at = self._accepted(path, limits, kernel)
         python = (
             self._interpreter(limits.python)
             if at is None
@@ -335,17 +394,18 @@ class Workspace:
         given = kernel_environ(environ, python, own, [*limits.hide_env, *tokens])
         return KernelPlace(python, cwd, given, ipykernel_folder(own), at)
 
-    def _accepted(self, limits: Limits, kernel: str) -> Place | None:
+    def _accepted(self, path: str, limits: Limits, kernel: str) -> Place | None:
         """Return the place where a kernel is to run, None for this machine's interpreter; raise KernelError."""
         name = kernel or limits.kernel
         if name == Limits.kernel:
             return None
         if name not in limits.kernels:
             known = ", ".join([*limits.kernels, Limits.kernel])
+            commands = CommandLines(self.paths.relpath(path))
             raise KernelError(
                 f"the notebook's kernel is to run in {one_line(name, 100)!r}, which is none of `kernels:` in"
                 f" .stepper/config.yaml ({known})",
-                "add it there, or name another: stepper use NOTEBOOK --kernel NAME",
+                f"add it there, or name another: {commands.shell('use --kernel NAME')}",
             )
         place = limits.kernels[name]
         if not self.paths.trusts_backend(place.definition):

@@ -27,6 +27,7 @@ from stepper.daemon.request import Request, telling
 from stepper.kernels import backend_registry, image_diff
 from stepper.policy import journal_events, kernel_config
 from stepper.policy.commands import cli_commands
+from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.comparison.verify_results import Verified
 from stepper.policy.model import Death, Limits
 from stepper.session import progress_events, user_commands
@@ -74,7 +75,7 @@ async def asked(
     read()
     name = told.kernel or session.state.plan.kernel
     limits = workspace.config.limits()
-    _own_kernel(limits.kernels.get(name or limits.kernel), told)
+    _own_kernel(limits.kernels.get(name or limits.kernel), told, session.name)
     metadata = await places.metadata(request, told.kernel) if told.kernel else None
     place = replace(workspace.place(path, caller.environ, name), tied=True)
     workspace.replays.add(caller.left)
@@ -139,7 +140,7 @@ async def unasked(workspace: Workspace, session: Session) -> None:
         workspace.mark()
 
 
-def _own_kernel(at: Place | None, told: cli_commands.Verify) -> None:
+def _own_kernel(at: Place | None, told: cli_commands.Verify, name: str) -> None:
     """Raise StepperError where no kernel of a replay's own can be had in a place, or not as it is asked for."""
     if (
         at is not None
@@ -147,9 +148,8 @@ def _own_kernel(at: Place | None, told: cli_commands.Verify) -> None:
         and at.where.kernel_id
     ):
         why = f"`kernels.{at.name}` is one kernel that is there: a replay needs one of its own"
-        raise KernelError(
-            why, "stepper verify NOTEBOOK --kernel NAME  # stepper kernels shows them"
-        )
+        verify = CommandLines(name).shell("verify --kernel NAME")
+        raise KernelError(why, f"{verify}  # `stepper kernels` lists the names")
     if told.scratch and at is not None and not at.is_local:
         raise UsageError(
             "--scratch copies the notebook's folder on this machine, and its kernel is elsewhere"
@@ -220,17 +220,18 @@ def _prepared(paths: Paths, path: str, folder: str, cwd: str, scratch: bool) -> 
     """Copy the notebook, and with `scratch` its folder; return where the kernels run. Raise OSError, UsageError."""
     private_files.make_folder(folder)
     shutil.copyfile(path, os.path.join(folder, COPY))
-    return _scratch(paths, folder, cwd) if scratch else cwd
+    return _scratch(paths, path, folder, cwd) if scratch else cwd
 
 
-def _scratch(paths: Paths, folder: str, cwd: str) -> str:
+def _scratch(paths: Paths, path: str, folder: str, cwd: str) -> str:
     """Copy the folder in which the kernels would run; what lies beside it and above it is there by links."""
     size = sum(_sizes(cwd))
     if size > SCRATCH_BYTES:
         why = f"{paths.relpath(cwd)} holds more than {SCRATCH_BYTES / 1e9:.1f} GB, the most that --scratch copies"
+        verify = CommandLines(paths.relpath(path)).shell("verify")
         raise UsageError(
             why,
-            "stepper verify NOTEBOOK  # without --scratch: what cells write is told",
+            f"{verify}  # without --scratch; the result lists the files that change",
         )
     here, there = paths.project, os.path.join(folder, "scratch")
     os.mkdir(there)

@@ -60,9 +60,9 @@ class Stops:
         self, daemon: Daemon, ctx: Context, params: CallToolRequestParams
     ) -> CallToolResult | InputRequiredResult:
         """Ask the person about a stop, and do what they decide."""
+        named = (params.arguments or {}).get("notebook")
         found = await daemon.ask(
-            "status",
-            {"notebook": (params.arguments or {}).get("notebook"), "unread": True},
+            "status", {"notebook": named, "unread": True, "resumes": True}
         )
         stop, notebook = found["stop"], found["notebook"]
         if not stop:

@@ -32,28 +32,31 @@ CALLED = re.compile(
 )
 COMMENT = re.compile(r"(`[^`]*`(?:(?: with| and|,) `[^`]*`)*)  # ([^\n]*)$")
 
+# A notebook's name in a slash command.
+TYPED = r"(?:\"[^\"\n]*\.ipynb\"|[^\s`'\"(),;]+\.ipynb)"
 # A decision on a stop: as a command of Claude Code, and as a line of a stop's ways out.
 SLASH = re.compile(
     r"(?<![\w/.`-])`?/(?:stepper:)?(continue|fix|skip)\b(?![/\w.-])"
-    r"(?: (HINT|ANSWER|REASON)| this step)?`?"
+    rf"(?: ({TYPED}))?(?: (HINT|ANSWER|REASON))?`?"
 )
 WAY_OUT = re.compile(
-    r"^(  )?stepper (continue|fix|skip)(?: --notebook (?:'[^']*'|\S+))? \[([A-Z]+)\](?:\s+(?=\S)|$)"
+    r"^(  )?stepper (continue|fix|skip)(?: --notebook ('[^']*'|\S+))? \[([A-Z]+)\](?:\s+(?=\S)|$)"
 )
-IN_CLAUDE_CODE = re.compile(r" \(in Claude Code: [^)]*\)| \(/(?:fix|skip|continue)\)")
+IN_CLAUDE_CODE = re.compile(
+    rf" \(in Claude Code: [^)]*\)| \(/(?:fix|skip|continue)(?: {TYPED})?\)"
+)
+# How the user resumes, as `edit_gate.resume` and `rebuild` say it: typed, in a terminal.
+TYPE_ONE = rf"the user types /\w+(?: ({TYPED}))?"
+IN_TERMINAL = r" \(in a terminal: [^)]*\)"
+
+RESUME = re.compile(
+    rf"(To resume, )?{TYPE_ONE}(?:, /\w+(?: (?:{TYPED}))? or /\w+(?: (?:{TYPED}))?)?{IN_TERMINAL}"
+)
+QUOTES = "'\""
 
 PHRASES = tuple(
     (re.compile(pattern), here)
     for pattern, here in (
-        (
-            r"(?:only )?the (?:person|user) (?:goes on with|resumes it with) /continue, /fix or /skip"
-            r"(?: \(or `stepper continue`, `stepper fix`, `stepper skip`\))?",
-            "only the user can resume it, and `lift_stop` asks them",
-        ),
-        (
-            r"the (?:person|user) types /continue(?: \(or `stepper continue`\))?",
-            "`lift_stop` asks the user",
-        ),
         (r"edit_mode replace, cell_id ", "`run_cell` with `cell_id` "),
         (
             r"(?<!\w)`?ls (?:'[^']*/'|[^\s`'-][^\s`']*/)(?: (?:'[^']*/'|[^\s`'-][^\s`']*/))*`?(?=$|[\s.,;)])",
@@ -62,8 +65,8 @@ PHRASES = tuple(
         (r"it was ended by `stepper shutdown`", "it was shut down"),
         (r"until `stepper shutdown`", "until `kernel` with `action: shutdown` ends it"),
         (
-            r"it can only be skipped \(stepper skip\)",
-            "only the user can skip it (`stepper skip`, in a terminal)",
+            r"it can only be skipped \((stepper skip(?: --notebook [^)]*)?)\)",
+            r"only the user can skip it (`\1`, in a terminal)",
         ),
         (r"without --scratch", "without `scratch`"),
         (r" NotebookEdit needs a Read of it first in this session\.", ""),
@@ -119,6 +122,7 @@ def _line(line: str, for_user: bool) -> str:
     line = IN_CLAUDE_CODE.sub("", line)
     if not for_user:
         line = WAY_OUT.sub(_way_out, line)
+    line = RESUME.sub(_ask, line)
     for pattern, here in PHRASES:
         line = pattern.sub(here, line)
     line = SLASH.sub(_decision if for_user else _lift_stop, line)
@@ -128,7 +132,8 @@ def _line(line: str, for_user: bool) -> str:
 
 
 def _way_out(found: re.Match[str]) -> str:
-    way = f"{found[1] or ''}`lift_stop` ({found[2]} [{found[3]}])"
+    named = _with_notebook(found[3])
+    way = f"{found[1] or ''}`lift_stop`{named} ({found[2]} [{found[4]}])"
     return way if found.end() == len(found.string) else f"{way}: "
 
 
@@ -137,8 +142,21 @@ def _decision(found: re.Match[str]) -> str:
 
 
 def _lift_stop(found: re.Match[str]) -> str:
-    argument = f" {found[2]}" if found[2] else ""
-    return f"`lift_stop` ({found[1]}{argument})"
+    argument = f" {found[3]}" if found[3] else ""
+    return f"`lift_stop`{_with_notebook(found[2])} ({found[1]}{argument})"
+
+
+def _ask(found: re.Match[str]) -> str:
+    """Return that the user is asked: by the tool, for that notebook."""
+    tool = f"`lift_stop`{_with_notebook(found[2])}"
+    if found[1]:
+        return f"Only the user can resume the notebook: {tool} asks them"
+    return f"{tool} asks the user"
+
+
+def _with_notebook(name: str | None) -> str:
+    """Return the tool's argument for a notebook's name, '' for none."""
+    return f" with `notebook: {name.strip(QUOTES)}`" if name else ""
 
 
 def _tool(found: re.Match[str]) -> str:
@@ -169,7 +187,8 @@ def _call(verb: str, words: Sequence[str]) -> tuple[str, list[str]]:
         case "restore":
             return "run_notebook", ["which: restore"]
         case "output":
-            named = [word for word in words if not word.startswith("-")][:1]
+            named = [word for word in words if not word.startswith("-")]
+            named = [word for word in named if not word.endswith(".ipynb")][:1]
             cells = [f'cells: ["{word}"]' for word in named if not word.isupper()]
             return "read_notebook", ["outputs: full", *cells]
         case "report":

@@ -16,15 +16,20 @@ from stepper.messages.run_report import (
     seconds,
     step_name,
 )
+from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.model import Cell, Plan, Step
 
 LAST = 100  # of a line, for the person
 LINES = 800  # characters of what it has printed
 NOTHING = "stepper: nothing of it ran."
-ENDS = "`stepper interrupt`, or the user's words `stop the cell`"
 WOKEN = "you are woken with its report when it ends"
 OTHERS = "it is another session's, which is told when it ends"
 MEANWHILE = "plan, markdown, reading, other notebooks"
+
+
+def _ends(commands: CommandLines) -> str:
+    """Return what ends a cell that runs in the background."""
+    return f"`{commands.shell('interrupt')}`, or the user's words `stop the cell`"
 
 
 def till(timeout: float, left: float | None) -> str:
@@ -36,6 +41,7 @@ def till(timeout: float, left: float | None) -> str:
 
 def goes_on(
     name: str,
+    commands: CommandLines,
     cell: Cell,
     took: float,
     till: str,
@@ -65,7 +71,7 @@ def goes_on(
         ]
     parts.append(
         "It goes on without you: you are woken with its report when it ends, so this turn may end. What can be done"
-        f" meanwhile: {MEANWHILE}. {_not(name, queue)} What ends it: {ENDS}; Esc does not."
+        f" meanwhile: {MEANWHILE}. {_not(name, queue)} What ends it: {_ends(commands)}; Esc does not."
     )
     where, till = (
         step_name(plan, step) if step else cell.label,
@@ -78,12 +84,20 @@ def goes_on(
     )
 
 
-def still(name: str, runs: str, took: float, till: str, last: str, wakes: bool) -> str:
+def still(
+    name: str,
+    commands: CommandLines,
+    runs: str,
+    took: float,
+    till: str,
+    last: str,
+    wakes: bool,
+) -> str:
     """Return what a session reads at its start of what was handed on before it and runs."""
     said = f" It printed last:\n| {last}" if last else ""
     return (
         f"stepper: {runs} of {one_line(name)} is still running after {seconds(took)} ({till}):"
-        f" {WOKEN if wakes else OTHERS}. What ends it: {ENDS}.{said}"
+        f" {WOKEN if wakes else OTHERS}. What ends it: {_ends(commands)}.{said}"
     )
 
 
@@ -106,12 +120,14 @@ def _not(name: str, queue: bool) -> str:
     return f"Not: code cells of {one_line(name)}, which {'wait in line' if queue else 'are refused until then'}."
 
 
-def queued(name: str, text: str, until: str, request: str, queue: bool) -> Report:
+def queued(
+    name: str, commands: CommandLines, text: str, until: str, request: str, queue: bool
+) -> Report:
     """Return what is read at once of a cell whose kernel waits in a queue, or is another client's for now."""
     withdraws = f"withdraws the {request}" if request else "has the cell not run"
     told = (
         f"stepper: {in_queue(text, until)}. You are woken with its report when it has run, so this turn may end. What"
-        f" can be done meanwhile: {MEANWHILE}. {_not(name, queue)} What ends the wait, and {withdraws}: {ENDS}; Esc"
+        f" can be done meanwhile: {MEANWHILE}. {_not(name, queue)} What ends the wait, and {withdraws}: {_ends(commands)}; Esc"
         " does not."
     )
     return Report(
@@ -124,21 +140,23 @@ def still_queued(name: str, text: str, until: str, wakes: bool) -> str:
     return f"stepper: a cell of {one_line(name)}: {in_queue(text, until)}: {WOKEN if wakes else OTHERS}."
 
 
-def refused_for_queue(name: str, text: str, wakes: bool) -> str:
+def refused_for_queue(name: str, commands: CommandLines, text: str, wakes: bool) -> str:
     """Return why no code cell is written while one waits for its kernel."""
     return (
         f"A cell of {one_line(name)} waits for its kernel ({one_line(text, LAST * 3)}): this code cell was NOT written;"
-        f" {WOKEN if wakes else OTHERS}. What can be done meanwhile: {MEANWHILE}. What withdraws it: {ENDS}."
+        f" {WOKEN if wakes else OTHERS}. What can be done meanwhile: {MEANWHILE}. What withdraws it: {_ends(commands)}."
         " `queue: true` in .stepper/config.yaml lets cells wait in line."
     )
 
 
-def refused(name: str, runs: str, took: float, till: str, wakes: bool) -> str:
+def refused(
+    name: str, commands: CommandLines, runs: str, took: float, till: str, wakes: bool
+) -> str:
     """Return why no code cell is written while one that was handed on runs."""
     return (
         f"{runs} of {one_line(name)} is still running after {seconds(took)} ({till}): this code"
         f" cell was NOT written; {WOKEN if wakes else OTHERS}. What can be done meanwhile: {MEANWHILE}."
-        f" What ends it: {ENDS}. `queue: true` in .stepper/config.yaml lets cells wait in line."
+        f" What ends it: {_ends(commands)}. `queue: true` in .stepper/config.yaml lets cells wait in line."
     )
 
 
@@ -150,11 +168,11 @@ def ended(name: str, news: Report) -> Report:
     )
 
 
-def matched(name: str, runs: str, line: str) -> Report:
+def matched(name: str, commands: CommandLines, runs: str, line: str) -> Report:
     """Return what wakes the agent: a line that it asked to be woken by."""
     text = (
         f"stepper: {runs} of {one_line(name)} goes on. {_woken_by(line)}\n"
-        f"When it ends you are woken once more, or told with the next prompt. What ends it now: {ENDS}."
+        f"When it ends you are woken once more, or told with the next prompt. What ends it now: {_ends(commands)}."
     )
     return Report(
         text, f"▶ {runs} goes on · matched by its `wake=` | {one_line(line, LAST)}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepper.common.text import clean, format_count, one_line
+from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.comparison.recorded_outputs import ChangedOutput
 
 QUOTED_CELLS = 5  # cells of which lines are quoted
@@ -30,7 +31,7 @@ def lines(changed: Sequence[ChangedOutput]) -> list[str]:
 
 def check(notebook: str) -> str:
     """Return the line on how to find out whether the new outputs are reproducible."""
-    command = f"`stepper verify {one_line(notebook, 200)}`"
+    verify = CommandLines(notebook).shell("verify")
     return (
-        f"To check whether a fresh kernel gives the new outputs again, run: {command}"
+        f"To check whether a fresh kernel gives the new outputs again, run: `{verify}`"
     )

@@ -5,14 +5,15 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from stepper.common.text import clean, format_count, one_line
 from stepper.messages import stop_hints
 from stepper.messages.quoted_output import about, elsewhere, quote, span, words
 from stepper.messages.run_report import Report, bounded, left_out, seconds, step_name
 from stepper.policy import edit_gate, error_classification, run_decisions
+from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.journal_events import Stopped
 from stepper.policy.kernel_namespace import Namespace, Variable
 from stepper.policy.model import Cell, Key, Outcome, Run, StepStatus, Verdict
@@ -37,16 +38,43 @@ AGAIN = {
     StepStatus.FAILED: " (its cell failed)",
     StepStatus.INTERRUPTED: " (its cell was interrupted)",
     StepStatus.CHANGED: " (its cell was changed and has not run)",
-    StepStatus.DOUBTED: ' (its criterion is false: replace its cell, or `stepper confirm "WORDS"`)',
+    StepStatus.DOUBTED: " (its criterion is false: replace its cell, or `{confirm}`)",
 }
 NAMES = 40  # of each kind, in a context
+WORDS = {"continue": "ANSWER", "fix": "HINT", "skip": "REASON"}
 WAYS = {
-    "stepper restore": "runs the cells that had ended well again, in a fresh kernel",
-    "stepper continue [ANSWER]": "lifts the stop (in Claude Code: /continue)",
-    "stepper fix [HINT]": "lifts it and grants the failed step fresh retries (/fix)",
-    "stepper skip [REASON]": "lifts it and leaves the step out (/skip)",
+    "restore": "runs the cells that had ended well again, in a fresh kernel",
+    "continue": "resumes the notebook (in Claude Code: {})",
+    "fix": "resumes it and grants the failed step fresh retries ({})",
+    "skip": "resumes it and leaves the step out ({})",
 }
 ANSWER_LIMIT = 2000  # characters of what the person says with a command
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way out of a stop: the command, its argument ('' if it takes none), what it does."""
+
+    command: str
+    argument: str
+    about: str
+
+    @property
+    def line(self) -> str:
+        """The command with its argument, which is optional."""
+        return f"{self.command} [{self.argument}]" if self.argument else self.command
+
+
+def ways(state: State) -> list[Way]:
+    """Return the ways out of a notebook's stop, as they are typed in a terminal."""
+    found = []
+    for name, effect in WAYS.items():
+        if name == "restore" and not state.lost:
+            continue
+        command = state.commands.shell(name)
+        typed = state.commands.slash(name)
+        found.append(Way(command, WORDS.get(name, ""), effect.format(typed)))
+    return found
 
 
 def plan_lines(state: State) -> list[str]:
@@ -108,7 +136,8 @@ def next_line(state: State) -> str:
     criterion = (
         f"; criterion: {one_line(step.criterion, 200)}" if step.criterion else ""
     )
-    again = AGAIN.get(state.standing(step.id), "")
+    confirm = state.commands.shell("confirm", '"WORDS"')
+    again = AGAIN.get(state.standing(step.id), "").format(confirm=confirm)
     return f"Next: {step_name(state.plan, step)}{again}{criterion}."
 
 
@@ -166,7 +195,7 @@ def context(name: str, state: State, known: Namespace, alive: bool) -> str:
     lines = [f"stepper: the notebook {one_line(name)} is {stands}.", *plan_lines(state)]
     if state.stop:
         lines.append(
-            "It was stopped when this was written: /continue, /fix and /skip, the user's commands, lift that."
+            f"It was stopped when this was written. {edit_gate.resume(state.commands)}."
         )
     lines.append(next_line(state))
     if alive:
@@ -196,10 +225,13 @@ def built(state: State) -> str:
     named += (
         [format_count(loose, "cell") + " in no step" * bool(steps)] if loose else []
     )
-    return f"{' and '.join(named)} had built them; `stepper restore` builds them again in a fresh kernel"
+    restore = state.commands.shell("restore")
+    return f"{' and '.join(named)} had built them; `{restore}` builds them again in a fresh kernel"
 
 
-def stop_of_death(why: str, built: str, stderr: str) -> tuple[str, str]:
+def stop_of_death(
+    why: str, built: str, stderr: str, commands: CommandLines
+) -> tuple[str, str]:
     """Return the error and the text of a stop that no cell is to blame for: the kernel died while nothing ran."""
     said = (
         f"; it wrote last: {one_line(stderr.splitlines()[-1], 200)}"
@@ -212,26 +244,12 @@ def stop_of_death(why: str, built: str, stderr: str) -> tuple[str, str]:
         f"""❌ Execution stopped: the kernel died
 Error Type: KernelDied
 Error Message: {message}
-Suggestion: `stepper restore` runs the cells that had ended well again in a fresh kernel, then /continue""",
+Suggestion: `{commands.shell("restore")}` runs the cells that had ended well again in a fresh kernel, then {commands.slash("continue")}""",
     )
 
 
-def with_notebook(command: str, name: str) -> str:
-    """Return a command of WAYS for the notebook of that name, as it is typed in a terminal; unchanged without one."""
-    if not name:
-        return command
-    verb, bracket, argument = command.partition(" [")
-    option = "" if verb == "stepper restore" else "--notebook "
-    return f"{verb} {option}{shlex.quote(name)}{bracket}{argument}"
-
-
-def stopped(
-    state: State, stop: Stopped, notebook: str = ""
-) -> tuple[str | None, list[str], str]:
-    """Return what a stop asks of the person, the commands that lift it, and all that is to be said of it.
-
-    The commands in the text are for that `notebook`, where one is given.
-    """
+def stopped(state: State, stop: Stopped) -> tuple[str | None, list[str], str]:
+    """Return what a stop asks the user, the commands that resume the notebook, and the text that says all of it."""
     asked, run = (
         error_classification.question(stop.error),
         next((run for run in state.runs[::-1] if run.key == stop.key), None),
@@ -241,20 +259,16 @@ def stopped(
     lines += [f"The agent asks: {one_line(asked)}"] if asked else []
     lines += (
         [
-            f"Suggestion: {one_line(stop_hints.action(run.outcome, run.verdict, run.fault))}"
+            f"Suggestion: {one_line(stop_hints.action(run.outcome, run.verdict, run.fault, commands=state.commands))}"
         ]
         if run
         else []
     )
-    ways = [name for name in WAYS if name != "stepper restore" or state.lost]
-    rendered = [with_notebook(way, notebook) for way in ways]
-    width = max(28, *(len(command) + 2 for command in rendered))
+    offered = ways(state)
+    width = max(28, *(len(way.line) + 2 for way in offered))
     lines += ["Ways out:"]
-    lines += [
-        f"  {command:<{width}}{WAYS[way]}"
-        for way, command in zip(ways, rendered, strict=True)
-    ]
-    return asked or None, ways, "\n".join(lines)
+    lines += [f"  {way.line:<{width}}{way.about}" for way in offered]
+    return asked or None, [way.line for way in offered], "\n".join(lines)
 
 
 def of_journaled(run: Run, text: str | None, stop: Stopped | None) -> Report:
@@ -394,7 +408,7 @@ def still_stopped(name: str, state: State) -> str:
     error = one_line(state.stop.error, 300) if state.stop else ""
     return (
         f"stepper: the variables of {one_line(name)} are restored, and the notebook is still stopped ({error}):"
-        f" restoring does not resume it. To resume: {edit_gate.GO_ON}"
+        f" restoring does not resume it. {edit_gate.resume(state.commands)}"
     )
 
 
@@ -405,20 +419,32 @@ def agent_stopped(name: str, state: State) -> str:
     error = one_line(state.stop.error, 300)
     return (
         f"the agent is stopped in {one_line(name)} ({error}); this run is not an attempt of the agent"
-        f" and does not resume the notebook. To resume: {edit_gate.GO_ON}"
+        f" and does not resume the notebook. {edit_gate.resume(state.commands)}"
     )
 
 
-def in_force(name: str, stop: Stopped) -> str:
+def several_stopped(stopped: Sequence[tuple[str, Stopped | None]], command: str) -> str:
+    """Return that a command which resumes a notebook does nothing: several are stopped, and it names none."""
+    named = [
+        f"{one_line(name)} ({one_line(stop.error, 100) if stop else ''})"
+        for name, stop in stopped
+    ]
+    return (
+        f"nothing was resumed: `{command}` names no notebook, and {len(stopped)} are stopped:"
+        f" {', '.join(named[:-1])} and {named[-1]}"
+    )
+
+
+def in_force(name: str, stop: Stopped, commands: CommandLines) -> str:
     """Return what the agent reads of a stop with a prompt that is no command: it lifts nothing; what does."""
     asked = error_classification.question(stop.error)
     why, command = (
-        (f'it asks "{asked}"', "/continue ANSWER")
+        (f'it asks "{asked}"', commands.slash("continue", "ANSWER"))
         if asked
-        else (one_line(stop.error, 300), "/fix HINT")
+        else (one_line(stop.error, 300), commands.slash("fix", "HINT"))
     )
     if stop.key is None:
-        command = "/continue"
+        command = commands.slash("continue")
     return (
         f"stepper: {one_line(name)} is stopped ({why}), and no code cell of it runs. What the user wrote here is left"
         f" alone: it lifts nothing, nor can you. The one command that lifts it, for the user to give: `{command}`."
@@ -492,7 +518,10 @@ def completion(
     `order` says whether the order of its cells could reproduce; `verifies`: it is replayed unasked.
     """
     here = one_line(name)
-    replays = f"`stepper verify {here}` replays it in a fresh kernel and says whether others get the same."
+    verify = CommandLines(name).shell("verify")
+    replays = (
+        f"`{verify}` replays it in a fresh kernel and says whether others get the same."
+    )
     if verifies:
         replays = "It is replayed in a fresh kernel now (verify: auto): the next prompt says whether others get the same."
     statuses = [state.of(step.id).status for step in state.plan.steps]

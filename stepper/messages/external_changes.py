@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepper.common.text import one_line, shell_quote
+from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.model import Cell
 
 NAMED = 6  # cells
@@ -14,7 +15,7 @@ def changed(
     name: str, cells: Sequence[Cell], new: Sequence[Cell], stale: Sequence[Cell]
 ) -> str:
     """Return which cells of a notebook changed or are new and have not run, whose outputs are stale, what runs them."""
-    run = f"What runs what has not run: {one_line(f'stepper run {shell_quote(name)}')}"
+    run = f"What runs what has not run: {CommandLines(name).shell('run')}"
     # a file may be as it was committed: that a cell never ran is all that is known
     if not cells:
         verb = "has" if len(new) == 1 else "have"
@@ -34,10 +35,11 @@ def renamed(name: str, former: str, has_kernel: bool) -> str:
     ways = [
         f"{one_line(name)} looks like the renamed {one_line(former)} (same cell ids), whose {what} still under the old"
         f" name. To go on there, give the file its old name: mv {new} {old}",
-        f"To go on here, with a new kernel, run: stepper run {new} --all",
+        f"To go on here, with a new kernel, run: {CommandLines(name).shell('run --all')}",
     ]
     if has_kernel:
-        ways.append(f"To end the old kernel, run: stepper shutdown {old}")
+        shutdown = CommandLines(former).shell("shutdown")
+        ways.append(f"To end the old kernel, run: {shutdown}")
     return ". ".join(ways)
 
 

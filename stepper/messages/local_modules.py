@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepper.common.text import one_line
+from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.local_modules import ModuleChanges, OldModule
 
 MOST = 5  # modules that are named in a line, and lines
@@ -31,7 +32,7 @@ def lines(changes: ModuleChanges, notebook: str) -> list[str]:
             f" when {pronoun} imported)."
         )
     found += [
-        _old(module, f"stepper run --all {one_line(notebook, 200)}")
+        _old(module, CommandLines(notebook).shell("run --all"))
         for module in changes.old[:MOST]
     ]
     if len(changes.old) > MOST:

@@ -23,6 +23,7 @@ from stepper.messages.quoted_output import (
     words,
 )
 from stepper.policy import error_classification
+from stepper.policy.commands.command_lines import UNNAMED, CommandLines
 from stepper.policy.model import Cell, Fault, LeftOut, Outcome, Plan, Run, Step, Verdict
 
 EVAL_LIMIT = 4500  # of what `stepper eval` printed: it was asked for
@@ -75,6 +76,7 @@ class Ended:
     where: str = ""  # its kernel is, where that is elsewhere
     follows: str = ""  # what no longer follows after it: lines
     comment: str = "#"  # what begins one in the notebook's language
+    commands: CommandLines = UNNAMED  # as the report writes them
     # lines on modules that changed since they were imported
     modules: Sequence[str] = ()
     # after a failure what the cell had bound and written; after a success what is odd
@@ -150,7 +152,7 @@ TODO: {one_line(ended.step.title, 200) if ended.step else "(no step)"}
 Error Type: {name}
 Error Message: {message}
 Attempted Fixes: {retries}
-Suggestion: {one_line(mend) or stop_hints.action(run.outcome, run.verdict, run.fault, ended.comment)}"""
+Suggestion: {one_line(mend) or stop_hints.action(run.outcome, run.verdict, run.fault, ended.comment, ended.commands)}"""
 
 
 def question(ended: Ended) -> str:
@@ -174,7 +176,8 @@ def _standing(ended: Ended) -> str:
         return ""
     name = capital(step_name(ended.plan, ended.step))
     if ended.unmet:
-        return f'{name}: not done. Replace its cell, or say why it is done all the same: `stepper confirm "WORDS"`.'
+        confirm = ended.commands.shell("confirm", '"WORDS"')
+        return f"{name}: not done. Replace its cell, or say why it is done all the same: `{confirm}`."
     if ended.run.verdict is Verdict.FINE:
         about = "criterion met" if ended.met else "criterion"
         criterion = (

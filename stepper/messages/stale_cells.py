@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stepper.common.text import format_count, one_line
+from stepper.policy.commands.command_lines import UNNAMED, CommandLines
 from stepper.policy.dataflow.cell_dependencies import (
     BELOW,
     DELETED,
@@ -68,7 +69,7 @@ def format_cells(numbers: Sequence[int]) -> str:
     return f"{noun} {join_words([str(number) for number in numbers], MAX_CELLS)}"
 
 
-def format_stale(marked: Sequence[MarkedCell]) -> str:
+def format_stale(marked: Sequence[MarkedCell], commands: CommandLines = UNNAMED) -> str:
     """Return the line on stale cells, '' if there are none."""
     if not marked:
         return ""
@@ -84,7 +85,8 @@ def format_stale(marked: Sequence[MarkedCell]) -> str:
                 f" {pronoun} ran"
             )
     target = "this cell" if len(marked) == 1 else "these cells in order"
-    return f"Stale: {_join_clauses(clauses)}. To run {target}: `stepper run --stale`."
+    run = commands.shell("run --stale")
+    return f"Stale: {_join_clauses(clauses)}. To run {target}: `{run}`."
 
 
 def format_hidden(marked: Sequence[MarkedCell]) -> str:
@@ -163,6 +165,7 @@ def format_order(
     unresolved: Sequence[UnresolvedName],
     stale_count: int,
     unbound: Sequence[tuple[Cell, str]] = (),
+    commands: CommandLines = UNNAMED,
 ) -> str:
     """Return whether a run from top to bottom should give the same results.
 
@@ -172,7 +175,7 @@ def format_order(
     if stale_count:
         verb = "is" if stale_count == 1 else "are"
         count = format_count(stale_count, "cell")
-        stale = f" {count} {verb} stale: `stepper run --stale`."
+        stale = f" {count} {verb} stale: `{commands.shell('run --stale')}`."
     if unresolved:
         clauses = []
         for entry in unresolved:

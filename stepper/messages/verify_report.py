@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepper.common.text import clean, format_age, format_count, one_line
+from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.comparison.output_comparison import Sameness
 from stepper.policy.comparison.verify_results import (
     SOURCE,
@@ -73,7 +74,7 @@ def _cells(found: Verified) -> list[str]:
     if by[Sameness.NOT_RECORDED]:
         all_of_them = len(by[Sameness.NOT_RECORDED]) == len(found.cells)
         why = NEVER if all_of_them else "no run is recorded of what stands there now"
-        hint = f"`stepper run {one_line(found.notebook, 200)}` runs what has not run"
+        hint = f"`{CommandLines(found.notebook).shell('run')}` runs what has not run"
         lines.append(
             f"  ✗ {_named(by[Sameness.NOT_RECORDED])} not recorded: {why}; {hint}"
         )

@@ -11,14 +11,11 @@ from collections.abc import Sequence
 from stepper.common.text import one_line
 from stepper.policy import plan
 from stepper.policy.commands.cli_commands import COMMANDS
+from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.model import Cell, CellEdit, Consent, FileWrite, Limits, StepStatus
 from stepper.policy.notebook_state import State
 
-GO_ON = "the person goes on with /continue, /fix or /skip (or `stepper continue`, `stepper fix`, `stepper skip`)"
-REBUILD = (
-    "To rebuild its variables, run `stepper restore`; to go on without them, the user types /continue"
-    " (or `stepper continue`)"
-)
+RESUMING = ("continue", "fix", "skip")  # the commands that resume a stopped notebook
 PLAN_MODE = "the client is in plan mode, in which nothing runs"
 ASK = "`auto_run` is `ask` in .stepper/config.yaml"
 # A call of a command. Each option is found in one way only: the time is linear.
@@ -61,13 +58,33 @@ def only_adds_text(state: State, change: CellEdit | FileWrite) -> bool:
 
 
 def stopped(state: State) -> str | None:
-    """Return why no code cell runs while the notebook is stopped."""
+    """Return why no code cell runs while the notebook is stopped: first how it is resumed, then the cause."""
     if state.stop is None:
         return None
     error = one_line(state.stop.error, 300)
-    if idle_death(state):
-        return f"execution of this notebook is stopped. {REBUILD}. Cause: {error}"
-    return f"execution of this notebook is stopped ({error}): {GO_ON}"
+    way_out = rebuild(state.commands) if idle_death(state) else resume(state.commands)
+    return f"execution of this notebook is stopped. {way_out}. Cause: {error}"
+
+
+def resume(commands: CommandLines) -> str:
+    """Return how the user resumes a stopped notebook, as a sentence without its period."""
+    typed = [commands.slash(name) for name in RESUMING]
+    in_terminal = [f"`{commands.shell(name)}`" for name in RESUMING]
+    return f"To resume, the user types {either(typed)} (in a terminal: {either(in_terminal)})"
+
+
+def rebuild(commands: CommandLines) -> str:
+    """Return how the variables of a dead kernel come back, or how the user goes on without them."""
+    restore, go_on = commands.shell("restore"), commands.shell("continue")
+    return (
+        f"To rebuild its variables, run `{restore}`; to go on without them, the user types"
+        f" {commands.slash('continue')} (in a terminal: `{go_on}`)"
+    )
+
+
+def either(ways: Sequence[str]) -> str:
+    """Return alternatives as words: `a, b or c`."""
+    return f"{', '.join(ways[:-1])} or {ways[-1]}"
 
 
 def died(state: State) -> bool:

@@ -35,6 +35,7 @@ def apply(event: Event, state: State) -> None:
         case journal_events.Created():
             # under a name that another notebook had before: nothing of that one counts
             fresh = State(
+                commands=state.commands,
                 next_run=state.next_run,
                 tool_use_ids=state.tool_use_ids,
                 unread=state.unread,

@@ -1,6 +1,6 @@
 """One notebook's standing: plan, how far its steps are, stop, what ran where.
 
-Changed by `ledger.apply` alone, but for `changed`, which a look at the file tells.
+Changed by `journal_reducer.apply` alone, except `changed` (a look at the file sets it) and `commands`.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from stepper.policy import cell_changes
+from stepper.policy.commands.command_lines import UNNAMED, CommandLines
 from stepper.policy.journal_events import (
     Elsewhere,
     Handed,
@@ -92,6 +93,7 @@ class State:
     """One notebook's standing."""
 
     plan: Plan = field(default_factory=Plan)
+    commands: CommandLines = UNNAMED  # as texts write them; the project's to set
     progress: dict[Key, Progress] = field(default_factory=dict)
     stop: Stopped | None = None  # no further cell runs until the person says so
     runs: list[Ran] = field(default_factory=list)

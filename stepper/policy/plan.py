@@ -236,13 +236,11 @@ def _not_run(state: State, number: int) -> Step:
     if found is None:
         raise ValueError(f"there is no step {number}")
     if state.of(number).status is StepStatus.SKIPPED:
-        raise ValueError(
-            f"step {number} is skipped: reopen it first (stepper plan reopen {number})"
-        )
+        reopen = state.commands.shell("plan reopen", str(number))
+        raise ValueError(f"step {number} is skipped: reopen it first ({reopen})")
     if state.of(number).status is not StepStatus.PENDING:
-        raise ValueError(
-            f"step {number} ran already: it can only be skipped (stepper skip)"
-        )
+        skip = state.commands.shell("skip")
+        raise ValueError(f"step {number} ran already: it can only be skipped ({skip})")
     return found
 
 

@@ -45,6 +45,17 @@ PLEASE = re.compile(
 )
 
 
+def addressed(message: str) -> tuple[str, str]:
+    """Return the notebook that a message of the user's begins with, '' for none, and the rest of the message.
+
+    `notebooks/a.ipynb the dates are in UTC`; a name with spaces is in quotes.
+    """
+    found = ADDRESS.match(message)
+    if found is None:
+        return "", message
+    return found["quoted"] or found["plain"], message[found.end() :].strip()
+
+
 def command(prompt: str) -> tuple[str, str] | None:
     """Return the command's words, in lower case, and what is said with them; None where a prompt is no command."""
     prompt = prompt.strip()
@@ -66,6 +77,10 @@ def command(prompt: str) -> tuple[str, str] | None:
     )
 
 
+# a notebook's name at the beginning of a message
+ADDRESS = re.compile(
+    r"""\s*(?:(?P<mark>["'])(?P<quoted>[^\n]*?\.ipynb)(?P=mark)|(?P<plain>[^\s"']\S*\.ipynb))(?=\s|$)"""
+)
 # Sentences that are commands only while the notebook is stopped, or while a cell runs.
 # The whole prompt must read so.
 POLITE = (

@@ -41,12 +41,13 @@ def same_again(state: State, key: Key, source: str) -> Run | None:
     )
 
 
-def repeated(last: Run) -> str:
+def repeated(state: State, last: Run) -> str:
     """Return why a source is not run again."""
+    scratch = state.commands.shell("eval")
     return (
         f"its source is that of run {last.run}, which ended with {_ended(last)};"
         " no other cell ran and no file of the project changed since."
-        " No attempt is counted. Another cell, or `stepper eval`, in between lets it run"
+        f" No attempt is counted. Another cell, or `{scratch}`, in between lets it run"
     )
 
 

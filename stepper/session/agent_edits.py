@@ -17,6 +17,7 @@ from stepper.policy import (
     repeated_errors,
     run_decisions,
 )
+from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.model import (
     Cell,
     CellEdit,
@@ -175,7 +176,9 @@ async def _attempt(
         session.state, cells, cell, consent, session.limits, new, alone
     )
     if decided.do is run_decisions.Do.WAIT:
-        return command_messages.waits(decided.why, f"stepper run {session.name}")
+        return command_messages.waits(
+            decided.why, CommandLines(session.name).shell("run")
+        )
     if decided.do is not run_decisions.Do.RUN:
         return (
             run_report.not_run(decided.why)
@@ -183,7 +186,9 @@ async def _attempt(
             else None
         )
     if decided.repeats is not None and await _same(session, cell, decided.repeats):
-        return run_report.not_run(repeated_errors.repeated(decided.repeats))
+        return run_report.not_run(
+            repeated_errors.repeated(session.state, decided.repeats)
+        )
     held = await _held(session, cells, cell, caller) if decided.look_ahead else None
     return held or await run_cell(session, cells, cell, caller)
 

@@ -9,6 +9,7 @@ from stepper.common.errors import KernelUnreachableError, StepperError
 from stepper.common.text import one_line
 from stepper.messages import attached_clients
 from stepper.messages.quoted_output import elsewhere
+from stepper.policy.commands.command_lines import CommandLines
 from stepper.session.responses import Attached
 from stepper.session.session import Session
 
@@ -22,7 +23,7 @@ async def attach(session: Session) -> Attached:
             if session.keeper.queued
             else "it has no kernel now"
         )
-        mend = f"stepper kernels wait {shlex.quote(session.name)}  # starts one, or waits for it"
+        mend = f"{CommandLines(session.name).shell('kernels wait')}  # starts one, or waits for it"
         raise StepperError(f"nothing attaches to {one_line(session.name)}: {why}", mend)
     if kernel.away:
         raise KernelUnreachableError(kernel.away)

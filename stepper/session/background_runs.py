@@ -158,7 +158,9 @@ def _tell(session: Session, call: Call) -> None:
     news = (
         background_runs.ended(about, came_of(call))
         if over
-        else background_runs.matched(about, backgrounding.name(session), line)
+        else background_runs.matched(
+            about, session.state.commands, backgrounding.name(session), line
+        )
     )
     for waker in call.wakers:
         if waker.waits:

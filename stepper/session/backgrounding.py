@@ -45,7 +45,12 @@ def goes_on(session: Session, call: Call) -> Report:
     limits = session.outputs.limits()
     if queued := session.keeper.queued:
         return background_runs.queued(
-            session.name, queued.text, queued.until, queued.request, limits.queue
+            session.name,
+            session.state.commands,
+            queued.text,
+            queued.until,
+            queued.request,
+            limits.queue,
         )
     running, state, kernel = session.state.running, session.state, session.keeper.kernel
     now_runs = status_queries.running(session)
@@ -70,7 +75,14 @@ def goes_on(session: Session, call: Call) -> Report:
         command_messages.beyond(running.timeout, about.where, began),
     )
     return background_runs.goes_on(
-        session.name, cell, *how_far, outputs, limits.queue, matched(session, call), *at
+        session.name,
+        state.commands,
+        cell,
+        *how_far,
+        outputs,
+        limits.queue,
+        matched(session, call),
+        *at,
     )
 
 
@@ -85,6 +97,7 @@ def still(session: Session, owner: str) -> str:
         return ""
     return background_runs.still(
         session.name,
+        session.state.commands,
         now_runs.name,
         now_runs.seconds,
         _till(now_runs),
@@ -99,13 +112,17 @@ def refused(session: Session, owner: str = "") -> str | None:
         return None
     if queued := session.keeper.queued:
         return background_runs.refused_for_queue(
-            session.name, queued.text, _wakes(session, owner)
+            session.name,
+            session.state.commands,
+            queued.text,
+            _wakes(session, owner),
         )
     now_runs = status_queries.running(session)
     if now_runs is None:
         return None
     return background_runs.refused(
         session.name,
+        session.state.commands,
         name(session),
         now_runs.seconds,
         _till(now_runs),

@@ -25,6 +25,7 @@ from stepper.policy import (
     journal_events,
     run_decisions,
 )
+from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.dataflow import cell_dependencies
 from stepper.policy.model import (
     Cell,
@@ -120,7 +121,7 @@ async def run_cell(
             why = f"{session.name} is a notebook in Python, and its kernel runs {one_line(kernel.language, 50)}"
             raise KernelError(
                 f"{why}: the cell was NOT run",
-                f"stepper use {session.name} --kernel NAME",
+                CommandLines(session.name).shell("use --kernel NAME"),
             )
         about = kernel.about()
         beyond = command_messages.beyond(work.timeout, about.where, about.left)
@@ -143,7 +144,7 @@ async def run_cell(
             # the journal knows that it began: the next turn asks what came of it
             error = KernelUnreachableError(
                 command_messages.line_down(cell.label, error.message),
-                f"stepper status {session.name}",
+                CommandLines(session.name).shell("status"),
             )
             error.accepted = True
             raise error from None
@@ -313,6 +314,7 @@ def summed(session: Session, work: Work, run: Run, execution: Execution) -> Ende
         modules=local_modules.lines(execution.modules, session.name),
         next_inputs=execution.next_inputs,
         comment=session.comment,
+        commands=state.commands,
         where=elsewhere(about.where, about.left, about.trouble) if about else "",
     )
 

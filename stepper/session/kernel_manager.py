@@ -187,9 +187,10 @@ class Keeper:
                     else ""
                 )
                 why = f"{down}: the cell was NOT run{open_yet}. The kernel may be well, with its variables"
+                commands = self.state.commands
+                status, restart = commands.shell("status"), commands.shell("restart")
                 raise KernelError(
-                    why,
-                    "stepper status  # tells when it is back; `stepper restart` gives it up",
+                    why, f"{status}  # shows when it is back; `{restart}` gives it up"
                 )
             kernel.listen()
             await asyncio.sleep(0.1)
@@ -318,4 +319,5 @@ class Keeper:
             why = "the next one is to run on this machine" if gone else ""
         except KernelError as error:
             why = error.message
-        return f"{why}: this kernel goes on until `stepper shutdown`" if why else ""
+        shutdown = self.state.commands.shell("shutdown")
+        return f"{why}: this kernel goes on until `{shutdown}`" if why else ""

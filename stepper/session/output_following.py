@@ -63,5 +63,6 @@ async def follow(
         if ended
         else "it did not run"
     )
-    more = f"; its output is long: stepper output {name}" if much else ""
+    output = session.state.commands.shell("output", name)
+    more = f"; its output is long: {output}" if much else ""
     return replace(page, ended=f"{cell.label}: {how}{more}")

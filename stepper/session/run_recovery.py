@@ -10,6 +10,7 @@ from datetime import datetime, timezone
 from stepper.common.errors import KernelError, KernelUnreachableError, NotebookError
 from stepper.messages import run_report
 from stepper.policy import cell_directives, error_classification, plan, run_decisions
+from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.journal_events import Started, Voided
 from stepper.policy.model import Cell, Death, Outcome, Verdict, instant
 from stepper.session.cell_run import Work, conclude, tell, work_on
@@ -31,7 +32,9 @@ async def settle(session: Session) -> None:
         execution = await _recalled(session, cut)
     except KernelUnreachableError as error:
         why = f"{error.message}. What became of {where} is not known yet; until then nothing else runs: NOT run"
-        raise KernelUnreachableError(why, f"stepper status {session.name}") from None
+        raise KernelUnreachableError(
+            why, CommandLines(session.name).shell("status")
+        ) from None
     if execution is None:
         session.log(Voided(run=cut.run, tool_use_id=cut.tool_use_id))
         if cut.tool_use_id not in session.asking:  # else it runs now
@@ -63,10 +66,8 @@ async def settle(session: Session) -> None:
         return  # it is told as what was handed on
     fine = run.verdict is Verdict.FINE
     how = "ran ok, its outputs are on the cell" if fine else f"ended with {run.error}"
-    session.trouble(
-        f"{where} lost {lost} and went on: it {how}. `stepper report --run {cut.run}`",
-        cut.run,
-    )
+    report = session.state.commands.shell("report", str(cut.run))
+    session.trouble(f"{where} lost {lost} and went on: it {how}. `{report}`", cut.run)
 
 
 async def _recalled(session: Session, cut: Started) -> Execution | None:

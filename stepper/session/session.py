@@ -26,6 +26,7 @@ from stepper.common.text import one_line
 from stepper.messages import command_messages, run_report
 from stepper.messages.run_report import Ended, Report
 from stepper.policy import cell_directives, journal_events, journal_reducer, plan
+from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.comparison.output_comparison import Pixels
 from stepper.policy.dataflow import cell_dependencies, name_analysis
 from stepper.policy.dataflow.name_effects import NameUsage
@@ -234,7 +235,9 @@ class Session:
         why = f"the kernel died ({death.how}) while no cell ran"
         await self.keeper.end(why)
         if built:
-            error, block = command_messages.stop_of_death(why, built, death.stderr)
+            error, block = command_messages.stop_of_death(
+                why, built, death.stderr, self.state.commands
+            )
             self.log(
                 journal_events.Stopped(
                     at=now(), key=None, cell_id="", block=block, error=error
@@ -257,7 +260,7 @@ class Session:
         if not self.runs(document):
             raise NotebookError(
                 f"{self.name} is a notebook of the language {document.language!r}, and its kernel here is Python's",
-                f"name another of `kernels:` in .stepper/config.yaml: stepper use {self.name} --kernel NAME",
+                f"name another of `kernels:` in .stepper/config.yaml: {CommandLines(self.name).shell('use --kernel NAME')}",
             )
         self.speaks_python = document.language in LANGUAGES
         self.adviser, self.comment = (

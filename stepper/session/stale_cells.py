@@ -55,7 +55,8 @@ def report_new(
     stale = _select_new(session, dependencies.stale, reported)
     hidden = _select_new(session, dependencies.hidden, reported)
     session.reported_causes = reported
-    lines = [messages.format_stale(stale), messages.format_hidden(hidden)]
+    commands = session.state.commands
+    lines = [messages.format_stale(stale, commands), messages.format_hidden(hidden)]
     return "\n".join(filter(None, lines))
 
 
@@ -134,4 +135,5 @@ def format_order(session: Session, cells: Sequence[Cell]) -> str:
     stale_count = len(find_dependencies(session, cells).stale)
     unresolved = cell_dependencies.unresolved_names(cells, session.past)
     unbound = cell_dependencies.names_without_binding(cells, session.past)
-    return messages.format_order(unresolved, stale_count, unbound)
+    commands = session.state.commands
+    return messages.format_order(unresolved, stale_count, unbound, commands)

@@ -26,11 +26,8 @@ LINE = 200  # characters of what a cell printed last
 NOTICE_SECONDS = 5.0  # for which Claude Code shows a notice
 
 
-async def status(session: Session, several: bool = False) -> responses.Status:
-    """Return the standing of notebook, plan and kernel. Takes no lock: it answers while a cell runs.
-
-    Where `several` notebooks are known, the commands that resume this one name it.
-    """
+async def status(session: Session) -> responses.Status:
+    """Return the standing of notebook, plan and kernel. Takes no lock: it answers while a cell runs."""
     await session.keeper.find()
     steps, cells = list[responses.StepStatus](), list[responses.CellStatus]()
     stale, hidden = list[Mark](), list[Mark]()
@@ -53,12 +50,11 @@ async def status(session: Session, several: bool = False) -> responses.Status:
             for cell in session.state.open_cells
         ]
     state, stop = session.state, session.state.stop
-    named = session.name if several else ""
     told = (
         responses.Stop(
             stop.error,
             stop.cell_id or None,
-            *command_messages.stopped(state, stop, named),
+            *command_messages.stopped(state, stop),
         )
         if stop
         else None

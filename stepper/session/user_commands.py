@@ -30,6 +30,7 @@ from stepper.policy import (
     journal_events,
     plan,
 )
+from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.comparison.recorded_outputs import ChangedOutput
 from stepper.policy.model import Cell, Key, Outcome, Plan, Run, StepStatus, Verdict
 from stepper.policy.notebook_state import State
@@ -166,7 +167,7 @@ async def _may_start(session: Session, caller: Caller) -> None:
         why = f"{kernel.about().where} was named by its id: it is left as it is, with its variables, and none is started"
         raise KernelError(
             why,
-            f"restart it there; or stepper use {session.name} --kernel NAME  # another place",
+            f"restart it there; or {CommandLines(session.name).shell('use --kernel NAME')}  # another place",
         )
 
 
@@ -279,7 +280,7 @@ async def evaluate(
             kernel = await session.keeper.get(caller.environ, caller.left)
         if kernel is None or await kernel.death() is not None:
             why = f"{session.name} has no live kernel: there is nothing to look at"
-            raise StepperError(why, f"stepper run {session.name}")
+            raise StepperError(why, CommandLines(session.name).shell("run"))
         limits, asked = session.limits(), cell_directives.parse(source)
         most = limits.max_cell_timeout_seconds
         timeout = cell_directives.deadline(
@@ -383,9 +384,8 @@ async def end_idle_kernel(session: Session, last_used: float, why: str) -> bool:
 async def go_on(session: Session, answer: str = "") -> str:
     """Lift a stop; return where to go on, with the context and what the person answers."""
     lifted = session.state.stop
-    named = STEP.fullmatch(answer.strip())
-    number = int(named[1]) if named and lifted is None else 0
-    if number and session.state.of(number).status is StepStatus.SKIPPED:
+    number = skipped_step(session, answer)
+    if number is not None:
         reopen(session, number)
         return command_messages.after_reopen(session.name, session.state, number)
     if lifted is not None:
@@ -394,6 +394,17 @@ async def go_on(session: Session, answer: str = "") -> str:
     return command_messages.after_continue(
         session.name, session.state, known, alive, lifted, answer
     )
+
+
+def skipped_step(session: Session, answer: str) -> int | None:
+    """Return the skipped step that `continue step 3` reopens, None where a stop is in force or no step is meant."""
+    named = STEP.fullmatch(answer.strip())
+    if named is None or session.state.stop is not None:
+        return None
+    number = int(named[1])
+    progress = session.state.progress.get(number)
+    is_skipped = progress is not None and progress.status is StepStatus.SKIPPED
+    return number if is_skipped else None
 
 
 async def fix(session: Session, hint: str = "") -> str:
@@ -425,18 +436,18 @@ def reopen(session: Session, number: int) -> responses.Planned:
     """Reopen a skipped step; return the plan. Raise UsageError."""
     state = session.state
     if state.plan.step(number) is None:
-        raise UsageError(
-            f"there is no step {number}", "stepper plan  # shows the steps"
-        )
+        raise UsageError(f"there is no step {number}", _shows_steps(session))
     if state.of(number).status is not StepStatus.SKIPPED:
-        raise UsageError(
-            f"step {number} is not skipped", "stepper plan  # shows the steps"
-        )
+        raise UsageError(f"step {number} is not skipped", _shows_steps(session))
     cell = _cell(session, number)
     if cell is not None:
         session.file.remove_tag(cell, cell_changes.SKIP_TAG)
     session.log(journal_events.Reopened(at=now(), key=number))
     return status_queries.planned(session)
+
+
+def _shows_steps(session: Session) -> str:
+    return f"{session.state.commands.shell('plan')}  # shows the steps"
 
 
 def use_kernel(session: Session, name: str, kernel: KernelMetadata) -> None:
@@ -456,11 +467,11 @@ def confirm(session: Session, words: str) -> str:
     ]
     if not doubted:
         why = f"no step of {session.name} has a criterion that is false: there is nothing to confirm"
-        raise UsageError(why, "stepper plan  # shows the steps")
+        raise UsageError(why, _shows_steps(session))
     if not reason:
         raise UsageError(
             "say why the step is done although its criterion is false",
-            'stepper confirm "WORDS"',
+            state.commands.shell("confirm", '"WORDS"'),
         )
     session.log(journal_events.Confirmed(at=now(), key=doubted[0], reason=reason))
     return command_messages.after_confirm(session.name, state, doubted[0], reason)
@@ -505,7 +516,7 @@ async def change_plan(
         try:
             changed = change(session.state)
         except ValueError as error:
-            raise UsageError(str(error), "stepper plan  # shows the steps") from None
+            raise UsageError(str(error), _shows_steps(session)) from None
         session.log(journal_events.Planned(at=now(), plan=plan.to_json(changed)))
         session.file.write_plan(changed)
     return status_queries.planned(session)

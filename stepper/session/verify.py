@@ -14,11 +14,11 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from stepper.common.text import one_line
 from stepper.messages import verify_report as words
 from stepper.messages.run_report import Ended, seconds
 from stepper.policy import cell_changes, journal_events, run_decisions
 from stepper.policy.cell_changes import source_hash
+from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.comparison import verify_results
 from stepper.policy.comparison.output_comparison import (
     Difference,
@@ -279,7 +279,7 @@ def _failure(session: Session, document: Notebook, ended: Ended) -> str:
             missing[1], ended.cell.id, document.cells, session.past
         )
     elif IN_USE in run.error and session.keeper.kernel is not None:
-        bound = f"the living kernel may hold it: `stepper shutdown {one_line(session.name, 200)}` ends that"
+        bound = f"the living kernel may hold it: `{CommandLines(session.name).shell('shutdown')}` ends that"
     # the replay's kernel is nobody's to restore
     own = run.error.partition(run_decisions.LOST)[0].partition(
         f"; {run_decisions.KEPT}"

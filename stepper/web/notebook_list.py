@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from typing import Any
@@ -54,10 +55,18 @@ class Shelf:
             if not (os.path.exists(path) or os.path.exists(journal)):
                 return None
             past = self.pasts.pop(name, None) or Past(journal)
+            project = self.paths.project
             self.books[name] = Book(
-                self.paths.project, name, past, Daemon(self.paths.project)
+                project, name, past, Daemon(project), self.has_several
             )
         return self.books[name]
+
+    def has_several(self) -> bool:
+        """Return whether the project has more than one notebook, as far as they were looked for."""
+        if not self.names:
+            with contextlib.suppress(UsageError):
+                self.names = self.places.notebooks()
+        return len({*self.names, *self.books}) > 1
 
     def rows(self) -> list[dict[str, Any]]:
         """Return all notebooks, those changed last first, with how each stands by its journal."""

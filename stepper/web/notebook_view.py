@@ -6,18 +6,19 @@ import os
 import threading
 import time
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import orjson
 
 from stepper.common.errors import NotebookError
-from stepper.common.text import clean, one_line, shell_quote
+from stepper.common.text import clean, one_line
 from stepper.messages import command_messages
 from stepper.notebooks.document import Document
 from stepper.notebooks.notebook_file import IpynbFile
 from stepper.policy import plan
+from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.comparison import verify_results
 from stepper.policy.model import Cell, Step, instant
 from stepper.web.daemon_client import Daemon
@@ -42,8 +43,16 @@ Row = dict[str, Any]
 class Book:
     """One notebook, by its name in the project."""
 
-    def __init__(self, project: str, name: str, past: Past, daemon: Daemon) -> None:
+    def __init__(
+        self,
+        project: str,
+        name: str,
+        past: Past,
+        daemon: Daemon,
+        several: Callable[[], bool],
+    ) -> None:
         self.name, self.past, self.daemon = name, past, daemon
+        self.several = several  # whether the project has more than one notebook
         self.path = os.path.join(project, name)
         self.file = IpynbFile(self.path)
         self.document: Document | None = None
@@ -90,7 +99,7 @@ class Book:
                 self.trouble,
                 id(self.live),
                 self.daemon.trouble,
-                current,
+                self.several() or self.name != current,
             )
             if stamp != self.stamp:
                 self.stamp = stamp
@@ -150,6 +159,8 @@ class Book:
         """Return where the notebook stands by its journal, and its file where no journal knows its plan."""
         self._compare()
         state = self.past.state
+        is_named = self.several() or self.name != current
+        state.commands = CommandLines(self.name if is_named else "")
         planned = (
             state.plan
             if state.plan.steps
@@ -167,9 +178,10 @@ class Book:
                 {"cell": cell.cell_id, "number": cell.number, "status": cell.status}
                 for cell in state.open_cells
             ],
-            "stop": self._stop(current),
+            "stop": self._stop(),
             "lost": one_line(state.lost),
             "marks": self.marks,
+            "run_stale": state.commands.shell("run --stale"),
             "verified": self._verified(),
             "started": self.past.kernel_at,
             "last": state.last_report,
@@ -199,29 +211,16 @@ class Book:
             "reason": one_line(progress.reason),
         }
 
-    def _stop(self, current: str) -> Row | None:
+    def _stop(self) -> Row | None:
         state, stop = self.past.state, self.past.state.stop
         if stop is None:
             return None
-        question, ways, _ = command_messages.stopped(state, stop)
-        which = "" if self.name == current else f" --notebook {shell_quote(self.name)}"
-        which_restored = "" if self.name == current else f" {shell_quote(self.name)}"
-        told = []
-        for way in ways:
-            command, _, argument = way.partition(" [")
-            more = which_restored if command.endswith("restore") else which
-            told.append(
-                {
-                    "command": command + more,
-                    "argument": argument.rstrip("]"),
-                    "about": command_messages.WAYS[way],
-                }
-            )
+        question, _, _ = command_messages.stopped(state, stop)
         return {
             "error": stop.error,
             "cell": stop.cell_id,
             "question": question,
-            "ways": told,
+            "ways": [asdict(way) for way in command_messages.ways(state)],
             "block": clean(stop.block),
         }
 

@@ -23,6 +23,7 @@ from stepper.hook import client
 from stepper.messages.command_messages import MARKS
 from stepper.messages.quoted_output import span, text_of
 from stepper.messages.run_report import seconds
+from stepper.policy.commands.command_lines import CommandLines
 from stepper.web.notebook_list import Shelf
 from stepper.web.notebook_view import Book, Row
 
@@ -38,10 +39,11 @@ COLOURS = {
 
 def watch(paths: Paths, notebook: str | None) -> None:
     """Draw until Ctrl-C; raise UsageError where nobody looks on."""
+    commands = CommandLines(notebook or "")
     if not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
         raise UsageError(
-            "`stepper watch` draws on a terminal, and this is none",
-            "stepper status; stepper report",
+            "`stepper watch` needs a terminal; standard output is not one",
+            f"{commands.shell('status')}; {commands.shell('report')}",
         )
     shelf = Shelf(paths)
     named = shelf.named(notebook, client.current_folder()) if notebook else ""
@@ -99,11 +101,9 @@ def drawn(book: Book | None, height: int, trouble: str = "") -> RenderableType:
                 None, clean(book.past.told(status["last"])["report"] or "").splitlines()
             )
         ]
-        more = (
-            [f"… {len(lines) - REPORT} lines more: stepper report"]
-            if len(lines) > REPORT
-            else []
-        )
+        whole = book.past.state.commands.shell("report")
+        left = len(lines) - REPORT
+        more = [f"… {left} more lines: {whole}"] if left > 0 else []
         parts.append(
             Panel(
                 Text("\n".join(lines[:REPORT] + more)),

@@ -22,6 +22,10 @@ from stepper.policy.commands.command_schema import (
     word,
 )
 
+WAIT_FOR_CELL = (
+    "Wait until the cell that runs has ended, then run. Without it, a call from an agent's shell fails at once while"
+    " a cell runs; in your own terminal it waits."
+)
 CLIENTS = ("claude", "cursor", "codex", "gemini", "vscode", "zed", "jupyter-ai")
 
 WHICH = "Which notebook; the current one when not given."
@@ -70,6 +74,10 @@ class Status(OfNotebook, name="status", examples=("status", "status --json")):
         "What the kernel holds, and what it and the machine have of CPU, memory, GPU.",
         default=False,
     )
+    resumes: bool = unshown(
+        "Whether the notebook is the one that `continue` without a notebook acts on.",
+        default=False,
+    )
     unread: bool = unshown(
         "Whether no agent reads the answer: what it was not told yet stays untold.",
         default=False,
@@ -115,6 +123,7 @@ class Run(
         "The cells that read what a cell above them has bound anew since, in order.",
         default=False,
     )
+    wait: bool = option(WAIT_FOR_CELL, default=False)
     which: str = unshown(
         "`pending`: those that have not run here; `all`: each, in a fresh kernel; `stale`: those that read"
         " what a cell above has bound anew since, or were changed since; `restore`: as the command of that name.",
@@ -297,6 +306,7 @@ class Eval(
     """Run CODE in the live kernel without touching the notebook (`-`: from standard input); exit 1 where it fails."""
 
     source: str = word(metavar="CODE", stdin=True)
+    wait: bool = option(WAIT_FOR_CELL, default=False)
     notebook: str | None = option(WHICH)
     timeout_seconds: float | None = unshown(
         "The deadline of the code, in seconds.", positive=True

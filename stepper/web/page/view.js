@@ -330,7 +330,7 @@ function drawNotices() {
       h("dl", {}, ...lines.flatMap(([term, value]) => [h("dt", {}, term), h("dd", {}, value)])),
       h("ul", { class: "ways" }, ...stop.ways.map((way) => h("li", {}, copies(way.command), h("span", { class: "soft" }, way.argument ? `${way.argument}: ${way.about}` : way.about))))));
   }
-  if (stale) found.push(h("div", { class: "note warn ways" }, h("li", {}, copies("stepper run --stale"), h("span", {}, `${stale} ${stale === 1 ? "cell no longer follows" : "cells no longer follow"} from what stands above`))));
+  if (stale) found.push(h("div", { class: "note warn ways" }, h("li", {}, copies(status.run_stale), h("span", {}, `${stale} ${stale === 1 ? "cell no longer follows" : "cells no longer follow"} from what stands above`))));
   for (const text of [status.state === "gone" ? "The notebook's file is gone; what ran is shown from the journal." : status.trouble, project.trouble, status.daemon && live && live.running ? `${status.daemon}; the kernel may go on by itself` : status.daemon && status.daemon.startsWith("the daemon") ? status.daemon : "", status.lost && `The kernel's state is lost: ${status.lost}`, live && live.trouble])
     if (text) found.push(h("p", { class: "note warn" }, text));
   put($("notices"), ...found);

@@ -1,0 +1,297 @@
+"""Printed commands: each names its notebook where the project has several; without a name, only one stop is resumed."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from stepper.mcp import mcp_wording
+from stepper.policy import edit_gate
+from stepper.policy.commands.cli_commands import COMMANDS
+from stepper.policy.commands.command_lines import UNNAMED, CommandLines
+from tests import test_session
+from tests.conftest import ROOT, Notebook
+from tests.test_session import Quick
+
+project = test_session.project  # the fixture
+NAMED = CommandLines("notebooks/a.ipynb")
+SPACED = CommandLines("notebooks/my sales.ipynb")
+
+
+@pytest.mark.parametrize(
+    "commands, command, words, line",
+    [
+        (UNNAMED, "fix", '"HINT"', 'stepper fix "HINT"'),
+        (UNNAMED, "run --stale", "", "stepper run --stale"),
+        (NAMED, "fix", "", "stepper fix --notebook notebooks/a.ipynb"),
+        (NAMED, "output", "3", "stepper output --notebook notebooks/a.ipynb 3"),
+        (NAMED, "run --stale", "", "stepper run notebooks/a.ipynb --stale"),
+        (NAMED, "restart", "", "stepper restart notebooks/a.ipynb"),
+        (NAMED, "plan", "", "stepper plan notebooks/a.ipynb"),
+        (NAMED, "kernels wait", "", "stepper kernels wait notebooks/a.ipynb"),
+        (
+            NAMED,
+            "plan reopen",
+            "3",
+            "stepper plan reopen --notebook notebooks/a.ipynb 3",
+        ),
+        (NAMED, "doctor", "", "stepper doctor"),
+        (SPACED, "fix", "", "stepper fix --notebook 'notebooks/my sales.ipynb'"),
+    ],
+)
+def test_a_command_for_a_terminal(
+    commands: CommandLines, command: str, words: str, line: str
+) -> None:
+    assert commands.shell(command, words) == line
+
+
+def test_a_slash_command() -> None:
+    assert UNNAMED.slash("fix", "HINT") == "/fix HINT"
+    assert NAMED.slash("fix", "HINT") == "/fix notebooks/a.ipynb HINT"
+    assert SPACED.slash("skip") == '/skip "notebooks/my sales.ipynb"'
+
+
+NOTEBOOK_COMMANDS = [
+    name
+    for name, row in COMMANDS.items()
+    if row.face == "shell" and "notebook" in row.arguments.__dataclass_fields__
+]
+# What names a command, and offers none: (module, how the text begins).
+ABOUT_COMMANDS = {
+    ("cli/main.py", "Show a notebook's plan"),  # help
+    ("daemon/command_handlers.py", "it was ended by `stepper shutdown`"),
+    ("daemon/server.py", "an earlier one still runs"),  # of the project's daemon
+    ("daemon/command_handlers.py", "stepper shutdown"),
+    ("hook/client.py", "stepper shutdown"),
+    ("install/", ""),
+    ("mcp/mcp_wording.py", ""),  # turns these commands into tools
+    ("messages/system_prompt.py", ""),  # for an agent that has no notebook yet
+    ("session/user_commands.py", "`stepper eval`"),  # where a kernel died
+    ("web/access_control.py", "this page is for"),
+    ("web/http_server.py", "stepper view"),
+    ("web/watch_command.py", "`stepper watch` needs a terminal"),
+    ("mcp/prompts.py", ""),
+    ("hook/payload.py", "may or may not have run"),
+    ("hook/payload.py", "/continue"),  # found in an answer
+    ("hook/payload.py", "\n(/continue is typed"),
+    ("daemon/hook_events.py", "/"),  # what plain words were taken for
+}
+
+
+def test_no_text_writes_a_command_of_a_notebook_by_itself() -> None:
+    command = re.compile(rf"\bstepper (?:{'|'.join(NOTEBOOK_COMMANDS)})\b")
+    typed = re.compile(r"(?<![\w/.:])/(?:fix|continue|skip)\b")
+    found = []
+    for path in sorted((ROOT / "stepper").rglob("*.py")):
+        name = path.relative_to(ROOT / "stepper").as_posix()
+        tree = ast.parse(path.read_text())
+        texts = {*ast.walk(tree)} - _docstrings(tree)
+        for node in texts:
+            if not (isinstance(node, ast.Constant) and isinstance(node.value, str)):
+                continue
+            if not (command.search(node.value) or typed.search(node.value)):
+                continue
+            if not _is_about(name, node.value):
+                found.append(f"{name}:{node.lineno}: {node.value!r}")
+    assert not found, "\n".join(found)
+
+
+def _docstrings(tree: ast.AST) -> set[ast.AST]:
+    return {
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+
+
+def _is_about(name: str, text: str) -> bool:
+    return any(
+        name.startswith(module) and text.startswith(beginning)
+        for module, beginning in ABOUT_COMMANDS
+    )
+
+
+# --- two notebooks of one project ------------------------------------------------------
+
+
+def stopped_pair(project: Quick) -> tuple[Notebook, Notebook]:
+    """Return two notebooks that the agent's questions stopped; the second is the current one."""
+    made = []
+    for problem in ("first problem", "second problem"):
+        notebook = project.new("Load", "Plot", problem=problem)
+        notebook.insert(
+            f"raise RuntimeError('STOP: which {problem.split()[0]} column?')"
+        )
+        made.append(notebook)
+    return made[0], made[1]
+
+
+def state(project: Quick, notebook: Notebook) -> str:
+    return str(project.json("status", notebook.name)["state"])
+
+
+def say(notebook: Notebook, prompt: str) -> tuple[str, str]:
+    payload = notebook.payload("UserPromptSubmit", "", {}, prompt=prompt)
+    answer = notebook.project.hook("UserPromptSubmit", payload)
+    return answer.text, answer.line
+
+
+def test_with_one_notebook_no_command_names_it(project: Quick) -> None:
+    notebook = project.new("Load")
+    _, answer = notebook.insert("raise MemoryError")
+    assert "then /fix" in answer.stop and ".ipynb" not in answer.stop
+    denied = notebook.before("insert", "1").denied
+    assert "types /continue, /fix or /skip (in a terminal: `stepper continue`" in denied
+
+
+def test_with_two_notebooks_stops_refusals_and_contexts_name_theirs(
+    project: Quick,
+) -> None:
+    project.new("Load", problem="another")
+    notebook = project.new("Load", "Plot", problem="this one")
+    name = notebook.name
+    cell_id, answer = notebook.insert("raise MemoryError")
+    assert f"then /fix {name}" in answer.stop
+    denied = notebook.before("insert", "1", cell_id).denied
+    assert f"types /continue {name}, /fix {name} or /skip {name}" in denied
+    assert f"`stepper fix --notebook {name}`" in denied
+    assert f"/fix {name}" in notebook.insert("1")[1].line
+    stop = project.json("status", name)["stop"]
+    assert f"stepper fix --notebook {name} [HINT]" in stop["ways"]
+    assert f"({' '.join(['/fix', name])})" in stop["text"]
+    started = notebook.payload("SessionStart", "", {}, source="resume")
+    assert (
+        f"types /continue {name}, /fix {name}"
+        in project.hook("SessionStart", started).text
+    )
+    assert f"`/fix {name} HINT`" in say(notebook, "what is wrong?")[0]
+
+
+def test_with_two_notebooks_reports_and_hints_name_theirs(project: Quick) -> None:
+    project.new("Load", problem="another")
+    notebook = project.new("Load", "Count :: n == 2", problem="this one")
+    name = notebook.name
+    bound, _ = notebook.insert("rows = [1]")
+    _, doubted = notebook.insert("n = len(rows)")
+    assert f'`stepper confirm --notebook {name} "WORDS"`' in doubted.text
+    replaced = notebook.replace(bound, "rows = [1, 2, 3]")
+    assert f"`stepper run {name} --stale`" in replaced.text
+    refused = project.stepper("plan", "edit", "1", "Other", check=2).stderr
+    assert f"(stepper skip --notebook {name})" in refused
+    assert f"stepper plan {name}  # shows the steps" in refused
+
+
+@pytest.mark.parametrize("command", ["continue", "fix", "skip"])
+def test_without_a_name_a_command_resumes_none_of_two_stopped_notebooks(
+    project: Quick, command: str
+) -> None:
+    first, second = stopped_pair(project)
+    refused = project.stepper(command, "use", "the", "second", check=2)
+    assert "nothing was resumed" in refused.stderr
+    for notebook in (first, second):
+        assert state(project, notebook) == "stopped"
+        line = f"stepper {command} --notebook {notebook.name} 'use the second'"
+        assert f"         {line}\n" in refused.stderr
+    # as printed
+    project.stepper(command, "--notebook", first.name, "use the second")
+    assert state(project, first) != "stopped"
+    assert state(project, second) == "stopped"
+
+
+@pytest.mark.parametrize("command", ["continue", "fix", "skip"])
+def test_without_a_name_a_command_resumes_the_only_stopped_notebook(
+    project: Quick, command: str
+) -> None:
+    first, second = stopped_pair(project)
+    project.stepper("continue", "--notebook", second.name)  # the current one
+    project.kill_daemon()  # the next one has not opened the first notebook
+    said = project.stepper(command).stdout
+    assert first.name in said, said
+    assert state(project, first) != "stopped"
+
+
+def test_a_skipped_step_of_the_current_notebook_is_reopened_beside_a_stopped_one(
+    project: Quick,
+) -> None:
+    _, second = stopped_pair(project)
+    project.stepper("skip", "--notebook", second.name)
+    said = project.stepper("continue", "step", "1").stdout
+    assert "is open again" in said and second.name in said
+
+
+@pytest.mark.parametrize(
+    "words, command",
+    [
+        ("fix and retry", "fix"),
+        ("continue notebook", "continue"),
+        ("go on", "continue"),
+    ],
+)
+def test_plain_words_resume_none_of_two_stopped_notebooks(
+    project: Quick, words: str, command: str
+) -> None:
+    first, second = stopped_pair(project)
+    text, line = say(second, words)
+    for notebook in (first, second):
+        assert state(project, notebook) == "stopped"
+        for read in (text, line):
+            assert f"/{command} {notebook.name}" in read
+    say(second, f"fix and retry, {first.name} the dates are in UTC")
+    assert state(project, first) != "stopped"
+    assert state(project, second) == "stopped"
+    text, line = say(second, words)  # one is left
+    assert state(project, second) != "stopped"
+
+
+def test_the_slash_command_takes_a_notebook_before_the_message(
+    project: Quick, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = stopped_pair(project)
+    monkeypatch.setenv("STEPPER_SESSION", "session-1")
+    refused = project.stepper("fix", "the dates are in UTC", check=2).stderr
+    typed = f"/fix {first.name} the dates are in UTC"
+    assert typed in refused
+    said = project.stepper("fix", typed.removeprefix("/fix ")).stdout
+    assert "What the user adds" in said or "the user answers: the dates" in said
+    assert state(project, first) != "stopped"
+    assert state(project, second) == "stopped"
+    missing = project.stepper("fix", "notebooks/none.ipynb the dates", check=2).stderr
+    assert "there is no notebook 'notebooks/none.ipynb'" in missing
+    assert state(project, second) == "stopped"
+
+
+@pytest.mark.parametrize("commands", [UNNAMED, NAMED, SPACED])
+def test_mcp_names_the_tools_with_their_notebook(commands: CommandLines) -> None:
+    name = commands.notebook
+    named = f"`notebook: {name}`" if name else ""
+    told = mcp_wording.translate
+    restore = told(f"`{commands.shell('restore')}` builds them again")
+    assert "`which: restore`" in restore and named in restore
+    assert "stepper" not in restore
+    stale = told(f"To fix this, run: {commands.shell('run --stale')}")
+    assert "`which: stale`" in stale and named in stale
+    resume = told(edit_gate.resume(commands))
+    assert "`lift_stop`" in resume and "/fix" not in resume
+    assert ("notebook: " in resume) == bool(name)
+
+
+def test_the_page_names_the_notebook_where_there_are_several(tmp_path: Path) -> None:
+    from stepper.common.paths import Paths
+    from stepper.web.notebook_list import Shelf
+    from tests.conftest import Project
+
+    project = Project(tmp_path / "repo")
+    project.notebook("a.ipynb")
+    shelf = Shelf(Paths(str(project.folder)))
+    book = shelf.book("notebooks/a.ipynb")
+    assert book is not None
+    assert book.status("notebooks/a.ipynb")["run_stale"] == "stepper run --stale"
+    project.notebook("b.ipynb")
+    shelf.rows()
+    assert (
+        book.status("notebooks/a.ipynb")["run_stale"]
+        == "stepper run notebooks/a.ipynb --stale"
+    )
