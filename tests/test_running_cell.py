@@ -104,9 +104,21 @@ def test_an_agents_shell_command_does_not_wait_for_a_running_cell(
                 "nothing ran: step 1 of notebooks/" in refused.stderr
                 and "is running" in refused.stderr
             )
+            waiting = notebook.commands.shell(f"{command[0]} --wait")
+            assert f"         {waiting}" in refused.stderr, refused.stderr
+        name = notebook.name
+        evaluated = started(project, "eval", "1 + 1", "--notebook", name, "--wait")
+        ran = started(project, "run", name, "--wait")
+        for each in (evaluated, ran):
+            assert each.stderr is not None
+            assert each.stderr.readline().startswith(f"waiting for step 1 of {name}")
+            assert each.poll() is None
         monkeypatch.delenv("STEPPER_SESSION")
     finally:
         long.ends()
+    assert "| 2" in evaluated.communicate()[0]  # as an agent reads it
+    assert "nothing to run" in ran.communicate()[0]
+    assert (evaluated.returncode, ran.returncode) == (0, 0)
 
 
 def test_a_long_cell_is_seen_while_it_runs(project: Project) -> None:

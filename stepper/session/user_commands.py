@@ -278,6 +278,8 @@ async def evaluate(
         if kernel is None and starts and not session.state.lost:
             session.read()  # none is begun for another language's
             kernel = await session.keeper.get(caller.environ, caller.left)
+        if kernel is not None:
+            await session.known(kernel)  # which notices a kernel that died just now
         if kernel is None or await kernel.death() is not None:
             why = f"{session.name} has no live kernel: there is nothing to look at"
             raise StepperError(why, CommandLines(session.name).shell("run"))
@@ -286,7 +288,6 @@ async def evaluate(
         timeout = cell_directives.deadline(
             asked, limits.cell_timeout_seconds, most, caller.timeout
         )
-        await session.known(kernel)
         began, at = time.monotonic(), now()
         cell = Cell("eval", -1, 0, "code", source)
         begun = journal_events.Started(

@@ -77,9 +77,14 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def ended(project: Path) -> Iterator[None]:
-    """Whatever of stepper's a test started ends with it; the daemon's log must hold no traceback."""
+    """Whatever of stepper's a test started ends with it; the daemon's log must hold no traceback.
+
+    Its notebooks go, too: commands without a notebook act on the only stopped one, and name none where there is one.
+    """
     yield
     stepper(project, "shutdown")
+    for left in (*project.glob("notebooks/*"), *project.glob(".stepper/journal/*")):
+        left.unlink()
     log = Path(Paths(str(project)).log)
     said = log.read_text() if log.exists() else ""
     log.unlink(missing_ok=True)
@@ -117,7 +122,7 @@ def new(project: Path, problem: str, *steps: str) -> Path:
 
 
 def ran(notebook: Path, *sources: str) -> list[str]:
-    """Append code cells and run what has not run, by the CLI; return all cell ids."""
+    """Append code cells and run what has not run, by the CLI in an agent's shell; return all cell ids."""
     document = json.loads(notebook.read_text())
     for source in sources:
         cell = {
@@ -133,8 +138,10 @@ def ran(notebook: Path, *sources: str) -> list[str]:
         "run",
         str(notebook),
     ]
+    in_agents_shell = {**os.environ, "CLAUDECODE": "1"}  # else it stops no agent
+    folder = notebook.parent.parent
     subprocess.run(
-        command, cwd=notebook.parent.parent, check=False, capture_output=True
+        command, cwd=folder, check=False, capture_output=True, env=in_agents_shell
     )
     return [cell["id"] for cell in document["cells"]]
 
@@ -203,7 +210,7 @@ Error Type: {name}
 Error Message: {message}
 Attempted Fixes: {retries}
 Suggestion: {action}"""
-LACKS = "tell the agent what it lacks: /fix HINT, or /skip this step"
+LACKS = "tell the agent what it lacks: /fix HINT, or /skip to leave this step out"
 DECIDE = "answer what the message asks: /continue ANSWER, or /fix HINT"
 
 
@@ -315,7 +322,7 @@ def test_three_failed_retries_stop_the_notebook_until_the_person_says_fix(
     client(model).prompt("What now?", "--continue")
     assert block in shown_in(model.requests[6])
     *denied, markdown = tool_results(model.requests[-1])[-5:]
-    why = "execution of this notebook is stopped (ZeroDivisionError: division by zero)"
+    why = "Cause: ZeroDivisionError: division by zero"
     assert all(why in said and "/continue, /fix or /skip" in said for said in denied), (
         denied
     )
@@ -364,7 +371,7 @@ def test_the_agents_own_call_of_the_persons_commands_is_refused(
     skills = [[tool("Skill", {"skill": name})] for name in ("fix", "continue", "skip")]
     model = scripted_model(*calls, *skills, [bash("stepper status")])
 
-    client(model).prompt("Go on.", permissions=permissions)
+    client(model).prompt("Have a look.", permissions=permissions)
 
     results = tool_results(model.requests[-1])
     asked = ("is the user's command", "requires approval")
@@ -921,7 +928,7 @@ def test_a_question_is_answered_in_one_message(
     assert f"Suggestion: {DECIDE}" in seen
 
     model.then([text("Give `/continue yes`, then I go on.")])
-    screen.send("yes, drop them")
+    screen.send("why would you drop them?")
     screen.wait_for("then I go on")
     said = shown_in(model.requests[-1])
     assert (
@@ -1019,3 +1026,59 @@ def test_a_criterion_that_is_false_leaves_the_step_open(
         and "is done (the data allow no more). Next: step 2 of 2" in told
     )
     assert standing(notebook) == ("ready", ["done", "pending"])
+
+
+@pytest.fixture
+def two_stopped(
+    project: Path, scripted_model: Model, client: Client
+) -> tuple[ScriptedModel, list[Path]]:
+    """Two notebooks of two sessions that questions of the agent's stopped."""
+    made = []
+    model = scripted_model()
+    for problem in ("of prices", "of stores"):
+        notebook = new(project, problem, "Load")
+        model.then(
+            [read(notebook)],
+            [insert(notebook, "raise RuntimeError('STOP: which file?')", "cell-0")],
+        )
+        client(model).prompt("Begin.")
+        made.append(notebook)
+    return model, made
+
+
+def test_a_slash_command_without_a_name_resumes_none_of_two_stopped_notebooks(
+    two_stopped: tuple[ScriptedModel, list[Path]], client: Client
+) -> None:
+    model, notebooks = two_stopped
+    before = len(model.requests)
+    refused = client(model).prompt("/fix the first one")
+    assert len(model.requests) == before  # the client shows the user why, and ends
+    said = str(refused.events[-1]["result"])
+    for notebook in notebooks:
+        assert f"\n         /fix notebooks/{notebook.name} the first one" in said
+        assert status(notebook)["state"] == "stopped"
+    # as printed
+    client(model).prompt(f"/fix notebooks/{notebooks[0].name} the first one")
+    shown = shown_in(model.requests[before])
+    assert f"in notebooks/{notebooks[0].name}." in shown
+    assert 'To "which file?" the user answers: the first one' in shown
+    states = [status(notebook)["state"] for notebook in notebooks]
+    assert states == ["ready", "stopped"]
+
+
+def test_plain_words_resume_none_of_two_stopped_notebooks(
+    two_stopped: tuple[ScriptedModel, list[Path]], client: Client
+) -> None:
+    model, notebooks = two_stopped
+    before = len(model.requests)
+    result = client(model).prompt("fix and retry")
+    told = [
+        str(event.get("content"))
+        for event in result.events
+        if event.get("subtype") == "informational"
+    ]
+    shown = shown_in(model.requests[before])
+    for notebook in notebooks:
+        assert f"/fix notebooks/{notebook.name}" in told[-1]
+        assert f"\n/fix notebooks/{notebook.name}" in shown
+        assert status(notebook)["state"] == "stopped"
