@@ -275,7 +275,7 @@ def test_mcp_names_the_tools_with_their_notebook(commands: CommandLines) -> None
     assert "`which: stale`" in stale and named in stale
     resume = told(edit_gate.resume(commands))
     assert "`lift_stop`" in resume and "/fix" not in resume
-    assert ("notebook: " in resume) == bool(name)
+    assert ("`notebook: " in resume) == bool(name)
 
 
 def test_the_page_names_the_notebook_where_there_are_several(tmp_path: Path) -> None:
