@@ -16,6 +16,7 @@ from stepper.kernels.backend_protocols import Guard, Usage
 from stepper.kernels.backends.local.memory import cgroups, usage
 from stepper.policy.model import Outcome
 from stepper.session.protocols import Execution
+from tests.conftest import Project, some_nightly
 from tests.test_kernel_helper import Lab
 
 MB = 1 << 20
@@ -275,3 +276,44 @@ def test_above_the_limit_at_the_start(lab: Lab) -> None:
 def test_below_the_limit_nothing_is_said(lab: Lab) -> None:
     done = lab.run("import time; time.sleep(0.5)", max_memory_percent=100)
     assert (done.outcome, done.notes, done.memory) == (Outcome.OK, [], "")
+
+
+GROWS = """import time
+for _ in range(100):
+    held.append(bytearray(20_000_000))
+    time.sleep(0.02)
+time.sleep(20)"""
+SWALLOWS = """import time
+while True:
+    try:
+        while len(held) < 60: held.append(bytearray(20_000_000)); time.sleep(0.01)
+        time.sleep(20)
+    except KeyboardInterrupt: pass"""
+
+
+@pytest.mark.parametrize("dies", some_nightly([False, True], False))
+def test_the_largest_variables_are_those_of_the_time_that_is_named(
+    untouched: Project, dies: bool
+) -> None:
+    now = present()
+    percent = now.percent + 100 * 500_000_000 / now.total
+    untouched.config(f"max_memory_percent: {percent:.3f}")
+    notebook = untouched.new()
+    notebook.insert("x = b'x' * 30_000_000; small = 1")
+    source = f"held = []\n{SWALLOWS if dies else GROWS}"
+    cell, answer = notebook.insert(source)
+    assert "Error Type: MemoryLimit" in answer.stop
+    before = "the largest variables as last seen before this run: x 30.0 MB;"
+    if dies:
+        assert before in answer.stop and "held" not in answer.stop
+        return
+    after = (
+        r"the largest variables after this run: held [\d,]+\.\d MB \(new\), x 30.0 MB;"
+    )
+    assert re.search(after, answer.stop), answer.stop
+    assert "before this run" not in answer.stop
+    # the cell's earlier run had made the name: it is not new any more
+    untouched.stepper("fix")
+    again = notebook.replace(cell, GROWS).stop
+    grown = r"after this run: held [\d,]+\.\d MB \([\d,]+\.\d MB before\), x 30.0 MB;"
+    assert re.search(grown, again), again

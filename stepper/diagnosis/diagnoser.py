@@ -37,7 +37,6 @@ from stepper.diagnosis.missing_names import (
 )
 from stepper.diagnosis.project_environment import Surroundings
 from stepper.diagnosis.saved_images import Figures
-from stepper.messages import command_messages
 from stepper.policy.kernel_namespace import Namespace
 from stepper.policy.model import Cell, Checked, Fault, Run, instant
 from stepper.policy.notebook_state import State
@@ -140,7 +139,7 @@ class Adviser:
             elif "SyntaxError" in classes:
                 said = [syntax_suggestion.suggestion(cell.source, fault)]
             elif fault.ename == "MemoryLimit":
-                said = command_messages.largest(namespace)
+                return fault  # its message names the largest variables
             elif fault.ename == "KernelDied":
                 said = running(fault, notebook)
             elif fault.ename == "Timeout":

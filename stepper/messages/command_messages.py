@@ -167,19 +167,45 @@ def describe(variable: Variable) -> str:
     return kind if variable.len is None else f"{kind} of {variable.len}"
 
 
-def largest(known: Namespace, count: int = 3) -> list[str]:
-    """Return a sentence on the largest variables known, in a list; empty where none is."""
-    sized = [(variable.bytes, name) for name, variable in known.variables.items()]
-    top = [
-        f"{one_line(name, 60)} {size / 1e6:,.1f} MB"
-        for size, name in sorted(sized, reverse=True)[:count]
-        if size
+LARGE = 100_000  # bytes: smaller variables are not named
+LARGEST = 3
+
+
+def largest(before: Namespace, after: Namespace) -> list[str]:
+    """Return a sentence on the largest variables of a run, in a list; empty if unknown.
+
+    `after` is what the kernel reported when the run ended; UNKNOWN if it could not.
+    """
+    known = after or before
+    sizes = {name: variable.bytes for name, variable in known.variables.items()}
+    names = sorted(sizes, key=lambda name: (-sizes[name], name))
+    large = [name for name in names if sizes[name] >= LARGE][:LARGEST]
+    if not large:
+        return []
+    if not after:
+        named = [f"{one_line(name, 60)} {_megabytes(sizes[name])}" for name in large]
+        return [
+            f"the largest variables as last seen before this run: {', '.join(named)}"
+        ]
+    named = [
+        f"{one_line(name, 60)} {_megabytes(sizes[name])}{_growth(name, before, after)}"
+        for name in large
     ]
-    return (
-        [f"the largest variables of the kernel, as last seen: {', '.join(top)}"]
-        if top
-        else []
-    )
+    return [f"the largest variables after this run: {', '.join(named)}"]
+
+
+def _growth(name: str, before: Namespace, after: Namespace) -> str:
+    """Return whether a variable is new or changed its size in a run; '' if unknown."""
+    if not before:
+        return ""
+    if name not in before.variables:
+        return " (new)"
+    was, now = before.variables[name].bytes, after.variables[name].bytes
+    return "" if abs(now - was) < LARGE else f" ({_megabytes(was)} before)"
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB"
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -27,6 +27,7 @@ from stepper.policy import (
 )
 from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.dataflow import cell_dependencies
+from stepper.policy.kernel_namespace import UNKNOWN
 from stepper.policy.model import (
     Cell,
     Fault,
@@ -221,11 +222,12 @@ async def judged(
     built: str = "",
 ) -> tuple[Fault | None, Verdict]:
     """Return the fault of an execution, with its suggestion, and the verdict; `built` as in `turn.judged`."""
-    memory = (
-        "; ".join([execution.memory, *command_messages.largest(execution.namespace)])
-        if execution.memory
-        else ""
-    )
+    memory = execution.memory
+    if memory:
+        before, after = execution.namespace_before, execution.namespace
+        if after is before:  # nothing was reported at its end
+            after = UNKNOWN
+        memory = "; ".join([memory, *command_messages.largest(before, after)])
     fault, verdict = run_decisions.judged(
         execution.outcome, execution.fault, cell.tags, execution.death, memory, built
     )

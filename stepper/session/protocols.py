@@ -67,6 +67,8 @@ class Execution:
     fault: Fault | None = None
     death: Death | None = None
     namespace: Namespace = UNKNOWN
+    # what was known before it began
+    namespace_before: Namespace = UNKNOWN
     # by the diagnosis's part in the kernel, which alone reads it
     told: dict[str, Any] = field(default_factory=dict)
     # the step's criterion; None where that could not be told

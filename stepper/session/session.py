@@ -354,10 +354,9 @@ class Session:
             )
         finally:
             self.waits_for, self.last_used = None, time.monotonic()
-        execution.namespace, self.namespace = (
-            execution.namespace or self.namespace,
-            execution.namespace,
-        )
+        execution.namespace_before = self.namespace
+        self.namespace = execution.namespace
+        execution.namespace = execution.namespace or execution.namespace_before
         return execution
 
     async def known(self, kernel: Kernel) -> Namespace:
