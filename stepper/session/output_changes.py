@@ -75,8 +75,10 @@ class RecordedOutputs:
         await self._take_late_outputs()
         differing = {each.cell for each in found}
         compared = [each for each in compared if each.cell.number in differing]
-        for each in compared:
-            fresh[each.cell.index] = self._written(each)
+        written = {each.cell.index: self._written(each) for each in compared}
+        if all(fresh[index] == outputs for index, outputs in written.items()):
+            return found
+        fresh.update(written)
         return await asyncio.to_thread(self._differences, compared, fresh)
 
     async def _take_late_outputs(self) -> None:
