@@ -108,7 +108,7 @@ def test_an_edited_module_is_reloaded_and_a_restore_names_what_differs(
     assert (
         "\nWarning: salesproj.features changed since it was imported"
         " (salesproj/features.py) and was not reloaded (`local_modules: warn`); the"
-        f" kernel still has the old code. To load the new code, run: `stepper run --all {name}`"
+        f" kernel still has the old code. To load the new code, run: `stepper run {name} --all`"
         "\nOutput:\n| 40.0"
     ) in news(model, -1)
 
