@@ -26,7 +26,7 @@ from stepper.install import user_script
 from stepper.messages import stop_hints
 from stepper.policy.commands.cli_commands import COMMANDS
 from stepper.policy.commands.command_schema import GROUPS
-from tests.conftest import ROOT, Notebook, Project, code, reused, some_nightly
+from tests.conftest import ROOT, Project, code, reused, some_nightly
 from tests.test_run_on_edit import wait_until
 
 SHELLS = ("bash", "zsh", "fish")
@@ -285,35 +285,6 @@ def test_the_kernel_of_a_deleted_notebook_is_listed_and_can_be_ended(
     ] == ["deleted"]
     assert "kernel" in project.stepper("shutdown", name).stdout
     assert [each for each in project.json("list") if each["notebook"] == name] == []
-
-
-def test_a_renamed_notebook_is_reported_with_what_works(project: Project) -> None:
-    notebook = project.new()
-    notebook.insert("x = 1")
-    notebook.insert("y = 2")
-    old = f"notebooks/{notebook.path.name}"
-    shutil.copy(notebook.path, project.folder / "notebooks/copy.ipynb")
-    assert project.json("status", "copy")["renamed"] == ""
-    notebook.path.rename(project.folder / "notebooks/new.ipynb")
-    notice = (
-        "notebooks/new.ipynb looks like the renamed "
-        + old
-        + " (same cell ids), whose kernel and history are"
-    )
-    assert notice in project.stepper("status", "new").stdout
-    moved = Notebook(project, project.folder / "notebooks/new.ipynb")
-    report = moved.insert("z = 3")[1].text
-    assert (
-        notice in report
-        and f"stepper shutdown {old}" in report
-        and f"mv notebooks/new.ipynb {old}" in report
-    )
-    assert notice not in moved.insert("w = 4")[1].text
-    assert project.json("status", "new")["renamed"] == ""
-    moved.path.rename(notebook.path)
-    assert "3" in notebook.insert("x + y")[1].text  # the old kernel goes on
-    notebook.path.rename(moved.path)
-    assert "its kernel is ended" in project.stepper("shutdown", old).stdout
 
 
 def test_a_notebook_is_found_by_its_name_without_the_date(project: Project) -> None:

@@ -344,6 +344,25 @@ def test_a_kernel_that_dies_stops_the_notebook_and_is_restored(
     assert "| 20" in notebook.replace(cell, cells.say).text
 
 
+@whole(by_day=("jupyter",))
+def test_a_renamed_notebook_keeps_its_kernel_over_a_killed_daemon(
+    there: Elsewhere, cells: Cells
+) -> None:
+    project, notebook = there.project, there.new("Load", "Plot")
+    notebook.insert(cells.assign)
+    path = notebook.path.with_name("renamed.ipynb")
+    notebook.path.rename(path)
+    moved = Notebook(project, path)
+    assert "was renamed to" in project.json("status", "renamed")["renamed"]
+    assert "| 20" in moved.insert(cells.say)[1].text
+    project.kill_daemon()
+    again = Notebook(project, path.with_name("again.ipynb"))
+    path.rename(again.path)
+    assert "| 20" in again.insert(cells.say)[1].text
+    assert "kernel" in project.stepper("shutdown", "again").stdout
+    again.path.unlink()
+
+
 @whole(by_day=("r",))
 def test_cells_run_in_their_order_and_none_behind_a_failed_one(
     there: Elsewhere, cells: Cells

@@ -196,6 +196,9 @@ async def _listed(request: Request, everything: bool) -> list[responses.Listed]:
     """Return all notebooks; those that nobody works on are looked at, not opened. Other requests go on meanwhile."""
     workspace, found = request.workspace, list[responses.Listed]()
     workspace.all_sessions()  # those with a kernel
+    for session in [*workspace.sessions.values()]:
+        if not workspace.exists(session):
+            workspace.renames.find(session)
     if not await _searched(request, everything):
         line = "Not all folders of this project were searched. To list every notebook, run: stepper list --all"
         request.progress(progress_events.Waits(line=line))
@@ -486,7 +489,7 @@ async def _status(
     unaware = beside_words.not_reloaded(
         [server.url for server in jupyter_saves.find_servers_without_reload(path)]
     )
-    renamed = request.workspace.rename_notice(session)
+    renamed = request.workspace.renames.notice(session)
     return replace(
         await status_queries.status(session), jupyter=unaware, renamed=renamed
     )

@@ -91,8 +91,10 @@ async def after_tool(
         path = workspace.resolve(change.notebook)
     except UncoveredError as error:
         if workspace.once(event.session, error.name):
+            renamed = workspace.renames.describe_uncovered(change.notebook)
             return payload.answer(
-                "PostToolUse", command_messages.uncovered(error.name, error.line)
+                "PostToolUse",
+                command_messages.uncovered(error.name, error.line, renamed),
             )
         return payload.answer(
             "PostToolUse", command_messages.still_uncovered(error.name)
@@ -175,7 +177,7 @@ async def wake(workspace: Workspace, event: Event, caller: Caller, again: bool) 
         return
     change = event.change
     session, used = (
-        workspace.session(workspace.resolve(change.notebook)),
+        workspace.opened(workspace.resolve(change.notebook)),
         change.tool_use_id or "",
     )
     # a short cell's: there is nothing to ask another daemon
@@ -228,7 +230,7 @@ async def after_batch(workspace: Workspace, event: Event) -> bytes:
     for path in workspace.release(session=event.session):
         if path in edited:
             with contextlib.suppress(StepperError):
-                workspace.session(workspace.resolve(path)).file.touch()
+                workspace.opened(workspace.resolve(path)).file.touch()
     told = "\n".join(workspace.elsewhere.look(event.used_shell))
     steered = _steered(workspace, event)
     workspace.mark()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 
@@ -11,6 +12,7 @@ from stepper.common.paths import Paths
 from stepper.common.text import NAME_CONTROLS, escape_controls, shell_quote
 from stepper.daemon.config import Config
 from stepper.daemon.notebook_index import NotebookIndex
+from stepper.daemon.store_names import StoreNames
 from stepper.policy import notebook_globs
 
 # how the names of notebooks begin that `stepper new` makes
@@ -18,6 +20,9 @@ DATED = re.compile(r"^\d{4}_\d{2}_\d{2}_")
 MOST_NAMED = 5  # notebooks in a message
 # before the names of what lies in no `notebooks_dir`, in the folders of `.stepper/`
 ELSEWHERE = "@/"
+# … and of a notebook whose own name is the store of one that was renamed: `@2/NAME`
+NUMBERED = re.compile(r"@\d+/")
+RESERVED = re.compile(r"\.\./|@\d*/")
 
 
 class UncoveredError(UsageError):
@@ -32,6 +37,7 @@ class Places:
     def __init__(self, paths: Paths, config: Config) -> None:
         self.paths, self.config = paths, config
         self.index = NotebookIndex(paths.project)
+        self.store_names = StoreNames(paths.store_names)
 
     @property
     def cut(self) -> bool:
@@ -81,14 +87,34 @@ class Places:
         )
 
     def store(self, path: str) -> str:
-        """Return the name under which a notebook's journal, kernel and figures lie, whatever else is covered."""
+        """Return the name under which a notebook's journal, kernel and figures lie, whatever else is covered.
+
+        A renamed notebook keeps the name that it had when its journal began.
+        """
+        names = self.store_names.names()
+        if (renamed := names.get(self.paths.relpath(path))) is not None:
+            return renamed
+        own = self.own_store(path)
+        if self.store_names.notebook(own) is None:
+            return own
+        numbered = (f"@{number}/{own}" for number in itertools.count(2))
+        return next(
+            name for name in numbered if self.store_names.notebook(name) is None
+        )
+
+    def own_store(self, path: str) -> str:
+        """Return the store of a notebook that was never renamed."""
         name = os.path.relpath(path, self._usual)
-        if name.startswith(("../", ELSEWHERE)):
+        if RESERVED.match(name):
             name = ELSEWHERE + self.paths.relpath(path)
         return name.removesuffix(".ipynb")
 
     def stored(self, name: str) -> str:
         """Return the path of the notebook whose journal, kernel and figures lie under that name."""
+        renamed = self.store_names.notebook(name.removesuffix(".ipynb"))
+        if renamed is not None:
+            return os.path.join(self.paths.project, renamed)
+        name = NUMBERED.sub("", name, count=1)
         root = self.paths.project if name.startswith(ELSEWHERE) else self._usual
         return os.path.join(root, name.removeprefix(ELSEWHERE))
 

@@ -29,7 +29,7 @@ class Notebooks(Protocol):
     places: Places
     sessions: dict[str, Session]
 
-    def glance(self, path: str) -> Session:
+    def glance(self, path: str, follow: bool = True) -> Session:
         """Return the session of a notebook, for a look alone."""
 
 
@@ -68,7 +68,7 @@ class NotebookRows:
             notebooks.paths.journals, f"{notebooks.places.store(path)}.jsonl"
         )
         journal = _signature(journal_path)  # before the journal is read
-        session = notebooks.glance(path)
+        session = notebooks.glance(path, follow=False)
         row = await status_queries.listed(session, session.name == current, age)
         if session.name not in notebooks.sessions:
             self._kept[name] = KeptRow(

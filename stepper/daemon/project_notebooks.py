@@ -15,18 +15,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepper.common import private_files
-from stepper.common.errors import KernelError, NotebookError, UsageError
+from stepper.common.errors import KernelError, UsageError
 from stepper.common.paths import Paths, ipykernel_folder
-from stepper.common.text import one_line
+from stepper.common.text import escape_controls, one_line, shell_quote
 from stepper.daemon.config import Config
 from stepper.daemon.external_changes import Elsewhere
 from stepper.daemon.kernel_environment import kernel_environ
-from stepper.daemon.notebook_paths import Places
+from stepper.daemon.notebook_paths import Places, UncoveredError
 from stepper.daemon.notebook_rows import NotebookRows
-from stepper.messages import external_changes as elsewhere_words
+from stepper.daemon.renamed_notebooks import RenamedNotebooks
 from stepper.notebooks.new_notebook import create_notebook
 from stepper.policy import plan as plans
-from stepper.policy.cell_changes import BY_PLACE, source_hash
 from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.model import Limits, Plan, Step
 from stepper.session import user_commands
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
 SESSIONS_KEPT = 50  # of Claude Code, with their current notebooks
 # a line of a journal on a stop
 STOP_LINE = re.compile(rb'^\{"event": ?"stop"', re.MULTILINE)
-FORMER = 10  # deleted notebooks with which one that is new here is compared
 
 
 class Workspace:
@@ -57,8 +55,14 @@ class Workspace:
         self.resolve = self.places.resolve
         self.sessions: dict[str, Session] = {}
         self.rows = NotebookRows(self)
-        # notebook → the notice that it looks like a renamed one
-        self.renamed: dict[str, str] = {}
+        self.renames = RenamedNotebooks(
+            paths,
+            self.places,
+            self.sessions,
+            self._open,
+            self.place,
+            self.rename_currents,
+        )
         self.environ: Mapping[str, str] = {}  # of who asked last
         self._open_session, self.replay = open_session, replay
         # what the number of known notebooks was last counted for, and the result
@@ -84,18 +88,18 @@ class Workspace:
         )
 
     def session(self, path: str) -> Session:
-        """Return the session of a notebook's resolved path, opened where it is new."""
+        """Return the session of a notebook's resolved path, opened where it is new.
+
+        The session of a notebook that was renamed to this path is the one.
+        """
+        self.renames.check(self.opened(path))
+        return self.opened(path)
+
+    def opened(self, path: str) -> Session:
+        """Return the session that a path had last, opened where there is none."""
         name = self.paths.relpath(path)
         if name not in self.sessions:
-            session = self._open(name, path)
-            self.sessions[name] = session
-            former = self._former_name(session)
-            if former:
-                has_kernel = os.path.lexists(
-                    os.path.join(self.paths.kernels, f"{self._store(former)}.json")
-                )
-                self.renamed[name] = elsewhere_words.renamed(name, former, has_kernel)
-                session.trouble(self.renamed[name])
+            self.sessions[name] = self._open(name, path)
         if self._are_named != self.several:
             self._are_named = self.several
             for session in self.sessions.values():
@@ -126,61 +130,18 @@ class Workspace:
         if session.state.commands.notebook != named:
             session.state.commands = CommandLines(named)
 
-    def rename_notice(self, session: Session) -> str:
-        """Return that a notebook looks like a renamed one, '' once a cell of it has run."""
-        return "" if session.state.runs else self.renamed.get(session.name, "")
+    def glance(self, path: str, follow: bool = True) -> Session:
+        """Return the session of a notebook's resolved path, for a look alone: one that is new is not kept.
 
-    def _store(self, name: str) -> str:
-        return self.places.store(os.path.join(self.paths.project, name))
-
-    def _former_name(self, session: Session) -> str:
-        """Return the name that a notebook in which nothing ran yet had before it was renamed, '' where it had none.
-
-        It looks renamed if the notebook of another journal is gone and half of the cells that ran there are here, at
-        least one of them unchanged. A copy is no rename: its original is still there.
+        Unless it is to `follow`, it is not looked whether the notebook was renamed.
         """
-        if session.state.runs or not self.exists(session):
-            return ""
-        try:
-            cells = session.file.read().cells
-        except NotebookError:  # the run that comes reports it
-            return ""
-        here = {
-            cell.id: source_hash(cell.source)
-            for cell in cells
-            if cell.is_code and not BY_PLACE.fullmatch(cell.id)
-        }
-        # as in each notebook that `stepper new` makes: the journals need not be listed
-        if not here:
-            return ""
-        for path in self._journals_of_gone_notebooks():
-            former = self._open(self.paths.relpath(path), path)
-            there = former.state.ran_ever
-            shared = here.keys() & there.keys()
-            unchanged = [
-                cell_id for cell_id in shared if here[cell_id] == there[cell_id]
-            ]
-            if unchanged and 2 * len(shared) >= len(there):
-                return former.name
-        return ""
-
-    def _journals_of_gone_notebooks(self) -> list[str]:
-        """Return the paths of at most FORMER notebooks that are gone and have a journal, the last used first."""
-        root = Path(self.paths.journals)
-        gone: list[tuple[float, str]] = []
-        for journal in root.rglob("*.jsonl"):
-            path = self.places.stored(
-                str(journal.relative_to(root).with_suffix(".ipynb"))
-            )
-            if not os.path.lexists(path):
-                with contextlib.suppress(OSError):
-                    gone.append((journal.stat().st_mtime, path))
-        return [path for _, path in sorted(gone, reverse=True)[:FORMER]]
-
-    def glance(self, path: str) -> Session:
-        """Return the session of a notebook's resolved path, for a look alone: one that is new is not kept."""
         name = self.paths.relpath(path)
-        return self.sessions.get(name) or self._open(name, path)
+        session = self.sessions.get(name) or self._open(name, path)
+        if follow:
+            self.renames.check(session)
+        if name in self.sessions:
+            return self.sessions[name]
+        return session if session.name == name else self._open(name, path)
 
     def notebooks(self) -> list[str]:
         """Return the resolved paths of all notebooks of the project, by name."""
@@ -194,7 +155,7 @@ class Workspace:
         """Return the sessions of all notebooks that have a kernel on record, opened where they are not."""
         root = Path(self.paths.kernels)
         for record in root.rglob("*.json"):
-            self.session(
+            self.opened(
                 self.places.stored(str(record.relative_to(root).with_suffix(".ipynb")))
             )
         return list(self.sessions.values())
@@ -208,7 +169,7 @@ class Workspace:
         stem = name if name and name.endswith(".ipynb") else f"{name}.ipynb"
         for session in self.all_sessions():
             same = session.name == stem or session.name.endswith(f"/{stem}")
-            if same and not self.exists(session):
+            if same and not self.exists(session) and not self.renames.find(session):
                 return session
         return None
 
@@ -251,8 +212,37 @@ class Workspace:
                 raise UsageError(
                     "there is no current notebook", 'stepper new "PROBLEM"'
                 )
+            name = self.renames.current_name(name)
             return self.session(self.resolve(os.path.join(self.paths.project, name)))
-        return self.session(self.places.find(name, cwd))
+        try:
+            return self.session(self.places.find(name, cwd))
+        except UncoveredError as error:
+            raise self._uncovered(error) from None
+        except UsageError as error:
+            if renamed := self._renamed(name, cwd):
+                raise UsageError(
+                    f"{error.message}: it was renamed to {escape_controls(renamed)}",
+                    f"stepper status {shell_quote(renamed)}",
+                ) from None
+            raise
+
+    def _renamed(self, name: str, cwd: str) -> str:
+        """Return the name that a notebook has now which is gone under that name, '' where it was not renamed."""
+        stem = name if name.endswith(".ipynb") else f"{name}.ipynb"
+        for base in (cwd, self.paths.project, *self.places.folders()):
+            path = os.path.realpath(os.path.join(base, stem))
+            former = self.paths.relpath(path)
+            now = self.renames.current_name(former)
+            if now != former:
+                return now
+        return ""
+
+    def _uncovered(self, error: UncoveredError) -> UncoveredError:
+        """Return the error on a notebook that no pattern covers; it says where that one looks like a renamed one."""
+        path = os.path.join(self.paths.project, error.name)
+        if renamed := self.renames.describe_uncovered(path):
+            error.message = f"{error.message}. {renamed}"
+        return error
 
     def _noted(self, path: str) -> dict[str, Any]:
         """Return what stands in a file that this daemon alone writes: it is read once."""
@@ -295,6 +285,14 @@ class Workspace:
         if self._noted(self.paths.state) != {"current": name, "sessions": own}:
             self._note(self.paths.state, {"current": name, "sessions": own})
 
+    def rename_currents(self, names: Mapping[str, str]) -> None:
+        """Keep current notebooks current that were renamed."""
+        before = self.currents()
+        after = {key: names.get(name, name) for key, name in before.items()}
+        if after != before:
+            own = {key: name for key, name in after.items() if key}
+            self._note(self.paths.state, {"current": after.get(""), "sessions": own})
+
     def restore_current(
         self, before: dict[str, str], name: str, session: str = ""
     ) -> None:
@@ -323,6 +321,7 @@ class Workspace:
         return self._working(name) if name else None
 
     def _working(self, name: str) -> Session | None:
+        name = self.renames.current_name(name)
         path = os.path.join(self.paths.project, name)
         try:
             found = (
@@ -362,6 +361,8 @@ class Workspace:
             for number in itertools.count(1):
                 ending = f"_{number}" if number > 1 else ""
                 path = os.path.join(folder, f"{today:%Y_%m_%d}_{slug}{ending}.ipynb")
+                # a renamed notebook's journal may still have that name
+                self.renames.current_name(self.paths.relpath(path))
                 with contextlib.suppress(FileExistsError):
                     create_notebook(self.resolve(path), plan)
                     break

@@ -106,9 +106,11 @@ class Daemon:
             os.path.join(self.paths.figures, store),
         )
         place = partial(workspace.place, path)
-        return self._session(
+        session = self._session(
             name, path, journal, record, figures, workspace.config.limits, place
         )
+        session.file.relocate = partial(workspace.renames.find, session)
+        return session
 
     def _replay(
         self, name: str, copy: str, record: str, place: KernelPlace, limits: Limits

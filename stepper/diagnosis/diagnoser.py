@@ -92,6 +92,10 @@ class Adviser:
         """Return the diagnosis of cells in a language: but Python's are only looked at, for their pictures."""
         return self if language in PYTHON else Onlooker(self)
 
+    def move(self, path: str) -> None:
+        """Go on with the notebook at another path."""
+        self.path = path
+
     def python(self, cell: str) -> str:
         """Return a cell's source as Python, by IPython's reading of it."""
         return self.transform(cell)
@@ -259,6 +263,10 @@ class Onlooker(Without):
     """What is known of cells in any language: the pictures that they show."""
 
     adviser: Adviser
+
+    def move(self, path: str) -> None:
+        """Go on with the notebook at another path."""
+        self.adviser.move(path)
 
     def seen(self, execution: Execution, run: int) -> list[str]:
         """Save the pictures of a run; return the lines on them."""

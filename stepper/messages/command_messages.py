@@ -331,11 +331,17 @@ def unheard_line(name: str, line: str) -> str:
     return f"{said}: {line}" if line else said
 
 
-def uncovered(name: str, line: str) -> Report:
-    """Return the report on an edit of a notebook that no pattern covers; `line` of the configuration would."""
+def uncovered(name: str, line: str, renamed: str = "") -> Report:
+    """Return the report on an edit of a notebook that no pattern covers; `line` of the configuration would.
+
+    `renamed` says that the notebook looks like a renamed one, if it does.
+    """
     why = f"{one_line(name, 200)} is covered by no pattern of `notebooks:` in .stepper/config.yaml"
     mend = f"what covers it: {one_line(line)}" if line else "it lies where none leads"
     text = f"stepper: the cell was NOT run, and outputs may be stale: {why}. The user may change that; {mend}"
+    if renamed:
+        text = f"{text}. {renamed}"
+        mend = f"{mend}. {renamed}"
     return Report(bounded(text), f"✗ nothing runs: {why}; {mend}")
 
 

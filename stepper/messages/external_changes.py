@@ -43,6 +43,34 @@ def renamed(name: str, former: str, has_kernel: bool) -> str:
     return ". ".join(ways)
 
 
+def followed(
+    name: str, former: str, has_kernel: bool, is_stopped: bool, folder: str
+) -> str:
+    """Return that a notebook was renamed and what followed; `folder` is where its kernel still works, if elsewhere."""
+    what = ["kernel", "plan", "history"] if has_kernel else ["plan", "history"]
+    if is_stopped:
+        what.append("stop")
+    listed = f"{', '.join(what[:-1])} and {what[-1]}"
+    told = f"{one_line(former)} was renamed to {one_line(name)}: its {listed} continue under the new name"
+    if folder:
+        told += f". Until the kernel is restarted, its working directory is {one_line(folder)}"
+    return told
+
+
+def rename_failed(name: str, why: str) -> str:
+    """Return that a notebook was renamed and that its session could not follow."""
+    return f"{one_line(name)} was renamed, but its kernel and history stay under this name: .stepper/renamed.json can't be written ({why})"
+
+
+def renamed_to_uncovered(name: str, former: str) -> str:
+    """Return that a notebook that no pattern covers looks like a renamed one, and how to go on."""
+    new, old = shell_quote(name), shell_quote(former)
+    return (
+        f"{one_line(name)} looks like the renamed {one_line(former)}, whose kernel and history stay under the old name"
+        f" until {one_line(name)} is covered or renamed back: mv {new} {old}"
+    )
+
+
 def unreadable(name: str, why: str) -> str:
     """Return that a notebook was changed into what can't be read."""
     return f"stepper: {one_line(name)} was changed outside the notebook tools: {one_line(why)}"

@@ -81,6 +81,12 @@ class IpynbFile:
     def __init__(self, path: str) -> None:
         self.path = path
         self.name = os.path.basename(path)
+        # The file's inode number when it was read or written last; 0 before.
+        self.number = 0
+        # Inode number, size and time of the file when this object wrote it last.
+        self.written: tuple[int, ...] = ()
+        # Called if the file is missing; returns whether `path` names another file now.
+        self.relocate: Callable[[], bool] = lambda: False
         self._cached_document: Document | None = None
         # The removal of the last write's temporary file.
         self._removal: Future[None] | None = None
@@ -103,6 +109,7 @@ class IpynbFile:
         try:
             with open(self.path, "rb", opener=private_files.open_regular) as stream:
                 status = os.fstat(stream.fileno())
+                self.number = status.st_ino
                 cached = self._cached_document  # another thread may replace it
                 signature = get_file_signature(status)
                 if cached is not None and cached.signature == signature:
@@ -110,6 +117,8 @@ class IpynbFile:
                 data = stream.read()
             raw = load_json(data)
         except OSError as error:
+            if isinstance(error, FileNotFoundError) and self.relocate():
+                return self.read(pauses)
             raise self._make_read_error(error) from None
         except ValueError as error:
             # Jupyter writes notebooks in place.
@@ -124,6 +133,11 @@ class IpynbFile:
         document = Document(data, raw, status)
         self._cached_document = document
         return document
+
+    def move(self, path: str) -> None:
+        """Use another path from now on: the notebook was renamed."""
+        self.path = path
+        self.name = os.path.basename(path)
 
     def _make_read_error(self, error: OSError) -> NotebookError:
         """Return the error for a notebook that could not be opened or read."""
@@ -503,6 +517,8 @@ class IpynbFile:
                 exchange_files(new_name, name, folder)
                 return False
             self._written_state = _get_state(name, folder)
+            self.written = self._written_state
+            self.number = self.written[0]
         finally:
             self._removal = remove_file_later(new_name, folder)
         return True

@@ -59,6 +59,14 @@ class Created(Event, kind="created"):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Renamed(Event, kind="renamed"):
+    """The notebook was renamed; `former` is the name that it had before."""
+
+    at: Moment = ""
+    former: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Planned(Event, kind="plan"):
     """The plan as it is from now on, in the form of `plan.to_json`."""
 

@@ -41,8 +41,8 @@ def apply(event: Event, state: State) -> None:
                 unread=state.unread,
             )
             state.__dict__.update(fresh.__dict__)
-        case journal_events.Planned():
-            state.plan = plan.from_json(event.plan) or state.plan
+        case journal_events.Renamed() | journal_events.Planned():
+            _notebook_changed(event, state)
         case journal_events.Started():
             state.running = event
             state.next_run = max(state.next_run, event.run + 1)
@@ -96,6 +96,16 @@ def apply(event: Event, state: State) -> None:
             )
         case journal_events.Reopened() | journal_events.Confirmed():
             _decided(event, state)
+
+
+def _notebook_changed(
+    event: journal_events.Renamed | journal_events.Planned, state: State
+) -> None:
+    """The notebook has another name, or its plan was changed."""
+    if isinstance(event, journal_events.Renamed):
+        state.renamed_from = event.former
+    else:
+        state.plan = plan.from_json(event.plan) or state.plan
 
 
 def _decided(
@@ -171,6 +181,7 @@ def _ran(event: journal_events.Ran, state: State) -> None:
     if state.running is not None and state.running.cell_id == cell_id:
         state.sources[source] = state.running.source
     state.running = None
+    state.renamed_from = ""  # it was told with this run
     state.runs.append(event)
     if cell_id in state.unwritten and state.unwritten[cell_id].run != event.run:
         del state.unwritten[cell_id]  # an older run's

@@ -100,6 +100,7 @@ class State:
     sources: dict[str, str] = field(default_factory=dict)  # of what ran here: hash →
     next_run: int = 1
     running: Started | None = None
+    renamed_from: str = ""  # the notebook's former name, until a cell has run since
     lost: str = ""  # why the last kernel's state is gone; told once, with the next run
     # cell id → source hash, ok in the present kernel
     ran: dict[str, str] = field(default_factory=dict)

@@ -18,6 +18,10 @@ class Diagnosis(Protocol):
         """Return the diagnosis of cells that are in a language."""
         return self
 
+    def move(self, path: str) -> None:
+        """Go on with the notebook at another path."""
+        return
+
     def python(self, cell: str) -> str:
         """Return a cell's source as Python, by IPython's reading of it."""
         return cell

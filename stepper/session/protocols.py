@@ -329,6 +329,15 @@ class Notebook(Protocol):
 class NotebookFile(Protocol):
     """A notebook on disk."""
 
+    path: str
+    number: int  # of the file (its inode), as read or written last; 0 before
+    written: tuple[int, ...]  # number, size and time of what was written last
+    # called where the file is gone: returns whether `path` names another one now
+    relocate: Callable[[], bool]
+
+    def move(self, path: str) -> None:
+        """Go on with the file at another path: it was renamed."""
+
     def read(self) -> Notebook:
         """Read it; raise NotebookError where it is no notebook."""
 

@@ -269,6 +269,21 @@ class Session:
         )
         return document
 
+    def move(
+        self,
+        name: str,
+        path: str,
+        place: Callable[[Mapping[str, str], str], KernelPlace],
+    ) -> None:
+        """Go on with the notebook under another name, also while a cell runs."""
+        self.name = name
+        self.file.move(path)
+        self.keeper.place = place
+        self.advisers.move(path)
+        if self.state.commands.notebook:
+            self.state.commands = CommandLines(name)
+        self.changed()
+
     def runs(self, document: Notebook) -> bool:
         """Whether the notebook's language may be its kernel's: one that is named may have any."""
         if document.language in LANGUAGES:

@@ -1,0 +1,455 @@
+"""Renamed notebooks: kernel, journal and stop follow, whoever comes first: a hook, a command, another agent."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from stepper.common.paths import Paths
+from stepper.daemon.config import Config
+from stepper.daemon.notebook_paths import Places
+from stepper.policy import journal_events, journal_reducer, notebook_identity
+from stepper.policy.model import Cell
+from tests.conftest import Notebook, Project, code, reused, text_of
+from tests.test_mcp import Client, play, text
+from tests.test_recovery import in_background
+from tests.test_run_on_edit import wait_until
+
+
+@pytest.fixture
+def project(lasting: Project) -> Iterator[Project]:
+    for path in (lasting.folder / "notebooks").rglob("*.ipynb"):
+        path.unlink()  # a copy that a test left must not be taken for a renamed one
+    yield from reused(lasting)
+
+
+def move(notebook: Notebook, name: str) -> Notebook:
+    """Rename a notebook as `mv` does."""
+    path = notebook.project.folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    notebook.path.rename(path)
+    return Notebook(notebook.project, path)
+
+
+def name_of(notebook: Notebook) -> str:
+    return str(notebook.path.relative_to(notebook.project.folder))
+
+
+def kernel_of(notebook: Notebook) -> int:
+    """Return the process of a notebook's kernel."""
+    return int(notebook.project.json("status", name_of(notebook))["kernel"]["pid"])
+
+
+def ran(notebook: Notebook) -> list[str]:
+    history = notebook.project.json("history", name_of(notebook))
+    return [run["outcome"] for run in history]
+
+
+def listed(project: Project) -> dict[str, tuple[str, str]]:
+    rows = project.json("list")
+    return {row["notebook"]: (row["state"], row["kernel"]["state"]) for row in rows}
+
+
+# --- rules
+
+
+def test_a_notebook_is_another_ones_by_half_of_the_cells_that_ran() -> None:
+    ran = {"a": "1", "b": "2", "c": "3"}
+    assert notebook_identity.count_unchanged(ran, ran) == 3
+    assert notebook_identity.count_unchanged({"a": "1", "b": "edited"}, ran) == 1
+    assert notebook_identity.count_unchanged({"a": "1"}, ran) == 0
+    assert notebook_identity.count_unchanged({"a": "x", "b": "x"}, ran) == 0
+    assert notebook_identity.is_another({"x": "1"}, ran)
+    assert notebook_identity.is_another({}, ran)
+    assert not notebook_identity.is_another({"c": "edited"}, ran)
+    assert not notebook_identity.is_another({"x": "1"}, {})
+    cells = [
+        Cell("one", 0, 1, "code", "x"),
+        Cell("two", 1, 0, "markdown", "x"),
+        Cell("cell-2", 2, 2, "code", "x"),
+    ]
+    assert notebook_identity.code_hashes(cells).keys() == {"one"}
+
+
+def test_the_journal_tells_of_a_rename_until_a_cell_has_run() -> None:
+    renamed = journal_events.Renamed(
+        at="2026-11-24T10:00:00.000Z", former="notebooks/a.ipynb"
+    ).to_json()
+    state = journal_reducer.replay([renamed])
+    assert (state.renamed_from, state.unread) == ("notebooks/a.ipynb", 0)
+
+
+def places(folder: Path) -> Places:
+    (folder / ".stepper").mkdir(exist_ok=True)
+    paths = Paths(str(folder))
+    return Places(paths, Config(paths))
+
+
+def test_each_notebook_has_a_store_of_its_own_whatever_was_renamed(
+    tmp_path: Path,
+) -> None:
+    project = places(tmp_path)
+
+    def store(name: str) -> str:
+        path = str(tmp_path / name)
+        found = project.store(path)
+        assert project.stored(f"{found}.ipynb") == path
+        return found
+
+    assert store("notebooks/a.ipynb") == "a"
+    assert store("top.ipynb") == "@/top"
+    project.store_names.replace({"notebooks/b.ipynb": "a", "c.ipynb": "@/top"}, {})
+    assert store("notebooks/b.ipynb") == "a"
+    assert store("notebooks/a.ipynb") == "@2/a"
+    assert store("c.ipynb") == "@/top"
+    assert store("top.ipynb") == "@2/@/top"
+    # another process, such as `stepper view`, sees it
+    assert places(tmp_path).store(str(tmp_path / "notebooks/b.ipynb")) == "a"
+
+
+def test_what_a_stranger_wrote_leads_out_of_no_folder(tmp_path: Path) -> None:
+    project = places(tmp_path)
+    stores = {
+        "notebooks/a.ipynb": "../../outside",
+        "notebooks/b.ipynb": "/etc/passwd",
+        "notebooks/c.ipynb": "x/../../y",
+        "notebooks/d.ipynb": ["e"],
+        "../e.ipynb": "e",
+        "notebooks/f.ipynb": "same",
+        "notebooks/g.ipynb": "same",
+        "notebooks/h.ipynb": "fine",
+    }
+    file = Path(project.store_names.path)
+    for content in ("", "[]", "{}", '{"stores": 3}', "\0"):
+        file.write_text(content)
+        assert project.store_names.names() == {}
+    file.write_text(json.dumps({"stores": stores}))
+    assert project.store_names.names() == {
+        "notebooks/f.ipynb": "same",
+        "notebooks/h.ipynb": "fine",
+    }
+
+
+# --- commands
+
+
+def test_a_command_on_the_new_name_finds_kernel_plan_and_history(
+    project: Project,
+) -> None:
+    notebook = project.new("Load", "Count")
+    notebook.insert("x = 41")
+    kernel, old = kernel_of(notebook), name_of(notebook)
+    moved = move(notebook, "notebooks/renamed.ipynb")
+    status = project.json("status", "renamed")
+    assert status["renamed"] == (
+        f"{old} was renamed to notebooks/renamed.ipynb: its kernel, plan and history"
+        " continue under the new name"
+    )
+    assert (status["kernel"]["pid"], status["state"]) == (kernel, "ready")
+    assert [step["status"] for step in status["steps"]] == ["done", "pending"]
+    assert status["renamed"] in project.stepper("status", "renamed").stdout
+    assert old not in listed(project)
+
+    report = moved.insert("x + 1")[1].text
+    assert "| 42" in report
+    assert report.count("was renamed to") == 1
+    assert "was renamed to" not in moved.insert("x + 2")[1].text
+    assert project.json("status", "renamed")["renamed"] == ""
+    assert ran(moved) == ["ok"] * 3
+    assert text_of(moved.raw["cells"][-1]) == ""
+    assert kernel_of(moved) == kernel
+
+
+def test_the_current_notebook_is_found_and_the_old_name_says_where_it_went(
+    project: Project,
+) -> None:
+    notebook = project.new()
+    notebook.insert("x = 41")
+    project.stepper("use", name_of(notebook))
+    old = name_of(notebook)
+    move(notebook, "notebooks/renamed.ipynb")
+    assert project.json("status")["notebook"] == "notebooks/renamed.ipynb"
+    assert project.stepper("eval", "x").stdout == "41\n"
+    failed = project.stepper("status", old, check=2).stderr
+    assert f"there is no notebook '{old}': it was renamed to" in failed
+    assert "stepper status notebooks/renamed.ipynb" in failed
+    project.kill_daemon()
+    failed = project.stepper("run", old, check=2).stderr
+    assert "it was renamed to notebooks/renamed.ipynb" in failed
+
+
+def test_a_list_shows_a_renamed_notebook_once(project: Project) -> None:
+    notebook = project.new()
+    notebook.insert("x = 1")
+    before = listed(project)
+    old = name_of(notebook)
+    move(notebook, "notebooks/renamed.ipynb")
+    after = listed(project)
+    assert after["notebooks/renamed.ipynb"] == before[old]
+    assert old not in after
+
+
+def test_a_rename_there_and_back_and_a_new_notebook_under_the_old_name(
+    project: Project,
+) -> None:
+    notebook = project.new()
+    notebook.insert("x = 1")
+    kernel, old = kernel_of(notebook), name_of(notebook)
+    moved = move(notebook, "notebooks/renamed.ipynb")
+    made = project.new()  # before anybody has looked at the renamed one
+    assert name_of(made) == old
+    assert made.insert("'x' in globals()")[1].text.count("False") == 1
+    assert kernel_of(moved) == kernel
+    assert ran(made) == ["ok"]
+    project.stepper("shutdown", old)
+    made.path.unlink()
+    back = move(moved, old)
+    assert kernel_of(back) == kernel
+    assert ran(back) == ["ok"]
+
+
+# --- hooks
+
+
+def test_an_edit_under_the_new_name_runs_in_the_kernel_of_the_old_one(
+    project: Project,
+) -> None:
+    notebook = project.new("Load", "Count")
+    notebook.insert("x = 41")
+    old = name_of(notebook)
+    moved = move(notebook, "notebooks/deep/renamed.ipynb")
+    assert moved.before("insert", "x + 1").denied == ""
+    report = moved.insert("x + 1")[1].text
+    assert "| 42" in report and 'Step 2 of 2 "Count"' in report
+    assert f"{old} was renamed to notebooks/deep/renamed.ipynb" in report
+
+
+def test_a_change_by_a_shell_and_a_rename_in_one_command(project: Project) -> None:
+    notebook = project.new()
+    cell, _ = notebook.insert("x = 1")
+    moved = move(notebook, "notebooks/renamed.ipynb")
+    raw = moved.raw
+    raw["cells"].append(code("x + 1", "added"))
+    moved.path.write_text(json.dumps(raw))
+    calls = [{"tool_name": "Bash", "tool_input": {"command": "mv"}}]
+    payload = moved.payload("PostToolBatch", "", {}, tool_calls=calls)
+    line = project.hook("PostToolBatch", payload).text
+    assert "notebooks/renamed.ipynb" in line and "(id added)" in line
+    assert f"(id {cell})" not in line  # it ran
+    assert ran(moved) == ["ok"]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_stop_moves_along(project: Project, restarted: bool) -> None:
+    notebook = project.new("Load", "Plot")
+    notebook.insert("x = 1")
+    cell, _ = notebook.insert("1 / 0")
+    for number in range(3):
+        answer = notebook.replace(cell, f"1 / 0 + {number}")
+    assert answer.stop
+    if restarted:
+        project.kill_daemon()
+    moved = move(notebook, "notebooks/renamed.ipynb")
+    assert "stopped" in moved.before("replace", "2", cell).denied
+    assert "NOT run" in moved.insert("2")[1].text
+    status = project.json("status", "renamed")
+    assert status["state"] == "stopped"
+    assert "plan, history and stop continue" in status["renamed"]
+    project.stepper("fix", "renamed")
+    assert "ran ok" in moved.replace(cell, "x + 1").text
+
+
+def test_another_agent_goes_on_under_the_new_name(project: Project) -> None:
+    notebook = project.new()
+    notebook.insert("x = 41")
+    move(notebook, "notebooks/renamed.ipynb")
+
+    async def story(client: Client) -> None:
+        done = await client.call_tool(
+            "run_cell", {"notebook": "renamed", "source": "x + 1"}
+        )
+        assert "| 42" in text(done), text(done)
+
+    play(project, story)
+
+
+# --- copies, and what can't be decided
+
+
+def test_a_copy_moves_nothing_also_where_the_original_is_renamed_later(
+    project: Project,
+) -> None:
+    notebook = project.new()
+    notebook.insert("x = 1")
+    kernel = kernel_of(notebook)
+    copy = Notebook(project, project.folder / "notebooks/copy.ipynb")
+    shutil.copy(notebook.path, copy.path)
+    status = project.json("status", "copy")
+    assert (status["renamed"], status["kernel"]["state"]) == ("", "none")
+    assert kernel_of(notebook) == kernel
+    late = Notebook(project, project.folder / "notebooks/late.ipynb")
+    shutil.copy(notebook.path, late.path)
+    moved = move(notebook, "notebooks/moved.ipynb")
+    status = project.json("status", "late")  # the file's number tells the two apart
+    assert (status["renamed"], status["kernel"]["state"]) == ("", "none")
+    assert kernel_of(moved) == kernel
+
+
+def test_where_a_copy_may_be_the_renamed_one_it_is_said_and_the_stop_holds_in_both(
+    project: Project,
+) -> None:
+    notebook = project.new("Load")
+    cell, _ = notebook.insert("1 / 0")
+    for number in range(3):
+        answer = notebook.replace(cell, f"1 / 0 + {number}")
+    assert answer.stop
+    project.kill_daemon()  # who knew the file's number
+    old = name_of(notebook)
+    shutil.copy(notebook.path, project.folder / "notebooks/copy.ipynb")
+    moved = move(notebook, "notebooks/moved.ipynb")
+    copy = Notebook(project, project.folder / "notebooks/copy.ipynb")
+    for each in (moved, copy):
+        status = project.json("status", name_of(each))
+        assert f"{name_of(each)} looks like the renamed {old}" in status["renamed"]
+        assert status["state"] == "stopped"
+        assert "stopped" in each.before("replace", "2", cell).denied
+    copy.path.unlink()
+    back = move(moved, old)
+    assert len(ran(back)) == 4
+
+
+# --- notebooks that change places
+
+
+def test_two_notebooks_that_are_swapped_keep_their_kernels_and_stops(
+    project: Project,
+) -> None:
+    one, other = project.new("One"), project.new("Other")
+    one.insert("x = 'one'")
+    cell, _ = other.insert("x = 'other'; 1 / 0")
+    for number in range(3):
+        answer = other.replace(cell, f"1 / 0 + {number}")
+    assert answer.stop
+    kernels = kernel_of(one), kernel_of(other)
+    names = name_of(one), name_of(other)
+    aside = one.path.with_suffix(".aside")
+    one.path.rename(aside)
+    other.path.rename(one.path)
+    aside.rename(other.path)
+    assert (kernel_of(other), kernel_of(one)) == kernels
+    states = [project.json("status", name)["state"] for name in names]
+    assert states == ["stopped", "complete"]
+    assert "stopped" in one.before("replace", "2", cell).denied
+    assert project.stepper("eval", "x", check=0).stdout in ("'one'\n", "'other'\n")
+    project.kill_daemon()
+    assert (kernel_of(other), kernel_of(one)) == kernels
+    assert (len(ran(one)), len(ran(other))) == (4, 1)
+
+
+def test_a_notebook_over_which_another_is_moved_keeps_its_kernel_under_a_name(
+    project: Project,
+) -> None:
+    one, other = project.new(), project.new()
+    one.insert("x = 'one'")
+    other.insert("x = 'other'")
+    kernels = kernel_of(one), kernel_of(other)
+    one.path.rename(other.path)
+    assert kernel_of(other) == kernels[0]
+    replaced = name_of(other).replace(".ipynb", ".replaced-1.ipynb")
+    assert listed(project)[replaced] == ("deleted", "idle")
+    assert "kernel" in project.stepper("shutdown", replaced).stdout
+    assert not psutil.pid_exists(kernels[1]) or (
+        psutil.Process(kernels[1]).status() == psutil.STATUS_ZOMBIE
+    )
+    assert psutil.pid_exists(kernels[0])
+
+
+# --- while a cell runs, while the daemon is gone
+
+
+@pytest.mark.parametrize("looked_at", [False, True])
+def test_a_run_that_goes_on_during_a_rename_ends_in_the_new_file(
+    project: Project, looked_at: bool
+) -> None:
+    notebook = project.new("Wait")
+    go = project.folder / "notebooks" / "go"
+    source = (
+        "import os, time\nprint('begun', flush=True)\n"
+        f"while not os.path.exists({str(go)!r}): time.sleep(0.02)\nprint('over')"
+    )
+    last = notebook.raw["cells"][-1]["id"]
+    thread, answers = in_background(project, notebook.edited("insert", source, last))
+    wait_until(lambda: "begun" in text_of(notebook.raw["cells"][-1]))
+    moved = move(notebook, "notebooks/renamed.ipynb")
+    if looked_at:
+        status = project.json("status", "renamed")
+        assert status["running"]["step"] == 1
+        assert "was renamed to" in status["renamed"]
+    go.touch()
+    thread.join()
+    assert "ran ok" in answers[0].text, answers[0].text
+    assert "could not be written" not in answers[0].text
+    assert text_of(moved.raw["cells"][-1]) == "begun\nover\n"
+    assert project.json("status", "renamed")["state"] == "complete"
+    assert ran(moved) == ["ok"]
+    assert not notebook.path.exists()
+
+
+def test_a_rename_while_no_daemon_runs_and_one_that_a_killed_daemon_began(
+    project: Project,
+) -> None:
+    notebook = project.new()
+    notebook.insert("x = 41")
+    kernel, old = kernel_of(notebook), name_of(notebook)
+    project.stepper("use", old)
+    project.kill_daemon()
+    moved = move(notebook, "notebooks/renamed.ipynb")
+    # all that a rename writes before the new current notebook
+    stores = {name_of(moved): places(project.folder).store(str(notebook.path))}
+    names = {"stores": stores, "renamed": {old: name_of(moved)}}
+    Path(project.paths.store_names).write_text(json.dumps(names))
+    assert project.json("status")["notebook"] == "notebooks/renamed.ipynb"
+    assert kernel_of(moved) == kernel
+    again = move(moved, "notebooks/again.ipynb")
+    project.kill_daemon()
+    assert "| 42" in again.insert("x + 1")[1].text
+    assert kernel_of(again) == kernel
+
+
+# --- other folders
+
+
+def test_the_kernel_keeps_its_folder_until_it_is_restarted(project: Project) -> None:
+    project.config("kernel_cwd: notebook\n")
+    notebook = project.new()
+    notebook.insert("import os")
+    moved = move(notebook, "notebooks/deep/renamed.ipynb")
+    report = moved.insert("os.path.basename(os.getcwd())")[1].text
+    assert "Until the kernel is restarted, its working directory is notebooks" in report
+    assert "'notebooks'" in report
+    project.stepper("restart", "deep/renamed")
+    assert "'deep'" in moved.insert("import os\nos.path.basename(os.getcwd())")[1].text
+
+
+def test_a_notebook_that_is_moved_where_no_pattern_leads_is_named(
+    project: Project,
+) -> None:
+    notebook = project.new()
+    notebook.insert("x = 41")
+    old = name_of(notebook)
+    top = move(notebook, "top.ipynb")
+    told = (
+        f"top.ipynb looks like the renamed {old}, whose kernel and history stay under"
+        f" the old name until top.ipynb is covered or renamed back: mv top.ipynb {old}"
+    )
+    answer = top.insert("x + 1")[1]
+    assert "NOT run" in answer.text and told in answer.text and told in answer.line
+    assert told in project.stepper("status", "top.ipynb", check=2).stderr
+    project.config('notebooks: ["notebooks", "*.ipynb"]\n')
+    assert "| 42" in top.insert("x + 1")[1].text
+    top.path.unlink()
