@@ -349,6 +349,7 @@ def test_a_line_is_read_as_it_was_written(kind: str) -> None:
             "fault": None,
         },
         "plan": {"at": AT, "plan": {"problem": "p", "steps": []}},
+        "renamed": {"at": AT, "former": "a.ipynb"},
         "fix": {"at": AT, "key": 1},
         "skip": {"at": AT, "key": "a", "reason": "r"},
         "reopen": {"at": AT, "key": 1},
