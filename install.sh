@@ -1,36 +1,45 @@
 #!/bin/sh
-# install.sh: sets stepper up in a repository, so that Claude Code runs each notebook cell as it writes it.
+# install.sh: sets up stepper in a repository, so that Claude Code runs notebook cells as it
+# writes them.
 #
-#   ./install.sh [TARGET] [--python PATH] [--notebooks PATTERN…] [--allow] [--add-ipykernel] [--link] [--mcp] [--statusline] [--plugin]
-#                [--editable]
+#   ./install.sh [TARGET] [OPTIONS]
 #   ./install.sh [TARGET] --uninstall
 #   ./install.sh [TARGET] --demo
 #
-#   TARGET         the repository; the current folder where it is not given
-#   --python PATH  the interpreter of the kernels (else TARGET/.venv, an active environment, a new .venv)
-#   --notebooks PATTERN…  the folders and globs whose notebooks run, such as: analysis '*.ipynb' 'projects/**'
-#                  (else `notebooks:` in TARGET/.stepper/config.yaml, else notebooks/; `.` is the top alone)
-#   --allow        let Claude Code edit notebooks and call stepper without asking.
-#                  Approving an edit is approving its execution: the cell runs at once
-#   --add-ipykernel  add ipykernel to the project's dependencies (uv add --dev ipykernel): `uv sync` leaves it then
-#   --link         `stepper` for your own shell: ~/.local/bin/stepper, which calls that of the project you are in
-#   --mcp          serve other agents too (Cursor, Codex, Gemini, VS Code, Zed, JupyterLab): adds the package `mcp` to
-#                  stepper's environment; then `stepper mcp --config CLIENT --install`
-#   --statusline   a line below Claude Code's prompt: how far the notebook is, what runs; your own status line stays
-#                  above it
-#   --plugin       for stepper's plugin of Claude Code, which brings hooks and skills: the environment and the kernel alone
-#   --editable     use this checkout itself, so that its changes hold at once
-#   --uninstall    remove what install added, and only that
-#   --demo         set up (TARGET, made if it is missing; else a new scratch folder) and play a whole job
+#   TARGET            the repository; by default the current folder
+#   --python PATH     the interpreter of the kernels; by default TARGET/.venv, else an active
+#                     environment, else a new .venv
+#   --notebooks PATTERN…
+#                     folders and globs of the notebooks that run, such as: analysis '*.ipynb'
+#                     'projects/**'. By default `notebooks:` in TARGET/.stepper/config.yaml,
+#                     else notebooks/. `.` is the top folder alone
+#   --allow           let Claude Code edit notebooks and call stepper without asking.
+#                     Approving an edit is approving its execution: the cell runs at once
+#   --add-ipykernel   add ipykernel to the project's dependencies (uv add --dev ipykernel), so
+#                     that `uv sync` keeps it
+#   --link            also install `stepper` for your own shell: ~/.local/bin/stepper calls the
+#                     stepper of the project that you are in
+#   --mcp             support other agents (Cursor, Codex, Gemini, VS Code, Zed, JupyterLab):
+#                     adds the package `mcp` to stepper's environment. Then run
+#                     `stepper mcp --config CLIENT --install`
+#   --statusline      show the state of the notebook in a line below Claude Code's prompt. Your
+#                     own status line stays above it
+#   --plugin          set up the environment and the kernel only, for stepper's Claude Code
+#                     plugin, which has the hooks and skills
+#   --editable        use this checkout itself, so that its changes apply at once
+#   --uninstall       remove what the installer added, and nothing else
+#   --demo            set up TARGET (by default a new scratch folder) and play a complete
+#                     analysis there
 #
 # It needs Python 3.10 or newer with venv, or uv. A second run changes nothing.
 
 set -eu
 
-# Python does the work (stepper/install/installer.py). This script finds one, and makes the environment in between:
-# `plan` refuses what must be refused, before anything has changed, and says what is to be made.
+# stepper/install/installer.py does the work. This script finds a Python and creates the
+# environment: `plan` makes all checks before anything changes, `apply` installs.
 
-# From a wheel (stepper/install/wheel_install.py): the command that does this again, and a Python if the PATH has none
+# stepper/install/wheel_install.py sets these: the command that the user typed, and a Python
+# in case the PATH has none.
 way=${STEPPER_WAY:-} python=${STEPPER_PYTHON:-}
 unset STEPPER_WAY STEPPER_PYTHON
 
@@ -55,9 +64,10 @@ for word; do
 done
 
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd -P)
-[ -f "$here/stepper/install/installer.py" ] || fail "$here is no checkout of stepper"
+[ -f "$here/stepper/install/installer.py" ] || fail "$here is not a checkout of stepper"
 
-# In Claude Code stepper's own environment is on the PATH: it can't be what a new one is made of.
+# In Claude Code's shell, stepper's own environment is on the PATH. Don't create the new one
+# from it.
 path=''
 set -f
 IFS=:
@@ -71,13 +81,13 @@ unset IFS
 set +f
 PATH=$path
 
-# Nothing is downloaded but the packages that pyproject.toml names: no look for a newer pip, no interpreter.
+# Download only the packages that pyproject.toml names: no newer pip, no interpreter.
 export PIP_DISABLE_PIP_VERSION_CHECK=1 UV_PYTHON_DOWNLOADS=never
 
 uv=
 if uv --version >/dev/null 2>&1; then uv=yes; fi
 
-# A name on the PATH may be a shim of nothing: each one is asked itself.
+# A name on the PATH may be a shim without an interpreter: run each one.
 base='' bare='' bare_path='' old=''
 for name in python3 python3.14 python3.13 python3.12 python3.11 python3.10 ${python:+"$python"}; do
   version=$("$name" -I -B -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) || continue
@@ -100,22 +110,22 @@ if [ -z "$base" ] && [ -n "$uv" ]; then
     fail "uv found no Python 3.10 or newer" "uv python install 3.12"
 fi
 if [ -z "$base$bare" ]; then
-  fail "stepper needs Python 3.10 or newer: ${old:-there is no python3 on the PATH}" \
+  fail "stepper needs Python 3.10 or newer: ${old:-python3 is not on the PATH}" \
     "install Python, or uv (https://docs.astral.sh/uv/), and run this again"
 fi
 
-# `plan`, `apply` and `uninstall`. -I and -c: neither PYTHONPATH nor a module in the current folder gets in the way
+# `plan` and `uninstall`. -I and -c: ignore PYTHONPATH and modules in the current folder.
 from_checkout() {
   "${base:-$bare_path}" -I -B -c \
     'import sys; sys.path.insert(0, sys.argv.pop(1)); from stepper.install.installer import main; sys.exit(main())' \
     "$here" "$@"
 }
-# What is installed is the wheel, if there is one, else the checkout; the record says where that came from.
+# Install the wheel, if there is one, else the checkout. The record says which.
 what=. source=${way:-$here}
 for wheel in "$here"/.wheel/*.whl; do [ ! -f "$wheel" ] || what=./.wheel/${wheel##*/}; done
 
-# The plan is lines, name=value, and data alone: nothing that Python printed is evaluated. An empty stamp: the environment
-# is as it should be.
+# The plan has lines of the form name=value. They are read as data, never evaluated. If the
+# stamp is empty, the environment is up to date.
 target='' env='' state='' stamp='' editable='' demo='' scratch='' uninstall='' mcp=''
 plan=$(from_checkout plan --source "$source" "$@") || exit $?
 while IFS= read -r line; do
@@ -134,7 +144,7 @@ while IFS= read -r line; do
 done <<END
 $plan
 END
-# A scratch folder gets an environment of its own: the demo installs pandas there
+# A scratch folder gets its own environment, because the demo installs pandas there.
 [ -z "$scratch" ] || unset VIRTUAL_ENV CONDA_PREFIX
 set -- --source "$source" --planned "$target" "$@"
 
@@ -143,7 +153,7 @@ if [ -n "$uninstall" ]; then
   exit
 fi
 no_venv() {
-  fail "python3 is Python $1, but can't make environments: its venv module is missing" \
+  fail "python3 (Python $1) can't create environments: its venv module is missing" \
     "sudo apt install python$1-venv  # Debian, Ubuntu; or install uv: https://docs.astral.sh/uv/"
 }
 [ -n "$base" ] || no_venv "$bare"
@@ -151,7 +161,8 @@ no_venv() {
 make_env() {
   rm -rf -- "$env" && (umask 077 && mkdir -p -- "${env%/*}") || return
   if [ -n "$uv" ]; then
-    # uv keeps wheels of folders by the time of pyproject.toml alone: without --refresh-package it takes an old one
+    # uv caches the wheel of a folder by the time of pyproject.toml. Without
+    # --refresh-package it would use an old one.
     uv venv --quiet --no-project --python "$base" "$env" && cd "$here" &&
       uv pip install --quiet --compile-bytecode --refresh-package notebook-stepper \
         --python "$env/bin/python" ${editable:+-e} "$what${mcp:+[mcp]}"
@@ -162,14 +173,14 @@ make_env() {
 }
 
 if [ -n "$stamp" ]; then
-  printf '%-12s%s\n' environment "being made in $env (a minute at most)"
+  printf '%-12s%s\n' environment "creating $env (takes up to a minute)"
   if ! (make_env); then
     rm -rf -- "$env"
     home=${env%/*}
     (cd -- "$state" && rmdir -p -- "${home#"$state"/}") 2>/dev/null || :
-    fail "the environment could not be made (see above); nothing else was changed in $target"
+    fail "could not create the environment (see above); nothing else was changed in $target"
   fi
-  # written last: an environment without it is half made
+  # Written last: an environment without a stamp is incomplete.
   printf '%s\n' "$stamp" >"$env/stamp"
   set -- --remade "$@"
 fi
