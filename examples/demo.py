@@ -1,7 +1,8 @@
-"""Plays a whole job as Claude Code plays it: each cell goes into the file, then through the installed hook.
+"""Plays an analysis as Claude Code does: each cell is written to the file, then the hook runs.
 
-Neither Claude Code nor a key is needed. install.sh --demo calls it: `python examples/demo.py TARGET`, where TARGET is
-set up. Exit code 1 where anything comes out differently from what is expected.
+It needs neither Claude Code nor an API key. `install.sh --demo` calls it on a TARGET that
+is set up: `python examples/demo.py TARGET`. The exit code is 1 if a result is not the
+expected one.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from stepper.install.claude_settings import SCRIPT
 
 PROBLEM = "Analyse four years of Seattle weather and plot it by month"
 DATA, RESULT = "seattle-weather.csv", "seattle_weather_by_month.csv"
-PACKAGES = ["pandas", "matplotlib", "vega_datasets"]  # the last one ships the file
+PACKAGES = ["pandas", "matplotlib", "vega_datasets"]  # vega_datasets contains the data
 PROBE = f"""
 import json, os
 from importlib.util import find_spec
@@ -36,7 +37,10 @@ print(json.dumps([[name for name in found if not found[name]], [file for file in
 
 
 class Step(NamedTuple):
-    """A step of the job. `forgotten` is the start of the code that is missing when it is first written."""
+    """A step of the analysis.
+
+    `forgotten` is the start of the code, which is missing in the first attempt.
+    """
 
     title: str
     markdown: str
@@ -47,14 +51,15 @@ class Step(NamedTuple):
 STEPS = (
     Step(
         "Import libraries",
-        "pandas for the table, matplotlib for the figure, drawn into the notebook.",
+        "pandas for the table, matplotlib for the figure in the notebook.",
         "%matplotlib inline\nimport matplotlib.pyplot as plt\nimport pandas as pd",
     ),
     Step(
         "Load the CSV",
-        "One row a day: precipitation (mm), the highest and lowest temperature (°C), wind (m/s) and a label for the "
-        f"weather. The file is `{DATA}` of the PyPI package `vega_datasets`. Cells run in `notebooks/`, so it lies "
-        "one folder up. It is read as it is; types come later.",
+        "One row for each day: precipitation (mm), highest and lowest temperature (°C), wind "
+        f"(m/s) and a label for the weather. The file is `{DATA}` of the PyPI package "
+        "`vega_datasets`. Cells run in `notebooks/`, so the file is one folder up. Types "
+        "are converted later.",
         f'raw = pd.read_csv("../{DATA}")\nprint(f"{{len(raw):,}} rows, {{len(raw.columns)}} columns")\nraw.head()',
     ),
     Step(
@@ -69,10 +74,11 @@ pd.crosstab(raw["date"].str[:4].rename("year"), raw["weather"])""",
     ),
     Step(
         "Clean",
-        "Nothing is missing or impossible; only the dates are still text. The labels are another matter: `rain` goes "
-        "from 191 days in 2012 to 3 in 2014 while `fog` goes from 5 to 151, and 77 days labelled `sun` had "
-        "precipitation. The labelling changed, not the weather. So what was measured tells a wet day, not its label. "
-        "The assertions say what all further cells rely on.",
+        "Nothing is missing or impossible; only the dates are still text. The labels can't be "
+        "trusted: `rain` goes from 191 days in 2012 to 3 in 2014 while `fog` goes from 5 to "
+        "151, and 77 days labelled `sun` had precipitation. The labelling changed, not the "
+        "weather. Therefore, the measured precipitation decides whether a day is wet. The "
+        "assertions state what all further cells rely on.",
         """\
 weather = raw.assign(date=pd.to_datetime(raw["date"], format="%Y/%m/%d"), weather=raw["weather"].astype("category"))
 weather = weather.set_index("date")
@@ -89,8 +95,9 @@ print(f"{len(weather):,} days without a gap, {weather.index[0]:%d %B %Y} to {wea
     ),
     Step(
         "Summary statistics",
-        "What is a typical month? Precipitation and wet days are summed and temperatures averaged over each of the "
-        "48 months, and then over the four years. A day is wet from 1 mm on, as climatologists count.",
+        "What is a typical month? Precipitation and wet days are summed, and temperatures "
+        "averaged, over each of the 48 months and then over the four years. A day is wet from "
+        "1 mm on, as climatologists count.",
         """\
 WET_DAY_MM = 1.0
 
@@ -103,7 +110,8 @@ typical.round(1)""",
     ),
     Step(
         "Visualise",
-        "Four years are few, so single months stand beside their mean: December had 42 mm in 2013, 284 mm in 2015.",
+        "Four years are few, so the figure shows single months next to their mean: December "
+        "had 42 mm in 2013 and 284 mm in 2015.",
         """\
 figure, (above, below) = plt.subplots(2, 1, figsize=(8, 6), sharex=True, layout="constrained")
 above.bar(typical.index, typical["precipitation"], color="tab:blue", alpha=0.5, label="mean of four years")
@@ -116,9 +124,10 @@ plt.show()""",
     ),
     Step(
         "Save results",
-        "The typical months go into a file beside the notebook. November, December and March are the wettest (150 to "
-        "161 mm), July is the driest (12 mm on 2 wet days) and, with August, the warmest. Four years say little about "
-        "the climate: 2013 had a third less precipitation than 2012 or 2014.",
+        "The typical months are saved next to the notebook. November, December and March are "
+        "the wettest (150 to 161 mm), July is the driest (12 mm on 2 wet days) and, with "
+        "August, the warmest. Four years say little about the climate: 2013 had a third less "
+        "precipitation than 2012 or 2014.",
         f"""\
 typical.round(2).to_csv("{RESULT}")
 saved = pd.read_csv("{RESULT}", index_col="month")
@@ -128,7 +137,7 @@ print(f"{{len(saved)}} months and {{len(saved.columns)}} columns saved: {RESULT}
 
 
 def say(text: str) -> None:
-    """Print a part of the transcript, at once."""
+    """Print a part of the transcript, without buffering."""
     sys.stdout.buffer.write((text + "\n").encode("utf-8", "replace"))
     sys.stdout.flush()
 
@@ -136,7 +145,7 @@ def say(text: str) -> None:
 def output(
     *command: str, cwd: str, text: str = "", env: dict[str, str] | None = None
 ) -> str:
-    """Return what a command prints when it is given `text`; raise CalledProcessError."""
+    """Return the output of a command with `text` as its input; raise CalledProcessError."""
     return run(
         command,
         cwd=cwd,
@@ -149,15 +158,13 @@ def output(
 
 
 def prepare(target: str) -> None:
-    """Put what is missing into the kernel's interpreter, and the data into the repository."""
+    """Install the missing packages for the kernel, and copy the data into the repository."""
     python = read_install_record(target).get("python")
     if not python:
         raise StepperError(f"{target} is not set up", "./install.sh --demo")
     missing, files = json.loads(output(python, "-c", PROBE, cwd=target))
     if missing:
-        say(
-            f"{'packages':<12}being added to the kernel's interpreter: {', '.join(missing)}"
-        )
+        say(f"{'packages':<12}installing for the kernel: {', '.join(missing)}")
         uv = shutil.which("uv")
         pip = (
             [uv, "pip", "install", "--python", python]
@@ -166,15 +173,15 @@ def prepare(target: str) -> None:
         )
         output(*pip, *missing, cwd=target)
         _, files = json.loads(output(python, "-c", PROBE, cwd=target))
-    # makes bytecode of what is used, and matplotlib's list of fonts: no business of the
-    # first cell
+    # compile bytecode and build matplotlib's font cache, which would slow down the first
+    # cell
     output(python, "-c", "import pandas, matplotlib.pyplot", cwd=target)
     if not Path(target, DATA).exists():
         shutil.copyfile(files[0], Path(target, DATA))
 
 
 class Player:
-    """Claude Code's part: what it does to a notebook and says to the hook."""
+    """Plays Claude Code: edits the notebook and calls the hooks."""
 
     def __init__(self, target: str, notebook: str) -> None:
         self.target, self.notebook = target, Path(target, notebook)
@@ -188,7 +195,10 @@ class Player:
     def play(
         self, kind: str, source: str, replace: bool = False, expected: str = "ran ok"
     ) -> None:
-        """Insert a cell below the last one, or replace the last one; raise StepperError on an unexpected end."""
+        """Insert a cell below the last one, or replace that one.
+
+        Raise StepperError if the result is not the expected one.
+        """
         before = self.notebook.read_text("utf-8")
         content: dict[str, Any] = json.loads(before)
         last, mode = content["cells"][-1], "replace" if replace else "insert"
@@ -240,9 +250,11 @@ class Player:
         answer = self.hook(
             "PostToolUse", {**call, "tool_response": response, "duration_ms": 5}
         )
-        told = f"{'Updated' if replace else 'Inserted'} cell {cell['id']} with {source}"
+        result = (
+            f"{'Updated' if replace else 'Inserted'} cell {cell['id']} with {source}"
+        )
         batch = self.hook(
-            "PostToolBatch", {"tool_calls": [{**call, "tool_response": told}]}
+            "PostToolBatch", {"tool_calls": [{**call, "tool_response": result}]}
         )
 
         say(
@@ -262,30 +274,30 @@ class Player:
             or (expected not in report.partition("\n")[0] if kind == "code" else answer)
         ):
             raise StepperError(
-                f"expected was: {expected if kind == 'code' else 'no word'}; got {gate, answer, batch}"
+                f"expected {expected if kind == 'code' else 'no answer'}; got {gate, answer, batch}"
             )
 
     def hook(self, event: str, fields: dict[str, Any]) -> dict[str, Any]:
-        """Run the installed hook as Claude Code does; return its answer, empty where it is silent."""
+        """Run the installed hook as Claude Code does; return its answer, or {} for none."""
         payload = {
             **self.common,
             "effort": {"level": "medium"},
             "hook_event_name": event,
             **fields,
         }
-        said = output(
+        printed = output(
             str(Path(self.target, SCRIPT)),
             event,
             cwd=self.target,
             text=json.dumps(payload),
             env={**os.environ, "CLAUDE_PROJECT_DIR": self.target},
         )
-        answer: dict[str, Any] = json.loads(said or "{}")
+        answer: dict[str, Any] = json.loads(printed or "{}")
         return answer
 
 
 def check(notebook: Path, state: str) -> None:
-    """Raise StepperError unless the notebook and the file of results are as they should be."""
+    """Raise StepperError unless the notebook and the results file are as expected."""
     cells = [
         cell
         for cell in json.loads(notebook.read_text("utf-8"))["cells"]
@@ -308,12 +320,12 @@ def check(notebook: Path, state: str) -> None:
         or not notebook.with_name(RESULT).exists()
     ):
         raise StepperError(
-            f"the end is not as expected: {state}, cells ran as {ran}, {pictures} figure(s), {RESULT}"
+            f"unexpected result: state {state}, execution counts {ran}, {pictures} figure(s), {RESULT}"
         )
 
 
 def main() -> int:
-    """Play the job in the repository that the first argument names."""
+    """Play the analysis in the repository that the first argument names."""
     target = os.path.realpath(*sys.argv[1:] or ["."])
     stepper = str(Path(Paths(target).env, "bin", "stepper"))
     try:
@@ -323,7 +335,7 @@ def main() -> int:
             output(stepper, "new", PROBLEM, *steps, "--json", cwd=target)
         )["notebook"]
         say(
-            f"{'notebook':<12}made: {name}\n\nNow Claude Code's part: it writes each cell, and the cell runs at once."
+            f"{'notebook':<12}created: {name}\n\nNow the part of Claude Code: it writes each cell, and the cell runs at once."
         )
         try:
             player = Player(target, name)
@@ -343,7 +355,7 @@ def main() -> int:
             say(
                 f"\nThe notebook: {player.notebook}\n\n$ stepper status\n{output(stepper, 'status', cwd=target)}"
             )
-            # it ends with 1 where it does not hold
+            # exit code 1 if the notebook does not reproduce
             say(f"$ stepper verify\n{output(stepper, 'verify', cwd=target)}")
         finally:
             say("$ stepper shutdown\n" + output(stepper, "shutdown", cwd=target))
@@ -354,13 +366,13 @@ def main() -> int:
         ValueError,
         LookupError,
     ) as error:
-        said = f"{getattr(error, 'stdout', '')}{getattr(error, 'stderr', '')}"
-        sys.stderr.write(f"demo: {type(error).__name__}: {error}\n{said}\n")
+        printed = f"{getattr(error, 'stdout', '')}{getattr(error, 'stderr', '')}"
+        sys.stderr.write(f"demo: {type(error).__name__}: {error}\n{printed}\n")
         return 1
     undo = f"{doctor.install_command(Paths(target))} --uninstall && rm -r {shlex.quote(target)}"
-    say(f"To be rid of it, with its environment beside the record: {undo}")
+    say(f"To remove the demo and its environment, run: {undo}")
     say(
-        f"Now with Claude Code itself: cd {shlex.quote(target)} && claude, then: /new-notebook WHAT YOU WANT TO KNOW"
+        f"To continue with Claude Code, run: cd {shlex.quote(target)} && claude, then type: /new-notebook QUESTION"
     )
     return 0
 
