@@ -322,7 +322,10 @@ BARE = f'case "$*" in *ensurepip*|*"-m venv"*) echo "No module named ensurepip" 
     [
         ({}, ("3.10 or newer", "python3 is not on the PATH", "uv")),
         ({"python3": python38()}, ("3.10 or newer", "python3 is Python 3.8")),
-        ({"python3": "exit 127", "python3.9": "echo 3.9"}, ("python3 is not on the PATH",)),
+        (
+            {"python3": "exit 127", "python3.9": "echo 3.9"},
+            ("python3 is not on the PATH",),
+        ),
         ({"python3": BARE}, (f"apt install python3.{sys.version_info[1]}-venv", "uv")),
         (
             {"python3": BARE, "uv": "exit 1"},
