@@ -20,7 +20,7 @@ from click.testing import CliRunner
 
 from stepper.cli import shell_completion, terminal
 from stepper.cli.main import EXIT_CODES, main
-from stepper.cli.rendering import PRESENT
+from stepper.cli.rendering import RENDERINGS
 from stepper.common.paths import Paths
 from stepper.install import user_script
 from stepper.messages import stop_hints
@@ -67,7 +67,7 @@ def test_each_commands_help(name: str) -> None:
     row = COMMANDS[name]
     told = asked(*name.split(), "-h")
     assert EXIT_CODES in told and told == asked(*name.split(), "--help")
-    assert ("--json" in told) == PRESENT[name].has_json
+    assert ("--json" in told) == RENDERINGS[name].has_json
     for example in row.examples:  # what it names is there
         words = shlex.split(example.split(" > ")[0].split(" < ")[0])
         group, rest = main, words
@@ -243,7 +243,7 @@ def test_list_use_and_the_end_of_one_kernel(project: Project) -> None:
     )
 
     assert (
-        "notebooks/other.ipynb is the current notebook"
+        "notebooks/other.ipynb is now the current notebook."
         in project.stepper("use", "other").stdout
     )
     assert project.json("status")["notebook"] == "notebooks/other.ipynb"
@@ -251,9 +251,9 @@ def test_list_use_and_the_end_of_one_kernel(project: Project) -> None:
         "there is no notebook 'nowhere'"
         in project.stepper("use", "nowhere", check=2).stderr
     )
-    assert "it has no kernel" in project.stepper("shutdown", "other").stdout
+    assert "no kernel is running" in project.stepper("shutdown", "other").stdout
     project.stepper("run", "other")
-    assert "its kernel is ended" in project.stepper("shutdown", first.path.stem).stdout
+    assert "stopped the kernel" in project.stepper("shutdown", first.path.stem).stdout
     found = {each["notebook"]: each["kernel"]["state"] for each in project.json("list")}
     assert found[name] == "none" and found["notebooks/other.ipynb"] == "idle"
     lost = project.stepper("status", first.path.stem).stdout
@@ -430,7 +430,7 @@ def test_ctrl_c_twice_leaves_at_once(project: Project) -> None:
         _, err = command.communicate(timeout=60)
     assert (
         command.returncode == 130
-        and "`stepper status deaf` shows whether a cell still runs" in err
+        and "To see whether a cell is still running, run: stepper status deaf" in err
     )
 
 
@@ -461,11 +461,11 @@ def test_whether_there_are_colours(
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("sys.stdout.isatty", lambda: terminal_there, raising=False)
-    assert terminal.colours(sys.stdout) is wanted
+    assert terminal.wants_colour(sys.stdout) is wanted
 
 
 def test_marks_alone_are_coloured() -> None:
-    told = terminal.coloured("a ✓ b\n  ✓ 1. x\n✗ y\n■ z\n✓w\n| ✓ printed")
+    told = terminal.colour_marks("a ✓ b\n  ✓ 1. x\n✗ y\n■ z\n✓w\n| ✓ printed")
     assert (
         told
         == "a ✓ b\n  \x1b[32m✓\x1b[0m 1. x\n\x1b[31m✗\x1b[0m y\n\x1b[33m■\x1b[0m z\n✓w\n| ✓ printed"
@@ -636,10 +636,10 @@ def test_completion_in_the_shells_themselves(
 def test_bash_types_a_name_as_it_stands(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(shell_completion, "_paths", lambda: Paths(str(tmp_path)))
+    monkeypatch.setattr(shell_completion, "_get_paths", lambda: Paths(str(tmp_path)))
     monkeypatch.setattr(
         shell_completion,
-        "_known",
+        "_list_notebooks",
         lambda _: {"zz$(touch x) y": str(tmp_path / "z.ipynb"), "plain": "p"},
     )
     for kind, name in (
@@ -647,13 +647,15 @@ def test_bash_types_a_name_as_it_stands(
         ("zsh_complete", "zz$(touch x) y"),
     ):
         monkeypatch.setenv(shell_completion.VARIABLE, kind)
-        assert [item.value for item in shell_completion.notebooks(None, "zz")] == [name]
+        assert [
+            item.value for item in shell_completion.complete_notebooks(None, "zz")
+        ] == [name]
 
 
 def test_who_reads_no_further_ends_nothing() -> None:
     reads, writes = os.pipe()
     os.close(reads)
-    program = "import sys; from stepper.cli.terminal import say; say('a'); say('b'); sys.stderr.write('went on')"
+    program = "import sys; from stepper.cli.terminal import print_text; print_text('a'); print_text('b'); sys.stderr.write('went on')"
     done = subprocess.run(
         [sys.executable, "-c", program],
         stdout=writes,

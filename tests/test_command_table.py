@@ -8,8 +8,8 @@ import json
 import click
 import pytest
 
-from stepper.cli.main import HERE, main
-from stepper.cli.rendering import PRESENT
+from stepper.cli.main import LOCAL_COMMANDS, main
+from stepper.cli.rendering import RENDERINGS
 from stepper.common.errors import UsageError
 from stepper.policy import edit_gate
 from stepper.policy.commands import cli_commands, command_schema
@@ -60,8 +60,10 @@ def keys(answer: type) -> str:
 
 def test_each_row_has_one_document_and_one_rendering() -> None:
     assert set(DOCUMENTS) == {name for name, row in COMMANDS.items() if row.daemon}
-    assert set(PRESENT) == set(COMMANDS)
-    assert set(HERE) == {name for name, row in COMMANDS.items() if not row.daemon} | {
+    assert set(RENDERINGS) == set(COMMANDS)
+    assert set(LOCAL_COMMANDS) == {
+        name for name, row in COMMANDS.items() if not row.daemon
+    } | {
         "attach",
         "shutdown",
     }
@@ -86,9 +88,9 @@ def test_the_command_line_has_each_row(name: str) -> None:
     for part in (name + " show" if name in ("plan", "kernels") else name).split():
         assert isinstance(command, click.Group)
         command = command.commands[part]
-    more = {"as_json"} if PRESENT[name].has_json else set()
+    more = {"as_json"} if RENDERINGS[name].has_json else set()
     more |= {"plan"} if name == "new" else set()
-    more |= {"utc"} if PRESENT[name].has_times else set()
+    more |= {"utc"} if RENDERINGS[name].has_times else set()
     given = {field.name for field in command_schema.of_shell(COMMANDS[name].arguments)}
     assert {parameter.name for parameter in command.params} == given | more
     assert COMMANDS[name].about

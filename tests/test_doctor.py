@@ -388,7 +388,7 @@ def test_places_of_the_configuration(project, monkeypatch):
     checks = found(project)
     assert checks["kernels.sh"].ok and "nothing (logo)" in checks["kernels.sh"].detail
     told = json.loads(
-        json.dumps(rendering.PRESENT["doctor"].document(list(checks.values())))
+        json.dumps(rendering.RENDERINGS["doctor"].document(list(checks.values())))
     )
     assert told[-2] | {"detail": ""} == {
         "name": "kernels.sh",

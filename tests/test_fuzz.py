@@ -628,7 +628,7 @@ def test_journals(tmp_path: Path, lines: list[bytes]) -> None:
         assert command_messages.of_journaled(
             run, state.reports.get(run.run), state.stop
         ).text
-    assert rendering.PRESENT["history"].text(
+    assert rendering.RENDERINGS["history"].text(
         [{"by": "", **run.to_json()} for run in state.runs]
     )
 

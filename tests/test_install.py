@@ -225,9 +225,7 @@ def test_with_venv_and_pip(checkout, repo, path, kernel):
     told = subprocess.run(
         [repo / ".stepper/env/bin/stepper", "shutdown"], cwd="/", capture_output=True
     )
-    assert b"Nothing of stepper's runs" in told.stdout, (
-        told.stderr
-    )  # it knows its project
+    assert b"Nothing to stop" in told.stdout, told.stderr  # it knows its project
 
     undone = sh(checkout, str(repo), "--uninstall", path=path)
     assert undone.returncode == 0, undone.stderr

@@ -1052,14 +1052,14 @@ def test_a_kernel_that_is_left_and_one_of_another_language_are_told_for_what_the
                 "was named by its id: it is left as it is, with its variables" in said
             ), said
         assert (
-            "it is left, with its variables"
+            "keeps running with its variables"
             in project.stepper("shutdown", notebook.path.stem).stdout
         )
         again = notebook.insert("print(x)")[1].text
         assert "| 3" in again and "lost" not in again and "fresh" not in again, again
         project.stepper("use", notebook.path.stem, "--kernel", "local")
         assert (
-            "a fresh kernel runs"
+            "started a new kernel"
             in project.stepper("restart", notebook.path.stem).stdout
         )
         assert theirs in room.served.kernels()

@@ -225,7 +225,7 @@ def test_a_token_that_is_revoked_is_told_apart_from_one_of_another_user(
     said = running.stepper("shutdown").stderr
     assert (
         f"may live on there: {hub.url} refuses the token" in said
-        and "was NOT ended and may still run there" in said
+        and "was NOT stopped and may still be running" in said
     ), said
     monkeypatch.setenv(VARIABLE, hub.token()[1])
     assert "1 kernel" in running.stepper("shutdown").stdout

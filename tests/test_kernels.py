@@ -438,7 +438,7 @@ def test_places_read_well_at_each_width(monkeypatch: pytest.MonkeyPatch) -> None
             "mend": "stepper trust",
         },
     ]
-    shown = rendering.PRESENT["kernels"].text(places)
+    shown = rendering.RENDERINGS["kernels"].text(places)
     assert shown.splitlines() == [
         "✓ local  /p/.venv/bin/python (the project's)",
         "✓ gpu    a SLURM job, partition gpu, time 4:00:00",
@@ -446,19 +446,19 @@ def test_places_read_well_at_each_width(monkeypatch: pytest.MonkeyPatch) -> None
         "         not checked: python on the compute node",
         "✗ hub    x",
         "         it is down",
-        "         mend: ping hub",
+        "         To see the cause, run: ping hub",
         "· box    y",
         "         not accepted",
-        "         mend: stepper trust",
+        "         To fix this, run: stepper trust",
     ]
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", "40")
     assert (
         "✓ gpu    a SLURM job, partition gpu,\n         time 4:00:00\n"
-        in rendering.PRESENT["kernels"].text(places)
+        in rendering.RENDERINGS["kernels"].text(places)
     )
     monkeypatch.setenv("COLUMNS", "10")  # nothing is gained by lines of a word
-    assert rendering.PRESENT["kernels"].text(places) == shown
+    assert rendering.RENDERINGS["kernels"].text(places) == shown
 
 
 def test_places_are_looked_at_at_once_and_not_for_ever(
@@ -605,7 +605,7 @@ def test_a_notebook_keeps_its_kernel_and_says_its_language(
         in project.stepper("new", "x", "--kernel", "gpu", check=2).stderr
     )
     assert (
-        "is the current notebook; its next kernel runs in sh."
+        "is now the current notebook. Its next kernel will run on sh."
         in project.stepper("use", shell.path.stem, "--kernel", "sh").stdout
     )
 

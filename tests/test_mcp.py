@@ -1827,7 +1827,7 @@ def test_without_the_extra_the_command_that_adds_it_is_named(project: Project) -
     assert done.returncode == 1
     assert "install.sh" in done.stderr and " --mcp" in done.stderr
     wrong = project.stepper("mcp", "--install", check=2)
-    assert "--install needs a client" in wrong.stderr
+    assert "--install needs the name of a client" in wrong.stderr
 
 
 def test_other_commands_load_nothing_of_the_sdk_and_a_server_little_besides(

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from stepper.cli.shutdown import end_by_force
+from stepper.cli.shutdown import kill_processes
 from stepper.kernels.backends.local.process_identity import (
     MARKER,
     Identity,
@@ -217,7 +217,7 @@ def by_shutdown_without_a_daemon(
 def by_force(project: Project, notebook: Notebook, pid: int) -> None:
     daemon = project.json("status")["daemon"]["pid"]
     os.kill(daemon, signal.SIGSTOP)
-    assert end_by_force(project.paths) == 1
+    assert kill_processes(project.paths) == 1
     assert gone(daemon) and left(project) == []
 
 
@@ -352,7 +352,7 @@ def test_a_daemon_that_dies_while_its_kernel_starts_leaves_nothing(
     elif then == "shutdown":
         project.stepper("shutdown")
     else:
-        assert end_by_force(project.paths) == 1
+        assert kill_processes(project.paths) == 1
     assert holding(kernel) == []
     project.stepper("shutdown")
     assert left(project) == []
@@ -402,7 +402,7 @@ def test_a_process_that_has_got_a_kernels_pid_is_never_signalled(
     elif then == "shutdown":
         project.stepper("shutdown")
     else:
-        end_by_force(project.paths)
+        kill_processes(project.paths)
     project.stepper("shutdown")
     assert left(project) == []
 
@@ -442,9 +442,9 @@ def test_a_daemons_pid_that_another_process_has_got_is_not_waited_for(
         json.dumps({"pid": foreign.pid, "version": "0", "socket": "x"})
     )
     began = time.monotonic()
-    assert "Nothing of stepper's runs" in project.stepper("shutdown").stdout
+    assert "Nothing to stop" in project.stepper("shutdown").stdout
     assert time.monotonic() - began < 8  # it would wait ten seconds for it
-    assert end_by_force(project.paths) == 0
+    assert kill_processes(project.paths) == 0
 
 
 def test_a_socket_that_is_none(project: Project) -> None:

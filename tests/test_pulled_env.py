@@ -157,7 +157,7 @@ def test_doctor_names_it_and_install_mends_it(
     )
     mend = f"{ROOT}/install.sh {shlex.quote(str(main.folder))}"
     assert (
-        f"mend: {f'rm {shlex.quote(str(place))} && ' if kind != 'folder' else ''}{mend}\n"
+        f"To fix this, run: {f'rm {shlex.quote(str(place))} && ' if kind != 'folder' else ''}{mend}\n"
         in said
     )
     if kind != "folder":

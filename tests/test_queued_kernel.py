@@ -200,7 +200,7 @@ def test_kernels_wait_is_over_when_the_cell_begins(
     assert WHY in edit.answer.text
     threading.Timer(1, full.ends).start()
     assert (
-        "its kernel is there (busy, job " in project.stepper("kernels", "wait").stdout
+        "the kernel is ready (busy, job " in project.stepper("kernels", "wait").stdout
     )
     (notebook.path.parent / "go").touch()
     assert "| 42" in edit.woken
@@ -308,7 +308,7 @@ def test_kernels_wait_tells_of_the_queue_and_ends_with_the_kernel(
     notebook = project.new("Count")
     threading.Timer(3, full.ends).start()
     done = project.stepper("kernels", "wait")
-    assert "its kernel is there (idle, job " in done.stdout and QUEUED in done.stderr
+    assert "the kernel is ready (idle, job " in done.stdout and QUEUED in done.stderr
     assert notebook.insert("print(6 * 7)")[1].text
 
 

@@ -538,7 +538,7 @@ def test_a_shutdown_ends_remote_kernels_of_a_daemon_that_hangs(
             daemon = json.loads(Path(project.paths.daemon_json).read_text())["pid"]
             os.kill(daemon, signal.SIGSTOP)
             ended = project.stepper("shutdown")
-            assert "Ended: the daemon and 1 kernel of this project." in ended.stdout, (
+            assert "Stopped the daemon and 1 kernel of this project." in ended.stdout, (
                 ended
             )
             assert "shutdown" not in ended.stderr, ended.stderr

@@ -158,7 +158,7 @@ def test_a_run_out_of_order_says_what_no_longer_follows(project: Quick) -> None:
     assert project.json("run", "--stale")["cells"] == 0
     assert (
         project.stepper("run", "--stale").stdout
-        == "notebooks/book.ipynb: nothing to run; no cell is stale\n"
+        == "notebooks/book.ipynb: nothing to run: no cell is stale\n"
     )
     line = "Stale: cell 2 read `x`, which cell 1 reassigned after it ran. To run this cell: `stepper run --stale`."
     assert project.stepper("run").stdout.splitlines()[-2:] == [

@@ -304,7 +304,7 @@ def test_no_command_that_only_looks_runs_anything(
         f"BAD  hook script: {hostile.folder}/.stepper/env is not of an install of yours"
         in said
     )
-    assert said.count("mend: stepper trust") == 3
+    assert said.count("To fix this, run: stepper trust") == 3
     assert stat.S_IMODE((hostile.folder / ".stepper").stat().st_mode) == 0o700
     assert (
         stat.S_IMODE((hostile.folder / ".stepper/journal/a.jsonl").stat().st_mode)

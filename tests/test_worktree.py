@@ -168,7 +168,7 @@ def test_a_worktree_has_the_main_checkouts_environment_and_its_own_kernel(
 def test_commands_are_for_the_worktree_in_which_they_are_given(
     main: Checkout, worktree: Checkout
 ) -> None:
-    assert "Nothing of stepper's runs" in worktree.stepper("shutdown").stdout
+    assert "Nothing to stop" in worktree.stepper("shutdown").stdout
     assert not (worktree.folder / ".stepper").exists()
     below = worktree.folder / "notebooks" / "deep"
     below.mkdir(parents=True)

@@ -1,1 +1,1 @@
-"""The command line: asks the daemon and shows its answers."""
+"""The command line: asks the daemon and renders its answers."""

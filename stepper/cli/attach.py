@@ -1,4 +1,4 @@
-"""`stepper attach`: asks the daemon what attaches to a kernel; with `--console` this process becomes that console."""
+"""`stepper attach`: show how to attach to a kernel, or start a console on it."""
 
 from __future__ import annotations
 
@@ -13,33 +13,49 @@ from stepper.common.paths import Paths
 from stepper.hook import client
 
 CONSOLE = "jupyter-console"
+INSTALL_CONSOLE = (
+    "uv tool install jupyter-console"
+    "  # or, in any environment: pip install jupyter-console"
+)
 
 
 def attach(paths: Paths, console: bool, notebook: str | None = None) -> Any:
-    """Return what attaches to the notebook's kernel, or become a console on it; raise StepperError."""
-    told = json.loads(
-        client.ask(paths, b"attach", json.dumps({"notebook": notebook}).encode())
-        or b"null"
-    )
+    """Return how to attach to the notebook's kernel.
+
+    With `console`, replace this process by a console on the kernel. Raises
+    StepperError.
+    """
+    request = json.dumps({"notebook": notebook})
+    body = client.ask(paths, b"attach", request.encode())
+    answer = json.loads(body or b"null")
     if not console:
-        return told
-    if told["file"] is None:
+        return answer
+    connection_file = answer["file"]
+    if connection_file is None:
+        url = answer["url"]
         raise StepperError(
-            "no console on this machine attaches to it",
-            f"JupyterLab at {told['url']} does",
+            "a console can't attach to this kernel: the kernel has no connection file"
+            " on this machine",
+            f"To attach to the kernel, open JupyterLab at {url}" if url else "",
         )
-    # The kernel's own packages are the likeliest to have one; that of any other Python
-    # does as well.
+    program = _find_console(answer["python"])
+    if program is None:
+        message = f"{CONSOLE} is not installed, but {answer['console']} needs it"
+        raise StepperError(message, INSTALL_CONSOLE)
+    sys.stdout.flush()
+    arguments = [program, "--existing", connection_file]
+    return os.execv(program, arguments)  # noqa: S606  # no shell
+
+
+def _find_console(python: str) -> str | None:
+    """Return the path of jupyter-console.
+
+    The kernel's own environment is searched first, then PATH, then stepper's
+    environment.
+    """
     folders = [
-        os.path.dirname(told["python"]),
+        os.path.dirname(python),
         os.environ.get("PATH", os.defpath),
         os.path.dirname(sys.executable),
     ]
-    program = shutil.which(CONSOLE, path=os.pathsep.join(folders))
-    if program is None:
-        mend = "uv tool install jupyter-console  # or, in any environment: pip install jupyter-console"
-        raise StepperError(
-            f"{CONSOLE} is not installed: {told['console']} needs it", mend
-        )
-    sys.stdout.flush()
-    return os.execv(program, [program, "--existing", told["file"]])  # noqa: S606  # that program, and no shell
+    return shutil.which(CONSOLE, path=os.pathsep.join(folders))

@@ -1,4 +1,8 @@
-"""Ctrl-C while the daemon works for a command: the cell is interrupted, and what became of it is told."""
+"""Handle Ctrl-C while the daemon runs cells for a command.
+
+The first Ctrl-C interrupts the cell, and the command still prints the result. The
+second one stops the command.
+"""
 
 from __future__ import annotations
 
@@ -11,42 +15,45 @@ from typing import Any
 
 from stepper.common.errors import StepperError
 
-INTERRUPTED = 130  # what a shell tells of a command that Ctrl-C ended
-SAID = b"\nstepper: interrupting it (Ctrl-C again leaves at once)\n"
+EXIT_CODE = 130  # what shells report for a command that Ctrl-C stopped
+NOTICE = b"\nstepper: interrupting the cell (press Ctrl-C again to stop waiting)\n"
 
 
-class Interrupts:
-    """The first Ctrl-C closes this command's half of the connection, the daemon's sign to interrupt what it runs for it
-    and to answer how that ended; the second ends the command.
+class InterruptHandler:
+    """A context manager that handles Ctrl-C for a command.
+
+    The first Ctrl-C closes the command's half of the connection. The daemon then
+    interrupts what runs for this command, and answers with the result. Commands that
+    run no code are not affected.
     """
 
     def __init__(self, runs_code: bool) -> None:
-        self.runs_code = runs_code  # all other commands just end
-        self.came = False
-        self.link: Any = None
-        self.before: Any = None
+        self.runs_code = runs_code
+        self.interrupted = False
+        self.connection: Any = None
+        self.previous_handler: Any = None
 
-    def __enter__(self) -> Interrupts:
+    def __enter__(self) -> InterruptHandler:
         if self.runs_code:
-            self.before = signal.signal(signal.SIGINT, self.heard)
+            self.previous_handler = signal.signal(signal.SIGINT, self.handle_signal)
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
         if self.runs_code:
-            signal.signal(signal.SIGINT, self.before)
-        if self.came and isinstance(error, StepperError):
-            error.exit_code = INTERRUPTED
+            signal.signal(signal.SIGINT, self.previous_handler)
+        if self.interrupted and isinstance(error, StepperError):
+            error.exit_code = EXIT_CODE
 
-    def watch(self, link: Any) -> None:
-        """Be told of the connection on which the daemon is asked."""
-        self.link = link
+    def set_connection(self, connection: Any) -> None:
+        """Set the connection on which the daemon was asked."""
+        self.connection = connection
 
-    def heard(self, *_: object) -> None:
-        """Ctrl-C was pressed."""
-        if self.came or self.link is None:
+    def handle_signal(self, *_: object) -> None:
+        """Interrupt the cell; raise KeyboardInterrupt the second time."""
+        if self.interrupted or self.connection is None:
             raise KeyboardInterrupt
-        self.came = True
+        self.interrupted = True
         with contextlib.suppress(OSError):
-            os.write(sys.stderr.fileno(), SAID)
-        with contextlib.suppress(OSError):  # it is through
-            self.link.shutdown(SHUT_WR)
+            os.write(sys.stderr.fileno(), NOTICE)
+        with contextlib.suppress(OSError):  # the daemon has closed the connection
+            self.connection.shutdown(SHUT_WR)

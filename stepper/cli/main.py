@@ -1,19 +1,24 @@
-"""The command line: a thin face over the client, made of the table of commands (`policy/commands/cli_commands.py`)."""
+"""The command line, built from the table of commands.
+
+`policy/commands/cli_commands.py` declares the commands, `RENDERINGS` formats their
+answers. Most commands ask the daemon; `LOCAL_COMMANDS` run in this process.
+"""
 
 from __future__ import annotations
 
 import functools
 import json
 import sys
+from collections.abc import Iterable
 from dataclasses import MISSING, Field
 from typing import IO, Any
 
 import click
 
 from stepper import __version__
-from stepper.cli.keyboard_interrupt import INTERRUPTED, Interrupts
-from stepper.cli.rendering import PRESENT, RunProgress, show
-from stepper.cli.terminal import in_utc, say
+from stepper.cli.keyboard_interrupt import EXIT_CODE, InterruptHandler
+from stepper.cli.rendering import RENDERINGS, RunProgress, print_answer
+from stepper.cli.terminal import print_text, use_utc
 from stepper.common.errors import StepperError, UsageError
 from stepper.common.paths import Paths, find_project, resolve_project
 from stepper.hook import client
@@ -26,301 +31,382 @@ from stepper.policy.commands.command_schema import (
     of_shell,
 )
 
-# What does more than to ask the daemon, or something else; loaded where it is asked
-# for.
-HERE = {
+# Commands that are more than a request to the daemon. Their modules are imported only
+# when the command runs.
+LOCAL_COMMANDS = {
     "attach": "stepper.cli.attach:attach",
     "shutdown": "stepper.cli.shutdown:shutdown",
     "doctor": "stepper.install.doctor:checks",
     "statusline": "stepper.cli.mcp_command:statusline",
     "trust": "stepper.install.trust:trust",
-    "completion": "stepper.cli.shell_completion:script",
+    "completion": "stepper.cli.shell_completion:make_script",
     "mcp": "stepper.cli.mcp_command:mcp",
     "view": "stepper.web.view_command:view",
     "watch": "stepper.web.watch_command:watch",
 }
-COMPLETED = {
-    "notebook": "stepper.cli.shell_completion:notebooks",
-    "cell": "stepper.cli.shell_completion:cells",
+# Arguments whose values TAB completes.
+COMPLETIONS = {
+    "notebook": "stepper.cli.shell_completion:complete_notebooks",
+    "cell": "stepper.cli.shell_completion:complete_cells",
 }
-# Claude Code calls it: a TAB after `stat` is for `status`
-NOT_COMPLETED = {"statusline"}
-EXIT_CODES = "0 done · 1 the work failed · 2 wrong usage · 3 stepper itself failed · 130 interrupted (Ctrl-C)"
-PLAN_FILE = click.Option(
+# Claude Code calls `statusline`: TAB after `stat` must complete to `status`.
+HIDDEN_COMMANDS = {"statusline"}
+WITHOUT_PROJECT = {"completion"}
+EXIT_CODES = (
+    "0 done · 1 the work failed · 2 wrong usage · 3 stepper itself failed"
+    " · 130 interrupted (Ctrl-C)"
+)
+PLAN_OPTION = click.Option(
     ["--plan"],
     type=click.File(),
     help="The steps in YAML: titles, or maps of title, criterion, kind, long.",
 )
+INSTALL_COMMAND = (
+    "uvx notebook-stepper install PATH_OF_THE_REPOSITORY"
+    "  # or ./install.sh in a checkout of stepper"
+)
+HELP_WIDTH = 120
+INTERNAL_ERROR = 3  # an exit code
 
 
-class Commands(click.Group):
-    """The group through whose one door all errors leave."""
+class CommandGroup(click.Group):
+    """The group of all commands; every error is reported here."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; say an error of ours on standard error and end with its exit code."""
+        """Run the command; report an error on standard error and exit with its code."""
         try:
             return super().invoke(ctx)
         except StepperError as error:
-            from stepper.messages.quoted_output import words
-
-            say(
-                f"stepper: {words(error.message)}"
-                + "".join(f"\n         {line}" for line in error.hint.splitlines()),
-                err=True,
-            )
+            _report_error(error)
             ctx.exit(error.exit_code)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
-            raise  # wrong usage (2), the end of a command
+            raise  # wrong usage (2), or the command exits
         except KeyboardInterrupt:
             status = CommandLines(ctx.obj or "").shell("status")
-            say(
-                f"\nstepper: interrupted; `{status}` shows whether a cell still runs",
+            print_text(
+                "\nstepper: interrupted. To see whether a cell is still running, run:"
+                f" {status}",
                 err=True,
             )
-            ctx.exit(INTERRUPTED)
+            ctx.exit(EXIT_CODE)
         except Exception as error:
-            found = find_project(client.current_folder())
-            say(f"stepper itself failed: {type(error).__name__}: {error}", err=True)
-            click.echo(
-                f"         see {Paths(found).log}"
-                if found
-                else "         no project, no log",
-                err=True,
-            )
-            ctx.exit(3)
+            _report_internal_error(error)
+            ctx.exit(INTERNAL_ERROR)
 
     def format_commands(
         self, ctx: click.Context, formatter: click.HelpFormatter
     ) -> None:
-        """Write the commands below the titles of their groups, each with all that is said of it."""
+        """Write the commands with their summaries, by group."""
         for title in GROUPS:
+            rows = [row for row in COMMANDS.values() if row.group == title]
+            summaries = [(format_command_name(row), row.summary) for row in rows]
             with formatter.section(title):
-                formatter.write_dl(
-                    [
-                        (shown(row), row.summary)
-                        for row in COMMANDS.values()
-                        if row.group == title
-                    ]
-                )
+                formatter.write_dl(summaries)
 
 
-class Subcommands(click.Group):
-    """`stepper plan [NOTEBOOK]` shows, `stepper plan add|edit|rm|move …` changes; `stepper kernels [wait …]`."""
+def _report_error(error: StepperError) -> None:
+    """Print an error's message and hint."""
+    from stepper.messages.hints import format_hint
+    from stepper.messages.quoted_output import words
+
+    lines = [f"stepper: {words(error.message)}"]
+    for line in format_hint(error.hint).splitlines():
+        lines.append(f"         {line}")
+    print_text("\n".join(lines), err=True)
+
+
+def _report_internal_error(error: Exception) -> None:
+    """Print an unexpected exception, and the path of the log."""
+    kind_name = type(error).__name__
+    print_text(f"stepper itself failed: {kind_name}: {error}", err=True)
+    project = find_project(client.current_folder())
+    if project is not None:
+        click.echo(f"         For details, see {Paths(project).log}", err=True)
+
+
+class SubcommandGroup(click.Group):
+    """A command with subcommands that shows something without one.
+
+    `stepper plan [NOTEBOOK]` shows the plan, `stepper plan add …` changes it. `stepper
+    kernels` lists the backends, `stepper kernels wait` waits for a kernel.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Take what is no subcommand for what is to be shown."""
-        completes = ctx.resilient_parsing and not args  # the subcommands too
-        if not completes and (
-            not args
-            or (args[0] not in self.commands and args[0] not in ctx.help_option_names)
-        ):
+        """Insert the subcommand `show` if there is no other."""
+        # With an empty line, completion also offers the subcommands.
+        is_completing = ctx.resilient_parsing and not args
+        if not is_completing and not self._has_subcommand(ctx, args):
             args = ["show", *args]
         return super().parse_args(ctx, args)
+
+    def _has_subcommand(self, ctx: click.Context, args: list[str]) -> bool:
+        if not args:
+            return False
+        return args[0] in self.commands or args[0] in ctx.help_option_names
 
     def format_options(
         self, ctx: click.Context, formatter: click.HelpFormatter
     ) -> None:
-        """Write the options of `show`, which the group's name alone is, and the subcommands."""
+        """Write the options of `show`, and the subcommands."""
         self.commands["show"].format_options(ctx, formatter)
-        rows = [row for row in COMMANDS.values() if row.name.split()[0] == self.name]
+        prefix = f"{self.name} "
+        summaries = []
+        for row in _list_subcommands(self.name):
+            name = format_command_name(row).removeprefix(prefix)
+            summaries.append((name, row.summary))
         with formatter.section("Commands"):
-            formatter.write_dl(
-                [
-                    (shown(row).removeprefix(f"{self.name} "), row.summary)
-                    for row in rows
-                ]
-            )
+            formatter.write_dl(summaries)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
-        """Complete the subcommands, and what may be shown, such as the notebook whose plan it is."""
-        shows = self.commands["show"].params[0]
-        more = (
-            shows.shell_complete(ctx, incomplete)
-            if isinstance(shows, click.Argument)
-            else []
-        )
-        return [*super().shell_complete(ctx, incomplete), *more]
+        """Complete the subcommands and the argument of `show`."""
+        items: list[Any] = super().shell_complete(ctx, incomplete)
+        parameter = self.commands["show"].params[0]
+        if isinstance(parameter, click.Argument):
+            items += parameter.shell_complete(ctx, incomplete)
+        return items
 
 
-def shown(row: Command) -> str:
-    """Return how help names a command."""
-    return (
-        f"{row.name} show"
-        if row.name in SUBCOMMANDS
-        else ", ".join(filter(None, [row.name, row.alias]))
-    )
+def _list_subcommands(group_name: str | None) -> list[Command]:
+    """Return the commands of a group, `show` included."""
+    return [row for row in COMMANDS.values() if row.name.split()[0] == group_name]
 
 
-def epilog(*examples: str) -> str:
-    """Return what stands below a command's options."""
-    calls = "\n".join(f"  stepper {example}" for example in examples)
+def format_command_name(row: Command) -> str:
+    """Return the name of a command in the help, with its alias."""
+    if row.name in SUBCOMMAND_GROUPS:
+        return f"{row.name} show"
+    return f"{row.name}, {row.alias}" if row.alias else row.name
+
+
+def format_epilog(examples: Iterable[str]) -> str:
+    """Return the examples and exit codes, for the end of a command's help."""
+    lines = [f"  stepper {example}" for example in examples]
+    calls = "\n".join(lines)
     return f"\b\nExamples:\n{calls}\n\n\b\nExit codes:\n  {EXIT_CODES}"
 
 
+MAIN_EXAMPLES = (
+    'new "How wet is Seattle?"',
+    "status",
+    "run analysis",
+    'eval "df.head()"',
+    "COMMAND --help",
+)
+
+
 @click.group(
-    cls=Commands,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
-    epilog=epilog(
-        'new "How wet is Seattle?"',
-        "status",
-        "run analysis",
-        'eval "df.head()"',
-        "COMMAND --help",
-    ),
+    cls=CommandGroup,
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": HELP_WIDTH,
+    },
+    epilog=format_epilog(MAIN_EXAMPLES),
 )
 @click.version_option(__version__, prog_name="stepper")
 def main() -> None:
-    """Jupyter notebooks, one cell at a time: each cell runs the moment it is written."""
+    """Jupyter notebooks, one cell at a time: each cell runs when it is written."""
 
 
-def plan_items(stream: IO[str]) -> list[Any]:
-    """Return the steps of a plan in YAML; raise UsageError."""
+def load_plan_steps(stream: IO[str]) -> list[Any]:
+    """Return the steps of a plan in YAML; raise UsageError if it is invalid."""
     import yaml
 
     try:
-        items = yaml.safe_load(stream)
+        steps = yaml.safe_load(stream)
     except yaml.YAMLError as error:
         raise UsageError(f"the plan is not valid YAML: {error}") from None
-    if isinstance(items, dict):
-        items = items.get("steps")
-    if not isinstance(items, list) or not all(
-        isinstance(item, str | dict) for item in items
-    ):
+    if isinstance(steps, dict):
+        steps = steps.get("steps")
+    is_list = isinstance(steps, list)
+    if not is_list or not all(isinstance(step, str | dict) for step in steps):
         raise UsageError(
-            "the plan must be a list of titles, or of maps with title, criterion, kind, long"
+            "the plan must be a list of titles, or of maps with title, criterion, kind,"
+            " long"
         )
-    return items
+    return list(steps)
 
 
-def perform(
-    row: Command, as_json: bool = False, plan: IO[str] | None = None, **given: Any
+def run_command(
+    row: Command,
+    as_json: bool = False,
+    plan: IO[str] | None = None,
+    **values: Any,
 ) -> None:
-    """Do what a command is for and show its answer; exit 1 where that came out badly."""
+    """Run a command and print its answer; exit with 1 if its work failed."""
     for argument in of_shell(row.arguments):
-        value = given[argument.name]
-        if isinstance(value, tuple):  # words, or an option given several times
-            value = " ".join(value) if argument.metadata.get("many") else list(value)
-        if value == "-" and argument.metadata.get("stdin"):
-            value = sys.stdin.read()
-        given[argument.name] = value
+        value = values[argument.name]
+        values[argument.name] = _convert_value(argument, value)
     if plan is not None:
-        given["steps"] += plan_items(plan)
-    # for what is said after a Ctrl-C
-    click.get_current_context().find_root().obj = given.get("notebook")
-    project = resolve_project(client.current_folder(), sys.prefix)
-    if project is None and row.name != "completion":
-        mend = "uvx notebook-stepper install PATH_OF_THE_REPOSITORY  # or install.sh, in a checkout of stepper"
-        raise UsageError("stepper is not set up in this folder or one above it", mend)
-    paths = Paths(project or "/")
-    if row.name in HERE:
-        answer, interrupted = loaded(HERE[row.name])(paths, **given), False
+        values["steps"] += load_plan_steps(plan)
+    # The message after Ctrl-C names the notebook.
+    click.get_current_context().find_root().obj = values.get("notebook")
+    paths = _find_paths(row)
+    interrupted = False
+    if row.name in LOCAL_COMMANDS:
+        function = import_object(LOCAL_COMMANDS[row.name])
+        answer = function(paths, **values)
     else:
-        with (
-            RunProgress(quiet=as_json) as progress,
-            Interrupts(row.runs_code) as interrupts,
-        ):
+        progress = RunProgress(quiet=as_json)
+        interrupt_handler = InterruptHandler(row.runs_code)
+        with progress, interrupt_handler:
             body = client.ask(
                 paths,
                 row.name.encode(),
-                json.dumps(given).encode(),
+                json.dumps(values).encode(),
                 progress,
-                begun=interrupts.watch,
+                begun=interrupt_handler.set_connection,
             )
-        answer, interrupted = json.loads(body or b"null"), interrupts.came
-    well = show(row.name, answer, as_json)
-    if interrupted or not well:
-        sys.exit(INTERRUPTED if interrupted else 1)
+        answer = json.loads(body or b"null")
+        interrupted = interrupt_handler.interrupted
+    succeeded = print_answer(row.name, answer, as_json)
+    if interrupted:
+        sys.exit(EXIT_CODE)
+    if not succeeded:
+        sys.exit(1)
 
 
-def loaded(name: str) -> Any:
-    """Return what a name `module:function` means; what few commands need is loaded for those alone."""
+def _convert_value(argument: Field[Any], value: Any) -> Any:
+    """Return the value of an argument as the daemon expects it."""
+    if isinstance(value, tuple):
+        # Either words, which are joined, or the values of a repeated option.
+        value = " ".join(value) if argument.metadata.get("many") else list(value)
+    if value == "-" and argument.metadata.get("stdin"):
+        return sys.stdin.read()
+    return value
+
+
+def _find_paths(row: Command) -> Paths:
+    """Return the paths of the current project; raise UsageError if there is none."""
+    project = resolve_project(client.current_folder(), sys.prefix)
+    if project is None and row.name not in WITHOUT_PROJECT:
+        raise UsageError(
+            "stepper is not set up in this folder or one above it", INSTALL_COMMAND
+        )
+    return Paths(project or "/")
+
+
+def import_object(name: str) -> Any:
+    """Return the object with a name of the form `module:object`."""
     import pkgutil
 
     return pkgutil.resolve_name(name)
 
 
-def parameter(argument: Field[Any]) -> click.Parameter:
-    """Return how a shell gives an argument of a command."""
-    shell, of, required = argument.metadata, kind(argument), argument.default is MISSING
-    more: dict[str, Any] = {
-        "type": click.Choice(shell["choice"]) if "choice" in shell else of
-    }
-    if argument.name in COMPLETED:
-        more["shell_complete"] = functools.partial(completed, COMPLETED[argument.name])
-    if "about" not in shell:
-        more |= {"nargs": -1} if shell.get("many") else {"required": required}
-        return click.Argument([argument.name], metavar=shell.get("metavar"), **more)
-    if of is bool:
-        more = {"is_flag": True}
-    elif of is list:
-        more = {"multiple": True}
+def make_parameter(argument: Field[Any]) -> click.Parameter:
+    """Return the click parameter for an argument of a command."""
+    metadata = argument.metadata
+    value_type = kind(argument)
+    required = argument.default is MISSING
+    options: dict[str, Any] = {"type": value_type}
+    if "choice" in metadata:
+        options["type"] = click.Choice(metadata["choice"])
+    if argument.name in COMPLETIONS:
+        completion = COMPLETIONS[argument.name]
+        options["shell_complete"] = functools.partial(complete_argument, completion)
+    if "about" not in metadata:
+        if metadata.get("many"):
+            options["nargs"] = -1
+        else:
+            options["required"] = required
+        return click.Argument(
+            [argument.name], metavar=metadata.get("metavar"), **options
+        )
+    if value_type is bool:
+        options = {"is_flag": True}
+    elif value_type is list:
+        options = {"multiple": True}
     elif not required:
-        more["default"] = argument.default
-    flag = shell.get("flag", f"--{argument.name}")
+        options["default"] = argument.default
+    flag = metadata.get("flag", f"--{argument.name}")
     return click.Option(
-        [flag, argument.name], help=shell["about"], required=required, **more
+        [flag, argument.name],
+        help=metadata["about"],
+        required=required,
+        **options,
     )
 
 
-def completed(by: str, ctx: click.Context, _: click.Parameter, incomplete: str) -> Any:
-    """Return what completes an argument's value; what that needs is loaded at a TAB alone."""
-    return loaded(by)(ctx, incomplete)
+def complete_argument(
+    completion: str,
+    ctx: click.Context,
+    _: click.Parameter,
+    incomplete: str,
+) -> Any:
+    """Return the completions of a value; `completion` names the function."""
+    function = import_object(completion)
+    return function(ctx, incomplete)
 
 
-def made(row: Command, name: str) -> click.Command:
-    """Return the command of a row."""
-    parameters = [parameter(argument) for argument in of_shell(row.arguments)]
+def make_command(row: Command, name: str) -> click.Command:
+    """Return the click command for a row of the table."""
+    parameters = [make_parameter(argument) for argument in of_shell(row.arguments)]
+    rendering = RENDERINGS[row.name]
     if row.name == "new":
-        parameters.append(PLAN_FILE)
-    if PRESENT[row.name].has_times:
-        about = "Times in UTC, not in the zone of this machine."
-        parameters.append(
-            click.Option(
-                ["--utc"], is_flag=True, callback=in_utc, expose_value=False, help=about
-            )
+        parameters.append(PLAN_OPTION)
+    if rendering.has_times:
+        utc_option = click.Option(
+            ["--utc"],
+            is_flag=True,
+            callback=use_utc,
+            expose_value=False,
+            help="Show times in UTC instead of the local time zone.",
         )
-    if PRESENT[row.name].has_json:
-        about = "Print one JSON document and nothing else."
-        parameters.append(click.Option(["--json", "as_json"], is_flag=True, help=about))
+        parameters.append(utc_option)
+    if rendering.has_json:
+        json_option = click.Option(
+            ["--json", "as_json"],
+            is_flag=True,
+            help="Print one JSON document and nothing else.",
+        )
+        parameters.append(json_option)
     return click.Command(
         name,
         params=parameters,
-        callback=functools.partial(perform, row),
+        callback=functools.partial(run_command, row),
         help=row.about,
         short_help=row.summary,
-        epilog=epilog(*row.examples),
-        hidden=row.name in NOT_COMPLETED,
+        epilog=format_epilog(row.examples),
+        hidden=row.name in HIDDEN_COMMANDS,
     )
 
 
-# A command that has subcommands → what is said of all of them, what stands for their
-# words in its usage.
-SUBCOMMANDS = {
+# The commands that have subcommands: help, and how the usage line starts.
+SUBCOMMAND_GROUPS = {
     "plan": (
-        "Show a notebook's plan (`stepper plan [NOTEBOOK] [--json]`), or change what has not run.",
+        "Show a notebook's plan (`stepper plan [NOTEBOOK] [--json]`), or change steps"
+        " that have not run.",
         "NOTEBOOK | ",
     ),
     "kernels": (
-        "List the places where kernels may run (`stepper kernels [--json]`), or wait for a kernel.",
+        "List the kernel backends (`stepper kernels [--json]`), or wait for a kernel.",
         "",
     ),
 }
-groups = {}
-for name, (about, words) in SUBCOMMANDS.items():
-    groups[name] = Subcommands(
-        name,
-        help=about,
-        short_help=about,
-        subcommand_metavar=f"[{words}COMMAND [ARGS]...]",
-    )
-    of_group = [
-        row for row in COMMANDS.values() if row.name.split()[0] == name and row.examples
-    ]
-    groups[name].epilog = epilog(*(row.examples[-1] for row in of_group))
-    main.add_command(groups[name])
-for command in COMMANDS.values():
-    first, _, last = command.name.partition(" ")
-    for name in filter(
-        None, (last or ("show" if first in groups else first), command.alias)
-    ):
-        groups.get(first, main).add_command(made(command, name))
+
+
+def _add_commands() -> None:
+    """Add all commands of the table to `main`."""
+    groups = {}
+    for group_name, (help_text, usage) in SUBCOMMAND_GROUPS.items():
+        rows = [row for row in _list_subcommands(group_name) if row.examples]
+        group = SubcommandGroup(
+            group_name,
+            help=help_text,
+            short_help=help_text,
+            subcommand_metavar=f"[{usage}COMMAND [ARGS]...]",
+            epilog=format_epilog(row.examples[-1] for row in rows),
+        )
+        groups[group_name] = group
+        main.add_command(group)
+    for row in COMMANDS.values():
+        first_word, _, last_word = row.name.partition(" ")
+        parent = groups.get(first_word, main)
+        name = last_word or first_word
+        if row.name in groups:
+            name = "show"
+        parent.add_command(make_command(row, name))
+        if row.alias:
+            parent.add_command(make_command(row, row.alias))
+
+
+_add_commands()

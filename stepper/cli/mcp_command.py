@@ -1,48 +1,63 @@
-"""`stepper mcp`: starts the face of other agents, or sets a client of theirs up. Loaded for that command alone."""
+"""`stepper mcp` and `stepper statusline`.
+
+Both import what they need only when they run.
+"""
 
 from __future__ import annotations
 
 import os
 from typing import Any
 
-from stepper.cli.main import loaded
+from stepper.cli.main import import_object
 from stepper.common.errors import StepperError, UsageError
 from stepper.common.paths import Paths
 from stepper.install.file_edits import assets
 
 
 def statusline(paths: Paths) -> None:
-    """Become what prints the line: the same script as where no Python is started for it."""
+    """Replace this process by the script that prints the status line."""
     script = str(assets("hooks") / "statusline")
-    os.execv("/bin/sh", ["sh", script, paths.project])  # noqa: S606  # our own script
+    arguments = ["sh", script, paths.project]
+    os.execv("/bin/sh", arguments)  # noqa: S606  # the script is ours
 
 
 def mcp(
-    paths: Paths, http: int | None, config: str | None, install: bool
+    paths: Paths,
+    http: int | None,
+    config: str | None,
+    install: bool,
 ) -> dict[str, Any] | None:
-    """Serve until the client leaves, or return what was set up, or is to be; raise StepperError."""
+    """Run the MCP server until the client disconnects; with `config`, set up a client.
+
+    Returns the configuration of the client, or None after serving. Raises StepperError.
+    """
     if config is not None:
-        return dict(
-            loaded("stepper.install.mcp_client_config:told")(
-                paths, config, http, install
-            )
-        )
+        configure = import_object("stepper.install.mcp_client_config:told")
+        return dict(configure(paths, config, http, install))
     if install:
         raise UsageError(
-            "--install needs a client", "stepper mcp --config cursor --install"
+            "--install needs the name of a client",
+            "stepper mcp --config cursor --install",
         )
-    try:
-        serve = loaded(
-            "stepper.mcp.server:serve"
-            if http is None
-            else "stepper.mcp.http_server:serve"
-        )
-    except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] == "stepper":
-            raise
-        mend = loaded("stepper.install.doctor:install_command")(paths, more=" --mcp")
-        raise StepperError(
-            f"the extra that MCP needs is not installed ({error.name} is missing)", mend
-        ) from None
-    serve(paths.project) if http is None else serve(paths.project, http)
+    if http is None:
+        serve = _import_server(paths, "stepper.mcp.server:serve")
+        serve(paths.project)
+    else:
+        serve = _import_server(paths, "stepper.mcp.http_server:serve")
+        serve(paths.project, http)
     return None
+
+
+def _import_server(paths: Paths, name: str) -> Any:
+    """Return a server's function; raise StepperError if the SDK is not installed."""
+    try:
+        return import_object(name)
+    except ModuleNotFoundError as error:
+        module = error.name or ""
+        if module.partition(".")[0] == "stepper":
+            raise
+        make_command = import_object("stepper.install.doctor:install_command")
+        raise StepperError(
+            f"the MCP extra is not installed: the module {module} is missing",
+            make_command(paths, more=" --mcp"),
+        ) from None

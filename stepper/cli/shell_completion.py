@@ -1,4 +1,7 @@
-"""Shell completion: what a TAB asks for, and the script with which a shell asks. No daemon is started or asked."""
+"""Shell completion: the script for the shell, and the values that TAB completes.
+
+Completion reads files only; it neither starts nor asks the daemon.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from click.shell_completion import CompletionItem, get_completion_class
 
@@ -18,102 +21,147 @@ from stepper.common.text import one_line
 from stepper.hook.client import current_folder
 
 VARIABLE = "_STEPPER_COMPLETE"
+SUFFIX = ".ipynb"
+UNSAFE_CHARACTER = re.compile(r"([^\w./@%+,:=-])")
+LINE_CHARACTERS = 80
 
 
-def script(_: Paths, shell: str) -> dict[str, str]:
-    """Return what the shell is to read."""
-    kind = get_completion_class(shell)
-    assert kind is not None, shell
-    return {"text": kind(main, {}, "stepper", VARIABLE).source()}
+def make_script(_: Paths, shell: str) -> dict[str, str]:
+    """Return the completion script for a shell."""
+    completion_class = get_completion_class(shell)
+    assert completion_class is not None, shell
+    completion = completion_class(main, {}, "stepper", VARIABLE)
+    return {"text": completion.source()}
 
 
-def notebooks(_: Any, incomplete: str) -> list[CompletionItem]:
-    """Return the notebooks, as `stepper` takes them in any folder: by what comes after the notebooks' folder."""
-    paths, here = _paths(), current_folder()
-    found = _known(paths) if paths else {}
-    files = [os.path.relpath(path, here) for path in found.values()]
-    fit = [name for name in [*found, *files] if name.startswith(incomplete or name)]
-    return [CompletionItem(_typed(name)) for name in fit[: len(found)]]
+def complete_notebooks(_: Any, incomplete: str) -> list[CompletionItem]:
+    """Return the notebooks whose names start with `incomplete`.
 
-
-def cells(ctx: Any, incomplete: str) -> list[CompletionItem]:
-    """Return the code cells of the notebook: numbers with the first line, ids where one is begun."""
-    paths = _paths()
-    path = _path(paths, ctx.params.get("notebook")) if paths else None
-    try:
-        told = json.loads(Path(path or "").read_bytes())["cells"]
-        code = [cell for cell in told if cell["cell_type"] == "code"]
-        lines = [one_line("".join(cell["source"]), 80) for cell in code]
-    except (OSError, ValueError, KeyError, TypeError):  # no notebook
+    A notebook is completed by its name, or by its path from the current folder.
+    """
+    paths = _get_paths()
+    if paths is None:
         return []
-    items = [
-        CompletionItem(str(number), help=line) for number, line in enumerate(lines, 1)
-    ]
-    ids = [_typed(str(cell.get("id", ""))) for cell in code]
-    items += [
-        CompletionItem(name, help=line) for name, line in zip(ids, lines, strict=True)
-    ]
-    return [item for item in items if item.value.startswith(incomplete)][: len(code)]
+    notebooks = _list_notebooks(paths)
+    folder = current_folder()
+    names = list(notebooks)
+    for path in notebooks.values():
+        names.append(os.path.relpath(path, folder))
+    matches = [name for name in names if name.startswith(incomplete)]
+    # Before the first character, each notebook is shown once, by its name.
+    matches = matches[: len(notebooks)]
+    return [CompletionItem(_escape(name)) for name in matches]
 
 
-def _typed(word: str) -> str:
-    """Return a word as bash is to have it, which types it as it stands: anybody may have named a file `$(…)`."""
-    return (
-        re.sub(r"([^\w./@%+,:=-])", r"\\\1", word)
-        if os.environ.get(VARIABLE, "").startswith("bash")
-        else word
-    )
+def complete_cells(ctx: Any, incomplete: str) -> list[CompletionItem]:
+    """Return the code cells whose numbers or ids start with `incomplete`."""
+    paths = _get_paths()
+    if paths is None:
+        return []
+    path = _find_notebook(paths, ctx.params.get("notebook"))
+    try:
+        cells = _read_code_cells(path or "")
+    except (OSError, ValueError, KeyError, TypeError):  # not a notebook
+        return []
+    items = []
+    for number, cell in enumerate(cells, 1):
+        items.append(CompletionItem(str(number), help=cell.first_line))
+    for cell in cells:
+        items.append(CompletionItem(_escape(cell.id), help=cell.first_line))
+    matches = [item for item in items if item.value.startswith(incomplete)]
+    # Before the first character, each cell is shown once, by its number.
+    return matches[: len(cells)]
 
 
-def _paths() -> Paths | None:
+class CodeCell(NamedTuple):
+    """What completion shows of a code cell."""
+
+    id: str
+    first_line: str
+
+
+def _read_code_cells(path: str) -> list[CodeCell]:
+    """Return the code cells of a notebook file."""
+    notebook = json.loads(Path(path).read_bytes())
+    cells = []
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            source = "".join(cell["source"])
+            cell_id = str(cell.get("id", ""))
+            first_line = one_line(source, LINE_CHARACTERS)
+            cells.append(CodeCell(cell_id, first_line))
+    return cells
+
+
+def _escape(word: str) -> str:
+    """Return a word with escapes for bash, which inserts completions verbatim.
+
+    Anybody may have named a file `$(…)`.
+    """
+    request = os.environ.get(VARIABLE, "")
+    if not request.startswith("bash"):
+        return word
+    return UNSAFE_CHARACTER.sub(r"\\\1", word)
+
+
+def _get_paths() -> Paths | None:
     project = resolve_project(current_folder(), sys.prefix)
     return Paths(project) if project else None
 
 
-def _path(paths: Paths, name: str | None) -> str | None:
-    """Return the file of a notebook that is named, else of the current one."""
+def _find_notebook(paths: Paths, name: str | None) -> str | None:
+    """Return the path of the named notebook; without a name, of the current one."""
     if not name:
-        try:
-            noted = json.loads(Path(paths.state).read_bytes())
-            name = (
-                noted.get("sessions", {}).get(os.environ.get("STEPPER_SESSION", ""))
-                or noted["current"]
-            )
-            return os.path.join(paths.project, str(name))
-        except (OSError, ValueError, KeyError, AttributeError):
-            return None
-    stem = name.removesuffix(".ipynb")
-    return next(
-        (
-            path
-            for known, path in _known(paths).items()
-            if f"/{known}".endswith(f"/{stem}")
-        ),
-        None,
-    )
+        return _find_current_notebook(paths)
+    stem = name.removesuffix(SUFFIX)
+    for notebook_name, path in _list_notebooks(paths).items():
+        if f"/{notebook_name}".endswith(f"/{stem}"):
+            return path
+    return None
 
 
-def _known(paths: Paths) -> dict[str, str]:
-    """Return the path of each notebook, by what comes after its folder."""
+def _find_current_notebook(paths: Paths) -> str | None:
+    """Return the path of the session's current notebook, else of the project's."""
+    session = os.environ.get("STEPPER_SESSION", "")
+    try:
+        state = json.loads(Path(paths.state).read_bytes())
+        sessions = state.get("sessions", {})
+        name = sessions.get(session) or state["current"]
+    except (OSError, ValueError, KeyError, AttributeError):
+        return None
+    return os.path.join(paths.project, str(name))
+
+
+def _list_notebooks(paths: Paths) -> dict[str, str]:
+    """Return the paths of the notebooks, by their names.
+
+    A name is the path from the notebook's folder without the suffix; if two folders
+    have a notebook of the same name, the path from the project.
+    """
     from stepper.daemon.config import Config
     from stepper.daemon.notebook_paths import Places
 
     try:
         places = Places(paths, Config(paths))
-        found = [os.path.join(paths.project, name) for name in places.notebooks()]
+        files = places.notebooks()
         folders = sorted(places.folders(), key=len, reverse=True)
     except StepperError:
         return {}
-    known = dict[str, str]()
-    for path in found:
-        folder = next(
-            (folder for folder in folders if path.startswith(os.path.join(folder, ""))),
-            paths.project,
-        )
-        name = os.path.relpath(path, folder)  # two folders may have one of that name
-        known[
-            (name if name[:-6] not in known else paths.relpath(path)).removesuffix(
-                ".ipynb"
-            )
-        ] = path
-    return known
+    notebooks = dict[str, str]()
+    for file in files:
+        path = os.path.join(paths.project, file)
+        file_name = _get_name(path, folders) or file
+        name = file_name.removesuffix(SUFFIX)
+        if name in notebooks:
+            name = file.removesuffix(SUFFIX)
+        notebooks[name] = path
+    return notebooks
+
+
+def _get_name(path: str, folders: list[str]) -> str:
+    """Return a path relative to the first folder that contains it, else ""."""
+    for folder in folders:
+        prefix = os.path.join(folder, "")
+        if path.startswith(prefix):
+            return path.removeprefix(prefix)
+    return ""

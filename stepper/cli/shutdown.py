@@ -1,4 +1,8 @@
-"""`stepper shutdown`: the daemon ends its kernels and itself; what hangs is ended by force, and nothing else."""
+"""`stepper shutdown`: stop the kernels and the daemon.
+
+The daemon stops its kernels and itself. If it does not respond, its processes on this
+machine are killed, and a new daemon stops the kernels on other machines.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from stepper.cli.terminal import say
+from stepper.cli.terminal import print_text
 from stepper.common import private_files
 from stepper.common.errors import StepperError
 from stepper.common.paths import Paths
@@ -19,122 +23,150 @@ from stepper.hook import client
 from stepper.hook.start import locked
 from stepper.kernels import kernel_records
 
-WAIT_SECONDS = 10.0  # for the daemon's process to be gone
+EXIT_SECONDS = 10.0  # for the daemon's process to exit
+KILL_SECONDS = 5
+DAEMON_ARGUMENTS = ["-m", "stepper.daemon"]
+# Errors of reading a record that someone else may have written.
+RECORD_ERRORS = (OSError, ValueError, KeyError, TypeError, AttributeError)
 
 
 def shutdown(paths: Paths, notebook: str | None = None) -> Any:
-    """End the notebook's kernel, else daemon and kernels; return what was ended, None where nothing ran."""
-    told = json.dumps({"notebook": notebook}).encode()
+    """Stop the notebook's kernel; without a notebook, all kernels and the daemon.
+
+    Returns what was stopped, or None if nothing was running.
+    """
     try:
-        ended = client.ask(paths, b"shutdown", told, launch=False)
-        # kernels may live although no daemon does
-        if ended is None and any(kernel_records.of_project(paths)):
-            ended = client.ask(paths, b"shutdown", told)
-        answer = json.loads(ended or b"null")
+        answer = _ask_daemon(paths, notebook)
         if notebook:
             return answer
     except StepperError as error:
-        # it hangs, or a wrong config keeps it from finding its notebooks
+        # The daemon hangs, or an invalid configuration hides its notebooks.
         if notebook:
             raise
-        say(f"stepper: {error.message}; ending it by force", err=True)
-        kernels = end_by_force(paths)
-        if remote_kernels(paths):
-            kernels += _end_remote_kernels(paths, error.message)
-        answer = {"kernels": kernels, "notebook": None, "left": None}
-    if os.path.isdir(paths.home):  # else a worktree in which nothing ran yet
-        with open(
-            private_files.open_private(paths.daemon_lock, os.O_CREAT | os.O_RDWR)
-        ) as lock:
-            # the daemon lets go of it when its process ends
-            locked(lock.fileno(), WAIT_SECONDS)
+        print_text(f"stepper: {error.message}; killing its processes", err=True)
+        kernel_count = kill_processes(paths)
+        if list_remote_kernels(paths):
+            kernel_count += _stop_remote_kernels(paths, error.message)
+        answer = {"kernels": kernel_count, "notebook": None, "left": None}
+    # The folder is missing in a worktree in which nothing ran.
+    if os.path.isdir(paths.home):
+        _wait_for_daemon_exit(paths)
     return answer
 
 
-def remote_kernels(paths: Paths) -> list[str]:
-    """Return the kernels on record that run on other machines, each with its backend."""
-    found = []
-    for record in kernel_records.of_project(paths):
-        # unreadable
-        with contextlib.suppress(
-            OSError, ValueError, KeyError, TypeError, AttributeError
-        ):
-            told = json.loads(private_files.read(str(record)))
-            if "definition" in told:
-                found.append(
-                    one_line(
-                        f"{told['kernel']} ({told['kind']}, `kernels.{told['name']}`)",
-                        300,
-                    )
-                )
-    return found
+def _ask_daemon(paths: Paths, notebook: str | None) -> Any:
+    """Ask the daemon to stop kernels; start one if only kernels are running."""
+    request = json.dumps({"notebook": notebook}).encode()
+    body = client.ask(paths, b"shutdown", request, launch=False)
+    if body is None and any(kernel_records.of_project(paths)):
+        body = client.ask(paths, b"shutdown", request)
+    return json.loads(body or b"null")
 
 
-def _end_remote_kernels(paths: Paths, first_error: str) -> int:
-    """Have a new daemon end the kernels on other machines, which only a daemon reaches; return how many it ended."""
-    kernels = 0
+def _wait_for_daemon_exit(paths: Paths) -> None:
+    """Wait until the daemon's process has exited, which releases its lock."""
+    flags = os.O_CREAT | os.O_RDWR
+    handle = private_files.open_private(paths.daemon_lock, flags)
+    with open(handle) as lock:
+        locked(lock.fileno(), EXIT_SECONDS)
+
+
+def list_remote_kernels(paths: Paths) -> list[str]:
+    """Return the recorded kernels that run on other machines, each with its backend."""
+    kernels = []
+    for path in kernel_records.of_project(paths):
+        with contextlib.suppress(*RECORD_ERRORS):
+            record = json.loads(private_files.read(str(path)))
+            if "definition" in record:
+                backend = f"{record['kind']}, `kernels.{record['name']}`"
+                kernels.append(one_line(f"{record['kernel']} ({backend})", 300))
+    return kernels
+
+
+def _stop_remote_kernels(paths: Paths, first_error: str) -> int:
+    """Stop the kernels on other machines with a new daemon; return their number.
+
+    Only a daemon can reach these kernels.
+    """
+    kernel_count = 0
     reason = ""
     try:
-        answer = client.ask(paths, b"shutdown", b"{}")
-        kernels = int(json.loads(answer or b"{}").get("kernels", 0))
+        body = client.ask(paths, b"shutdown", b"{}")
+        answer = json.loads(body or b"{}")
+        kernel_count = int(answer.get("kernels", 0))
     except StepperError as error:
         if error.message != first_error:
             reason = f": {error.message}"
-        end_by_force(paths)
-    for kernel in remote_kernels(paths):
-        say(
-            f"stepper: the kernel {kernel} was NOT ended and may still run there{reason}",
+        kill_processes(paths)
+    for kernel in list_remote_kernels(paths):
+        print_text(
+            f"stepper: the kernel {kernel} was NOT stopped and may still be"
+            f" running{reason}",
             err=True,
         )
-    return kernels
+    return kernel_count
 
 
-def end_by_force(paths: Paths) -> int:
-    """Kill the daemon and its kernels on this machine with all they started; return how many kernels there were."""
-    # what it loads takes longer than a shutdown
+def kill_processes(paths: Paths) -> int:
+    """Kill the daemon and its kernels on this machine, with their child processes.
+
+    Returns the number of kernels.
+    """
+    daemons = find_daemons(paths)
+    for daemon in daemons:
+        with contextlib.suppress(psutil.Error):  # it has exited
+            daemon.kill()
+    psutil.wait_procs(daemons, timeout=KILL_SECONDS)
+    kernel_count = 0
+    for record in kernel_records.of_project(paths):
+        kernel_count += _kill_kernel(str(record))
+    _remove_runtime_files(paths)
+    return kernel_count
+
+
+def _kill_kernel(path: str) -> bool:
+    """Kill a recorded kernel and remove its files; return whether it was alive.
+
+    A kernel on another machine is left alone: only its record leads to it.
+    """
+    # A normal shutdown does not need these modules, which take long to import.
     from stepper.kernels.backends.local.launch import Files
     from stepper.kernels.backends.local.process_identity import Identity, clear
 
-    kernels = 0
-    daemons = daemons_of(paths)
-    for daemon in daemons:
-        with contextlib.suppress(psutil.Error):  # gone already
-            daemon.kill()
-    psutil.wait_procs(daemons, timeout=5)
-    for record in kernel_records.of_project(paths):
-        # unreadable
-        with contextlib.suppress(
-            OSError, ValueError, KeyError, TypeError, AttributeError
-        ):
-            told = json.loads(private_files.read(str(record)))
-            # on another machine: its record is all that leads there
-            if "definition" in told:
-                continue
-            root = (
-                Identity.recorded(told["provisioner"])
-                if "provisioner" in told
-                else None
-            )
-            kernels += clear(str(told["kernel"]), root) > 0
-        # a link is on the way: what is there is not stepper's
-        with contextlib.suppress(OSError):
-            Files(str(record)).forget()
-    for leftover in (
-        paths.socket,
-        paths.daemon_json,
-        *map(str, Path(paths.runtime).glob("k*")),
-    ):
-        if os.path.exists(leftover):
-            os.unlink(leftover)
-    return kernels
+    was_alive = False
+    try:
+        record = json.loads(private_files.read(path))
+        if "definition" in record:
+            return False
+        provisioner = None
+        if "provisioner" in record:
+            provisioner = Identity.recorded(record["provisioner"])
+        was_alive = clear(str(record["kernel"]), provisioner) > 0
+    except RECORD_ERRORS:
+        pass
+    # An OSError means that a link leads to files that are not stepper's.
+    with contextlib.suppress(OSError):
+        Files(path).forget()
+    return was_alive
 
 
-def daemons_of(paths: Paths) -> list[psutil.Process]:
-    """Return the processes that are this user's daemon of the project; what was written down is not asked."""
-    found = []
+def _remove_runtime_files(paths: Paths) -> None:
+    connection_files = Path(paths.runtime).glob("k*")
+    for path in (paths.socket, paths.daemon_json, *map(str, connection_files)):
+        if os.path.exists(path):
+            os.unlink(path)
+
+
+def find_daemons(paths: Paths) -> list[psutil.Process]:
+    """Return the processes that are this user's daemon of the project.
+
+    This searches all processes: the recorded process id may be out of date.
+    """
+    command = [*DAEMON_ARGUMENTS, paths.project]
+    daemons = []
     for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):  # it ended meanwhile
-            ours = process.cmdline()[-3:] == ["-m", "stepper.daemon", paths.project]
-            if ours and process.uids().real == os.getuid():
-                found.append(process)
-    return found
+        with contextlib.suppress(psutil.Error):  # it has exited
+            is_daemon = process.cmdline()[-len(command) :] == command
+            if is_daemon and process.uids().real == os.getuid():
+                daemons.append(process)
+    return daemons

@@ -1,4 +1,7 @@
-"""The terminal: texts of anybody's made safe for it, marks in colour where that is wanted, the zone of times."""
+"""Write text to the terminal: without control characters, with coloured marks.
+
+Titles, names and outputs come from anybody, so all text goes through `print_text`.
+"""
 
 from __future__ import annotations
 
@@ -12,47 +15,68 @@ import click
 
 from stepper.common.text import clean
 
-COLOURS = {"✓": "green", "✗": "red", "■": "yellow", "▶": "cyan"}
+COLOURS = {
+    "✓": "green",
+    "✗": "red",
+    "■": "yellow",
+    "▶": "cyan",
+}
 MARK = re.compile(f"^( *)([{''.join(COLOURS)}])(?= )", re.MULTILINE)
 
 
-def say(text: str, err: bool = False) -> None:
-    """Print a text, without what a terminal would obey: titles, names and outputs are anybody's."""
-    wanted = colours(sys.stderr if err else sys.stdout)
-    write(coloured(clean(text)) if wanted else clean(text), err=err, color=wanted)
+def print_text(text: str, err: bool = False) -> None:
+    """Print a text without control characters, with colours if they are wanted."""
+    color = wants_colour(sys.stderr if err else sys.stdout)
+    text = clean(text)
+    if color:
+        text = colour_marks(text)
+    write_text(text, err=err, color=color)
 
 
-def write(
-    text: str, err: bool = False, color: bool | None = None, nl: bool = True
+def write_text(
+    text: str,
+    err: bool = False,
+    color: bool | None = None,
+    nl: bool = True,
 ) -> None:
-    """Print a text; where nobody reads on (`| head`), what was begun goes on to its end unread."""
+    """Print a text as it is.
+
+    If the reader has gone, as with `| head`, further output is discarded, so that the
+    command still finishes.
+    """
     try:
         click.echo(text, err=err, color=color, nl=nl)
     except BrokenPipeError:
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY),
-            (sys.stderr if err else sys.stdout).fileno(),
-        )
+        stream = sys.stderr if err else sys.stdout
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())
 
 
-def colours(stream: Any) -> bool:
-    """Whether a stream is to have colours: on a terminal, but as NO_COLOR, FORCE_COLOR and TERM say."""
+def wants_colour(stream: Any) -> bool:
+    """Return whether a stream is written with colours.
+
+    It is if it is a terminal, unless NO_COLOR, FORCE_COLOR or TERM say otherwise.
+    """
     if os.environ.get("NO_COLOR"):
         return False
-    return os.environ.get("FORCE_COLOR", "0") not in ("", "0") or (
-        os.environ.get("TERM") != "dumb" and stream.isatty()
-    )
+    if os.environ.get("FORCE_COLOR", "0") not in ("", "0"):
+        return True
+    is_dumb = os.environ.get("TERM") == "dumb"
+    return not is_dumb and bool(stream.isatty())
 
 
-def coloured(text: str) -> str:
-    """Return a text with each mark that begins a line in its colour."""
-    return MARK.sub(
-        lambda found: found[1] + click.style(found[2], fg=COLOURS[found[2]]), text
-    )
+def colour_marks(text: str) -> str:
+    """Return a text in which the mark at the start of each line has its colour."""
+    return MARK.sub(_colour_mark, text)
 
 
-def in_utc(_: click.Context, __: click.Parameter, given: bool) -> None:
-    """`--utc`: the zone of all that this process shows."""
-    if given:
+def _colour_mark(match: re.Match[str]) -> str:
+    indent, mark = match.groups()
+    return indent + click.style(mark, fg=COLOURS[mark])
+
+
+def use_utc(_: click.Context, __: click.Parameter, value: bool) -> None:
+    """Show all times of this process in UTC; the callback of `--utc`."""
+    if value:
         os.environ["TZ"] = "UTC"
         time.tzset()

@@ -1,0 +1,72 @@
+"""The sentence that shows an error's hint.
+
+A hint is either a sentence or a shell command, optionally with a comment. Commands that
+only show something do not fix the error, so their sentence says so.
+"""
+
+from __future__ import annotations
+
+import re
+
+# Commands that show the cause of an error.
+INSPECTION_COMMANDS = (
+    "command -v",
+    "curl",
+    "df",
+    "git status",
+    "jupyter kernelspec list",
+    "ls",
+    "lsof",
+    "ping",
+    "python -m json.tool",
+    "sinfo",
+    "squeue",
+    "ssh",
+    "stepper kernels",
+    "stepper list",
+    "stepper plan",
+    "stepper status",
+)
+REPAIR_PROGRAMS = (
+    "chmod",
+    "chown",
+    "claude",
+    "cp",
+    "export",
+    "git",
+    "jupyter",
+    "kill",
+    "mkdir",
+    "module",
+    "mv",
+    "pip",
+    "python",
+    "rm",
+    "scancel",
+    "stepper",
+    "sudo",
+    "unset",
+    "uv",
+    "uvx",
+)
+# The path of a program, such as ./install.sh or .venv/bin/python; it may be quoted.
+PROGRAM_PATH = re.compile(r"'?[\w.~-]*/\S+")
+
+
+def format_hint(hint: str) -> str:
+    """Return a hint as a sentence, with the purpose of its command.
+
+    A hint of several lines is returned unchanged.
+    """
+    if "\n" in hint:
+        return hint
+    program = hint.partition(" ")[0]
+    if any(_starts_with_command(hint, command) for command in INSPECTION_COMMANDS):
+        return f"To see the cause, run: {hint}"
+    if program in REPAIR_PROGRAMS or PROGRAM_PATH.fullmatch(program):
+        return f"To fix this, run: {hint}"
+    return hint
+
+
+def _starts_with_command(hint: str, command: str) -> bool:
+    return hint == command or hint.startswith(f"{command} ")
