@@ -756,7 +756,8 @@ def test_a_place_removed_while_its_kernel_lives_is_said_with_the_next_kernel(
     assert told["state"] == "idle" and "its next kernel can't start" in told["trouble"]
     assert (
         "none of `kernels:`" in told["trouble"]
-        and "stepper use NOTEBOOK --kernel NAME" in told["trouble"]
+        and f"stepper use {shell.path.relative_to(project.folder)} --kernel NAME"
+        in told["trouble"]
     )
     said = project.stepper("restart", shell.path.stem, check=1).stderr
     assert (
