@@ -762,7 +762,8 @@ def test_a_place_removed_while_its_kernel_lives_is_said_with_the_next_kernel(
     said = project.stepper("restart", shell.path.stem, check=1).stderr
     assert (
         "'sh', which is none of `kernels:`" in said
-        and "stepper use NOTEBOOK --kernel NAME" in said
+        and f"stepper use {shell.path.relative_to(project.folder)} --kernel NAME"
+        in said
     )
     assert (
         "| 5" in shell.insert("echo $x")[1].text
