@@ -22,6 +22,7 @@
 #   --mcp             support other agents (Cursor, Codex, Gemini, VS Code, Zed, JupyterLab):
 #                     adds the package `mcp` to stepper's environment. Then run
 #                     `stepper mcp --config CLIENT --install`
+#   --mcp-only        the same without Claude Code: no hooks, no skills, nothing in .claude/
 #   --statusline      show the state of the notebook in a line below Claude Code's prompt. Your
 #                     own status line stays above it
 #   --plugin          set up the environment and the kernel only, for stepper's Claude Code

@@ -37,7 +37,7 @@ NAMES = [
     "skills",
     "personal skills",
 ]
-NAMES += ["socket", "command", "jupyter", "version"]
+NAMES += ["mcp", "socket", "command", "jupyter", "version"]
 
 
 @pytest.fixture(autouse=True)

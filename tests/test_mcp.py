@@ -164,7 +164,7 @@ def test_what_a_daemon_is_asked_it_knows() -> None:
                 each.name for each in dataclasses.fields(told_of.VERBS[verb].arguments)
             }
             assert {*told} - {"id"} <= known, tool.name
-    assert {*mcp_client_config.CLIENTS} == {*cli_commands.CLIENTS}
+    assert {*mcp_client_config.clients()} == {*cli_commands.CLIENTS}
     assert not {*tools.FOR_PEER} & {*tools.TOOLS}
 
 
@@ -1451,7 +1451,7 @@ def test_the_script_serves_where_this_user_set_it_up_and_nowhere_else(
     served.write_text('#!/bin/sh\necho "served $* in $PWD"\n')
     served.chmod(0o755)
     below = project.folder / "notebooks"
-    entry = mcp_client_config.CLIENTS["codex"].entry(str(project.folder))
+    entry = mcp_client_config.clients()["codex"].entry(str(project.folder))
     for command in ([str(script), "Mcp"], [entry["command"], *entry["args"]]):
         done = subprocess.run(command, cwd=below, capture_output=True, text=True)
         assert done.stdout == f"served mcp in {project.folder}\n", done.stderr
@@ -1482,7 +1482,7 @@ def test_the_line_runs_nothing_of_folders_above_that_this_user_did_not_set_up(
 
     def started() -> tuple[int, str]:
         entry, state = (
-            mcp_client_config.CLIENTS["claude"].entry(""),
+            mcp_client_config.clients()["claude"].entry(""),
             str(tmp_path / "state"),
         )
         env = {**os.environ, "XDG_STATE_HOME": state}
@@ -1518,14 +1518,21 @@ JSON_REST = '{\n    "theme": "dark",\n    "%s": %s\n}\n'
 
 
 @pytest.fixture
-def shop(tmp_path: Path) -> Iterator[Project]:
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
     """A project of each test's own: one of them uninstalls, and workers steal tests in any order."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
     yield from scratch(tmp_path / "repo")
 
 
-@pytest.mark.parametrize("name", mcp_client_config.CLIENTS)
+# those whose file lies in the project; of the others: test_mcp_clients.py
+OF_PROJECT = [
+    name for name, client in mcp_client_config.clients().items() if not client.for_user
+]
+
+
+@pytest.mark.parametrize("name", OF_PROJECT)
 def test_a_clients_lines_are_put_and_taken_back(shop: Project, name: str) -> None:
-    client = mcp_client_config.CLIENTS[name]
+    client = mcp_client_config.clients()[name]
     path = shop.folder / client.file
     shown = shop.stepper("mcp", "--config", name).stdout
     assert f"{client.file} of {shop.folder}" in shown
@@ -1583,10 +1590,12 @@ def read_back(path: Path) -> bool:
 def test_the_documentation_is_true(shop: Project) -> None:
     docs = (ROOT / "docs" / "mcp.md").read_text()
     given = re.findall(r"^stepper (mcp --config (\S+) --install)$", docs, re.MULTILINE)
-    assert [name for _, name in given] == [*mcp_client_config.CLIENTS]
+    clients = mcp_client_config.clients()
+    assert [name for _, name in given] == [*clients]
     for command, name in given:
         shop.stepper(*command.split())
-        assert f"| `{name}` | `{mcp_client_config.CLIENTS[name].file}` |" in docs
+        if name in OF_PROJECT:
+            assert f"| `{name}` | `{clients[name].file}` |" in docs
     mcp_client_config.take(shop.paths, installer.read_install_record(str(shop.folder)))
     rows = re.findall(
         r"^\| `(\w+)` \| ?([\w,? ]*?) ?\| ?(reads|destroys|) ?\| ?(.*?) ?\|$",
@@ -1640,7 +1649,7 @@ def test_what_the_person_adds_later_stays(shop: Project) -> None:
 def test_what_is_not_ours_is_refused(
     shop: Project, name: str, there: str, why: str
 ) -> None:
-    path = shop.folder / mcp_client_config.CLIENTS[name].file
+    path = shop.folder / mcp_client_config.clients()[name].file
     path.parent.mkdir(exist_ok=True)
     path.write_text(there)
     refused = shop.stepper("mcp", "--config", name, "--install", check=1)
@@ -1660,7 +1669,7 @@ enabled_tools = [
 
 @pytest.fixture
 def toml(shop: Project) -> Iterator[Path]:
-    path = shop.folder / mcp_client_config.CLIENTS["codex"].file
+    path = shop.folder / mcp_client_config.clients()["codex"].file
     path.parent.mkdir(exist_ok=True)
     yield path
     path.unlink(missing_ok=True)
@@ -1741,13 +1750,11 @@ def test_without_a_reader_of_toml_a_file_with_other_lines_is_left(
     assert toml.read_text() == "a = 1\n"
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in mcp_client_config.CLIENTS if name != "codex"]
-)
+@pytest.mark.parametrize("name", [name for name in OF_PROJECT if name != "codex"])
 def test_what_the_person_adds_to_our_entry_stays(shop: Project, name: str) -> None:
     path, key = (
-        shop.folder / mcp_client_config.CLIENTS[name].file,
-        mcp_client_config.CLIENTS[name].key,
+        shop.folder / mcp_client_config.clients()[name].file,
+        mcp_client_config.clients()[name].key,
     )
     mcp_client_config.put(shop.paths, name)
     data = json.loads(path.read_text())
@@ -1770,7 +1777,8 @@ def test_uninstall_takes_the_lines_out(
     shop: Project, capsys: pytest.CaptureFixture[str]
 ) -> None:
     forget(shop)
-    for name, client in mcp_client_config.CLIENTS.items():
+    for name in OF_PROJECT:
+        client = mcp_client_config.clients()[name]
         with contextlib.suppress(OSError):
             (shop.folder / client.file).parent.rmdir()
         shop.stepper("mcp", "--config", name, "--install")
@@ -1781,7 +1789,7 @@ def test_uninstall_takes_the_lines_out(
         for path in shop.folder.rglob("*")
         if path.is_file()
     }
-    assert not left & {client.file for client in mcp_client_config.CLIENTS.values()}
+    assert not left & {client.file for client in mcp_client_config.clients().values()}
     assert not (shop.folder / ".gemini").exists()
 
 

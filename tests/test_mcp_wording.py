@@ -18,6 +18,7 @@ from mcp_types import ElicitResult
 
 from stepper.mcp import mcp_wording, prompts, tools
 from stepper.mcp.mcp_wording import translate
+from stepper.policy.commands.command_lines import CommandLines
 from tests.conftest import ROOT, code
 from tests.test_mcp import play
 from tests.test_session import Quick
@@ -31,7 +32,7 @@ FOREIGN = re.compile(
     r"|\bstepper (?:confirm|context|eval|interrupt|kernels wait|list|new|output|report|restart|restore|run|status"
     r"|use|verify)\b|\bstepper plan\b(?! reopen)|\bstepper shutdown (?:\S+\.ipynb|')"
 )
-DECISIONS = re.compile(r"\bstepper (?:continue|fix|skip)\b(?!`, in a terminal)")
+DECISIONS = re.compile(r"\bstepper (?:continue|fix|skip)\b(?![^`\n]*`, in a terminal)")
 
 # --- every text in the sources --------------------------------------------------------
 
@@ -79,7 +80,33 @@ def test_every_text_of_the_daemon_is_translated() -> None:
                 seen += bool(FOREIGN.search(text))
                 if FOREIGN.search(translate(text)):
                     left.append(f"{name}:{line}: {translate(text)}")
-    assert seen > 40  # else this looks at nothing
+    assert seen > 5  # else this looks at nothing
+    assert left == []
+
+
+def commands(path: Path) -> Iterator[tuple[int, str, str]]:
+    """Yield the commands for which a module has `CommandLines` write the line: shell or slash, and which."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        first = node.args[0] if node.args else None
+        kind = node.func.attr
+        if kind in ("shell", "slash") and isinstance(first, ast.Constant):
+            yield node.lineno, kind, str(first.value)
+
+
+@pytest.mark.parametrize("notebook", ["", "a.ipynb", "notebooks/an a.ipynb"])
+def test_every_command_line_is_translated(notebook: str) -> None:
+    lines, seen, left = CommandLines(notebook), 0, []
+    for room in ROOMS:
+        for path in sorted((ROOT / "stepper" / room).rglob("*.py")):
+            for number, kind, command in commands(path):
+                line = getattr(lines, kind)(command)
+                for text in (f"Then `{line}` runs it.", line, f"{line}  # does that"):
+                    seen += bool(FOREIGN.search(text))
+                    if FOREIGN.search(translate(text)):
+                        left.append(f"{path.name}:{number}: {translate(text)}")
+    assert seen > 40
     assert left == []
 
 
@@ -126,11 +153,16 @@ def test_every_text_of_the_daemon_is_translated() -> None:
         ("free disk space, then /fix", "free disk space, then `lift_stop` (fix)"),
         (
             "  stepper fix --notebook 'an a.ipynb' [HINT]  fresh retries (/fix)",
-            "  `lift_stop` (fix [HINT]): fresh retries",
+            "  `lift_stop` with `notebook: an a.ipynb` (fix [HINT]): fresh retries",
         ),
         ("stepper skip [REASON]", "`lift_stop` (skip [REASON])"),
         # no tool does these, or they are no commands
         ("stepper plan reopen 3", "stepper plan reopen 3"),
+        (
+            "(stepper plan reopen --notebook a.ipynb 3)",
+            "(stepper plan reopen --notebook a.ipynb 3)",
+        ),
+        ("stepper plan a.ipynb  # shows", "`plan` with `notebook: a.ipynb` (shows)"),
         ("stepper trust", "stepper trust"),
         ("stepper runs the cell again", "stepper runs the cell again"),
         ("Figure: /tmp/fix/a.png", "Figure: /tmp/fix/a.png"),
@@ -300,7 +332,7 @@ def test_what_a_client_reads_of_a_stop(quick: Quick) -> None:
         source = "raise RuntimeError('STOP: which column?')"
         await reader.call("run_cell", source=source)
         refused = await reader.call("run_cell", source="1")
-        assert "only the user can resume it, and `lift_stop` asks them" in refused
+        assert "Only the user can resume the notebook: `lift_stop` asks them" in refused
         await reader.call("run_notebook", which="all")
         await reader.call("run_notebook", which="restore")
         await reader.call("execute_code", code="1 / 0")

@@ -379,6 +379,36 @@ def test_by_uvx_there_and_back(
 
 
 @pytest.mark.nightly
+def test_by_uvx_for_mcp_clients_alone(
+    wheel: Path, path: Path, kernel: Path, tmp_path: Path
+) -> None:
+    """No hooks and no skills, and the package that MCP needs; doctor finds nothing wrong, and it goes again."""
+    repo = tmp_path / "my repo"
+    repo.mkdir()
+    uvx = ["uvx", "--quiet", "--from", wheel, "notebook-stepper"]
+    words = ["install", "--mcp-only", "--python", kernel]
+    done = run(*uvx, *words, path=path, cwd=repo)
+    assert done.returncode == 0, done.stderr
+    assert sorted(each.name for each in repo.iterdir()) == [
+        ".gitignore",
+        ".stepper",
+        "notebooks",
+    ]
+    place = Paths(str(repo))
+    command = f"uvx --from {wheel} notebook-stepper install {shlex.quote(str(repo))} --mcp-only"
+    assert doctor.install_command(place) == command
+    stepper = repo / ".stepper/env/bin/stepper"
+    told = run(stepper, "doctor", path=path, cwd=repo)
+    assert told.returncode == 0, told.stdout
+    config = run(stepper, "mcp", "--config", "codex", "--install", path=path, cwd=repo)
+    assert ".codex/config.toml: made" in config.stdout
+    refused = run(*uvx, *words, "--statusline", path=path, cwd=repo)
+    assert refused.returncode == 2
+    assert run(*uvx, "uninstall", path=path, cwd=repo).returncode == 0
+    assert list(repo.iterdir()) == []
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize("way", ["pip", "pipx"])
 def test_by_pip_and_pipx(
     way: str, wheel: Path, path: Path, kernel: Path, tmp_path: Path

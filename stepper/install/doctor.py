@@ -6,6 +6,7 @@ is one `-c` of the kernel's interpreter, where this user accepted that. (A few l
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shlex
@@ -20,7 +21,13 @@ from stepper.common.errors import StepperError, UsageError
 from stepper.common.paths import Paths, ipykernel_folder, read_install_record
 from stepper.common.text import NAME_CONTROLS
 from stepper.hook import client
-from stepper.install import claude_settings, permission_mode, skills, user_script
+from stepper.install import (
+    claude_settings,
+    mcp_starter,
+    permission_mode,
+    skills,
+    user_script,
+)
 from stepper.install.file_edits import assets, editor, read_settings
 from stepper.install.interpreter import probe, usable
 from stepper.policy import notebook_globs
@@ -123,10 +130,9 @@ def install_command(paths: Paths, broken: str = "", more: str = "") -> str:
     # the longest: a worktree may lie in the main checkout
     folder = shlex.quote(max(holders, key=len, default=paths.project))
     note = read_install_record(paths.checkouts[-1])
-    source, more = (
-        str(note.get("source", "")),
-        more + " --plugin" * bool(note.get("plugin")),
-    )
+    source = str(note.get("source", ""))
+    more += " --plugin" * bool(note.get("plugin"))
+    more += " --mcp-only" * bool(note.get("mcp_only"))
     script = Path(source, "install.sh")
     if script.is_absolute() and script.is_file():
         return f"{shlex.quote(str(script))} {folder}{more}"
@@ -209,6 +215,10 @@ def _hook_script(paths: Paths) -> str:
     env, link = paths.active_env, Paths(paths.environment_checkout).env_link
     if by_plugin(paths):
         name = "the plugin's"
+    elif for_mcp_only(paths):
+        lender = Paths(paths.environment_checkout)
+        started = mcp_starter.check(lender, install_command(lender))
+        name = f"{NOT_INSTALLED}; clients start {started}"
     elif not script.is_file():
         raise StepperError(f"{name} is missing", install_command(paths))
     elif script.read_bytes() != ours.read_bytes():
@@ -243,6 +253,8 @@ def _hook_script(paths: Paths) -> str:
 
 def _hooks(paths: Paths) -> str:
     """The settings hold all our handlers, or the plugin does and is enabled, and hooks are not switched off."""
+    if for_mcp_only(paths):
+        return f"{NOT_INSTALLED}: cells run only through MCP"
     plugin, enabled = by_plugin(paths), False
     if plugin:
         _, data = read_settings(permission_mode.home() / "settings.json")
@@ -276,6 +288,15 @@ def by_plugin(paths: Paths) -> bool:
     return bool(read_install_record(paths.environment_checkout).get("plugin"))
 
 
+NOT_INSTALLED = "not installed (--mcp-only)"
+
+
+def for_mcp_only(paths: Paths) -> bool:
+    """Whether the last install set up MCP alone: nothing of ours is expected in .claude/."""
+    record = read_install_record(paths.environment_checkout)
+    return bool(record.get("mcp_only"))
+
+
 def _notebooks(paths: Paths) -> str:
     patterns = _sound_limits(paths).patterns
     return f"{', '.join(patterns)}: {uncovered(paths.project, patterns) or 'none yet'}"
@@ -283,10 +304,14 @@ def _notebooks(paths: Paths) -> str:
 
 def _mode(paths: Paths) -> str:
     """What becomes of an edit in the client's permission mode: nothing of it is wrong."""
+    if for_mcp_only(paths):
+        return "Claude Code's does not matter here (--mcp-only): the MCP client asks you, or does not"
     return permission_mode.said(Path(paths.project), _sound_limits(paths))
 
 
 def _skills(paths: Paths) -> str:
+    if for_mcp_only(paths):
+        return NOT_INSTALLED
     if by_plugin(paths):
         return "the plugin's: /stepper:continue and so on (a bare /continue is the client's own)"
     words = {"missing": "missing", "outdated": "of another version"}
@@ -313,6 +338,8 @@ def _skills(paths: Paths) -> str:
 
 def _personal_skills(paths: Paths) -> str:
     """No personal skill has the name of one of ours: Claude Code would take that one."""
+    if for_mcp_only(paths):
+        return "none of ours that they could shadow (--mcp-only)"
     home = permission_mode.home() / "skills"
     same = [
         str(home / name)
@@ -325,6 +352,22 @@ def _personal_skills(paths: Paths) -> str:
             detail, f"mv {shlex.quote(same[0])} {shlex.quote(f'{same[0]}-personal')}"
         )
     return "none shadows ours"
+
+
+def _mcp(paths: Paths) -> str:
+    """The package that the MCP server needs is there, where an install was asked for it; which clients start it."""
+    record = read_install_record(paths.environment_checkout)
+    if not record.get("mcp"):
+        return "not asked for (install.sh --mcp adds it)"
+    if importlib.util.find_spec("mcp") is None:
+        raise StepperError(
+            "the package mcp is missing from stepper's environment",
+            install_command(paths, more=" --mcp"),
+        )
+    clients = ", ".join(record.get("clients", {}))
+    if not clients:
+        return "no client is set up yet (stepper mcp --config CLIENT --install)"
+    return f"set up for {clients}"
 
 
 def _socket(paths: Paths) -> str:
@@ -407,5 +450,6 @@ def _version(_: Paths) -> str:
 
 CHECKS = (
     *(_config, _notebooks, _interpreter, _ipykernel, _hook_script),
-    *(_hooks, _mode, _skills, _personal_skills, _socket, _command, _jupyter, _version),
+    *(_hooks, _mode, _skills, _personal_skills, _mcp, _socket, _command, _jupyter),
+    _version,
 )

@@ -75,6 +75,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         "demo",
         "link",
         "mcp",
+        "mcp-only",
         "statusline",
         "plugin",
         "remade",
@@ -94,6 +95,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         raise UsageError(
             "--demo and --uninstall exclude each other", "./install.sh --help"
         )
+    if options.mcp_only:
+        _check_mcp_only(options)
     for pattern in options.notebooks:
         if os.path.isabs(pattern):
             raise UsageError(
@@ -119,8 +122,29 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     options.target = os.path.realpath(options.planned or options.target or ".")
     known = read_install_record(options.target)  # what is there stays
     # the plugin brings the lines of a client
-    options.mcp = options.mcp or options.plugin or bool(known.get("mcp"))
+    options.mcp = (
+        options.mcp or options.mcp_only or options.plugin or bool(known.get("mcp"))
+    )
     return options
+
+
+# What `--mcp-only` can't be combined with, and why.
+NOT_WITH_MCP_ONLY = {
+    "allow": "it adds permission rules to Claude Code's settings",
+    "statusline": "it is a line of Claude Code's",
+    "plugin": "the plugin brings hooks and skills",
+    "demo": "the demo plays what Claude Code's hooks do",
+    "uninstall": "--uninstall removes every kind of installation",
+}
+
+
+def _check_mcp_only(options: argparse.Namespace) -> None:
+    for name, why in NOT_WITH_MCP_ONLY.items():
+        if getattr(options, name):
+            raise UsageError(
+                f"--mcp-only and --{name} exclude each other: {why}",
+                "./install.sh --help",
+            )
 
 
 def _make_folder(target: str) -> None:
@@ -163,13 +187,18 @@ def check_target(target: str) -> None:
         ) from None
 
 
-def check_links(project: Path, *more: str) -> None:
+def check_links(project: Path, *more: str, claude: bool = True) -> None:
     """Raise StepperError where a link in a place of ours leads out of the project: nothing is written elsewhere.
+
+    Without `claude`, nothing is written in .claude/.
 
     `.stepper/env` is a link of ours where it leads to an environment of this user's, maybe of a moved checkout.
     """
     skills = (f"{SKILLS}/{name}" for name in shipped_skills())
-    for name in (*FOLDERS, *FILES, *INSIDE, *skills, *more):
+    ours = (*FOLDERS, *FILES, *INSIDE, *skills, *more)
+    if not claude:
+        ours = (".stepper", ".gitignore", *INSIDE, *more)
+    for name in ours:
         place, real = project / name, os.path.realpath(project / name)
         inside = (
             (project, os.path.realpath(record_root())) if name == ENV else (project,)
@@ -292,15 +321,19 @@ def refuse(options: argparse.Namespace) -> Choice:
     check_target(options.target)
     paths = Paths(options.target)
     project = Path(paths.project)
-    check_links(project)
-    check_places(project, *FOLDERS)
+    claude = not options.mcp_only
+    check_links(project, claude=claude)
+    check_places(project, *(FOLDERS if claude else (".stepper",)))
     notebooks = doctor.home(options.notebooks or doctor.limits(paths).patterns)
-    check_links(project, notebooks)
-    check_places(project, notebooks, *FILES)
-    check_owners(project)
+    check_links(project, notebooks, claude=claude)
+    check_places(project, notebooks, *(FILES if claude else (".gitignore",)))
+    if claude:
+        check_owners(project)
+        read_settings(project / SETTINGS)
+    else:
+        _check_no_hooks(paths)
     if options.link:
         user_script.check()
-    read_settings(project / SETTINGS)
     if options.add_ipykernel:
         ipykernel_install.check_add(project)
     choice = choose(paths, options.python, {} if options.scratch else os.environ)
@@ -309,11 +342,27 @@ def refuse(options: argparse.Namespace) -> Choice:
     return choice
 
 
+def _check_no_hooks(paths: Paths) -> None:
+    """Raise StepperError where this user installed the hooks: `--mcp-only` would leave them without an owner."""
+    record, project = read_install_record(paths.project), Path(paths.project)
+    if not record or record.get("mcp_only") or record.get("plugin"):
+        return
+    if not (project / claude_settings.SCRIPT).exists():
+        return
+    command = doctor.install_command(paths)
+    raise StepperError(
+        f"you installed stepper's hooks in {project}: MCP works beside them (--mcp)",
+        f"{command} --uninstall  # removes them; then run this again",
+    )
+
+
 def plan(options: argparse.Namespace) -> None:
     """Print what install.sh is to do: lines, name=value. No value holds a line end, which `check_target` refuses."""
     if options.uninstall:
         check_target(options.target)
-        check_links(Path(Paths(options.target).project))
+        record = read_install_record(options.target)
+        project = Path(Paths(options.target).project)
+        check_links(project, claude=not record.get("mcp_only"))
     else:
         refuse(options)
     paths = Paths(options.target)

@@ -25,6 +25,7 @@ from stepper.install import (
     doctor,
     ipykernel_install,
     mcp_client_config,
+    mcp_starter,
     permission_mode,
     statusline_setting,
     trust,
@@ -70,8 +71,9 @@ def apply(options: argparse.Namespace) -> None:
     _prepare_kernel(paths, choice)
     config = _write_config(paths, options.notebooks)
     limits = doctor.limits(paths)
-    notebooks = doctor.home(limits.patterns)
-
+    if options.mcp_only:
+        _apply_mcp_only(paths, options, choice, config, limits)
+        return
     text, data = read_settings(project / SETTINGS)
     wanted = claude_settings.rules(limits.patterns) if options.allow else []
     # it is silent beside hooks of ours
@@ -89,14 +91,8 @@ def apply(options: argparse.Namespace) -> None:
             paths, merged, read_install_record(paths.project)
         )
         trust.remember(paths, noted)
-    if doctor.strange(paths, python := doctor.kernel_python(paths)):
-        say(
-            "",
-            f"`python:` in .stepper/config.yaml names {python}: no cell runs before `stepper trust` accepts it",
-        )
-
-    ignored = project / ".gitignore"
-    say(".gitignore", write(ignored, claude_settings.ignore(read(ignored))))
+    _say_strange_python(paths)
+    _ignore(project)
     if not plugin:
         _install_script(project, known)
     if merged != data:
@@ -118,19 +114,66 @@ def apply(options: argparse.Namespace) -> None:
         )
     if not plugin:
         _install_skills(project)
-    if not (project / notebooks).is_dir():
-        (project / notebooks).mkdir(parents=True)
-        say("notebooks", f"made: {notebooks}/")
-    _look_in(paths, notebook_globs.heads(limits.patterns))
-    if options.link:
-        say("command", user_script.make(paths))
-        if not user_script.on_path():
-            say(
-                "",
-                f"it is not on your PATH: export PATH={shlex.quote(str(user_script.place().parent))}:$PATH",
-            )
+    _make_notebooks_folder(paths, limits)
+    _link_command(paths, options)
+    mcp_starter.write_scripts(paths, doctor.install_command(paths))
     if not options.demo:
         _say_what_is_next(paths, limits, options, plugin)
+
+
+def _apply_mcp_only(
+    paths: Paths,
+    options: argparse.Namespace,
+    choice: Choice,
+    config: str | None,
+    limits: Limits,
+) -> None:
+    """Set the rest up for MCP clients alone: nothing in .claude/ is read or written."""
+    _write_record(paths, options, choice, [], config, plugin=False)
+    _say_strange_python(paths)
+    _ignore(Path(paths.project))
+    _make_notebooks_folder(paths, limits)
+    _link_command(paths, options)
+    mcp_starter.write_scripts(paths, doctor.install_command(paths))
+    say("mcp", "set up for MCP clients alone: no hooks, no skills, nothing in .claude/")
+    _say_notebooks(paths, limits)
+    say("next", f"add your client: {mcp_client_config.hint(paths.project)}")
+    say(
+        "",
+        "commit .gitignore; to see problems, run: .stepper/env/bin/stepper doctor",
+    )
+    _say_link(options)
+
+
+def _say_strange_python(paths: Paths) -> None:
+    if doctor.strange(paths, python := doctor.kernel_python(paths)):
+        say(
+            "",
+            f"`python:` in .stepper/config.yaml names {python}: no cell runs before `stepper trust` accepts it",
+        )
+
+
+def _ignore(project: Path) -> None:
+    ignored = project / ".gitignore"
+    say(".gitignore", write(ignored, claude_settings.ignore(read(ignored))))
+
+
+def _make_notebooks_folder(paths: Paths, limits: Limits) -> None:
+    notebooks = doctor.home(limits.patterns)
+    folder = Path(paths.project, notebooks)
+    if not folder.is_dir():
+        folder.mkdir(parents=True)
+        say("notebooks", f"made: {notebooks}/")
+    _look_in(paths, notebook_globs.heads(limits.patterns))
+
+
+def _link_command(paths: Paths, options: argparse.Namespace) -> None:
+    if not options.link:
+        return
+    say("command", user_script.make(paths))
+    if not user_script.on_path():
+        folder = shlex.quote(str(user_script.place().parent))
+        say("", f"it is not on your PATH: export PATH={folder}:$PATH")
 
 
 def _take_up_env(paths: Paths, options: argparse.Namespace) -> None:
@@ -152,13 +195,7 @@ def _take_up_env(paths: Paths, options: argparse.Namespace) -> None:
 def _say_what_is_next(
     paths: Paths, limits: Limits, options: argparse.Namespace, plugin: bool
 ) -> None:
-    if told := doctor.uncovered(paths.project, limits.patterns):
-        say("notebooks", told)
-    if wanted := doctor.missing_patterns(paths.project, limits.patterns):
-        command = doctor.install_command(
-            paths, more=f" --notebooks {shlex.join(wanted)}"
-        )
-        say("", f"To include them, run: {command}")
+    _say_notebooks(paths, limits)
     say("mode", permission_mode.said(Path(paths.project), limits))
     say(
         "",
@@ -179,6 +216,20 @@ def _say_what_is_next(
         say(
             "mcp", f"for other agents' clients: {mcp_client_config.hint(paths.project)}"
         )
+    _say_link(options)
+
+
+def _say_notebooks(paths: Paths, limits: Limits) -> None:
+    if told := doctor.uncovered(paths.project, limits.patterns):
+        say("notebooks", told)
+    if wanted := doctor.missing_patterns(paths.project, limits.patterns):
+        command = doctor.install_command(
+            paths, more=f" --notebooks {shlex.join(wanted)}"
+        )
+        say("", f"To include them, run: {command}")
+
+
+def _say_link(options: argparse.Namespace) -> None:
     if not options.link:
         say(
             "",
@@ -352,7 +403,9 @@ def _write_record(
     """Note, before the project is changed, what runs here and what uninstall can't see: what was there before."""
     project, old = Path(paths.project), read_install_record(paths.project)
     notebooks = doctor.home(doctor.limits(paths).patterns)
-    text, data = read_settings(project / SETTINGS)
+    text, data = None, claude_settings.Data()
+    if not options.mcp_only:
+        text, data = read_settings(project / SETTINGS)
     script, ignored = project / claude_settings.SCRIPT, read(project / ".gitignore")
     # Without a record, but with traces of ours (a clone, a lost .stepper/): nothing is
     # known of before.
@@ -360,6 +413,16 @@ def _write_record(
         claude_settings.has_ours(data) or script.exists() or our_skills(project)
     )
     places = (".claude", ".claude/hooks", SKILLS, ".gitignore", notebooks)
+    if old.get("mcp_only") and not options.mcp_only:
+        # with --mcp-only nothing was recorded of .claude/: it is as it was before
+        known = [name for name in places if name in old.get("found", ())]
+        known += [
+            name
+            for name in places
+            if name.startswith(".claude") and (project / name).exists()
+        ]
+        old = {**old, "found": known}
+        del old["settings"], old["allow"]
     before: claude_settings.Data = {
         "found": [name for name in places if (project / name).exists()]
         if fresh
@@ -382,6 +445,7 @@ def _write_record(
         "given": choice.given,
         "source": options.source,
         "mcp": options.mcp,
+        "mcp_only": options.mcp_only,
         "plugin": plugin,
         "notebooks": notebooks,
         "config": config or old.get("config"),

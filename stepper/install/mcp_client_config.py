@@ -1,14 +1,18 @@
 """The lines with which another agent's client starts `stepper mcp`: printed, put into its file, taken out again.
 
-They start the hook script, which runs nothing in a checkout that this user did not set up: some clients start what a
-stranger's repository names without asking. Ours are known by that script; the rest of a file keeps its text.
+They start the hook script, or the script in stepper's environment that does the same. Both
+run nothing in a checkout that this user did not set up: some clients start what a
+stranger's repository names without asking. Ours are known by these scripts; the rest of a
+file keeps its text.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,34 +20,59 @@ from typing import Any
 
 from stepper.common.errors import StepperError, UsageError
 from stepper.common.paths import Paths, read_install_record
-from stepper.install import claude_settings, doctor, toml_config, trust
+from stepper.install import claude_settings, doctor, mcp_starter, toml_config, trust
 from stepper.install.file_edits import editor, read, remove, remove_empty, write
 from stepper.install.install_checks import check_links
 from stepper.install.toml_config import NAME, Entry, is_ours, merged
 
 EVENT = "Mcp"
-# Started in any folder of the project: no `${…}`, which some clients take for theirs.
-# The script runs where this user
-# set stepper up, else in the repository (a worktree) that is theirs: a folder above it
-# may be anybody's.
+SCRIPT, STARTER = claude_settings.SCRIPT, mcp_starter.STARTER
+# Started in any folder of the project: no `${…}`, which some clients take for theirs. In
+# each folder upwards, as far as the repository's: this user's own starter for it, else the
+# hook script where this user set stepper up or owns the repository (a worktree), else the
+# starter of the main checkout of a worktree. A folder above may be anybody's.
 WALK = (
-    's="$XDG_STATE_HOME"; [ -n "$s" ] || s="$HOME/.local/state"; d=$(pwd -P); '
-    f'until [ -x "$d/{claude_settings.SCRIPT}" ] && {{ [ -e "$s/stepper/projects$d/.stepper" ] || [ -O "$d/.git" ]; }}; do '
+    's="$XDG_STATE_HOME"; [ -n "$s" ] || s="$HOME/.local/state"; '
+    'p="$s/stepper/projects"; d=$(pwd -P); while :; do '
+    f'm="$p$d/.stepper/env/{STARTER}"; [ ! -x "$m" ] || exec "$m" "$d"; '
+    f'if [ -x "$d/{SCRIPT}" ] && {{ [ -e "$p$d/.stepper" ] || [ -O "$d/.git" ]; }}; '
+    f'then exec "$d/{SCRIPT}" {EVENT}; fi; '
+    'if [ -f "$d/.git" ]; then read -r _ g <"$d/.git"; '
+    f'm="$p${{g%/.git/worktrees/*}}/.stepper/env/{STARTER}"; '
+    '[ ! -d "$g" ] || [ ! -x "$m" ] || exec "$m" "$d"; fi; '
     'if [ -e "$d/.git" ] || [ "$d" = / ]; then '
-    'echo "stepper: nothing runs here: uvx notebook-stepper install THIS_REPOSITORY sets it up" >&2; exit 1; fi; '
-    'd=$(dirname "$d"); done; '
-    f'exec "$d/{claude_settings.SCRIPT}" {EVENT}'
+    'echo "stepper: nothing runs here: uvx notebook-stepper install THIS_REPOSITORY '
+    'sets it up" >&2; exit 1; fi; d=$(dirname "$d"); done'
 )
+HERE = "The path is this machine's."
+RESTART = "Restart {} afterwards. Each project has an entry of its own there."
 
 
 @dataclass(frozen=True)
 class Client:
-    """A client: its file in the project, the key of its servers there, our entry, what is to be known."""
+    """A client: its file, the key of its servers there, our entry, what is to be known.
+
+    The file is one of the project, or, for a client `for_user`, one of this user's for all
+    projects.
+    """
 
     file: str
     key: str
     entry: Callable[[str], Entry]
     note: str = ""
+    for_user: bool = False
+
+    def path(self, paths: Paths) -> Path:
+        """Return the path of the file."""
+        return Path(paths.project, self.file).expanduser()
+
+    @property
+    def place(self) -> str:
+        """Return the file's name, as it is shown to the user."""
+        home = os.path.expanduser("~/")
+        if self.for_user and self.file.startswith(home):
+            return f"~/{self.file.removeprefix(home)}"
+        return self.file
 
 
 def _walking(**more: Any) -> Callable[[str], Entry]:
@@ -51,121 +80,240 @@ def _walking(**more: Any) -> Callable[[str], Entry]:
 
 
 def _codex(project: str) -> Entry:
-    """Codex hands on a few variables alone: where this user's installs are recorded, if elsewhere, is not of them."""
-    state = os.environ.get("XDG_STATE_HOME")
+    """Codex passes few variables on: not the one for another place of this user's records."""
     entry = {"command": "sh", "args": ["-c", WALK], "tool_timeout_sec": 86_400}
-    return {**entry, "env": {"XDG_STATE_HOME": state}} if state else entry
+    return {**entry, **_state_variable()}
 
 
-def _at(folder: str = "", **more: Any) -> Callable[[str], Entry]:
-    return lambda project: {
-        **more,
-        "command": f"{folder or project}/{claude_settings.SCRIPT}",
-        "args": [EVENT],
+def _state_variable() -> Entry:
+    """Return the variable that the script needs where this user's records lie elsewhere."""
+    state = os.environ.get("XDG_STATE_HOME")
+    return {"env": {"XDG_STATE_HOME": state}} if state else {}
+
+
+def _in_workspace(**more: Any) -> Callable[[str], Entry]:
+    """Return the entry of a client that names the open folder, and starts servers in any other."""
+    folder = "${workspaceFolder}"
+
+    def entry(project: str) -> Entry:
+        if _has_hook_script(project):
+            return {**more, "command": f"{folder}/{SCRIPT}", "args": [EVENT]}
+        walk = f'cd "$1" || exit; {WALK}'
+        return {**more, "command": "sh", "args": ["-c", walk, NAME, folder]}
+
+    return entry
+
+
+def _by_path(**more: Any) -> Callable[[str], Entry]:
+    """Return the entry of a client that starts servers in any folder."""
+
+    def entry(project: str) -> Entry:
+        if _has_hook_script(project):
+            return {**more, "command": f"{project}/{SCRIPT}", "args": [EVENT]}
+        return {**more, **_started(project)}
+
+    return entry
+
+
+def _has_hook_script(project: str) -> bool:
+    """Whether the installation has the hook script, which one for MCP alone and the plugin's have not."""
+    record = read_install_record(project)
+    return not (record.get("mcp_only") or record.get("plugin"))
+
+
+def _started(project: str) -> Entry:
+    starter = mcp_starter.starter(Paths(Paths(project).environment_checkout))
+    return {"command": str(starter), "args": [project]}
+
+
+def _of_user(project: str) -> Entry:
+    return {**_started(project), **_state_variable()}
+
+
+def wsl_distribution() -> str:
+    """Return the name of the Linux in Windows that this is, '' where it is none."""
+    return os.environ.get("WSL_DISTRO_NAME", "")
+
+
+def _claude_desktop(project: str) -> Entry:
+    """Return the entry of Claude Desktop, which runs on Windows beside a Linux in WSL."""
+    distribution = wsl_distribution()
+    if not distribution:
+        return _of_user(project)
+    entry = _of_user(project)
+    variables = [f"{name}={value}" for name, value in entry.get("env", {}).items()]
+    environ = ["env", *variables] if variables else []
+    command = [*environ, entry["command"], *entry["args"]]
+    return {"command": "wsl.exe", "args": ["-d", distribution, "-e", *command]}
+
+
+def _claude_desktop_file() -> str:
+    if wsl_distribution():
+        return r"%APPDATA%\Claude\claude_desktop_config.json"
+    folder = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    if sys.platform == "darwin":
+        folder = os.path.expanduser("~/Library/Application Support")
+    return os.path.join(folder, "Claude", "claude_desktop_config.json")
+
+
+def clients() -> dict[str, Client]:
+    """Return the clients by name; where the files of some lie depends on the environment."""
+    return {
+        "claude": Client(
+            ".mcp.json",
+            "mcpServers",
+            _walking(alwaysLoad=True),
+            "Claude Code asks once whether to start it.",
+        ),
+        "cursor": Client(".cursor/mcp.json", "mcpServers", _in_workspace()),
+        "codex": Client(
+            ".codex/config.toml",
+            "mcp_servers",
+            _codex,
+            "It holds in a trusted project.",
+        ),
+        "gemini": Client(
+            ".gemini/settings.json", "mcpServers", _walking(timeout=86_400_000)
+        ),
+        "vscode": Client(".vscode/mcp.json", "servers", _in_workspace(type="stdio")),
+        "zed": Client(
+            ".zed/settings.json",
+            "context_servers",
+            _by_path(source="custom", env={}),
+            HERE,
+        ),
+        "jupyter-ai": Client(
+            ".jupyter/mcp_settings.json", "mcp_servers", _by_path(name=NAME), HERE
+        ),
+        "claude-desktop": Client(
+            _claude_desktop_file(),
+            "mcpServers",
+            _claude_desktop,
+            RESTART.format("Claude Desktop"),
+            for_user=True,
+        ),
+        "windsurf": Client(
+            os.path.expanduser("~/.codeium/windsurf/mcp_config.json"),
+            "mcpServers",
+            _of_user,
+            RESTART.format("Windsurf"),
+            for_user=True,
+        ),
     }
-
-
-CLIENTS = {
-    "claude": Client(
-        ".mcp.json",
-        "mcpServers",
-        _walking(alwaysLoad=True),
-        "Claude Code asks once whether to start it.",
-    ),
-    "cursor": Client(".cursor/mcp.json", "mcpServers", _at("${workspaceFolder}")),
-    "codex": Client(
-        ".codex/config.toml", "mcp_servers", _codex, "It holds in a trusted project."
-    ),
-    "gemini": Client(
-        ".gemini/settings.json", "mcpServers", _walking(timeout=86_400_000)
-    ),
-    "vscode": Client(
-        ".vscode/mcp.json", "servers", _at("${workspaceFolder}", type="stdio")
-    ),
-    "zed": Client(
-        ".zed/settings.json",
-        "context_servers",
-        _at(source="custom", env={}),
-        "The path is this machine's.",
-    ),
-    "jupyter-ai": Client(
-        ".jupyter/mcp_settings.json",
-        "mcp_servers",
-        _at(name=NAME),
-        "The path is this machine's.",
-    ),
-}
 
 
 def told(paths: Paths, name: str, http: int | None, install: bool) -> dict[str, str]:
     """Return what to put where, or put it there and return what was done; raise StepperError."""
-    client = CLIENTS[name]
+    client = clients()[name]
     if http is not None:
         raise UsageError(
             f"--config {name} is for a server that the client starts itself",
             "stepper mcp --http PORT",
         )
-    lines = _alone(client, paths.project)
+    on_windows = client.for_user and client.file.startswith("%")
     if not install:
-        where = f"{client.file} of {paths.project}"
-        return {
-            "text": f"{lines}\n\nThese lines belong in {where}; `--install` puts them there. {client.note}".rstrip()
-        }
+        lines = _alone(client, paths.project)
+        where = client.place
+        if not client.for_user:
+            where = f"{client.file} of {paths.project}"
+        how = "" if on_windows else "; `--install` puts them there"
+        text = f"{lines}\n\nThese lines belong in {where}{how}. {client.note}"
+        return {"text": text.rstrip()}
+    if on_windows:
+        raise StepperError(
+            f"{client.file} is a file on Windows, which this command does not change",
+            f"stepper mcp --config {name}  # prints the lines to add",
+        )
     done = put(paths, name)
-    return {"text": " ".join(filter(None, [f"{client.file}: {done}.", client.note]))}
+    return {"text": " ".join(filter(None, [f"{client.place}: {done}.", client.note]))}
 
 
 def put(paths: Paths, name: str) -> str:
     """Put a client's lines into its file; return made, updated or unchanged. Raise StepperError."""
-    client, project, note = (
-        CLIENTS[name],
-        Path(paths.project),
-        read_install_record(paths.project),
-    )
+    client, project = clients()[name], Path(paths.project)
+    note = read_install_record(paths.project)
     if not note:
         raise StepperError(
             "stepper is not set up here by you",
             doctor.install_command(paths, more=" --mcp"),
         )
-    check_links(project, str(Path(client.file).parent), client.file)
-    path = project / client.file
+    if not client.for_user:
+        folder = str(Path(client.file).parent)
+        claude = not note.get("mcp_only")
+        check_links(project, folder, client.file, claude=claude)
+    path = client.path(paths)
     before = read(path).decode("utf-8") if path.exists() else None
     new = _with(client, before, paths)
-    if new != before:
-        known = note.get("clients", {})
-        kept = known.get(name, {"text": before, "folder": path.parent.is_dir()})
-        trust.remember(paths, {**note, "clients": {**known, name: kept}})
+    if new == before:
+        return "unchanged"
+    known = note.get("clients", {})
+    missing = [folder for folder in path.parents if not folder.is_dir()]
+    first = {"text": before, "folder": not missing, "folders": len(missing)}
+    kept = known.get(name, first)
+    trust.remember(paths, {**note, "clients": {**known, name: kept}})
+    if client.for_user and before is not None and STARTER not in before:
+        # it is not only ours, and it may hold other servers' keys
+        write(_backup(path), before.encode(), path.stat().st_mode & 0o777)
     return write(path, new.encode())
+
+
+def _backup(path: Path) -> Path:
+    return path.with_name(f"{path.name}.before-stepper")
 
 
 def take(paths: Paths, note: dict[str, Any]) -> list[str]:
     """Take our lines out of all clients' files; return those that were changed. Files that can't be read stay."""
-    project, done = Path(paths.project), []
-    for name, client in CLIENTS.items():
-        path, before = project / client.file, note.get("clients", {}).get(name, {})
+    done = []
+    for name, client in clients().items():
+        path, before = client.path(paths), note.get("clients", {}).get(name, {})
         try:
             there = read(path).decode("utf-8")
-            rest = _without(client, there, before.get("text"))
+            rest = _without(client, there, before.get("text"), paths)
         except (StepperError, OSError, ValueError):
             continue
         if rest == there:
             continue
         if rest is None:
             remove(path)
-            if not before.get("folder", True):
-                remove_empty(path.parent)
         else:
             write(path, rest.encode())
-        done.append(client.file)
+        if client.for_user and STARTER not in (rest or ""):
+            remove(_backup(path))
+        if rest is None:
+            made = before.get("folders", int(not before.get("folder", True)))
+            for folder in [*path.parents][:made]:
+                remove_empty(folder)
+        done.append(client.place)
     return done
 
 
 def _alone(client: Client, project: str) -> str:
-    if client.file.endswith(".toml"):
-        return toml_config.written(client.entry(project)).rstrip()
     entry = client.entry(project)
-    servers: Any = [entry] if "name" in entry else {NAME: entry}
-    return json.dumps({client.key: servers}, indent=2)
+    if client.file.endswith(".toml"):
+        return toml_config.written(entry).rstrip()
+    name = _server_name(client, Paths(project), {})
+    servers: Any = [entry] if "name" in entry else {name: entry}
+    return json.dumps({client.key: servers}, indent=2, ensure_ascii=False)
+
+
+def _server_name(client: Client, paths: Paths, servers: dict[str, Any]) -> str:
+    """Return the name of our server. In a file for all projects each of them has its own."""
+    if not client.for_user:
+        return NAME
+    folder = re.sub(r"[^A-Za-z0-9_-]+", "-", os.path.basename(paths.project)).strip("-")
+    name = f"{NAME}-{folder or 'project'}"
+    names = [name, *(f"{name}-{number}" for number in range(2, 100))]
+    mine = [each for each in names if _is_of(servers.get(each), paths)]
+    free = [each for each in names if not is_ours(servers.get(each))]
+    return [*mine, *free, name][0]
+
+
+def _is_of(entry: object, paths: Paths) -> bool:
+    """Whether an entry in a file for all projects starts the server of this project."""
+    if not is_ours(entry) or not isinstance(entry, dict):
+        return False
+    arguments = entry.get("args")
+    return isinstance(arguments, list) and arguments[-1:] == [paths.project]
 
 
 def _parsed(text: str, path: Path, lines: str) -> dict[str, Any]:
@@ -181,19 +329,16 @@ def _parsed(text: str, path: Path, lines: str) -> dict[str, Any]:
 
 def _with(client: Client, text: str | None, paths: Paths) -> str:
     """Return a file's text with our lines; raise StepperError where another server has our name."""
-    path, entry = Path(paths.project, client.file), client.entry(paths.project)
-    taken = StepperError(
-        f"{path} has another server called {NAME}",
-        f"{editor(path)}  # rename it, then run this again",
-    )
+    path, entry = client.path(paths), client.entry(paths.project)
     if client.file.endswith(".toml"):
-        return toml_config.put(text or "", entry, path, taken)
+        return toml_config.put(text or "", entry, path, _taken(path, NAME))
     data = _parsed(text or "", path, _alone(client, paths.project))
     servers = data.get(client.key, [] if "name" in entry else {})
     if not isinstance(servers, list if "name" in entry else dict):
         raise StepperError(
             f"{path}: {client.key} is of another kind than it should be", editor(path)
         )
+    name = NAME
     if isinstance(servers, list):
         same = [
             each
@@ -202,32 +347,36 @@ def _with(client: Client, text: str | None, paths: Paths) -> str:
         ]
         rest = [each for each in servers if each not in same]
     else:
-        same = [servers[NAME]] if NAME in servers else []
+        name = _server_name(client, paths, servers)
+        same = [servers[name]] if name in servers else []
     for each in same:
         if not is_ours(each):
-            raise taken
+            raise _taken(path, name)
         entry = merged(each, entry)
     if same == [entry]:
         return text or ""
-    new: Any = [*rest, entry] if isinstance(servers, list) else {**servers, NAME: entry}
+    new: Any = [*rest, entry] if isinstance(servers, list) else {**servers, name: entry}
     return claude_settings.render(
         {**data, client.key: new}, text if text and text.strip() else "{}\n"
     )
 
 
-def _without(client: Client, text: str, before: str | None) -> str | None:
+def _taken(path: Path, name: str) -> StepperError:
+    return StepperError(
+        f"{path} has another server called {name}",
+        f"{editor(path)}  # rename it, then run this again",
+    )
+
+
+def _without(client: Client, text: str, before: str | None, paths: Paths) -> str | None:
     """Return a file's text without our lines, None where nothing is left of it that was there before."""
     if client.file.endswith(".toml"):
         rest = toml_config.cut(text, toml_config.written(_codex("")))
         if rest == text:
             return text
-        return (
-            before
-            if before is not None and rest.strip() == before.strip()
-            else rest
-            if rest.strip()
-            else before
-        )
+        if before is not None and rest.strip() == before.strip():
+            return before
+        return rest if rest.strip() else before
     data = _parsed(text, Path(client.file), "")
     servers = data.get(client.key)
     left: Any = servers
@@ -243,7 +392,7 @@ def _without(client: Client, text: str, before: str | None) -> str | None:
         left = {
             name: each
             for name, each in servers.items()
-            if name != NAME or not is_ours(each)
+            if not _is_to_go(client, name, each, paths)
         }
     if left == servers:
         return text
@@ -258,6 +407,13 @@ def _without(client: Client, text: str, before: str | None) -> str | None:
     return claude_settings.render(rest_data, text) if rest_data else before
 
 
+def _is_to_go(client: Client, name: str, entry: object, paths: Paths) -> bool:
+    if client.for_user:
+        return _is_of(entry, paths)
+    return name == NAME and is_ours(entry)
+
+
 def hint(project: str) -> str:
     """Return what install says of it."""
-    return f"cd {shlex.quote(project)} && .stepper/env/bin/stepper mcp --config {'|'.join(CLIENTS)} [--install]"
+    names = "|".join(clients())
+    return f"cd {shlex.quote(project)} && .stepper/env/bin/stepper mcp --config {names} [--install]"

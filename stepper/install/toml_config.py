@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from stepper.common.errors import StepperError
-from stepper.install import claude_settings
+from stepper.install import claude_settings, mcp_starter
 from stepper.install.file_edits import editor
 
 NAME = "stepper"
@@ -19,10 +19,12 @@ HEADER = re.compile(rf"""\s*\[\s*{TABLES}\s*\.\s*(["']?){NAME}\1\s*\]\s*(#.*)?""
 
 
 def is_ours(entry: object) -> bool:
-    """Tell whether an entry starts our script."""
-    return isinstance(entry, dict) and claude_settings.SCRIPT in json.dumps(
-        entry, default=str
-    )
+    """Tell whether an entry starts one of our scripts."""
+    if not isinstance(entry, dict):
+        return False
+    text = json.dumps(entry, default=str)
+    starter = f"/.stepper/env/{mcp_starter.STARTER}"
+    return claude_settings.SCRIPT in text or starter in text
 
 
 def merged(there: Entry, entry: Entry) -> Entry:

@@ -67,9 +67,14 @@ def uninstall(options: argparse.Namespace) -> None:
     check_target(options.target)
     paths = Paths(options.target)
     project, note = Path(paths.project), read_install_record(paths.project)
-    check_links(project)
-    text, data = read_settings(project / SETTINGS)
-    traces = (
+    claude = not note.get(
+        "mcp_only"
+    )  # else .claude/ has nothing of this user's install
+    check_links(project, claude=claude)
+    text, data = None, claude_settings.Data()
+    if claude:
+        text, data = read_settings(project / SETTINGS)
+    traces = claude and (
         SCRIPT_MARK in read(project / claude_settings.SCRIPT)
         or claude_settings.has_ours(data)
         or our_skills(project)
@@ -83,9 +88,10 @@ def uninstall(options: argparse.Namespace) -> None:
     borrowers = [Paths(folder) for folder in paths.find_dependent_worktrees()]
     for each in (paths, *borrowers):
         _stop(each)
-    _remove_settings(project, note, text, data)
-    _remove_script(project / claude_settings.SCRIPT, note)
-    _remove_skills(project)
+    if claude:
+        _remove_settings(project, note, text, data)
+        _remove_script(project / claude_settings.SCRIPT, note)
+        _remove_skills(project)
     if files := mcp_client_config.take(paths, note):
         say("removed", f"our lines from {', '.join(files)}")
     if note.get("gitignore", True):
@@ -96,7 +102,8 @@ def uninstall(options: argparse.Namespace) -> None:
     if link is not None:
         say("kept" if link else "removed", link or str(user_script.place()))
     notebooks = str(note.get("notebooks", "notebooks"))
-    for name in (".claude/hooks", SKILLS, ".claude", notebooks):
+    folders = (".claude/hooks", SKILLS, ".claude") if claude else ()
+    for name in (*folders, notebooks):
         if name not in note.get("found", ()) and remove_empty(project / name):
             say("removed", f"{name}/ (empty)")
     for each in borrowers:

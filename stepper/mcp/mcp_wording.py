@@ -24,8 +24,9 @@ NOTEBOOK = re.compile(r"'([^'\n]*\.ipynb)'|(?<=\s)((?!--)[^\s'][^\n'`]*?\.ipynb)
 START = r"(?<![\w.-])(?:[^\s`'\"]*/)?stepper "
 COMMAND = re.compile(
     rf"`{START}(?P<quoted_verb>{VERBS})\b(?P<quoted_words>[^`\n]*)`"
-    rf"|(?<!`){START}(?P<verb>{VERBS})\b(?! [a-z]+ [0-9])(?P<words>(?: (?:{WORD}))*)"
+    rf"|(?<!`){START}(?P<verb>{VERBS})\b(?P<words>(?: (?:{WORD}))*)"
 )
+SUBCOMMAND = re.compile(" [a-z]")
 CALLED = re.compile(
     r"(?<=, )run(:?) (?=`(?:create_notebook|execute_code|kernel|list_notebooks"
     r"|notebook_status|plan|read_notebook|run_notebook|verify)`)"
@@ -161,6 +162,8 @@ def _with_notebook(name: str | None) -> str:
 
 def _tool(found: re.Match[str]) -> str:
     verb = found["quoted_verb"] or found["verb"]
+    if found["verb"] == "plan" and SUBCOMMAND.match(found.string, found.end()):
+        return found[0]
     text = found["quoted_words"] or found["words"] or ""
     try:
         words = shlex.split(text)
@@ -205,7 +208,7 @@ def _call(verb: str, words: Sequence[str]) -> tuple[str, list[str]]:
             return "notebook_status", []
         case "shutdown" if words:
             return "kernel", ["action: shutdown"]
-        case "plan" if not words:
+        case "plan" if all(word.endswith(".ipynb") for word in words):
             return "plan", []
         case "context" | "status":
             return "notebook_status", []

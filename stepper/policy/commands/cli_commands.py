@@ -26,7 +26,10 @@ WAIT_FOR_CELL = (
     "Wait until the cell that runs has ended, then run. Without it, a call from an agent's shell fails at once while"
     " a cell runs; in your own terminal it waits."
 )
-CLIENTS = ("claude", "cursor", "codex", "gemini", "vscode", "zed", "jupyter-ai")
+CLIENTS = (
+    *("claude", "cursor", "codex", "gemini", "vscode", "zed", "jupyter-ai"),
+    *("claude-desktop", "windsurf"),
+)
 
 WHICH = "Which notebook; the current one when not given."
 

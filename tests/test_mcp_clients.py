@@ -1,0 +1,225 @@
+"""Clients whose file is this user's, for all projects: Claude Desktop and Windsurf."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stepper.common.paths import read_install_record
+from stepper.install import mcp_client_config, uninstall
+from stepper.install.install_checks import parse
+from tests.conftest import ROOT, Project, scratch
+
+FILES = {
+    "claude-desktop": ".config/Claude/claude_desktop_config.json",
+    "windsurf": ".codeium/windsurf/mcp_config.json",
+}
+NAMES = pytest.mark.parametrize("name", FILES)
+OTHERS = """{
+    "theme": "dark",
+    "mcpServers": {
+        "other": {"command": "x", "env": {"KEY": "secret"}}
+    }
+}
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "home"
+    folder.mkdir()
+    monkeypatch.setenv("HOME", str(folder))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    monkeypatch.delenv("WSL_DISTRO_NAME", raising=False)
+    monkeypatch.setattr(sys, "platform", "linux")
+    return folder
+
+
+@pytest.fixture
+def shop(home: Path, tmp_path: Path) -> Iterator[Project]:
+    yield from scratch(tmp_path / "a shop")
+
+
+def test_the_lines_are_printed_with_their_place(shop: Project) -> None:
+    for name, file in FILES.items():
+        said = shop.stepper("mcp", "--config", name).stdout
+        lines, _, where = said.partition("\n\n")
+        assert f"These lines belong in ~/{file}; `--install` puts them there." in where
+        servers = json.loads(lines)["mcpServers"]
+        (server,) = servers.values()
+        assert [*servers] == ["stepper-a-shop"]
+        assert server["command"] == f"{shop.paths.env}/hooks/mcp"
+        assert server["args"] == [str(shop.folder)]
+        assert not (Path.home() / file).exists()
+
+
+@NAMES
+def test_a_new_file_is_made_and_removed(shop: Project, home: Path, name: str) -> None:
+    path = home / FILES[name]
+    done = shop.stepper("mcp", "--config", name, "--install").stdout
+    assert f"~/{FILES[name]}: made." in done
+    assert "Each project has an entry of its own there." in done
+    text = path.read_text()
+    assert "unchanged" in shop.stepper("mcp", "--config", name, "--install").stdout
+    assert path.read_text() == text
+    uninstall.uninstall(parse([str(shop.folder), "--uninstall"]))
+    assert [*home.iterdir()] == []
+
+
+@NAMES
+def test_other_servers_stay_and_a_backup_is_kept(
+    shop: Project, home: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = home / FILES[name]
+    backup = path.with_name(f"{path.name}.before-stepper")
+    path.parent.mkdir(parents=True)
+    path.write_text(OTHERS)
+    path.chmod(0o600)
+    mcp_client_config.put(shop.paths, name)
+    assert backup.read_text() == OTHERS
+    assert backup.stat().st_mode & 0o777 == 0o600
+    assert path.stat().st_mode & 0o777 == 0o600
+    data = json.loads(path.read_text())
+    assert [*data["mcpServers"]] == ["other", "stepper-a-shop"]
+    assert data["theme"] == "dark"
+    assert '"other": {"command": "x", "env": {"KEY": "secret"}}' in path.read_text()
+
+    # what the user adds to our entry stays, when it is renewed too
+    data["mcpServers"]["stepper-a-shop"]["disabled"] = True
+    data["mcpServers"]["stepper-a-shop"]["command"] = "/old/.stepper/env/hooks/mcp"
+    path.write_text(json.dumps(data))
+    assert mcp_client_config.put(shop.paths, name) == "updated"
+    entry = json.loads(path.read_text())["mcpServers"]["stepper-a-shop"]
+    assert entry["disabled"]
+    assert entry["command"] == f"{shop.paths.env}/hooks/mcp"
+    assert backup.read_text() == OTHERS
+
+    uninstall.uninstall(parse([str(shop.folder), "--uninstall"]))
+    assert f"our lines from ~/{FILES[name]}" in capsys.readouterr().out
+    assert json.loads(path.read_text()) == json.loads(OTHERS)
+    assert not backup.exists()
+
+
+@NAMES
+def test_an_untouched_file_is_restored_to_the_byte(
+    shop: Project, home: Path, name: str
+) -> None:
+    path = home / FILES[name]
+    path.parent.mkdir(parents=True)
+    for before in (OTHERS, "{}\n", '{"mcpServers": {}}', ""):
+        path.write_text(before)
+        mcp_client_config.put(shop.paths, name)
+        note = read_install_record(str(shop.folder))
+        assert mcp_client_config.take(shop.paths, note) == [f"~/{FILES[name]}"]
+        assert path.read_text() == before
+        forget(shop)
+
+
+def forget(project: Project) -> None:
+    from stepper.install import trust
+
+    note = read_install_record(str(project.folder))
+    del note["clients"]
+    trust.remember(project.paths, note)
+
+
+@NAMES
+def test_each_project_has_its_own_entry(
+    shop: Project, home: Path, tmp_path: Path, name: str
+) -> None:
+    path = home / FILES[name]
+    same_name, another = tmp_path / "elsewhere" / "a shop", tmp_path / "lab"
+    projects = [shop, Project(same_name), Project(another)]
+    for project in projects:
+        mcp_client_config.put(project.paths, name)
+        assert mcp_client_config.put(project.paths, name) == "unchanged"
+    servers = json.loads(path.read_text())["mcpServers"]
+    folders = {server: entry["args"][-1] for server, entry in servers.items()}
+    assert folders == {
+        "stepper-a-shop": str(shop.folder),
+        "stepper-a-shop-2": str(same_name),
+        "stepper-lab": str(another),
+    }
+    note = read_install_record(str(shop.folder))
+    mcp_client_config.take(shop.paths, note)
+    assert [*json.loads(path.read_text())["mcpServers"]] == [
+        "stepper-a-shop-2",
+        "stepper-lab",
+    ]
+    for project in projects[1:]:
+        note = read_install_record(str(project.folder))
+        mcp_client_config.take(project.paths, note)
+    assert not path.exists() or "stepper" not in path.read_text()
+
+
+@NAMES
+@pytest.mark.parametrize(
+    ("there", "why"),
+    [
+        (
+            '{"mcpServers": {"stepper-a-shop": {"command": "theirs"}}}',
+            "another server called stepper-a-shop",
+        ),
+        ('{\n  // mine\n  "mcpServers": {}\n}', "maybe for its comments"),
+        ('{"mcpServers": []}', "is of another kind"),
+        ("[]", "does not hold an object"),
+    ],
+)
+def test_what_is_not_ours_is_left(
+    shop: Project, home: Path, name: str, there: str, why: str
+) -> None:
+    path = home / FILES[name]
+    path.parent.mkdir(parents=True)
+    path.write_text(there)
+    refused = shop.stepper("mcp", "--config", name, "--install", check=1)
+    assert why in refused.stderr
+    assert path.read_text() == there
+    assert [*path.parent.iterdir()] == [path]
+
+
+def test_where_claude_desktop_keeps_its_file(
+    shop: Project, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def place() -> str:
+        return mcp_client_config.clients()["claude-desktop"].place
+
+    assert place() == "~/.config/Claude/claude_desktop_config.json"
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "conf"))
+    assert place() == "~/conf/Claude/claude_desktop_config.json"
+    monkeypatch.setattr(sys, "platform", "darwin")
+    mac = "~/Library/Application Support/Claude/claude_desktop_config.json"
+    assert place() == mac
+
+
+def test_in_wsl_the_windows_program_starts_it(
+    shop: Project, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WSL_DISTRO_NAME", "Ubuntu")
+    monkeypatch.setenv("XDG_STATE_HOME", "/state")
+    said = shop.stepper("mcp", "--config", "claude-desktop").stdout
+    lines, _, where = said.partition("\n\n")
+    (server,) = json.loads(lines)["mcpServers"].values()
+    assert server["command"] == "wsl.exe"
+    assert server["args"][:3] == ["-d", "Ubuntu", "-e"]
+    assert server["args"][3:5] == ["env", "XDG_STATE_HOME=/state"]
+    assert server["args"][-1] == str(shop.folder)
+    assert (
+        r"These lines belong in %APPDATA%\Claude\claude_desktop_config.json." in where
+    )
+    refused = shop.stepper("mcp", "--config", "claude-desktop", "--install", check=1)
+    assert "is a file on Windows" in refused.stderr
+
+
+def test_the_documentation_names_the_places() -> None:
+    docs = (ROOT / "docs/mcp.md").read_text()
+    for place in (
+        "~/Library/Application Support/Claude/claude_desktop_config.json",
+        "~/.config/Claude/claude_desktop_config.json",
+        r"%APPDATA%\Claude\claude_desktop_config.json",
+        "~/.codeium/windsurf/mcp_config.json",
+    ):
+        assert f"`{place}`" in docs

@@ -1,0 +1,298 @@
+"""`install.sh --mcp-only`: what people without Claude Code get, and nothing in .claude/; real clients start its server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("mcp_types", reason="the extra `mcp` is not installed")
+from mcp import Client, StdioServerParameters
+
+from stepper.common.errors import StepperError, UsageError
+from stepper.common.paths import Paths, read_install_record
+from stepper.install import (
+    claude_settings,
+    doctor,
+    install_checks,
+    installer,
+    mcp_client_config,
+    mcp_starter,
+    uninstall,
+)
+from tests.conftest import STATE, make_env
+from tests.test_install import snapshot
+
+OPTION = "--mcp-only"
+
+
+@pytest.fixture
+def repo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    folder = (tmp_path / "my repo").resolve()
+    folder.mkdir()
+    make_env(Paths(str(folder)).env)
+    yield folder
+    paths = Paths(str(folder))
+    program = Path(paths.env, "bin/stepper")
+    if program.exists():
+        command = [program, "shutdown"]
+        subprocess.run(command, cwd=folder, capture_output=True, check=False)
+
+
+def install(folder: Path, *options: str) -> None:
+    arguments = [str(folder), "--python", sys.executable, *options]
+    installer.apply(install_checks.parse(arguments))
+
+
+def remove(folder: Path) -> None:
+    uninstall.uninstall(install_checks.parse([str(folder), "--uninstall"]))
+
+
+def checks(folder: Path) -> dict[str, doctor.Check]:
+    return {check.name: check for check in doctor.checks(Paths(str(folder)))}
+
+
+def problems(folder: Path) -> dict[str, str]:
+    return {
+        name: f"{check.detail} -> {check.mend}"
+        for name, check in checks(folder).items()
+        if not check.ok
+    }
+
+
+# --- what it sets up, and takes away ----------------------------------------------------
+
+
+def test_it_sets_up_all_but_claude_codes_files(
+    repo: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = Path(Paths(str(repo)).env)
+    install(repo, OPTION)
+    said = capsys.readouterr().out
+    assert "no hooks, no skills, nothing in .claude/" in said
+    assert "stepper mcp --config claude|cursor|" in said
+    assert "/new-notebook" not in said
+    assert "claude, then" not in said
+    names = sorted(path.name for path in repo.iterdir())
+    assert names == [".gitignore", ".stepper", "notebooks"]
+    record = read_install_record(str(repo))
+    assert record["mcp"]
+    assert record["mcp_only"]
+    assert record["python"] == sys.executable
+    assert (own / "bin/stepper").is_file()
+
+    first = snapshot(repo), snapshot(own)
+    install(repo, OPTION)
+    assert (snapshot(repo), snapshot(own)) == first
+
+    remove(repo)
+    assert list(repo.iterdir()) == []
+    assert not own.exists()
+
+
+def test_doctor_misses_no_hooks(repo: Path) -> None:
+    install(repo, OPTION)
+    assert problems(repo) == {}
+    found = checks(repo)
+    for name in ("hook script", "hooks", "skills"):
+        assert found[name].detail.startswith("not installed (--mcp-only)"), name
+    assert "no client is set up yet" in found["mcp"].detail
+    mcp_client_config.put(Paths(str(repo)), "codex")
+    assert checks(repo)["mcp"].detail == "set up for codex"
+    command = doctor.install_command(Paths(str(repo)))
+    assert command.endswith("--mcp-only")
+
+    starter = mcp_starter.starter(Paths(str(repo)))
+    starter.unlink()
+    wrong = problems(repo)
+    assert list(wrong) == ["hook script"]
+    assert f"{starter} is missing or of another version" in wrong["hook script"]
+    assert "--mcp-only" in wrong["hook script"]
+
+
+def test_doctor_in_a_terminal(repo: Path) -> None:
+    install(repo, OPTION)
+    command = [repo / ".stepper/env/bin/stepper", "doctor"]
+    done = subprocess.run(command, cwd=repo, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    assert "not installed (--mcp-only): cells run only through MCP" in done.stdout
+
+
+def test_files_of_claude_code_are_neither_read_nor_written(repo: Path) -> None:
+    """Somebody else committed stepper's hooks, and settings that can't be read: that is no obstacle."""
+    script = repo / claude_settings.SCRIPT
+    script.parent.mkdir(parents=True)
+    script.write_text("#!/bin/sh\n# notebook-stepper of a colleague\n")
+    settings = repo / ".claude/settings.json"
+    settings.write_text("{ not json")
+    skill = repo / ".claude/skills/fix/SKILL.md"
+    skill.parent.mkdir(parents=True)
+    skill.write_text("mine")
+    before = snapshot(repo)
+    install(repo, OPTION)
+    assert problems(repo) == {}
+    after = snapshot(repo)
+    assert {name: after[name] for name in before} == before
+    remove(repo)
+    assert snapshot(repo) == before
+
+
+@pytest.mark.parametrize(
+    "other", ["--allow", "--statusline", "--plugin", "--demo", "--uninstall"]
+)
+def test_what_belongs_to_claude_code_is_refused(repo: Path, other: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        install_checks.parse([str(repo), OPTION, other])
+    assert refused.value.exit_code == 2
+    assert f"--mcp-only and {other} exclude each other" in refused.value.message
+    assert list(repo.iterdir()) == []
+
+
+def test_from_the_shell_a_wrong_combination_ends_with_2(repo: Path) -> None:
+    command = [installer.PACKAGE.parent / "install.sh", repo, OPTION, "--statusline"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "install.sh: --mcp-only and --statusline exclude each other" in done.stderr
+    assert list(repo.iterdir()) == []
+
+
+def test_other_options_work_with_it(repo: Path) -> None:
+    install(repo, OPTION, "--mcp", "--link", "--notebooks", "analysis")
+    assert (repo / "analysis").is_dir()
+    assert Path.home().joinpath(".local/bin/stepper").exists()
+    assert not (repo / ".claude").exists()
+    assert problems(repo) == {}
+
+
+def test_ones_own_hooks_are_not_left_without_an_owner(repo: Path) -> None:
+    install(repo)
+    before = snapshot(repo)
+    with pytest.raises(StepperError) as refused:
+        install(repo, OPTION)
+    assert "you installed stepper's hooks" in refused.value.message
+    assert "--uninstall" in refused.value.hint
+    assert snapshot(repo) == before
+
+
+def test_hooks_can_be_added_later(repo: Path) -> None:
+    (repo / ".claude").mkdir()
+    (repo / ".claude/settings.json").write_text('{"model": "opus"}\n')
+    before = snapshot(repo)
+    install(repo, OPTION)
+    install(repo)
+    assert claude_settings.SCRIPT in (repo / ".claude/settings.json").read_text()
+    assert problems(repo) == {}
+    assert not read_install_record(str(repo))["mcp_only"]
+    remove(repo)
+    assert snapshot(repo) == before
+
+
+# --- what starts its server ---------------------------------------------------------------
+
+CLIENTS = ("claude", "codex", "cursor", "zed", "claude-desktop", "windsurf")
+
+
+def entry_of(folder: Path, name: str) -> dict[str, object]:
+    """Return a client's entry, with the variables that the client itself replaces."""
+    entry = mcp_client_config.clients()[name].entry(str(folder))
+    text = json.dumps(entry).replace("${workspaceFolder}", str(folder))
+    made: dict[str, object] = json.loads(text)
+    return made
+
+
+def parameters(entry: dict[str, object], cwd: Path) -> StdioServerParameters:
+    environ = {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"]}
+    given = {**environ, "XDG_STATE_HOME": STATE}
+    return StdioServerParameters(
+        command=str(entry["command"]), args=entry["args"], env=given, cwd=str(cwd)
+    )
+
+
+def test_clients_start_it_and_run_cells(repo: Path) -> None:
+    install(repo, OPTION)
+
+    async def main() -> None:
+        for name in CLIENTS:
+            entry = entry_of(repo, name)
+            # these two start their servers in the project, the others anywhere
+            cwd = repo / "notebooks" if name in ("claude", "codex") else Path("/")
+            async with Client(parameters(entry, cwd)) as client:
+                tools = (await client.list_tools()).tools
+                assert "run_cell" in {tool.name for tool in tools}, name
+                if name != "windsurf":
+                    continue
+                await client.call_tool("create_notebook", {"problem": "alone"})
+                ran = await client.call_tool("run_cell", {"source": "6 * 7"})
+                assert "ran ok" in ran.content[0].text
+                assert "42" in ran.content[0].text
+
+    asyncio.run(main())
+    (notebook,) = (repo / "notebooks").glob("*.ipynb")
+    assert "42" in notebook.read_text()
+
+
+def started(entry: dict[str, object], cwd: Path) -> subprocess.CompletedProcess[str]:
+    arguments = entry["args"]
+    assert isinstance(arguments, list)
+    command = [str(entry["command"]), *map(str, arguments)]
+    return subprocess.run(
+        command,
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def say_where(repo: Path) -> None:
+    """Have the environment's `stepper` say where it was started."""
+    program = Path(Paths(str(repo)).env, "bin/stepper")
+    program.write_text('#!/bin/sh\necho "served $* in $PWD"\n')
+
+
+def test_a_worktree_uses_the_main_checkouts(repo: Path, tmp_path: Path) -> None:
+    git = ["git", "-C", str(repo), "-c", "user.name=a", "-c", "user.email=a@b.example"]
+    tree = tmp_path / "tree"
+    subprocess.run([*git, "init", "-q"], check=True)
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "first"], check=True)
+    subprocess.run([*git, "worktree", "add", "-q", tree], check=True)
+    install(repo, OPTION)
+    say_where(repo)
+    entry = entry_of(repo, "claude")
+    below = tree / "below"
+    below.mkdir()
+    done = started(entry, below)
+    assert done.stdout == f"served mcp in {tree.resolve()}\n", done.stderr
+
+
+def test_another_checkout_at_the_same_path_runs_nothing(repo: Path) -> None:
+    """The repository was deleted, and a stranger's lies there now: its token is another one."""
+    install(repo, OPTION)
+    say_where(repo)
+    entries = [entry_of(repo, name) for name in CLIENTS]
+    for entry in entries:
+        assert started(entry, repo).stdout == f"served mcp in {repo}\n"
+    (repo / ".stepper/token").write_text("0" * 32 + "\n")
+    for entry in entries:
+        done = started(entry, repo)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "is not registered for this user" in done.stderr
+        assert "--mcp-only" in done.stderr
+
+
+def test_without_an_installation_the_line_runs_nothing(
+    repo: Path, tmp_path: Path
+) -> None:
+    (repo / ".git").mkdir()
+    done = started(entry_of(repo, "claude"), repo)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "nothing runs here" in done.stderr
