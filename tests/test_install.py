@@ -670,9 +670,25 @@ def test_whatever_lies_in_the_home_is_stepper_s_own_or_the_persons(tmp_path):
     names = {path.removeprefix(f"{paths.home}/").split("/")[0] for path in known}
     assert (
         len(names) > 10
-        and names - {*uninstall.OWN, "journal", "figures", "config.yaml", "daemon.log"}
+        and names
+        - {*uninstall.OWN, "journal", "figures", "renamed.json"}
+        - {"config.yaml", "daemon.log"}
         == set()
     )
+
+
+def test_the_names_of_renamed_notebooks_stay_with_their_journals(repo, kernel):
+    setup(repo, kernel=kernel)
+    names, journal = repo / ".stepper/renamed.json", repo / ".stepper/journal/a.jsonl"
+    journal.parent.mkdir()
+    names.write_text("{}")
+    journal.write_text("{}\n")
+    undo(repo)
+    assert names.exists()
+    setup(repo, kernel=kernel)
+    journal.unlink()
+    undo(repo)
+    assert not names.exists()
 
 
 def test_git_sees_nothing_of_what_an_uninstall_leaves(tmp_path, kernel, capsys):

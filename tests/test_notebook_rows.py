@@ -28,8 +28,8 @@ def opened(quick: Quick, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names = list[str]()
     really = quick.daemon.workspace.glance
 
-    def glance(path: str) -> Session:
-        session = really(path)
+    def glance(path: str, **more: bool) -> Session:
+        session = really(path, **more)
         names.append(session.name)
         return session
 

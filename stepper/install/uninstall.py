@@ -227,6 +227,8 @@ def _remove_home(paths: Paths, note: claude_settings.Data) -> None:
         remove(path)
     for folder in ("journal", "figures"):
         remove_empty(home / folder)
+    if not ((home / "journal").exists() or (home / "figures").exists()):
+        remove(home / "renamed.json")  # it says whose journals and figures these are
     runtime = Path(paths.runtime)
     if (
         runtime.is_dir()
