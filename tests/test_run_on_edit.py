@@ -629,11 +629,12 @@ def test_the_log_holds_the_phases_of_a_kernels_start(untouched: Project) -> None
     assert re.fullmatch(r"process \d+ launched", launched)
 
 
-def test_the_kernel_that_was_idle_longest_ends_beyond_max_kernels(
+def test_the_kernels_that_were_idle_longest_end_beyond_max_kernels(
     untouched: Project,
 ) -> None:
+    """Several at once: what each of their notebooks reports is true of each."""
     source = "import sys, stepper.daemon.server as d; d.WATCH_SECONDS = 0.1; sys.argv = ['d', sys.argv[1]]; d.main()"
-    untouched.config("max_kernels: 2")
+    untouched.config("max_kernels: 3")
     names = ("first", "second", "third")
     notebooks = {
         name: untouched.notebook(f"{name}.ipynb", [code(f"x = '{name}'; x", "a")])
@@ -650,14 +651,21 @@ def test_the_kernel_that_was_idle_longest_ends_beyond_max_kernels(
             wait_until(lambda: os.path.exists(untouched.paths.socket))
             for name in names:
                 untouched.stepper("run", name, check=0)
-            wait_until(lambda: states()[0] == "none")
             time.sleep(0.5)
-            assert states() == ["none", "idle", "idle"]
-            _, answer = notebooks["first"].insert("1")
-            assert (
-                "more than 2 kernels were idle (max_kernels), and this one the longest"
-                in answer.text
-            )
+            assert states() == ["idle", "idle", "idle"]
+            untouched.config("max_kernels: 1")
+            wait_until(lambda: states()[:2] == ["none", "none"])
+            time.sleep(0.5)
+            assert states()[2] == "idle"
+            untouched.config("max_kernels: 9")
+            for name, others in (
+                ("first", "2 idle kernels were"),
+                ("second", "1 idle kernel was"),
+            ):
+                why = f"the kernel was shut down: {others} used more recently, and max_kernels is 1"
+                assert why in untouched.stepper("status", name).stdout
+                _, answer = notebooks[name].insert("1")
+                assert why in answer.text
         finally:
             untouched.stepper("shutdown")
             daemon.kill()

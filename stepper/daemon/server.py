@@ -24,6 +24,7 @@ from stepper import __version__, diagnosis
 from stepper.common import private_files, wire_format
 from stepper.common.errors import DaemonError, StepperError
 from stepper.common.paths import Paths
+from stepper.common.text import format_count
 from stepper.daemon import daemon_log
 from stepper.daemon.command_handlers import answer
 from stepper.daemon.hook_events import hook
@@ -371,8 +372,10 @@ class Daemon:
             if now - session.last_used > hours * 3600:
                 why = f"the kernel was idle for {hours:g} hours (kernel_idle_hours)"
             elif number >= limits.max_kernels:
+                others = format_count(number, "idle kernel")
+                were = "was" if number == 1 else "were"
                 most = limits.max_kernels
-                why = f"more than {most} kernels were idle (max_kernels), and this one the longest"
+                why = f"the kernel was shut down: {others} {were} used more recently, and max_kernels is {most}"
             if why:
                 log.info("%s: ending the kernel: %s", session.name, why)
                 await user_commands.end_idle_kernel(session, session.last_used, why)
