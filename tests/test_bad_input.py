@@ -226,7 +226,7 @@ def test_a_kernel_that_dies_at_start_has_its_stderr_in_the_report(
     python.write_text("#!/bin/sh\necho 'libmissing.so: cannot open' >&2\nexit 127\n")
     python.chmod(0o755)
     project.config("python: python")
-    project.stepper("trust")
+    project.stepper("trust", "--yes")
     _, answer = project.new().insert("1")
     for said in (answer.stop, project.stepper("report").stdout):
         assert "NOT run" in said

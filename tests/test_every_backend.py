@@ -51,7 +51,7 @@ class Elsewhere:
         self.project, self.at, self.cells = project, at, at.cells
         self.config()
         if at.definition:
-            project.stepper("trust")
+            project.stepper("trust", "--yes")
 
     def config(self, more: str = "") -> None:
         there = {"kernels": {"there": self.at.definition}} if self.at.definition else {}
@@ -657,7 +657,7 @@ def test_nothing_is_started_asked_or_sent_before_a_place_is_accepted(
     project.stepper("run", check=None)
     project.stepper("doctor", check=None)
     assert not came.exists() and not listener.came
-    project.stepper("trust")
+    project.stepper("trust", "--yes")
     project.json("kernels")
     notebook.replace(cell, "2")
     assert came.exists() or listener.came  # this test would have seen it

@@ -178,7 +178,7 @@ def without(project: Project) -> Project:
         stream.write('\n__version__ = "5.14.0+ofproject"\n')
     (project.folder / "uv.lock").touch()
     project.config("python: .venv/bin/python\n")
-    project.stepper("trust")
+    project.stepper("trust", "--yes")
     return project
 
 

@@ -958,7 +958,7 @@ def test_a_notebook_names_the_server_its_daemon_is_killed_and_no_token_is_anywhe
         definition = room.place(token_env=None, token_file=str(file)).definition
         project.config(f"kernels: {json.dumps({'hub': definition})}\n")
         assert project.json("kernels")[1]["reachable"] is None
-        project.stepper("trust")
+        project.stepper("trust", "--yes")
         listed = project.json("kernels")[1]
         assert listed["reachable"] and "python3" in str(listed), listed
         made = project.json("new", "Look there", "--kernel", "hub")
@@ -1031,7 +1031,7 @@ def test_a_kernel_that_is_left_and_one_of_another_language_are_told_for_what_the
             "was not accepted by you"
             in project.stepper("new", "Look", "--kernel", "sh", check=1).stderr
         )
-        project.stepper("trust")
+        project.stepper("trust", "--yes")
         made = project.json("new", "Look there", "--kernel", "sh")
         notebook = Notebook(project, project.folder / made["notebook"])
         assert notebook.raw["metadata"]["kernelspec"] == {

@@ -51,7 +51,7 @@ def project(
     monkeypatch.setenv(VARIABLE, hub.token()[1])
     for made in scratch(tmp_path / "repo"):
         made.config(f"kernels: {json.dumps({'hub': hub.definition})}\nkernel: hub\n")
-        made.stepper("trust")
+        made.stepper("trust", "--yes")
         yield made
         made.stepper("shutdown", check=None)
         for folder in (made.folder, Path(os.environ["XDG_STATE_HOME"])):
@@ -248,7 +248,7 @@ def test_a_token_that_is_revoked_is_told_apart_from_one_of_another_user(
 def test_a_hubs_own_address_is_named_as_such(hub: Hub, project: Project) -> None:
     definition = {"jupyter": {"url": hub.root, "token_env": VARIABLE}}
     project.config(f"kernels: {json.dumps({'hub': definition})}\n")
-    project.stepper("trust")
+    project.stepper("trust", "--yes")
     reachable, why = listed(project)
     assert (
         not reachable

@@ -562,7 +562,7 @@ def test_a_place_of_a_strangers_runs_nothing_before_it_is_accepted(
         and not listed["sh"]["accepted"]
         and listed["sh"]["reachable"] is None
     )
-    said = project.stepper("trust").stdout
+    said = project.stepper("trust", "--yes").stdout
     assert 'kernels.sh: {"kernelspec": "bash"}' in said
     assert "ran ok" in notebook.replace(cell, "touch ran; ls").text and ran.exists()
     listed = {place["name"]: place for place in project.json("kernels")}

@@ -83,7 +83,7 @@ def project(
             made.config(
                 "kernels: {it: {kernelspec: theirs}}\ncell_timeout_seconds: 20\n"
             )
-            made.stepper("trust")
+            made.stepper("trust", "--yes")
             yield made
 
 

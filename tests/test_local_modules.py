@@ -503,7 +503,7 @@ def test_an_editable_installation(project: Project) -> None:
     env = project.folder / "env"
     make_env(env)
     (project.folder / ".stepper" / "config.yaml").write_text("python: env/bin/python\n")
-    project.stepper("trust")
+    project.stepper("trust", "--yes")
     for name, where in (("insource", "src"), ("attop", ".")):
         top = project.folder / f"lib-{name}"
         package_folder = top / where / name

@@ -319,7 +319,7 @@ def test_a_daemon_that_dies_while_its_kernel_starts_leaves_nothing(
     python.write_text("#!/bin/sh\nexec sleep 1000\n")
     python.chmod(0o755)
     project.config("python: python")
-    project.stepper("trust")
+    project.stepper("trust", "--yes")
     notebook = project.new()
     notebook.path.write_text(json.dumps({**notebook.raw, "cells": [cell("1", "c")]}))
     command = [

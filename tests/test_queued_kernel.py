@@ -68,7 +68,7 @@ def full(cluster: Lab) -> Iterator[Full]:
 @pytest.fixture
 def project(full: Full, untouched: Project) -> Iterator[Project]:
     untouched.config(PLACE % sys.executable)
-    untouched.stepper("trust")
+    untouched.stepper("trust", "--yes")
     yield untouched
     untouched.stepper("shutdown", check=None)
     while STARTED:
@@ -181,7 +181,7 @@ def test_where_nobody_can_be_woken_the_turn_waits(full: Full, project: Project) 
 def test_esc_while_it_is_waited_for_withdraws_it(full: Full, project: Project) -> None:
     notebook = project.new("Count")
     project.config((PLACE % sys.executable).replace("mem:", "queue_seconds: 60, mem:"))
-    project.stepper("trust")
+    project.stepper("trust", "--yes")
     edit = Edit(notebook, "print(6 * 7)")
     wait_until(lambda: kernel(project)["state"] == "queued")
     edit.hook.terminate()

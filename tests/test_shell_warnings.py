@@ -373,7 +373,7 @@ def test_pip_in_an_environment_without_pip(project: Project, tmp_path: Path) -> 
     )
     (site / "pip.py").write_text("raise SystemExit('No module named pip')")
     project.config(f"python: {lean}/bin/python\n")
-    project.stepper("trust")
+    project.stepper("trust", "--yes")
     notebook = project.new("Install", "Use")
     told = notebook.insert("%pip install six")[1].text
     assert (

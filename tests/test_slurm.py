@@ -662,7 +662,7 @@ def project_on(folder: Path, **places: Any) -> Iterator[Project]:
     """Yield a project whose configuration names these places, accepted."""
     for project in scratch(folder):
         project.config(f"kernels: {json.dumps(places)}\n")
-        project.stepper("trust")
+        project.stepper("trust", "--yes")
         yield project
 
 

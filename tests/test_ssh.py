@@ -304,7 +304,7 @@ def test_a_notebook_names_the_host_and_its_daemon_is_killed(
         place = host.place()
         project.config(f"kernels: {json.dumps({'box': place.definition})}\n")
         assert project.json("kernels")[1]["reachable"] is None
-        project.stepper("trust")
+        project.stepper("trust", "--yes")
         there = project.json("kernels")[1]
         assert there["reachable"] and there["about"].endswith("on box over ssh"), there
         made = project.json("new", "Look there", "--kernel", "box")
@@ -523,7 +523,7 @@ def test_a_shutdown_ends_remote_kernels_of_a_daemon_that_hangs(
     with own_host() as host:
         for project in scratch(tmp_path_factory.mktemp("hangs") / "repo"):
             project.config(f"kernels: {json.dumps({'box': host.place().definition})}\n")
-            project.stepper("trust")
+            project.stepper("trust", "--yes")
             project.stepper("shutdown")
             project.daemons = (
                 False  # who ends one by force knows it by its command line
@@ -552,7 +552,7 @@ def test_a_host_that_goes_away_and_comes_back_as_people_see_it(
     with own_host() as host:
         for project in scratch(tmp_path_factory.mktemp("away") / "repo"):
             project.config(f"kernels: {json.dumps({'box': host.place().definition})}\n")
-            project.stepper("trust")
+            project.stepper("trust", "--yes")
             made = project.json("new", "Look there", "--kernel", "box")
             notebook = Notebook(project, project.folder / made["notebook"])
             notebook.insert("runs = 0")
@@ -610,7 +610,7 @@ def there(
     with own_host() as host:
         for project in scratch(tmp_path_factory.mktemp("there") / "repo"):
             project.config(f"kernels: {json.dumps({'box': host.place().definition})}\n")
-            project.stepper("trust")
+            project.stepper("trust", "--yes")
             made = project.json("new", "Look there", "--kernel", "box")
             yield host, Notebook(project, project.folder / made["notebook"])
 

@@ -16,6 +16,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import pexpect
 import psutil
 import pytest
 
@@ -335,11 +336,75 @@ def test_a_cell_runs_in_no_interpreter_that_was_not_accepted(hostile: Hostile) -
     assert hostile.ran() == []
 
 
+def test_nothing_is_accepted_without_a_yes_and_all_that_would_run_is_listed(
+    hostile: Hostile,
+) -> None:
+    """Nobody can be asked there, whatever stands on standard input."""
+    hostile.config(
+        "python: tools/python\nverify: auto\n"
+        "kernels: {far: {ssh: {host: example.org, python: /x/python}}}\n"
+    )
+    for more in ([], ["--json"]):
+        said = hostile.stepper("trust", *more, check=2)
+        assert said.stdout == ""
+    listed = (
+        "interpreter  tools/python",
+        "runs the cells (`python:` in .stepper/config.yaml)",
+        "environment  .stepper/env\n",
+        ".stepper/env/bin/python, .stepper/env/packages, .stepper/env/session.sh",
+        "hooks        .claude/hooks/stepper",
+        'kernels.far: {"ssh": {"host": "example.org", "python": "/x/python"}}',
+        'verify: "auto"  (.stepper/config.yaml)',
+        "nothing was accepted: there is no terminal to ask on",
+        "stepper trust --yes",
+    )
+    for part in listed:
+        assert part in said.stderr, said.stderr
+    assert not os.path.exists(hostile.paths.install_record)
+    assert hostile.ran() == []
+    hostile.stepper("trust", "--yes")
+    assert os.path.exists(hostile.paths.install_record)
+    # what is accepted already is no question again
+    assert "Accepted" in hostile.stepper("trust").stdout
+    hostile.config(
+        "python: tools/python\n"
+        "kernels: {far: {ssh: {host: example.com, python: /x/python}}}\n"
+    )
+    said = hostile.stepper("trust", check=2).stderr
+    assert "tools/python  (accepted before)" in said
+    assert 'example.com", "python": "/x/python"}}\n' in said
+    assert hostile.ran() == []
+
+
+@pytest.mark.parametrize(("answer", "status"), [("y", 0), ("n", 1), ("", 1)])
+def test_on_a_terminal_it_asks_and_takes_no_for_an_answer(
+    hostile: Hostile, answer: str, status: int
+) -> None:
+    child = pexpect.spawn(
+        sys.executable,
+        ["-I", "-c", CLI, "trust"],
+        cwd=str(hostile.folder),
+        encoding="utf-8",
+        dimensions=(40, 160),
+        timeout=60,
+    )
+    child.expect_exact("tools/python")
+    child.expect_exact("Accept this? [y/N]: ")
+    child.sendline(answer)
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.exitstatus == status
+    assert os.path.exists(hostile.paths.install_record) == (status == 0)
+    told = "Accepted for your user account" if status == 0 else "nothing was accepted"
+    assert told in child.before
+    assert hostile.ran() == []
+
+
 def test_what_is_accepted_is_shown_runs_and_is_recorded_outside(
     hostile: Hostile,
 ) -> None:
     shutil.rmtree(hostile.folder / ".stepper/env/packages")
-    found = json.loads(hostile.stepper("trust", "--json").stdout)
+    found = json.loads(hostile.stepper("trust", "--yes", "--json").stdout)
     python, env = (
         str(hostile.folder / "tools/python"),
         str(hostile.folder / ".stepper/env"),
@@ -354,7 +419,7 @@ def test_what_is_accepted_is_shown_runs_and_is_recorded_outside(
     assert hostile.ran() == []  # accepting is not running
     assert stat.S_IMODE(os.stat(found["recorded"]).st_mode) == 0o600
     assert stat.S_IMODE(os.stat(os.path.dirname(found["recorded"])).st_mode) == 0o700
-    assert python in hostile.stepper("trust").stdout
+    assert python in hostile.stepper("trust", "--yes").stdout
     past_the_strangers_run(hostile)
     hostile.stepper("run", "a")
     assert hostile.ran() == ["tools/python", "cell"]

@@ -1055,7 +1055,7 @@ def test_an_environment_that_changed_is_named(real: Project) -> None:
 @pytest.mark.nightly
 def test_another_kernel_of_this_machine(real: Project) -> None:
     real.config("kernels:\n  bash: {kernelspec: bash}\n")
-    real.stepper("trust", check=None)
+    real.stepper("trust", "--yes", check=None)
     ran(real, "print(1)", name="another.ipynb")
     found = verified(real, "--kernel", "local", name="another", check=0)
     assert found["where"] == "" and found["reproduces"]

@@ -494,7 +494,7 @@ def test_a_kernel_that_can_not_start_stops(project: Project) -> None:
     python.write_text("#!/bin/sh\necho 'libmissing.so: cannot open' >&2\nexit 127\n")
     python.chmod(0o755)
     project.config("python: python")
-    project.stepper("trust")
+    project.stepper("trust", "--yes")
     _, answer = project.new("Load").insert("1")
     assert (
         "Error Type: KernelStartFailed\nError Message: the cell was NOT run: the kernel died at start (exit code 127)"

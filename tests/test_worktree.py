@@ -232,7 +232,7 @@ def test_what_the_worktree_has_of_its_own_comes_first(
     main.config("python: tools/bin/python\n")
     assert "stepper trust" in worktree.ran(tell)
     for checkout in (main, worktree):
-        checkout.stepper("trust")
+        checkout.stepper("trust", "--yes")
     assert f"| {worktree.folder}/tools/bin" in worktree.ran(tell)
     shutil.rmtree(worktree.folder / "tools")
     worktree.stepper("restart")
@@ -246,7 +246,7 @@ def test_what_the_worktree_has_of_its_own_comes_first(
     assert f"| {main.folder}/tools/bin" in worktree.ran(
         tell
     )  # where none may start, the old kernel stays
-    worktree.stepper("trust")
+    worktree.stepper("trust", "--yes")
     worktree.stepper("restart")
     assert f"| {worktree.folder}/.venv/bin" in worktree.ran(tell)
     assert "ok   config: .stepper/config.yaml" in worktree.stepper("doctor").stdout

@@ -38,7 +38,7 @@ LOCAL_COMMANDS = {
     "shutdown": "stepper.cli.shutdown:shutdown",
     "doctor": "stepper.install.doctor:checks",
     "statusline": "stepper.cli.mcp_command:statusline",
-    "trust": "stepper.install.trust:trust",
+    "trust": "stepper.cli.trust_command:accept",
     "completion": "stepper.cli.shell_completion:make_script",
     "mcp": "stepper.cli.mcp_command:mcp",
     "view": "stepper.web.view_command:view",

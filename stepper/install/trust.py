@@ -13,14 +13,25 @@ import secrets
 import shutil
 import stat
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from stepper.common import private_files
 from stepper.common.errors import StepperError, UsageError
-from stepper.common.paths import Paths, read_install_record, record_folder, record_root
+from stepper.common.paths import (
+    SCRIPT,
+    Paths,
+    read_install_record,
+    record_folder,
+    record_root,
+)
 from stepper.common.text import escape_controls, shell_quote
 from stepper.install.file_edits import link
+from stepper.policy.model import Limits
+
+# the keys of the configuration, besides `python` and `kernels`, that decide what runs
+SETTINGS = ("kernel", "auto_run", "verify", "notebooks", "notebooks_dir", "hide_env")
 
 
 @contextlib.contextmanager
@@ -76,67 +87,116 @@ def forget(paths: Paths) -> None:
             above.rmdir()
 
 
-def trust(paths: Paths) -> dict[str, Any]:
-    """Record the interpreter, the hook environment and the kernels' places that the checkout names as accepted.
+@dataclass(frozen=True)
+class Offer:
+    """What a checkout names to run, and what of it `stepper trust` would accept."""
 
-    Return what they are.
+    python: str  # the interpreter of kernels, "" for none
+    python_is_configured: bool  # by `python:`, not the project's usual one
+    env: str  # stepper's environment, "" for none
+    env_files: tuple[str, ...]  # what of it is run
+    kernels: dict[str, dict[str, Any]]
+    hooks: str  # the script that Claude Code runs, "" for none
+    settings: dict[str, Any]  # further keys of the configuration that decide what runs
+    known: dict[str, Any]  # what is recorded already
 
-    An environment that install made is the one that runs, whatever the checkout holds. Raise StepperError, with nothing
-    recorded, where somebody else could change what would run.
+    @property
+    def new_kernels(self) -> list[dict[str, Any]]:
+        """The kernel backends that are not accepted yet."""
+        accepted = self.known.get("kernels", [])
+        return [each for each in self.kernels.values() if each not in accepted]
+
+    @property
+    def is_python_new(self) -> bool:
+        """Whether the interpreter is not accepted yet."""
+        accepted = [self.known.get("python"), *self.known.get("accepted", ())]
+        return bool(self.python) and self.python not in accepted
+
+    @property
+    def is_new(self) -> bool:
+        """Whether anything is not accepted yet, such as the checkout itself."""
+        return not self.known or self.is_python_new or bool(self.new_kernels)
+
+
+def examine(paths: Paths) -> Offer:
+    """Return what the checkout names to run; nothing is run or recorded.
+
+    An environment that install made is the one that runs, whatever the checkout holds. Raise StepperError where
+    somebody else could change what would run.
     """
     from stepper.daemon import config
 
     limits = config.load(paths)
-    asked, places = (
-        limits.python,
-        {name: dict(place.definition) for name, place in limits.kernels.items()},
-    )
-    python, known = paths.find_python(asked), read_install_record(paths.project)
+    asked = limits.python
+    kernels = {name: dict(place.definition) for name, place in limits.kernels.items()}
+    python = paths.find_python(asked)
     installed = os.path.isdir(paths.env) and not os.path.islink(paths.env)
-    env = (
-        (paths.env if installed else paths.env_link)
-        if os.path.exists(paths.env_link)
-        else ""
-    )
+    env = ""
+    if os.path.exists(paths.env_link):
+        env = paths.env if installed else paths.env_link
     if not os.path.exists(python):
-        if asked or not (env or places):
+        if asked or not (env or kernels):
             raise UsageError(
                 f"there is no interpreter to accept: {python} is missing",
                 "./install.sh  # makes one",
             )
         python = ""
-    inside = (
-        [os.path.join(env, name) for name in ("bin/python", "packages", "session.sh")]
-        if env
-        else []
+    names = ("bin/python", "packages", "session.sh") if env else ()
+    env_files = [os.path.join(env, name) for name in names]
+    env_files = [path for path in env_files if os.path.lexists(path)]
+    for path in filter(None, (python, env, *env_files)):
+        check(path)
+    hooks = os.path.join(paths.project, SCRIPT)
+    default = Limits()
+    settings = {
+        name: getattr(limits, name)
+        for name in SETTINGS
+        if getattr(limits, name) != getattr(default, name)
+    }
+    return Offer(
+        python,
+        bool(asked),
+        env,
+        tuple(env_files),
+        kernels,
+        hooks if os.path.lexists(hooks) else "",
+        settings,
+        read_install_record(paths.project),
     )
-    for path in (python, env, *inside):
-        if path and os.path.lexists(path):
-            check(path)
-    note: dict[str, Any] = {**known}
-    if python and not asked:
-        note["python"] = python
-    elif python and python not in note.get("accepted", ()):
-        note["accepted"] = [*note.get("accepted", ()), python]
-    held = note.get("kernels", [])
-    if new := [each for each in places.values() if each not in held]:
+
+
+def record(paths: Paths, offer: Offer) -> dict[str, Any]:
+    """Record what a checkout names as accepted, exactly as it was examined; return it. Raise StepperError."""
+    note: dict[str, Any] = {**offer.known}
+    if offer.python and not offer.python_is_configured:
+        note["python"] = offer.python
+    elif offer.python and offer.python not in note.get("accepted", ()):
+        note["accepted"] = [*note.get("accepted", ()), offer.python]
+    if offer.new_kernels:
         # those of a former configuration too: a kernel may live there
-        note["kernels"] = [*held, *new]
+        note["kernels"] = [*note.get("kernels", []), *offer.new_kernels]
     remember(paths, note or {"accepted": []})
-    if env == paths.env_link:
+    if offer.env == paths.env_link:
         with writing(paths.env):
-            link(Path(paths.env), Path(os.path.realpath(env)))
+            link(Path(paths.env), Path(os.path.realpath(offer.env)))
+    interpreter, environment = None, None
+    if offer.python:
+        interpreter = {"path": offer.python, "is": os.path.realpath(offer.python)}
+    if offer.env:
+        real = os.path.realpath(paths.env)
+        environment = {"path": paths.env_link, "is": real}
     return {
         "project": paths.project,
-        "interpreter": {"path": python, "is": os.path.realpath(python)}
-        if python
-        else None,
-        "environment": {"path": paths.env_link, "is": os.path.realpath(paths.env)}
-        if env
-        else None,
-        "kernels": places,
+        "interpreter": interpreter,
+        "environment": environment,
+        "kernels": offer.kernels,
         "recorded": paths.install_record,
     }
+
+
+def trust(paths: Paths) -> dict[str, Any]:
+    """Accept what a checkout names to run, without a question; return it. Raise StepperError."""
+    return record(paths, examine(paths))
 
 
 def check(path: str) -> None:

@@ -102,7 +102,7 @@ def configured(project: Path, place: dict[str, Any]) -> None:
     # what a busy machine makes slow is not handed on: the cells that are, say so
     told = {"kernel": "there", "kernels": {"there": place}, "report_after_seconds": 120}
     (project / ".stepper" / "config.yaml").write_text(json.dumps(told))
-    stepper(project, "trust")
+    stepper(project, "trust", "--yes")
 
 
 def planned(project: Path) -> Path:

@@ -420,7 +420,9 @@ class Doctor(Arguments, name="doctor", daemon=False, group=SETUP):
 
 
 class Trust(Arguments, name="trust", persons=True, daemon=False, group=SETUP):
-    """Accept what this checkout names to run: its kernels' interpreter and the hook's environment."""
+    """Show what this checkout names to run (interpreter, environment, kernel backends), ask, and accept it."""
+
+    yes: bool = option("Accept it without a question, as scripts must.", default=False)
 
 
 class Mcp(
