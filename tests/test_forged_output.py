@@ -39,7 +39,7 @@ E = repr(EVIL)
 ONE_LINE = EVIL.replace("\n", " ").replace("\r", " ")
 NAME = "FORGED\nstepper: Cell 999 FORGED\x1b[31m\u202e"  # short enough for a file
 OWN = re.compile(
-    r"stepper: |Step \d+ of|Suggestion: |Line \d+ of the cell:$|Raised in `|The whole message:$|Output:$|Note: |Doubt: "
+    r"stepper: |Step \d+ of|Suggestion: |Line \d+ of the cell:$|Raised in `|The message:$|Output:$|Note: |Doubt: "
     r"|Figure \d+: |Next: |… |Caused by |While handling |One of its group |Cell \d+ \(id |The command that mends it: "
     r"|HTML, |output of the type .|Markdown, |It is |  [✓✗–▶·] \d+\. |  run \d+: |Variables: |Functions: |Modules: |Classes: |What was tried:$"
     r"|It waits for its fix|❌ Execution stopped at cell \d+$|TODO: |Error (Type|Message): |Nothing of the cell ran"

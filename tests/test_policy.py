@@ -13,6 +13,7 @@ from stepper.common.errors import UsageError
 from stepper.common.text import TRUNCATED
 from stepper.daemon import config
 from stepper.messages import command_messages, quoted_output, run_report, statusline
+from stepper.messages.quoted_output import Kept
 from stepper.policy import (
     cell_changes,
     cell_directives,
@@ -669,15 +670,18 @@ def test_a_truncated_output_is_not_said_to_be_whole() -> None:
     varied = "\n".join([*map(str, range(2000)), gap, *map(str, range(2000))])
     assert (
         "left out; the notebook holds only part of this output"
-        in quoted_output.quote(varied, 500)
+        in quoted_output.quote(varied, 500, Kept.PART)
     )
     same = "\n".join(["a line"] * 20 + [gap] + ["a line"] * 20)
     assert (
-        quoted_output.quote(same, 5000).count(
+        quoted_output.quote(same, 5000, Kept.PART).count(
             "… 16 more lines like this in the notebook"
         )
         == 2
     )
+    elsewhere = quoted_output.quote(same, 5000)
+    assert elsewhere.count("… at least 16 more lines like this\n") == 1
+    assert elsewhere.endswith("… at least 16 more lines like this")
     assert quoted_output.quote("\n".join(["a line"] * 20), 5000).endswith(
         "… 16 more lines like this"
     )

@@ -14,6 +14,7 @@ from stepper.common.text import one_line
 from stepper.mcp.mcp_wording import translate, translate_data
 
 LONGEST = 10_000  # characters of a result's text
+REST = 60  # … that the sentence on the rest may take
 LARGEST = 700_000  # bytes of a picture: 940 kB as base64
 # Of data that are longer than a result may be: how many rows of a list, and characters
 # of a text, are kept.
@@ -118,8 +119,8 @@ def cut(told: str, limit: int = LONGEST) -> str:
     """Return a text that is not longer than a result may be."""
     if len(told) <= limit:
         return told
-    rest = f"\n… {len(told) - limit + 100:,} more characters are left out"
-    return told[: limit - len(rest)] + rest
+    room = limit - REST
+    return f"{told[:room]}\n… {len(told) - room:,} more characters are left out"
 
 
 def picture(path: str) -> ImageContent | None:

@@ -3,44 +3,71 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
 from itertools import accumulate, groupby
 from typing import Any
 
-from stepper.common.text import TRUNCATED, apply_carriage_returns, clean, one_line
+from stepper.common.text import (
+    TRUNCATED,
+    apply_carriage_returns,
+    clean,
+    format_count,
+    one_line,
+)
 
 TEXT_LIMIT = 2000  # characters of a cell's output in a report
 LINE_LIMIT = 400
 SAME = 4  # equal lines in a row that are shown
 NOTE_LIMIT = 1000
-TROUBLE = (
-    600  # characters on why a kernel can't be reached, with the command that helps
-)
+# characters on why a kernel can't be reached, with the command that helps
+TROUBLE = 600
 PAGE = 8000  # characters
+
+
+class Kept(Enum):
+    """How much of a text the notebook holds, as a report says it."""
+
+    UNKNOWN = ""  # it is no output, or not written yet
+    WHOLE = "all is in the notebook"
+    PART = "the notebook holds only part of this output"
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A line of a report, and what it stands for."""
+
+    text: str
+    lines: int
+    characters: int
 
 
 def words(text: str) -> str:
     """Return a message that may have several lines: the first as it is, the others behind `| `."""
     first, *others = clean(text).strip().split("\n")
-    return "\n".join([one_line(first, NOTE_LIMIT), *_folded(others)])
+    folded = [line.text for line in _folded(others)]
+    return "\n".join([one_line(first, NOTE_LIMIT), *folded])
 
 
-def quote(text: str, limit: int) -> str:
-    """Return a cell's text behind `| `, head and tail within `limit` characters, with the number left out."""
-    lines = _folded(_shown(text).strip("\n").split("\n"))
-    sizes = [len(line) - 1 for line in lines]
+def quote(text: str, limit: int, kept: Kept = Kept.UNKNOWN) -> str:
+    """Return a cell's text behind `| `, head and tail within `limit` characters, with the number left out.
+
+    `kept` is where the rest is.
+    """
+    lines = _folded(_shown(text).strip("\n").split("\n"), kept)
+    texts = [line.text for line in lines]
+    sizes = [len(line) - 1 for line in texts]
     if sum(sizes) <= limit:
-        return "\n".join(lines)
+        return "\n".join(texts)
     head = sum(size <= limit * 0.6 for size in accumulate(sizes))
     tail = len(lines) - sum(
         size <= limit * 0.35 for size in accumulate(reversed(sizes))
     )
-    left = f"{tail - head:,} lines ({sum(sizes[head:tail]):,} characters)"
-    where = (
-        "the notebook holds only part of this output"
-        if TRUNCATED in text
-        else "all is in the notebook"
-    )
-    return "\n".join([*lines[:head], f"… {left} left out; {where}", *lines[tail:]])
+    count = format_count(sum(line.lines for line in lines[head:tail]), "line")
+    characters = sum(line.characters for line in lines[head:tail])
+    left = f"… {count} ({format_count(characters, 'character')}) left out"
+    where = f"; {kept.value}" if kept.value else ""
+    return "\n".join([*texts[:head], left + where, *texts[tail:]])
 
 
 def _shown(text: str) -> str:
@@ -49,18 +76,23 @@ def _shown(text: str) -> str:
     )
 
 
-def _folded(lines: Sequence[str]) -> list[str]:
-    """Return the lines behind `| `, very long ones cut; of equal ones in a row the first few, and how many more."""
-    found: list[str] = []
-    where = (
-        " in the notebook" if any(line.endswith(TRUNCATED) for line in lines) else ""
-    )
-    for line, same in groupby(map(_cut_line, lines)):
-        count = sum(1 for _ in same)
-        shown = count if count <= SAME + 1 else SAME
-        found += [f"| {line}"] * shown
-        if count > shown:
-            found.append(f"… {count - shown:,} more lines like this{where}")
+def _folded(lines: Sequence[str], kept: Kept = Kept.UNKNOWN) -> list[_Line]:
+    """Return the lines behind `| `, very long ones cut; of equal ones in a row the first few, and how many more.
+
+    Of a text with a gap only the lines that are left are counted, which is said.
+    """
+    found: list[_Line] = []
+    has_gap = kept is Kept.PART or any(line.endswith(TRUNCATED) for line in lines)
+    least = "at least " if has_gap and kept is not Kept.PART else ""
+    where = " in the notebook" if kept is Kept.PART else ""
+    for line, group in groupby(lines, _cut_line):
+        same = [len(each) + 1 for each in group]
+        shown = len(same) if len(same) <= SAME + 1 else SAME
+        found += [_Line(f"| {line}", 1, size) for size in same[:shown]]
+        rest = same[shown:]
+        if rest:
+            more = f"… {least}{len(rest):,} more lines like this{where}"
+            found.append(_Line(more, len(rest), sum(rest)))
     return found
 
 
@@ -88,15 +120,19 @@ def outputs_text(
     limit: int = TEXT_LIMIT,
     title: str = "Output",
     errors: bool = False,
+    kept: Kept = Kept.UNKNOWN,
 ) -> list[str]:
-    """Return the outputs' text, in a list, empty for none; with `errors` those that ended nothing are named in it."""
+    """Return the outputs' text, in a list, empty for none; with `errors` those that ended nothing are named in it.
+
+    `kept` is how much of them the notebook holds.
+    """
     text = "".join(
         f"{output.get('ename')}: {output.get('evalue')}\n"
         if errors and output.get("output_type") == "error"
         else _text_of(output)
         for output in outputs
     )
-    return [f"{title}:\n{quote(text, limit)}"] if text.strip() else []
+    return [f"{title}:\n{quote(text, limit, kept)}"] if text.strip() else []
 
 
 def _text_of(output: Mapping[str, Any]) -> str:

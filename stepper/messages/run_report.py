@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from stepper.common.text import clean, one_line
+from stepper.common.text import clean, format_count, one_line
 from stepper.messages import stop_hints
 from stepper.messages.quoted_output import (
     NOTE_LIMIT,
     TEXT_LIMIT,
+    Kept,
     listing,
     outputs_text,
     quote,
@@ -77,6 +78,7 @@ class Ended:
     follows: str = ""  # what no longer follows after it: lines
     comment: str = "#"  # what begins one in the notebook's language
     commands: CommandLines = UNNAMED  # as the report writes them
+    kept: Kept = Kept.UNKNOWN  # how much of its outputs the notebook holds
     # lines on modules that changed since they were imported
     modules: Sequence[str] = ()
     # after a failure what the cell had bound and written; after a success what is odd
@@ -227,13 +229,14 @@ def _failing_lines(fault: Fault, source: str, origins: Mapping[int, str]) -> lis
 
 def left_out(what: LeftOut) -> str:
     """Return what the notebook's limits leave out of a cell, in words."""
-    parts = [f"{what.characters:,} characters"] if what.characters else []
-    parts += (
-        [f"{what.outputs:,} output{'s' * (what.outputs > 1)} ({what.bytes:,} bytes)"]
-        if what.outputs
-        else []
-    )
-    return f"left out of the notebook: {' and '.join(parts)}"
+    parts = []
+    if what.characters:
+        parts.append(format_count(what.characters, "character"))
+    if what.outputs:
+        # whose characters are counted above, if it is printed text
+        outputs = format_count(what.outputs, "output")
+        parts.append(f"{outputs} as a whole ({what.bytes:,} bytes)")
+    return f"left out of the notebook: {'; '.join(parts)}"
 
 
 def kernel_line(where: str) -> list[str]:
@@ -281,7 +284,7 @@ def of_run(ended: Ended) -> Report:
             for how, name, said in chain[:3]
         ]
         if len(clean(fault.evalue).strip().split("\n", 1)) > 1:
-            parts.append("The whole message:\n" + quote(fault.evalue, 1200))
+            parts.append("The message:\n" + quote(fault.evalue, 1200))
         parts += _calls(fault)
         room = 1200
     about = "Doubt" if run.verdict is Verdict.FINE else "Note"
@@ -290,7 +293,8 @@ def of_run(ended: Ended) -> Report:
         one if MORE_DOUBTS.fullmatch(one) else f"{about}: {one}" for one in ended.doubts
     ]
     # `run_cell` in a cell shows one
-    parts += outputs_text(ended.outputs, room, errors=run.outcome is Outcome.OK)
+    errors = run.outcome is Outcome.OK
+    parts += outputs_text(ended.outputs, room, errors=errors, kept=ended.kept)
     parts += outputs_text(ended.captured, room // 2, "In an Output widget", errors=True)
     parts += list(ended.seen)
     parts += [
@@ -437,7 +441,7 @@ def of_runs(
             *_notes(one),
             *one.modules,
             *_unmet(one),
-            *outputs_text(one.outputs, TEXT_LIMIT // len(ended)),
+            *outputs_text(one.outputs, TEXT_LIMIT // len(ended), kept=one.kept),
         ]
     parts.append(last.text)
     if len(ended) < planned:

@@ -85,6 +85,7 @@ class Outputs:
             )
         try:
             why = self.file.write_execution(cell, execution, step, keep_time)
+            execution.in_notebook = not why
         except NotebookError as error:
             self.log(
                 journal_events.Unwritten(

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from stepper.common.errors import NotebookError, UsageError
-from stepper.common.text import format_count
+from stepper.common.text import TRUNCATED, format_count
 from stepper.messages import mcp_cells as words
-from stepper.messages.quoted_output import outputs_text, paged
+from stepper.messages.quoted_output import Kept, outputs_text, paged, text_of
 from stepper.policy import cell_list_edits
 from stepper.policy.cell_changes import source_hash
 from stepper.policy.commands import mcp_commands
@@ -118,8 +118,13 @@ def _outputs(session: Session, cell: Cell, how: str) -> str:
         if how == "none" or not cell.is_code
         else session.file.read_outputs(Target.of(cell))
     )
+    kept = Kept.WHOLE
+    if any(TRUNCATED in text_of(output) for output in outputs):
+        # a cell may print that line, and another checkout may have written it
+        shown = session.state.shown.get(cell.id)
+        kept = Kept.PART if shown and shown.left_out else Kept.UNKNOWN
     text = (
-        outputs_text(outputs, BRIEF, "", errors=True)
+        outputs_text(outputs, BRIEF, "", errors=True, kept=kept)
         if how == "brief"
         else paged(outputs)
         if outputs

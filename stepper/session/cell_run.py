@@ -17,7 +17,7 @@ from stepper.common.errors import (
 )
 from stepper.common.text import one_line
 from stepper.messages import attached_clients, command_messages, local_modules
-from stepper.messages.quoted_output import elsewhere
+from stepper.messages.quoted_output import Kept, elsewhere
 from stepper.messages.run_report import Ended
 from stepper.policy import (
     cell_changes,
@@ -313,12 +313,20 @@ def summed(session: Session, work: Work, run: Run, execution: Execution) -> Ende
             *attached_clients.executions(state),
         ],
         captured=execution.captured,
+        kept=_kept(execution),
         modules=local_modules.lines(execution.modules, session.name),
         next_inputs=execution.next_inputs,
         comment=session.comment,
         commands=state.commands,
         where=elsewhere(about.where, about.left, about.trouble) if about else "",
     )
+
+
+def _kept(execution: Execution) -> Kept:
+    """Return how much of a run's outputs the notebook holds."""
+    if not execution.in_notebook:
+        return Kept.UNKNOWN
+    return Kept.PART if execution.left_out else Kept.WHOLE
 
 
 def _besides(

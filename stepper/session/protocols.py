@@ -89,6 +89,8 @@ class Execution:
     next_inputs: list[str] = field(default_factory=list)
     # from the kernel_info_reply
     language_info: Mapping[str, Any] = field(default_factory=dict)
+    # its outputs were written to the notebook, as far as `left_out` has it
+    in_notebook: bool = False
     # the connection to the kernel was lost while it ran, and came back
     reconnected: bool = False
 

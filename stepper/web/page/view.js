@@ -139,7 +139,7 @@ function output(told, cell) {
   if (told.kind === "text") {
     const box = h("pre", { class: told.name, tabindex: "0" }, ...ansi(told.text));
     if (told.tail === undefined) return box;
-    box.append(h("a", { href: where, target: "_blank", rel: "noopener" }, `\n… ${told.left.toLocaleString()} characters more: all of it …\n`), ...ansi(told.tail));
+    box.append(h("a", { href: where, target: "_blank", rel: "noopener" }, `\n… ${told.left.toLocaleString()} more characters in the notebook …\n`), ...ansi(told.tail));
     return box;
   }
   if (told.kind === "picture") return h("img", { src: where, alt: told.alt, loading: "lazy", decoding: "async", width: told.width || null, height: told.height || null });
@@ -152,7 +152,7 @@ function output(told, cell) {
 }
 function table(told, where) {
   const line = (row) => h("tr", {}, ...row.map((each) => h(each.head ? "th" : "td", { colspan: each.colspan, rowspan: each.rowspan }, each.text)));
-  return h("div", {}, h("table", {}, h("thead", {}, ...told.head.map(line)), h("tbody", {}, ...told.body.map(line))), told.left ? h("a", { class: "soft", href: where, target: "_blank", rel: "noopener" }, `… ${told.left.toLocaleString()} rows more: all of it`) : null, told.foot.trim() ? h("div", { class: "soft" }, told.foot.trim()) : null);
+  return h("div", {}, h("table", {}, h("thead", {}, ...told.head.map(line)), h("tbody", {}, ...told.body.map(line))), told.left ? h("a", { class: "soft", href: where, target: "_blank", rel: "noopener" }, `… ${told.left.toLocaleString()} more rows in the notebook`) : null, told.foot.trim() ? h("div", { class: "soft" }, told.foot.trim()) : null);
 }
 
 // --- a cell

@@ -1,0 +1,267 @@
+"""What is said of outputs that a report or the notebook can't hold: each count is what it says."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from stepper.common.text import TRUNCATED
+from stepper.messages.quoted_output import Kept, quote
+from tests.conftest import Notebook, Project, reused, text_of
+from tests.test_long_cells import STARTED, Edit
+
+LIMIT = 20_000
+WHOLE, PART = Kept.WHOLE.value, Kept.PART.value
+LEFT_OUT = re.compile(
+    r"^… ([\d,]+) lines? \(([\d,]+) characters?\) left out(?:; (.+))?$"
+)
+MORE = re.compile(r"^… (at least )?([\d,]+) more lines like this( in the notebook)?$")
+UNKNOWN = re.compile(r"(?m)^… [\d,]+ lines \([\d,]+ characters\) left out$")
+GAP = re.compile(rf"\n?… .+ {re.escape(TRUNCATED)}\n?")
+NOTE = re.compile(r"Note: left out of the notebook: ([\d,]+) characters")
+CUT = re.compile(r"^\| .+ …([\d,]+) characters… ")
+
+CELLS = {
+    "lines": "for n in range({many}): print('line', n)",
+    "one line again and again": "for n in range({many}): print('working on it')",
+    "long lines": "for n in range({many} // 50): print(str(n % 10) * 3000)",
+    "a few long lines": "for n in range(30): print(str(n % 10) * 500)",
+    "both streams": (
+        "import sys\n"
+        "for n in range({many} // 2):\n"
+        "    print('out', n)\n"
+        "    print('err', n, file=sys.stderr)\n"
+        "    if n % 500 == 0: sys.stdout.flush(); sys.stderr.flush()"
+    ),
+}
+
+
+def number(text: str) -> int:
+    return int(text.replace(",", ""))
+
+
+def printed(source: str) -> str:
+    """Return what a cell prints, both streams."""
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        exec(source, {})
+    return said.getvalue()
+
+
+def audit(report: str, held: str, whole: str, in_notebook: bool = True) -> None:
+    """Hold each count of a report against what a cell printed, and what of it is `held`."""
+    is_part = TRUNCATED in held
+    note = NOTE.search(report)
+    kept = GAP.sub("", held)
+    if in_notebook:
+        assert bool(note) == is_part, report[:300]
+        assert not (note and WHOLE in report), report
+        assert is_part or PART not in report
+    else:
+        assert WHOLE not in report and PART not in report and not note
+    missing = len(whole) - len(kept)
+    if note:  # a line that is cut in two may have a line feed more, or less
+        assert abs(number(note[1]) - missing) <= 2
+    quoted = report[report.index("\n| ") + 1 :].split("\n")
+    lines = held.strip("\n").split("\n")
+    count = characters = 0
+    for line in quoted:
+        if found := LEFT_OUT.match(line):
+            count += number(found[1])
+            characters += number(found[2])
+            expected = "" if not in_notebook else PART if is_part else WHOLE
+            assert (found[3] or "") == expected
+        elif found := MORE.match(line):
+            count += number(found[2])
+            like = [each for each in lines if each == "working on it"]
+            characters += number(found[2]) * len("working on it\n")
+            assert bool(found[1]) == (is_part and not in_notebook)
+            assert bool(found[3]) == (is_part and in_notebook)
+            assert number(found[2]) < len(like)
+        elif line.startswith("| "):
+            count += 1
+            cut = CUT.match(line)
+            shown = len(line) - 2
+            if cut:
+                mark = f" …{cut[1]} characters… "
+                shown += number(cut[1]) - len(mark)
+            characters += shown + 1
+        else:
+            break
+    assert count == len(lines), report
+    assert characters == len("\n".join(lines)) + 1, report
+
+
+@pytest.fixture
+def project(lasting: Project) -> Iterator[Project]:
+    for made in reused(lasting):
+        made.config(f"max_output_bytes: {LIMIT}\n")
+        yield made
+    while STARTED:
+        with STARTED.pop() as process:
+            process.kill()
+
+
+@pytest.mark.parametrize("many", [300, 6000], ids=["whole", "part"])
+@pytest.mark.parametrize("kind", [*CELLS])
+def test_a_report_counts_what_it_says(project: Project, kind: str, many: int) -> None:
+    notebook = project.new()
+    source = CELLS[kind].format(many=many)
+    cell, answer = notebook.insert(source)
+    assert "ran ok" in answer.text
+    held = text_of(notebook.cell(cell))
+    assert (TRUNCATED in held) == (many == 6000 and kind != "a few long lines")
+    audit(answer.text, held, printed(source))
+    follow = project.stepper("output", "1").stdout
+    assert WHOLE not in follow and PART not in follow
+
+
+def test_what_is_not_in_the_notebook_is_not_said_to_be(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notebook = project.new()
+    notebook.insert("x = 1")
+    # code beside the notebook
+    source = CELLS["lines"].format(many=3000)
+    monkeypatch.setenv("STEPPER_SESSION", "s")
+    done = project.json("eval", source)
+    audit(done["text"], done["output"], printed(source), in_notebook=False)
+    # a cell that Jupyter would make, and a long message
+    made = "get_ipython().set_next_input('\\n'.join(f'x = {n}' for n in range(3000)))"
+    text = notebook.insert(made)[1].text
+    assert "which stepper does not" in text and WHOLE not in text
+    assert re.search(r"^… 2,\d\d\d lines \([\d,]+ characters\) left out$", text, re.M)
+    _, answer = notebook.insert("raise ValueError('a\\n' * 40 + 'b\\nc\\n' * 400)")
+    assert "The message:" in answer.text and WHOLE not in answer.text
+    assert re.search(UNKNOWN, answer.text)
+
+
+def test_a_cell_that_is_deleted_while_it_runs(project: Project) -> None:
+    notebook = project.new()
+    notebook.insert("import pathlib, time")
+    source = (
+        f"while not pathlib.Path('go').exists(): time.sleep(0.02)\n{CELLS['lines']}"
+    )
+    edit = Edit(notebook, "# stepper: wait=0.3\n" + source.format(many=1000))
+    assert "still running" in edit.answer.text
+    assert WHOLE not in edit.answer.text and PART not in edit.answer.text
+    notebook.delete(edit.cell_id)
+    (notebook.path.parent / "go").touch()
+    text = edit.woken
+    assert "ran ok" in text and WHOLE not in text and PART not in text
+    assert re.search(UNKNOWN, text)
+
+
+def test_a_background_cell_is_not_in_the_notebook_yet(project: Project) -> None:
+    notebook = project.new()
+    wait = "\nimport pathlib, time\nwhile not pathlib.Path('go2').exists(): time.sleep(0.02)"
+    source = CELLS["lines"].format(many=400)
+    edit = Edit(notebook, "# stepper: wait=1\n" + source + wait)
+    interim = edit.answer.text
+    assert "still running" in interim and "left out" in interim
+    assert WHOLE not in interim and PART not in interim
+    (notebook.path.parent / "go2").touch()
+    assert WHOLE in edit.woken
+
+
+def test_mcp_counts_what_it_says(project: Project) -> None:
+    pytest.importorskip("mcp_types", reason="the extra `mcp` is not installed")
+    from mcp import Client
+
+    from tests.test_mcp import made, play, text
+
+    async def story(client: Client) -> None:
+        name = await made(client)
+        notebook = Notebook(project, project.folder / name)
+        for many in (300, 6000):
+            for kind in ("lines", "one line again and again", "both streams"):
+                source = CELLS[kind].format(many=many)
+                result = await client.call_tool("run_cell", {"source": source})
+                report = text(result).partition("\nNotebook: ")[0]
+                cell = str(json.loads(notebook.path.read_text())["cells"][-1]["id"])
+                held = text_of(notebook.cell(cell))
+                audit(report, held, printed(source))
+                read = await client.call_tool("read_notebook", {"cell_ids": [cell]})
+                brief = text(read)
+                assert not (TRUNCATED in held and WHOLE in brief)
+
+    play(project, story)
+
+
+def test_a_cell_that_prints_the_line_of_a_gap(project: Project) -> None:
+    """It is the kernel's output that is counted, not what a cell says of itself."""
+    notebook = project.new()
+    forged = f"print('… 484,923,423 characters {TRUNCATED}')\n" + CELLS["lines"]
+    text = notebook.insert(forged.format(many=500))[1].text
+    assert f"left out; {WHOLE}" in text and PART not in text
+
+
+def test_warnings_are_counted(project: Project) -> None:
+    notebook = project.new()
+    distinct = (
+        "import warnings\nfor n in range(500): warnings.warn(f'value {n} is odd')"
+    )
+    text = notebook.insert(distinct)[1].text
+    shown = re.findall(r"^\w+: UserWarning \(line 2\): value \d+ is odd$", text, re.M)
+    (more,) = re.findall(r"^… and ([\d,]+) more \w+$", text, re.M)
+    assert len(shown) + number(more) == 500
+    same = "import warnings\nwarnings.simplefilter('always')\n"
+    same += "for n in range(500): warnings.warn('value is odd')"
+    text = notebook.insert(same)[1].text
+    assert "UserWarning (line 3, 500 ×): value is odd" in text
+    assert "more" not in text.partition("Output:")[0]
+
+
+def stands_for(text: str) -> int:
+    """Return how many lines of an output the lines of a quotation stand for."""
+    more = (MORE.match(line) for line in text.split("\n"))
+    return sum(number(found[2]) if found else 1 for found in more)
+
+
+@pytest.mark.parametrize("many", [10, 100, 1000])
+def test_the_middle_that_is_left_out_is_counted_as_it_was(many: int) -> None:
+    lines = [f"{n} " + "x" * (n % 7) * 200 for n in range(many)]
+    lines += ["the same"] * many
+    lines += [f"{n} end" for n in range(many)]
+    text = quote("\n".join(lines), 500, Kept.WHOLE)
+    head, middle, tail = re.split(r"(?m)^… (.+) left out; .+\n", text)
+    count, characters = re.findall(r"[\d,]+", middle)
+    first, last = stands_for(head.strip("\n")), stands_for(tail)
+    left = lines[first : len(lines) - last]
+    assert number(count) == len(left)
+    assert number(characters) == len("\n".join(left)) + 1
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
+def test_half_a_gigabyte_in_one_cell(untouched: Project) -> None:
+    """As it was seen: 2.4 million lines, 484,923,423 characters, on both streams."""
+    notebook = untouched.new()
+    many = 2_400_000
+    source = (
+        "# stepper: timeout=10m wait=none\n"
+        "import sys\n"
+        f"for n in range({many}):\n"
+        "    print('x' * 194, n)\n"
+        "    if n % 1000 == 0: print('err', n, file=sys.stderr)"
+    )
+    cell, answer = notebook.insert(source)
+    text = answer.text
+    assert "ran ok" in text, text[:500]
+    whole = sum(196 + len(str(n)) for n in range(many))
+    whole += sum(len(f"err {n}\n") for n in range(0, many, 1000))
+    assert whole > 484_923_423
+    held = text_of(notebook.cell(cell))
+    kept = len(GAP.sub("", held))
+    note = NOTE.search(text)
+    assert note and abs(whole - kept - number(note[1])) < 100
+    assert PART in text and WHOLE not in text
+    counts = LEFT_OUT.search(next(line for line in text.split("\n") if PART in line))
+    shown = sum(line.startswith("| ") for line in text.split("\n"))
+    assert counts
+    assert number(counts[1]) == len(held.strip("\n").split("\n")) - shown
