@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import ast
+import json
+import os
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from stepper.common.paths import Paths
+from stepper.common.program import find_program
 from stepper.mcp import mcp_wording
 from stepper.policy import edit_gate
 from stepper.policy.commands.cli_commands import COMMANDS
-from stepper.policy.commands.command_lines import UNNAMED, CommandLines
+from stepper.policy.commands.command_lines import UNNAMED, CommandLines, called_as
 from tests import test_session
-from tests.conftest import ROOT, Notebook
+from tests.conftest import ROOT, Notebook, code
+from tests.realclient.repository import repository
 from tests.test_session import Quick
 
 project = test_session.project  # the fixture
@@ -295,3 +302,113 @@ def test_the_page_names_the_notebook_where_there_are_several(tmp_path: Path) -> 
         book.status("notebooks/a.ipynb")["run_stale"]
         == "stepper run notebooks/a.ipynb --stale"
     )
+
+
+# --- how stepper is called --------------------------------------------------------------
+
+
+def test_a_command_is_written_as_it_works_in_the_users_terminal() -> None:
+    commands = CommandLines("notebooks/a.ipynb", ".stepper/env/bin/stepper")
+    fix = "fix --notebook notebooks/a.ipynb"
+    assert commands.terminal("fix") == f".stepper/env/bin/stepper {fix}"
+    assert commands.shell("fix") == f"stepper {fix}"  # of an agent
+    text = (
+        "stepper: the cell did not run. Run `stepper restore` or stepper run x.ipynb\n"
+        "| print('stepper restore')\n"
+        "stepper fix: 3 fresh retries; .stepper/env/bin/stepper doctor; stepper ran it"
+    )
+    assert called_as(text, "/p/stepper") == (
+        "stepper: the cell did not run. Run `/p/stepper restore` or /p/stepper run x.ipynb\n"
+        "| print('stepper restore')\n"
+        "stepper fix: 3 fresh retries; .stepper/env/bin/stepper doctor; stepper ran it"
+    )
+
+
+def test_the_name_is_used_where_it_is_found_on_the_path_and_is_this_program(
+    tmp_path: Path,
+) -> None:
+    project = tmp_path / "repo"
+    linked = project / ".stepper" / "env" / "bin" / "stepper"
+    linked.parent.mkdir(parents=True)
+    linked.write_text("")
+    paths = Paths(str(project))
+    bin_folder = tmp_path / "bin"
+    bin_folder.mkdir()
+    script = bin_folder / "stepper"
+
+    def found(folder: Path = project) -> str:
+        return find_program(paths, str(bin_folder), str(folder))
+
+    assert found() == ".stepper/env/bin/stepper"
+    assert found(project / "notebooks") == "../.stepper/env/bin/stepper"
+    assert found(Path("/")) == str(linked)
+    script.write_text("#!/bin/sh\necho another program\n")
+    script.chmod(0o755)
+    assert found() == ".stepper/env/bin/stepper"
+    shutil.copy(ROOT / "hooks" / "shell", script)  # as `install.sh --link` does
+    assert found() == "stepper"
+    script.unlink()
+    linked.unlink()
+    assert found() == "stepper"  # no path works better
+
+
+def test_printed_commands_work_in_a_shell_without_stepper_on_the_path(
+    tmp_path: Path,
+) -> None:
+    with repository(tmp_path / "my repo") as folder:
+        for name in ("a", "b"):
+            cell = code("raise RuntimeError('STOP: which column?')", "one")
+            book = {"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+            path = folder / "notebooks" / f"{name}.ipynb"
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(json.dumps(book))
+            in_shell(folder, f".stepper/env/bin/stepper run {name}", CLAUDECODE="1")
+        shown = in_shell(folder, ".stepper/env/bin/stepper status b").stdout
+        line = re.search(r"^  (.*stepper fix --notebook \S+) \[HINT\]", shown, re.M)
+        assert line is not None and line[1].startswith(".stepper/env/"), shown
+        in_shell(folder, f"{line[1]} 'the second one'")  # as printed
+        below = folder / "notebooks"
+        refused = in_shell(below, "../.stepper/env/bin/stepper plan edit 1 x", check=2)
+        shows = re.search(r"^ +(\S+ plan .*)  # shows the steps$", refused.stderr, re.M)
+        assert shows is not None and shows[1].startswith("../.stepper/"), refused.stderr
+        in_shell(below, shows[1])
+        data = json.loads(
+            in_shell(folder, ".stepper/env/bin/stepper status a --json").stdout
+        )
+        assert any("stepper fix" in way for way in data["stop"]["ways"])
+
+
+def in_shell(
+    folder: Path, command: str, check: int | None = None, **environ: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a command in a plain shell of the user's."""
+    kept = {name: os.environ[name] for name in ("XDG_STATE_HOME", "HOME")}
+    done = subprocess.run(
+        ["sh", "-c", command],
+        cwd=folder,
+        env={"PATH": "/usr/bin:/bin", **kept, **environ},
+        capture_output=True,
+        text=True,
+    )
+    if check is not None:
+        assert done.returncode == check, done.stdout + done.stderr
+    elif "CLAUDECODE" not in environ:
+        assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+def test_a_hooks_texts_for_the_user_call_stepper_as_their_shell_can(
+    project: Quick, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    linked = project.folder / ".stepper" / "env" / "bin" / "stepper"
+    linked.parent.mkdir(parents=True)
+    linked.write_text("")
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    notebook = project.new("Load", "Plot")
+    notebook.insert("x = 1")
+    cell_id, answer = notebook.insert("die('SIGSEGV')")
+    assert "`.stepper/env/bin/stepper restore` runs the steps before" in answer.stop
+    denied = notebook.before("insert", "1", cell_id).denied  # the agent reads it
+    assert "(in a terminal: `.stepper/env/bin/stepper continue`" in denied
+    refused = notebook.insert("1")[1]
+    assert ".stepper/env/bin/stepper" in refused.line

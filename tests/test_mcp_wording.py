@@ -49,10 +49,47 @@ ELSEWHERE = {
 }
 
 
+COMMANDS = CommandLines("a.ipynb")
+WRITES = {
+    "shell": COMMANDS.shell,
+    "terminal": COMMANDS.terminal,
+    "slash": COMMANDS.slash,
+}
+
+
+def command(node: ast.AST) -> str:
+    """Return the command that a call of `CommandLines` writes, '' for any other node."""
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+        return ""
+    given = [
+        each.value if isinstance(each, ast.Constant) else "3" for each in node.args
+    ]
+    if node.func.attr not in WRITES or not given or not isinstance(given[0], str):
+        return ""
+    name = given[0].split()[0]
+    return WRITES[node.func.attr](*map(str, given)) if name != "3" else ""
+
+
+def inserted(node: ast.AST, commands: dict[str, str]) -> str:
+    """Return what an f-string inserts: a command, or a notebook's name for all else."""
+    if isinstance(node, ast.FormattedValue):
+        node = node.value
+    if isinstance(node, ast.Name) and node.id in commands:
+        return commands[node.id]
+    return command(node) or "a.ipynb"
+
+
 def literals(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield a module's texts without its docstrings; what an f-string inserts becomes a notebook's name."""
+    """Yield a module's texts without its docstrings; what an f-string inserts becomes a command or a notebook's name."""
     tree = ast.parse(path.read_text())
     passed = set[int]()
+    commands = {
+        target.id: command(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and command(node.value)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
             passed.update(id(value) for value in node.values)
@@ -61,12 +98,16 @@ def literals(path: Path) -> Iterator[tuple[int, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
             parts = [
-                str(value.value) if isinstance(value, ast.Constant) else "a.ipynb"
+                str(value.value)
+                if isinstance(value, ast.Constant)
+                else inserted(value, commands)
                 for value in node.values
             ]
             yield node.lineno, "".join(parts)
         elif isinstance(node, ast.Constant) and id(node) not in passed:
             yield node.lineno, str(node.value)
+        elif isinstance(node, ast.Call) and command(node):
+            yield node.lineno, command(node)
 
 
 def test_every_text_of_the_daemon_is_translated() -> None:

@@ -65,6 +65,7 @@ class Rendering:
     document: Callable[[Any], Any] = lambda answer: answer
     succeeded: Callable[[Any], bool] = lambda answer: True
     has_times: bool = False  # the text has times in the local time zone
+    is_output: bool = False  # the text is what cells or code printed
 
 
 def print_answer(command: str, answer: Any, as_json: bool) -> bool:
@@ -77,7 +78,7 @@ def print_answer(command: str, answer: Any, as_json: bool) -> bool:
     else:
         text = rendering.text(answer)
         if text:
-            print_text(text)
+            print_text(text, is_output=rendering.is_output)
     return rendering.succeeded(answer)
 
 
@@ -557,8 +558,9 @@ RENDERINGS = {
     "eval": Rendering(
         _format_eval,
         succeeded=lambda answer: answer["outcome"] == "ok",
+        is_output=True,
     ),
-    "output": Rendering(_format_output),
+    "output": Rendering(_format_output, is_output=True),
     "attach": Rendering(document=_remove_text),
     "interrupt": Rendering(_format_interrupt, has_json=False),
     "restart": Rendering(_format_restart, has_json=False),
@@ -580,7 +582,7 @@ RENDERINGS = {
         succeeded=lambda checks: all(check.ok for check in checks),
     ),
     "trust": Rendering(_format_trust),
-    "completion": Rendering(has_json=False),
+    "completion": Rendering(has_json=False, is_output=True),
     "statusline": Rendering(has_json=False),
     "view": PAGE_RENDERING,
     "watch": PAGE_RENDERING,

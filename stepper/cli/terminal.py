@@ -5,6 +5,7 @@ Titles, names and outputs come from anybody, so all text goes through `print_tex
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import sys
@@ -13,7 +14,11 @@ from typing import Any
 
 import click
 
+from stepper.common.paths import Paths, resolve_project
+from stepper.common.program import find_program
 from stepper.common.text import clean
+from stepper.hook.client import current_folder
+from stepper.policy.commands.command_lines import PROGRAM, called_as
 
 COLOURS = {
     "✓": "green",
@@ -24,13 +29,27 @@ COLOURS = {
 MARK = re.compile(f"^( *)([{''.join(COLOURS)}])(?= )", re.MULTILINE)
 
 
-def print_text(text: str, err: bool = False) -> None:
-    """Print a text without control characters, with colours if they are wanted."""
+def print_text(text: str, err: bool = False, is_output: bool = False) -> None:
+    """Print a text without control characters, with colours if they are wanted.
+
+    Commands in the text are written as they work in this shell, unless the text
+    `is_output` of cells or code.
+    """
+    if f"{PROGRAM} " in text and not is_output:
+        path = os.environ.get("PATH", os.defpath)
+        text = called_as(text, program_name(current_folder(), path))
     color = wants_colour(sys.stderr if err else sys.stdout)
     text = clean(text)
     if color:
         text = colour_marks(text)
     write_text(text, err=err, color=color)
+
+
+@functools.cache
+def program_name(folder: str, path: str) -> str:
+    """Return what calls stepper in a shell with that PATH, in that folder."""
+    project = resolve_project(folder, sys.prefix)
+    return find_program(Paths(project), path, folder) if project else PROGRAM
 
 
 def write_text(

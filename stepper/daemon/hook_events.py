@@ -47,6 +47,7 @@ async def hook(workspace: Workspace, name: str, data: bytes, caller: Caller) -> 
     to wake the agent. Those, and `Rearm`, are told what they wait for by `caller.deliver`: their answer is empty.
     """
     answer = await _hook(workspace, *name.partition(" ")[::2], data, caller)
+    answer = payload.for_terminal(answer, workspace.program)
     return payload.as_plugin(answer) if caller.environ.get(PLUGIN) else answer
 
 

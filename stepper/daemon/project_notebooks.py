@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from stepper.common import private_files
 from stepper.common.errors import KernelError, UsageError
 from stepper.common.paths import Paths, ipykernel_folder
+from stepper.common.program import find_program
 from stepper.common.text import escape_controls, one_line, shell_quote
 from stepper.daemon.config import Config
 from stepper.daemon.external_changes import Elsewhere
@@ -26,7 +27,7 @@ from stepper.daemon.notebook_rows import NotebookRows
 from stepper.daemon.renamed_notebooks import RenamedNotebooks
 from stepper.notebooks.new_notebook import create_notebook
 from stepper.policy import plan as plans
-from stepper.policy.commands.command_lines import CommandLines
+from stepper.policy.commands.command_lines import PROGRAM, CommandLines
 from stepper.policy.model import Limits, Plan, Step
 from stepper.session import user_commands
 from stepper.session.clients import Call
@@ -68,6 +69,8 @@ class Workspace:
         # what the number of known notebooks was last counted for, and the result
         self._counted: tuple[int, int] = (-1, -1)
         self._several = False
+        self._path_searched: str | None = None
+        self._program = PROGRAM
         self._are_named = False  # whether the sessions' commands name their notebooks
         # one at a time; what ends each
         self.replaying, self.replays = asyncio.Lock(), set[asyncio.Event]()
@@ -102,8 +105,7 @@ class Workspace:
             self.sessions[name] = self._open(name, path)
         if self._are_named != self.several:
             self._are_named = self.several
-            for session in self.sessions.values():
-                self._set_commands(session)
+            self._set_all_commands()
         return self.sessions[name]
 
     @property
@@ -125,10 +127,34 @@ class Workspace:
         self._set_commands(session)
         return session
 
+    def note_caller(self, environ: Mapping[str, str], by: str) -> None:
+        """Find out how stepper is called in the user's terminal, by the environment of a hook, a server or a command.
+
+        The shells of agents have a PATH of their own.
+        """
+        in_agents_shell = environ.get("STEPPER_SESSION") or environ.get("CLAUDECODE")
+        # the client adds a plugin's folder to the PATH of what it starts
+        plugin = os.path.join(environ.get("CLAUDE_PLUGIN_ROOT", ""), "bin")
+        folders = environ.get("PATH", os.defpath).split(os.pathsep)
+        path = os.pathsep.join(each for each in folders if each != plugin)
+        if path == self._path_searched or (by == "cli" and in_agents_shell):
+            return
+        self._path_searched = path
+        self._program = find_program(self.paths, path, self.paths.project)
+        self._set_all_commands()
+
+    @property
+    def program(self) -> str:
+        """What calls stepper in the user's terminal, in the project's folder."""
+        return self._program
+
+    def _set_all_commands(self) -> None:
+        for session in self.sessions.values():
+            self._set_commands(session)
+
     def _set_commands(self, session: Session) -> None:
         named = session.name if self.several else ""
-        if session.state.commands.notebook != named:
-            session.state.commands = CommandLines(named)
+        session.state.commands = CommandLines(named, self._program)
 
     def glance(self, path: str, follow: bool = True) -> Session:
         """Return the session of a notebook's resolved path, for a look alone: one that is new is not kept.

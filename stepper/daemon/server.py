@@ -464,6 +464,8 @@ class Daemon:
             if given.get("STEPPER_FACE") == "mcp"
             else "cli"
         )
+        if verb != LOOK:
+            self.workspace.note_caller(given, by)
         caller = Caller(
             given, by=by, deliver=deliver, keep=keep, lives=lambda: _lives(given)
         )

@@ -10,6 +10,7 @@ from typing import Any
 from stepper.common.errors import StepperError
 from stepper.common.text import clean
 from stepper.messages.run_report import Report, not_run
+from stepper.policy.commands.command_lines import PROGRAM, called_as
 from stepper.policy.model import CellEdit, Consent, FileWrite
 
 SILENT = b""
@@ -250,6 +251,17 @@ def answer(event: str, report: Report | None) -> bytes:
     if report.line:
         said["systemMessage"] = report.line
     return _dump(said)
+
+
+def for_terminal(answer: bytes, program: str) -> bytes:
+    """Return a hook's answer whose commands, where the user reads them, work in the user's terminal."""
+    if program == PROGRAM or PROGRAM.encode() not in answer:
+        return answer
+    told = json.loads(answer)
+    for name in ("systemMessage", "stopReason"):
+        if name in told:
+            told[name] = called_as(told[name], program)
+    return _dump(told)
 
 
 def as_plugin(answer: bytes) -> bytes:

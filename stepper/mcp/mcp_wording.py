@@ -41,7 +41,7 @@ SLASH = re.compile(
     rf"(?: ({TYPED}))?(?: (HINT|ANSWER|REASON))?`?"
 )
 WAY_OUT = re.compile(
-    r"^(  )?stepper (continue|fix|skip)(?: --notebook ('[^']*'|\S+))? \[([A-Z]+)\](?:\s+(?=\S)|$)"
+    r"^(  )?(?:'[^']*/|\S*/)?stepper'? (continue|fix|skip)(?: --notebook ('[^']*'|\S+))? \[([A-Z]+)\](?:\s+(?=\S)|$)"
 )
 IN_CLAUDE_CODE = re.compile(
     rf" \(in Claude Code: [^)]*\)| \(/(?:fix|skip|continue)(?: {TYPED})?\)"
@@ -66,7 +66,7 @@ PHRASES = tuple(
         (r"it was ended by `stepper shutdown`", "it was shut down"),
         (r"until `stepper shutdown`", "until `kernel` with `action: shutdown` ends it"),
         (
-            r"it can only be skipped \((stepper skip(?: --notebook [^)]*)?)\)",
+            r"it can only be skipped \(([^)]*stepper'? skip(?: --notebook [^)]*)?)\)",
             r"only the user can skip it (`\1`, in a terminal)",
         ),
         (r"without --scratch", "without `scratch`"),

@@ -71,7 +71,7 @@ def ways(state: State) -> list[Way]:
     for name, effect in WAYS.items():
         if name == "restore" and not state.lost:
             continue
-        command = state.commands.shell(name)
+        command = state.commands.terminal(name)
         typed = state.commands.slash(name)
         found.append(Way(command, WORDS.get(name, ""), effect.format(typed)))
     return found
@@ -270,7 +270,7 @@ def stop_of_death(
         f"""❌ Execution stopped: the kernel died
 Error Type: KernelDied
 Error Message: {message}
-Suggestion: `{commands.shell("restore")}` runs the cells that had ended well again in a fresh kernel, then {commands.slash("continue")}""",
+Suggestion: `{commands.terminal("restore")}` runs the cells that had ended well again in a fresh kernel, then {commands.slash("continue")}""",
     )
 
 

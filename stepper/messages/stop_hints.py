@@ -97,7 +97,7 @@ def action(
 def filled(text: str, commands: CommandLines = UNNAMED, **values: str) -> str:
     """Return a text of this module with the commands of a notebook, and other values, in its fields."""
     typed = {name: commands.slash(name) for name in ("continue", "fix", "skip")}
-    return text.format(restore=commands.shell("restore"), **typed, **values)
+    return text.format(restore=commands.terminal("restore"), **typed, **values)
 
 
 def more_time(

@@ -69,13 +69,13 @@ def stopped(state: State) -> str | None:
 def resume(commands: CommandLines) -> str:
     """Return how the user resumes a stopped notebook, as a sentence without its period."""
     typed = [commands.slash(name) for name in RESUMING]
-    in_terminal = [f"`{commands.shell(name)}`" for name in RESUMING]
+    in_terminal = [f"`{commands.terminal(name)}`" for name in RESUMING]
     return f"To resume, the user types {either(typed)} (in a terminal: {either(in_terminal)})"
 
 
 def rebuild(commands: CommandLines) -> str:
     """Return how the variables of a dead kernel come back, or how the user goes on without them."""
-    restore, go_on = commands.shell("restore"), commands.shell("continue")
+    restore, go_on = commands.shell("restore"), commands.terminal("continue")
     return (
         f"To rebuild its variables, run `{restore}`; to go on without them, the user types"
         f" {commands.slash('continue')} (in a terminal: `{go_on}`)"

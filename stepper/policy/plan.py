@@ -236,10 +236,10 @@ def _not_run(state: State, number: int) -> Step:
     if found is None:
         raise ValueError(f"there is no step {number}")
     if state.of(number).status is StepStatus.SKIPPED:
-        reopen = state.commands.shell("plan reopen", str(number))
+        reopen = state.commands.terminal("plan reopen", str(number))
         raise ValueError(f"step {number} is skipped: reopen it first ({reopen})")
     if state.of(number).status is not StepStatus.PENDING:
-        skip = state.commands.shell("skip")
+        skip = state.commands.terminal("skip")
         raise ValueError(f"step {number} ran already: it can only be skipped ({skip})")
     return found
 

@@ -176,9 +176,8 @@ async def _attempt(
         session.state, cells, cell, consent, session.limits, new, alone
     )
     if decided.do is run_decisions.Do.WAIT:
-        return command_messages.waits(
-            decided.why, CommandLines(session.name).shell("run")
-        )
+        commands = CommandLines(session.name, session.state.commands.program)
+        return command_messages.waits(decided.why, commands.terminal("run"))
     if decided.do is not run_decisions.Do.RUN:
         return (
             run_report.not_run(decided.why)

@@ -64,6 +64,7 @@ class EventsHandler(Handler):
                     "notebooks": face.rows,
                     "current": face.current,
                     "trouble": face.shelf.trouble,
+                    "new": f'{face.shelf.program} new "PROBLEM"',
                 }
                 parts: dict[str, object] = {
                     "project": {**project, "missing": missing},

@@ -10,8 +10,10 @@ from typing import Any
 from stepper.common import private_files
 from stepper.common.errors import StepperError, UsageError
 from stepper.common.paths import Paths
+from stepper.common.program import find_program
 from stepper.daemon.config import Config
 from stepper.daemon.notebook_paths import Places
+from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.model import StepStatus
 from stepper.web.daemon_client import Daemon
 from stepper.web.notebook_view import Book
@@ -23,6 +25,8 @@ class Shelf:
 
     def __init__(self, paths: Paths) -> None:
         self.paths, self.places = paths, Places(paths, Config(paths))
+        path = os.environ.get("PATH", os.defpath)
+        self.program = find_program(paths, path, paths.project)
         self.books: dict[str, Book] = {}
         self.pasts: dict[str, Past] = {}
         self.names: list[str] = []
@@ -56,12 +60,15 @@ class Shelf:
                 return None
             past = self.pasts.pop(name, None) or Past(journal)
             project = self.paths.project
-            self.books[name] = Book(
-                project, name, past, Daemon(project), self.has_several
-            )
+            self.books[name] = Book(project, name, past, Daemon(project), self.commands)
         return self.books[name]
 
-    def has_several(self) -> bool:
+    def commands(self, name: str, current: str) -> CommandLines:
+        """Return how commands for a notebook are written for the user who looks on."""
+        is_named = name != current or self._has_several()
+        return CommandLines(name if is_named else "", self.program)
+
+    def _has_several(self) -> bool:
         """Return whether the project has more than one notebook, as far as they were looked for."""
         if not self.names:
             with contextlib.suppress(UsageError):

@@ -49,10 +49,11 @@ class Book:
         name: str,
         past: Past,
         daemon: Daemon,
-        several: Callable[[], bool],
+        commands: Callable[[str, str], CommandLines],
     ) -> None:
         self.name, self.past, self.daemon = name, past, daemon
-        self.several = several  # whether the project has more than one notebook
+        # a notebook's name and the current one's → how commands for it are written
+        self.commands = commands
         self.path = os.path.join(project, name)
         self.file = IpynbFile(self.path)
         self.document: Document | None = None
@@ -99,7 +100,7 @@ class Book:
                 self.trouble,
                 id(self.live),
                 self.daemon.trouble,
-                self.several() or self.name != current,
+                self.commands(self.name, current),
             )
             if stamp != self.stamp:
                 self.stamp = stamp
@@ -159,8 +160,7 @@ class Book:
         """Return where the notebook stands by its journal, and its file where no journal knows its plan."""
         self._compare()
         state = self.past.state
-        is_named = self.several() or self.name != current
-        state.commands = CommandLines(self.name if is_named else "")
+        state.commands = self.commands(self.name, current)
         planned = (
             state.plan
             if state.plan.steps
@@ -181,7 +181,7 @@ class Book:
             "stop": self._stop(),
             "lost": one_line(state.lost),
             "marks": self.marks,
-            "run_stale": state.commands.shell("run --stale"),
+            "run_stale": state.commands.terminal("run --stale"),
             "verified": self._verified(),
             "started": self.past.kernel_at,
             "last": state.last_report,

@@ -23,7 +23,7 @@ from stepper.hook import client
 from stepper.messages.command_messages import MARKS
 from stepper.messages.quoted_output import span, text_of
 from stepper.messages.run_report import seconds
-from stepper.policy.commands.command_lines import CommandLines
+from stepper.policy.commands.command_lines import PROGRAM, CommandLines
 from stepper.web.notebook_list import Shelf
 from stepper.web.notebook_view import Book, Row
 
@@ -58,7 +58,8 @@ def watch(paths: Paths, notebook: str | None) -> None:
             book = shelf.book(named or current) if named or current else None
             if book is not None:
                 book.look(current)
-            live.update(drawn(book, console.size.height, shelf.trouble), refresh=True)
+            height, program = console.size.height, shelf.program
+            live.update(drawn(book, height, shelf.trouble, program), refresh=True)
             time.sleep(LOOK_SECONDS)
 
 
@@ -79,12 +80,13 @@ class Interrupts:
         raise KeyboardInterrupt
 
 
-def drawn(book: Book | None, height: int, trouble: str = "") -> RenderableType:
+def drawn(
+    book: Book | None, height: int, trouble: str = "", program: str = PROGRAM
+) -> RenderableType:
     """Return all that is shown of a notebook, within so many lines."""
     if book is None:
-        return Text(
-            one_line(trouble) or 'No notebook is here yet: stepper new "PROBLEM"'
-        )
+        new = f'{program} new "PROBLEM"'
+        return Text(one_line(trouble) or f"No notebook is here yet: {new}")
     status, now = book.parts["status"], book.parts["live"]
     parts: list[RenderableType] = [
         head(status, now),
@@ -101,7 +103,7 @@ def drawn(book: Book | None, height: int, trouble: str = "") -> RenderableType:
                 None, clean(book.past.told(status["last"])["report"] or "").splitlines()
             )
         ]
-        whole = book.past.state.commands.shell("report")
+        whole = book.past.state.commands.terminal("report")
         left = len(lines) - REPORT
         more = [f"… {left} more lines: {whole}"] if left > 0 else []
         parts.append(

@@ -1,32 +1,50 @@
-"""How texts write the commands for one notebook: in a terminal and as slash commands of Claude Code.
+"""How texts write the commands for one notebook: in a shell and as slash commands of Claude Code.
 
 A command without a notebook acts on the current one. Where the project has several notebooks, the current one may be
 another, so each command names its own. No other module puts a notebook's name into a command.
+
+In an agent's shell `stepper` is on the PATH. In the user's terminal it may not be: what the user is to run there is
+written with the `program` that works in it, and texts that are read there alone with `called_as`.
 """
 
 from __future__ import annotations
 
+import re
 import shlex
 from dataclasses import dataclass, fields
 
 from stepper.policy.commands.cli_commands import COMMANDS
 
+PROGRAM = "stepper"
+# a command in a text; `stepper fix: 3 fresh retries` is none
+CALLED = re.compile(
+    rf"(?<![\w./-]){PROGRAM}(?= (?:{'|'.join({name.split()[0] for name in COMMANDS})})\b(?!:))"
+)
+
 
 @dataclass(frozen=True)
 class CommandLines:
-    """The commands for one notebook. `notebook` is its name, '' while the project has no other notebook."""
+    """The commands for one notebook. `notebook` is its name, '' while the project has no other notebook.
+
+    `program` calls stepper in the user's terminal.
+    """
 
     notebook: str = ""
+    program: str = PROGRAM
 
     def shell(self, command: str, words: str = "") -> str:
-        """Return a command as it is typed in a terminal: `stepper fix --notebook a.ipynb "HINT"`.
+        """Return a command for the shell of whoever reads it: `stepper fix --notebook a.ipynb "HINT"`.
 
         `command` may have options (`run --stale`); `words` are its further arguments, quoted as the shell needs them.
         """
         name = _name(command)
         options = command.removeprefix(name).strip()
-        parts = ["stepper", name, self._argument(name), options, words]
+        parts = [PROGRAM, name, self._argument(name), options, words]
         return " ".join(filter(None, parts))
+
+    def terminal(self, command: str, words: str = "") -> str:
+        """Return a command for the user's terminal."""
+        return called_as(self.shell(command, words), self.program)
 
     def slash(self, command: str, words: str = "") -> str:
         """Return a slash command as it is typed in Claude Code: `/fix a.ipynb HINT`."""
@@ -42,6 +60,16 @@ class CommandLines:
         quoted = shlex.quote(self.notebook)
         is_option = "about" in taken.metadata
         return f"--notebook {quoted}" if is_option else quoted
+
+
+def called_as(text: str, program: str) -> str:
+    """Return a text whose commands work where `program` calls stepper; lines of cells (`| `) stay as they are."""
+    if program == PROGRAM or PROGRAM not in text:
+        return text
+    return "\n".join(
+        line if line.startswith("| ") else CALLED.sub(lambda _: program, line)
+        for line in text.split("\n")
+    )
 
 
 def _name(command: str) -> str:

@@ -481,7 +481,7 @@ function empty() {
   $("notices").shown = "";
   const lead = there ? "Choose one of the list, or begin another." : "Ask Claude Code for an analysis, or begin one yourself:";
   $("planned").parentNode.hidden = true;
-  none(S.project.missing ? `There is no notebook ${S.project.missing}` : there ? "No notebook is current" : "No notebook is here yet", lead, 'stepper new "PROBLEM"', S.project.notebooks.map((row) => row.notebook));
+  none(S.project.missing ? `There is no notebook ${S.project.missing}` : there ? "No notebook is current" : "No notebook is here yet", lead, S.project.new, S.project.notebooks.map((row) => row.notebook));
   document.title = "stepper";
 }
 function none(title, text, command, names = []) {
