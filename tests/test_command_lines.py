@@ -81,6 +81,7 @@ ABOUT_COMMANDS = {
     ("web/http_server.py", "stepper view"),
     ("web/watch_command.py", "`stepper watch` needs a terminal"),
     ("mcp/prompts.py", ""),
+    ("messages/hints.py", "stepper "),  # which commands show something
     ("hook/payload.py", "may or may not have run"),
     ("hook/payload.py", "/continue"),  # found in an answer
     ("hook/payload.py", "\n(/continue is typed"),
@@ -369,7 +370,9 @@ def test_printed_commands_work_in_a_shell_without_stepper_on_the_path(
         in_shell(folder, f"{line[1]} 'the second one'")  # as printed
         below = folder / "notebooks"
         refused = in_shell(below, "../.stepper/env/bin/stepper plan edit 1 x", check=2)
-        shows = re.search(r"^ +(\S+ plan .*)  # shows the steps$", refused.stderr, re.M)
+        shows = re.search(
+            r"run: (\S+ plan .*)  # shows the steps$", refused.stderr, re.M
+        )
         assert shows is not None and shows[1].startswith("../.stepper/"), refused.stderr
         in_shell(below, shows[1])
         data = json.loads(

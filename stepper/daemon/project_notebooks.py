@@ -18,7 +18,7 @@ from stepper.common import private_files
 from stepper.common.errors import KernelError, UsageError
 from stepper.common.paths import Paths, ipykernel_folder
 from stepper.common.program import find_program
-from stepper.common.text import escape_controls, one_line, shell_quote
+from stepper.common.text import escape_controls, one_line
 from stepper.daemon.config import Config
 from stepper.daemon.external_changes import Elsewhere
 from stepper.daemon.kernel_environment import kernel_environ
@@ -96,7 +96,9 @@ class Workspace:
         The session of a notebook that was renamed to this path is the one.
         """
         self.renames.check(self.opened(path))
-        return self.opened(path)
+        session = self.opened(path)
+        self._set_commands(session)  # it may have followed its notebook to this name
+        return session
 
     def opened(self, path: str) -> Session:
         """Return the session that a path had last, opened where there is none."""
@@ -154,7 +156,9 @@ class Workspace:
 
     def _set_commands(self, session: Session) -> None:
         named = session.name if self.several else ""
-        session.state.commands = CommandLines(named, self._program)
+        commands = CommandLines(named, self._program)
+        if session.state.commands != commands:
+            session.state.commands = commands
 
     def glance(self, path: str, follow: bool = True) -> Session:
         """Return the session of a notebook's resolved path, for a look alone: one that is new is not kept.
@@ -248,7 +252,7 @@ class Workspace:
             if renamed := self._renamed(name, cwd):
                 raise UsageError(
                     f"{error.message}: it was renamed to {escape_controls(renamed)}",
-                    f"stepper status {shell_quote(renamed)}",
+                    CommandLines(renamed).shell("status"),
                 ) from None
             raise
 
