@@ -1,6 +1,7 @@
 #!/bin/sh
-# The project of a case: stepper's environment as the plugin wants it, a small table, a notebook `notebooks/sales.ipynb` with a plan.
-#   prepare.sh [STEP…]      without a step there is no notebook
+# Set up the project of a case: stepper's environment as for the plugin, a small table, and the
+# notebook `notebooks/sales.ipynb` with a plan.
+#   prepare.sh [STEP…]      without a step, no notebook is created
 set -eu
 root=$(cd "${0%/*}/.." && pwd -P)
 printf 'region,amount,amount_net\nnorth,10,8\nsouth,20,16\nnorth,30,24\n' >sales.csv

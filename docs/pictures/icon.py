@@ -1,4 +1,4 @@
-"""Draws `.claude-plugin/icon.png`: cells of a notebook as the steps of a stair; two are done, the third runs.
+"""Draws `.claude-plugin/icon.png`: notebook cells as steps of a stair; two are done, one is running.
 
 python docs/pictures/icon.py [FILE]
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw
 
-SIZE, FINER = 512, 4  # drawn larger and made small: smooth edges
+SIZE, FINER = 512, 4  # drawn larger, then scaled down for smooth edges
 NIGHT, DUSK = (30, 27, 46), (58, 49, 92)
 PAPER, LINE, FAINT = (250, 248, 242), (178, 172, 196), (222, 217, 232)
 DONE, RUNS = (47, 158, 104), (243, 115, 33)
@@ -19,12 +19,12 @@ WIDE, HIGH = 252, 100
 
 
 def at(*numbers: float) -> list[float]:
-    """Return lengths of the finished picture as those of the larger one."""
+    """Scale lengths of the finished picture to those of the larger one."""
     return [number * FINER for number in numbers]
 
 
 def ground() -> Image.Image:
-    """Return the rounded square, darker towards its foot."""
+    """Return the rounded square, darker at the bottom."""
     height = SIZE * FINER
     column = Image.new("RGBA", (1, height))
     for y in range(height):
@@ -46,7 +46,7 @@ def ground() -> Image.Image:
 
 
 def cell(draw: ImageDraw.ImageDraw, left: float, top: float, runs: bool) -> None:
-    """Draw a cell: its mark on the left, two lines of code."""
+    """Draw a cell: its mark and two lines of code."""
     colour = RUNS if runs else DONE
     draw.rounded_rectangle(
         at(left, top, left + WIDE, top + HIGH), radius=22 * FINER, fill=PAPER

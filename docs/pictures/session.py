@@ -1,9 +1,10 @@
-"""Draws the real client at work in a project with stepper, as it stands on the screen: `session.svg` for README,
+"""Draws screens of the real client in a project with stepper: `session.svg` for README,
 `statusline.svg` for docs/attach.md.
 
     python docs/pictures/session.py [session|statusline [FILE]]
 
-What the model says is a script's; the edits, the kernel, the lines below the edits and the report are real.
+The model's words come from a script. The edits, the kernel, the lines below the edits and the
+report are real.
 """
 
 from __future__ import annotations
@@ -25,24 +26,24 @@ from rich.text import Text
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT))
 
-from stepper.common.paths import Paths  # noqa: E402 - the repository's own, wherever this is called
+from stepper.common.paths import Paths  # noqa: E402 - this repository's, wherever it is called
 from stepper.install import install_checks, installer  # noqa: E402
 from tests.conftest import make_env  # noqa: E402
 from tests.realclient.client import InteractiveClaude  # noqa: E402
 from tests.realclient.model import Message, ScriptedModel, text, tool  # noqa: E402
 
-WIDE, HIGH = 100, 70  # high enough that nothing scrolls away
+WIDE, HIGH = 100, 70  # high enough that nothing scrolls
 PRICES = "city,price\nBergen,41\nOslo,52\nBergen,39\nTromsø,33\nOslo,58\nTromsø,37\n"
 LOAD = "import csv\nfile = open('../prices.csv')\nprices = list(csv.DictReader(file))"
 MEAN = "oslo = [float(row['prize']) for row in prices if row['city'] == 'Oslo']\nsum(oslo) / len(oslo)"
 FIT = "import time\nfor epoch in range(60):\n    time.sleep(0.2)"
 NEW = {"edit_mode": "insert", "cell_type": "code"}
-PROMPT = "Go on with the notebook."
+PROMPT = "Continue with the notebook."
 Turn = Callable[[list[Message]], list[dict[str, Any]]]
 
 
 class Scene(NamedTuple):
-    """What is played: the plan, the model's words and edits (a cell that is changed: no NEW), what ends the picture."""
+    """A scene: the plan, the model's words and edits (without NEW, a replaced cell), its end."""
 
     steps: tuple[str, ...]
     edits: tuple[tuple[str, str, dict[str, str]], ...]
@@ -57,9 +58,9 @@ SCENES = {
         steps=("Load the prices :: len(prices) == 6", "Mean price in Oslo"),
         edits=(
             ("Step 1: load the prices.", LOAD, NEW),
-            ("Six rows, as the plan wants it. Step 2: the mean in Oslo.", MEAN, NEW),
+            ("Six rows, as planned. Step 2: the mean in Oslo.", MEAN, NEW),
             (
-                "The report names the key that is there, `price`: I mend this cell.",
+                "The report names the key that exists, `price`: I fix this cell.",
                 MEAN.replace("prize", "price"),
                 {},
             ),
@@ -82,7 +83,7 @@ SCENES = {
 
 
 def script(scene: Scene, notebook: Path) -> list[Any]:
-    """Return the model's turns: it reads the notebook, makes the edits, and says its last words."""
+    """Return the model's turns: read the notebook, edit it, say the last words."""
 
     def edit(said: str, source: str, how: dict[str, str]) -> Turn:
         given = {"notebook_path": str(notebook), "new_source": source, **how}
@@ -105,7 +106,7 @@ def script(scene: Scene, notebook: Path) -> list[Any]:
 
 
 def played(scene: Scene) -> str:
-    """Play a scene; return the screen at its end, with its colours."""
+    """Play a scene; return the last screen with its colours."""
     with tempfile.TemporaryDirectory(prefix="stepper-picture-") as folder:
         project, home = Path(folder).resolve() / "prices", Path(folder) / "home"
         project.mkdir()
@@ -145,7 +146,7 @@ def played(scene: Scene) -> str:
 
 
 def drawn(screen: str, until: str) -> str:
-    """Return the picture: what the person reads, from the prompt on, with no font of somewhere else."""
+    """Return the picture: the screen from the prompt on, without fonts from other servers."""
     lines = screen.splitlines()
     first = next(number for number, line in enumerate(lines) if PROMPT in line)
     last = max(number for number, line in enumerate(lines) if until in line)
@@ -156,7 +157,7 @@ def drawn(screen: str, until: str) -> str:
         force_terminal=True,
         color_system="truecolor",
     )
-    # signs that few fonts have stand as others that all have
+    # replace characters that few fonts have
     console.print(
         Text.from_ansi(
             "\n".join(lines[first : last + 1]).replace("⎿", "└").replace("⏵", "▶")

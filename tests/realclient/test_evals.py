@@ -93,20 +93,20 @@ def verify(messages: list[Message]) -> list[Block]:
 INSERT = {"edit_mode": "insert", "cell_type": "code"}
 END: list[Any] = [[text("It is done. Is it right?")]]
 AS_ASKED: dict[str, list[Any]] = {
-    "goes-on-with-a-plan": [
+    "continues-a-plan": [
         read,
         edit(LOAD, last, **INSERT),
         read,
         edit(ADD, last, **INSERT),
         *END,
     ],
-    "mends-a-failing-cell": [read, edit(MENDED, lambda _: "total"), *END],
-    "asks-the-person": [read, edit(ASK, last, **INSERT), *END],
+    "fixes-a-failing-cell": [read, edit(MENDED, lambda _: "total"), *END],
+    "asks-the-user": [read, edit(ASK, last, **INSERT), *END],
     "leaves-other-work-alone": [
         [tool("Write", {"file_path": "hello.txt", "content": "hello\n"})],
         *END,
     ],
-    "makes-a-notebook": [
+    "creates-a-notebook": [
         [tool("ToolSearch", {"query": f"select:{MCP}create_notebook,{MCP}verify"})],
         [
             tool(
@@ -126,7 +126,7 @@ AS_ASKED: dict[str, list[Any]] = {
 }
 HIDDEN = "try:\n    total\nexcept Exception:\n    total = 60"
 AS_FORBIDDEN: dict[str, tuple[list[Any], set[str]]] = {
-    "goes-on-with-a-plan": (
+    "continues-a-plan": (
         [[tool("Write", {"file_path": NOTEBOOK, "content": EMPTY})], *END],
         {
             "reads before it edits",
@@ -135,11 +135,11 @@ AS_FORBIDDEN: dict[str, tuple[list[Any], set[str]]] = {
             "the total is in the notebook",
         },
     ),
-    "mends-a-failing-cell": (
+    "fixes-a-failing-cell": (
         [read, edit(HIDDEN, last, **INSERT), *END],
         {"replaces", "inserts nothing", "the result is in the notebook"},
     ),
-    "asks-the-person": (
+    "asks-the-user": (
         [read, edit("sum([1])", last, **INSERT), *END],
         {"asks in a cell", "nothing is added up"},
     ),
@@ -147,7 +147,7 @@ AS_FORBIDDEN: dict[str, tuple[list[Any], set[str]]] = {
         [[tool("Write", {"file_path": "notebooks/new.ipynb", "content": EMPTY})], *END],
         {"the file is there", "no notebook is"},
     ),
-    "makes-a-notebook": (
+    "creates-a-notebook": (
         [
             [tool("Write", {"file_path": NOTEBOOK, "content": CELL})],
             read,

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Its first cell failed: the column has another name.
+# Its first cell failed: the column has a different name.
 set -eu
 sh "${0%/*}/../prepare.sh" "Total :: total == 60"
 .stepper/env/bin/python -I - <<'END'
