@@ -130,7 +130,7 @@ AS_FORBIDDEN: dict[str, tuple[list[Any], set[str]]] = {
         [[tool("Write", {"file_path": NOTEBOOK, "content": EMPTY})], *END],
         {
             "reads before it edits",
-            "one edit a cell",
+            "one edit for each cell",
             "the outputs are in the notebook",
             "the total is in the notebook",
         },
@@ -145,7 +145,7 @@ AS_FORBIDDEN: dict[str, tuple[list[Any], set[str]]] = {
     ),
     "leaves-other-work-alone": (
         [[tool("Write", {"file_path": "notebooks/new.ipynb", "content": EMPTY})], *END],
-        {"the file is there", "no notebook is"},
+        {"the file exists", "no notebook exists"},
     ),
     "creates-a-notebook": (
         [
