@@ -488,9 +488,12 @@ def test_one_that_is_named_is_attached_and_left_and_one_that_is_ended_is_gone(
     done = room.run("print(shared)")
     assert text(done) == "5\n", (done.death, done)
     assert room.kernel.id in room.served.kernels()
-    assert "has no kernel 0e000000-" in room.fails(
-        room.place(kernel_id="0e000000-0000-4000-8000-000000000000")
-    )
+    absent = room.place(kernel_id="0e000000-0000-4000-8000-000000000000")
+    assert "has no kernel 0e000000-" in room.fails(absent)
+    with pytest.raises(KernelError, match="has no kernel 0e000000-"):
+        room.wait(look(absent, {VARIABLE: TOKEN}, ""))
+    named = room.place(kernel_id=room.kernel.id)
+    assert "python3" in room.wait(look(named, {VARIABLE: TOKEN}, ""))[0]
     pid, before = room.pid(), room.kernel.id
     room.wait(room.kernel.shutdown())
     assert (

@@ -559,6 +559,44 @@ def test_what_can_not_be(
     ]
 
 
+def test_stepper_kernels_marks_only_what_was_checked(
+    cluster: Lab, untouched: Project
+) -> None:
+    usual = {"partition": "batch", "python": sys.executable}
+    rows = {
+        "fine": usual,
+        "nowhere": {**usual, "partition": "nosuch"},
+        "large": {**usual, "mem": "900G"},
+        "old": {**usual, "python": "/usr/bin/python3.99"},
+        "held": {"jobid": 4711, "python": sys.executable},
+    }
+    kernels = {name: {"slurm": where} for name, where in rows.items()}
+    untouched.config(f"kernels: {json.dumps(kernels)}\n")
+    untouched.stepper("trust", "--yes")
+    found = {row["name"]: row for row in untouched.json("kernels")}
+    marks = {name: found[name]["reachable"] for name in rows}
+    fine, wrong, unknown = True, False, None
+    assert marks == {
+        "fine": fine,
+        "nowhere": wrong,
+        "large": wrong,
+        "old": unknown,
+        "held": wrong,
+    }
+    text = untouched.stepper("kernels").stdout
+    assert re.search(r"(?m)^✓ fine .*\n(?: .+\n)* +not checked: python /", text)
+    assert re.search(r"(?m)^✗ nowhere .*\n +sbatch: .*invalid partition", text)
+    assert re.search(r"(?m)^✗ large .*\n +sbatch: .*not available", text)
+    absent = "/usr/bin/python3.99 is not on this machine; the compute nodes may have it"
+    assert re.search(rf"(?m)^· old .*\n +{absent}$", text)
+    assert re.search(r"(?m)^✗ held .*\n +SLURM knows no job 4711$", text)
+    assert jobs_of(cluster, untouched.paths.runtime) == {}
+    with cluster.frozen():
+        text = untouched.stepper("kernels").stdout
+    silent = r"SLURM's controller does not answer \(no answer since [\d:]{8}\)"
+    assert re.search(rf"(?m)^✗ fine .*\n +{silent}$", text), text
+
+
 def test_a_port_that_somebody_took_and_an_interface_by_name(other: Room) -> None:
     once = other.folder / "once"
     python = other.folder / "python"

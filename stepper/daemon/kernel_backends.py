@@ -126,8 +126,13 @@ async def _look(
         return responses.PlaceOfKernels(*told, False, error.message, mend=error.hint)
     except asyncio.TimeoutError:
         return responses.PlaceOfKernels(
-            *told, False, f"it did not answer within {LOOK_SECONDS:g} s"
+            *told, False, f"{place.name} did not answer within {LOOK_SECONDS:g} s"
         )
+    doubt = backend_registry.doubt(place)
     return responses.PlaceOfKernels(
-        *told, True, "", found, unchecked=backend_registry.unchecked(place)
+        *told,
+        None if doubt else True,
+        doubt,
+        found,
+        unchecked=backend_registry.unchecked(place),
     )

@@ -436,7 +436,7 @@ def _places(paths: Paths) -> list[Check]:
     return [
         Check(
             f"kernels.{place.name}",
-            place.reachable is True,
+            place.accepted and place.reachable is not False,
             ": ".join([place.about, place.why or "; ".join(place.offers)]),
             place.mend,
         )

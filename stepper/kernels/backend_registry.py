@@ -112,6 +112,17 @@ def unchecked(place: Place) -> list[str]:
     return jobs.unchecked(place.where)
 
 
+def doubt(place: Place) -> str:
+    """Return why it can't be said whether a place that answers takes a kernel; '' if it can."""
+    if place.kind != "slurm":
+        return ""
+    from stepper.kernels.backends.slurm import slurm_backend as jobs
+    from stepper.policy.kernel_config import Slurm
+
+    assert isinstance(place.where, Slurm)  # its kind says so
+    return jobs.doubt(place.where)
+
+
 def _spec(place: Place, environ: Mapping[str, str], python: str) -> Spec:
     from stepper.kernels.backends.local import kernelspecs
     from stepper.policy.kernel_config import Kernelspec

@@ -191,8 +191,8 @@ class Waited:
 class PlaceOfKernels:
     """A place where kernels may run: whether it is the project's `usual` one, what it `offers` where it was looked at.
 
-    `reachable` is None where nobody asked, `why` then says why not, `mend` is the command that helps. `unchecked` is
-    what was not checked of a place that is reachable.
+    `reachable` is None where nobody asked, or where it can't be said from here; `why` then says why. `mend` is the
+    command that helps. `unchecked` is what was not checked of a place that answers.
     """
 
     name: str

@@ -236,7 +236,12 @@ async def look(place: Place, environ: Mapping[str, str]) -> list[str]:
     server = Server(place.where, lambda: environ)
     found = await specs(server)
     name = place.where.kernel
-    if found and not place.attaches and name not in found:
+    if place.attaches:
+        kernel_id = place.where.kernel_id
+        answer = await server.request(f"/api/kernels/{kernel_id}")
+        if answer.code in GONE:
+            raise KernelError(f"{server.name} has no kernel {kernel_id}")
+    elif found and name not in found:
         raise KernelError(
             f"{server.name} has no kernelspec {name!r}. Its kernelspecs: {', '.join(found)}"
         )

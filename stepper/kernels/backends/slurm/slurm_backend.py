@@ -41,6 +41,7 @@ START_SECONDS = 60.0  # from the job's start
 FILE_SECONDS, LOOK_SECONDS = 0.1, 1.0
 FILE_MOST, LOOK_MOST = 1.0, 30.0  # … once it waits for long
 TAIL = 2000  # characters of what a job wrote
+ANSWER_SECONDS = 8.0  # for SLURM to say what it offers
 # between choosing a port and taking it somebody else took it
 IN_USE = "Address already in use"
 
@@ -392,6 +393,13 @@ async def reconcile(
 async def look(where: Slurm, environ: Mapping[str, str]) -> list[str]:
     """Return what SLURM offers: its partitions, or the job that the person holds; raise KernelError."""
     asked = slurm_cli.Queue(environ)
+    try:
+        return await asyncio.wait_for(_look(asked, where), ANSWER_SECONDS)
+    except asyncio.TimeoutError:
+        raise KernelError(asked.no_answer, "sinfo") from None
+
+
+async def _look(asked: slurm_cli.Queue, where: Slurm) -> list[str]:
     if not where.jobid:
         offers = await asked.partitions()
         await asked.test(
@@ -404,14 +412,23 @@ async def look(where: Slurm, environ: Mapping[str, str]) -> list[str]:
         )
         return offers
     seen = await asked.look(where.jobid)
-    if seen is None or not (seen.lives or seen.waits):
-        raise KernelError(
-            f"job {where.jobid} is {seen.state}" if seen else asked.no_answer,
-            "squeue --me",
-        )
+    if seen is None:
+        raise KernelError(asked.no_answer, "squeue --me")
+    if seen.state == slurm_cli.GONE:
+        raise KernelError(f"SLURM knows no job {where.jobid}", "squeue --me")
+    if not (seen.lives or seen.waits):
+        raise KernelError(f"job {where.jobid} is {seen.state}", "squeue --me")
     return [
         f"job {seen.id} ({seen.name}): {seen.state}, {seen.node or seen.reason}, {seen.time} left"
     ]
+
+
+def doubt(where: Slurm) -> str:
+    """Return that the interpreter is not on this machine, '' if it is or has no path."""
+    python = where.python
+    if not os.path.isabs(python) or os.access(python, os.X_OK):
+        return ""
+    return f"{python} is not on this machine; the compute nodes may have it"
 
 
 def unchecked(where: Slurm) -> list[str]:

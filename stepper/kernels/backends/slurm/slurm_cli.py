@@ -90,10 +90,11 @@ class Contact:
     def ended(self, command: object, answered: bool | None) -> None:
         """Note how a command ended; None if nobody waited for it any more."""
         began = self.pending.pop(command)
+        slow = time.time() > began + SLOW_SECONDS
         if answered:
             self.answered = time.time()
             self.failed = 0.0
-        elif answered is False and began >= self.answered:
+        elif (answered is False or slow) and began >= self.answered:
             self.failed = self.failed or began
 
     def silent_since(self) -> float:
@@ -209,7 +210,9 @@ class Queue:
         if silent:
             return None
         if failed:
-            raise RefusedError(f"{command[0]}: {one_line(wrong, 400)}")
+            # which it names itself, as a rule
+            said = one_line(wrong, 400).removeprefix(f"{command[0]}: ")
+            raise RefusedError(f"{command[0]}: {said}")
         return said
 
     async def _run(
