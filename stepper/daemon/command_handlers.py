@@ -284,15 +284,16 @@ async def _new(request: Request, told: cli_commands.New) -> responses.Made:
 async def _of_notebook(request: Request, session: Session, told: Any) -> object:
     workspace = request.workspace
     before = workspace.currents()
+    if not isinstance(told, cli_commands.Run | cli_commands.Restore | cli_commands.Use):
+        return await _done(request, session, told)
     # the current one from now on
-    if isinstance(told, cli_commands.Run | cli_commands.Restore | cli_commands.Use):
-        workspace.make_current(session.name, request.owner)
+    workspace.make_current(session.name, request.owner)
     next_run = session.state.next_run
     try:
         return await _done(request, session, told)
     except StepperError as error:
         nothing_ran = session.state.next_run == next_run and not error.accepted
-        if isinstance(told, cli_commands.Run | cli_commands.Restore) and nothing_ran:
+        if nothing_ran:
             workspace.restore_current(before, session.name, request.owner)
         raise
 

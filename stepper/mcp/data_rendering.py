@@ -148,12 +148,14 @@ def standing(told: Told, runs: list[Told], report: str) -> str:
     )
     unheard = told["unheard"] or ""
     report_shown = bool(report) and not told.get("ended") and report not in unheard
-    said = "\n".join([report * report_shown, unheard])
-    parts += [
-        each["text"]
-        for each in (told.get("verified"), stop)
-        if each and each["text"] not in said
-    ]
+    reports = [unheard, (told.get("ended") or {}).get("text", "")]
+    if report_shown:
+        reports.append(report)
+    # a report of the run that stopped the notebook has lines of the stop already
+    shown = {line.strip() for text in reports for line in text.splitlines()}
+    for each in (told.get("verified"), stop):
+        lines = each["text"].splitlines() if each else []
+        parts += [line for line in lines if line.strip() not in shown]
     parts += (
         [f"its kernel's state is lost: {one_line(told['lost'])}"]
         if told["lost"]

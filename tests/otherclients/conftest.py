@@ -53,7 +53,8 @@ def installed(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "a répo"
     folder.mkdir()
     make_env(Paths(str(folder)).env)
-    installer.apply(install_checks.parse([str(folder), "--python", sys.executable]))
+    options = ["--mcp-only", "--python", sys.executable]
+    installer.apply(install_checks.parse([str(folder), *options]))
     yield folder
     subprocess.run(
         [folder / ".stepper/env/bin/stepper", "shutdown"],

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from .clients import Codex
+from tests.conftest import ROOT
+
+from .clients import Codex, run
 from .conftest import Start
 from .models import Call
 from .test_seven_steps import put
@@ -15,6 +17,10 @@ pytestmark = [
     pytest.mark.nightly,
     pytest.mark.timeout(300),
 ]  # the first one may fetch a client
+DOCS = ROOT / "docs/development/mcp.md"
+GUIDE = ROOT / "docs/mcp.md"
+REFUSAL = "MCP tool call requires approval, but approval policy is never"
+TRUSTED = '[projects."{}"]\ntrust_level = "trusted"\n'
 CANARY = "open('canary.txt', 'w').write('it ran')"
 NEEDS_APPROVAL = [
     Call("create_notebook", {"problem": "a canary", "cells": [{"source": CANARY}]}),
@@ -29,21 +35,24 @@ NEEDS_APPROVAL = [
 ]
 
 
-@pytest.mark.parametrize("kind", [Codex], indirect=True, ids=["codex"])
-def test_no_code_runs_without_approval_in_codex_exec(
-    start: Start, installed: Path
-) -> None:
-    put(installed, "codex")
+def add_notebook(installed: Path) -> None:
     notebook = installed / "notebooks" / "canary.ipynb"
     notebook.parent.mkdir(exist_ok=True)
     notebook.write_text(
         '{"cells": [{"cell_type": "code", "id": "canary", "metadata": {}, "outputs": [], "execution_count": null,'
         f' "source": "{CANARY}"}}], "metadata": {{}}, "nbformat": 4, "nbformat_minor": 5}}'
     )
-    trusted = f'[projects."{installed}"]\ntrust_level = "trusted"\n'
+
+
+@pytest.mark.parametrize("kind", [Codex], indirect=True, ids=["codex"])
+def test_no_code_runs_without_approval_in_codex_exec(
+    start: Start, installed: Path
+) -> None:
+    put(installed, "codex")
+    add_notebook(installed)
     client = start(
         installed,
-        trusted,
+        TRUSTED.format(installed),
         Call("list_notebooks", {}),
         Call("plan", {"notebook": "canary"}),
         *NEEDS_APPROVAL,
@@ -58,4 +67,46 @@ def test_no_code_runs_without_approval_in_codex_exec(
     assert "no plan" in plan.text
     assert len(refused) == len(NEEDS_APPROVAL)
     assert not [*installed.rglob("canary.txt")], [result.text for result in refused]
-    assert all("requires approval" in result.text for result in refused), refused
+    # exactly what the documentation quotes
+    assert all(result.text.endswith(REFUSAL) for result in refused), refused
+    assert f'("{REFUSAL}")' in " ".join(DOCS.read_text().split())
+
+
+@pytest.mark.parametrize("kind", [Codex], indirect=True, ids=["codex"])
+def test_the_documented_line_lets_the_calls_pass(start: Start, installed: Path) -> None:
+    settings = put(installed, "codex")
+    line = 'default_tools_approval_mode = "approve"'
+    for page in (DOCS, GUIDE):
+        assert f"`{line}`" in " ".join(page.read_text().split())
+    settings.write_text(f"{settings.read_text()}{line}\n")
+    add_notebook(installed)
+    calls = [
+        Call("run_notebook", {"notebook": "canary", "which": "all"}),
+        Call("kernel", {"notebook": "canary", "action": "restart"}),
+    ]
+    client = start(installed, TRUSTED.format(installed), *calls)
+    assert isinstance(client, Codex)
+
+    ended = client.exec("Work in a notebook.")
+
+    assert (ended.returncode, client.model.unsaid) == (0, 0), ended
+    ran, restarted = client.model.results
+    assert "1 of 1 cells ran ok" in ran.text or "ran ok" in ran.text, ran
+    assert "a fresh kernel runs" in restarted.text, restarted
+    assert [*installed.rglob("canary.txt")]
+
+
+@pytest.mark.parametrize("kind", [Codex], indirect=True, ids=["codex"])
+def test_a_project_that_is_not_trusted_has_no_server(
+    start: Start, installed: Path
+) -> None:
+    put(installed, "codex")
+    client = start(installed, "", "Done.")
+    assert isinstance(client, Codex)
+
+    # with the server required it would not even begin
+    command = [*client.install(), "exec", "--json", "--skip-git-repo-check"]
+    run([*command, "Work in a notebook."], client.project, client.env, 120)
+
+    assert client.model.requests == []  # none offered a tool of stepper's
+    assert client.model.other_requests != []

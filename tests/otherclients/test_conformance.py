@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from stepper.mcp.tools import TOOLS
 from tests.conftest import ROOT
 from tests.npm_packages import Unavailable, fetched, node, unavailable
 
@@ -83,7 +84,7 @@ def test_the_inspector_finds_nothing_in_the_tools(
         command, cwd=installed, env=env, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    assert len(json.loads(done.stdout)["tools"]) == 12
+    assert len(json.loads(done.stdout)["tools"]) == len(TOOLS)
     assert "Warning" not in done.stderr, done.stderr
 
 

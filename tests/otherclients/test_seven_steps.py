@@ -87,7 +87,7 @@ def test_the_seven_steps_in_claude_code_without_hooks(
     scripted_model: Callable[..., ScriptedModel],
     interactive_claude: InteractiveFactory,
 ) -> None:
-    (installed / ".claude/settings.json").unlink()  # the hooks
+    assert not (installed / ".claude").exists()  # no hooks
     servers = json.loads(put(installed, "claude").read_text())
     _, line = servers["mcpServers"]["stepper"]["args"]
     servers["mcpServers"]["stepper"]["args"] = [
