@@ -16,7 +16,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from stepper.kernels import image_diff
-from stepper.policy.comparison.output_comparison import Shown, compare
+from stepper.policy.comparison.output_comparison import CellOutputs, compare_outputs
 from tests.verify import pairs
 from tests.verify.pairs import Pair
 
@@ -91,8 +91,8 @@ def peers(asked: Sequence[Pair]) -> dict[str, list[bool]]:
 
 def ours(pair: Pair) -> bool:
     """Whether stepper flags a pair."""
-    return not compare(
-        Shown(pair.then), Shown(pair.now), (), image_diff.differing
+    return not compare_outputs(
+        CellOutputs(pair.then), CellOutputs(pair.now), (), image_diff.differing
     ).verdict.reproduces
 
 

@@ -32,7 +32,11 @@ from PIL import Image, ImageOps
 
 from benchmarks.verify import peers
 from stepper.kernels import image_diff
-from stepper.policy.comparison.output_comparison import Difference, Shown, compare
+from stepper.policy.comparison.output_comparison import (
+    CellOutputs,
+    Difference,
+    compare_outputs,
+)
 from tests.oracle.cell_corpus import NAMES, sheets
 from tests.verify.pairs import Pair
 
@@ -168,11 +172,18 @@ def texts(outputs: Outputs) -> Iterator[tuple[tuple[int, str], str]]:
 
 def told(then: Outputs, now: Outputs, again: Outputs) -> Difference:
     """Return what a replay would say."""
-    first = compare(Shown(then), Shown(now), (), image_diff.differing)
+    first = compare_outputs(
+        CellOutputs(then), CellOutputs(now), (), image_diff.differing
+    )
     return (
         first
         if first.verdict.reproduces
-        else compare(Shown(then), Shown(now), [Shown(again)], image_diff.differing)
+        else compare_outputs(
+            CellOutputs(then),
+            CellOutputs(now),
+            [CellOutputs(again)],
+            image_diff.differing,
+        )
     )
 
 

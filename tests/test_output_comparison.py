@@ -17,14 +17,26 @@ from stepper.policy.comparison import (
     output_comparison,
     verify_results,
 )
-from stepper.policy.comparison.output_comparison import Difference, Sameness, Shown
-from stepper.policy.comparison.verify_results import CellVerdict, Package, Verified
+from stepper.policy.comparison.output_comparison import (
+    CellOutputs,
+    Difference,
+    ReplayVerdict,
+)
+from stepper.policy.comparison.verify_results import (
+    CellVerdict,
+    PackageChange,
+    VerifyResult,
+)
 from tests.verify.pairs import PAIRS, Outputs, Pair, html, out, png, shown
 
 
 def compared(then: Outputs, now: Outputs, *again: Outputs, **more: Any) -> Difference:
-    return output_comparison.compare(
-        Shown(then), Shown(now), [*map(Shown, again)], image_diff.differing, **more
+    return output_comparison.compare_outputs(
+        CellOutputs(then),
+        CellOutputs(now),
+        [*map(CellOutputs, again)],
+        image_diff.differing,
+        **more,
     )
 
 
@@ -36,7 +48,7 @@ def test_what_is_harmless_reproduces_and_what_is_real_does_not(pair: Pair) -> No
     )
 
 
-@pytest.mark.parametrize("row", ignored_differences.LEFT_OUT, ids=lambda row: row[0])
+@pytest.mark.parametrize("row", ignored_differences.IGNORED, ids=lambda row: row[0])
 def test_each_row_of_what_is_left_out_decides_a_pair(
     row: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -44,7 +56,7 @@ def test_each_row_of_what_is_left_out_decides_a_pair(
     rules = [
         rule
         for rule, known in zip(
-            ignored_differences.RULES, ignored_differences.LEFT_OUT, strict=True
+            ignored_differences.RULES, ignored_differences.IGNORED, strict=True
         )
         if known is not row
     ]
@@ -59,7 +71,7 @@ def test_each_row_of_what_is_left_out_decides_a_pair(
 
 def test_lines_are_counted_and_shown() -> None:
     found = compared(out("a\nb\nc\n"), out("a\nX\nY\nc\n"))
-    assert (found.verdict, found.text) == (Sameness.CHANGED, "-1 +2")
+    assert (found.verdict, found.text) == (ReplayVerdict.CHANGED, "-1 +2")
     assert found.lines == ("- b", "+ X", "+ Y")
 
 
@@ -89,27 +101,27 @@ def test_lines_are_counted_and_shown() -> None:
 )
 def test_numbers_within_a_millionth(then: str, now: str, close: bool) -> None:
     assert compared(shown(then), shown(now)).verdict is (
-        Sameness.CLOSE if close else Sameness.CHANGED
+        ReplayVerdict.CLOSE if close else ReplayVerdict.CHANGED
     )
 
 
 def test_a_line_with_a_nul_is_a_line() -> None:
-    assert compared(out("a\0b\n"), out("a\0c\n")).verdict is Sameness.CHANGED
+    assert compared(out("a\0b\n"), out("a\0c\n")).verdict is ReplayVerdict.CHANGED
 
 
 def test_an_array_that_breaks_elsewhere_is_close() -> None:
     assert compared(
         shown("array([1.5, 2.5,\n       0.3])"),
         shown("array([1.5, 2.5, 0.30000000000000004])"),
-    ).verdict is (Sameness.CLOSE)
+    ).verdict is (ReplayVerdict.CLOSE)
 
 
 def test_two_fresh_runs_settle_what_is_unstable() -> None:
     then, now, again = out("a 1\nsum 5\n"), out("a 2\nsum 5\n"), out("a 3\nsum 5\n")
-    assert compared(then, now, again).verdict is Sameness.UNSTABLE
+    assert compared(then, now, again).verdict is ReplayVerdict.UNSTABLE
     both = compared(then, out("a 2\nsum 6\n"), out("a 3\nsum 6\n"))
     assert (both.verdict, both.text, both.lines) == (
-        Sameness.CHANGED,
+        ReplayVerdict.CHANGED,
         "-1 +1",
         ("- sum 5", "+ sum 6"),
     )
@@ -133,7 +145,7 @@ def test_two_fresh_runs_settle_what_is_unstable() -> None:
     ],
 )
 def test_what_comes_and_goes_is_unstable(then: str, now: str, again: str) -> None:
-    assert compared(out(then), out(now), out(again)).verdict is Sameness.UNSTABLE
+    assert compared(out(then), out(now), out(again)).verdict is ReplayVerdict.UNSTABLE
 
 
 def test_where_two_fresh_runs_may_agree_by_chance_a_third_tells() -> None:
@@ -143,14 +155,14 @@ def test_where_two_fresh_runs_may_agree_by_chance_a_third_tells() -> None:
         out("4\n8\n6\n"),
     )  # of a sample, a line each
     found = compared(*drawn)
-    assert found.verdict is Sameness.CHANGED and found.doubtful
-    assert compared(*drawn, out("0\n5\n2\n")).verdict is Sameness.UNSTABLE
+    assert found.verdict is ReplayVerdict.CHANGED and found.doubtful
+    assert compared(*drawn, out("0\n5\n2\n")).verdict is ReplayVerdict.UNSTABLE
     pair = out("{'b', 'a'}\n"), out("{'a', 'b'}\n"), out("{'a', 'b'}\n")  # a set of two
     assert (
         compared(*pair).doubtful
-        and compared(*pair, pair[1]).verdict is Sameness.CHANGED
+        and compared(*pair, pair[1]).verdict is ReplayVerdict.CHANGED
     )
-    assert compared(*pair, pair[0]).verdict is Sameness.UNSTABLE
+    assert compared(*pair, pair[0]).verdict is ReplayVerdict.UNSTABLE
     assert not compared(out("a 1\n"), out("a 2\n"), out("a 2\n")).doubtful, (
         "two runs settle it"
     )
@@ -159,63 +171,80 @@ def test_where_two_fresh_runs_may_agree_by_chance_a_third_tells() -> None:
 
 def test_what_stands_elsewhere_beside_a_set_is_changed() -> None:
     found = compared(out("a\nb\ntop 1\n"), out("b\na\ntop 2\n"), out("a\nb\ntop 2\n"))
-    assert (found.verdict, found.lines) == (Sameness.CHANGED, ("- top 1", "+ top 2"))
+    assert (found.verdict, found.lines) == (
+        ReplayVerdict.CHANGED,
+        ("- top 1", "+ top 2"),
+    )
     assert (
         compared(out("x\ny\n"), out("y\nx\n"), out("y\nx\n")).verdict
-        is Sameness.CHANGED
+        is ReplayVerdict.CHANGED
     )
     member = compared(out("h\na\nX\nc\n"), out("h\nc\na\nb\n"), out("h\nb\nc\na\n"))
-    assert member.verdict is Sameness.CHANGED, "two fresh runs have the same members"
+    assert member.verdict is ReplayVerdict.CHANGED, (
+        "two fresh runs have the same members"
+    )
 
 
 def test_stderr_is_told() -> None:
     found = compared(out("1\n", "stderr"), out("1\n2\n", "stderr"))
     assert (found.verdict, found.text) == (
-        Sameness.SAME,
-        "stderr differs (1 line then, 2 now), which is not judged",
+        ReplayVerdict.SAME,
+        "stderr differs (1 line then, 2 now); stderr is not compared",
     )
 
 
 def test_a_line_that_both_lack_is_changed() -> None:
     assert (
         compared(out("a\nr 1\n"), out("r 2\n"), out("r 3\n")).verdict
-        is Sameness.CHANGED
+        is ReplayVerdict.CHANGED
     )
     assert compared(out("a\nb\n"), [], []).text == "-2"
 
 
 def test_pictures_bytes_then_pixels_then_facts() -> None:
-    assert compared(png(level=1), png(level=9)).verdict is Sameness.SAME
+    assert compared(png(level=1), png(level=9)).verdict is ReplayVerdict.SAME
     assert (
-        compared(png(edge="#fefffd"), png(edge="#fffffe")).verdict is Sameness.SAME
+        compared(png(edge="#fefffd"), png(edge="#fffffe")).verdict is ReplayVerdict.SAME
     ), "another machine's rounding"
     then, now = png("Rain"), png("Snow")
     assert "% of its pixels differ" in compared(then, now).text
     facts = [
-        {output_comparison.key("".join(each[0]["data"]["image/png"].split())): name}
+        {
+            output_comparison.picture_key(
+                "".join(each[0]["data"]["image/png"].split())
+            ): name
+        }
         for each, name in ((then, 'title "Rain"'), (now, 'title "Snow"'))
     ]
-    found = output_comparison.compare(
-        Shown(then, facts[0]), Shown(now, facts[1]), (), image_diff.differing
+    found = output_comparison.compare_outputs(
+        CellOutputs(then, facts[0]),
+        CellOutputs(now, facts[1]),
+        (),
+        image_diff.differing,
     )
     assert found.text == '-1 +1; figure 1: title "Rain" then, title "Snow" now'
     same = [dict.fromkeys(known, "a plot") for known in facts]
-    for redrawn, verdict in ((False, Sameness.CHANGED), (True, Sameness.CLOSE)):
+    for redrawn, verdict in (
+        (False, ReplayVerdict.CHANGED),
+        (True, ReplayVerdict.CLOSE),
+    ):
         given = (
-            Shown(then, same[0]),
-            Shown(now, same[1]),
+            CellOutputs(then, same[0]),
+            CellOutputs(now, same[1]),
             (),
             image_diff.differing,
             redrawn,
         )
-        assert output_comparison.compare(*given).verdict is verdict
-    assert compared(then, now, png("Hail")).verdict is Sameness.UNSTABLE
-    assert compared(then, now, png("Snow", level=1)).verdict is Sameness.CHANGED
+        assert output_comparison.compare_outputs(*given).verdict is verdict
+    assert compared(then, now, png("Hail")).verdict is ReplayVerdict.UNSTABLE
+    assert compared(then, now, png("Snow", level=1)).verdict is ReplayVerdict.CHANGED
 
 
 def test_a_picture_is_known_by_the_key_that_the_kernel_tells() -> None:
     text = png()[0]["data"]["image/png"]
-    assert output_comparison.key("".join(text.split())) == str(output_images.key(text))
+    assert output_comparison.picture_key("".join(text.split())) == str(
+        output_images.key(text)
+    )
 
 
 def test_of_a_picture_in_several_forms_both_sides_give_the_same_one() -> None:
@@ -224,11 +253,16 @@ def test_of_a_picture_in_several_forms_both_sides_give_the_same_one() -> None:
         return shown("<PIL.Image.Image image mode=RGB size=40x40>", **more)
 
     then = shot((10, 20, 30), "png", "jpeg")
-    assert compared(then, shot((10, 20, 30), "jpeg", "png")).verdict is Sameness.SAME
-    assert compared(then, shot((10, 20, 31), "jpeg", "png")).verdict is Sameness.CHANGED
+    assert (
+        compared(then, shot((10, 20, 30), "jpeg", "png")).verdict is ReplayVerdict.SAME
+    )
+    assert (
+        compared(then, shot((10, 20, 31), "jpeg", "png")).verdict
+        is ReplayVerdict.CHANGED
+    )
     assert (
         compared(shot((10, 20, 30), "jpeg"), shot((10, 20, 30), "jpeg", "png")).verdict
-        is Sameness.SAME
+        is ReplayVerdict.SAME
     )
 
 
@@ -237,8 +271,8 @@ def test_a_moving_picture_is_all_its_pictures() -> None:
         shown("<Image>", image__gif=picture("gif", (200, 0, 0), (0, 0, blue)))
         for blue in (200, 90)
     )
-    assert compared(then, then).verdict is Sameness.SAME
-    assert compared(then, now).verdict is Sameness.CHANGED
+    assert compared(then, then).verdict is ReplayVerdict.SAME
+    assert compared(then, now).verdict is ReplayVerdict.CHANGED
 
 
 def picture(form: str, *colours: tuple[int, int, int]) -> str:
@@ -254,9 +288,9 @@ def test_pictures_that_can_not_be_decoded_differ_by_their_bytes() -> None:
     def broken(text: str) -> Outputs:
         return shown("<Figure>", image__png=text)
 
-    assert compared(broken("AAAA"), broken("AAAA")).verdict is Sameness.SAME
-    assert compared(broken("AAAA"), broken("BBBB")).verdict is Sameness.CHANGED
-    assert compared(broken("%%%"), broken("BBBB")).verdict is Sameness.CHANGED
+    assert compared(broken("AAAA"), broken("AAAA")).verdict is ReplayVerdict.SAME
+    assert compared(broken("AAAA"), broken("BBBB")).verdict is ReplayVerdict.CHANGED
+    assert compared(broken("%%%"), broken("BBBB")).verdict is ReplayVerdict.CHANGED
 
 
 def test_ids_are_by_lot_but_not_what_one_reads() -> None:
@@ -266,17 +300,17 @@ def test_ids_are_by_lot_but_not_what_one_reads() -> None:
         compared(
             page(drawn.format("a1", "red")), page(drawn.format("f7", "red"))
         ).verdict
-        is Sameness.SAME
+        is ReplayVerdict.SAME
     )
     assert (
         compared(
             page(drawn.format("a1", "red")), page(drawn.format("f7", "blue"))
         ).verdict
-        is Sameness.CHANGED
+        is ReplayVerdict.CHANGED
     )
     for one, other in (("5", "6"), ("rain", "snow")):
         then, now = (page(f'<h2 id="{each}">{each}</h2>') for each in (one, other))
-        assert compared(then, now).verdict is Sameness.CHANGED
+        assert compared(then, now).verdict is ReplayVerdict.CHANGED
 
 
 def test_a_text_that_leaves_all_out_says_nothing() -> None:
@@ -287,8 +321,8 @@ def test_a_text_that_leaves_all_out_says_nothing() -> None:
         )
         for n in "aab"
     ]
-    assert compared(*charts[:2]).verdict is Sameness.SAME
-    assert compared(*charts[1:]).verdict is Sameness.CHANGED
+    assert compared(*charts[:2]).verdict is ReplayVerdict.SAME
+    assert compared(*charts[1:]).verdict is ReplayVerdict.CHANGED
 
 
 def test_json_counts_as_a_browser_saves_it() -> None:
@@ -296,7 +330,7 @@ def test_json_counts_as_a_browser_saves_it() -> None:
         shown("Figure()", **{"application/vnd.plotly.v1+json": {"y": y}})
         for y in ([1, 2.5], [1.0, 2.5])
     )
-    assert compared(then, now).verdict is Sameness.SAME
+    assert compared(then, now).verdict is ReplayVerdict.SAME
 
 
 def test_of_a_display_what_says_something_counts() -> None:
@@ -307,13 +341,13 @@ def test_of_a_display_what_says_something_counts() -> None:
         compared(
             shown("alt.Chart(...)", **chart), shown("alt.Chart(...)", **other)
         ).verdict
-        is Sameness.CLOSE
+        is ReplayVerdict.CLOSE
     )
     assert (
         compared(
             shown("alt.Chart(...)", **other), shown("alt.Chart(...)", **line)
         ).verdict
-        is Sameness.CHANGED
+        is ReplayVerdict.CHANGED
     )
     widget = {"application/vnd.jupyter.widget-view+json": {"model_id": "a"}}
     again = {"application/vnd.jupyter.widget-view+json": {"model_id": "b"}}
@@ -321,14 +355,14 @@ def test_of_a_display_what_says_something_counts() -> None:
         compared(
             shown("IntSlider(value=7)", **widget), shown("IntSlider(value=7)", **again)
         ).verdict
-        is Sameness.SAME
+        is ReplayVerdict.SAME
     )
     svg = '<svg><metadata><dc:date>{}</dc:date></metadata><path id="p{}" d="M 0"/><use href="#p{}"/></svg>'
     drawn = [shown("<Figure>", image__svg_xml=svg.format(n, n, n)) for n in (1, 2)]
     for each in drawn:
         each[0]["data"]["image/svg+xml"] = each[0]["data"].pop("image/svg_xml")
-    assert compared(*drawn).verdict is Sameness.SAME
-    assert compared(html("<b>1</b>"), html("<b>2</b>")).verdict is Sameness.CHANGED
+    assert compared(*drawn).verdict is ReplayVerdict.SAME
+    assert compared(html("<b>1</b>"), html("<b>2</b>")).verdict is ReplayVerdict.CHANGED
 
 
 @pytest.mark.parametrize(
@@ -345,7 +379,7 @@ def test_of_a_display_what_says_something_counts() -> None:
     ],
 )
 def test_a_strangers_outputs_are_no_trouble(odd: Outputs) -> None:
-    assert compared(odd, odd).verdict is Sameness.SAME
+    assert compared(odd, odd).verdict is ReplayVerdict.SAME
     compared(odd, out("a\n"), odd)
     compared(out("a\n"), odd)
 
@@ -357,23 +391,27 @@ def test_large_texts_are_compared_in_bounded_time() -> None:
     found = compared(
         out("\n".join(lines)), out("\n".join(other)), out("\n".join(lines[1:]))
     )
-    assert found.verdict is Sameness.CHANGED or found.verdict is Sameness.UNSTABLE
+    assert (
+        found.verdict is ReplayVerdict.CHANGED
+        or found.verdict is ReplayVerdict.UNSTABLE
+    )
     assert (
         compared(out("\n".join(lines)), out("\n".join(other))).text == "-10000 +10000"
     )
     assert (
-        compared(out("x" * 3_000_000), out("x" * 3_000_001)).verdict is Sameness.CHANGED
+        compared(out("x" * 3_000_000), out("x" * 3_000_001)).verdict
+        is ReplayVerdict.CHANGED
     )
     assert time.monotonic() - began < 60, "it hangs"
 
 
-def made(*cells: tuple[int, Sameness, str], **more: Any) -> Verified:
+def made(*cells: tuple[int, ReplayVerdict, str], **more: Any) -> VerifyResult:
     verdicts = [
         CellVerdict(f"id{number}", number, verdict, said)
         for number, verdict, said in cells
     ]
     well = all(cell.verdict.reproduces for cell in verdicts)
-    return Verified(
+    return VerifyResult(
         **{
             "notebook": "made_up.ipynb",
             "reproduces": well,
@@ -387,17 +425,17 @@ def made(*cells: tuple[int, Sameness, str], **more: Any) -> Verified:
 
 
 def test_the_text_is_as_the_issue_shows_it() -> None:
-    same = [(number, Sameness.SAME, "") for number in (1, 3, 4)]
+    same = [(number, ReplayVerdict.SAME, "") for number in (1, 3, 4)]
     failed = (
         "NameError: name 'df' is not defined (cell 3, which was deleted, had bound it)"
     )
     found = made(
         *same,
-        (2, Sameness.UNSTABLE, "two fresh runs differ as well (no seed?)"),
-        (5, Sameness.CHANGED, "-4 +6"),
-        (6, Sameness.FAILED, failed),
+        (2, ReplayVerdict.UNSTABLE, "two fresh runs differ as well (no seed?)"),
+        (5, ReplayVerdict.CHANGED, "-4 +6"),
+        (6, ReplayVerdict.FAILED, failed),
         files=[words.file_change("by_month.csv", "same", 3, 3)],
-        packages=[Package("pandas", "3.1.0", "3.1.1")],
+        packages=[PackageChange("pandas", "3.1.0", "3.1.1")],
     )
     assert words.told(found).splitlines() == [
         "made_up.ipynb: DOES NOT REPRODUCE · 3 of 6 cells as recorded · 2.2 s in 2 fresh kernels;"
@@ -410,8 +448,8 @@ def test_the_text_is_as_the_issue_shows_it() -> None:
     ]
     well = words.told(
         made(
-            (1, Sameness.SAME, ""),
-            (2, Sameness.CLOSE, "numbers within 1e-6"),
+            (1, ReplayVerdict.SAME, ""),
+            (2, ReplayVerdict.CLOSE, "numbers within 1e-6"),
             kernels=1,
         )
     )
@@ -422,7 +460,7 @@ def test_the_text_is_as_the_issue_shows_it() -> None:
 
 
 def test_the_headline_names_cells_that_fail_as_recorded_and_open_steps() -> None:
-    same = (1, Sameness.SAME, "")
+    same = (1, ReplayVerdict.SAME, "")
     head = words.head(made(same, failing=1, open_steps=2))
     assert head.startswith(
         "made_up.ipynb: REPRODUCES; 1 cell fails as recorded; 2 steps open · 1 of 1 cells as recorded"
@@ -430,14 +468,16 @@ def test_the_headline_names_cells_that_fail_as_recorded_and_open_steps() -> None
 
 
 def test_the_text_is_bounded_and_says_what_was_printed_behind_a_bar() -> None:
-    many = [(number, Sameness.CHANGED, "-1 +1") for number in range(100)]
+    many = [(number, ReplayVerdict.CHANGED, "-1 +1") for number in range(100)]
     assert len(words.told(made(*many)).splitlines()) < 30
     lines = ("- \x1b[31mred", "+ x\x07")
     found = made()
-    forged = Verified(
+    forged = VerifyResult(
         **{
             **vars(found),
-            "cells": [CellVerdict("a\nb", 1, Sameness.CHANGED, "-1\n✗ cell 9", lines)],
+            "cells": [
+                CellVerdict("a\nb", 1, ReplayVerdict.CHANGED, "-1\n✗ cell 9", lines)
+            ],
         }
     )
     text = words.told(forged).splitlines()
@@ -446,4 +486,6 @@ def test_the_text_is_bounded_and_says_what_was_printed_behind_a_bar() -> None:
 
 def test_packages_that_both_had() -> None:
     then, now = {"pandas": "3.1.0", "gone": "1"}, {"pandas": "3.1.1", "new": "2"}
-    assert verify_results.packages(then, now) == [Package("pandas", "3.1.0", "3.1.1")]
+    assert verify_results.find_changed_packages(then, now) == [
+        PackageChange("pandas", "3.1.0", "3.1.1")
+    ]

@@ -13,7 +13,7 @@ from stepper.kernels import image_diff
 from stepper.messages import changed_outputs
 from stepper.policy.comparison import clock_values, recorded_outputs
 from stepper.policy.comparison.clock_values import RunTime
-from stepper.policy.comparison.output_comparison import Shown
+from stepper.policy.comparison.output_comparison import CellOutputs
 from stepper.policy.comparison.recorded_outputs import ChangedOutput
 from tests.conftest import Notebook, Project, reused
 from tests.verify.pairs import PAIRS, Pair, out, shown
@@ -33,8 +33,8 @@ def project(lasting: Project) -> Iterator[Project]:
 def differs(then: str, now: str, run: RunTime = QUIET) -> bool:
     """Whether a printed text counts as different, and the same text as the value of a cell."""
     found = {
-        recorded_outputs.difference(
-            Shown(make(then)), Shown(make(now)), run, lambda *_: None
+        recorded_outputs.find_difference(
+            CellOutputs(make(then)), CellOutputs(make(now)), run, lambda *_: None
         )
         is not None
         for make in (out, shown)
@@ -111,8 +111,8 @@ def test_the_pairs_of_verify_without_a_second_fresh_run(
     pair: Pair, reads_clock: bool
 ) -> None:
     run = RunTime(time.time(), 1.0, reads_clock)
-    found = recorded_outputs.difference(
-        Shown(pair.then), Shown(pair.now), run, image_diff.differing
+    found = recorded_outputs.find_difference(
+        CellOutputs(pair.then), CellOutputs(pair.now), run, image_diff.differing
     )
     assert (found is not None) is pair.real
 

@@ -28,7 +28,7 @@ from stepper.kernels import backend_registry, image_diff
 from stepper.policy import journal_events, kernel_config
 from stepper.policy.commands import cli_commands
 from stepper.policy.commands.command_lines import CommandLines
-from stepper.policy.comparison.verify_results import Verified
+from stepper.policy.comparison.verify_results import VerifyResult
 from stepper.policy.model import Death, Limits
 from stepper.session import progress_events, user_commands
 from stepper.session.clients import Caller
@@ -64,7 +64,7 @@ class Room:
 
 async def asked(
     request: Request, session: Session, told: cli_commands.Verify
-) -> Verified:
+) -> VerifyResult:
     """Replay a notebook and return what came of it, one replay of the project at a time; raise StepperError."""
     workspace, caller = request.workspace, request.caller
     path = workspace.resolve(os.path.join(workspace.paths.project, session.name))

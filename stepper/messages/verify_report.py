@@ -6,22 +6,26 @@ from collections.abc import Sequence
 
 from stepper.common.text import clean, format_age, format_count, one_line
 from stepper.policy.commands.command_lines import CommandLines
-from stepper.policy.comparison.output_comparison import Sameness
+from stepper.policy.comparison.output_comparison import ReplayVerdict
 from stepper.policy.comparison.verify_results import (
-    SOURCE,
+    SOURCE_PREFIX,
     CellVerdict,
     FileChange,
-    Package,
-    Verified,
+    PackageChange,
+    VerifyResult,
 )
 
-MARKS = {Sameness.CHANGED: "✗", Sameness.FAILED: "✗", Sameness.UNSTABLE: "~"}
+MARKS = {
+    ReplayVerdict.CHANGED: "✗",
+    ReplayVerdict.FAILED: "✗",
+    ReplayVerdict.UNSTABLE: "~",
+}
 CELLS, OTHERS = 20, 8  # lines on cells, on files and packages each
 RAN = {"same": "written again, same bytes", "new": "new", "deleted": "deleted"}
 NEVER = "nothing is recorded: no cell ran, or their outputs were taken away"
 
 
-def told(found: Verified) -> str:
+def told(found: VerifyResult) -> str:
     """Return the text on a replay, for people and agents."""
     lines = [head(found), *_cells(found)]
     lines += _some(
@@ -32,14 +36,14 @@ def told(found: Verified) -> str:
     return "\n".join(lines)
 
 
-def _package(package: Package) -> str:
+def _package(package: PackageChange) -> str:
     name = one_line(package.name, 200)
-    if package.now.startswith(SOURCE) and package.then.startswith(SOURCE):
+    if package.now.startswith(SOURCE_PREFIX) and package.then.startswith(SOURCE_PREFIX):
         return f"  · module {name} changed since the recorded run"
     return f"  · {name} {package.then} then, {package.now} now"
 
 
-def head(found: Verified) -> str:
+def head(found: VerifyResult) -> str:
     """Return the verdict in one line."""
     verdict = "REPRODUCES" if found.reproduces else "DOES NOT REPRODUCE"
     if found.reproduces and found.failing:
@@ -52,15 +56,15 @@ def head(found: Verified) -> str:
     return f"{one_line(found.notebook, 200)}: {verdict} · {recorded(found)} · {took}"
 
 
-def recorded(found: Verified) -> str:
+def recorded(found: VerifyResult) -> str:
     """Return how many cells are as recorded."""
     return f"{found.as_recorded} of {len(found.cells)} cells as recorded"
 
 
-def _cells(found: Verified) -> list[str]:
+def _cells(found: VerifyResult) -> list[str]:
     by = {
         word: [cell for cell in found.cells if cell.verdict is word]
-        for word in Sameness
+        for word in ReplayVerdict
     }
     lines = list[str]()
     for cell in found.cells:
@@ -71,19 +75,21 @@ def _cells(found: Verified) -> list[str]:
             )
             lines += [f"      | {clean(line)}" for line in cell.lines]
     lines = _some(lines, "line", CELLS)
-    if by[Sameness.NOT_RECORDED]:
-        all_of_them = len(by[Sameness.NOT_RECORDED]) == len(found.cells)
+    if by[ReplayVerdict.NOT_RECORDED]:
+        all_of_them = len(by[ReplayVerdict.NOT_RECORDED]) == len(found.cells)
         why = NEVER if all_of_them else "no run is recorded of what stands there now"
         hint = f"`{CommandLines(found.notebook).shell('run')}` runs what has not run"
         lines.append(
-            f"  ✗ {_named(by[Sameness.NOT_RECORDED])} not recorded: {why}; {hint}"
+            f"  ✗ {_named(by[ReplayVerdict.NOT_RECORDED])} not recorded: {why}; {hint}"
         )
-    if by[Sameness.NOT_RUN]:
-        lines.append(f"  · {_named(by[Sameness.NOT_RUN])} not run: a cell above failed")
-    if by[Sameness.CLOSE]:
-        words = dict.fromkeys(cell.difference for cell in by[Sameness.CLOSE])
-        lines.append(f"  ≈ {_named(by[Sameness.CLOSE])} close: {'; '.join(words)}")
-    other = [cell for cell in by[Sameness.SAME] if cell.difference]
+    if by[ReplayVerdict.NOT_RUN]:
+        lines.append(
+            f"  · {_named(by[ReplayVerdict.NOT_RUN])} not run: a cell above failed"
+        )
+    if by[ReplayVerdict.CLOSE]:
+        words = dict.fromkeys(cell.difference for cell in by[ReplayVerdict.CLOSE])
+        lines.append(f"  ≈ {_named(by[ReplayVerdict.CLOSE])} close: {'; '.join(words)}")
+    other = [cell for cell in by[ReplayVerdict.SAME] if cell.difference]
     return lines + _some(
         [f"  · cell {cell.number}: {cell.difference}" for cell in other], "cell"
     )

@@ -15,7 +15,7 @@ from stepper.messages.run_report import Ended
 from stepper.policy.cell_changes import source_hash
 from stepper.policy.comparison import clock_values, recorded_outputs, verify_results
 from stepper.policy.comparison.clock_values import RunTime
-from stepper.policy.comparison.output_comparison import Shown
+from stepper.policy.comparison.output_comparison import CellOutputs
 from stepper.policy.comparison.recorded_outputs import ChangedOutput
 from stepper.policy.dataflow import cell_dependencies
 from stepper.policy.journal_events import Ran
@@ -41,8 +41,9 @@ class RecordedOutputs:
         # modules of the project that changed after the recorded run of one of the cells
         self.modules = _modules_changed_since(session, cells)
         verified = session.state.verified
-        is_valid = verified is not None and verified.sources == verify_results.mark(
-            document.cells
+        is_valid = (
+            verified is not None
+            and verified.sources == verify_results.hash_sources(document.cells)
         )
         unstable = verified.unstable if verified is not None and is_valid else ()
         ran = {run.cell_id: run.source_hash for run in session.state.runs}
@@ -55,7 +56,7 @@ class RecordedOutputs:
     def changed_modules(self) -> list[str]:
         """Return the modules of the project that changed since the recorded runs."""
         now = self.session.state.packages
-        changed = verify_results.other_sources(self.packages, now)
+        changed = verify_results.find_changed_modules(self.packages, now)
         return sorted(self.modules.union(changed))
 
     async def changed(self, ended: Sequence[Ended]) -> list[ChangedOutput]:
@@ -100,26 +101,28 @@ class RecordedOutputs:
         self, compared: Sequence[Ended], fresh: dict[int, list[Any]]
     ) -> list[ChangedOutput]:
         state = self.session.state
-        packages = verify_results.packages(self.packages, state.packages)
+        packages = verify_results.find_changed_packages(self.packages, state.packages)
         redrawn = any(package.name in DRAWS for package in packages)
         facts = {key: text for run in state.runs for key, text in run.figures.items()}
         changed = list[ChangedOutput]()
         for each in compared:
             cell = each.cell
             recorded = self.recorded[cell.index]
-            shown = recorded_outputs.without_pages(
-                cell.source, recorded, Shown(fresh[cell.index], facts)
+            shown = recorded_outputs.remove_pager_text(
+                cell.source, recorded, CellOutputs(fresh[cell.index], facts)
             )
             run = RunTime(
                 instant(each.run.started_at).timestamp(),
                 each.run.duration_s,
                 clock_values.reads_clock(cell.source, self.sources),
             )
-            difference = recorded_outputs.difference(
-                Shown(recorded, facts), shown, run, self.session.pixels, redrawn
+            difference = recorded_outputs.find_difference(
+                CellOutputs(recorded, facts), shown, run, self.session.pixels, redrawn
             )
             if difference is not None:
-                changed.append(recorded_outputs.changed_output(cell, difference))
+                changed.append(
+                    recorded_outputs.describe_changed_output(cell, difference)
+                )
         return changed
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from stepper.common.errors import KernelError, StepperError
 from stepper.messages.run_report import Ended
 from stepper.policy import cell_changes
-from stepper.policy.comparison.output_comparison import Shown, compare
+from stepper.policy.comparison.output_comparison import CellOutputs, compare_outputs
 from stepper.policy.model import Cell, Outcome, Verdict
 from stepper.session import progress_events
 from stepper.session.cell_run import run_cell
@@ -41,7 +41,7 @@ class Nowhere:
 class Replayed:
     """What a replay showed, cell by cell (by index), how the one that failed ended, the versions of packages."""
 
-    shown: dict[int, Shown] = field(default_factory=dict)
+    shown: dict[int, CellOutputs] = field(default_factory=dict)
     failed: Ended | None = None
     # of those that failed as they had when they were recorded
     faults: dict[int, str] = field(default_factory=dict)
@@ -90,7 +90,7 @@ async def replay(
                 )
                 raise StepperError(UNWRITTEN + why, "df -h .stepper")
             for cell in ran:
-                found.shown[cell.index] = Shown(
+                found.shown[cell.index] = CellOutputs(
                     fresh.file.read_outputs(Target.of(cell)), facts
                 )
             found.packages = dict(fresh.state.packages)
@@ -137,7 +137,8 @@ def _as_recorded(ended: Ended, recorded: Outputs | None) -> bool:
         "evalue": ended.run.fault.evalue,
     }
     return any(
-        compare(Shown([error]), Shown([failed])).verdict.reproduces for error in errors
+        compare_outputs(CellOutputs([error]), CellOutputs([failed])).verdict.reproduces
+        for error in errors
     )
 
 

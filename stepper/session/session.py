@@ -27,7 +27,7 @@ from stepper.messages import command_messages, run_report
 from stepper.messages.run_report import Ended, Report
 from stepper.policy import cell_directives, journal_events, journal_reducer, plan
 from stepper.policy.commands.command_lines import CommandLines
-from stepper.policy.comparison.output_comparison import Pixels
+from stepper.policy.comparison.output_comparison import PixelComparison
 from stepper.policy.dataflow import cell_dependencies, name_analysis
 from stepper.policy.dataflow.name_effects import NameUsage
 from stepper.policy.duration_estimate import Estimate
@@ -97,7 +97,7 @@ class Session:
         self.replays = False  # it is to be replayed unasked
         # called with each journal event
         self.changed: Callable[[], None] = lambda: None
-        self.pixels: Pixels = lambda *_: None  # how far two pictures differ
+        self.pixels: PixelComparison = lambda *_: None  # how far two pictures differ
         self.looks: journal_events.Started | None = (
             None  # what runs in no cell, while it does
         )

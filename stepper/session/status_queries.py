@@ -90,7 +90,10 @@ def last_verdict(session: Session) -> responses.LastVerdict | None:
     from stepper.policy.comparison import verify_results
 
     try:
-        holds = verify_results.mark(session.file.read_uncached().cells) == last.sources
+        holds = (
+            verify_results.hash_sources(session.file.read_uncached().cells)
+            == last.sources
+        )
     except NotebookError:
         return None
     seconds = max(0.0, (datetime.now(timezone.utc) - instant(last.at)).total_seconds())

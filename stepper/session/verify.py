@@ -21,14 +21,18 @@ from stepper.policy.cell_changes import source_hash
 from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.comparison import verify_results
 from stepper.policy.comparison.output_comparison import (
+    CellOutputs,
     Difference,
-    Pixels,
-    Sameness,
-    Shown,
-    compare,
+    PixelComparison,
+    ReplayVerdict,
+    compare_outputs,
 )
-from stepper.policy.comparison.recorded_outputs import without_pages
-from stepper.policy.comparison.verify_results import CellVerdict, FileChange, Verified
+from stepper.policy.comparison.recorded_outputs import remove_pager_text
+from stepper.policy.comparison.verify_results import (
+    CellVerdict,
+    FileChange,
+    VerifyResult,
+)
 from stepper.policy.dataflow import cell_dependencies
 from stepper.policy.model import Cell, Outcome
 from stepper.session import progress_events, stale_cells
@@ -53,7 +57,7 @@ class Way:
     """How a notebook is replayed: `fresh` gives a session for a hash seed, for as long as it is needed."""
 
     fresh: Callable[[int], AbstractAsyncContextManager[Session]]
-    pixels: Pixels
+    pixels: PixelComparison
     once: bool = False
     where: str = ""  # the kernels run, where that is not as usual
     seed: int = 0
@@ -79,7 +83,7 @@ async def verify(
     caller: Caller,
     progress: progress_events.Progress,
     files: Callable[[], list[FileChange]],
-) -> Verified:
+) -> VerifyResult:
     """Replay a notebook and compare; note the verdict in the journal. Raise StepperError where it can't be told."""
     began = time.monotonic()
     cells = cell_changes.runnable(document.cells)
@@ -130,22 +134,24 @@ async def verify(
         and cell_changes.RAISES_TAG not in cell.tags
         for cell, each in zip(cells, verdicts, strict=True)
     )
-    made = Verified(
+    made = VerifyResult(
         session.name,
         all(each.verdict.reproduces for each in verdicts),
         verdicts,
         await asyncio.to_thread(files),
         round(time.monotonic() - began, 3),
         kernels,
-        verify_results.packages(session.state.packages, found.first.packages),
+        verify_results.find_changed_packages(
+            session.state.packages, found.first.packages
+        ),
         way.where,
         failing=failing,
         open_steps=len(session.state.left),
     )
     made = replace(made, text=words.told(made))
-    sources, counts = verify_results.mark(document.cells), words.recorded(made)
+    sources, counts = verify_results.hash_sources(document.cells), words.recorded(made)
     unstable = tuple(
-        each.cell_id for each in verdicts if each.verdict is Sameness.UNSTABLE
+        each.cell_id for each in verdicts if each.verdict is ReplayVerdict.UNSTABLE
     )
     session.log(
         journal_events.Verified(
@@ -170,7 +176,7 @@ def _compared(
     """Return how what was replayed differs from what was recorded, by the cells' indexes."""
     packages = {
         each.name
-        for each in verify_results.packages(
+        for each in verify_results.find_changed_packages(
             session.state.packages, found.first.packages
         )
     }
@@ -192,13 +198,13 @@ def _compared(
             or (failed is not None and failed.cell.index == cell.index)
         ):
             continue
-        others = [each.shown.get(cell.index, Shown([])) for each in again]
+        others = [each.shown.get(cell.index, CellOutputs([])) for each in again]
         # not everybody keeps what a pager shows
         shown, *others = (
-            without_pages(cell.source, outputs, each) for each in (shown, *others)
+            remove_pager_text(cell.source, outputs, each) for each in (shown, *others)
         )
-        differences[cell.index] = compare(
-            Shown(outputs, facts), shown, others, way.pixels, redrawn
+        differences[cell.index] = compare_outputs(
+            CellOutputs(outputs, facts), shown, others, way.pixels, redrawn
         )
     return differences
 
@@ -218,13 +224,13 @@ def _verdict(
         return CellVerdict(
             cell.id,
             cell.number,
-            Sameness.FAILED,
+            ReplayVerdict.FAILED,
             _failure(session, found.document, failed),
         )
     if cell.index not in found.first.shown:
-        return CellVerdict(cell.id, cell.number, Sameness.NOT_RUN)
+        return CellVerdict(cell.id, cell.number, ReplayVerdict.NOT_RUN)
     if difference is None:
-        return CellVerdict(cell.id, cell.number, Sameness.NOT_RECORDED)
+        return CellVerdict(cell.id, cell.number, ReplayVerdict.NOT_RECORDED)
     told = (
         [difference.text, _unlike(session, found, cell)]
         if not difference.verdict.reproduces

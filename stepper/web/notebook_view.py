@@ -230,7 +230,7 @@ class Book:
             return None
         holds = (
             self.document is not None
-            and verify_results.mark(self.document.cells) == last.sources
+            and verify_results.hash_sources(self.document.cells) == last.sources
         )
         return {
             "reproduces": last.reproduces,

@@ -1,7 +1,8 @@
-"""Times and durations in outputs that follow the clock: they differ in each run and say nothing about results.
+"""Times and durations in outputs that depend on the clock and differ in each run.
 
-`stepper verify` finds them by a second fresh run. Where there is only one run, these rules apply: a
-time counts if it is that of the run, a duration if the cell reads the clock or prints progress.
+`stepper verify` recognizes them with a second fresh run. The rules of this module are
+for a single run: a time is ignored if the cell ran at that time, a duration if the cell
+reads the clock or prints progress.
 """
 
 from __future__ import annotations
@@ -14,9 +15,12 @@ from typing import Any
 
 Output = Mapping[str, Any]
 
-SLACK_SECONDS = 2.0
-ZONE_SECONDS = 900  # all time zones differ by multiples of this
-FARTHEST_ZONE_SECONDS = 14 * 3600
+# By how much a printed time may be outside the run.
+TOLERANCE_SECONDS = 2.0
+# The offsets of all time zones are multiples of this.
+TIME_ZONE_STEP_SECONDS = 900
+MAX_TIME_ZONE_SECONDS = 14 * 3600
+MINUTE_SECONDS = 60
 DAY_SECONDS = 24 * 3600
 MONTHS = [
     "Jan",
@@ -32,13 +36,13 @@ MONTHS = [
     "Nov",
     "Dec",
 ]
-READS_CLOCK = re.compile(
+CLOCK_FUNCTIONS = re.compile(
     r"\b(?:perf_counter|monotonic|process_time|thread_time|default_timer|timeit)"
     r"|\btime\.time\b|\btime\(\)|\b(?:utc)?now\(|\btoday\(|\bTimer\b"
 )
-DEFINES = re.compile(r"^\s*(?:async\s+)?(?:def|class)\s+(\w+)", re.MULTILINE)
+DEFINITION = re.compile(r"^\s*(?:async\s+)?(?:def|class)\s+(\w+)", re.MULTILINE)
 PROGRESS = re.compile(r"/step\b|\bit/s\b|\bs/it\b")
-ABOUT_TIME = re.compile(
+TIME_WORDS = re.compile(
     r"\b(?:took|elapsed|times?|durations?|runtime|secs?|seconds|latency|speed)\b",
     re.IGNORECASE,
 )
@@ -46,139 +50,172 @@ UNIT = (
     r"(?:ns|[uµμ]s|ms|s|secs?|seconds?|mins?|minutes?|h|hrs?|hours?)(?:/\w+)?\b"
     r"|\w+/s(?:ec)?\b"
 )
+# Alternatives in the order in which they are tried. VALUE_KINDS are their groups.
 VALUES = re.compile(
+    # datetime.datetime(2026, 11, 24, 10, 15)
     r"(?P<call>datetime\.datetime\((?P<parts>\d{4}(?:, \d+){4,6})[^)]*\))"
+    # 2026-11-24, 2026-11-24 10:15:30, 20261124_101530
     r"|(?P<date>(?<!\d)\d{4}[-/.]?[01]\d[-/.]?[0-3]\d)"
     r"(?:[T _-]+(?P<clock>[0-2]\d:?[0-5]\d(?::?[0-5]\d)?)(?:[.,]\d+)?"
     r"(?: ?(?:Z|UTC|[+-]\d\d:?\d\d))?)?(?![\d:])"
-    r"|(?:\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) )?(?P<month>\b(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)) +(?P<day>\d\d?)"
+    # Tue Nov 24 10:15:30 2026
+    r"|(?:\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) )?"
+    rf"(?P<month>\b(?:{'|'.join(MONTHS)})) +(?P<day>\d\d?)"
     r" (?P<at>\d\d:\d\d:\d\d)(?: [A-Z]{3,4})? (?P<year>\d{4})\b"
+    # 10:15:30
     r"|(?P<lone>(?<![\d:.])[0-2]\d:[0-5]\d:[0-5]\d(?:[.,]\d+)?(?![\d:]))"
+    # seconds or milliseconds since 1970
     r"|(?P<epoch>(?<![\d.])1\d{9}(?:\.\d+|\d{3})?(?![\d.]))"
+    # 1:02:03.5
     r"|(?P<span>(?<![\d:.])\d+:[0-5]\d:[0-5]\d(?:\.\d+)?(?![\d:]))"
+    # 1.5 s, 20 ms/step, 3 it/s
     rf"|(?P<duration>(?<![\w.])\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)? ?(?:{UNIT}))"
     r"|(?P<number>(?<![\w.])\d+\.\d+(?:e[-+]?\d+)?(?![\w.]))"
+)
+VALUE_KINDS = (
+    "call",
+    "date",
+    "month",
+    "lone",
+    "epoch",
+    "span",
+    "duration",
+    "number",
 )
 
 
 @dataclass(frozen=True)
 class RunTime:
-    """When a cell ran, in seconds since 1970, how long, and whether it reads the clock."""
+    """When a cell ran and how long, and whether its source reads the clock."""
 
-    began: float
+    start: float  # seconds since 1970
     seconds: float
     reads_clock: bool = False
 
 
-def reads_clock(source: str, others: Iterable[str]) -> bool:
-    """Whether a cell reads the clock, also by a function that one of the `others` defines."""
-    if READS_CLOCK.search(source):
+def reads_clock(source: str, other_sources: Iterable[str]) -> bool:
+    """Return whether a cell reads the clock, also through a function of another cell."""
+    if CLOCK_FUNCTIONS.search(source):
         return True
-    names = {
-        name
-        for other in others
-        if READS_CLOCK.search(other)
-        for name in DEFINES.findall(other)
-    }
+    names = set[str]()
+    for other_source in other_sources:
+        if CLOCK_FUNCTIONS.search(other_source):
+            names.update(DEFINITION.findall(other_source))
     return bool(names) and not names.isdisjoint(re.findall(r"\w+", source))
 
 
-def with_recorded_times(
-    then: Sequence[Output], now: Sequence[Output], run: RunTime
+def restore_recorded_values(
+    recorded: Sequence[Output], fresh: Sequence[Output], run: RunTime
 ) -> list[Output]:
-    """Return fresh outputs in which the recorded ones stand for values that follow the clock."""
-    if len(then) != len(now):
-        return [*now]
-    return [
-        _output(before, after, run) for before, after in zip(then, now, strict=True)
-    ]
+    """Return the fresh outputs with the recorded values that depend on the clock.
+
+    What still differs from the recorded outputs does not depend on the clock.
+    """
+    if len(recorded) != len(fresh):
+        return [*fresh]
+    pairs = zip(recorded, fresh, strict=True)
+    return [_restore_in_output(before, after, run) for before, after in pairs]
 
 
-def _output(then: Output, now: Output, run: RunTime) -> Output:
-    if then.get("output_type") != now.get("output_type"):
-        return now
-    changed = dict(now)
-    if "text" in now:
-        changed["text"] = _text(then.get("text"), now["text"], run)
-    before, after = then.get("data"), now.get("data")
+def _restore_in_output(recorded: Output, fresh: Output, run: RunTime) -> Output:
+    if recorded.get("output_type") != fresh.get("output_type"):
+        return fresh
+    restored = dict(fresh)
+    if "text" in fresh:
+        restored["text"] = _restore_in_text(recorded.get("text"), fresh["text"], run)
+    before = recorded.get("data")
+    after = fresh.get("data")
     if isinstance(before, Mapping) and isinstance(after, Mapping):
-        changed["data"] = {
-            kind: _text(before.get(kind), content, run)
-            for kind, content in after.items()
+        restored["data"] = {
+            mime_type: _restore_in_text(before.get(mime_type), content, run)
+            for mime_type, content in after.items()
         }
-    return changed
+    return restored
 
 
-def _text(then: Any, now: Any, run: RunTime) -> Any:
-    sides = ["".join(map(str, s)) if isinstance(s, list) else s for s in (then, now)]
-    if not all(isinstance(side, str) for side in sides):
-        return now
-    before, after = (side.split("\n") for side in sides)
+def _restore_in_text(recorded: Any, fresh: Any, run: RunTime) -> Any:
+    recorded_text = _join_lines(recorded)
+    fresh_text = _join_lines(fresh)
+    if not isinstance(recorded_text, str) or not isinstance(fresh_text, str):
+        return fresh
+    before = recorded_text.split("\n")
+    after = fresh_text.split("\n")
     if len(before) != len(after):
-        return now
-    return "\n".join(_line(*pair, run) for pair in zip(before, after, strict=True))
+        return fresh
+    pairs = zip(before, after, strict=True)
+    return "\n".join(_restore_in_line(old, new, run) for old, new in pairs)
 
 
-def _line(then: str, now: str, run: RunTime) -> str:
-    """Return a line with the recorded values in the place of those that follow the clock."""
-    if then == now:
-        return now
-    before, after = [*VALUES.finditer(then)], [*VALUES.finditer(now)]
+def _join_lines(content: Any) -> Any:
+    """Return the text of an output, which notebook files may store as a list."""
+    return "".join(map(str, content)) if isinstance(content, list) else content
+
+
+def _restore_in_line(recorded: str, fresh: str, run: RunTime) -> str:
+    if recorded == fresh:
+        return fresh
+    before = [*VALUES.finditer(recorded)]
+    after = [*VALUES.finditer(fresh)]
     if len(before) != len(after):
-        return now
+        return fresh
     ends = [value.end() for value in after]
     starts = [value.start() for value in after]
-    # the words before each value, and those behind the last one
+    # The texts before each value, and the one after the last value.
     gaps = [
-        now[end:start]
-        for end, start in zip([0, *ends], [*starts, len(now)], strict=True)
+        fresh[end:start]
+        for end, start in zip([0, *ends], [*starts, len(fresh)], strict=True)
     ]
     parts = list[str]()
-    for number, (was, value) in enumerate(zip(before, after, strict=True)):
-        around = gaps[number : number + 2]
-        alike = _kind(was) == _kind(value)
-        kept = was[0] if alike and _follows_clock(value, around, now, run) else value[0]
-        parts += [gaps[number], kept]
+    for index, (old, new) in enumerate(zip(before, after, strict=True)):
+        text = new[0]
+        if _value_kind(old) == _value_kind(new) and _depends_on_clock(
+            new, gaps[index], gaps[index + 1], fresh, run
+        ):
+            text = old[0]
+        parts += [gaps[index], text]
     return "".join([*parts, gaps[-1]])
 
 
-def _kind(value: re.Match[str]) -> str:
-    """Return what kind of value was found: two are exchanged only if both are of the same."""
-    kinds = ("call", "date", "month", "lone", "epoch", "span", "duration", "number")
-    return next(kind for kind in kinds if value[kind] is not None)
+def _value_kind(value: re.Match[str]) -> str:
+    """Return the name of the alternative of `VALUES` that matched."""
+    return next(kind for kind in VALUE_KINDS if value[kind] is not None)
 
 
-def _follows_clock(
-    value: re.Match[str], around: Sequence[str], line: str, run: RunTime
+def _depends_on_clock(
+    value: re.Match[str], text_before: str, text_after: str, line: str, run: RunTime
 ) -> bool:
-    """Whether a value follows the clock; `around` is what stands before and behind it in the line."""
-    kind = _kind(value)
+    """Return whether a value of a line depends on the clock."""
+    kind = _value_kind(value)
     if kind == "duration":
         return run.reads_clock or PROGRESS.search(line) is not None
     if kind == "span":
         return run.reads_clock
     if kind == "number":
-        before, behind = around
-        unit = re.match(r"\s*\w*", behind)
-        words = f"{before} {unit[0] if unit else ''}"
-        return run.reads_clock and ABOUT_TIME.search(words) is not None
+        unit = re.match(r"\s*\w*", text_after)
+        context = f"{text_before} {unit[0] if unit else ''}"
+        return run.reads_clock and TIME_WORDS.search(context) is not None
     if kind == "epoch":
         digits = value[0].partition(".")[0]
-        seconds = float(value[0]) / (1000 if len(digits) > 10 else 1)
-        return abs(seconds - run.began) <= run.seconds + SLACK_SECONDS
+        divisor = 1000 if len(digits) > 10 else 1
+        seconds = float(value[0]) / divisor
+        return abs(seconds - run.start) <= run.seconds + TOLERANCE_SECONDS
     if kind == "lone":
-        return run.reads_clock or _within(_clock(value[0]), run, has_date=False)
+        time_of_day = _parse_time_of_day(value[0])
+        return run.reads_clock or _is_in_run(time_of_day, run, has_date=False)
     if kind == "date" and value["clock"] is None:
-        day = _date(re.findall(r"\d", value["date"]))
-        return day is not None and abs(day - run.began) < 2 * DAY_SECONDS
-    moment = _moment(value)
-    # without seconds it is the beginning of a minute
-    exact = kind != "date" or len(re.findall(r"\d", value["clock"])) == 6
-    return moment is not None and _within(moment, run, 0 if exact else 60)
+        day = _parse_date(value["date"])
+        return day is not None and abs(day - run.start) < 2 * DAY_SECONDS
+    timestamp = _parse_timestamp(value)
+    if timestamp is None:
+        return False
+    has_seconds = kind != "date" or len(re.findall(r"\d", value["clock"])) == 6
+    # A time without seconds is the start of a minute.
+    early = 0 if has_seconds else MINUTE_SECONDS
+    return _is_in_run(timestamp, run, early)
 
 
-def _moment(value: re.Match[str]) -> float | None:
-    """Return the seconds since 1970 that a date with a time stands for, taken as UTC."""
+def _parse_timestamp(value: re.Match[str]) -> float | None:
+    """Return the seconds since 1970 of a date with a time, read as UTC."""
     if value["call"]:
         numbers = [int(part) for part in value["parts"].split(",")][:6]
     elif value["month"]:
@@ -186,38 +223,48 @@ def _moment(value: re.Match[str]) -> float | None:
         month = MONTHS.index(value["month"]) + 1
         numbers = [int(value["year"]), month, int(value["day"]), *clock]
     else:
-        day = _date(re.findall(r"\d", value["date"]))
-        return None if day is None else day + _clock(value["clock"])
+        day = _parse_date(value["date"])
+        return None if day is None else day + _parse_time_of_day(value["clock"])
+    year, month, day_of_month, hour, minute, *seconds = numbers
+    second = seconds[0] if seconds else 0
     try:
-        return datetime(*numbers, tzinfo=timezone.utc).timestamp()  # type: ignore[arg-type, misc]
-    except ValueError:
-        return None
-
-
-def _date(digits: Sequence[str]) -> float | None:
-    text = "".join(digits)
-    try:
-        day = datetime(
-            int(text[:4]), int(text[4:6]), int(text[6:8]), tzinfo=timezone.utc
+        date = datetime(
+            year, month, day_of_month, hour, minute, second, tzinfo=timezone.utc
         )
     except ValueError:
         return None
-    return day.timestamp()
+    return date.timestamp()
 
 
-def _clock(text: str) -> float:
+def _parse_date(text: str) -> float | None:
+    """Return the seconds since 1970 of a day in UTC, None if there is no such day."""
+    digits = "".join(re.findall(r"\d", text))
+    year = int(digits[:4])
+    month = int(digits[4:6])
+    day = int(digits[6:8])
+    try:
+        return datetime(year, month, day, tzinfo=timezone.utc).timestamp()
+    except ValueError:
+        return None
+
+
+def _parse_time_of_day(text: str) -> float:
     """Return the seconds since midnight."""
     digits = re.sub(r"[.,]\d+$|:", "", text).ljust(6, "0")
     return int(digits[:2]) * 3600 + int(digits[2:4]) * 60 + int(digits[4:6])
 
 
-def _within(
-    moment: float, run: RunTime, early: float = 0, has_date: bool = True
+def _is_in_run(
+    timestamp: float, run: RunTime, early: float = 0, has_date: bool = True
 ) -> bool:
-    """Whether a moment may be one of the run's, in some time zone, or up to `early` seconds before it."""
-    past = moment - run.began
-    if has_date and abs(past) > FARTHEST_ZONE_SECONDS + run.seconds:
+    """Return whether a time is within the run in some time zone.
+
+    The time may also be up to `early` seconds before the run.
+    """
+    elapsed = timestamp - run.start
+    if has_date and abs(elapsed) > MAX_TIME_ZONE_SECONDS + run.seconds:
         return False
-    rest = past % ZONE_SECONDS
-    is_after = rest <= run.seconds + SLACK_SECONDS
-    return is_after or rest >= ZONE_SECONDS - SLACK_SECONDS - early
+    remainder = elapsed % TIME_ZONE_STEP_SECONDS
+    is_after_start = remainder <= run.seconds + TOLERANCE_SECONDS
+    latest_before_start = TIME_ZONE_STEP_SECONDS - TOLERANCE_SECONDS - early
+    return is_after_start or remainder >= latest_before_start

@@ -1,6 +1,7 @@
-"""What is always left out where outputs are compared, as a table; and which numbers count as the same.
+"""Differences between outputs that never count, and numbers that count as equal.
 
-What no row tells is not guessed at: a second fresh run settles it (`compare`).
+`IGNORED` is a table of patterns. Everything else that may differ between two runs is
+left to `stepper verify`, which starts further fresh runs.
 """
 
 from __future__ import annotations
@@ -9,194 +10,268 @@ import json
 import math
 import re
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from stepper.common.text import ESCAPES, apply_carriage_returns
 
-NUMBERS = 1e-6  # relative: how far numbers may be apart
-GONE = "\ufdd0"  # no character: what marks a line that is left out as a whole
-# lines that one search goes over; characters of a line that no rule is for
-AT_ONCE, LONG = 2000, 100_000
-TEMPORARY = r"(?:(?:/private)?/var/folders/\w+/\w+/T|(?:/private)?/(?:var/)?tmp|[A-Za-z]:\\[^\s'\"]*\\Temp)[/\\]"
-LOT = r"(?=[a-z_]*\d)(?=[0-9_]*[a-z])[a-z0-9_]{8}"  # what tempfile draws
+# Numbers are close if they differ by at most this share.
+RELATIVE_TOLERANCE = 1e-6
+# Marks a line that is ignored as a whole. It is not a character.
+IGNORED_LINE = "\ufdd0"
+# Number of lines that the rules are applied to at once.
+BATCH_LINES = 2000
+# Longer lines (in characters) are compared as they are.
+MAX_LINE_LENGTH = 100_000
+TEMPORARY = (
+    r"(?:(?:/private)?/var/folders/\w+/\w+/T"
+    r"|(?:/private)?/(?:var/)?tmp"
+    r"|[A-Za-z]:\\[^\s'\"]*\\Temp)[/\\]"
+)
+# The random part of a name that the module tempfile generates.
+RANDOM_PART = r"(?=[a-z_]*\d)(?=[0-9_]*[a-z])[a-z0-9_]{8}"
 TIME = r"(?:\d+(?:d|h|min) )*[\d.]+ ?(?:ns|[uµμ]s|ms|s|min|h)"
-# What it is · a word without which it is not there · how it looks · what is left of it.
-LEFT_OUT: tuple[tuple[str, str, str, str], ...] = (
-    ("addresses of objects", "at 0x", r"\bat 0x[0-9a-fA-F]+", "at 0x…"),
-    ("bare pointers", "0x", r"\b0x(?:7f|5[56])[0-9a-f]{10}\b", "0x…"),
-    ("UUIDs", "-", r"\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b", "…"),
-    (
+
+
+class IgnoredDifference(NamedTuple):
+    """A part of outputs that is replaced before they are compared.
+
+    A text without the `keyword` cannot match the `pattern`; searching for a keyword is
+    faster.
+    """
+
+    name: str
+    keyword: str
+    pattern: str
+    replacement: str
+
+
+IGNORED: tuple[IgnoredDifference, ...] = (
+    IgnoredDifference(
+        "addresses of objects", "at 0x", r"\bat 0x[0-9a-fA-F]+", "at 0x…"
+    ),
+    IgnoredDifference("bare pointers", "0x", r"\b0x(?:7f|5[56])[0-9a-f]{10}\b", "0x…"),
+    IgnoredDifference(
+        "UUIDs",
+        "-",
+        r"\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b",
+        "…",
+    ),
+    IgnoredDifference(
         "UUIDs without dashes",
         "4",
         r"(?<![0-9a-f])[0-9a-f]{12}4[0-9a-f]{3}[89ab][0-9a-f]{15}(?![0-9a-f])",
         "…",
     ),
-    (
-        "the kernel's files",
+    IgnoredDifference(
+        "files of the kernel",
         "ipykernel_",
         rf"{TEMPORARY}?ipykernel_\d+(?:[/\\]\d+(?:\.py)?)?",
         "…",
     ),
-    (
-        "the kernel's files, of old",
+    IgnoredDifference(
+        "files of an ipykernel before version 6",
         "<ipython-input-",
         r"<ipython-input-\d+-[0-9a-f]+>",
         "…",
     ),
-    (
-        "what was there before %%writefile",
+    IgnoredDifference(
+        "whether the file of %%writefile existed",
         "riting ",
         r"^(?:Writing|Overwriting) (?=\S+$)",
         "Writing ",
     ),
-    ("temporary files", "tmp", rf"{TEMPORARY}(?:[\w.]+-)?tmp[a-z0-9_]{{6,10}}\b", "…"),
-    ("temporary files with a name", "/", rf"({TEMPORARY}[\w.]+[-_.]){LOT}\b", r"\1…"),
-    ("execution counts", "[", r"\b(In ?|Out ?|Input In )\[\d+\]", r"\1[…]"),
-    (
+    IgnoredDifference(
+        "temporary files", "tmp", rf"{TEMPORARY}(?:[\w.]+-)?tmp[a-z0-9_]{{6,10}}\b", "…"
+    ),
+    IgnoredDifference(
+        "temporary files with a prefix",
+        "/",
+        rf"({TEMPORARY}[\w.]+[-_.]){RANDOM_PART}\b",
+        r"\1…",
+    ),
+    IgnoredDifference(
+        "execution counts", "[", r"\b(In ?|Out ?|Input In )\[\d+\]", r"\1[…]"
+    ),
+    IgnoredDifference(
         "results of %time",
         "time",
         r"^(CPU times|Wall time|Compiler(?: time)?|Parser(?: time)?): .*",
         r"\1",
     ),
-    (
+    IgnoredDifference(
         "results of %timeit",
         "per loop",
         rf"{TIME} (?:±|\+-) {TIME} per loop.*",
         "per loop",
     ),
-    (
-        "results of %timeit, of old",
+    IgnoredDifference(
+        "results of %timeit in an IPython before version 6",
         "best of",
         rf"^[\d,]+ loops?, best of \d+: {TIME} per loop",
         "per loop",
     ),
-    (
-        "what %timeit suspects",
+    IgnoredDifference(
+        "warnings of %timeit",
         "slowest run",
         r"^The slowest run took .* times longer than the fastest\..*",
-        GONE,
+        IGNORED_LINE,
     ),
-    ("tqdm on its way", "%|", r"^.*?\b\d?\d%\|.*\| *[\d.]+\w*/[\d.]+\w* \[.*\]", GONE),
-    ("tqdm's times", "%|", r"(\b100%)\|.*\|( *[\d.]+\w*/[\d.]+\w*) \[\d.*\]", r"\1\2"),
-    (
-        "tqdm's times, of what has no end",
+    IgnoredDifference(
+        "unfinished tqdm bars",
+        "%|",
+        r"^.*?\b\d?\d%\|.*\| *[\d.]+\w*/[\d.]+\w* \[.*\]",
+        IGNORED_LINE,
+    ),
+    IgnoredDifference(
+        "times of finished tqdm bars",
+        "%|",
+        r"(\b100%)\|.*\|( *[\d.]+\w*/[\d.]+\w*) \[\d.*\]",
+        r"\1\2",
+    ),
+    IgnoredDifference(
+        "times of tqdm bars without a total",
         "/s]",
         r"^(.*?\d+\w+) \[\d+:\d\d, +[^\]]*/s\]",
         r"\1",
     ),
 )
 RULES = [
-    (word, re.compile(pattern, re.MULTILINE), left)
-    for _, word, pattern, left in LEFT_OUT
+    (entry.keyword, re.compile(entry.pattern, re.MULTILINE), entry.replacement)
+    for entry in IGNORED
 ]
 NUMBER = re.compile(
-    r"(?<![A-Za-z_\d.])([-+−]?(?:\d+(?:,\d{3})*(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)(?!(?!j\b)[A-Za-z_\d])(?!\.\d)"
+    r"(?<![A-Za-z_\d.])"
+    r"([-+−]?(?:\d+(?:,\d{3})*(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)"
+    r"(?!(?!j\b)[A-Za-z_\d])(?!\.\d)"
 )
-# of bars below each other; what is left of a line of theirs that was cleared is none
-UP = "\x1b[A"
-BEGINS_ESCAPE = re.compile("[\x1b\x9b\x9d]")
-PARTS = frozenset(".eE")  # of a number that is no count
+# Moves the cursor up. Progress bars below each other leave blank lines with it.
+CURSOR_UP = "\x1b[A"
+ESCAPE_START = re.compile("[\x1b\x9b\x9d]")
+# A number with one of these characters is a measurement, any other is a count.
+FLOAT_CHARACTERS = frozenset(".eE")
 ID = re.compile(r"""\bid=["']?([\w:.-]+)""")
+# The parts of HTML that no reader sees.
 CODE = re.compile(
     r"(<script\b.*?</script>|<style\b.*?</style>|<[^>]*>)", re.DOTALL | re.IGNORECASE
 )
-# of an SVG: when and by what it was made
-UNTOLD = re.compile(r"<metadata>.*?</metadata>|<!--.*?-->", re.DOTALL)
+# Parts of an SVG that contain the time and the program.
+SVG_METADATA = re.compile(r"<metadata>.*?</metadata>|<!--.*?-->", re.DOTALL)
 
 
-def lines(text: str) -> list[str]:
-    """Return the lines of a text as they are compared: redrawn, without escapes and what is left out."""
-    found, rest = list[str](), text.replace("\r\n", "\n").split("\n")
-    for begin in range(0, len(rest), AT_ONCE):
-        found += _quiet(rest[begin : begin + AT_ONCE])
-    while found and not found[-1]:
-        found.pop()
-    return found
+def normalize_lines(text: str) -> list[str]:
+    """Return the lines of a text without escapes and ignored differences.
+
+    Carriage returns are applied. Blank lines at the end are removed.
+    """
+    lines = text.replace("\r\n", "\n").split("\n")
+    normalized = list[str]()
+    for start in range(0, len(lines), BATCH_LINES):
+        normalized += _normalize_batch(lines[start : start + BATCH_LINES])
+    while normalized and not normalized[-1]:
+        normalized.pop()
+    return normalized
 
 
-def _quiet(shown: list[str]) -> list[str]:
-    if any(len(line) > LONG for line in shown):
-        return shown
-    told = "\n".join(shown)
-    if BEGINS_ESCAPE.search(told):
-        told = "\n".join(
-            [
-                GONE if UP in line and _blank(line) else ESCAPES.sub("", line)
-                for line in shown
-            ]
+def _normalize_batch(lines: list[str]) -> list[str]:
+    if any(len(line) > MAX_LINE_LENGTH for line in lines):
+        return lines
+    text = "\n".join(lines)
+    if ESCAPE_START.search(text):
+        text = "\n".join([_remove_escapes(line) for line in lines])
+    if "\r" in text:
+        text = "\n".join(map(apply_carriage_returns, text.split("\n")))
+    for keyword, pattern, replacement in RULES:
+        if keyword in text:
+            text = pattern.sub(replacement, text)
+    return [line.rstrip() for line in text.split("\n") if IGNORED_LINE not in line]
+
+
+def _remove_escapes(line: str) -> str:
+    plain = ESCAPES.sub("", line)
+    is_cleared_bar = CURSOR_UP in line and not apply_carriage_returns(plain).strip()
+    return IGNORED_LINE if is_cleared_bar else plain
+
+
+def normalize_markup(text: str) -> str:
+    """Return HTML or an SVG with its random ids numbered, and a line for each element.
+
+    Text between the elements keeps its words.
+    """
+    text = SVG_METADATA.sub("", text)
+    ids = dict.fromkeys(ID.findall(text))
+    replacements = {name: f"id-{number}" for number, name in enumerate(ids)}
+    if replacements:
+        # The longest first: an id may begin with another one.
+        alternatives = sorted(map(re.escape, replacements), key=len, reverse=True)
+        any_id = re.compile(
+            rf"(?<![A-Za-z0-9])(?:{'|'.join(alternatives)})(?![A-Za-z0-9])"
         )
-    if "\r" in told:
-        told = "\n".join(map(apply_carriage_returns, told.split("\n")))
-    for word, rule, left in RULES:
-        if word in told:
-            told = rule.sub(left, told)
-    return [line.rstrip() for line in told.split("\n") if GONE not in line]
-
-
-def _blank(line: str) -> bool:
-    return not apply_carriage_returns(ESCAPES.sub("", line)).strip()
-
-
-def markup(text: str) -> str:
-    """Return HTML or an SVG with its ids by their order, for they are drawn by lot; what one reads stays."""
-    text = UNTOLD.sub("", text)
-    names = dict.fromkeys(ID.findall(text))
-    places = {name: f"id-{place}" for place, name in enumerate(names)}
-    if places:
-        longest = sorted(map(re.escape, places), key=len, reverse=True)
-        known = re.compile(rf"(?<![A-Za-z0-9])(?:{'|'.join(longest)})(?![A-Za-z0-9])")
-        parts = CODE.split(text)  # what is read, and between that what is not
+        parts = CODE.split(text)  # text and code alternate
         parts[1::2] = [
-            known.sub(lambda found: places[found[0]], part) for part in parts[1::2]
+            any_id.sub(lambda match: replacements[match[0]], part)
+            for part in parts[1::2]
         ]
         text = "".join(parts)
     return text.replace("><", ">\n<")
 
 
-def plain(content: Any) -> str:
-    """Return JSON as text, its numbers as a browser saves them: 1.0 is 1."""
-    saved = json.loads(json.dumps(content, default=str), parse_float=_number)
+def format_json(content: Any) -> str:
+    """Return JSON data as text; whole numbers as a browser saves them (1 for 1.0)."""
+    saved = json.loads(json.dumps(content, default=str), parse_float=_parse_number)
     return json.dumps(saved, indent=1, sort_keys=True, ensure_ascii=False)
 
 
-def _number(text: str) -> float:
+def _parse_number(text: str) -> float:
     value = float(text)
     return int(value) if value.is_integer() else value
 
 
-def reordered(then: Iterable[object], now: Iterable[object]) -> bool:
-    """Whether the texts of two hold the same words, as a set does that is gone over with another hash seed."""
-    one, other = (
-        sorted(re.findall(r"\w+", "\n".join(map(str, side))[:LONG]))
-        for side in (then, now)
-    )
-    return one == other and len(one) > 1
+def have_same_words(recorded: Iterable[object], fresh: Iterable[object]) -> bool:
+    """Return whether two texts have the same words, in any order.
+
+    The order of a set's elements depends on the hash seed.
+    """
+    recorded_words = _sort_words(recorded)
+    fresh_words = _sort_words(fresh)
+    return recorded_words == fresh_words and len(recorded_words) > 1
 
 
-def close(then: str, now: str) -> bool:
-    """Whether two texts differ in nothing but numbers that count as the same, and in the blanks that these need."""
-    before, after = NUMBER.split(then), NUMBER.split(now)
-    if len(before) != len(after) or len(before) < 2 or then.split() == now.split():
+def _sort_words(items: Iterable[object]) -> list[str]:
+    text = "\n".join(map(str, items))
+    return sorted(re.findall(r"\w+", text[:MAX_LINE_LENGTH]))
+
+
+def differ_by_rounding(recorded: str, fresh: str) -> bool:
+    """Return whether two texts differ, but only in close numbers and in spaces."""
+    before = NUMBER.split(recorded)  # texts and numbers alternate
+    after = NUMBER.split(fresh)
+    if len(before) != len(after) or len(before) < 2:
         return False
-    texts = all(
-        one.split() == other.split()
-        for one, other in zip(before[::2], after[::2], strict=True)
-    )
-    return texts and all(map(_near, before[1::2], after[1::2]))
+    if recorded.split() == fresh.split():
+        return False
+    texts = zip(before[::2], after[::2], strict=True)
+    same_texts = all(one.split() == other.split() for one, other in texts)
+    return same_texts and all(map(_are_close, before[1::2], after[1::2]))
 
 
-def _near(then: str, now: str) -> bool:
-    if then == now:
+def _are_close(recorded: str, fresh: str) -> bool:
+    """Return whether two numbers count as equal: counts must be the same text."""
+    if recorded == fresh:
         return True
-    then, now = (
-        each.replace(",", "").replace("−", "-").removeprefix("+")
-        for each in (then, now)
-    )
-    counts = [PARTS.isdisjoint(each) for each in (then, now)]
-    if all(counts):  # one row of a million is a row, and 02134 is a name
-        return then == now
-    before, after = float(then), float(now)
-    # 3 is not 3.0
-    return math.isclose(before, after, rel_tol=NUMBERS) and not (
-        any(counts) and before == after
-    )
+    recorded = _clean_number(recorded)
+    fresh = _clean_number(fresh)
+    recorded_is_count = FLOAT_CHARACTERS.isdisjoint(recorded)
+    fresh_is_count = FLOAT_CHARACTERS.isdisjoint(fresh)
+    # A row of a million is one row, and 02134 may be a postal code.
+    if recorded_is_count and fresh_is_count:
+        return recorded == fresh
+    before = float(recorded)
+    after = float(fresh)
+    # 3 became 3.0: the type of the value changed.
+    if before == after and (recorded_is_count or fresh_is_count):
+        return False
+    return math.isclose(before, after, rel_tol=RELATIVE_TOLERANCE)
+
+
+def _clean_number(text: str) -> str:
+    return text.replace(",", "").replace("−", "-").removeprefix("+")

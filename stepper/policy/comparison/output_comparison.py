@@ -1,8 +1,12 @@
-"""How a cell's fresh outputs are compared with those that were recorded. Pure: pictures are decoded by who asks.
+"""Comparison of a cell's fresh outputs with the recorded ones.
 
-1. Streams of one name are joined; of a display the text counts where it says something. What is left out: `noise`.
-2. Of what differs in all fresh runs lines on which these disagree are unstable, others changed.
-3. Pictures: bytes, then pixels, then what is known of the figures.
+1. Streams of one name are joined. Of a display, the first MIME type counts that says
+   more than what kind of object it is. Ignored differences are removed.
+2. Where all fresh runs differ from the recording, blocks on which they disagree are
+   nondeterministic ("unstable"); the others are changed.
+3. Pictures are compared by bytes, then by pixels, then by their figure summaries.
+
+The caller decodes pictures, because this package does no I/O.
 """
 
 from __future__ import annotations
@@ -13,18 +17,18 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
-from typing import Any
+from typing import Any, NamedTuple
 
 from stepper.common.text import format_count
 from stepper.policy.comparison import ignored_differences
 from stepper.policy.model import Word
 
-RASTER = re.compile(r"image/(?!svg)")
-# of plotly, Vega, Bokeh
-OBJECT = re.compile(r"application/vnd\.(?!jupyter\.widget-view).*json")
-# a text that says nothing but what it is
+RASTER_TYPE = re.compile(r"image/(?!svg)")
+# JSON of plotly, Vega and Bokeh.
+CHART_TYPE = re.compile(r"application/vnd\.(?!jupyter\.widget-view).*json")
+# A text that says only what kind of object is displayed.
 PLACEHOLDER = re.compile(r"<[^\n]*>|[\w.]+\(\.\.\.\)")
-FORMS = (
+TEXT_TYPES = (
     "text/html",
     "image/svg+xml",
     "text/markdown",
@@ -32,381 +36,553 @@ FORMS = (
     "application/json",
     "application/javascript",
 )
-MARKUP = ("text/html", "image/svg+xml")
-LONG = 1_000_000  # characters of a text whose numbers are not compared across its lines
-# lines that are aligned; of more it is only counted how many are in one and not in the
-# other
-MOST = 1000
-REDRAWN = "figures are drawn otherwise by what is installed now; all that is known of them is the same"
-PICTURE = "(a picture)"  # how one is quoted
-QUOTED, WIDTH = 2, 160  # lines of each side, and characters of a line
+MARKUP_TYPES = ("text/html", "image/svg+xml")
+# Numbers of longer texts (in characters) are not compared across line breaks.
+MAX_TEXT_LENGTH = 1_000_000
+# More lines are not aligned: only the lines that one side lacks are counted.
+MAX_ALIGNED_LINES = 1000
+ROUNDED = "numbers within 1e-6"
+REDRAWN = (
+    "the installed plotting libraries draw figures differently;"
+    " the figure summaries are the same"
+)
+NONDETERMINISTIC = "two fresh runs differ as well (no seed?)"
+# Stands for a picture in quoted lines.
+PICTURE = "(a picture)"
+QUOTED_LINES = 2  # of each side
+QUOTED_WIDTH = 160  # characters of a line
+MAX_FIGURES = 3  # that the difference mentions
 
 
-class Sameness(Word):
-    """What came of a cell's replay."""
+class ReplayVerdict(Word):
+    """The result of a cell's replay (a JSON value of `stepper verify --json`)."""
 
     SAME = "same"
-    CLOSE = "close"  # numbers within 1e-6
+    CLOSE = "close"  # only rounding differs
     UNSTABLE = "unstable"  # two fresh runs differ as well
     CHANGED = "changed"
     FAILED = "failed"
-    NOT_RUN = "not_run"  # it stands below one that failed
-    NOT_RECORDED = "not_recorded"  # it was never run, or not since it was changed
+    NOT_RUN = "not_run"  # a cell above failed
+    NOT_RECORDED = "not_recorded"  # the cell did not run since its last change
 
     @property
     def reproduces(self) -> bool:
-        """Whether the cell is as recorded."""
-        return self in (Sameness.SAME, Sameness.CLOSE)
+        """Whether the cell reproduces its recorded outputs."""
+        return self in (ReplayVerdict.SAME, ReplayVerdict.CLOSE)
 
 
 @dataclass(frozen=True)
 class Difference:
-    """How outputs differ: the verdict, in a few words in what, and some of the lines, `- ` then and `+ ` now."""
+    """How fresh outputs differ from the recorded ones.
 
-    verdict: Sameness
+    `text` is a short description. `lines` are some of the lines that differ: `- ` as
+    recorded, `+ ` as they are now.
+    """
+
+    verdict: ReplayVerdict
     text: str = ""
     lines: tuple[str, ...] = ()
-    # fresh runs may agree by chance: on a few of the lines, on the order of a few words
+    # Fresh runs may agree by chance: on a few lines, or on the order of a few words.
     doubtful: bool = False
-    removed: int = 0  # lines and pictures that are not there now
-    added: int = 0  # … that were not there then
-    figures: tuple[str, ...] = ()  # how figures differ
+    removed: int = 0  # lines and pictures of the recorded outputs only
+    added: int = 0  # lines and pictures of the fresh outputs only
+    figures: tuple[str, ...] = ()  # descriptions of figures that differ
 
 
 @dataclass(frozen=True)
-class Shown:
-    """What a cell showed, and what is known of its figures: the `key` of a picture → a few words."""
+class CellOutputs:
+    """The outputs of a cell, and the figure summaries by `picture_key`."""
 
     outputs: Sequence[Mapping[str, Any]]
-    facts: Mapping[str, str] = field(default_factory=dict)
+    figures: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture among what is compared."""
+    """A picture (base64) among the items that are compared."""
 
-    text: str
+    data: str
 
 
-# How much of two pictures (base64) differs: the share of the pixels; None where they
-# can't be decoded.
-Pixels = Callable[[str, str], float | None]
+# Returns the share of pixels that differ in two pictures (base64), None if one of them
+# cannot be decoded.
+PixelComparison = Callable[[str, str], float | None]
+# A line or a picture.
 Item = str | Picture
-Block = tuple[int, int, int, int]
 
 
-def key(picture: str) -> str:
-    """Return what is known of a picture by: as the kernel's helper tells it (`kernel.pictures.key`)."""
-    return str(zlib.crc32(picture.encode("utf-8", "replace")))
+class Block(NamedTuple):
+    """A range of items in a first list, and the range in a second one that differs."""
+
+    start: int
+    stop: int
+    other_start: int
+    other_stop: int
 
 
-def compare(
-    then: Shown,
-    now: Shown,
-    again: Sequence[Shown] = (),
-    pixels: Pixels = lambda *_: None,
+def picture_key(data: str) -> str:
+    """Return the key of a picture's figure summary.
+
+    The kernel's helper uses the same key (`kernels/output_images.py`).
+    """
+    return str(zlib.crc32(data.encode("utf-8", "replace")))
+
+
+def compare_outputs(
+    recorded: CellOutputs,
+    fresh: CellOutputs,
+    further: Sequence[CellOutputs] = (),
+    compare_pixels: PixelComparison = lambda *_: None,
     redrawn: bool = False,
 ) -> Difference:
-    """Return how fresh outputs differ from the recorded ones; `again` is what further fresh runs showed.
+    """Return how fresh outputs differ from the recorded ones.
 
-    `redrawn`: another version of what draws figures is there than was then: what is the same by all that is known of
-    it is close.
+    `further` are the outputs of further fresh runs. `redrawn` says that the version of
+    a plotting library changed since the recording: pictures are then close if their
+    figure summaries are equal.
     """
-    if then.outputs == now.outputs:
-        return Difference(Sameness.SAME)
-    told = _stderr(then, now)
-    both = _kinds(then.outputs) & _kinds(now.outputs)
-    before, after = _items(then.outputs, both), _items(now.outputs, both)
-    drawn = [
-        [each for each in side if isinstance(each, Picture)] for side in (before, after)
-    ]
-    near, words = False, list[str]()
-    for number, (was, drew) in enumerate(zip(*drawn, strict=False), 1):
-        if (
-            was != drew
-            and (how := _drawn(was, drew, then, now, pixels, redrawn)) is not None
-        ):
-            near = near or how == REDRAWN
-            words += [f"figure {number}: {how}"] if how else []
-            if not how or how == REDRAWN:
-                after = [was if each is drew else each for each in after]
+    if recorded.outputs == fresh.outputs:
+        return Difference(ReplayVerdict.SAME)
+    shared_types = _list_types(recorded.outputs) & _list_types(fresh.outputs)
+    before = _list_items(recorded.outputs, shared_types)
+    after = _list_items(fresh.outputs, shared_types)
+    pictures = _PictureComparison(recorded, fresh, compare_pixels, redrawn)
+    after = pictures.replace_equal(before, after)
     if before == after:
-        return (
-            Difference(Sameness.CLOSE, REDRAWN)
-            if near
-            else Difference(Sameness.SAME, told)
+        if pictures.has_redrawn:
+            return Difference(ReplayVerdict.CLOSE, REDRAWN)
+        return Difference(ReplayVerdict.SAME, _describe_stderr(recorded, fresh))
+    blocks = _find_blocks(before, after)
+    if not blocks:
+        return Difference(ReplayVerdict.CLOSE, ROUNDED)
+    further_items = [
+        _replace_equal_pictures(
+            _list_items(run.outputs, shared_types), after, compare_pixels
         )
-    blocks = _differing(before, after)
-    if not blocks:
-        return Difference(Sameness.CLOSE, "numbers within 1e-6")
-    others = [
-        _same_pictures(_items(each.outputs, both), after, pixels) for each in again
+        for run in further
     ]
-    for other in others:
-        before = _in_order(before, after, other)
-    found = blocks = _differing(before, after) if others else blocks
-    for other in others:
-        blocks = _stable(blocks, before, after, other)
-    if not blocks:
-        return Difference(Sameness.UNSTABLE, "two fresh runs differ as well (no seed?)")
-    gone, new = _sides(blocks, before, after)
-    counts = (
-        f"{f'-{len(gone)} ' if gone else ''}{f'+{len(new)}' if new else ''}".strip()
-    )
-    quoted = [f"- {line}" for line in _quoted(gone)] + [
-        f"+ {line}" for line in _quoted(new)
-    ]
-    doubtful = len(blocks) < len(found) or ignored_differences.reordered(gone, new)
-    figures = tuple(words[:3])
+    for items in further_items:
+        before = _reorder_recorded(before, after, items)
+    if further_items:
+        blocks = _find_blocks(before, after)
+    confirmed = blocks
+    for items in further_items:
+        confirmed = _select_confirmed(confirmed, before, after, items)
+    if not confirmed:
+        return Difference(ReplayVerdict.UNSTABLE, NONDETERMINISTIC)
+    removed, added = _collect_items(confirmed, before, after)
+    some_agree = len(confirmed) < len(blocks)
+    return _describe_change(removed, added, some_agree, pictures.descriptions)
+
+
+def _describe_change(
+    removed: list[Item], added: list[Item], some_agree: bool, figures: list[str]
+) -> Difference:
+    """Return the difference; `some_agree`: fresh runs disagree on other lines."""
+    counts = []
+    if removed:
+        counts.append(f"-{len(removed)}")
+    if added:
+        counts.append(f"+{len(added)}")
+    shown_figures = tuple(figures[:MAX_FIGURES])
+    removed_lines = [f"- {line}" for line in _quote(removed)]
+    added_lines = [f"+ {line}" for line in _quote(added)]
+    reordered = ignored_differences.have_same_words(removed, added)
     return Difference(
-        Sameness.CHANGED,
-        "; ".join([counts, *figures]),
-        tuple(quoted),
-        doubtful,
-        len(gone),
-        len(new),
-        figures,
+        ReplayVerdict.CHANGED,
+        text="; ".join([" ".join(counts), *shown_figures]),
+        lines=(*removed_lines, *added_lines),
+        doubtful=some_agree or reordered,
+        removed=len(removed),
+        added=len(added),
+        figures=shown_figures,
     )
 
 
-def _kinds(outputs: Iterable[Mapping[str, Any]]) -> set[str]:
-    """Return the forms in which outputs are there: editors add some of their own to what they record."""
-    return {
-        kind
-        for output in outputs
-        if isinstance(data := output.get("data"), Mapping)
-        for kind in data
-    }
-
-
-def _items(outputs: Iterable[Mapping[str, Any]], both: set[str]) -> list[Item]:
-    """Return what is judged of outputs: lines and pictures, what was printed first; `both` sides have these forms."""
-    outputs = [*outputs]
-    found: list[Item] = [*ignored_differences.lines(_stream(outputs, "stdout"))]
+def _list_types(outputs: Iterable[Mapping[str, Any]]) -> set[str]:
+    """Return the MIME types of outputs. Editors add some when they save a notebook."""
+    types = set[str]()
     for output in outputs:
+        data = output.get("data")
+        if isinstance(data, Mapping):
+            types.update(data)
+    return types
+
+
+def _list_items(
+    outputs: Iterable[Mapping[str, Any]], shared_types: set[str]
+) -> list[Item]:
+    """Return the lines and pictures that are compared, those of stdout first.
+
+    `shared_types` are the MIME types that both sides have.
+    """
+    outputs = [*outputs]
+    stdout = _join_stream(outputs, "stdout")
+    items: list[Item] = [*ignored_differences.normalize_lines(stdout)]
+    for output in outputs:
+        data = output.get("data")
         if output.get("output_type") == "error":
-            found += ignored_differences.lines(
-                f"{output.get('ename')}: {output.get('evalue')}"
-            )
-        elif isinstance(data := output.get("data"), Mapping):
-            found += _display(data, both)
-    return found
+            error = f"{output.get('ename')}: {output.get('evalue')}"
+            items += ignored_differences.normalize_lines(error)
+        elif isinstance(data, Mapping):
+            items += _list_display_items(data, shared_types)
+    return items
 
 
-def _display(data: Mapping[str, Any], both: set[str]) -> list[Item]:
-    if rasters := [
-        kind for kind, content in data.items() if RASTER.match(kind) and content
-    ]:
-        # One picture in several forms: of both sides the same one, whose pixels nothing
-        # rounds off.
-        kind = min(
-            rasters, key=lambda kind: (kind not in both, kind != "image/png", kind)
-        )
-        return [Picture("".join(_text(data[kind]).split()))]
-    if kind := next((kind for kind in data if kind in both and OBJECT.match(kind)), ""):
-        return [*ignored_differences.lines(ignored_differences.plain(data[kind]))]
-    text = _text(data.get("text/plain", ""))
-    if text.strip() and not PLACEHOLDER.fullmatch(text.strip()):
-        return [*ignored_differences.lines(text)]
-    kind = next((form for form in FORMS if data.get(form)), "") or next(iter(data), "")
-    content = (
-        ignored_differences.plain(data[kind])
-        if kind.endswith("json")
-        else _text(data.get(kind, ""))
-    )
-    return [
-        *ignored_differences.lines(
-            ignored_differences.markup(content) if kind in MARKUP else content
-        )
+def _list_display_items(data: Mapping[str, Any], shared_types: set[str]) -> list[Item]:
+    rasters = [
+        mime_type
+        for mime_type, content in data.items()
+        if RASTER_TYPE.match(mime_type) and content
     ]
+    if rasters:
+        # Compare the same type on both sides, best PNG, which is lossless.
+        raster = min(
+            rasters,
+            key=lambda mime_type: (
+                mime_type not in shared_types,
+                mime_type != "image/png",
+                mime_type,
+            ),
+        )
+        return [Picture("".join(_join_text(data[raster]).split()))]
+    return [*ignored_differences.normalize_lines(_select_text(data, shared_types))]
 
 
-def _stream(outputs: Iterable[Mapping[str, Any]], name: str) -> str:
-    streams = (output for output in outputs if output.get("output_type") == "stream")
-    return "".join(
-        _text(output.get("text", ""))
-        for output in streams
-        if output.get("name", "stdout") == name
-    )
+def _select_text(data: Mapping[str, Any], shared_types: set[str]) -> str:
+    """Return the text of a display that says most about the displayed value."""
+    for mime_type in data:
+        if mime_type in shared_types and CHART_TYPE.match(mime_type):
+            return ignored_differences.format_json(data[mime_type])
+    plain_text = _join_text(data.get("text/plain", ""))
+    stripped = plain_text.strip()
+    if stripped and not PLACEHOLDER.fullmatch(stripped):
+        return plain_text
+    known_types = (mime_type for mime_type in TEXT_TYPES if data.get(mime_type))
+    selected = next(known_types, "") or next(iter(data), "")
+    if selected.endswith("json"):
+        return ignored_differences.format_json(data[selected])
+    text = _join_text(data.get(selected, ""))
+    if selected in MARKUP_TYPES:
+        return ignored_differences.normalize_markup(text)
+    return text
 
 
-def _text(content: Any) -> str:
+def _join_stream(outputs: Iterable[Mapping[str, Any]], name: str) -> str:
+    texts = []
+    for output in outputs:
+        is_stream = output.get("output_type") == "stream"
+        if is_stream and output.get("name", "stdout") == name:
+            texts.append(_join_text(output.get("text", "")))
+    return "".join(texts)
+
+
+def _join_text(content: Any) -> str:
+    """Return the text of an output, which notebook files may store as a list."""
     if isinstance(content, list):
         return "".join(map(str, content))
-    return content if isinstance(content, str) else ignored_differences.plain(content)
+    if isinstance(content, str):
+        return content
+    return ignored_differences.format_json(content)
 
 
-def _stderr(then: Shown, now: Shown) -> str:
-    """Return what is told of stderr, which is not judged."""
-    before, after = (
-        ignored_differences.lines(_stream(each.outputs, "stderr"))
-        for each in (then, now)
+def _describe_stderr(recorded: CellOutputs, fresh: CellOutputs) -> str:
+    """Return a note if stderr differs; stderr does not count."""
+    before = ignored_differences.normalize_lines(
+        _join_stream(recorded.outputs, "stderr")
     )
-    told = f"stderr differs ({format_count(len(before), 'line')} then, {len(after)} now), which is not judged"
-    return "" if before == after else told
-
-
-def _drawn(
-    one: Picture, other: Picture, then: Shown, now: Shown, pixels: Pixels, redrawn: bool
-) -> str | None:
-    """Return in what a picture differs from one in its place: '' where it does not, None where that is not known."""
-    share = pixels(one.text, other.text)
-    if share == 0:
+    after = ignored_differences.normalize_lines(_join_stream(fresh.outputs, "stderr"))
+    if before == after:
         return ""
-    before, after = (
-        then.facts.get(key(one.text), ""),
-        now.facts.get(key(other.text), ""),
+    return (
+        f"stderr differs ({format_count(len(before), 'line')} then, {len(after)} now);"
+        " stderr is not compared"
     )
-    if before and after and before != after:
-        return f"{before} then, {after} now"
-    if redrawn and before:
-        return REDRAWN
-    return None if share is None else f"{100 * share:.2g} % of its pixels differ"
 
 
-def _same_pictures(items: list[Item], like: list[Item], pixels: Pixels) -> list[Item]:
-    """Return items with the pictures of others in the place of those that look the same."""
-    known = [each for each in like if isinstance(each, Picture)]
+class _PictureComparison:
+    """Compares the pictures at the same position and describes their differences."""
 
-    def known_as(item: Item) -> Item:
-        if not isinstance(item, Picture) or item in known:
-            return item
-        return next((each for each in known if pixels(each.text, item.text) == 0), item)
+    def __init__(
+        self,
+        recorded: CellOutputs,
+        fresh: CellOutputs,
+        compare_pixels: PixelComparison,
+        redrawn: bool,
+    ) -> None:
+        self.recorded = recorded
+        self.fresh = fresh
+        self.compare_pixels = compare_pixels
+        self.redrawn = redrawn
+        self.has_redrawn = False
+        self.descriptions = list[str]()
 
-    return [*map(known_as, items)]
+    def replace_equal(self, before: list[Item], after: list[Item]) -> list[Item]:
+        """Return the fresh items, with the recorded picture for each that is equal."""
+        recorded_pictures = [item for item in before if isinstance(item, Picture)]
+        fresh_pictures = [item for item in after if isinstance(item, Picture)]
+        pairs = zip(recorded_pictures, fresh_pictures, strict=False)
+        for number, (old, new) in enumerate(pairs, 1):
+            description = None if old == new else self._describe(old, new)
+            if description is None:
+                continue
+            if description:
+                self.descriptions.append(f"figure {number}: {description}")
+            if description == REDRAWN:
+                self.has_redrawn = True
+            if description in ("", REDRAWN):
+                after = [old if item is new else item for item in after]
+        return after
+
+    def _describe(self, old: Picture, new: Picture) -> str | None:
+        """Return how two pictures differ: '' if they look the same, None if unknown."""
+        share = self.compare_pixels(old.data, new.data)
+        if share == 0:
+            return ""
+        old_figure = self.recorded.figures.get(picture_key(old.data), "")
+        new_figure = self.fresh.figures.get(picture_key(new.data), "")
+        if old_figure and new_figure and old_figure != new_figure:
+            return f"{old_figure} then, {new_figure} now"
+        if self.redrawn and old_figure:
+            return REDRAWN
+        if share is None:
+            return None
+        return f"{100 * share:.2g} % of its pixels differ"
 
 
-def _differing(before: list[Item], after: list[Item]) -> list[Block]:
-    """Return where two lists differ by more than close numbers: (from, to) in the first, in the second."""
-    if len(before) == len(after) and all(map(_alike, before, after)):
-        return []
-    if not any(isinstance(each, Picture) for each in (*before, *after)):
-        whole = ["\n".join(map(str, items)) for items in (before, after)]
-        # arrays that break elsewhere
-        if max(map(len, whole)) < LONG and ignored_differences.close(*whole):
-            return []
-    begin, most = 0, min(len(before), len(after))
-    while begin < most and before[begin] == after[begin]:
-        begin += 1
-    end = 0
-    while end < most - begin and before[-1 - end] == after[-1 - end]:
-        end += 1
-    one, other = before[begin : len(before) - end], after[begin : len(after) - end]
-    if max(len(one), len(other)) > MOST:
-        return [(begin, len(before) - end, begin, len(after) - end)]
-    found = list[Block]()
-    for kind, a, b, c, d in SequenceMatcher(
-        None, one, other, autojunk=False
-    ).get_opcodes():
-        if kind == "equal":
-            continue
-        if b - a == d - c:  # line by line
-            pairs = enumerate(zip(one[a:b], other[c:d], strict=True))
-            found += [
-                (a + n, a + n + 1, c + n, c + n + 1)
-                for n, pair in pairs
-                if not _alike(*pair)
-            ]
+def _replace_equal_pictures(
+    items: list[Item], models: list[Item], compare_pixels: PixelComparison
+) -> list[Item]:
+    """Return items with a picture of `models` for each picture that looks the same."""
+    pictures = [item for item in models if isinstance(item, Picture)]
+    replaced = list[Item]()
+    for item in items:
+        if isinstance(item, Picture) and item not in pictures:
+            equal = (
+                picture
+                for picture in pictures
+                if compare_pixels(picture.data, item.data) == 0
+            )
+            replaced.append(next(equal, item))
         else:
-            found.append((a, b, c, d))
-    return [(begin + a, begin + b, begin + c, begin + d) for a, b, c, d in found]
+            replaced.append(item)
+    return replaced
 
 
-def _alike(one: Item, other: Item) -> bool:
-    return one == other or (
-        isinstance(one, str)
-        and isinstance(other, str)
-        and ignored_differences.close(one, other)
-    )
+def _find_blocks(before: list[Item], after: list[Item]) -> list[Block]:
+    """Return the blocks in which two lists differ by more than rounding."""
+    if len(before) == len(after) and all(map(_are_equal, before, after)):
+        return []
+    if _differ_by_line_breaks(before, after):
+        return []
+    start = 0
+    shorter = min(len(before), len(after))
+    while start < shorter and before[start] == after[start]:
+        start += 1
+    shared_end = 0
+    while (
+        shared_end < shorter - start
+        and before[-1 - shared_end] == after[-1 - shared_end]
+    ):
+        shared_end += 1
+    before_stop = len(before) - shared_end
+    after_stop = len(after) - shared_end
+    if max(before_stop, after_stop) - start > MAX_ALIGNED_LINES:
+        return [Block(start, before_stop, start, after_stop)]
+    return _align(before[start:before_stop], after[start:after_stop], start)
 
 
-def _stable(
-    blocks: list[Block], before: list[Item], after: list[Item], again: list[Item]
+def _differ_by_line_breaks(before: list[Item], after: list[Item]) -> bool:
+    """Return whether only rounding and line breaks differ, as in printed arrays."""
+    if any(isinstance(item, Picture) for item in (*before, *after)):
+        return False
+    before_text = "\n".join(map(str, before))
+    after_text = "\n".join(map(str, after))
+    if max(len(before_text), len(after_text)) >= MAX_TEXT_LENGTH:
+        return False
+    return ignored_differences.differ_by_rounding(before_text, after_text)
+
+
+def _align(before: list[Item], after: list[Item], offset: int) -> list[Block]:
+    """Return the blocks that differ after alignment; add `offset` to each position."""
+    blocks = list[Block]()
+    matcher = SequenceMatcher(None, before, after, autojunk=False)
+    for tag, start, stop, other_start, other_stop in matcher.get_opcodes():
+        if tag == "equal":
+            continue
+        if stop - start != other_stop - other_start:
+            blocks.append(
+                Block(
+                    offset + start,
+                    offset + stop,
+                    offset + other_start,
+                    offset + other_stop,
+                )
+            )
+            continue
+        for index in range(stop - start):
+            old = before[start + index]
+            new = after[other_start + index]
+            if not _are_equal(old, new):
+                first = offset + start + index
+                second = offset + other_start + index
+                blocks.append(Block(first, first + 1, second, second + 1))
+    return blocks
+
+
+def _are_equal(one: Item, other: Item) -> bool:
+    if one == other:
+        return True
+    if not isinstance(one, str) or not isinstance(other, str):
+        return False
+    return ignored_differences.differ_by_rounding(one, other)
+
+
+def _select_confirmed(
+    blocks: list[Block], before: list[Item], after: list[Item], further: list[Item]
 ) -> list[Block]:
     """Return the blocks in which two fresh runs agree against the recording."""
-    # in another order: what else the recording has is changed
-    if after != again and Counter(after) == Counter(again):
-        apart = (Counter(before) - Counter(after)) + (Counter(after) - Counter(before))
-        return [
-            (a, b, c, d)
-            for a, b, c, d in blocks
-            if any(apart[item] for item in (*before[a:b], *after[c:d]))
-        ]
-    differing = _differing(after, again)
-    loose = {n for a, b, _, _ in differing for n in range(a, b)}
-    apart = Counter(
-        item for a, b, c, d in differing for item in (*after[a:b], *again[c:d])
-    )
-    gaps = {a for a, b, _, _ in differing if a == b}  # where the second run shows more
+    if after != further and Counter(after) == Counter(further):
+        return _select_by_content(blocks, before, after)
+    disagreements = _find_blocks(after, further)
+    disagreeing = {
+        index for block in disagreements for index in range(block.start, block.stop)
+    }
+    # Items that only one of the fresh runs has at that position.
+    varying = Counter[Item]()
+    for block in disagreements:
+        varying.update(after[block.start : block.stop])
+        varying.update(further[block.other_start : block.other_stop])
+    # Positions at which the second run has additional items.
+    insertions = {block.start for block in disagreements if block.start == block.stop}
+    same_fresh_length = len(after) == len(further)
+    lost_items = same_fresh_length and len(before) != len(after)
 
-    def agreed(a: int, b: int, c: int, d: int) -> bool:
-        if c == d:
-            return c not in gaps and not all(apart[item] for item in before[a:b])
-        if a == b:
-            return not all(n in loose or apart[after[n]] for n in range(c, d))
-        # whatever stands there, both have as many lines of it
-        fewer = b - a != d - c and uneven
-        return fewer or not all(n in loose for n in range(c, d))
+    def is_confirmed(block: Block) -> bool:
+        fresh_range = range(block.other_start, block.other_stop)
+        if block.other_start == block.other_stop:
+            if block.other_start in insertions:
+                return False
+            return not all(varying[item] for item in before[block.start : block.stop])
+        if block.start == block.stop:
+            return not all(
+                index in disagreeing or varying[after[index]] for index in fresh_range
+            )
+        # Both fresh runs have the same number of lines, which differs from the
+        # recorded number: the content does not matter.
+        recorded_count = block.stop - block.start
+        if lost_items and recorded_count != len(fresh_range):
+            return True
+        return not all(index in disagreeing for index in fresh_range)
 
-    uneven = len(before) != len(after) == len(again)
-    found = [block for block in blocks if agreed(*block)]
-    # As many lines in all three: what is gone stands for what is new, and that is not
-    # the same in the two.
-    drawn = len(before) == len(after) == len(again)
-    return [] if drawn and all(c == d for _, _, c, d in found) else found
+    confirmed = [block for block in blocks if is_confirmed(block)]
+    # All three runs have the same number of lines: a removed line corresponds to an
+    # added one, on which the fresh runs disagree.
+    same_length = same_fresh_length and len(before) == len(after)
+    only_removed = all(block.other_start == block.other_stop for block in confirmed)
+    return [] if same_length and only_removed else confirmed
 
 
-def _in_order(before: list[Item], after: list[Item], again: list[Item]) -> list[Item]:
-    """Return recorded items in the fresh order where two fresh runs have another one: of a set, a line each."""
-    low, high = _shuffled(
-        [(c, d, a, b) for a, b, c, d in _differing(after, again)], again, after
-    )
-    begin, end = _shuffled(_differing(before, after), before, after)
-    if low == high or begin > high or low > end:
+def _select_by_content(
+    blocks: list[Block], before: list[Item], after: list[Item]
+) -> list[Block]:
+    """Return the blocks with items that only one side has, in any order.
+
+    For fresh runs that have the same items in different orders.
+    """
+    before_counts = Counter(before)
+    after_counts = Counter(after)
+    unmatched = (before_counts - after_counts) + (after_counts - before_counts)
+    selected = []
+    for block in blocks:
+        items = (
+            *before[block.start : block.stop],
+            *after[block.other_start : block.other_stop],
+        )
+        if any(unmatched[item] for item in items):
+            selected.append(block)
+    return selected
+
+
+def _reorder_recorded(
+    before: list[Item], after: list[Item], further: list[Item]
+) -> list[Item]:
+    """Return the recorded items, in the fresh order where the order is random.
+
+    The order is random where two fresh runs differ in it, such as for a set that is
+    printed one element per line.
+    """
+    disagreements = [
+        Block(block.other_start, block.other_stop, block.start, block.stop)
+        for block in _find_blocks(after, further)
+    ]
+    low, high = _find_moved_region(disagreements, further, after)
+    start, stop = _find_moved_region(_find_blocks(before, after), before, after)
+    if low == high or start > high or low > stop:
         return before
-    region = after[min(low, begin) : max(high, end)]
-    free, places = Counter(region) & Counter(again) & Counter(before), list[int]()
-    made, left = [*before], free.copy()
-    for place, item in enumerate(before):
-        if left[item]:
-            left[item] -= 1
-            places.append(place)
-    spots = iter(places)
+    region = after[min(low, start) : max(high, stop)]
+    movable = Counter(region) & Counter(further) & Counter(before)
+    remaining = movable.copy()
+    positions = list[int]()
+    for position, item in enumerate(before):
+        if remaining[item]:
+            remaining[item] -= 1
+            positions.append(position)
+    reordered = [*before]
+    next_position = iter(positions)
     for item in region:
-        if free[item]:
-            free[item] -= 1
-            made[next(spots)] = item
-    return made
+        if movable[item]:
+            movable[item] -= 1
+            reordered[next(next_position)] = item
+    return reordered
 
 
-def _shuffled(
+def _find_moved_region(
     blocks: list[Block], one: list[Item], other: list[Item]
 ) -> tuple[int, int]:
-    """Return from where to where in the second of two lists there is what the first has in another place."""
-    sides = [(one[a:b], other[c:d]) for a, b, c, d in blocks]
-    moved = {item for side, _ in sides for item in side} & {
-        item for _, side in sides for item in side
-    }
-    found = [
-        each
-        for each, side in zip(blocks, sides, strict=True)
-        if any(map(moved.intersection, side))
+    """Return the range of the second list with items that the first has elsewhere."""
+    one_items = set[Item]()
+    other_items = set[Item]()
+    for block in blocks:
+        one_items.update(one[block.start : block.stop])
+        other_items.update(other[block.other_start : block.other_stop])
+    moved = one_items & other_items
+    moved_blocks = [
+        block
+        for block in blocks
+        if moved.intersection(one[block.start : block.stop])
+        or moved.intersection(other[block.other_start : block.other_stop])
     ]
-    return (found[0][2], found[-1][3]) if found else (0, 0)
+    if not moved_blocks:
+        return 0, 0
+    return moved_blocks[0].other_start, moved_blocks[-1].other_stop
 
 
-def _sides(
+def _collect_items(
     blocks: list[Block], before: list[Item], after: list[Item]
 ) -> tuple[list[Item], list[Item]]:
-    gone = [item for a, b, _, _ in blocks for item in before[a:b]]
-    new = [item for _, _, c, d in blocks for item in after[c:d]]
-    # not aligned: what both have is in neither
-    if len(blocks) == 1 and max(len(gone), len(new)) > MOST:
-        less, more = Counter(gone) - Counter(new), Counter(new) - Counter(gone)
-        return ([*less.elements()], [*more.elements()]) if less or more else (gone, new)
-    return gone, new
+    """Return the removed items and the added ones."""
+    removed = [item for block in blocks for item in before[block.start : block.stop]]
+    added = [
+        item for block in blocks for item in after[block.other_start : block.other_stop]
+    ]
+    is_aligned = max(len(removed), len(added)) <= MAX_ALIGNED_LINES
+    if len(blocks) > 1 or is_aligned:
+        return removed, added
+    # One block that was too long to be aligned: leave out what both sides have.
+    only_removed = Counter(removed) - Counter(added)
+    only_added = Counter(added) - Counter(removed)
+    if not only_removed and not only_added:
+        return removed, added
+    return [*only_removed.elements()], [*only_added.elements()]
 
 
-def _quoted(items: Sequence[Item]) -> list[str]:
-    texts = [item if isinstance(item, str) else PICTURE for item in items[:QUOTED]]
-    return [text if len(text) <= WIDTH else text[: WIDTH - 1] + "…" for text in texts]
+def _quote(items: Sequence[Item]) -> list[str]:
+    """Return the first items as short lines."""
+    lines = []
+    for item in items[:QUOTED_LINES]:
+        text = item if isinstance(item, str) else PICTURE
+        if len(text) > QUOTED_WIDTH:
+            text = text[: QUOTED_WIDTH - 1] + "…"
+        lines.append(text)
+    return lines

@@ -1,7 +1,8 @@
-"""The outputs of a run compared with those that were recorded before it, by the rules of `stepper verify`.
+"""Comparison of a run's outputs with those that were recorded before the run.
 
-`verify` settles doubt by further fresh runs. A run has none: times, durations and the order of sets
-are recognized by rules instead (`clock_values`).
+The rules are those of `stepper verify`, which settles doubts with further fresh runs.
+After a single run, `clock_values` recognizes times and durations instead, and a
+different order of a set's elements does not count.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from stepper.policy.comparison import clock_values
 from stepper.policy.comparison.clock_values import RunTime
 from stepper.policy.comparison.output_comparison import (
     PICTURE,
+    CellOutputs,
     Difference,
-    Pixels,
-    Shown,
-    compare,
+    PixelComparison,
+    compare_outputs,
 )
 from stepper.policy.model import Cell
 
-# source that opens a pager
+# Source that opens a pager, such as `df.head?`.
 PAGER = re.compile(
     r"^\s*(?:\?|%(?:pinfo2?|pdoc|psource|pdef|page)\b)|\?\s*$", re.MULTILINE
 )
@@ -32,7 +33,10 @@ PAGER = re.compile(
 
 @dataclass(frozen=True)
 class ChangedOutput:
-    """A cell whose outputs differ from the recorded ones; some lines, `- ` as recorded and `+ ` as they are now."""
+    """A cell whose outputs differ from the recorded ones (a JSON response).
+
+    `lines` are some of the lines that differ: `- ` as recorded, `+ ` as they are now.
+    """
 
     cell: int
     cell_id: str
@@ -40,64 +44,84 @@ class ChangedOutput:
     lines: Sequence[str] = ()
 
 
-def difference(
-    then: Shown, now: Shown, run: RunTime, pixels: Pixels, redrawn: bool = False
+def find_difference(
+    recorded: CellOutputs,
+    fresh: CellOutputs,
+    run: RunTime,
+    compare_pixels: PixelComparison,
+    redrawn: bool = False,
 ) -> Difference | None:
-    """Return how a run's outputs differ from the recorded ones, None if only by what differs in each run."""
-    if _without_counts(then.outputs) == _without_counts(now.outputs):
+    """Return how a run's outputs differ from the recorded ones.
+
+    The result is None if they do not differ, or only in what differs in each run.
+    `redrawn` is the argument of `compare_outputs`.
+    """
+    old_outputs = _remove_execution_counts(recorded.outputs)
+    new_outputs = _remove_execution_counts(fresh.outputs)
+    if old_outputs == new_outputs:
         return None
-    found = compare(then, now, (), pixels, redrawn)
-    if found.verdict.reproduces:
+    difference = compare_outputs(recorded, fresh, (), compare_pixels, redrawn)
+    if difference.verdict.reproduces:
         return None
-    outputs = clock_values.with_recorded_times(then.outputs, now.outputs, run)
-    if outputs != now.outputs:
-        found = compare(then, replace(now, outputs=outputs), (), pixels, redrawn)
-    is_set = found.doubtful and all("{" in line for line in found.lines)
-    return None if found.verdict.reproduces or is_set else found
+    outputs = clock_values.restore_recorded_values(recorded.outputs, fresh.outputs, run)
+    if outputs != fresh.outputs:
+        restored = replace(fresh, outputs=outputs)
+        difference = compare_outputs(recorded, restored, (), compare_pixels, redrawn)
+    if difference.verdict.reproduces:
+        return None
+    is_reordered_set = difference.doubtful and all(
+        "{" in line for line in difference.lines
+    )
+    return None if is_reordered_set else difference
 
 
-def _without_counts(outputs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _remove_execution_counts(
+    outputs: Sequence[Mapping[str, Any]],
+) -> list[dict[str, Any]]:
     return [
         {name: value for name, value in output.items() if name != "execution_count"}
         for output in outputs
     ]
 
 
-def changed_output(cell: Cell, found: Difference) -> ChangedOutput:
-    """Return a cell's difference, as it is reported."""
-    lines = tuple(line for line in found.lines if line[2:] != PICTURE)
-    return ChangedOutput(cell.number, cell.id, _described(found, bool(lines)), lines)
+def describe_changed_output(cell: Cell, difference: Difference) -> ChangedOutput:
+    """Return the difference of a cell's outputs for a report."""
+    lines = tuple(line for line in difference.lines if line[2:] != PICTURE)
+    text = _describe(difference, has_text=bool(lines))
+    return ChangedOutput(cell.number, cell.id, text, lines)
 
 
-def _described(found: Difference, has_text: bool) -> str:
+def _describe(difference: Difference, has_text: bool) -> str:
     if not has_text:
-        return "; ".join(found.figures) or "a figure differs"
-    if found.removed == found.added:
-        counts = f"{format_count(found.added, 'line')} {_verb(found.added)}"
-    elif not found.removed:
-        counts = f"{format_count(found.added, 'line')} more"
-    elif not found.added:
-        counts = f"{format_count(found.removed, 'line')} less"
+        return "; ".join(difference.figures) or "a figure differs"
+    removed = difference.removed
+    added = difference.added
+    if removed == added:
+        verb = "differs" if added == 1 else "differ"
+        counts = f"{format_count(added, 'line')} {verb}"
+    elif not removed:
+        counts = f"{format_count(added, 'line')} more"
+    elif not added:
+        counts = f"{format_count(removed, 'line')} less"
     else:
-        counts = f"{format_count(found.removed, 'line')} became {found.added:,}"
-    order = ["the same words in another order"] if found.doubtful else []
-    return "; ".join([counts, *order, *found.figures])
+        counts = f"{format_count(removed, 'line')} became {added:,}"
+    order = ["the same words in another order"] if difference.doubtful else []
+    return "; ".join([counts, *order, *difference.figures])
 
 
-def _verb(count: int) -> str:
-    return "differs" if count == 1 else "differ"
+def remove_pager_text(
+    source: str, recorded: Sequence[Mapping[str, Any]], fresh: CellOutputs
+) -> CellOutputs:
+    """Return the fresh outputs without a pager's text if none was recorded.
+
+    This concerns only cells that open a pager. Not every editor saves the pager's text
+    in the notebook.
+    """
+    if not PAGER.search(source) or any(map(_is_pager_text, recorded)):
+        return fresh
+    return replace(fresh, outputs=[*filterfalse(_is_pager_text, fresh.outputs)])
 
 
-def without_pages(
-    source: str, recorded: Sequence[Mapping[str, Any]], shown: Shown
-) -> Shown:
-    """Return outputs without a pager's text if the cell opens one and the recorded outputs have none of it."""
-    if not PAGER.search(source) or any(map(_is_page, recorded)):
-        return shown
-    return replace(shown, outputs=[*filterfalse(_is_page, shown.outputs)])
-
-
-def _is_page(output: Mapping[str, Any]) -> bool:
-    return output.get("output_type") == "display_data" and [
-        *output.get("data", ())
-    ] == ["text/plain"]
+def _is_pager_text(output: Mapping[str, Any]) -> bool:
+    mime_types = [*output.get("data", ())]
+    return output.get("output_type") == "display_data" and mime_types == ["text/plain"]

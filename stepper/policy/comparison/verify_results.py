@@ -1,4 +1,7 @@
-"""What came of a notebook's replay, as values: `stepper verify --json` prints them, key by key."""
+"""Results of `stepper verify`.
+
+`--json` prints these dataclasses field by field, so their field names are public.
+"""
 
 from __future__ import annotations
 
@@ -7,26 +10,34 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from stepper.policy import cell_changes
-from stepper.policy.comparison.output_comparison import Sameness
+from stepper.policy.comparison.output_comparison import ReplayVerdict
 from stepper.policy.model import Cell
 
-SOURCE = "source "  # begins the version of a module of the project, a hash
+# The version of a module of the project is this prefix with a hash of the source.
+SOURCE_PREFIX = "source "
 
 
 @dataclass(frozen=True)
 class CellVerdict:
-    """What came of a cell; `lines` are some of those that differ, `- ` as recorded and `+ ` as replayed."""
+    """The verdict on a cell.
+
+    `lines` are some of the lines that differ: `- ` as recorded, `+ ` as replayed.
+    """
 
     cell_id: str
     number: int
-    verdict: Sameness
+    verdict: ReplayVerdict
     difference: str = ""
     lines: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
 class FileChange:
-    """A file that was written: `same` bytes, `changed`, `new`, `deleted`, `written` where it is too large to tell."""
+    """A file that the replay wrote.
+
+    `change` is `same` (the same bytes), `changed`, `new`, `deleted`, or `written` if
+    the file is too large to be compared.
+    """
 
     name: str
     change: str
@@ -34,8 +45,8 @@ class FileChange:
 
 
 @dataclass(frozen=True)
-class Package:
-    """A package that has another version than the recorded run had."""
+class PackageChange:
+    """A package whose version differs from that of the recorded run."""
 
     name: str
     then: str
@@ -43,8 +54,11 @@ class Package:
 
 
 @dataclass(frozen=True)
-class Verified:
-    """What came of a replay in so many fresh kernels; `where` they ran, and on what, where that is not as usual."""
+class VerifyResult:
+    """The result of replaying a notebook in one or more fresh kernels.
+
+    `where` names the kernel backend if the notebook ran on another one than usual.
+    """
 
     notebook: str
     reproduces: bool
@@ -52,35 +66,46 @@ class Verified:
     files: Sequence[FileChange]
     duration_s: float
     kernels: int
-    packages: Sequence[Package] = ()
+    packages: Sequence[PackageChange] = ()
     where: str = ""
-    text: str = ""  # the same for people and agents
-    failing: int = 0  # cells that fail, as recorded
-    open_steps: int = 0  # steps of the plan that are neither done nor skipped
+    text: str = ""  # the printed result
+    failing: int = 0  # number of cells that failed both then and now
+    open_steps: int = 0  # number of plan steps that are neither done nor skipped
 
     @property
     def as_recorded(self) -> int:
-        """How many cells are."""
+        """The number of cells that reproduce their recorded outputs."""
         return sum(cell.verdict.reproduces for cell in self.cells)
 
 
-def mark(cells: Iterable[Cell]) -> str:
-    """Return the fingerprint of a notebook's sources, in their order: a verdict holds while it stays."""
-    sources = "\n".join(
+def hash_sources(cells: Iterable[Cell]) -> str:
+    """Return a hash of the sources of a notebook's runnable cells, in their order.
+
+    A verdict of `stepper verify` is valid while this hash stays the same.
+    """
+    hashes = [
         cell_changes.source_hash(cell.source) for cell in cell_changes.runnable(cells)
-    )
-    return hashlib.sha256(sources.encode()).hexdigest()[:16]
+    ]
+    return hashlib.sha256("\n".join(hashes).encode()).hexdigest()[:16]
 
 
-def packages(then: Mapping[str, str], now: Mapping[str, str]) -> list[Package]:
-    """Return the packages that both used, in other versions."""
+def find_changed_packages(
+    recorded: Mapping[str, str], fresh: Mapping[str, str]
+) -> list[PackageChange]:
+    """Return the packages that both runs used in different versions."""
     return [
-        Package(name, then[name], now[name])
-        for name in sorted(now)
-        if then.get(name, now[name]) != now[name]
+        PackageChange(name, recorded[name], fresh[name])
+        for name in sorted(fresh)
+        if name in recorded and recorded[name] != fresh[name]
     ]
 
 
-def other_sources(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Return the modules of the project that have another source now: their version is a hash of it."""
-    return [each.name for each in packages(then, now) if each.now.startswith(SOURCE)]
+def find_changed_modules(
+    recorded: Mapping[str, str], fresh: Mapping[str, str]
+) -> list[str]:
+    """Return the modules of the project whose source changed between two runs."""
+    return [
+        package.name
+        for package in find_changed_packages(recorded, fresh)
+        if package.now.startswith(SOURCE_PREFIX)
+    ]
