@@ -315,7 +315,7 @@ def test_by_the_dialogs_of_the_interactive_client(
         client.send("/plugin install stepper")
         asked = client.wait_for("❯ Install for you (user scope)")
         assert (
-            "Each notebook cell runs the moment Claude writes it" in asked
+            "Runs each notebook cell as Claude writes it" in asked
             and "The stepper developers" in asked
         )
         client.keys("Enter")
