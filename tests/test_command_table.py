@@ -31,7 +31,7 @@ DOCUMENTS = {
     "history": "notebook run cell_id step started_at duration_s outcome by source bound",
     "report": "run cell_id step outcome fault text",
     "eval": "notebook source outcome duration_s fault text output figures",
-    "output": "notebook cell_id page pages text ended",
+    "output": "notebook cell_id page pages text ended figures",
     "interrupt": "notebook interrupted text",
     "restart": "notebook had_kernel",
     **dict.fromkeys(("confirm", "continue", "fix", "skip"), "text"),

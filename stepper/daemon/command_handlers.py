@@ -339,6 +339,10 @@ async def _done(request: Request, session: Session, told: Any) -> object:
             return status_queries.history(session)
         case cli_commands.Report():
             return status_queries.report(session, told.run)
+        case cli_commands.Output() if told.figure:
+            from stepper.daemon import figure_rendering
+
+            return await figure_rendering.render(request, session, told.cell)
         case cli_commands.Output() if told.follow:
             return await output_following.follow(
                 session, told.cell, request.caller, request.progress

@@ -190,6 +190,11 @@ class Workspace:
             )
         return list(self.sessions.values())
 
+    def figures_of(self, session: Session) -> str:
+        """Return the folder of a notebook's figures."""
+        store = self.places.store(session.file.path)
+        return os.path.join(self.paths.figures, store)
+
     def exists(self, session: Session) -> bool:
         """Return whether the notebook's file is there."""
         return os.path.lexists(os.path.join(self.paths.project, session.name))

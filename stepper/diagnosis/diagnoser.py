@@ -20,6 +20,7 @@ from stepper.common.json_decode import decode, decode_valid_items
 from stepper.common.text import one_line
 from stepper.diagnosis import (
     figure_summary,
+    plotly_summary,
     preflight,
     run_warnings,
     shell_warnings,
@@ -251,6 +252,20 @@ class Adviser:
             if (told := execution.told.get("figures"))
             else {}
         )
+
+    @harmless(lambda execution: False)
+    def can_render(self, execution: Execution) -> bool:
+        """Whether a run showed a plotly figure that the project's kaleido can render."""
+        namespace = execution.namespace
+        lasting = namespace.lasting
+        if lasting is None or not any(
+            plotly_summary.MIME in output.get("data", ())
+            for output in execution.outputs
+        ):
+            return False
+        if "kaleido" in lasting.imported:
+            return True
+        return self.surroundings.findable("kaleido", lasting.path, namespace.cwd)
 
     @harmless(lambda run: [])
     def saved(self, run: int) -> list[str]:

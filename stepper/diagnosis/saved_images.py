@@ -26,7 +26,7 @@ KEPT = 200  # files of a notebook
 LONG_EDGE = 1568  # pixels: the client would make it smaller than this anyway
 LARGEST = 50_000_000  # pixels; unpacked they take 200 MB
 COUNTED = 20_000_000  # pixels of a picture whose colours are looked at
-OURS = re.compile(r"\d{4,}-\d+\.png")
+OURS = re.compile(r"\d{4,}-(?:plotly-)?\d+\.png")
 FORMATS = ("PNG", "JPEG", "GIF", "WEBP")  # no other decoder sees what a cell displayed
 
 

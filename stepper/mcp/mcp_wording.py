@@ -189,6 +189,8 @@ def _call(verb: str, words: Sequence[str]) -> tuple[str, list[str]]:
             return "run_notebook", [f"which: {each}" for each in which]
         case "restore":
             return "run_notebook", ["which: restore"]
+        case "output" if "--figure" in words:
+            return "", []  # no tool renders figures
         case "output":
             named = [word for word in words if not word.startswith("-")]
             named = [word for word in named if not word.endswith(".ipynb")][:1]

@@ -331,6 +331,14 @@ def unheard_line(name: str, line: str) -> str:
     return f"{said}: {line}" if line else said
 
 
+def render_figure(commands: CommandLines, number: int) -> str:
+    """Return how the agent can look at a plotly figure: rendering takes too long for a step."""
+    command = commands.shell("output", f"{number} --figure")
+    return (
+        f"To render the plotly figure as PNG (kaleido, takes seconds), run: {command}"
+    )
+
+
 def uncovered(name: str, line: str, renamed: str = "") -> Report:
     """Return the report on an edit of a notebook that no pattern covers; `line` of the configuration would.
 

@@ -343,7 +343,15 @@ def _besides(
         left = adviser.kept(
             execution.told, None if session.keeper.elsewhere else since_ns, how
         )
-    return adviser.seen(execution, run.run), left
+    seen = adviser.seen(execution, run.run)
+    kernel = session.keeper.kernel
+    is_here = kernel is not None and not kernel.about().where
+    if is_here and adviser.can_render(execution):
+        seen = [
+            *seen,
+            command_messages.render_figure(session.state.commands, run.number),
+        ]
+    return seen, left
 
 
 async def _paused(session: Session, wait: float, caller: Caller) -> bool:

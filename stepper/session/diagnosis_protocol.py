@@ -69,6 +69,10 @@ class Diagnosis(Protocol):
         """Return what is known of the figures that a run showed: by the key of the picture, in a few words."""
         return {}
 
+    def can_render(self, execution: Execution) -> bool:
+        """Whether a run showed a plotly figure that the project's kaleido can render."""
+        return False
+
     def saved(self, run: int) -> list[str]:
         """Return the paths of the pictures that were saved of a run, in order."""
         return []

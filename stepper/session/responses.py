@@ -303,6 +303,7 @@ class Page:
     pages: int
     text: str
     ended: str = ""  # how the run ended that was followed
+    figures: Sequence[str] = ()  # the paths of the figures that were rendered
 
 
 @dataclass(frozen=True)

@@ -182,6 +182,10 @@ class Output(Arguments, name="output", examples=("output 3 --page 2",)):
         "Go on with what comes until the cell ends; Ctrl-C ends this, not the cell.",
         default=False,
     )
+    figure: bool = option(
+        "Render the cell's plotly figures as PNG with the project's kaleido, and name the files. Takes seconds.",
+        default=False,
+    )
     notebook: str | None = option(WHICH)
 
 

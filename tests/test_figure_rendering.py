@@ -1,0 +1,91 @@
+"""Plotly figures as pictures, on request: by the project's kaleido, in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from PIL import Image
+
+from stepper.install import trust
+from tests.conftest import Project, code, reused
+from tests.environments import environment
+
+FIGURE = """import plotly.graph_objects as go
+go.Figure(go.Scatter(x=[1, 2, 3], y=[4, 9, 1]), layout={"title": {"text": "Sales"}, "width": 640, "height": 360})"""
+MIME = "application/vnd.plotly.v1+json"
+
+
+@pytest.fixture
+def project(lasting: Project) -> Iterator[Project]:
+    yield from reused(lasting)
+
+
+def use(project: Project, python: str) -> None:
+    project.config(f"python: {python}\n")
+    trust.trust(project.paths)
+
+
+def test_only_the_figures_of_cells_that_ran_here_are_rendered(project: Project) -> None:
+    """A figure that came with the repository may load what it names: nothing of it goes into a browser."""
+    figure = {"output_type": "display_data", "metadata": {}, "data": {MIME: {}}}
+    committed = {**code("show()", "a"), "outputs": [figure]}
+    project.notebook("given.ipynb", [committed, code("1", "b")])
+    failed = project.stepper("output", "1", "--figure", "--notebook", "given", check=2)
+    assert (
+        "cell 1" in failed.stderr and "has not run here as it stands" in failed.stderr
+    )
+    notebook = project.new()
+    notebook.insert("print(1)")
+    failed = project.stepper("output", "1", "--figure", check=2)
+    assert "shows no plotly figure" in failed.stderr
+
+
+@pytest.mark.nightly
+def test_without_kaleido_the_report_names_no_command_and_the_command_says_why(
+    project: Project,
+) -> None:
+    use(project, environment(sys.executable, "plotly"))
+    notebook = project.new()
+    report = notebook.insert(FIGURE)[1].text
+    assert "plotly figure" in report and '"Sales"' in report
+    assert "--figure" not in report
+    failed = project.stepper("output", "1", "--figure", check=1).stderr
+    assert "can't be rendered" in failed and "kaleido" in failed.lower()
+
+
+@pytest.mark.nightly
+def test_with_kaleido_the_report_names_the_command_which_renders_a_png(
+    project: Project,
+) -> None:
+    """The step itself starts no browser; the command leaves none behind."""
+    use(
+        project,
+        environment(sys.executable, "ipykernel", "plotly<6", "kaleido==0.2.1"),
+    )
+    notebook = project.new()
+    answer = notebook.insert(FIGURE)[1]
+    assert "plotly figure" in answer.text and '"Sales"' in answer.text
+    hint = "To render the plotly figure as PNG (kaleido, takes seconds), run: stepper output"
+    assert answer.text.count(hint) == 1 and "1 --figure" in answer.text
+    kernel = psutil.Process(project.json("status")["kernel"]["pid"])
+    assert kernel.children() == []
+
+    said = project.stepper("output", "1", "--figure").stdout
+    path = project.folder / said.split(": ", 1)[1].strip()
+    assert path.parent == Path(project.paths.figures, notebook.path.stem)
+    with Image.open(path) as picture:
+        assert (picture.format, picture.size) == ("PNG", (640, 360))
+        assert len(picture.convert("RGB").getcolors(1 << 20) or ()) > 10
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert project.json("output", "1", "--figure")["figures"] == [str(path)]
+    assert kernel.children() == []
+    daemon = psutil.Process(project.json("status")["daemon"]["pid"])
+    names = [child.name() for child in daemon.children(recursive=True)]
+    assert not [name for name in names if "kaleido" in name], names
+    assert os.listdir(path.parent) == [path.name]
