@@ -162,5 +162,6 @@ def test_what_is_null_or_unknown_is_left_out() -> None:
         "cell": "a",
         "page": 1,
         "follow": False,
+        "figure": False,
         "notebook": None,
     }
