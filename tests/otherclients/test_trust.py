@@ -1,0 +1,42 @@
+"""What the documentation says about trusting a project in the real Gemini CLI."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from .clients import Gemini
+from .conftest import Start
+from .models import Call
+from .test_seven_steps import put
+
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.timeout(300),
+]  # the first one may fetch a client
+
+
+@pytest.mark.parametrize("kind", [Gemini], indirect=True, ids=["gemini"])
+@pytest.mark.parametrize("trusted", [True, False], ids=["trusted", "not trusted"])
+def test_with_folder_trust_the_projects_file_needs_a_trusted_folder(
+    start: Start, installed: Path, trusted: bool
+) -> None:
+    put(installed, "gemini")
+    script = [Call("list_notebooks", {}), "Done."] if trusted else ["Done."]
+    client = start(installed, "{}", *script)
+    settings = client.home / client.settings
+    data = json.loads(settings.read_text())
+    data["security"]["folderTrust"]["enabled"] = True
+    settings.write_text(json.dumps(data))
+    folder = installed if trusted else installed / "elsewhere"
+    trust = {str(folder): "TRUST_FOLDER"}
+    settings.with_name("trustedFolders.json").write_text(json.dumps(trust))
+
+    client.prompt("Work in a notebook.")
+
+    if trusted:
+        assert "There is no notebook yet" in client.model.results[0].text
+    else:
+        assert client.model.requests == []  # none offered a tool of stepper's
