@@ -186,7 +186,9 @@ def test_esc_while_it_is_waited_for_withdraws_it(full: Full, project: Project) -
     wait_until(lambda: kernel(project)["state"] == "queued")
     edit.hook.terminate()
     wait_until(lambda: not full.others())
-    assert "interrupted while its kernel waited" in say(notebook, "What now?")
+    told = say(notebook, "What now?")
+    assert f"interrupted while its kernel waited in a queue: {WITHDRAWN}" in told
+    assert kernel(project)["state"] == "none"
 
 
 def test_kernels_wait_is_over_when_the_cell_begins(

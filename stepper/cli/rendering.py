@@ -480,8 +480,7 @@ def _format_output(answer: Answer) -> str:
 
 
 def _format_interrupt(answer: Answer) -> str:
-    result = "interrupted" if answer["interrupted"] else "no cell is running"
-    return f"{answer['notebook']}: {result}"
+    return f"{answer['notebook']}: {answer['text']}"
 
 
 def _format_restart(answer: Answer) -> str:
