@@ -177,8 +177,17 @@ async def _of_project(request: Request, told: Any) -> object:
             )
 
 
+def _end_replaced_stops(request: Request) -> None:
+    """End the stops of notebooks that were replaced, where a user, a script or CI asks for something."""
+    if request.caller.outside_agent:
+        for line in request.workspace.end_replaced_stops(request.owner):
+            request.progress(progress_events.Waits(line=line))
+
+
 async def _to_resume(request: Request, told: Any) -> Session:
     """Return the notebook that `continue`, `fix` or `skip` acts on where it names none."""
+    await request.workspace.stopped()  # opens them
+    _end_replaced_stops(request)
     message = getattr(told, MESSAGES[type(told)])
     face = "shell"
     if request.caller.by == "mcp":
@@ -283,6 +292,7 @@ async def _new(request: Request, told: cli_commands.New) -> responses.Made:
 
 async def _of_notebook(request: Request, session: Session, told: Any) -> object:
     workspace = request.workspace
+    _end_replaced_stops(request)
     before = workspace.currents()
     if not isinstance(told, cli_commands.Run | cli_commands.Restore | cli_commands.Use):
         return await _done(request, session, told)

@@ -16,7 +16,7 @@ from stepper.common.paths import Paths
 from stepper.daemon.notebook_paths import Places
 from stepper.messages import external_changes as words
 from stepper.notebooks import jupyter_saves
-from stepper.session import undelivered_reports
+from stepper.session import replaced_notebook, undelivered_reports
 from stepper.session.session import Session
 
 WALK_SHARE = 50  # how many times what a walk took is waited before the next one
@@ -197,6 +197,7 @@ def _line(session: Session) -> list[str]:
         document, cells = undelivered_reports.compare(session)
     except NotebookError as error:
         return [words.unreadable(session.name, error.message)]
+    replaced_notebook.note_agents_version(session)
     if not (fresh := undelivered_reports.untold(session, cells)):
         return []
     # of the last run that it had here

@@ -27,6 +27,7 @@ from stepper.session import (
     agent_edits,
     background_runs,
     backgrounding,
+    replaced_notebook,
     status_queries,
     undelivered_reports,
     user_commands,
@@ -34,6 +35,8 @@ from stepper.session import (
 from stepper.session.clients import Caller
 from stepper.session.session import Session
 
+# the agent of the session is at work
+TURN_GOES_ON = ("PreToolUse", "PostToolUse", "PostToolBatch")
 PLUGIN = "CLAUDE_PLUGIN_ROOT"  # the client gives it to a plugin's hooks
 # with a cell that is being interrupted: more than that takes, less than the client
 # waits
@@ -46,7 +49,8 @@ async def hook(workspace: Workspace, name: str, data: bytes, caller: Caller) -> 
     `PostToolUse again` is asked by a client whose daemon ended before it could answer, `Wake again` by one that waits
     to wake the agent. Those, and `Rearm`, are told what they wait for by `caller.deliver`: their answer is empty.
     """
-    answer = await _hook(workspace, *name.partition(" ")[::2], data, caller)
+    event, _, again = name.partition(" ")
+    answer = await _hook(workspace, event, again, data, caller)
     answer = payload.for_terminal(answer, workspace.program)
     return payload.as_plugin(answer) if caller.environ.get(PLUGIN) else answer
 
@@ -66,6 +70,8 @@ async def _hook(
             else "the hook's payload is empty"
         )
         return payload.failed(name, StepperError(problem))
+    if name in TURN_GOES_ON:
+        workspace.turns[event.session] = caller.lives
     try:
         if name == "PostToolUse":
             return await after_tool(workspace, event, caller, bool(again))
@@ -76,9 +82,12 @@ async def _hook(
                 else rearm(workspace, event, caller)
             )
             return payload.SILENT
-        return (
-            await EVENTS[name](workspace, event) if name in EVENTS else payload.SILENT
-        )
+        if name not in EVENTS:
+            return payload.SILENT
+        answer = await EVENTS[name](workspace, event)
+        if name == "UserPromptSubmit":
+            workspace.turns[event.session] = caller.lives
+        return answer
     except (payload.PayloadError, StepperError) as error:
         return payload.failed(name, error)
 
@@ -129,6 +138,7 @@ async def after_tool(
             found = run_report.joined([missed, found])
     # then PostToolBatch does not fire
     if caller.left.is_set() or (found is not None and found.stop):
+        workspace.turns.pop(event.session, None)
         workspace.release(path=path)
         # it may be gone; the report matters more
         with contextlib.suppress(StepperError):
@@ -146,6 +156,7 @@ async def _work(
 ) -> run_report.Report | None:
     """Run what an edit brings; return the report."""
     try:
+        replaced_notebook.note_agents_version(session)
         if isinstance(change, CellEdit):
             found = await agent_edits.edited(session, change, caller, again)
         else:
@@ -253,9 +264,13 @@ def _steered(workspace: Workspace, event: Event) -> list[str]:
 async def session_start(workspace: Workspace, event: Event) -> bytes:
     """A session begins, goes on or was compacted: what is under way."""
     session = workspace.under_way(event.session)
+    replaced = workspace.end_replaced_stops(event.session)
+    if replaced:
+        session = workspace.under_way(event.session)
     elsewhere = undelivered_reports.take_elsewhere(
         workspace.sessions.values(), session, None
     )
+    elsewhere = "\n".join(filter(None, [*replaced, elsewhere]))
     if session is None:
         return _context("SessionStart", elsewhere)
     missed = await missing(session)
@@ -264,7 +279,8 @@ async def session_start(workspace: Workspace, event: Event) -> bytes:
     about = (await status_queries.context(session)).text
     parts = [elsewhere, missed.text, backgrounding.still(session, event.session), about]
     text = run_report.bounded("\n".join(filter(None, parts)))
-    return payload.answer("SessionStart", run_report.Report(text, missed.line))
+    line = "\n".join(filter(None, [*replaced, missed.line]))
+    return payload.answer("SessionStart", run_report.Report(text, line))
 
 
 async def missing(session: Session) -> run_report.Report:
@@ -294,19 +310,16 @@ async def prompt(workspace: Workspace, event: Event) -> bytes:
     if final_message.limits(event.prompt):
         workspace.limited.add(owner)
     workspace.release(session=owner)  # of a message that was broken off
+    workspace.under_way(owner)  # opens the current notebook
+    replaced = workspace.end_replaced_stops(owner)
     new = payload.new_notebook(event)
     # 2.1.197 sends this event after the injected command, 2.1.330 before it
     if new or event.is_command:
         workspace.worked.add(owner)
     if new:
         return new
-    session, given = workspace.under_way(owner), prompt_commands.command(event.prompt)
-    if session is not None and given is None and not event.is_slash:
-        stop, running = session.state.stop, status_queries.running(session) is not None
-        asked = stop is not None and bool(error_classification.question(stop.error))
-        given = prompt_commands.understood(
-            event.prompt, stop is not None, asked, running
-        )
+    session = workspace.under_way(owner)
+    given = _command(session, event)
     refused = ""
     if given is not None and given[0] in RESUMES:
         try:
@@ -316,10 +329,13 @@ async def prompt(workspace: Workspace, event: Event) -> bytes:
     elsewhere = undelivered_reports.take_elsewhere(
         workspace.sessions.values(), session, owner
     )
+    steered = [*_steered(workspace, event), *replaced]
+    elsewhere = "\n".join(filter(None, [*replaced, elsewhere]))
     if session is None:
-        return _context("UserPromptSubmit", elsewhere)
+        report = run_report.Report(run_report.bounded(elsewhere), "\n".join(steered))
+        return payload.answer("UserPromptSubmit", report if elsewhere else None)
     missed = await missing(session)
-    said, lines = [elsewhere, missed.text], [*_steered(workspace, event), missed.line]
+    said, lines = [elsewhere, missed.text], [*steered, missed.line]
     if refused:
         said.append(refused)
         lines.append(refused)
@@ -353,6 +369,17 @@ async def prompt(workspace: Workspace, event: Event) -> bytes:
     )
 
 
+def _command(session: Session | None, event: Event) -> tuple[str, str] | None:
+    """Return the plain words that a prompt gives as a command, with the user's message, None where it is none."""
+    given = prompt_commands.command(event.prompt)
+    if session is None or given is not None or event.is_slash:
+        return given
+    stop = session.state.stop
+    asked = stop is not None and bool(error_classification.question(stop.error))
+    running = status_queries.running(session) is not None
+    return prompt_commands.understood(event.prompt, stop is not None, asked, running)
+
+
 async def _to_resume(
     workspace: Workspace, current: Session | None, owner: str, words: str, more: str
 ) -> tuple[Session | None, tuple[str, str]]:
@@ -375,6 +402,7 @@ async def turn_end(workspace: Workspace, event: Event) -> bytes:
 
     As context: the client shows a decision to block as a problem.
     """
+    workspace.turns.pop(event.session, None)
     line = "\n".join(_steered(workspace, event))
     if event.session in workspace.limited or not final_message.unexplained(
         event.last_message

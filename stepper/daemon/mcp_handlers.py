@@ -15,6 +15,7 @@ from stepper.session import (
     cell_operations,
     cell_reading,
     cell_responses,
+    replaced_notebook,
     responses,
     run_waiting,
     status_queries,
@@ -33,6 +34,7 @@ async def of_cells(request: Request, session: Session, told: Any) -> object:
     workspace.make_current(session.name, request.owner)
     try:
         done = await _done(request, session, told)
+        replaced_notebook.note_agents_version(session)
     except StepperError:
         workspace.restore_current(before, session.name, request.owner)
         raise

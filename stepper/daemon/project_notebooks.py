@@ -29,7 +29,7 @@ from stepper.notebooks.new_notebook import create_notebook
 from stepper.policy import plan as plans
 from stepper.policy.commands.command_lines import PROGRAM, CommandLines
 from stepper.policy.model import Limits, Plan, Step
-from stepper.session import user_commands
+from stepper.session import replaced_notebook, user_commands
 from stepper.session.clients import Call
 from stepper.session.protocols import KernelPlace
 from stepper.session.session import Session
@@ -80,6 +80,8 @@ class Workspace:
         self.worked, self.sent_on = set[str](), dict[str, tuple[str, int]]()
         # a session's lines for its user on slash commands, not shown yet
         self.steered = dict[str, list[str]]()
+        # the sessions of Claude Code whose agent is at work, with whether the client lives
+        self.turns = dict[str, Callable[[], bool]]()
         # sessions whose user limited what is to be done in this turn
         self.limited = set[str]()
         # what is said once a session: which, and about what
@@ -207,6 +209,24 @@ class Workspace:
             if same and not self.exists(session) and not self.renames.find(session):
                 return session
         return None
+
+    def end_replaced_stops(self, owner: str) -> list[str]:
+        """End the stops of replaced notebooks; return a sentence for each. The agent of `owner` is not at work.
+
+        The agent of another session that is may have replaced them: then only the current notebook of `owner` is
+        looked at, and none for a command in a terminal.
+        """
+        at_work = {session for session, lives in self.turns.items() if lives()}
+        stopped = [*self.sessions.values()]
+        if at_work - {owner}:
+            current = self.sessions.get(self.current(owner) or "") if owner else None
+            stopped = [current] if current else []
+        lines = [
+            replaced_notebook.end_stop(session)
+            for session in stopped
+            if session.state.stop is not None and self.exists(session)
+        ]
+        return [line for line in lines if line]
 
     async def stopped(self) -> list[Session]:
         """Return the sessions of all stopped notebooks, by name, opened where they are not."""

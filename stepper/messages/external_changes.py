@@ -71,6 +71,14 @@ def renamed_to_uncovered(name: str, former: str) -> str:
     )
 
 
+def replaced(name: str, error: str) -> str:
+    """Return that the stop of a notebook ended because another notebook has its path now."""
+    why = f"{one_line(name)} was replaced by another notebook"
+    return (
+        f"stepper: {why}; the earlier stop ({one_line(error, 200)}) no longer applies."
+    )
+
+
 def unreadable(name: str, why: str) -> str:
     """Return that a notebook was changed into what can't be read."""
     return f"stepper: {one_line(name)} was changed outside the notebook tools: {one_line(why)}"

@@ -67,6 +67,21 @@ class Renamed(Event, kind="renamed"):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Replaced(Event, kind="replaced"):
+    """The file of a stopped notebook holds another notebook, which is not stopped."""
+
+    at: Moment = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentWrote(Event, kind="agent_wrote"):
+    """What the agent wrote into a stopped notebook, by its marks: that is no other notebook, for which the stop ends."""
+
+    at: Moment = ""
+    marks: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Planned(Event, kind="plan"):
     """The plan as it is from now on, in the form of `plan.to_json`."""
 

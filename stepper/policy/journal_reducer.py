@@ -8,7 +8,7 @@ from typing import Any
 
 from stepper.policy import error_classification, journal_events, plan
 from stepper.policy.journal_events import Event
-from stepper.policy.model import Outcome, StepStatus, Verdict
+from stepper.policy.model import Outcome, Plan, StepStatus, Verdict
 from stepper.policy.notebook_state import Came, Shown, State
 
 KEPT = 50  # runs of which fault and report are in memory; the journal has all of them
@@ -75,10 +75,12 @@ def apply(event: Event, state: State) -> None:
             state.unchanged = False
         case journal_events.KernelChanged():
             _kernel(event, state)
-        case journal_events.Stopped():
-            state.stop = (
-                event if event.error else replace(event, error=_named_in(event.block))
-            )
+        case (
+            journal_events.Stopped()
+            | journal_events.AgentWrote()
+            | journal_events.Replaced()
+        ):
+            _stopped(event, state)
         case journal_events.Verified():
             state.verified = event
         case journal_events.Continued() | journal_events.Restored():
@@ -119,6 +121,34 @@ def _decided(
     else:
         progress.status = StepStatus.DONE
         progress.reason = event.reason
+
+
+def _stopped(
+    event: journal_events.Stopped | journal_events.AgentWrote | journal_events.Replaced,
+    state: State,
+) -> None:
+    """The notebook is stopped, the agent changed it since, or another notebook has its place."""
+    match event:
+        case journal_events.Stopped():
+            error = event.error or _named_in(event.block)
+            state.stop = replace(event, error=error)
+            state.agent_marks = set()
+        case journal_events.AgentWrote():
+            state.agent_marks.update(event.marks)
+        case journal_events.Replaced():
+            _replaced(state)
+
+
+def _replaced(state: State) -> None:
+    """Forget the stop, the plan and how far it is: they were another notebook's. The kernel is the same."""
+    state.stop = None
+    state.plan = Plan()
+    state.progress = {}
+    state.last = None
+    state.open_cells = []
+    state.agent_marks = set()
+    state.verified = None
+    state.unchanged = False
 
 
 def _resumed(

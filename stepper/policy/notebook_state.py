@@ -96,6 +96,8 @@ class State:
     commands: CommandLines = UNNAMED  # as texts write them; the project's to set
     progress: dict[Key, Progress] = field(default_factory=dict)
     stop: Stopped | None = None  # no further cell runs until the person says so
+    # of the notebook as the agent left it since it is stopped: `notebook_identity.marks`
+    agent_marks: set[str] = field(default_factory=set)
     runs: list[Ran] = field(default_factory=list)
     sources: dict[str, str] = field(default_factory=dict)  # of what ran here: hash →
     next_run: int = 1

@@ -1082,3 +1082,67 @@ def test_plain_words_resume_none_of_two_stopped_notebooks(
         assert f"/fix notebooks/{notebook.name}" in told[-1]
         assert f"\n/fix notebooks/{notebook.name}" in shown
         assert status(notebook)["state"] == "stopped"
+
+
+def test_a_stop_ends_with_its_notebook_but_not_by_what_the_agent_writes(
+    notebook: Path, scripted_model: Model, client: Client
+) -> None:
+    def other(name: str) -> str:
+        cell = {
+            "cell_type": "code",
+            "id": name,
+            "metadata": {},
+            "source": f"{name} = 1",
+        }
+        cell |= {"execution_count": None, "outputs": []}
+        document = {"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+        return json.dumps(document)
+
+    model = scripted_model(
+        [read(notebook)],
+        [insert(notebook, "raise RuntimeError('STOP: which file?')", "cell-0")],
+    )
+    client(model).prompt("Begin.")
+    assert standing(notebook)[0] == "stopped"
+
+    # the agent: the file tool is refused, and the shell changes nothing of the stop
+    made = f"from pathlib import Path; Path('{notebook}').write_text({other('mine')!r})"
+    script = notebook.parent.parent / "make.py"
+    script.write_text(made)
+    model.then(
+        [read(notebook)],
+        [tool("Write", {"file_path": str(notebook), "content": other("mine")})],
+        [bash(f"{sys.executable} {script}")],
+        [text("It is another notebook now.")],
+    )
+    client(model).prompt("What now?", "--continue")
+    refused = tool_results(model.requests[-1])[-2]
+    assert "execution of this notebook is stopped" in refused
+    model.then(
+        [read(notebook)],
+        [replace(notebook, "mine = 2", "mine")],
+        [text("Refused.")],
+    )
+    before = len(model.requests)
+    client(model).prompt("Run it.", "--continue")
+    assert "no longer applies" not in shown_in(model.requests[before])
+    assert (
+        "execution of this notebook is stopped" in tool_results(model.requests[-1])[-1]
+    )
+    assert standing(notebook)[0] == "stopped"
+
+    # the user: git or a script
+    notebook.write_text(other("theirs"))
+    model.then(
+        [read(notebook)],
+        [replace(notebook, "theirs = 2", "theirs")],
+        [text("It ran.")],
+    )
+    before = len(model.requests)
+    client(model).prompt("Run it.", "--continue")
+    assert (
+        "was replaced by another notebook; the earlier stop (RuntimeError: STOP: which file?) no longer"
+        in shown_in(model.requests[before])
+    )
+    assert "ran ok" in model.shown()
+    assert standing(notebook)[0] == "ready"

@@ -1,0 +1,44 @@
+"""The stop of a notebook whose file holds a wholly different notebook now: it ends, unless the agent wrote that one.
+
+A stop belongs to the notebook, not to its path: git, a script or the user may put another notebook there. The agent may
+not get around a stop in this way, so what it wrote itself while the notebook is stopped is noted and ends nothing.
+"""
+
+from __future__ import annotations
+
+from stepper.common.errors import NotebookError
+from stepper.messages import external_changes as messages
+from stepper.policy import journal_events, notebook_identity, plan
+from stepper.session.kernel_manager import now
+from stepper.session.session import Session
+
+
+def note_agents_version(session: Session) -> None:
+    """Note the cells and the plan of a stopped notebook as the agent has left them."""
+    state = session.state
+    if state.stop is None:
+        return
+    try:
+        document = session.file.read()
+    except NotebookError:  # whoever runs it is told
+        return
+    marks = notebook_identity.marks(document.cells, plan.from_json(document.plan))
+    new = marks - notebook_identity.known_marks(state)
+    if new:
+        session.log(journal_events.AgentWrote(at=now(), marks=sorted(new)))
+
+
+def end_stop(session: Session) -> str:
+    """End the stop of a notebook that was replaced; return the sentence that says so, '' where the stop holds."""
+    stop = session.state.stop
+    if stop is None:
+        return ""
+    try:
+        document = session.file.read()
+    except NotebookError:
+        return ""
+    own_plan = plan.from_json(document.plan)
+    if not notebook_identity.is_replaced(session.state, document.cells, own_plan):
+        return ""
+    session.log(journal_events.Replaced(at=now()))
+    return messages.replaced(session.name, stop.error)
