@@ -339,6 +339,7 @@ def test_a_line_is_read_as_it_was_written(kind: str) -> None:
         "handed": {"at": AT, "call": "t", "session": "s"},
         "told": {"at": AT, "call": "t"},
         "void": {"run": 1, "tool_use_id": "t"},
+        "agent_wrote": {"at": AT, "marks": ["a", "h"]},
         "report": {"run": 1, "text": "t"},
         "stop": {"at": AT, "key": None, "cell_id": "", "block": "b"},
         "scratch": {
