@@ -73,7 +73,7 @@ class Bench:
         """Ask the daemon as the command line does."""
         payload = json.dumps({"notebook": self.name, **given}).encode()
         return json.loads(
-            client.ask(self.project.paths, verb.encode(), payload) or b"null"
+            client.send_request(self.project.paths, verb.encode(), payload) or b"null"
         )
 
     def until(self, condition: Callable[[], object], what: str) -> None:
@@ -333,7 +333,9 @@ FAULTS: dict[str, tuple[Callable[[Bench], None], bool]] = {
 def daemon_of(project: Project) -> psutil.Process:
     """Return the daemon's process."""
     return psutil.Process(
-        json.loads(client.ask(project.paths, b"status", b"{}") or b"")["daemon"]["pid"]
+        json.loads(client.send_request(project.paths, b"status", b"{}") or b"")[
+            "daemon"
+        ]["pid"]
     )
 
 

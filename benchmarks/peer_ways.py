@@ -309,7 +309,9 @@ class Stepper(Subject):
         gc.collect()
         gc.disable()
         began = time.perf_counter()
-        answer = client.ask(self.project.paths, b"hook PostToolUse", payload) or b""
+        answer = (
+            client.send_request(self.project.paths, b"hook PostToolUse", payload) or b""
+        )
         ms = (time.perf_counter() - began) * 1000
         gc.enable()
         return Answer(ms, answer.decode(), len(answer))

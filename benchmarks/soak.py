@@ -92,7 +92,7 @@ class Soak:
     def ask(self, verb: str, **arguments: Any) -> Any:
         """Ask the daemon as the command line does."""
         return json.loads(
-            client.ask(
+            client.send_request(
                 self.project.paths, verb.encode(), json.dumps(arguments).encode()
             )
             or b"null"

@@ -217,7 +217,7 @@ class Subject:
         """Edit as in `step`, ask the daemon from this process; return the milliseconds until it answered."""
         data, word = self.edit()
         began = time.perf_counter()
-        out = client.ask(self.project.paths, b"hook PostToolUse", data)
+        out = client.send_request(self.project.paths, b"hook PostToolUse", data)
         took = since(began)
         self.check(out or b"", word)
         self.end_message()

@@ -108,7 +108,7 @@ class Project:
         """Ask the running daemon for something, whatever the answer is."""
         told = json.dumps(arguments).encode()
         with contextlib.suppress(StepperError, OSError):
-            client.ask(self.paths, command.encode(), told, launch=False)
+            client.send_request(self.paths, command.encode(), told, launch=False)
 
     def kill_kernels(self) -> None:
         """Kill all kernels, and have the daemon notice their death."""

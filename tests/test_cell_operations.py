@@ -57,7 +57,7 @@ class Agent:
             self.told += [json.loads(body)] if body else []
 
         data = json.dumps(given).encode()
-        body = client.ask(
+        body = client.send_request(
             self.project.paths, verb.encode(), data, heard, self.launch, self.environ
         )
         found: dict[str, Any] = json.loads(body or b"null")
@@ -478,7 +478,7 @@ def test_a_call_whose_daemon_dies_is_asked_again_and_runs_once(
 
     def ask() -> None:
         while not any(found):  # none listens while one daemon follows the other
-            with contextlib.suppress(client.GoneError):
+            with contextlib.suppress(client.DaemonExitedError):
                 found.append(
                     agent.run(
                         "import time\ntime.sleep(0.6)\nprint('over')", call="call-2"
@@ -500,7 +500,7 @@ def test_what_a_daemon_that_dies_leaves_is_told(agent: Agent, project: Quick) ->
 
     def ask() -> None:
         while not any(found):
-            with contextlib.suppress(client.GoneError):
+            with contextlib.suppress(client.DaemonExitedError):
                 found.append(
                     agent.add(
                         "import time\ntime.sleep(0.6)\nprint('over')",
@@ -1030,8 +1030,8 @@ def test_a_caller_that_goes_away_cancels_its_cell(agent: Agent, project: Quick) 
     data = json.dumps(
         {"source": "import time\nfor _ in range(3000): time.sleep(0.01)"}
     ).encode()
-    with pytest.raises(client.GoneError):
-        client.ask(
+    with pytest.raises(client.DaemonExitedError):
+        client.send_request(
             project.paths, b"cell run", data, None, False, agent.environ, sockets.append
         )
     thread.join()

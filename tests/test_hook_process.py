@@ -412,7 +412,7 @@ def test_a_hook_asks_again_once(project: Project) -> None:
     thread.join(20)
     assert (
         "may or may not have run" in answers[0]
-        and "the stepper daemon went away" in answers[0]
+        and "the stepper daemon exited" in answers[0]
     )
     project.stepper("interrupt")
     was_cancelled(project)
@@ -520,9 +520,9 @@ def test_the_two_clients_and_the_script_have_the_same_constants() -> None:
         )
     }  # all else is handed over
     left = re.findall(r'strcmp\(event, "(\w+)"\)', compiled)
-    assert {*left} == {*process.ONLY_UNDER_WAY, "Wake", "Rearm"}
+    assert {*left} == {*process.ONLY_IN_PROGRESS, "Wake", "Rearm"}
     naps = re.findall(r"#define (?:NAP|COMES)_SECONDS ([\d.]+)", compiled)
-    assert [*map(float, naps)] == [process.NAP_SECONDS, process.COMES_SECONDS]
+    assert [*map(float, naps)] == [process.RETRY_SECONDS, process.DAEMON_WAIT_SECONDS]
     constants = {int(each, 16) for each in re.findall(r"0x[0-9A-F]{10,}", compiled)}
     assert constants == {
         int(each, 16)

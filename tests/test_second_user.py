@@ -194,8 +194,8 @@ def test_a_client_tells_nothing_to_another_users_socket(
     pid = as_user(OTHER, squat, wait=False)
     try:
         assert os.read(listening, 1) == b"x"
-        with pytest.raises(DaemonError, match=f"is of another user \\(uid {OTHER}\\)"):
-            client.ask(told, b"status", b"{}")
+        with pytest.raises(DaemonError, match=f"belongs to another user \\(uid {OTHER}\\)"):
+            client.send_request(told, b"status", b"{}")
         assert os.read(listening, 10) == b"gone"
         with pytest.raises(DaemonError, match="belongs to another user"):
             told.create_runtime_folder()
@@ -251,7 +251,7 @@ def test_a_squatted_name_is_not_used_and_blocks_nothing(
             while not (os.path.exists(told.daemon_json) or task.done()):
                 await asyncio.sleep(0.01)
             answer = await asyncio.to_thread(
-                client.ask, Paths(str(home)), b"status", b"{}", None, False
+                client.send_request, Paths(str(home)), b"status", b"{}", None, False
             )
             serving.ending.set()
             await task

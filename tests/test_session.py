@@ -154,15 +154,15 @@ class Quick(Project):
         self, event: str, stdin: bytes | dict[str, Any], timeout: float = 120
     ) -> Answer:
         data = stdin if isinstance(stdin, bytes) else json.dumps(stdin).encode()
-        if event in process.ONLY_UNDER_WAY and not os.path.exists(
+        if event in process.ONLY_IN_PROGRESS and not os.path.exists(
             self.paths.active_marker
         ):
             return Answer(b"")
         verb, answer = b"hook " + event.encode(), None
         while answer is None:  # none listens while one daemon follows the other
             try:
-                answer = client.ask(self.paths, verb, data, launch=False)
-            except client.GoneError:
+                answer = client.send_request(self.paths, verb, data, launch=False)
+            except client.DaemonExitedError:
                 verb = b"hook " + event.encode() + b" again"
         return Answer(answer)
 
@@ -261,7 +261,7 @@ def test_the_daemon_answers_each_command_with_its_keys(project: Quick) -> None:
     for name in sorted(
         DOCUMENTS, key=lambda name: name in ("new", "run", "use")
     ):  # last: another notebook is current then
-        body = client.ask(
+        body = client.send_request(
             project.paths,
             name.encode(),
             json.dumps(given.get(name, {})).encode(),

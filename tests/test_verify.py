@@ -519,7 +519,7 @@ def ask(project: Project, name: str = "a") -> Any:
     from stepper.hook import client
 
     asked = json.dumps({"notebook": f"notebooks/{name}.ipynb"}).encode()
-    return json.loads(client.ask(project.paths, b"verify", asked) or b"null")
+    return json.loads(client.send_request(project.paths, b"verify", asked) or b"null")
 
 
 def test_a_full_disk_is_said_and_nothing_of_the_notebook(
@@ -800,7 +800,7 @@ def test_a_killed_daemon_leaves_nothing_behind(real: Project) -> None:
     doing = begun(real, "abeh5")
     real.kill_daemon()
     out, err = doing.communicate(timeout=20)
-    assert doing.returncode == 3 and "went away" in err and out == ""
+    assert doing.returncode == 3 and "the stepper daemon exited" in err and out == ""
     wait_until(lambda: len(kernels(real)) == 1, 20)  # without any daemon
     assert real.json("status", "abeh5")["verified"] is None
     wait_until(lambda: not os.listdir(real.paths.verify), 20)

@@ -26,7 +26,7 @@ def attach(paths: Paths, console: bool, notebook: str | None = None) -> Any:
     StepperError.
     """
     request = json.dumps({"notebook": notebook})
-    body = client.ask(paths, b"attach", request.encode())
+    body = client.send_request(paths, b"attach", request.encode())
     answer = json.loads(body or b"null")
     if not console:
         return answer

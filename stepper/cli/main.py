@@ -249,12 +249,12 @@ def run_command(
         progress = RunProgress(quiet=as_json)
         interrupt_handler = InterruptHandler(row.runs_code)
         with progress, interrupt_handler:
-            body = client.ask(
+            body = client.send_request(
                 paths,
                 row.name.encode(),
                 json.dumps(values).encode(),
                 progress,
-                begun=interrupt_handler.set_connection,
+                on_connect=interrupt_handler.set_connection,
             )
         answer = json.loads(body or b"null")
         interrupted = interrupt_handler.interrupted

@@ -20,7 +20,7 @@ from stepper.common.errors import StepperError
 from stepper.common.paths import Paths
 from stepper.common.text import one_line
 from stepper.hook import client
-from stepper.hook.start import locked
+from stepper.hook.start import acquire_lock
 from stepper.kernels import kernel_records
 
 EXIT_SECONDS = 10.0  # for the daemon's process to exit
@@ -57,9 +57,9 @@ def shutdown(paths: Paths, notebook: str | None = None) -> Any:
 def _ask_daemon(paths: Paths, notebook: str | None) -> Any:
     """Ask the daemon to stop kernels; start one if only kernels are running."""
     request = json.dumps({"notebook": notebook}).encode()
-    body = client.ask(paths, b"shutdown", request, launch=False)
+    body = client.send_request(paths, b"shutdown", request, launch=False)
     if body is None and any(kernel_records.of_project(paths)):
-        body = client.ask(paths, b"shutdown", request)
+        body = client.send_request(paths, b"shutdown", request)
     return json.loads(body or b"null")
 
 
@@ -68,7 +68,7 @@ def _wait_for_daemon_exit(paths: Paths) -> None:
     flags = os.O_CREAT | os.O_RDWR
     handle = private_files.open_private(paths.daemon_lock, flags)
     with open(handle) as lock:
-        locked(lock.fileno(), EXIT_SECONDS)
+        acquire_lock(lock.fileno(), EXIT_SECONDS)
 
 
 def list_remote_kernels(paths: Paths) -> list[str]:
@@ -91,7 +91,7 @@ def _stop_remote_kernels(paths: Paths, first_error: str) -> int:
     kernel_count = 0
     reason = ""
     try:
-        body = client.ask(paths, b"shutdown", b"{}")
+        body = client.send_request(paths, b"shutdown", b"{}")
         answer = json.loads(body or b"{}")
         kernel_count = int(answer.get("kernels", 0))
     except StepperError as error:

@@ -37,7 +37,7 @@ from stepper.diagnosis.diagnoser import Adviser
 from stepper.diagnosis.project_environment import Surroundings
 from stepper.diagnosis.saved_images import Figures
 from stepper.hook import payload
-from stepper.hook.start import locked
+from stepper.hook.start import acquire_lock
 from stepper.kernels import backend_registry, image_diff
 from stepper.kernels.late_outputs import Late
 from stepper.notebooks import background_io
@@ -567,7 +567,7 @@ def main() -> None:
     lock = private_files.open_private(paths.daemon_lock, os.O_CREAT | os.O_RDWR)
     # A former daemon (of another version) may still be finishing a cell: it keeps the
     # lock until it is through.
-    if not locked(lock, LOCK_SECONDS):
+    if not acquire_lock(lock, LOCK_SECONDS):
         sys.exit(
             "an earlier one still runs a cell: ask again when that is through "
             "(`stepper shutdown` ends it, and the kernels with their state)"

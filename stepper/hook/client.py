@@ -1,7 +1,9 @@
-"""Connect to the project's daemon and ask it: the way in of the hook process and of the command line.
+"""The client of the project's daemon, used by the hook process and the command line.
 
-The hook process loads this, so it imports neither asyncio, click, jupyter, json nor socket, and not even os: `_socket`
-alone saves 10 ms of every cell, `posix` 2. What only a failure needs, and the daemon's start, is imported there.
+The hook process imports this module for every cell, so it imports neither asyncio,
+click, jupyter_client, json nor socket, and not even os: `_socket` alone saves 10 ms a
+cell, `posix` saves 2 ms. What only a failure or the start of the daemon needs is
+imported there.
 """
 
 import _socket
@@ -13,63 +15,73 @@ from stepper.common import wire_format
 from stepper.common.errors import DaemonError, StepperError
 from stepper.common.socket_path import HookPaths, encode_path
 
-if False:  # for the type checker alone: typing is not loaded
+if False:  # for the type checker: importing typing costs time
     from collections.abc import Callable, Iterator, Mapping
 
-# The daemon says "working" at once and every BEAT_SECONDS; silence for longer means
-# that it hangs. client.c's, too.
+# The daemon sends a heartbeat at once and every BEAT_SECONDS. If it is silent for longer
+# than this, it hangs. client.c has the same value.
 SILENCE_SECONDS = 7
-PATIENCE = SILENCE_SECONDS.to_bytes(8, sys.byteorder) + bytes(8)  # a struct timeval
-# Claude Code's sandbox refuses Unix sockets to shell commands on Linux, whatever their
-# path; hooks run outside of it.
-CONFINED = "this shell is confined: it may make no Unix socket, and reaches no stepper daemon; cells run all the same"
-LETS_OUT = '"sandbox": {"excludedCommands": ["stepper *"]} in ~/.claude/settings.json, by the person, lets a call of it out'
+SEND_TIMEOUT = SILENCE_SECONDS.to_bytes(8, sys.byteorder) + bytes(8)  # struct timeval
+# On Linux, Claude Code's sandbox denies Unix sockets to shell commands, whatever their
+# path. Hooks run outside of the sandbox.
+SANDBOXED = (
+    "this shell runs in a sandbox that allows no Unix sockets, so it can't reach the"
+    " stepper daemon. Cells still run when they are edited"
+)
+SANDBOX_HINT = (
+    '"sandbox": {"excludedCommands": ["stepper *"]} in ~/.claude/settings.json'
+    "  # set by the user: stepper commands then run outside of the sandbox"
+)
+NO_PEER_UID = 0xFFFFFFFF
 
 
-class GoneError(DaemonError):
-    """The daemon ended while it was asked."""
+class DaemonExitedError(DaemonError):
+    """The daemon exited during a request."""
 
 
 def exchange(
     paths: HookPaths, sock: _socket.socket, *parts: bytes
 ) -> "Iterator[tuple[bytes, bytes]]":
-    """Send a request and yield each answer as (kind, payload) up to the last, then close the socket.
+    """Send a request, yield each response as (kind, payload), and close the socket.
 
-    Raise DaemonError where the daemon hangs, went away or says what is no answer.
+    The last response is the final one. Raise DaemonError if the daemon is silent, exits
+    or sends an invalid response.
     """
-    accepted, kind = False, wire_format.PROGRESS
+    accepted = False
+    kind = wire_format.PROGRESS
     try:
         try:
             sock.sendall(wire_format.frame_header(*parts))
             for part in parts:  # not joined: the payload may hold the notebook twice
                 sock.sendall(part)
         except (BrokenPipeError, ConnectionResetError):
-            pass  # it may have answered before it had read all
+            pass  # the daemon may have responded before it read the whole request
         while kind == wire_format.PROGRESS:
-            sizes = wire_format.parse_part_lengths(
-                take(
-                    sock,
-                    8 * wire_format.parse_part_count(take(sock, wire_format.PREFIX)),
-                )
-            )
-            kind, payload = [take(sock, size) for size in sizes]
+            kind, payload = _receive_response(sock)
             accepted = True
             yield kind, payload
         return
     except TimeoutError:
-        error: DaemonError = silent(paths)
+        error: DaemonError = daemon_silent_error(paths)
     except (EOFError, ConnectionResetError):
-        error = gone(paths, accepted)
-    except (wire_format.FrameError, ValueError) as broken:
-        error = DaemonError(f"what the daemon says is no answer: {broken}")
+        error = daemon_exited_error(paths, accepted)
+    except (wire_format.FrameError, ValueError) as invalid:
+        error = DaemonError(f"the daemon's response is invalid: {invalid}")
     finally:
         sock.close()
     error.accepted = accepted
     raise error
 
 
-def take(sock: _socket.socket, size: int) -> bytes:
-    """Return the next `size` bytes; raise EOFError where there are no more."""
+def _receive_response(sock: _socket.socket) -> "tuple[bytes, bytes]":
+    count = wire_format.parse_part_count(receive_exactly(sock, wire_format.PREFIX))
+    lengths = wire_format.parse_part_lengths(receive_exactly(sock, 8 * count))
+    kind, payload = [receive_exactly(sock, length) for length in lengths]
+    return kind, payload
+
+
+def receive_exactly(sock: _socket.socket, size: int) -> bytes:
+    """Return the next `size` bytes; raise EOFError if the connection closes before."""
     buffer = bytearray()
     while len(buffer) < size:
         data = sock.recv(min(size - len(buffer), 1 << 20))
@@ -79,121 +91,133 @@ def take(sock: _socket.socket, size: int) -> bytes:
     return bytes(buffer)
 
 
-def silent(paths: HookPaths) -> DaemonError:
-    """Return the error of a daemon that hangs."""
-    why = f"the stepper daemon does not answer (silent for {SILENCE_SECONDS} s)"
-    return DaemonError(why, f"stepper shutdown  # ends it; see {paths.log}")
+def daemon_silent_error(paths: HookPaths) -> DaemonError:
+    """Return the error for a daemon that hangs."""
+    message = f"the stepper daemon does not respond (silent for {SILENCE_SECONDS} s)"
+    return DaemonError(message, f"stepper shutdown  # stops it; the log is {paths.log}")
 
 
-def gone(paths: HookPaths, accepted: bool) -> GoneError:
-    """Return the error of a daemon that ended, after it had taken the request or before."""
-    why = "the stepper daemon went away" + (" while the cell ran" if accepted else "")
-    return GoneError(why, f"see {paths.log}; the next call starts it again")
+def daemon_exited_error(paths: HookPaths, accepted: bool) -> DaemonExitedError:
+    """Return the error for a daemon that exited.
+
+    `accepted`: it had accepted the request, so the cell may have run.
+    """
+    message = "the stepper daemon exited"
+    if accepted:
+        message += " while the cell ran"
+    hint = f"see {paths.log}; the next call starts the daemon again"
+    return DaemonExitedError(message, hint)
 
 
 def connect(paths: HookPaths) -> _socket.socket | None:
-    """Return a socket to the running daemon, or None where none listens; raise StepperError, OSError."""
+    """Return a socket connected to the daemon, or None if no daemon listens.
+
+    Raise StepperError or OSError if the connection is not possible.
+    """
     try:
         sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     except PermissionError:
-        raise StepperError(CONFINED, LETS_OUT) from None
+        raise StepperError(SANDBOXED, SANDBOX_HINT) from None
     try:
-        # The system's own limit: where many ask at once it waits for its turn, with
-        # `settimeout` it would fail at once.
-        sock.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDTIMEO, PATIENCE)
+        # A send timeout of the system: if many clients connect at once, connect() waits
+        # for its turn. With `settimeout` it would fail immediately.
+        sock.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDTIMEO, SEND_TIMEOUT)
         sock.connect(paths.socket)
         sock.settimeout(SILENCE_SECONDS)
         uid = wire_format.get_peer_uid(sock)
-        # nobody: the wait was interrupted (stopped and continued)
-        if uid == 0xFFFFFFFF:
+        if uid == NO_PEER_UID:  # the wait was interrupted by a stop signal
             raise BlockingIOError
-        # it would be told our environment, and what it answers the agent would read
+        # Another user's daemon would get our environment, and the agent would read what
+        # it sends.
         if uid != posix.getuid():
-            why = f"{paths.socket} is of another user (uid {uid})"
-            raise DaemonError(why, f"ls -la {paths.runtime}  # who made it?")
+            message = f"{paths.socket} belongs to another user (uid {uid})"
+            raise DaemonError(message, f"ls -la {paths.runtime}  # shows the owner")
         return sock
     except Exception as error:
         sock.close()
         if isinstance(error, (FileNotFoundError, ConnectionRefusedError)):
             return None
         if isinstance(error, BlockingIOError):
-            raise silent(paths) from None
+            raise daemon_silent_error(paths) from None
         raise
 
 
-def ask(
+def send_request(
     paths: HookPaths,
-    verb: bytes,
+    command: bytes,
     payload: bytes = b"",
-    progress: "Callable[[bytes], None] | None" = None,
+    on_progress: "Callable[[bytes], None] | None" = None,
     launch: bool = True,
     environ: "Mapping[bytes, bytes] | None" = None,
-    begun: "Callable[[_socket.socket], None] | None" = None,
+    on_connect: "Callable[[_socket.socket], None] | None" = None,
 ) -> "bytes | None":
-    """Ask the daemon and return the answer's bytes.
+    """Send a command to the daemon and return the bytes of its response.
 
-    `progress` is called with the bytes of each interim answer, none at a mere beat. With `launch=False` a daemon
-    that is not running is not started and None comes back. `begun` gets the socket: the daemon interrupts what runs for
-    a client that closes its half of it, and answers how that ended. Raise StepperError as the daemon reports it,
-    DaemonError where it can't be reached.
+    `on_progress` is called with the bytes of each interim response; they are empty for a
+    heartbeat. `launch`: start the daemon if none runs; with False, None is returned then.
+    `on_connect` gets the socket: if the client closes its half, the daemon interrupts
+    the running cell and responds with how it ended.
+
+    Raise StepperError as reported by the daemon, or DaemonError if it can't be reached.
     """
     if environ is None:
         import os
 
         environ = os.environb
-    for last in (False, False, True):
+    for is_last_attempt in (False, False, True):
         sock = connect(paths)
         if sock is None:
             if not launch:
                 return None
-            from stepper.hook.start import start
+            from stepper.hook.start import start_daemon
 
-            sock = start(paths, connect)
-        if begun:
-            begun(sock)
-        about = (
-            verb,
+            sock = start_daemon(paths, connect)
+        if on_connect:
+            on_connect(sock)
+        header = (
+            command,
             __version__.encode(),
             wire_format.pack_environ(environ),
             encode_path(current_folder()),
         )
         kind = body = b""
         try:
-            for kind, body in exchange(paths, sock, *about, payload):
-                if kind == wire_format.PROGRESS and progress:
-                    progress(body)
-        except GoneError as error:
-            if last or error.accepted:
+            for kind, body in exchange(paths, sock, *header, payload):
+                if kind == wire_format.PROGRESS and on_progress:
+                    on_progress(body)
+        except DaemonExitedError as error:
+            if is_last_attempt or error.accepted:
                 raise
-            continue  # one that dies may still take a connection, and had not begun
+            # A daemon that exits may accept a connection without reading the request.
+            continue
         if kind == wire_format.OK:
             return body
         if kind == wire_format.FAILED:
-            raise failure(body)
-        # STALE: a daemon of another version. It ends by itself and leaves its kernels
-        # to the next one.
-        from stepper.hook.start import retired
+            raise parse_error(body)
+        # STALE: the daemon has another version. It exits by itself and leaves its
+        # kernels to the next one.
+        from stepper.hook.start import wait_until_stopped
 
-        retired(paths)
+        wait_until_stopped(paths)
     raise DaemonError(
-        "a stepper daemon of another version does not end", "stepper shutdown"
+        "a stepper daemon of another version does not exit", "stepper shutdown"
     )
 
 
-def failure(body: bytes) -> StepperError:
+def parse_error(body: bytes) -> StepperError:
     """Return the StepperError that the daemon sent as JSON."""
     import json
 
-    told = json.loads(body)
-    error = StepperError(told["message"], told["hint"])
-    error.exit_code = told["exit_code"]
-    # it broke on the way: the cell may have run
-    error.accepted = told["exit_code"] == DaemonError.exit_code
+    response = json.loads(body)
+    error = StepperError(response["message"], response["hint"])
+    error.exit_code = response["exit_code"]
+    # The daemon itself failed on the way: the cell may have run.
+    error.accepted = error.exit_code == DaemonError.exit_code
     return error
 
 
 def current_folder() -> str:
-    """Return the current folder, the root where it was deleted."""
+    """The current folder, or the root folder if it was deleted."""
     try:
         return posix.getcwd()
     except OSError:

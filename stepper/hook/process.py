@@ -1,6 +1,7 @@
-"""The hook process: forward standard input, print what comes back. It loads `ground` and the client alone.
+"""The hook process: forwards standard input to the daemon and prints the response.
 
-client.c does the same as long as all is well; whatever it met, it hands over to this one.
+It imports only `stepper.common` and the client. The compiled client.c does the same as
+long as nothing fails; it hands everything else over to this module.
 """
 
 import _socket
@@ -9,134 +10,159 @@ import sys
 
 from stepper.common.errors import DaemonError, StepperError
 from stepper.common.socket_path import HookPaths
-from stepper.hook.client import GoneError, ask, failure, gone, silent
+from stepper.hook.client import (
+    DaemonExitedError,
+    daemon_exited_error,
+    daemon_silent_error,
+    parse_error,
+    send_request,
+)
 
-if False:  # for the type checker alone: typing is not loaded
+if False:  # for the type checker: importing typing costs time
     from collections.abc import Callable
 
-# Events that are nobody's business while no notebook is under way, and those that never
-# start a daemon.
-ONLY_UNDER_WAY = ("SessionStart", "UserPromptSubmit", "Stop")
+# Events that matter only while a notebook is in progress.
+ONLY_IN_PROGRESS = ("SessionStart", "UserPromptSubmit", "Stop")
+# Events that never start a daemon.
 NEVER_LAUNCH = ("UserPromptSubmit", "Stop")
-# these wait, maybe for hours, to wake the agent
-WAKERS = ("Wake", "Wake again", "Rearm")
-NAP_SECONDS, COMES_SECONDS = 0.5, 20  # client.c's
+# Events of the processes that wait, maybe for hours, to notify the agent.
+NOTIFIERS = ("Wake", "Wake again", "Rearm")
+# client.c has the same values.
+RETRY_SECONDS = 0.5
+DAEMON_WAIT_SECONDS = 20
 
 
 def hook() -> None:
-    """Forward standard input, print the answer; exit code 0 whatever happens: it never fails the person's edit.
+    """Forward standard input and print the response; the exit code is 0 in every case.
 
-    Arguments: where this package lies, how the compiled client fared where it has asked, the project's folder and the
-    event's name.
+    Another exit code would fail the user's edit. Arguments: the folder of this package,
+    the result of the compiled client if it sent the request, the project's folder, and
+    the name of the event.
     """
-    *how, root, event = sys.argv[2:]
+    *client_result, root, event = sys.argv[2:]
     try:
         with open(0, "rb", 0, closefd=False) as stdin:
-            given = stdin.readall()
+            payload_bytes = stdin.readall()
         posix.chdir(root)
         paths = HookPaths(posix.getcwd())
-        answer: bytes | None = b""
-        if event in WAKERS:
-            posix._exit(2 if woke(paths, event, given, how[0] if how else "") else 0)
-        if event not in ONLY_UNDER_WAY or posix.access(paths.active_marker, posix.F_OK):
-            answer = forward(paths, event, given, fared(how[0], paths) if how else None)
-        if not answer and event in NEVER_LAUNCH and b"notebook" in given.lower():
+        response: bytes | None = b""
+        if event in NOTIFIERS:
+            result = client_result[0] if client_result else ""
+            notified = notify_agent(paths, event, payload_bytes, result)
+            posix._exit(2 if notified else 0)
+        in_progress = posix.access(paths.active_marker, posix.F_OK)
+        if event not in ONLY_IN_PROGRESS or in_progress:
+            error = client_error(client_result[0], paths) if client_result else None
+            response = forward_event(paths, event, payload_bytes, error)
+        mentions_notebook = b"notebook" in payload_bytes.lower()
+        if not response and event in NEVER_LAUNCH and mentions_notebook:
             from stepper.hook import payload
 
-            answer = payload.alone(event, given)
+            response = payload.alone(event, payload_bytes)
     except Exception as error:
         from stepper.hook import payload
 
-        answer = payload.failed(event, error)
+        response = payload.failed(event, error)
     try:
-        while answer:
-            answer = answer[posix.write(1, answer) :]
+        while response:
+            response = response[posix.write(1, response) :]
     except OSError:
         pass  # nobody reads it
-    posix._exit(0)  # nothing is buffered, and taking the interpreter down costs 3 ms
+    # Nothing is buffered, and shutting the interpreter down costs 3 ms.
+    posix._exit(0)
 
 
-def forward(
-    paths: HookPaths, event: str, payload: bytes, before: "StepperError | None"
+def forward_event(
+    paths: HookPaths, event: str, payload: bytes, error: "StepperError | None"
 ) -> "bytes | None":
-    """Return the daemon's answer to an event; raise as `ask` does. `before` is how the compiled client fared.
+    """Return the daemon's response to an event; raise as `send_request` does.
 
-    Where the daemon ended while a cell ran, the next one is asked `again`: it knows from the journal what ran.
+    `error` is the error that the compiled client met. If the daemon exited while a cell
+    ran, the next daemon is asked `again`: the journal tells it what ran.
     """
-    verb, look = b"hook " + event.encode(), leaving()
+    command = b"hook " + event.encode()
+    on_progress = exit_without_reader()
+    launch = event not in NEVER_LAUNCH
+    environ = posix.environ
     try:
-        if before is not None:
-            raise before
-        return ask(paths, verb, payload, look, event not in NEVER_LAUNCH, posix.environ)
-    except GoneError as error:
+        if error is not None:
+            raise error
+        return send_request(paths, command, payload, on_progress, launch, environ)
+    except DaemonExitedError as exited:
         if event != "PostToolUse":
             raise
-        lost = error
+        first_error = exited
     try:
-        answer = ask(paths, verb + b" again", payload, look, environ=posix.environ)
-    except Exception as error:
-        told = (
-            error
-            if isinstance(error, StepperError)
-            else DaemonError(f"{type(error).__name__}: {error}")
+        response = send_request(
+            paths, command + b" again", payload, on_progress, environ=environ
         )
-        told.accepted = told.accepted or lost.accepted
-        raise told from None
-    if not answer:
-        raise lost
-    return answer
+    except Exception as second:
+        if isinstance(second, StepperError):
+            reported = second
+        else:
+            reported = DaemonError(f"{type(second).__name__}: {second}")
+        reported.accepted = reported.accepted or first_error.accepted
+        raise reported from None
+    if not response:
+        raise first_error
+    return response
 
 
-def woke(paths: HookPaths, event: str, given: bytes, how: str) -> bool:
-    """Stand by to wake the agent; return whether it was told something, on standard error.
+def notify_agent(
+    paths: HookPaths, event: str, payload_bytes: bytes, client_result: str
+) -> bool:
+    """Wait for a message to the agent and print it on standard error.
 
-    Where the compiled client asked first the daemon is gone: one is started, and that client, which is small, waits on.
+    Return whether there was one: exit code 2 then notifies the agent. If the compiled
+    client was here before, its daemon exited: start one, and let the compiled client,
+    which needs less memory, go on waiting.
     """
     import os
     import time
 
     from stepper.hook import payload
 
-    parent, compiled = (
-        os.getppid(),
-        os.path.join(os.path.dirname(sys.executable), "hook"),
-    )
-    first = event == "Wake" and not how
-    if not (
-        can_wake(parent) and begun(paths, parent)
-        if first
-        else started(paths, parent, event, how)
-    ):
+    parent = os.getppid()
+    is_first = event == "Wake" and not client_result
+    if is_first:
+        is_ready = can_notify(parent) and wait_for_daemon(paths, parent)
+    else:
+        is_ready = ensure_daemon(paths, parent, event, client_result)
+    if not is_ready:
         return False
-    if not first and event != "Rearm":
+    if not is_first and event != "Rearm":
         event = "Wake again"
-    given, told, sockets = payload.lean(given), list[bytes](), list[_socket.socket]()
-    if how and os.access(compiled, os.X_OK):
+    request = payload.lean(payload_bytes)
+    compiled_client = os.path.join(os.path.dirname(sys.executable), "hook")
+    if client_result and os.access(compiled_client, os.X_OK):
         os.lseek(0, 0, os.SEEK_SET)
-        os.execv(compiled, [compiled, sys.executable, sys.argv[1], sys.argv[-2], event])  # noqa: S606
-    look = leaving()
+        arguments = [sys.executable, sys.argv[1], sys.argv[-2], event]
+        os.execv(compiled_client, [compiled_client, *arguments])  # noqa: S606
+    check_reader = exit_without_reader()
+    messages = list[bytes]()
+    sockets = list[_socket.socket]()
 
-    def tell(body: bytes) -> None:
-        nonlocal given
-        look(body)
+    def handle_progress(body: bytes) -> None:
+        nonlocal request
+        check_reader(body)
         if body[:1] == b"\0":
-            given = body[1:]  # what to ask the next daemon with
+            request = body[1:]  # the request for the next daemon
         elif body:
             try:
-                # first the word that it is told: else the next daemon tells it
+                # Acknowledge before printing: otherwise the next daemon repeats it.
                 sockets[-1].sendall(b"+")
             except OSError:
                 return
             os.write(2, body)
-            told.append(body)
+            messages.append(body)
 
-    while not told:
+    while not messages:
         try:
-            ask(
+            send_request(
                 paths,
                 b"hook " + event.encode(),
-                given,
-                tell,
+                request,
+                handle_progress,
                 True,
                 posix.environ,
                 sockets.append,
@@ -145,112 +171,131 @@ def woke(paths: HookPaths, event: str, given: bytes, how: str) -> bool:
         except DaemonError:
             if os.getppid() != parent:
                 break
-            time.sleep(NAP_SECONDS)
-            event = event if event == "Rearm" else "Wake again"
-    return bool(told)
+            time.sleep(RETRY_SECONDS)
+            if event != "Rearm":
+                event = "Wake again"
+    return bool(messages)
 
 
-def begun(paths: HookPaths, parent: int) -> bool:
-    """Wait until the edit's own event has started a daemon; return whether it has."""
+def wait_for_daemon(paths: HookPaths, parent: int) -> bool:
+    """Wait until the hook of the edit has started a daemon; return whether it has."""
     import time
 
     from stepper.hook.client import connect
 
-    until = time.monotonic() + COMES_SECONDS
-    time.sleep(NAP_SECONDS)
+    deadline = time.monotonic() + DAEMON_WAIT_SECONDS
+    time.sleep(RETRY_SECONDS)
     while not (sock := connect(paths)):
-        if time.monotonic() > until or posix.getppid() != parent:
+        if time.monotonic() > deadline or posix.getppid() != parent:
             return False
-        time.sleep(NAP_SECONDS)
+        time.sleep(RETRY_SECONDS)
     sock.close()
     return True
 
 
-def started(paths: HookPaths, parent: int, event: str, how: str) -> bool:
-    """Have a daemon there, started where the last one is gone; return whether it is, and somebody waits for it."""
+def ensure_daemon(
+    paths: HookPaths, parent: int, event: str, client_result: str
+) -> bool:
+    """Start a daemon unless one runs; return False if nobody waits for it any more."""
     import time
 
     from stepper.hook.client import connect
-    from stepper.hook.start import retired, start
+    from stepper.hook.start import start_daemon, wait_until_stopped
 
-    if how == "stale":
-        retired(paths)
+    if client_result == "stale":
+        wait_until_stopped(paths)
     sock = connect(paths)
-    # a daemon that ends takes the mark away, once all is told
     if not sock and event == "Rearm":
-        time.sleep(NAP_SECONDS)
+        # A daemon removes the marker before it exits if everything is delivered.
+        time.sleep(RETRY_SECONDS)
         if not posix.access(f"{paths.home}/handed", posix.F_OK):
             return False
     while not sock:
         try:
-            sock = connect(paths) or start(paths, connect)
+            sock = connect(paths) or start_daemon(paths, connect)
         except DaemonError:
             if posix.getppid() != parent:
                 return False
-            time.sleep(NAP_SECONDS)
+            time.sleep(RETRY_SECONDS)
     sock.close()
     return True
 
 
-def can_wake(parent: int) -> bool:
-    """Whether an agent can be woken, as client.c has it."""
+def can_notify(parent: int) -> bool:
+    """Whether the client can notify its agent: client.c has the same rule.
+
+    A client that prints one answer and exits (`claude -p`) can't, unless it reads a
+    stream of messages.
+    """
     import _stat
     import select
 
-    entry = posix.environ.get(b"CLAUDE_CODE_ENTRYPOINT", b"")
-    if not entry.startswith(b"sdk-"):
+    entrypoint = posix.environ.get(b"CLAUDE_CODE_ENTRYPOINT", b"")
+    if not entrypoint.startswith(b"sdk-"):
         return True
     try:
         stdin = posix.open(f"/proc/{parent}/fd/0", posix.O_RDONLY | posix.O_NONBLOCK)
         poll = select.poll()
         poll.register(stdin, select.POLLIN)
         mode = posix.fstat(stdin).st_mode
-        file = _stat.S_ISREG(mode) or (_stat.S_ISCHR(mode) and not posix.isatty(stdin))
-        if file or any(seen & select.POLLHUP for _, seen in poll.poll(0)):
+        is_device = _stat.S_ISCHR(mode) and not posix.isatty(stdin)
+        is_closed = any(events & select.POLLHUP for _, events in poll.poll(0))
+        if _stat.S_ISREG(mode) or is_device or is_closed:
             return False
     except OSError:
-        pass  # a socket, maybe
+        pass  # standard input may be a socket
+    if entrypoint != b"sdk-cli":
+        return True
     try:
         with open(f"/proc/{parent}/cmdline", "rb") as stream:
-            return (
-                entry != b"sdk-cli"
-                or b"--input-format=stream-json" in stream.read().replace(b"\0", b"=")
-            )
+            command_line = stream.read().replace(b"\0", b"=")
     except OSError:
         return False
+    return b"--input-format=stream-json" in command_line
 
 
-def leaving() -> "Callable[[bytes], None]":
-    """Return what to do at each beat: end this process where nobody waits for its answer, which cancels the cell."""
-    parent, first = posix.getppid(), [True]
+def exit_without_reader() -> "Callable[[bytes], None]":
+    """Return a progress handler that exits if nobody waits for the response.
 
-    def look(_: bytes) -> None:
-        if first:  # it comes at once: a step that is over by the next one pays nothing
-            first.clear()
+    The daemon then cancels the cell.
+    """
+    parent = posix.getppid()
+    is_first = [True]
+
+    def check_reader(_: bytes) -> None:
+        # The first heartbeat comes at once: short cells skip the check.
+        if is_first:
+            is_first.clear()
             return
         import select
 
         poll = select.poll()
-        poll.register(1, 0)  # POLLERR and POLLHUP come unasked
-        # Claude Code, killed, closes nothing politely: only its end of our standard
-        # output is gone, or our parent.
-        if posix.getppid() != parent or any(
-            seen & (select.POLLERR | select.POLLHUP) for _, seen in poll.poll(0)
-        ):
+        poll.register(1, 0)  # POLLERR and POLLHUP are always reported
+        is_closed = any(
+            events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0)
+        )
+        # If Claude Code is killed, only its end of our standard output or our parent
+        # process is gone.
+        if is_closed or posix.getppid() != parent:
             posix._exit(0)
 
-    return look
+    return check_reader
 
 
-def fared(how: str, paths: HookPaths) -> StepperError:
-    """Return what the compiled client (client.c) met, by its word; of a failure the daemon's answer is open as 3."""
-    if how == "failed":
+def client_error(result: str, paths: HookPaths) -> StepperError:
+    """Return the error that the compiled client met, by the word that it passes on.
+
+    For `failed`, the daemon's response is readable as file descriptor 3.
+    """
+    if result == "failed":
         with open(3, "rb") as stream:
-            return failure(stream.read())
-    error: StepperError = gone(paths, True) if how.endswith("gone") else silent(paths)
-    if how.endswith("unread"):
-        error = StepperError(
-            "the hook's standard input can't be read, or not be kept in memory"
-        )
-    error.accepted = how.startswith("accepted")
+            return parse_error(stream.read())
+    error: StepperError
+    if result.endswith("unread"):
+        error = StepperError("the hook can't read or buffer its standard input")
+    elif result.endswith("gone"):
+        error = daemon_exited_error(paths, True)
+    else:
+        error = daemon_silent_error(paths)
+    error.accepted = result.startswith("accepted")
     return error

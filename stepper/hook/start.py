@@ -1,4 +1,7 @@
-"""Start the project's daemon under its lock, and wait for one that makes way. Loaded only where that is needed."""
+"""Start of the project's daemon, under a lock, and the wait for one that stops.
+
+Imported only if a daemon has to be started.
+"""
 
 import _socket
 import fcntl
@@ -14,94 +17,121 @@ from stepper.common.paths import Paths
 from stepper.common.socket_path import HookPaths
 
 START_SECONDS = 8.5
-# The daemon needs no more of its starter's environment: kernels get theirs with the
-# request that starts them.
+POLL_SECONDS = 0.005
+MAX_QUOTED_BYTES = 1500  # of the daemon's output, in an error
+
+# The daemon inherits no other variables. Kernels get their environment with the request
+# that starts them.
 DAEMON_ENVIRON = (
-    *("HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "TMPDIR", "USER"),
-    # where what leads to other hosts is: paths, nothing secret
-    *("SSH_AUTH_SOCK", "KRB5CCNAME", "SLURM_CONF"),
-    "XDG_STATE_HOME",  # where this user's installs are recorded
-    "SLURM_CONF",  # which cluster's jobs are looked at
-    # where running Jupyter servers are recorded
-    *("JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "XDG_DATA_HOME"),
+    "HOME",
+    "LANG",
+    "LC_ALL",
+    "LC_CTYPE",
+    "LOGNAME",
+    "PATH",
+    "TMPDIR",
+    "USER",
+    # How other hosts and clusters are reached: paths, no secrets.
+    "SSH_AUTH_SOCK",
+    "KRB5CCNAME",
+    "SLURM_CONF",
+    # Where this user's installations are recorded.
+    "XDG_STATE_HOME",
+    # Where running Jupyter servers are recorded.
+    "JUPYTER_DATA_DIR",
+    "JUPYTER_RUNTIME_DIR",
+    "XDG_DATA_HOME",
 )
 
 
-def start(
-    place: HookPaths, connect: Callable[[HookPaths], _socket.socket | None]
+def start_daemon(
+    hook_paths: HookPaths, connect: Callable[[HookPaths], _socket.socket | None]
 ) -> _socket.socket:
-    """Start the daemon, or wait for the one that another caller is starting; return a socket to it.
+    """Start the daemon, or wait for another process that starts it; return a socket.
 
-    Raise DaemonError, with the end of what it wrote, where it ends at once or does not listen in time.
+    Raise DaemonError, with the end of the daemon's output, if it exits at once or does
+    not listen within START_SECONDS.
     """
-    paths, deadline = Paths(place.project), time.monotonic() + START_SECONDS
-    lock, log = opened(paths)
+    paths = Paths(hook_paths.project)
+    deadline = time.monotonic() + START_SECONDS
+    lock, log = open_lock_and_log(paths)
     try:
-        # Two hooks may start at once: the second one waits here, then finds the first
-        # one's daemon.
-        if not locked(lock, START_SECONDS):
-            why = "another process has been starting the stepper daemon for too long"
-            raise DaemonError(why, f"see {paths.log}")
-        if sock := connect(paths):
+        # Two hooks may start at once: the second one waits here and then connects to the
+        # daemon of the first one.
+        if not acquire_lock(lock, START_SECONDS):
+            message = (
+                "another process has been starting the stepper daemon for too long"
+            )
+            raise DaemonError(message, f"see {paths.log}")
+        sock = connect(paths)
+        if sock:
             return sock
-        size = os.fstat(log).st_size
-        child = subprocess.Popen(
-            [sys.executable, "-I", "-m", "stepper.daemon", paths.project],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            cwd="/",
-            start_new_session=True,
-            env={
-                name: os.environ[name] for name in DAEMON_ENVIRON if name in os.environ
-            },
-        )
+        log_size = os.fstat(log).st_size
+        daemon = _spawn_daemon(paths, log)
         while not (sock := connect(paths)):
-            ended = child.poll() is not None
-            if ended or time.monotonic() > deadline:
-                with open(paths.log, "rb") as stream:
-                    stream.seek(size)
-                    last_words = (
-                        stream.read()[-1500:].decode("utf-8", "replace").strip()
-                    )
-                why = (
-                    f"ended at once (exit code {child.returncode})"
-                    if ended
-                    else "did not listen in time"
-                )
-                child.returncode = child.returncode or 0
-                raise DaemonError(
-                    f"the stepper daemon {why}: {last_words or 'it said nothing'}",
-                    f"see {paths.log}",
-                )
-            time.sleep(0.005)
-        child.returncode = 0  # it outlives this process on purpose: no ResourceWarning
+            has_exited = daemon.poll() is not None
+            if has_exited or time.monotonic() > deadline:
+                raise _start_error(paths, daemon, log_size)
+            time.sleep(POLL_SECONDS)
+        # The daemon outlives this process. A return code avoids the ResourceWarning.
+        daemon.returncode = 0
         return sock
     finally:
         os.close(log)
         os.close(lock)
 
 
-def opened(paths: Paths) -> tuple[int, int]:
-    """Return the lock of starts and the daemon's log, opened; raise DaemonError where they can't be written."""
+def _spawn_daemon(paths: Paths, log: int) -> "subprocess.Popen[bytes]":
+    environ = {name: os.environ[name] for name in DAEMON_ENVIRON if name in os.environ}
+    return subprocess.Popen(
+        [sys.executable, "-I", "-m", "stepper.daemon", paths.project],
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        cwd="/",
+        start_new_session=True,
+        env=environ,
+    )
+
+
+def _start_error(
+    paths: Paths, daemon: "subprocess.Popen[bytes]", log_size: int
+) -> DaemonError:
+    """Return the error of a daemon that did not start, with what it wrote to the log."""
+    with open(paths.log, "rb") as stream:
+        stream.seek(log_size)
+        output = stream.read()[-MAX_QUOTED_BYTES:].decode("utf-8", "replace").strip()
+    if daemon.returncode is None:
+        problem = "did not listen in time"
+    else:
+        problem = f"exited at once (exit code {daemon.returncode})"
+    daemon.returncode = daemon.returncode or 0  # no ResourceWarning
+    message = f"the stepper daemon {problem}: {output or 'it wrote no message'}"
+    return DaemonError(message, f"see {paths.log}")
+
+
+def open_lock_and_log(paths: Paths) -> tuple[int, int]:
+    """Open the start lock and the daemon's log; return their file descriptors.
+
+    Raise DaemonError if they can't be written.
+    """
     try:
         paths.create_home_folder()
         paths.create_runtime_folder()
-        # the daemon can tell nobody as well
+        # Opened here because the daemon itself could not report the error.
         os.close(private_files.open_private(paths.daemon_lock, os.O_CREAT | os.O_RDWR))
         lock = private_files.open_private(paths.start_lock, os.O_CREAT | os.O_RDWR)
-        return lock, private_files.open_private(
-            paths.log, os.O_CREAT | os.O_WRONLY | os.O_APPEND
-        )
+        flags = os.O_CREAT | os.O_WRONLY | os.O_APPEND
+        log = private_files.open_private(paths.log, flags)
     except OSError as error:
         hint = getattr(error, "hint", "") or f"ls -la {paths.home}"
-        raise DaemonError(
-            f"{paths.home} can't be written: {error.strerror}", hint
-        ) from error
+        message = f"{paths.home} can't be written: {error.strerror}"
+        raise DaemonError(message, hint) from error
+    return lock, log
 
 
-def locked(file: int, seconds: float) -> bool:
-    """Take a file's lock; return whether it was free within so many seconds."""
+def acquire_lock(file: int, seconds: float) -> bool:
+    """Lock a file; return whether the lock was free within so many seconds."""
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -114,8 +144,8 @@ def locked(file: int, seconds: float) -> bool:
             return True
 
 
-def retired(paths: HookPaths) -> None:
-    """Wait until the daemon that said STALE no longer listens."""
+def wait_until_stopped(paths: HookPaths) -> None:
+    """Wait until a daemon of another version no longer listens."""
     deadline = time.monotonic() + START_SECONDS
     while os.path.exists(paths.socket) and time.monotonic() < deadline:
         time.sleep(0.02)

@@ -19,7 +19,7 @@ from stepper import __version__
 from stepper.common.errors import StepperError
 from stepper.common.paths import Paths, read_install_record
 from stepper.hook import client
-from stepper.hook.start import retired
+from stepper.hook.start import wait_until_stopped
 from stepper.install import (
     claude_settings,
     doctor,
@@ -313,7 +313,7 @@ def _retire(paths: Paths) -> None:
                 paths, sock, b"status", b"reinstalled", b"", b"", b""
             ):
                 pass
-            retired(paths)
+            wait_until_stopped(paths)
             say("daemon", "ended, to start anew with the next cell; kernels stay")
     except (OSError, StepperError) as error:
         say(

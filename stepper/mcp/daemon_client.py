@@ -110,14 +110,14 @@ class Daemon:
                 b"STEPPER_SESSION": os.fsencode(self.session),
             }
             with suppress(LeftError):
-                return client.ask(
+                return client.send_request(
                     self.paths,
                     verb.encode(),
                     payload,
                     request.progress,
                     launch,
                     environ,
-                    begun=request.begun,
+                    on_connect=request.begun,
                 )
             return None
 

@@ -19,7 +19,7 @@ from mcp_types import (
 
 from stepper.common.errors import StepperError, UsageError
 from stepper.common.text import format_count, one_line
-from stepper.hook.client import GoneError
+from stepper.hook.client import DaemonExitedError
 from stepper.mcp import argument_coercion, data_rendering, tool_results
 from stepper.mcp.daemon_client import Asked, Daemon
 from stepper.mcp.elicitation import Context, Stops
@@ -61,7 +61,7 @@ async def call(daemon: Daemon, ctx: Context, params: CallToolRequestParams) -> R
             return await stops.lift(daemon, ctx, params)
         try:
             return await ANSWERS.get(tool.name, _ran)(daemon, ctx, tool, given)
-        except GoneError:
+        except DaemonExitedError:
             if not tool.reads:
                 raise
             # the next daemon knows it too
@@ -134,7 +134,7 @@ async def _work(daemon: Daemon, ctx: Context, verb: str, told: Given) -> Any:
     told = {**told, "call": f"{daemon.session}-{token_hex(6)}"}
     try:
         return await _asked(daemon, ctx, verb, told)
-    except GoneError as error:
+    except DaemonExitedError as error:
         if not error.accepted:
             raise
         return await _asked(daemon, ctx, verb, told)
@@ -212,7 +212,7 @@ async def _create(
 ) -> CallToolResult:
     try:
         made = await _asked(daemon, ctx, *tool.verb(given))
-    except GoneError as error:
+    except DaemonExitedError as error:
         error.hint = f"list_notebooks shows whether the notebook was made: then make no second one; {error.hint}"
         raise
     ran = made.get("cells") or {}

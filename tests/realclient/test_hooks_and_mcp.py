@@ -25,7 +25,7 @@ def ask(folder: Path, verb: str, **given: Any) -> dict[str, Any]:
     environ = {**os.environ, "STEPPER_FACE": "mcp", "STEPPER_SESSION": "another"}
     told = {os.fsencode(name): os.fsencode(value) for name, value in environ.items()}
     found: dict[str, Any] = json.loads(
-        daemon.ask(
+        daemon.send_request(
             Paths(str(folder)), verb.encode(), json.dumps(given).encode(), environ=told
         )
         or b""

@@ -20,7 +20,7 @@ import pytest
 
 from examples import demo
 from stepper.common.paths import Paths
-from stepper.hook.client import ask
+from stepper.hook.client import send_request
 from stepper.install import install_checks, installer
 from tests.conftest import make_env
 from tests.environments import environment
@@ -151,7 +151,7 @@ def trouble(notebook: Path) -> str:
     """What is wrong with its kernel, asked without another process: a line is given up after ten seconds."""
     asked = json.dumps({"notebook": str(notebook)}).encode()
     told = json.loads(
-        ask(Paths(str(notebook.parent.parent)), b"status", asked) or b"{}"
+        send_request(Paths(str(notebook.parent.parent)), b"status", asked) or b"{}"
     )
     return str(told["kernel"]["trouble"])
 
