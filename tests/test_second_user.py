@@ -194,7 +194,9 @@ def test_a_client_tells_nothing_to_another_users_socket(
     pid = as_user(OTHER, squat, wait=False)
     try:
         assert os.read(listening, 1) == b"x"
-        with pytest.raises(DaemonError, match=f"belongs to another user \\(uid {OTHER}\\)"):
+        with pytest.raises(
+            DaemonError, match=f"belongs to another user \\(uid {OTHER}\\)"
+        ):
             client.send_request(told, b"status", b"{}")
         assert os.read(listening, 10) == b"gone"
         with pytest.raises(DaemonError, match="belongs to another user"):
