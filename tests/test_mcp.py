@@ -962,8 +962,9 @@ def test_a_refusal_after_a_stop_names_the_tool_that_asks(quick: Quick) -> None:
 # --- stops ------------------------------------------------------------------------------------------------
 
 
-async def stopped(client: Client) -> None:
-    await made(client, "stopped")
+async def stopped(client: Client) -> str:
+    """Stop a new notebook; return its name: another test's may be stopped as well."""
+    name = await made(client, "stopped")
     ran = await client.call_tool(
         "run_cell", {"source": 'raise RuntimeError("STOP: which column?")'}
     )
@@ -972,6 +973,7 @@ async def stopped(client: Client) -> None:
     refused = await client.call_tool("run_cell", {"source": "1"})
     assert refused.is_error
     assert "nothing was written" in text(refused)
+    return name
 
 
 def answering(action: str, **content: Any) -> tuple[list[str], Any]:
@@ -991,8 +993,8 @@ def test_a_person_lifts_a_stop(project: Project, era: str) -> None:
     asked, ask = answering("accept", decision="continue", words="the second one")
 
     async def story(client: Client) -> None:
-        await stopped(client)
-        lifted = await client.call_tool("lift_stop", {})
+        name = await stopped(client)
+        lifted = await client.call_tool("lift_stop", {"notebook": name})
         assert not lifted.is_error, text(lifted)
         assert "The client answered: continue." in text(lifted)
         assert "the second one" in text(lifted)
@@ -1010,8 +1012,8 @@ def test_a_person_leaves_a_stop(project: Project, era: str, action: str) -> None
     asked, ask = answering(action)
 
     async def story(client: Client) -> None:
-        await stopped(client)
-        kept = await client.call_tool("lift_stop", {})
+        name = await stopped(client)
+        kept = await client.call_tool("lift_stop", {"notebook": name})
         assert kept.is_error
         assert "stays stopped" in text(kept)
         assert len(asked) == 1
@@ -1031,9 +1033,9 @@ def test_an_answer_without_a_decision_lifts_nothing_and_is_not_called_the_person
         return ElicitResult(action="accept", content={"decision": given.pop()})
 
     async def story(client: Client) -> None:
-        await stopped(client)
+        name = await stopped(client)
         while given:
-            kept = await client.call_tool("lift_stop", {})
+            kept = await client.call_tool("lift_stop", {"notebook": name})
             assert kept.is_error
             assert "stays stopped: the client's answer names no decision." in text(kept)
         assert (await client.call_tool("notebook_status", {})).structured_content[
@@ -1047,8 +1049,8 @@ def test_a_client_that_cannot_ask_names_the_commands(
     project: Project, era: str
 ) -> None:
     async def story(client: Client) -> None:
-        await stopped(client)
-        kept = await client.call_tool("lift_stop", {})
+        name = await stopped(client)
+        kept = await client.call_tool("lift_stop", {"notebook": name})
         assert kept.is_error
         for command, argument in (
             ("continue", "ANSWER"),
@@ -1070,10 +1072,13 @@ def test_an_answer_to_what_was_not_asked_lifts_nothing(project: Project) -> None
     _, ask = answering("decline")
 
     async def story(client: Client) -> None:
-        await stopped(client)
+        name = await stopped(client)
         for state in (None, "forged"):
             kept = await client.call_tool(
-                "lift_stop", {}, input_responses=forged, request_state=state
+                "lift_stop",
+                {"notebook": name},
+                input_responses=forged,
+                request_state=state,
             )
             assert "declined" in text(kept)
 

@@ -197,6 +197,7 @@ def test_every_command_line_is_translated(notebook: str) -> None:
             "  `lift_stop` with `notebook: an a.ipynb` (fix [HINT]): fresh retries",
         ),
         ("stepper skip [REASON]", "`lift_stop` (skip [REASON])"),
+        ("stepper: eval FAILED after 1 s", "stepper: The code FAILED after 1 s"),
         # no tool does these, or they are no commands
         ("stepper plan reopen 3", "stepper plan reopen 3"),
         (
@@ -315,7 +316,8 @@ def test_what_a_client_reads_of_a_notebooks_life(quick: Quick) -> None:
         reader = Reader(client)
         await reader.offered()
         await reader.call("notebook_status")
-        await reader.call("run_cell", source="1")  # no current notebook
+        nothing = await reader.call("run_cell", source="1")
+        assert nothing.endswith("\nTo fix this, call `create_notebook`"), nothing
         await reader.call("kernel", action="start")
         await reader.call("read_notebook", notebook="nowhere")
         await reader.refused("stepper://notebooks/nowhere")

@@ -69,6 +69,8 @@ PHRASES = tuple(
             r"it can only be skipped \(([^)]*stepper'? skip(?: --notebook [^)]*)?)\)",
             r"only the user can skip it (`\1`, in a terminal)",
         ),
+        # of execute_code
+        (r"^stepper: eval (?=FAILED|ran|was|timed)", "stepper: The code "),
         (r"without --scratch", "without `scratch`"),
         (r" NotebookEdit needs a Read of it first in this session\.", ""),
         (r"(?<![\w/.`-])`?/(?:stepper:)?notebook-status\b`?", "`notebook_status`"),

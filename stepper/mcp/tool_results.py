@@ -103,11 +103,14 @@ def ran(told: Mapping[str, Any]) -> CallToolResult:
 
 
 def failed(error: StepperError) -> CallToolResult:
-    """Return why nothing was done, and what mends it."""
-    return text(
-        f"stepper: {error.message}" + (f"\n{error.hint}" if error.hint else ""),
-        error=True,
-    )
+    """Return why nothing was done, and what to do about it."""
+    lines = [f"stepper: {error.message}"]
+    hint = translate(error.hint)
+    if hint.startswith("`"):  # a tool alone
+        hint = f"To fix this, call {hint}"
+    if hint:
+        lines.append(hint)
+    return text("\n".join(lines), error=True)
 
 
 def bounded(told: str, limit: int = LONGEST) -> str:
