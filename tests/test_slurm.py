@@ -29,7 +29,7 @@ from stepper.kernels.backend_registry import AnyPlace, look, reconcile, unchecke
 from stepper.kernels.backends.slurm import slurm_backend as provider
 from stepper.kernels.backends.slurm import slurm_cli
 from stepper.kernels.backends.slurm import slurm_process as jobs
-from stepper.policy import kernel_config
+from stepper.policy import execution_time, kernel_config
 from stepper.policy.model import Death, Limits, Outcome
 from stepper.session.protocols import Execution, KernelPlace
 from tests import apt_packages, sshd
@@ -896,6 +896,8 @@ def test_a_kernel_whose_ports_are_reached_through_its_node(
         assert done.outcome is Outcome.OK and text(done) == "".join(
             f"{n}\n" for n in range(12)
         )
+        assert done.reconnected
+        assert 2.4 <= execution_time.own_seconds(done.timings, 60) < 4
         other.again()
         assert (
             other.wait(other.kernel.adopt()) is None
