@@ -77,7 +77,7 @@ ABOUT_COMMANDS = {
     ("mcp/mcp_wording.py", ""),  # turns these commands into tools
     ("messages/system_prompt.py", ""),  # for an agent that has no notebook yet
     ("session/user_commands.py", "`stepper eval`"),  # where a kernel died
-    ("web/access_control.py", "this page is for"),
+    ("web/access_control.py", "only the user who started this page"),
     ("web/http_server.py", "stepper view"),
     ("web/watch_command.py", "`stepper watch` needs a terminal"),
     ("mcp/prompts.py", ""),
@@ -288,19 +288,19 @@ def test_mcp_names_the_tools_with_their_notebook(commands: CommandLines) -> None
 
 def test_the_page_names_the_notebook_where_there_are_several(tmp_path: Path) -> None:
     from stepper.common.paths import Paths
-    from stepper.web.notebook_list import Shelf
+    from stepper.web.notebook_list import NotebookList
     from tests.conftest import Project
 
     project = Project(tmp_path / "repo")
     project.notebook("a.ipynb")
-    shelf = Shelf(Paths(str(project.folder)))
-    book = shelf.book("notebooks/a.ipynb")
+    shelf = NotebookList(Paths(str(project.folder)))
+    book = shelf.get_view("notebooks/a.ipynb")
     assert book is not None
-    assert book.status("notebooks/a.ipynb")["run_stale"] == "stepper run --stale"
+    assert book.get_status("notebooks/a.ipynb")["run_stale"] == "stepper run --stale"
     project.notebook("b.ipynb")
-    shelf.rows()
+    shelf.list_rows()
     assert (
-        book.status("notebooks/a.ipynb")["run_stale"]
+        book.get_status("notebooks/a.ipynb")["run_stale"]
         == "stepper run notebooks/a.ipynb --stale"
     )
 

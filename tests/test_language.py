@@ -20,7 +20,6 @@ UNFINISHED = {
     "messages",
     "policy",
     "session",
-    "web",
 }
 ROOMS = {
     path.relative_to(readability.PACKAGE).parts[0]

@@ -31,10 +31,10 @@ from stepper.install import trust
 from stepper.policy import journal_events
 from stepper.policy.cell_changes import source_hash
 from stepper.policy.model import Fault, Outcome, Verdict
-from stepper.web.access_control import PAGE_POLICY, Face
-from stepper.web.daemon_client import Daemon
-from stepper.web.notebook_list import Shelf
-from stepper.web.watch_command import drawn
+from stepper.web.access_control import PAGE_POLICY, ViewServer
+from stepper.web.daemon_client import DaemonClient
+from stepper.web.notebook_list import NotebookList
+from stepper.web.watch_command import render
 from tests.chromium import Browser, Page, until
 from tests.conftest import Notebook, Project, code, reused
 from tests.environments import environment
@@ -291,7 +291,7 @@ def test_a_port_that_is_taken_is_named_with_the_mend(project: Project) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         done = project.stepper("view", "--no-browser", "--port", port, check=1)
-    assert f"port {port} of 127.0.0.1 can't be taken: " in done.stderr
+    assert f"port {port} of 127.0.0.1 is not available: " in done.stderr
     assert "stepper view" in done.stderr.splitlines()[1]
     assert project.stepper("view", "nowhere", check=2).stderr.startswith(
         "stepper: there is no notebook 'nowhere'"
@@ -301,7 +301,7 @@ def test_a_port_that_is_taken_is_named_with_the_mend(project: Project) -> None:
 
 def test_at_the_port_of_http_the_server_is_named_as_browsers_do(tmp_path: Path) -> None:
     paths = Paths(str(tmp_path))
-    face = Face(paths, Shelf(paths), "")
+    face = ViewServer(paths, NotebookList(paths), "")
     face.port = 80
     assert face.hosts == ["127.0.0.1", "localhost"]
 
@@ -1017,10 +1017,10 @@ def test_who_looks_on_keeps_no_daemon_and_ends_none(untouched: Project) -> None:
         assert [*client.exchange(untouched.paths, sock, *about)][-1][
             0
         ] == wire_format.STALE
-        other = Daemon(str(untouched.folder))
+        other = DaemonClient(str(untouched.folder))
         looks = 0
         while daemon.poll() is None:  # as the page does while it is open
-            found = other.look(
+            found = other.request_snapshot(
                 str(notebook.path.relative_to(untouched.folder)), 0, 0, True
             )
             looks += found is not None
@@ -1029,9 +1029,9 @@ def test_who_looks_on_keeps_no_daemon_and_ends_none(untouched: Project) -> None:
         assert (
             looks > 5 and daemon.returncode == 0
         )  # it had been there, with one of another version looking on, and ended by itself
-        assert other.look("a.ipynb", 0, 0, False) is None and other.trouble.startswith(
-            "no daemon runs"
-        )
+        assert other.request_snapshot(
+            "a.ipynb", 0, 0, False
+        ) is None and other.error.startswith("the daemon is not running")
     assert not [*Path(untouched.paths.kernels).rglob("*.json")]
 
 
@@ -1118,9 +1118,9 @@ def test_the_pictures_of_the_docs(
         force_terminal=True,
         color_system="truecolor",
     )
-    book = Shelf(made.paths).book(str(notebook.path.relative_to(folder)))
-    book.look("")
-    console.print(drawn(book, 50))
+    book = NotebookList(made.paths).get_view(str(notebook.path.relative_to(folder)))
+    book.refresh("")
+    console.print(render(book, 50))
     picture = re.sub(
         r"@font-face \{.*?\}\s*",
         "",

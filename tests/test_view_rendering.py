@@ -16,10 +16,16 @@ import pytest
 
 from stepper.policy import journal_events
 from stepper.policy.model import Fault, Outcome, Verdict
-from stepper.web.html_tables import tables
-from stepper.web.output_rendering import HEAD, TAIL, shown, whole, widgets_of
-from stepper.web.plotly_svg import PLOTLY, drawn
-from stepper.web.run_history import Past
+from stepper.web.html_tables import parse_tables
+from stepper.web.output_rendering import (
+    HEAD_CHARACTERS,
+    TAIL_CHARACTERS,
+    get_full_output,
+    get_widget_models,
+    render_outputs,
+)
+from stepper.web.plotly_svg import PLOTLY, render_svg
+from stepper.web.run_history import RunHistory
 
 EVIL = "<img src=x onerror=alert(1)>"
 FRAME = """<div>
@@ -37,7 +43,7 @@ FRAME = """<div>
 def one(
     output: dict[str, Any], widgets: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    (found,) = shown([output], widgets or {})
+    (found,) = render_outputs([output], widgets or {})
     return found
 
 
@@ -49,7 +55,7 @@ def rich(**data: Any) -> dict[str, Any]:
 
 
 def test_a_data_frame_is_read_as_rows() -> None:
-    (table,) = tables(FRAME)
+    (table,) = parse_tables(FRAME)
     assert [
         [cell["text"] for cell in row] for row in table["head"] + table["body"]
     ] == [
@@ -76,14 +82,14 @@ def test_a_data_frame_is_read_as_rows() -> None:
     ],
 )
 def test_html_that_is_more_than_tables_is_left_to_a_frame(html: str) -> None:
-    assert tables(html) == []
+    assert parse_tables(html) == []
     if html:
         told = one(rich(text__html=html))
         assert told["kind"] == "html" and html not in json.dumps(told)
 
 
 def test_of_a_large_table_the_first_rows_are_read() -> None:
-    (table,) = tables(
+    (table,) = parse_tables(
         "<table><thead><tr><th>a</th></tr></thead>"
         + "<tr><td>1</td><td>2</td></tr>" * 3000
         + "</table>"
@@ -92,7 +98,7 @@ def test_of_a_large_table_the_first_rows_are_read() -> None:
 
 
 def test_spans_and_lines_within_a_table() -> None:
-    (table,) = tables(
+    (table,) = parse_tables(
         "<table><tr><th colspan=2>a<br>b</th></tr><tr><td rowspan='3'>1</td><td colspan=x>2</td></tr></table>"
     )
     assert table["body"] == [
@@ -104,11 +110,11 @@ def test_spans_and_lines_within_a_table() -> None:
 def test_a_long_text_is_cut_and_all_of_it_is_at_its_address() -> None:
     text = "".join(f"line {number}\n" for number in range(100_000))
     told = one({"output_type": "stream", "name": "stdout", "text": text})
-    assert len(told["text"]) + len(told["tail"]) <= HEAD + TAIL
+    assert len(told["text"]) + len(told["tail"]) <= HEAD_CHARACTERS + TAIL_CHARACTERS
     assert told["left"] == len(text) - len(told["text"]) - len(told["tail"])
     assert text.startswith(told["text"]) and text.endswith(told["tail"])
     assert (
-        whole(
+        get_full_output(
             [{"output_type": "stream", "name": "stdout", "text": text}], 0
         ).data.decode()
         == text
@@ -117,8 +123,8 @@ def test_a_long_text_is_cut_and_all_of_it_is_at_its_address() -> None:
 
 def test_many_outputs_of_a_cell_are_bounded_together() -> None:
     outputs = [{"output_type": "stream", "name": "stdout", "text": "x" * 15_000}] * 1000
-    assert len(json.dumps(shown(outputs, {}))) < 700_000
-    assert "more outputs" in shown(outputs, {})[-1]["text"]
+    assert len(json.dumps(render_outputs(outputs, {}))) < 700_000
+    assert "more outputs" in render_outputs(outputs, {})[-1]["text"]
 
 
 def test_a_bar_that_was_drawn_over_is_shown_as_it_ended() -> None:
@@ -150,17 +156,17 @@ def test_pictures_are_addresses() -> None:
         0,
         "<Figure>",
     )
-    assert whole([output], 0) == ("image/png", png)
+    assert get_full_output([output], 0) == ("image/png", png)
     svg = rich(image__svg__xml="x") | {"data": {"image/svg+xml": f"<svg>{EVIL}</svg>"}}
     assert one(svg)["kind"] == "picture" and EVIL not in json.dumps(one(svg))
     assert (
-        whole([svg], 0).mime == "image/svg+xml"
+        get_full_output([svg], 0).mime == "image/svg+xml"
     )  # … and only ever an <img>, or a document in its sandbox
 
 
 @pytest.mark.parametrize("place", [-1, 1, 10**9])
 def test_an_address_of_no_output(place: int) -> None:
-    assert whole([{"output_type": "stream", "text": "a"}], place) is None
+    assert get_full_output([{"output_type": "stream", "text": "a"}], place) is None
 
 
 @pytest.mark.parametrize(
@@ -183,8 +189,8 @@ def test_an_address_of_no_output(place: int) -> None:
     ],
 )
 def test_outputs_of_strangers_are_shown_somehow(output: dict[str, Any]) -> None:
-    assert json.dumps(shown([output, "no output"], {}))
-    whole([output], 0)
+    assert json.dumps(render_outputs([output, "no output"], {}))
+    get_full_output([output], 0)
 
 
 # --- widgets and Plotly stand still ---------------------------------------------------------------------------
@@ -217,7 +223,7 @@ def test_widgets_stand_still() -> None:
     }
     told = one(
         view,
-        widgets_of(
+        get_widget_models(
             {
                 "widgets": {
                     "application/vnd.jupyter.widget-state+json": {"state": models}
@@ -270,7 +276,7 @@ def figure(*traces: dict[str, Any], **layout: Any) -> dict[str, Any]:
 def test_plotly_is_drawn_as_it_stands(
     traces: list[dict[str, Any]], holds: list[str]
 ) -> None:
-    svg = drawn(
+    svg = render_svg(
         figure(
             *traces,
             title={"text": f"{EVIL}\x1b"},
@@ -294,7 +300,7 @@ def test_plotly_is_drawn_as_it_stands(
     ],
 )
 def test_what_is_not_drawn_is_named(data: Any) -> None:
-    assert drawn({"data": data}) == ""
+    assert render_svg({"data": data}) == ""
     assert (
         "Plotly figure"
         in one({"output_type": "display_data", "data": {PLOTLY: {"data": data}}})[
@@ -341,7 +347,7 @@ def journal(tmp_path: Path) -> Path:
 
 
 def test_a_journal_is_read_on_from_where_it_ended(journal: Path) -> None:
-    past = Past(str(journal))
+    past = RunHistory(str(journal))
     assert not past.refresh() and past.runs == []
     journal.write_bytes(lines(1, fine=False))
     assert past.refresh() and not past.refresh()
@@ -353,23 +359,23 @@ def test_a_journal_is_read_on_from_where_it_ended(journal: Path) -> None:
         assert [run.run for run in past.runs] == [
             1,
             2,
-        ] and 2 not in past.doubts  # the report's line is not whole yet
+        ] and 2 not in past.warnings  # the report's line is not whole yet
         stream.write(more[-10:])
     assert past.refresh()
     assert [(run.run, run.fine, run.why) for run in past.runs] == [
         (1, False, "KeyError: 'x'"),
         (2, True, ""),
     ]
-    assert past.doubts[2] == ["all values are NaN"]
-    assert past.told(2) == {
+    assert past.warnings[2] == ["all values are NaN"]
+    assert past.read_run(2) == {
         "source": "x = 2",
         "report": "stepper: run 2\nDoubt: all values are NaN\n| Doubt: printed",
     }
-    assert past.told(3) == {"source": None, "report": None}
+    assert past.read_run(3) == {"source": None, "report": None}
 
 
 def test_a_journal_that_is_another_one_now_is_read_anew(journal: Path) -> None:
-    past = Past(str(journal))
+    past = RunHistory(str(journal))
     journal.write_bytes(lines(1) + lines(2))
     past.refresh()
     new = journal.with_suffix(".new")
@@ -384,7 +390,7 @@ def test_a_journal_that_is_another_one_now_is_read_anew(journal: Path) -> None:
 
 
 def test_lines_of_strangers_are_passed_over(journal: Path) -> None:
-    past = Past(str(journal))
+    past = RunHistory(str(journal))
     journal.write_bytes(
         b'{"event": "run"}\n[1]\n\xff\xfe\n{"event": "report", "run": "x", "text": 7}\nno json\n'
         + lines(3)
@@ -399,14 +405,14 @@ def test_lines_of_strangers_are_passed_over(journal: Path) -> None:
 def test_a_thousand_runs_are_there_in_less_than_a_blink(journal: Path) -> None:
     """In counts: each line is read once, whatever is asked."""
     journal.write_bytes(b"".join(map(lines, range(1, 1001))))
-    past = Past(str(journal))
+    past = RunHistory(str(journal))
     past.refresh()
     assert (
         len(past.runs) == 1000
         and past.changes == 3000
         and len(past.state.reports) <= 60
     )
-    assert past.told(500)["source"] == "x = 500"
+    assert past.read_run(500)["source"] == "x = 500"
 
 
 def test_nothing_of_it_is_loaded_where_nobody_looks_on() -> None:

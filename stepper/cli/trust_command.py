@@ -1,4 +1,4 @@
-"""`stepper trust`: shows what a checkout names to run, asks, and records it as accepted."""
+"""`stepper trust`: show what a checkout would run, ask, and record the acceptance."""
 
 from __future__ import annotations
 
@@ -16,20 +16,29 @@ from stepper.common.text import escape_controls
 from stepper.install import trust
 from stepper.install.trust import Offer
 
-YES = "stepper trust --yes"
+TRUST_WITHOUT_PROMPT = "stepper trust --yes"
+# Below the names of the items: their descriptions.
+INDENT = " " * 15
+SCRIPT_DESCRIPTION = (
+    "Claude Code runs it, as .claude/settings.json says; without your acceptance it"
+    " does nothing"
+)
 
 
 def accept(paths: Paths, yes: bool) -> dict[str, Any]:
-    """Record what the checkout names as accepted once the user has agreed; return it.
+    """Record what the checkout would run as accepted, after asking the user.
 
-    Raise StepperError, with nothing recorded, if the user did not agree; UsageError if there is nobody to ask.
+    Raises StepperError if the user declines, UsageError if there is no terminal to ask
+    on. Nothing is recorded then.
     """
     offer = trust.examine(paths)
     if offer.is_new and not yes:
         print_text("\n".join(describe(paths, offer)), err=True)
-        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        has_terminal = sys.stdin.isatty() and sys.stderr.isatty()
+        if not has_terminal:
             raise UsageError(
-                "nothing was accepted: there is no terminal to ask on", YES
+                "nothing was accepted: there is no terminal to ask on",
+                TRUST_WITHOUT_PROMPT,
             )
         if not click.confirm("Accept this?", default=False, err=True):
             raise StepperError("nothing was accepted")
@@ -37,50 +46,61 @@ def accept(paths: Paths, yes: bool) -> dict[str, Any]:
 
 
 def describe(paths: Paths, offer: Offer) -> list[str]:
-    """Return the lines on what would be accepted."""
-    lines = [
-        f"To be accepted for your user account, in {escape_controls(paths.project)}:"
-    ]
+    """Return the lines that show what would be accepted."""
+    project = escape_controls(paths.project)
+    lines = [f"To be accepted for your user account, in {project}:"]
     if offer.python:
-        why = "`python:` in .stepper/config.yaml"
-        if not offer.python_is_configured:
-            why = "the project's environment"
-        new = _mark(offer.is_python_new)
-        lines += [
-            f"  interpreter  {_path(paths, offer.python)}{new}",
-            f"               runs the cells ({why})",
-        ]
+        lines += _describe_interpreter(paths, offer)
     if offer.env:
-        files = ", ".join(paths.relpath(path) for path in offer.env_files)
-        if offer.env != paths.env_link:
-            files = "as install.sh made it"
-        lines += [
-            f"  environment  {_path(paths, offer.env)}{_mark(not offer.known)}",
-            f"               runs the hooks, the daemon and the command line ({escape_controls(files)})",
-        ]
+        lines += _describe_environment(paths, offer)
     if offer.hooks:
-        lines += [
-            f"  hooks        {_path(paths, offer.hooks)}",
-            "               Claude Code runs it, as .claude/settings.json says; without your acceptance it does nothing",
-        ]
+        lines.append(f"  hooks        {_format_path(paths, offer.hooks)}")
+        lines.append(f"{INDENT}{SCRIPT_DESCRIPTION}")
     for name, definition in offer.kernels.items():
-        told = json.dumps(definition, ensure_ascii=False)
-        new = _mark(definition in offer.new_kernels)
-        lines.append(f"  kernels.{escape_controls(name)}: {told}{new}")
+        text = json.dumps(definition, ensure_ascii=False)
+        note = _format_note(definition in offer.new_kernels)
+        lines.append(f"  kernels.{escape_controls(name)}: {text}{note}")
     for name, value in offer.settings.items():
-        told = json.dumps(value, ensure_ascii=False)
-        lines.append(f"  {name}: {told}  (.stepper/config.yaml)")
+        text = json.dumps(value, ensure_ascii=False)
+        lines.append(f"  {name}: {text}  (.stepper/config.yaml)")
     return lines
 
 
-def _path(paths: Paths, path: str) -> str:
-    """Return a path, relative to the project where it lies there, and what it leads to."""
-    inside = path.startswith(paths.project + os.sep)
-    told = paths.relpath(path) if inside else path
-    real = os.path.realpath(path)
-    leads = f" → {escape_controls(real)}" if real != path else ""
-    return f"{escape_controls(told)}{leads}"
+def _describe_interpreter(paths: Paths, offer: Offer) -> list[str]:
+    origin = "the project's environment"
+    if offer.python_is_configured:
+        origin = "`python:` in .stepper/config.yaml"
+    path = _format_path(paths, offer.python)
+    note = _format_note(offer.is_python_new)
+    return [
+        f"  interpreter  {path}{note}",
+        f"{INDENT}runs the cells ({origin})",
+    ]
 
 
-def _mark(new: bool) -> str:
-    return "" if new else "  (accepted before)"
+def _describe_environment(paths: Paths, offer: Offer) -> list[str]:
+    files = "as install.sh made it"
+    if offer.env == paths.env_link:
+        files = escape_controls(", ".join(map(paths.relpath, offer.env_files)))
+    path = _format_path(paths, offer.env)
+    note = _format_note(not offer.known)
+    return [
+        f"  environment  {path}{note}",
+        f"{INDENT}runs the hooks, the daemon and the command line ({files})",
+    ]
+
+
+def _format_path(paths: Paths, path: str) -> str:
+    """Return a path, relative to the project if it is inside, and its link's target."""
+    name = path
+    if path.startswith(paths.project + os.sep):
+        name = paths.relpath(path)
+    text = escape_controls(name)
+    target = os.path.realpath(path)
+    if target != path:
+        text += f" → {escape_controls(target)}"
+    return text
+
+
+def _format_note(is_new: bool) -> str:
+    return "" if is_new else "  (accepted before)"

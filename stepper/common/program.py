@@ -1,4 +1,4 @@
-"""How `stepper` is called in a user's shell: by its name if that is on the PATH, else by its path in the project."""
+"""How the user's shell calls stepper: by its name if that works, else by a path."""
 
 from __future__ import annotations
 
@@ -9,33 +9,37 @@ import shutil
 from stepper.common.paths import Paths
 
 NAME = "stepper"
-LINKED = os.path.join(".stepper", "env", "bin", NAME)
-# what our scripts contain: that of `install.sh --link`, the plugin's, an environment's
-MARKS = (b"notebook-stepper", b"stepper.cli")
+ENV_PROGRAM = os.path.join(".stepper", "env", "bin", NAME)
+# Texts in the scripts of `install.sh --link`, of the plugin and of an environment.
+SCRIPT_MARKERS = (b"notebook-stepper", b"stepper.cli")
 SCRIPT_BYTES = 2000
 
 
-def find_program(paths: Paths, path: str, folder: str) -> str:
-    """Return what calls stepper in a shell with that PATH, in that folder, quoted for the shell.
+def find_program(paths: Paths, search_path: str, folder: str) -> str:
+    """Return how a shell calls stepper, quoted for the shell.
 
-    The name is returned if there is no path that would work better.
+    This is its name if the shell finds it on its PATH (`search_path`), else its path in
+    the project, relative to the shell's `folder`. If that does not exist either, return
+    the name.
     """
-    found = shutil.which(NAME, path=path)
-    if found is not None and _is_ours(found):
+    program = shutil.which(NAME, path=search_path)
+    if program is not None and _is_our_script(program):
         return NAME
-    linked = os.path.join(paths.environment_checkout, LINKED)
-    if not os.path.exists(linked):
+    env_program = os.path.join(paths.environment_checkout, ENV_PROGRAM)
+    if not os.path.exists(env_program):
         return NAME
     folder = os.path.realpath(folder)
-    is_inside = os.path.commonpath([folder, paths.project]) == paths.project
-    return shlex.quote(os.path.relpath(linked, folder) if is_inside else linked)
+    is_in_project = os.path.commonpath([folder, paths.project]) == paths.project
+    if is_in_project:
+        env_program = os.path.relpath(env_program, folder)
+    return shlex.quote(env_program)
 
 
-def _is_ours(script: str) -> bool:
-    """Whether a program of that name is this one: another package may have a `stepper`, too."""
+def _is_our_script(path: str) -> bool:
+    """Return whether a program is stepper: other packages may have the same name."""
     try:
-        with open(script, "rb") as stream:
-            beginning = stream.read(SCRIPT_BYTES)
+        with open(path, "rb") as stream:
+            start = stream.read(SCRIPT_BYTES)
     except OSError:
         return False
-    return any(mark in beginning for mark in MARKS)
+    return any(marker in start for marker in SCRIPT_MARKERS)

@@ -1,1 +1,4 @@
-"""Faces for people who look on: a page (`stepper view`) and a terminal (`stepper watch`). Read only, clients alone."""
+"""Live views of notebooks for users: `stepper view` (a page) and `stepper watch`.
+
+Views only read. They are clients of the daemon and never start it.
+"""

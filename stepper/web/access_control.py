@@ -1,8 +1,9 @@
-"""Who may ask: whoever started the page, and nobody else.
+"""Decide which HTTP requests are answered: those of the user who started the page.
 
-Each request must name this server in Host, come from no foreign page (Origin), bring the cookie that the address's key
-became, and, where the system tells (Linux), come from a process of the same user or of root: cookies know no ports, and
-a key may be seen by somebody.
+A request must name this server in its Host header, must not come from a page of another
+origin, and must carry the cookie that the key in the address became. On Linux, its
+process must also belong to the same user or to root: cookies are shared between ports,
+and somebody may have seen the key.
 """
 
 from __future__ import annotations
@@ -23,181 +24,232 @@ from urllib.parse import urlencode
 from tornado import escape, iostream, web
 
 from stepper.common.paths import Paths
-from stepper.web.notebook_list import Shelf
-from stepper.web.notebook_view import Book
+from stepper.web.notebook_list import NotebookList
+from stepper.web.notebook_view import NotebookView
 
 HOST = "127.0.0.1"
-PAGE_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-    "frame-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
+HTTP_PORT = 80  # browsers leave it out of the Host header
+PAGE_POLICY = "; ".join(
+    [
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self' data:",
+        "connect-src 'self'",
+        "frame-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        "require-trusted-types-for 'script'",
+    ]
 )
-FORWARD = '<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0;url={}"><title>stepper</title>\n'
+SECURITY_HEADERS = {
+    "Content-Security-Policy": PAGE_POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+REDIRECT_PAGE = (
+    '<!doctype html><meta charset="utf-8">'
+    '<meta http-equiv="refresh" content="0;url={}"><title>stepper</title>\n'
+)
+ERROR_TEXTS = {
+    400: "the request is invalid",
+    403: (
+        "only the user who started this page may open it: use the address with the key"
+        " that `stepper view` printed"
+    ),
+    404: "not found",
+    405: "this page is read-only",
+    421: "the request is for another server",
+}
+INTERNAL_ERROR_TEXT = "stepper itself failed"
+# The system's tables of TCP connections; IPv6 sockets have addresses like
+# ::ffff:127.0.0.1.
+CONNECTION_TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
 
 
-class Face:
-    """What all requests share."""
+class ViewServer:
+    """The state that all requests share."""
 
-    def __init__(self, paths: Paths, shelf: Shelf, notebook: str) -> None:
-        self.paths, self.shelf, self.notebook = paths, shelf, notebook
-        self.key, self.port = secrets.token_urlsafe(32), 0
-        self.used: Callable[[], None] = lambda: None  # called when the key came
+    def __init__(self, paths: Paths, notebooks: NotebookList, notebook: str) -> None:
+        self.paths = paths
+        self.notebooks = notebooks
+        self.notebook = notebook
+        self.key = secrets.token_urlsafe(32)
+        self.port = 0
+        self.on_key_used: Callable[[], None] = lambda: None
         self.rows: list[dict[str, Any]] = []
-        self.current = ""
-        self.ending = asyncio.Event()
+        self.current_name = ""
+        self.stop_event = asyncio.Event()
 
     @property
     def cookie(self) -> str:
-        """The cookie's name: the ports of one host share them."""
+        """The name of the cookie. All ports of a host share their cookies."""
         return f"stepper-{self.port}"
 
     @property
     def hosts(self) -> list[str]:
-        """What a browser calls this server: it leaves out HTTP's own port."""
-        return [
-            f"{name}:{self.port}" if self.port != 80 else name
-            for name in (HOST, "localhost")
-        ]
+        """The names of this server in the Host header."""
+        names = [HOST, "localhost"]
+        if self.port == HTTP_PORT:
+            return names
+        return [f"{name}:{self.port}" for name in names]
 
     @property
     def address(self) -> str:
         """The address with the key."""
         return f"http://{HOST}:{self.port}/?key={self.key}"
 
-    async def look(self) -> None:
-        """Bring up to date what is known of all notebooks, while somebody looks on."""
-        self.current = self.shelf.current()
-        self.rows = await asyncio.to_thread(self.shelf.rows)
+    async def refresh(self) -> None:
+        """Update the list of notebooks."""
+        self.current_name = self.notebooks.find_current()
+        self.rows = await asyncio.to_thread(self.notebooks.list_rows)
 
 
-class Handler(web.RequestHandler):
-    """A request that may be answered."""
+class ViewHandler(web.RequestHandler):
+    """The base of all request handlers: checks access, and formats errors."""
 
-    def initialize(self, face: Face) -> None:
-        """Take what all share."""
-        self.face = face
+    def initialize(self, server: ViewServer) -> None:
+        """Set the shared state; tornado calls this."""
+        self.server = server
 
     def set_default_headers(self) -> None:
-        """Say with each answer, errors too, what a browser may do with it."""
+        """Set the security headers of all responses, including errors."""
         self.clear_header("Server")
-        for name, value in {
-            "Content-Security-Policy": PAGE_POLICY,
-            "X-Content-Type-Options": "nosniff",
-            "X-Frame-Options": "DENY",
-            "Referrer-Policy": "no-referrer",
-            "Cross-Origin-Opener-Policy": "same-origin",
-            "Cross-Origin-Resource-Policy": "same-origin",
-            "Cache-Control": "no-store",
-        }.items():
+        for name, value in SECURITY_HEADERS.items():
             self.set_header(name, value)
 
     def prepare(self) -> None:
-        """Refuse what is not the person's own page's; raise HTTPError."""
-        names, headers = self.face.hosts, self.request.headers
-        if headers.get("Host") not in names:
+        """Refuse requests that are not from the user's own page; raise HTTPError."""
+        hosts = self.server.hosts
+        headers = self.request.headers
+        if headers.get("Host") not in hosts:
             raise web.HTTPError(421)
         if self.request.method != "GET":
             raise web.HTTPError(405)
         origin = headers.get("Origin")
-        if origin is not None and origin not in [f"http://{name}" for name in names]:
+        own_origins = [f"http://{host}" for host in hosts]
+        if origin is not None and origin not in own_origins:
             raise web.HTTPError(403)
-        if not self._same_user():
+        if not self._is_same_user():
             raise web.HTTPError(403)
-        if given := self.request.query_arguments.get("key"):
-            self._by_key(given[0])
-        elif not self._has_key(
-            (self.get_cookie(self.face.cookie) or "").encode("utf-8", "replace")
-        ):
+        keys = self.request.query_arguments.get("key")
+        if keys:
+            self._exchange_key(keys[0])
+            return
+        cookie = self.get_cookie(self.server.cookie) or ""
+        if not self._is_key(cookie.encode("utf-8", "replace")):
             raise web.HTTPError(403)
 
-    def _has_key(self, given: bytes) -> bool:
-        return hmac.compare_digest(given, self.face.key.encode())
+    def _is_key(self, value: bytes) -> bool:
+        return hmac.compare_digest(value, self.server.key.encode())
 
-    def _same_user(self) -> bool:
+    def _is_same_user(self) -> bool:
+        """Return whether the client's process belongs to this user or to root.
+
+        Also true if the system does not tell. The result is kept with the connection.
+        """
         stream = self.request.connection.stream  # type: ignore[union-attr]
         if not hasattr(stream, "stepper_uid"):
-            stream.stepper_uid = uid_of(stream.socket)
+            stream.stepper_uid = get_peer_uid(stream.socket)
         return stream.stepper_uid in (None, 0, os.getuid())
 
-    def _by_key(self, given: bytes) -> None:
-        """Let in who brings the key: it becomes a cookie, and the address loses it. Raise HTTPError for all others."""
-        if not self._has_key(given):
+    def _exchange_key(self, value: bytes) -> None:
+        """Set the cookie for a request with the key, and redirect to the plain address.
+
+        Raises HTTPError if the key is wrong.
+        """
+        if not self._is_key(value):
             raise web.HTTPError(403)
-        told = self.request.query_arguments
         self.set_cookie(
-            self.face.cookie, self.face.key, httponly=True, samesite="Strict", path="/"
+            self.server.cookie,
+            self.server.key,
+            httponly=True,
+            samesite="Strict",
+            path="/",
         )
-        self.face.used()
-        where = "?".join(
-            filter(
-                None,
-                [
-                    "/",
-                    urlencode(
-                        [(name, told[name][0]) for name in told if name != "key"]
-                    ),
-                ],
-            )
-        )
-        if self.request.headers.get("Sec-Fetch-Site", "none") in (
-            "none",
-            "same-origin",
-        ):
-            self.redirect(where, status=303)
-        else:
-            # by a link: a browser would send no strict cookie along that way, but from
-            # a page of ours it does
-            self.finish(FORWARD.format(escape.xhtml_escape(where)))
+        self.server.on_key_used()
+        target = self._get_address_without_key()
+        fetch_site = self.request.headers.get("Sec-Fetch-Site", "none")
+        if fetch_site in ("none", "same-origin"):
+            self.redirect(target, status=303)
+            return
+        # After a link from another site, the browser would not send a strict cookie
+        # with a redirect, but it does from a page of ours.
+        self.finish(REDIRECT_PAGE.format(escape.xhtml_escape(target)))
+
+    def _get_address_without_key(self) -> str:
+        arguments = self.request.query_arguments
+        pairs = [(name, arguments[name][0]) for name in arguments if name != "key"]
+        return f"/?{urlencode(pairs)}" if pairs else "/"
 
     def log_exception(self, typ: Any, value: Any, tb: Any) -> None:
-        """Say what went wrong, without the address: it may have the key."""
-        if not isinstance(value, web.HTTPError | iostream.StreamClosedError):
-            sys.stderr.write(
-                f"stepper itself failed: {self.request.path}: {typ.__name__}: {value}\n"
-            )
+        """Log an exception without the address, which may contain the key."""
+        if isinstance(value, web.HTTPError | iostream.StreamClosedError):
+            return
+        path = self.request.path
+        sys.stderr.write(f"stepper itself failed: {path}: {typ.__name__}: {value}\n")
 
     def write_error(self, status_code: int, **_: Any) -> None:
-        """Say what is wrong, and no more."""
+        """Send a short error text."""
         if status_code == 405:
             self.set_header("Allow", "GET")
-        told = {
-            400: "this is nothing that the page asks for",
-            403: "this page is for whoever started it: open the address that `stepper view` printed, with its key",
-            404: "there is nothing here",
-            405: "this page is read only",
-            421: "this is not the server that the request names",
-        }.get(status_code, "stepper itself failed")
+        text = ERROR_TEXTS.get(status_code, INTERNAL_ERROR_TEXT)
         self.set_header("Content-Type", "text/plain; charset=utf-8")
-        self.finish(f"{status_code}: {told}\n")
+        self.finish(f"{status_code}: {text}\n")
 
-    def book(self) -> Book:
-        """Return the notebook that is asked for; raise HTTPError."""
-        found = self.face.shelf.book(self.get_query_argument("notebook", ""))
-        if found is None:
+    def get_view(self) -> NotebookView:
+        """Return the view of the requested notebook; raise HTTPError."""
+        name = self.get_query_argument("notebook", "")
+        view = self.server.notebooks.get_view(name)
+        if view is None:
             raise web.HTTPError(404)
-        return found
+        return view
 
-    def answer(self, told: object) -> None:
-        """Answer JSON."""
+    def send_json(self, value: object) -> None:
+        """Send a JSON response."""
         self.set_header("Content-Type", "application/json; charset=utf-8")
-        self.finish(dumped(told))
+        self.finish(encode_json(value))
 
 
-def dumped(told: object) -> bytes:
-    """Return JSON in one line; what is no text of Unicode is replaced."""
-    return json.dumps(
-        told, ensure_ascii=True, separators=(",", ":"), default=str
-    ).encode()
+def encode_json(value: object) -> bytes:
+    """Return a value as JSON in one line, in ASCII."""
+    text = json.dumps(
+        value,
+        ensure_ascii=True,
+        separators=(",", ":"),
+        default=str,
+    )
+    return text.encode()
 
 
-def uid_of(sock: socket.socket) -> int | None:
-    """Return the user whose process is at the other end of a loopback connection; None where the system won't tell."""
+def get_peer_uid(sock: socket.socket) -> int | None:
+    """Return the user id of the process at the other end of a loopback connection.
+
+    Returns None if the system does not tell.
+    """
     with contextlib.suppress(OSError, ValueError, IndexError):
-        here, port = sock.getsockname()[:2]
-        packed = f"{struct.unpack('=I', socket.inet_aton(here))[0]:08X}"
-        ends = f"{packed}:{sock.getpeername()[1]:04X}", f"{packed}:{port:04X}"
-        for table in ("/proc/net/tcp", "/proc/net/tcp6"):  # there as ::ffff:127.0.0.1
-            with open(table, encoding="ascii") as lines:
-                for parts in map(str.split, lines):
-                    if parts[1].endswith(ends[0]) and parts[2].endswith(ends[1]):
-                        return int(parts[7])
+        host, port = sock.getsockname()[:2]
+        peer_port = sock.getpeername()[1]
+        (packed,) = struct.unpack("=I", socket.inet_aton(host))
+        own_address = f"{packed:08X}:{port:04X}"
+        peer_address = f"{packed:08X}:{peer_port:04X}"
+        for table in CONNECTION_TABLES:
+            uid = _find_connection_uid(table, peer_address, own_address)
+            if uid is not None:
+                return uid
+    return None
+
+
+def _find_connection_uid(table: str, local: str, remote: str) -> int | None:
+    """Return the user id of the connection between two addresses, or None."""
+    with open(table, encoding="ascii") as lines:
+        for line in lines:
+            fields = line.split()
+            if fields[1].endswith(local) and fields[2].endswith(remote):
+                return int(fields[7])
     return None

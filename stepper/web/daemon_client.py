@@ -1,4 +1,8 @@
-"""Ask the project's daemon what only it knows. It is never started, kept or ended by that, and may come and go."""
+"""Ask the project's daemon for the state that only it knows.
+
+A view never starts the daemon, keeps it alive or stops it. The daemon may start and
+exit at any time.
+"""
 
 from __future__ import annotations
 
@@ -11,47 +15,63 @@ from stepper.common.errors import StepperError
 from stepper.common.socket_path import HookPaths, encode_path
 from stepper.hook import client
 
-THERE, NONE, HANGS = (
-    "",
-    "no daemon runs: what is shown is the journal's",
-    "the daemon does not answer",
-)
-PATIENCE_SECONDS = 3.0  # it says at once that it has heard
-OTHER = "the daemon is of stepper {}, this view of {}: start the view again"
+NOT_RUNNING = "the daemon is not running, so this view shows the journal only"
+NOT_RESPONDING = "the daemon does not respond"
+OTHER_VERSION = "the daemon has version {}, but this view {}: restart this view"
+TIMEOUT_SECONDS = 3.0  # the daemon acknowledges a request at once
+REQUEST = b"look"
 
 
-class Daemon:
-    """The daemon, as one who looks on asks it; `trouble` is what keeps it from answering."""
+class DaemonClient:
+    """Requests snapshots from the daemon; `error` says why the last one failed."""
 
     def __init__(self, project: str) -> None:
-        self.project, self.trouble = project, NONE
+        self.project = project
+        self.error = NOT_RUNNING
 
-    def look(
-        self, notebook: str, run: int, changes: int, marks: bool
+    def request_snapshot(
+        self,
+        notebook: str,
+        run: int,
+        changes: int,
+        marks: bool,
     ) -> dict[str, Any] | None:
-        """Return what it knows of a notebook, None where it says nothing of it."""
-        # looked for anew: the socket's folder may have been taken
-        paths = HookPaths(self.project)
-        told = json.dumps(
+        """Return the live state of a notebook, or None if there is none.
+
+        `run` and `changes` describe the outputs that the caller has: the daemon sends
+        outputs only if they changed. `marks` requests the stale cells.
+        """
+        request = json.dumps(
             {"notebook": notebook, "run": run, "changes": changes, "marks": marks}
-        ).encode()
-        try:
-            sock = client.connect(paths)
-            if sock is None:
-                self.trouble = NONE
-                return None
-            about = b"look", __version__.encode(), b"", encode_path(self.project)
-            sock.settimeout(PATIENCE_SECONDS)
-            *_, (kind, body) = client.exchange(paths, sock, *about, told)
-        except (StepperError, OSError):
-            self.trouble = HANGS
-            return None
-        self.trouble = (
-            OTHER.format(body.decode("utf-8", "replace"), __version__)
-            if kind == wire_format.STALE
-            else THERE
         )
+        try:
+            response = self._exchange(request.encode())
+        except (StepperError, OSError):
+            self.error = NOT_RESPONDING
+            return None
+        if response is None:
+            self.error = NOT_RUNNING
+            return None
+        kind, body = response
+        self.error = ""
+        if kind == wire_format.STALE:
+            daemon_version = body.decode("utf-8", "replace")
+            self.error = OTHER_VERSION.format(daemon_version, __version__)
         if kind != wire_format.OK:
             return None
-        found = json.loads(body)
-        return found if isinstance(found, dict) else None
+        snapshot = json.loads(body)
+        return snapshot if isinstance(snapshot, dict) else None
+
+    def _exchange(self, request: bytes) -> tuple[bytes, bytes] | None:
+        """Return the kind and body of the response; None if no daemon is running."""
+        # The path of the socket may change if another user took its folder.
+        paths = HookPaths(self.project)
+        sock = client.connect(paths)
+        if sock is None:
+            return None
+        sock.settimeout(TIMEOUT_SECONDS)
+        version = __version__.encode()
+        folder = encode_path(self.project)
+        parts = (REQUEST, version, b"", folder, request)
+        *_, response = client.exchange(paths, sock, *parts)
+        return response

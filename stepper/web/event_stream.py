@@ -1,4 +1,8 @@
-"""What happens, as server-sent events: each part of the page whole where it changed, of the runs those to come."""
+"""The page's server-sent events.
+
+An event replaces a part of the page, and is sent only if the part changed. `runs`
+events contain only the runs that are new.
+"""
 
 from __future__ import annotations
 
@@ -8,88 +12,115 @@ import time
 
 from tornado import iostream
 
-from stepper.web.access_control import Handler, dumped
+from stepper.web.access_control import ViewHandler, ViewServer, encode_json
+from stepper.web.notebook_view import NotebookView
 
-# between two looks at a notebook, and at all of them
-LOOK_SECONDS, LIST_SECONDS = 0.15, 1.0
-# without news a line is sent, so that both sides know of each other
-BEAT_SECONDS = 10.0
+CHECK_SECONDS = 0.15  # between two checks of a notebook
+LIST_SECONDS = 1.0  # between two checks of the list of notebooks
+# An event is sent after this time, so that both sides notice a broken connection.
+HEARTBEAT_SECONDS = 10.0
+NO_RUNS = -1
 
 
-class EventsHandler(Handler):
-    """What happens, as server-sent events: each part of the page whole where it changed, of the runs those to come."""
+class EventsHandler(ViewHandler):
+    """Sends the changes of a notebook until the page is closed."""
 
-    gone = False
+    def initialize(self, server: ViewServer) -> None:
+        """Set the state of the stream; tornado calls this."""
+        super().initialize(server)
+        self.is_closed = False
+        self.sent_parts = dict[str, bytes]()
+        self.view: NotebookView | None = None
+        self.view_name = ""
+        # How many runs of the history were sent, and of which generation.
+        self.sent_runs = NO_RUNS
+        self.generation = 0
+        self.heartbeat_at = time.monotonic() + HEARTBEAT_SECONDS
 
     def on_connection_close(self) -> None:
-        """The page was closed."""
-        self.gone = True
+        """Stop when the page is closed; tornado calls this."""
+        self.is_closed = True
 
     async def get(self) -> None:
-        """Tell until the page is closed, or the server ends."""
+        """Send events until the page is closed or the server stops."""
         self.set_header("Content-Type", "text/event-stream; charset=utf-8")
-        face, sent, runs, life, beat = (
-            self.face,
-            dict[str, bytes](),
-            -1,
-            0,
-            time.monotonic(),
-        )
-        asked, shelf_at, book, listed = (
-            self.get_query_argument("notebook", ""),
-            0.0,
-            None,
-            "",
-        )
+        list_at = 0.0
         with contextlib.suppress(iostream.StreamClosedError):
-            await self._send(
-                "hello",
-                dumped(
-                    {"now": round(1000 * time.time()), "project": face.paths.project}
-                ),
-            )
-            while not (self.gone or face.ending.is_set()):
-                if time.monotonic() > shelf_at:
-                    await face.look()
-                    shelf_at = time.monotonic() + LIST_SECONDS
-                name = asked or face.notebook or face.current
-                if name != listed or book is None:
-                    book, listed, runs = (
-                        face.shelf.book(name) if name else None,
-                        name,
-                        -1,
-                    )
-                missing = "" if book else name
-                project = {
-                    "notebooks": face.rows,
-                    "current": face.current,
-                    "trouble": face.shelf.trouble,
-                    "new": f'{face.shelf.program} new "PROBLEM"',
-                }
-                parts: dict[str, object] = {
-                    "project": {**project, "missing": missing},
-                    "status": None,
-                }
-                if book is not None:
-                    parts |= await asyncio.to_thread(book.look, face.current)
-                    past = book.past
-                    if past.lives != life:
-                        life, runs = past.lives, -1
-                    if runs < 0 or runs < len(past.runs):
-                        told = book.runs(start := max(0, runs))
-                        await self._send("runs", dumped({"from": start, "runs": told}))
-                        runs = start + len(told)
-                for part, value in parts.items():
-                    data = dumped(value)
-                    if sent.get(part) != data:
-                        sent[part], beat = data, time.monotonic()
-                        await self._send(part, data)
-                if time.monotonic() > beat + BEAT_SECONDS:
-                    beat = time.monotonic()
+            await self._send_hello()
+            while not (self.is_closed or self.server.stop_event.is_set()):
+                if time.monotonic() > list_at:
+                    await self.server.refresh()
+                    list_at = time.monotonic() + LIST_SECONDS
+                await self._send_changes()
+                if time.monotonic() > self.heartbeat_at:
                     await self._send("beat", b"0")
-                await asyncio.sleep(LOOK_SECONDS)
+                await asyncio.sleep(CHECK_SECONDS)
             await self.finish()
+
+    async def _send_hello(self) -> None:
+        hello = {
+            "now": round(1000 * time.time()),
+            "project": self.server.paths.project,
+        }
+        await self._send("hello", encode_json(hello))
+
+    async def _send_changes(self) -> None:
+        """Send the parts of the page that changed, and the new runs."""
+        self._choose_view()
+        parts: dict[str, object] = {
+            "project": self._get_project(),
+            "status": None,
+        }
+        view = self.view
+        if view is not None:
+            current = self.server.current_name
+            view_parts = await asyncio.to_thread(view.refresh, current)
+            parts.update(view_parts)
+            await self._send_new_runs(view)
+        for name, value in parts.items():
+            data = encode_json(value)
+            if self.sent_parts.get(name) != data:
+                self.sent_parts[name] = data
+                await self._send(name, data)
+
+    def _choose_view(self) -> None:
+        """Select the requested notebook, else the server's, else the current one."""
+        requested = self.get_query_argument("notebook", "")
+        name = requested or self.server.notebook or self.server.current_name
+        if self.view is not None and name == self.view_name:
+            return
+        self.view = self.server.notebooks.get_view(name) if name else None
+        self.view_name = name
+        self.sent_runs = NO_RUNS
+
+    def _get_project(self) -> dict[str, object]:
+        """Return the list of notebooks.
+
+        `missing` is a notebook that does not exist, `new` the command that creates one.
+        """
+        notebooks = self.server.notebooks
+        return {
+            "notebooks": self.server.rows,
+            "current": self.server.current_name,
+            "trouble": notebooks.error,
+            "new": f'{notebooks.program} new "PROBLEM"',
+            "missing": "" if self.view else self.view_name,
+        }
+
+    async def _send_new_runs(self, view: NotebookView) -> None:
+        history = view.history
+        if history.generation != self.generation:
+            self.generation = history.generation
+            self.sent_runs = NO_RUNS
+        has_none = self.sent_runs == NO_RUNS
+        if has_none or self.sent_runs < len(history.runs):
+            start = max(0, self.sent_runs)
+            runs = view.list_runs(start)
+            message = {"from": start, "runs": runs}
+            await self._send("runs", encode_json(message))
+            self.sent_runs = start + len(runs)
 
     async def _send(self, event: str, data: bytes) -> None:
         self.write(b"event: " + event.encode() + b"\ndata: " + data + b"\n\n")
         await self.flush()
+        self.heartbeat_at = time.monotonic() + HEARTBEAT_SECONDS

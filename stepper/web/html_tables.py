@@ -1,12 +1,15 @@
-"""HTML that is nothing but tables, such as a DataFrame's: read as rows of texts, so that no markup reaches the page."""
+"""Parse HTML that consists of tables only, such as that of a DataFrame.
+
+The page receives the texts of the cells, so no HTML of a notebook reaches it.
+"""
 
 from __future__ import annotations
 
 from html.parser import HTMLParser
 from typing import Any
 
-INNER = frozenset(
-    (
+ALLOWED_TAGS = frozenset(
+    [
         "table",
         "thead",
         "tbody",
@@ -28,99 +31,135 @@ INNER = frozenset(
         "style",
         "colgroup",
         "col",
-    )
+    ]
 )
-# cells that are read, of all tables; of the rows after them it is said how many there
-# are
-MOST = 2_000
+VOID_TAGS = ("br", "col")
+# Cells that are parsed, of all tables. Rows after them are only counted.
+MAX_CELLS = 2_000
+MAX_SPAN = 1_000
+
+Cell = dict[str, Any]
+Table = dict[str, Any]
 
 
-class NoTableError(Exception):
-    """There is more in it than tables."""
+class NotATableError(Exception):
+    """The HTML contains something other than tables."""
 
 
-class Reader(HTMLParser):
-    """Reads tables; raise NoTableError at what is none."""
+class TableParser(HTMLParser):
+    """Collects the cells of tables; raises NotATableError for any other HTML."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
-        self.tables: list[dict[str, Any]] = []
-        self.open: list[str] = []
-        self.cell: dict[str, Any] | None = None
-        self.count = 0
+        self.tables: list[Table] = []
+        self.open_tags: list[str] = []
+        self.cell: Cell | None = None
+        self.cell_count = 0
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """A part begins."""
-        if tag not in INNER or any(name.startswith("on") for name, _ in attrs):
-            raise NoTableError
-        told = dict(attrs)
+        """Start a table, a row or a cell."""
+        has_handler = any(name.startswith("on") for name, _ in attrs)
+        if tag not in ALLOWED_TAGS or has_handler:
+            raise NotATableError
         if tag == "table":
-            if "table" in self.open:
-                raise NoTableError
-            self.tables.append({"head": [], "body": [], "foot": "", "left": 0})
-        elif tag == "tr" and self.tables:
-            if self.count > MOST:
-                self.tables[-1]["left"] += 1
-            else:
-                self.tables[-1]["head" if "thead" in self.open else "body"].append([])
-        elif tag in ("td", "th") and self._rows() and not self.tables[-1]["left"]:
-            self.count += 1
-            self.cell = {"text": ""}
-            self.cell |= {"head": True} if tag == "th" else {}
-            for name in ("colspan", "rowspan"):
-                number = told.get(name) or ""
-                self.cell |= (
-                    {name: int(number)}
-                    if number.isdecimal() and 1 < int(number) < 1000
-                    else {}
-                )
-            self._rows()[-1].append(self.cell)
+            self._start_table()
+        elif tag == "tr":
+            self._start_row()
+        elif tag in ("td", "th"):
+            self._start_cell(tag, dict(attrs))
         elif tag == "br" and self.cell is not None:
             self.cell["text"] += "\n"
-        if tag not in ("br", "col"):
-            self.open.append(tag)
+        if tag not in VOID_TAGS:
+            self.open_tags.append(tag)
+
+    def _start_table(self) -> None:
+        if "table" in self.open_tags:
+            raise NotATableError
+        self.tables.append({"head": [], "body": [], "foot": "", "left": 0})
+
+    def _start_row(self) -> None:
+        if not self.tables:
+            return
+        if self.cell_count > MAX_CELLS:
+            self.tables[-1]["left"] += 1
+        else:
+            self._get_rows().append([])
+
+    def _start_cell(self, tag: str, attributes: dict[str, str | None]) -> None:
+        rows = self._get_rows()
+        if not rows or self.tables[-1]["left"]:
+            return
+        self.cell_count += 1
+        cell: Cell = {"text": ""}
+        if tag == "th":
+            cell["head"] = True
+        for name in ("colspan", "rowspan"):
+            value = attributes.get(name) or ""
+            if value.isdecimal() and 1 < int(value) < MAX_SPAN:
+                cell[name] = int(value)
+        rows[-1].append(cell)
+        self.cell = cell
 
     def handle_endtag(self, tag: str) -> None:
-        """A part ends."""
+        """Close a tag, and all tags that are open inside it."""
         if tag in ("td", "th"):
             self.cell = None
-        while tag in self.open and self.open.pop() != tag:
-            pass
+        while tag in self.open_tags:
+            if self.open_tags.pop() == tag:
+                break
 
     def handle_data(self, data: str) -> None:
-        """A text."""
-        if "style" in self.open:
-            if (
-                not all(part in data for part in ("dataframe", "}"))
-                or "background" in data
-                or "#T_" in data
-            ):
-                raise NoTableError  # a Styler's: its colours say something
+        """Add a text to the cell, or to the lines below the table."""
+        if "style" in self.open_tags:
+            _check_style(data)
         elif self.cell is not None:
             self.cell["text"] += data
-        elif data.strip() and not ("table" in self.open and self.tables[-1]["left"]):
-            if not self.tables or ("table" in self.open and "caption" not in self.open):
-                raise NoTableError
-            self.tables[-1]["foot"] += " ".join(data.split()) + " "
+        elif data.strip():
+            self._add_foot(data)
 
-    def _rows(self) -> list[list[dict[str, Any]]]:
-        table = self.tables[-1] if self.tables else {"head": [], "body": []}
-        rows: list[list[dict[str, Any]]] = (
-            table["head"] if "thead" in self.open else table["body"]
-        )
+    def _add_foot(self, data: str) -> None:
+        """Add a text outside of cells, such as "5 rows × 2 columns"."""
+        in_table = "table" in self.open_tags
+        if in_table and self.tables[-1]["left"]:
+            return  # the text of a row that is not parsed
+        if not self.tables:
+            raise NotATableError
+        if in_table and "caption" not in self.open_tags:
+            raise NotATableError
+        words = " ".join(data.split())
+        self.tables[-1]["foot"] += f"{words} "
+
+    def _get_rows(self) -> list[list[Cell]]:
+        """Return the rows of the part of the table that is open."""
+        if not self.tables:
+            return []
+        part = "head" if "thead" in self.open_tags else "body"
+        rows: list[list[Cell]] = self.tables[-1][part]
         return rows
 
 
-def tables(html: str) -> list[dict[str, Any]]:
-    """Return the tables that a piece of HTML is, as rows of cells; none where it is something else, too."""
-    reader = Reader()
+def _check_style(css: str) -> None:
+    """Raise NotATableError unless a style sheet is the one of a plain DataFrame.
+
+    A Styler's colours have a meaning, so its HTML is not reduced to text.
+    """
+    is_dataframe = "dataframe" in css and "}" in css
+    if not is_dataframe or "background" in css or "#T_" in css:
+        raise NotATableError
+
+
+def parse_tables(html: str) -> list[Table]:
+    """Return the tables of a piece of HTML; an empty list if there is anything else.
+
+    A table has the keys `head` and `body` (lists of rows of cells), `foot` (a text) and
+    `left` (the number of rows that were not parsed).
+    """
+    parser = TableParser()
     try:
-        reader.feed(html)
-        reader.close()
-    except NoTableError:
+        parser.feed(html)
+        parser.close()
+    except NotATableError:
         return []
-    return (
-        reader.tables
-        if any(table["head"] or table["body"] for table in reader.tables)
-        else []
-    )
+    tables = parser.tables
+    has_rows = any(table["head"] or table["body"] for table in tables)
+    return tables if has_rows else []

@@ -1,4 +1,4 @@
-"""The page's server: HTTP on 127.0.0.1, GET alone, until Ctrl-C."""
+"""The HTTP server of the page: on 127.0.0.1, GET requests only, until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -12,150 +12,202 @@ from pathlib import Path
 from tornado import httpserver, web
 
 from stepper.common.errors import StepperError, UsageError
-from stepper.web.access_control import HOST, Face, Handler
-from stepper.web.event_stream import LOOK_SECONDS, EventsHandler
-from stepper.web.output_rendering import shown, whole, widgets_of
+from stepper.web.access_control import HOST, ViewHandler, ViewServer
+from stepper.web.event_stream import CHECK_SECONDS, EventsHandler
+from stepper.web.notebook_view import NotebookView
+from stepper.web.output_rendering import (
+    get_full_output,
+    get_widget_models,
+    render_outputs,
+)
 
-STATIC = {
+PAGE_FOLDER = Path(__file__).parent / "page"
+PAGE_FILE = "view.html"
+HTML_TYPE = "text/html; charset=utf-8"
+STATIC_TYPES = {
     "view.js": "text/javascript; charset=utf-8",
     "view.css": "text/css; charset=utf-8",
 }
-# What a cell made: no script, nothing fetched, no origin; only our own page may frame
-# it.
-OUTPUT_POLICY = (
-    "sandbox; default-src 'none'; img-src data:; style-src 'unsafe-inline'; font-src data:; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
+# For the HTML of an output: no scripts, no requests, no origin, and only our own page
+# may show it in a frame.
+OUTPUT_POLICY = "; ".join(
+    [
+        "sandbox",
+        "default-src 'none'",
+        "img-src data:",
+        "style-src 'unsafe-inline'",
+        "font-src data:",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'self'",
+    ]
 )
+MAX_DIGITS = 9
+MAX_BODY_BYTES = 1 << 16
+MAX_HEADER_BYTES = 1 << 15
+# Time for the event streams to finish when the server stops.
+STREAM_SECONDS = 2 * CHECK_SECONDS
+CLOSE_SECONDS = 1
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class PageHandler(Handler):
-    """The page, its script and its style sheet."""
+class PageHandler(ViewHandler):
+    """Sends the page, its script and its style sheet."""
 
     def get(self, name: str = "") -> None:
-        """Answer one of them."""
-        kind = STATIC.get(name, "text/html; charset=utf-8")
-        asked = self.get_query_argument("notebook", "")
-        if asked and not name and self.face.shelf.book(asked) is None:
-            # the page says so, with those that are there, and shows it once it is
+        """Send one of the files."""
+        if not name and self._is_notebook_missing():
+            # The page says so, and shows the notebook when it exists.
             self.set_status(404)
-        self.set_header("Content-Type", kind)
-        self.finish(
-            (Path(__file__).parent / "page" / (name or "view.html")).read_bytes()
-        )
+        self.set_header("Content-Type", STATIC_TYPES.get(name, HTML_TYPE))
+        path = PAGE_FOLDER / (name or PAGE_FILE)
+        self.finish(path.read_bytes())
+
+    def _is_notebook_missing(self) -> bool:
+        notebook = self.get_query_argument("notebook", "")
+        return bool(notebook) and self.server.notebooks.get_view(notebook) is None
 
 
-class CellHandler(Handler):
-    """A cell: its source and its outputs."""
-
-    def get(self) -> None:
-        """Answer it."""
-        book, name = self.book(), self.get_query_argument("cell", "")
-        cell, _, outputs = book.raw(name)
-        known = next(
-            (run.run for run in reversed(book.past.runs) if run.cell == name), 0
-        )
-        begun = book.past.state.running
-        source = (
-            cell.source
-            if cell
-            else begun.source
-            if begun and begun.cell_id == name
-            else None
-        )
-        if source is None:
-            source = book.past.told(known)["source"]
-        widgets = widgets_of(book.document.raw.get("metadata")) if book.document else {}
-        self.answer({"source": source or "", "outputs": shown(outputs, widgets)})
-
-
-class RunHandler(Handler):
-    """A run: what ran, and the report on it."""
+class CellHandler(ViewHandler):
+    """Sends the source and the outputs of a cell."""
 
     def get(self) -> None:
-        """Answer it."""
-        number = self.get_query_argument("run", "")
-        self.answer(
-            self.book().past.told(
-                int(number) if number.isdecimal() and len(number) < 10 else 0
-            )
-        )
+        """Send them as JSON."""
+        view = self.get_view()
+        cell_id = self.get_query_argument("cell", "")
+        _, _, outputs = view.get_cell(cell_id)
+        document = view.document
+        metadata = document.raw.get("metadata") if document else None
+        models = get_widget_models(metadata)
+        source = _find_source(view, cell_id)
+        self.send_json({"source": source, "outputs": render_outputs(outputs, models)})
 
 
-class OutputHandler(Handler):
-    """All of one output: a picture, a text, HTML for a frame that runs nothing."""
+def _find_source(view: NotebookView, cell_id: str) -> str:
+    """Return the source of a cell: in the file, else of its running or last run."""
+    cell, _, _ = view.get_cell(cell_id)
+    if cell is not None:
+        return cell.source
+    running = view.history.state.running
+    if running is not None and running.cell_id == cell_id:
+        return running.source
+    for run in reversed(view.history.runs):
+        if run.cell == cell_id:
+            source = view.history.read_run(run.run)["source"]
+            return str(source or "")
+    return ""
+
+
+class RunHandler(ViewHandler):
+    """Sends the source and the report of a run."""
 
     def get(self) -> None:
-        """Answer it."""
-        number = self.get_query_argument("n", "")
-        outputs = self.book().raw(self.get_query_argument("cell", ""))[2]
-        found = (
-            whole(outputs, int(number))
-            if number.isdecimal() and len(number) < 10
-            else None
-        )
-        if found is None:
+        """Send them as JSON."""
+        number = _parse_number(self.get_query_argument("run", ""))
+        run = self.get_view().history.read_run(number or 0)
+        self.send_json(run)
+
+
+class OutputHandler(ViewHandler):
+    """Sends a complete output: an image, a text, or HTML for a sandboxed frame."""
+
+    def get(self) -> None:
+        """Send the output."""
+        cell_id = self.get_query_argument("cell", "")
+        index = _parse_number(self.get_query_argument("n", ""))
+        _, _, outputs = self.get_view().get_cell(cell_id)
+        output = None
+        if index is not None:
+            output = get_full_output(outputs, index)
+        if output is None:
             raise web.HTTPError(404)
-        self.set_header("Content-Type", found.mime)
+        self.set_header("Content-Type", output.mime)
         self.set_header("Content-Security-Policy", OUTPUT_POLICY)
         self.clear_header("X-Frame-Options")
-        self.finish(found.data)
+        self.finish(output.data)
 
 
-def application(face: Face) -> web.Application:
-    """Return all addresses that there are."""
-    given = {"face": face}
-    routes = [
-        (r"/", PageHandler, given),
-        (r"/(view\.js|view\.css)", PageHandler, given),
-        (r"/events", EventsHandler, given),
-        (r"/cell", CellHandler, given),
-        (r"/run", RunHandler, given),
-        (r"/output", OutputHandler, given),
-    ]
+class NotFoundHandler(ViewHandler):
+    """Answers requests for all other addresses."""
+
+    def get(self) -> None:
+        """Raise HTTPError."""
+        raise web.HTTPError(404)
+
+
+def _parse_number(text: str) -> int | None:
+    """Return a number from an address; None if the text is not one."""
+    if text.isdecimal() and len(text) <= MAX_DIGITS:
+        return int(text)
+    return None
+
+
+def create_application(server: ViewServer) -> web.Application:
+    """Return the application with all its routes."""
+    arguments = {"server": server}
+    handlers: dict[str, type[ViewHandler]] = {
+        r"/": PageHandler,
+        r"/(view\.js|view\.css)": PageHandler,
+        r"/events": EventsHandler,
+        r"/cell": CellHandler,
+        r"/run": RunHandler,
+        r"/output": OutputHandler,
+    }
+    routes = [(pattern, handler, arguments) for pattern, handler in handlers.items()]
     return web.Application(
         routes,
-        default_handler_class=Missing,
-        default_handler_args=given,
+        default_handler_class=NotFoundHandler,
+        default_handler_args=arguments,
         log_function=lambda _: None,
     )
 
 
-class Missing(Handler):
-    """Whatever else is asked for."""
-
-    def get(self) -> None:
-        """Answer that there is none."""
-        raise web.HTTPError(404)
-
-
-def bound(port: int) -> socket.socket:
-    """Return what listens on the port; raise StepperError where it can't be taken."""
+def bind_socket(port: int) -> socket.socket:
+    """Return a listening socket; raise StepperError if the port is not available."""
     try:
-        made = socket.create_server((HOST, port))
-    except (OSError, OverflowError) as error:
-        why = f"port {port} of {HOST} can't be taken: {getattr(error, 'strerror', '') or error}"
-        wrong = UsageError if isinstance(error, OverflowError) else StepperError
-        raise wrong(
-            why, "stepper view  # on any that is free; --port N names another"
+        listener = socket.create_server((HOST, port))
+    except OSError as error:
+        raise _make_port_error(
+            StepperError, port, error.strerror or str(error)
         ) from None
-    made.setblocking(False)
-    return made
+    except OverflowError as error:
+        raise _make_port_error(UsageError, port, str(error)) from None
+    listener.setblocking(False)
+    return listener
+
+
+def _make_port_error(
+    error_class: type[StepperError],
+    port: int,
+    reason: str,
+) -> StepperError:
+    return error_class(
+        f"port {port} of {HOST} is not available: {reason}",
+        "stepper view  # chooses a free port",
+    )
 
 
 async def serve(
-    face: Face, listening: socket.socket, opened: Callable[[], None]
+    server: ViewServer,
+    listener: socket.socket,
+    on_start: Callable[[], None],
 ) -> None:
-    """Answer until a signal ends it; `opened` is called once it listens."""
-    server = httpserver.HTTPServer(
-        application(face), max_body_size=1 << 16, max_header_size=1 << 15
+    """Answer requests until a signal stops the server.
+
+    `on_start` is called when the server accepts connections.
+    """
+    http_server = httpserver.HTTPServer(
+        create_application(server),
+        max_body_size=MAX_BODY_BYTES,
+        max_header_size=MAX_HEADER_BYTES,
     )
-    server.add_socket(listening)
+    http_server.add_socket(listener)
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, face.ending.set)
-    opened()
-    await face.ending.wait()
-    server.stop()
-    await asyncio.sleep(2 * LOOK_SECONDS)  # for the streams to end
+    for signal_number in STOP_SIGNALS:
+        loop.add_signal_handler(signal_number, server.stop_event.set)
+    on_start()
+    await server.stop_event.wait()
+    http_server.stop()
+    await asyncio.sleep(STREAM_SECONDS)
     with contextlib.suppress(asyncio.TimeoutError):
-        await asyncio.wait_for(server.close_all_connections(), 1)
+        await asyncio.wait_for(http_server.close_all_connections(), CLOSE_SECONDS)

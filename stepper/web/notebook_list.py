@@ -1,4 +1,4 @@
-"""All notebooks of a project, as those see them who look on."""
+"""The notebooks of a project, with their progress according to their journals."""
 
 from __future__ import annotations
 
@@ -15,113 +15,142 @@ from stepper.daemon.config import Config
 from stepper.daemon.notebook_paths import Places
 from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.model import StepStatus
-from stepper.web.daemon_client import Daemon
-from stepper.web.notebook_view import Book
-from stepper.web.run_history import Past
+from stepper.web.daemon_client import DaemonClient
+from stepper.web.notebook_view import NotebookView
+from stepper.web.run_history import RunHistory
+
+Row = dict[str, Any]
 
 
-class Shelf:
-    """The notebooks of one project; what is read of each is kept."""
+class NotebookList:
+    """The notebooks of one project.
+
+    Views and histories are kept, because they read only what is new in their files.
+    """
 
     def __init__(self, paths: Paths) -> None:
-        self.paths, self.places = paths, Places(paths, Config(paths))
-        path = os.environ.get("PATH", os.defpath)
-        self.program = find_program(paths, path, paths.project)
-        self.books: dict[str, Book] = {}
-        self.pasts: dict[str, Past] = {}
-        self.names: list[str] = []
-        self.trouble = ""  # why they can't be found
+        self.paths = paths
+        self.places = Places(paths, Config(paths))
+        # How the user's shell calls stepper.
+        search_path = os.environ.get("PATH", os.defpath)
+        self.program = find_program(paths, search_path, paths.project)
+        self.error = ""  # why the notebooks can't be listed
+        self._views: dict[str, NotebookView] = {}
+        self._histories: dict[str, RunHistory] = {}
+        self._names: list[str] = []
 
-    def current(self) -> str:
-        """Return the project's current notebook, '' for none."""
+    def find_current(self) -> str:
+        """Return the name of the project's current notebook, or ""."""
         try:
-            told = json.loads(private_files.read(self.paths.state))
+            state = json.loads(private_files.read(self.paths.state))
         except (OSError, ValueError):
             return ""
-        name = told.get("current") if isinstance(told, dict) else None
+        name = state.get("current") if isinstance(state, dict) else None
         return name if isinstance(name, str) else ""
 
-    def named(self, name: str, cwd: str) -> str:
-        """Return the name in the project of a notebook that a person names; raise UsageError."""
-        return self.paths.relpath(self.places.find(name, cwd))
+    def resolve_name(self, name: str, cwd: str) -> str:
+        """Return the path in the project of a notebook that the user named.
 
-    def book(self, name: str) -> Book | None:
-        """Return a notebook by its name in the project, None where none is or was there."""
-        if name not in self.books:
-            try:
-                path = self.places.resolve(os.path.join(self.paths.project, name))
-            except StepperError as error:
-                self.trouble = error.message
-                return None
-            journal = os.path.join(
-                self.paths.journals, self.places.store(path) + ".jsonl"
-            )
-            if not (os.path.exists(path) or os.path.exists(journal)):
-                return None
-            past = self.pasts.pop(name, None) or Past(journal)
-            project = self.paths.project
-            self.books[name] = Book(project, name, past, Daemon(project), self.commands)
-        return self.books[name]
+        Raises UsageError if there is no such notebook.
+        """
+        path = self.places.find(name, cwd)
+        return self.paths.relpath(path)
 
-    def commands(self, name: str, current: str) -> CommandLines:
-        """Return how commands for a notebook are written for the user who looks on."""
+    def get_view(self, name: str) -> NotebookView | None:
+        """Return the view of a notebook; None if there never was such a notebook."""
+        if name in self._views:
+            return self._views[name]
+        project = self.paths.project
+        try:
+            path = self.places.resolve(os.path.join(project, name))
+        except StepperError as error:
+            self.error = error.message
+            return None
+        journal = self._get_journal(path)
+        if not os.path.exists(path) and not os.path.exists(journal):
+            return None
+        history = self._histories.pop(name, None) or RunHistory(journal)
+        view = NotebookView(
+            project,
+            name,
+            history,
+            DaemonClient(project),
+            self.get_commands,
+        )
+        self._views[name] = view
+        return view
+
+    def get_commands(self, name: str, current: str) -> CommandLines:
+        """Return the commands for a notebook; they name it if that is necessary.
+
+        `current` is the name of the project's current notebook.
+        """
         is_named = name != current or self._has_several()
         return CommandLines(name if is_named else "", self.program)
 
     def _has_several(self) -> bool:
-        """Return whether the project has more than one notebook, as far as they were looked for."""
-        if not self.names:
+        """Return whether the project is known to have more than one notebook."""
+        if not self._names:
             with contextlib.suppress(UsageError):
-                self.names = self.places.notebooks()
-        return len({*self.names, *self.books}) > 1
+                self._names = self.places.notebooks()
+        return len({*self._names, *self._views}) > 1
 
-    def rows(self) -> list[dict[str, Any]]:
-        """Return all notebooks, those changed last first, with how each stands by its journal."""
+    def _get_journal(self, path: str) -> str:
+        journal_name = self.places.store(path) + ".jsonl"
+        return os.path.join(self.paths.journals, journal_name)
+
+    def list_rows(self) -> list[Row]:
+        """Return all notebooks with their progress, the last changed first."""
         try:
-            self.names, self.trouble = self.places.notebooks(), ""
+            self._names = self.places.notebooks()
+            self.error = ""
         except UsageError as error:
-            self.trouble = error.message
+            self.error = error.message
         rows = []
-        for name in self.names:
-            past = self._past(name)
-            try:
-                changed = os.stat(os.path.join(self.paths.project, name)).st_mtime
-            except OSError:
-                continue
-            if past is None:
-                continue
-            with past.lock:
-                state, steps = past.state, past.state.plan.steps
-                skipped = sum(
-                    state.standing(step.id) is StepStatus.SKIPPED for step in steps
-                )
-                done = len(steps) - len(state.left) - skipped
-                rows.append(
-                    {
-                        "notebook": name,
-                        "state": state.name,
-                        "done": done,
-                        "skipped": skipped,
-                        "of": len(steps),
-                        "runs": len(past.runs),
-                        "running": state.running is not None,
-                        "changed": round(changed),
-                    }
-                )
+        for name in self._names:
+            row = self._make_row(name)
+            if row is not None:
+                rows.append(row)
         return sorted(rows, key=lambda row: (-row["changed"], row["notebook"]))
 
-    def _past(self, name: str) -> Past | None:
-        if name in self.books:
-            past = self.books[name].past
-        elif name in self.pasts:
-            past = self.pasts[name]
+    def _make_row(self, name: str) -> Row | None:
+        """Return the progress of a notebook; None if its file is gone."""
+        history = self._get_history(name)
+        try:
+            status = os.stat(os.path.join(self.paths.project, name))
+        except OSError:
+            return None
+        if history is None:
+            return None
+        with history.lock:
+            state = history.state
+            steps = state.plan.steps
+            statuses = [state.standing(step.id) for step in steps]
+            skipped = statuses.count(StepStatus.SKIPPED)
+            return {
+                "notebook": name,
+                "state": state.name,
+                "done": len(steps) - len(state.left) - skipped,
+                "skipped": skipped,
+                "of": len(steps),
+                "runs": len(history.runs),
+                "running": state.running is not None,
+                "changed": round(status.st_mtime),
+            }
+
+    def _get_history(self, name: str) -> RunHistory | None:
+        """Return the history of a notebook, with all that is new in its journal."""
+        if name in self._views:
+            history = self._views[name].history
+        elif name in self._histories:
+            history = self._histories[name]
         else:
+            path = os.path.join(self.paths.project, name)
             try:
-                path = self.places.resolve(os.path.join(self.paths.project, name))
+                journal = self._get_journal(self.places.resolve(path))
             except UsageError:
                 return None
-            past = self.pasts[name] = Past(
-                os.path.join(self.paths.journals, self.places.store(path) + ".jsonl")
-            )
-        past.refresh()
-        return past
+            history = RunHistory(journal)
+            self._histories[name] = history
+        history.refresh()
+        return history

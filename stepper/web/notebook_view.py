@@ -1,4 +1,8 @@
-"""What is shown of one notebook: its journal, its file and what the daemon tells, brought together."""
+"""What a view shows of one notebook, from its journal, its file and the daemon.
+
+`refresh` runs in a thread and returns the parts of the page. All viewers of a notebook
+share one `NotebookView`, so only one of them asks the daemon at a time.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -20,15 +24,19 @@ from stepper.notebooks.notebook_file import IpynbFile
 from stepper.policy import plan
 from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.comparison import verify_results
-from stepper.policy.model import Cell, Step, instant
-from stepper.web.daemon_client import Daemon
-from stepper.web.run_history import Past
+from stepper.policy.journal_events import Started
+from stepper.policy.model import Cell, Plan, Step, instant
+from stepper.web.daemon_client import DaemonClient
+from stepper.web.run_history import PastRun, RunHistory
 
-# between two questions to the daemon, while a cell runs and else
-RUNS_SECONDS, RESTS_SECONDS = 0.25, 1.0
-# how many times what a look for stale cells took is waited before the next one
-COST = 10
-NOTHING: dict[str, Any] = {
+# Between two requests to the daemon, while a cell runs and otherwise.
+RUNNING_SECONDS = 0.25
+IDLE_SECONDS = 1.0
+# Stale cells are requested again after this many times the duration of the last
+# request.
+STALE_COST_FACTOR = 10
+TITLE_CHARACTERS = 300
+NO_SNAPSHOT: dict[str, Any] = {
     "run": 0,
     "changes": 0,
     "outputs": None,
@@ -40,179 +48,215 @@ NOTHING: dict[str, Any] = {
 Row = dict[str, Any]
 
 
-class Book:
-    """One notebook, by its name in the project."""
+class ShownCell(NamedTuple):
+    """A cell of the file, its JSON, and the outputs to show."""
+
+    cell: Cell | None
+    raw: Mapping[str, Any]
+    outputs: Sequence[Any]
+
+
+class NotebookView:
+    """The state of one notebook, by its name in the project.
+
+    `get_commands` returns the commands for a notebook, from its name and the name of
+    the current notebook.
+    """
 
     def __init__(
         self,
         project: str,
         name: str,
-        past: Past,
-        daemon: Daemon,
-        commands: Callable[[str, str], CommandLines],
+        history: RunHistory,
+        daemon: DaemonClient,
+        get_commands: Callable[[str, str], CommandLines],
     ) -> None:
-        self.name, self.past, self.daemon = name, past, daemon
-        # a notebook's name and the current one's → how commands for it are written
-        self.commands = commands
+        self.name = name
+        self.history = history
+        self.daemon = daemon
+        self.get_commands = get_commands
         self.path = os.path.join(project, name)
         self.file = IpynbFile(self.path)
         self.document: Document | None = None
-        self.trouble = ""  # what is wrong with the file
-        # cell id → why it is stale, or holds hidden state
+        self.file_error = ""
+        # Cell id → why the cell is stale or has hidden state.
         self.marks: dict[str, str] = {}
-        self.live = dict(NOTHING)
-        # of the run that is under way, so far
+        self.snapshot = dict(NO_SNAPSHOT)
+        # The outputs of the running cell so far.
         self.outputs: Sequence[Mapping[str, Any]] = ()
-        self.versions: list[Row] = []
-        self.asked_at = self.marks_at = 0.0
-        self.seen, self.asking = -1, threading.Lock()
-        self.stamp: tuple[object, ...] = ()
+        self.file_rows: list[Row] = []
+        self.request_lock = threading.Lock()
+        self.requested_at = 0.0
+        self.marks_due_at = 0.0
+        self.needs_marks = True
+        self.seen_changes = -1
+        # What the parts were made from.
+        self.parts_version: tuple[object, ...] = ()
         self.parts: Row = {}
-        self.wants_marks = True
 
-    # --- brought up to date, in a thread
-    # ------------------------------------------------------------------------
+    # --- updates, in a thread
 
-    def look(self, current: str) -> Row:
-        """Look at the files, ask the daemon where it is time to, and return what is shown, by its parts."""
-        with self.past.lock:
-            self.past.refresh()
-            seen = self.past.changes + self.past.lives
-            # who looks at all may have read it
-            news, self.seen = seen != self.seen, seen
-            read = self._read()
-            self.wants_marks = (
-                self.wants_marks or news or (read and not self.live["run"])
-            )
-            running = self.past.state.running is not None or self.live["running"]
-        due = news or time.monotonic() > self.asked_at + (
-            RUNS_SECONDS if running else RESTS_SECONDS
-        )
-        if due and self.asking.acquire(blocking=False):  # one asks for all who look on
+    def refresh(self, current: str) -> Row:
+        """Read what is new, ask the daemon if it is time, and return the page's parts.
+
+        `current` is the name of the project's current notebook.
+        """
+        with self.history.lock:
+            self.history.refresh()
+            changes = self.history.changes + self.history.generation
+            # The list of notebooks may have refreshed the history already.
+            has_events = changes != self.seen_changes
+            self.seen_changes = changes
+            has_new_file = self._read_file()
+            is_idle = not self.snapshot["run"]
+            if has_events or (has_new_file and is_idle):
+                self.needs_marks = True
+            is_running = self.history.state.running or self.snapshot["running"]
+        interval = RUNNING_SECONDS if is_running else IDLE_SECONDS
+        is_due = has_events or time.monotonic() > self.requested_at + interval
+        if is_due and self.request_lock.acquire(blocking=False):
             try:
-                self._ask()
+                self._request_snapshot()
             finally:
-                self.asking.release()
-        with self.past.lock:
-            stamp = (
-                self.seen,
-                id(self.document),
-                self.trouble,
-                id(self.live),
-                self.daemon.trouble,
-                self.commands(self.name, current),
-            )
-            if stamp != self.stamp:
-                self.stamp = stamp
+                self.request_lock.release()
+        with self.history.lock:
+            version = self._get_parts_version(current)
+            if version != self.parts_version:
+                self.parts_version = version
                 self.parts = {
-                    "status": self.status(current),
-                    "cells": self.cells(),
-                    "live": self.now(),
+                    "status": self.get_status(current),
+                    "cells": self.list_cells(),
+                    "live": self.get_live_state(),
                 }
             return self.parts
 
-    def _read(self) -> bool:
-        before, trouble = self.document, self.trouble
+    def _get_parts_version(self, current: str) -> tuple[object, ...]:
+        """Return values that differ if the parts have to be made again."""
+        return (
+            self.seen_changes,
+            id(self.document),
+            self.file_error,
+            id(self.snapshot),
+            self.daemon.error,
+            self.get_commands(self.name, current),
+        )
+
+    def _read_file(self) -> bool:
+        """Read the notebook file; return whether the document or the error changed."""
+        old_document = self.document
+        old_error = self.file_error
         try:
-            self.document, self.trouble = self.file.read(), ""
+            self.document = self.file.read()
+            self.file_error = ""
         except NotebookError as error:
-            # what was read last is shown on, or the journal's
-            self.trouble = error.message
-        if self.document is before and self.trouble == trouble:
-            return False
-        if self.document is not None and self.document is not before:
-            self.versions = [
-                _row(cell, raw)
-                for cell, raw in zip(
-                    self.document.cells, self.document.raw["cells"], strict=True
-                )
-            ]
-        return True
+            # The last document is still shown, or the journal's cells.
+            self.file_error = error.message
+        if self.document is not None and self.document is not old_document:
+            self.file_rows = _make_file_rows(self.document)
+        return self.document is not old_document or self.file_error != old_error
 
-    def _ask(self) -> None:
-        began = time.monotonic()
-        marks = self.wants_marks and began > self.marks_at
-        found = self.daemon.look(
-            self.name, self.live["run"], self.live["changes"], marks
+    def _request_snapshot(self) -> None:
+        """Ask the daemon for the live state, and for stale cells if they are due."""
+        started_at = time.monotonic()
+        with_marks = self.needs_marks and started_at > self.marks_due_at
+        snapshot = self.daemon.request_snapshot(
+            self.name,
+            self.snapshot["run"],
+            self.snapshot["changes"],
+            with_marks,
         )
-        self.asked_at = time.monotonic()
-        if found is None:
-            self.live, self.outputs = dict(NOTHING), ()
-            self.wants_marks = True
-            return
-        if found["outputs"] is not None:
-            self.outputs = found["outputs"]
-        elif not found["run"]:
+        self.requested_at = time.monotonic()
+        if snapshot is None:
+            self.snapshot = dict(NO_SNAPSHOT)
             self.outputs = ()
-        if marks:
-            self.wants_marks, self.marks_at = (
-                False,
-                self.asked_at + COST * (self.asked_at - began),
-            )
-            told = [*(found["hidden"] or ()), *(found["stale"] or ())]
-            self.marks = {mark["cell_id"]: mark["why"] for mark in told}
-        self.live = found
+            self.needs_marks = True
+            return
+        if snapshot["outputs"] is not None:
+            self.outputs = snapshot["outputs"]
+        elif not snapshot["run"]:
+            self.outputs = ()
+        if with_marks:
+            duration = self.requested_at - started_at
+            self.needs_marks = False
+            self.marks_due_at = self.requested_at + STALE_COST_FACTOR * duration
+            marks = [*(snapshot["hidden"] or ()), *(snapshot["stale"] or ())]
+            self.marks = {mark["cell_id"]: mark["why"] for mark in marks}
+        self.snapshot = snapshot
 
-    # --- what is shown
-    # ------------------------------------------------------------------------------------------
+    # --- parts of the page
 
-    def status(self, current: str) -> Row:
-        """Return where the notebook stands by its journal, and its file where no journal knows its plan."""
-        self._compare()
-        state = self.past.state
-        state.commands = self.commands(self.name, current)
-        planned = (
-            state.plan
-            if state.plan.steps
-            else plan.from_json(self.document.plan if self.document else None)
-        )
-        steps = planned.steps if planned else ()
+    def get_status(self, current: str) -> Row:
+        """Return the plan, the state, the stop and the errors of the notebook."""
+        self._compare_sources()
+        state = self.history.state
+        state.commands = self.get_commands(self.name, current)
+        planned = self._get_plan()
+        exists = os.path.exists(self.path)
         return {
             "notebook": self.name,
-            "title": one_line(planned.problem, 300) if planned else "",
-            "state": "gone" if not os.path.exists(self.path) else state.name,
-            "trouble": self.trouble,
-            "daemon": self.daemon.trouble,
-            "steps": [self._step(step) for step in steps],
+            "title": one_line(planned.problem, TITLE_CHARACTERS) if planned else "",
+            "state": state.name if exists else "gone",
+            "trouble": self.file_error,
+            "daemon": self.daemon.error,
+            "steps": [self._get_step(step) for step in planned.steps]
+            if planned
+            else [],
             "off_plan": [
                 {"cell": cell.cell_id, "number": cell.number, "status": cell.status}
                 for cell in state.open_cells
             ],
-            "stop": self._stop(),
+            "stop": self._get_stop(),
             "lost": one_line(state.lost),
             "marks": self.marks,
             "run_stale": state.commands.terminal("run --stale"),
-            "verified": self._verified(),
-            "started": self.past.kernel_at,
+            "verified": self._get_verification(),
+            "started": self.history.kernel_at,
             "last": state.last_report,
         }
 
-    def _compare(self) -> None:
-        """See which cells were changed since they ran, as `session/undelivered_reports` does."""
-        if self.document is not None:
-            self.past.state.stale = set(self.marks)
-            self.past.state.compare(self.document.cells)
+    def _get_plan(self) -> Plan | None:
+        """Return the plan of the journal, else that of the file."""
+        journal_plan = self.history.state.plan
+        if journal_plan.steps:
+            return journal_plan
+        return plan.from_json(self.document.plan if self.document else None)
 
-    def _step(self, step: Step) -> Row:
-        state, progress = self.past.state, self.past.state.of(step.id)
-        runs = state.running is not None and state.running.key == step.id
+    def _compare_sources(self) -> None:
+        """Find the cells that changed since they ran.
+
+        `session/undelivered_reports` does the same in the daemon.
+        """
+        if self.document is not None:
+            state = self.history.state
+            state.stale = set(self.marks)
+            state.compare(self.document.cells)
+
+    def _get_step(self, step: Step) -> Row:
+        state = self.history.state
+        progress = state.of(step.id)
+        status: str = state.standing(step.id)
+        cell_id = progress.cell_id
+        running = state.running
+        if running is not None and running.key == step.id:
+            status = "running"
+            cell_id = running.cell_id
         return {
             "id": step.id,
             "title": step.title,
             "criterion": step.criterion,
             "kind": step.kind,
             "long": step.long,
-            "status": "running" if runs else state.standing(step.id),
+            "status": status,
             "attempts": progress.attempts,
             "retries": progress.retries,
-            "cell": state.running.cell_id
-            if runs and state.running
-            else progress.cell_id,
+            "cell": cell_id,
             "reason": one_line(progress.reason),
         }
 
-    def _stop(self) -> Row | None:
-        state, stop = self.past.state, self.past.state.stop
+    def _get_stop(self) -> Row | None:
+        """Return why the notebook is stopped, and the commands that resume it."""
+        state = self.history.state
+        stop = state.stop
         if stop is None:
             return None
         question, _, _ = command_messages.stopped(state, stop)
@@ -224,134 +268,161 @@ class Book:
             "block": clean(stop.block),
         }
 
-    def _verified(self) -> Row | None:
-        last = self.past.state.verified
-        if last is None:
+    def _get_verification(self) -> Row | None:
+        """Return the result of the last `stepper verify`."""
+        verdict = self.history.state.verified
+        if verdict is None:
             return None
-        holds = (
-            self.document is not None
-            and verify_results.hash_sources(self.document.cells) == last.sources
-        )
+        is_current = False
+        if self.document is not None:
+            sources = verify_results.hash_sources(self.document.cells)
+            is_current = sources == verdict.sources
         return {
-            "reproduces": last.reproduces,
-            "at": last.at,
-            "text": last.text,
-            "holds": holds,
+            "reproduces": verdict.reproduces,
+            "at": verdict.at,
+            "text": verdict.text,
+            "holds": is_current,
         }
 
-    def cells(self) -> list[Row]:
-        """Return the cells, each with what tells one state of it from another; the journal's where no file is there."""
-        last = {run.cell: run for run in self.past.runs}
-        rows = self.versions or [
-            {"id": name, "number": number, "type": "code", "mark": str(run.run)}
-            for number, (name, run) in enumerate(last.items(), 1)
-        ]
-        running = self.past.state.running
-        ids = {row["id"] for row in rows}
-        told = []
+    def list_cells(self) -> list[Row]:
+        """Return the cells, each with a mark that differs if its contents differ.
+
+        Without a file, return the cells that the journal knows.
+        """
+        last_runs = {run.cell: run for run in self.history.runs}
+        rows = self.file_rows or _make_journal_rows(last_runs)
+        running = self.history.state.running
+        cells = []
         for row in rows:
-            run = last.get(row["id"])
-            doubts = self.past.doubts.get(run.run, []) if run else []
-            more: Row = {"run": run.run if run else 0, "doubts": doubts}
-            if running is not None and running.cell_id == row["id"]:
-                more = {
-                    "run": running.run,
-                    "doubts": [],
-                    "mark": f"{running.run}.{self.live['changes']}",
-                }
-            told.append({**row, **more})
-        # a file that lost it, or an edit not yet seen
-        if running is not None and running.cell_id not in ids:
-            mark = f"{running.run}.{self.live['changes']}"
-            told.append(
+            cell_id = row["id"]
+            if running is not None and running.cell_id == cell_id:
+                cells.append({**row, **self._get_running_fields(running)})
+                continue
+            run = last_runs.get(cell_id)
+            number = run.run if run else 0
+            warnings = self.history.warnings.get(number, [])
+            cells.append({**row, "run": number, "doubts": warnings})
+        # The file may lack the running cell: it was deleted, or was not read yet.
+        cell_ids = {row["id"] for row in rows}
+        if running is not None and running.cell_id not in cell_ids:
+            cells.append(
                 {
                     "id": running.cell_id,
                     "number": running.number,
                     "type": "code",
-                    "mark": mark,
-                    "run": running.run,
-                    "doubts": [],
+                    **self._get_running_fields(running),
                 }
             )
-        return told
+        return cells
 
-    def now(self) -> Row:
-        """Return what runs, and how the kernel is."""
-        kernel, begun = self.live["kernel"], self.past.state.running
-        running = self.live["running"]
-        # the daemon is away
-        if begun is not None and not (running and running["cell_id"] == begun.cell_id):
-            name = (
-                f"step {begun.key}"
-                if isinstance(begun.key, int)
-                else f"cell {begun.number}"
-            )
-            running = {
-                "name": name,
-                "cell_id": begun.cell_id,
-                "timeout": begun.timeout,
-                "line": "",
-                "left_seconds": None,
-            }
-        if running is not None:
-            at = begun.at if begun else ""
-            seconds = running.get("seconds", 0)
-            running = {
-                "name": running["name"],
-                "cell": running["cell_id"],
-                "timeout": running["timeout"],
-                "line": running["line"],
-                "left": running["left_seconds"],
-                "at": 1000 * instant(at).timestamp()
-                if at
-                else round(1000 * (time.time() - seconds), -3),
-            }
-        rss = kernel.get("rss_bytes")
+    def _get_running_fields(self, running: Started) -> Row:
+        mark = f"{running.run}.{self.snapshot['changes']}"
+        return {"run": running.run, "doubts": [], "mark": mark}
+
+    def get_live_state(self) -> Row:
+        """Return the running cell and the state of the kernel."""
+        kernel = self.snapshot["kernel"]
+        rss_bytes = kernel.get("rss_bytes")
         return {
-            "running": running,
-            "waits": self.live["waits"],
+            "running": self._get_running_cell(),
+            "waits": self.snapshot["waits"],
             "state": kernel["state"],
             "pid": kernel.get("pid"),
-            "memory": rss and round(rss / 1e6),
+            "memory": rss_bytes and round(rss_bytes / 1e6),
             "python": kernel.get("python"),
             "where": kernel.get("where"),
             "left": kernel.get("left_seconds"),
             "trouble": kernel.get("trouble"),
         }
 
-    def runs(self, after: int) -> list[Row]:
-        """Return the runs from that place in the list on."""
-        return [asdict(run) for run in self.past.runs[after:]]
+    def _get_running_cell(self) -> Row | None:
+        """Return the running cell: from the daemon, else from the journal."""
+        running = self.history.state.running
+        cell = self.snapshot["running"]
+        is_same = cell and running and cell["cell_id"] == running.cell_id
+        if running is not None and not is_same:
+            # The daemon is not running, or its snapshot is older.
+            cell = {
+                "name": _format_run_name(running),
+                "cell_id": running.cell_id,
+                "timeout": running.timeout,
+                "line": "",
+                "left_seconds": None,
+            }
+        if cell is None:
+            return None
+        started_at = running.at if running else ""
+        if started_at:
+            milliseconds = 1000 * instant(started_at).timestamp()
+        else:
+            # Rounded to seconds, so that the part does not change all the time.
+            seconds = time.time() - cell.get("seconds", 0)
+            milliseconds = round(1000 * seconds, -3)
+        return {
+            "name": cell["name"],
+            "cell": cell["cell_id"],
+            "timeout": cell["timeout"],
+            "line": cell["line"],
+            "left": cell["left_seconds"],
+            "at": milliseconds,
+        }
 
-    def raw(self, cell: str) -> tuple[Cell | None, Mapping[str, Any], Sequence[Any]]:
-        """Return a cell, as the file has it, and its outputs: of one that runs what came of it so far."""
-        found: tuple[Cell | None, Mapping[str, Any]] = (None, {})
-        if self.document is not None:
-            pairs = zip(self.document.cells, self.document.raw["cells"], strict=True)
-            found = next(((each, raw) for each, raw in pairs if each.id == cell), found)
-        begun = self.past.state.running
-        outputs = found[1].get("outputs")
-        if (
-            begun is not None
-            and begun.cell_id == cell
-            and self.live["run"] == begun.run
-        ):
+    def list_runs(self, start: int) -> list[Row]:
+        """Return the runs of the history from an index on."""
+        return [asdict(run) for run in self.history.runs[start:]]
+
+    def get_cell(self, cell_id: str) -> ShownCell:
+        """Return a cell of the file; for the running cell, with its outputs so far."""
+        cell, raw = self._find_cell(cell_id)
+        outputs = raw.get("outputs")
+        running = self.history.state.running
+        is_running = running is not None and running.cell_id == cell_id
+        if running is not None and is_running and self.snapshot["run"] == running.run:
             outputs = self.outputs
-        return *found, outputs if isinstance(outputs, Sequence) else ()
+        if not isinstance(outputs, Sequence):
+            outputs = ()
+        return ShownCell(cell, raw, outputs)
+
+    def _find_cell(self, cell_id: str) -> tuple[Cell | None, Mapping[str, Any]]:
+        if self.document is not None:
+            for cell in self.document.cells:
+                if cell.id == cell_id:
+                    return cell, self.document.raw["cells"][cell.index]
+        return None, {}
 
 
-def _row(cell: Cell, raw: Mapping[str, Any]) -> Row:
+def _format_run_name(running: Started) -> str:
+    if isinstance(running.key, int):
+        return f"step {running.key}"
+    return f"cell {running.number}"
+
+
+def _make_journal_rows(last_runs: Mapping[str, PastRun]) -> list[Row]:
+    """Return the cells of the journal, in the order of their first runs."""
+    return [
+        {"id": cell_id, "number": number, "type": "code", "mark": str(run.run)}
+        for number, (cell_id, run) in enumerate(last_runs.items(), 1)
+    ]
+
+
+def _make_file_rows(document: Document) -> list[Row]:
+    """Return the cells of a file, each with a checksum of its contents."""
+    rows = []
+    for cell in document.cells:
+        raw = document.raw["cells"][cell.index]
+        row = {
+            "id": cell.id,
+            "number": cell.number,
+            "type": cell.type,
+            "mark": f"{_compute_checksum(raw):08x}",
+        }
+        rows.append(row)
+    return rows
+
+
+def _compute_checksum(raw: Mapping[str, Any]) -> int:
+    contents = [raw.get("source"), raw.get("outputs"), raw.get("execution_count")]
     try:
-        mark = zlib.crc32(
-            orjson.dumps(
-                [raw.get("source"), raw.get("outputs"), raw.get("execution_count")]
-            )
-        )
-    except TypeError:  # no UTF-8, large integers
-        mark = zlib.crc32(repr(raw).encode("utf-8", "replace"))
-    return {
-        "id": cell.id,
-        "number": cell.number,
-        "type": cell.type,
-        "mark": f"{mark:08x}",
-    }
+        return zlib.crc32(orjson.dumps(contents))
+    except TypeError:  # lone surrogates, integers of more than 64 bits
+        return zlib.crc32(repr(raw).encode("utf-8", "replace"))

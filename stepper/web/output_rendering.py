@@ -1,7 +1,8 @@
-"""A cell's outputs for the page: texts within bounds, tables as rows, pictures by their address, all else in words.
+"""Prepare the outputs of a cell for the page.
 
-Nothing here is markup when it reaches the page: what a cell made as HTML is either read as a table or shown in a frame
-that runs nothing (`whole`).
+Texts are truncated, tables become rows of texts, images become addresses. No HTML of a
+notebook reaches the page: it is parsed as a table, or shown in a sandboxed frame that
+runs no scripts (`get_full_output`).
 """
 
 from __future__ import annotations
@@ -16,259 +17,381 @@ from typing import Any, NamedTuple
 
 from stepper.common.text import apply_carriage_returns
 from stepper.notebooks.widget_state import REFERENCE, STATE, VIEW
-from stepper.web.html_tables import tables
-from stepper.web.plotly_svg import PLOTLY, drawn
+from stepper.web.html_tables import parse_tables
+from stepper.web.plotly_svg import PLOTLY, render_svg
 
-# characters of a text that the page gets; all of it is one click away
-HEAD, TAIL = 4_000, 12_000
-ROOM = 300_000  # … of all texts of a cell: of what comes after them little is shown
-MOST = 400  # outputs of a cell that the page gets
-LARGEST = 200_000  # characters of HTML that is read for tables
-RASTER = ("image/png", "image/jpeg", "image/gif", "image/webp")
-SVG, HTML, PLAIN = "image/svg+xml", "text/html", "text/plain"
-TEXTS = ("text/markdown", "text/latex", "application/json", PLAIN)
-Shown = dict[str, Any]
+# Characters at the start and the end of a text that the page gets.
+HEAD_CHARACTERS = 4_000
+TAIL_CHARACTERS = 12_000
+# Characters of all texts of a cell. Later texts are reduced to a small share.
+CELL_CHARACTERS = 300_000
+SMALL_SHARE = 0.05
+MAX_OUTPUTS = 400  # of a cell
+MAX_HTML_CHARACTERS = 200_000  # that are parsed as tables
+MAX_ALT_CHARACTERS = 200
+MAX_LABEL_CHARACTERS = 200
+MAX_VALUE_CHARACTERS = 2_000
+MAX_TYPES_CHARACTERS = 200
+MAX_WIDGETS = 200
+MIN_FRAME_LINES = 6
+MAX_FRAME_LINES = 40
+RASTER_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+PNG = "image/png"
+PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+SVG = "image/svg+xml"
+HTML = "text/html"
+PLAIN = "text/plain"
+MARKDOWN = "text/markdown"
+JSON = "application/json"
+TEXT_TYPES = (MARKDOWN, "text/latex", JSON, PLAIN)
+TEXT_RESPONSE = "text/plain; charset=utf-8"
+HTML_RESPONSE = "text/html; charset=utf-8"
+# The style sheet of a frame, before that of the output.
+FRAME_STYLE = """<!doctype html><meta name="color-scheme" content="light dark"><style>
+body{margin:0;font:14px/1.5 system-ui,sans-serif}
+table{border-collapse:collapse}
+td,th{padding:2px 8px;text-align:right}
+</style>"""
+
+# What the page shows of an output; `kind` selects how.
+RenderedOutput = dict[str, Any]
+Models = Mapping[str, Any]
+Data = Mapping[str, Any]
 
 
-class Raw(NamedTuple):
-    """What an address of an output gives."""
+class FullOutput(NamedTuple):
+    """A complete output with its MIME type, for an address of its own."""
 
     mime: str
     data: bytes
 
 
-def shown(outputs: Sequence[Any], widgets: Mapping[str, Any]) -> list[Shown]:
-    """Return what the page shows of outputs; `widgets` is the state of the notebook's models."""
-    found, room = list[Shown](), ROOM
-    for place, output in enumerate(outputs[:MOST]):
+def render_outputs(outputs: Sequence[Any], widgets: Models) -> list[RenderedOutput]:
+    """Return what the page shows of outputs.
+
+    `widgets` are the widget models of the notebook.
+    """
+    rendered_outputs = list[RenderedOutput]()
+    characters = 0
+    for index, output in enumerate(outputs[:MAX_OUTPUTS]):
         if isinstance(output, dict):
-            found.append(_shown(output, place, widgets, 1.0 if room > 0 else 0.05))
-            room -= len(found[-1].get("text", "")) + len(found[-1].get("tail", ""))
-    left = len(outputs) - MOST
-    return [
-        *found,
-        *(
-            [{"kind": "words", "text": f"… {left:,} more outputs are in the notebook"}]
-            if left > 0
-            else []
-        ),
-    ]
+            share = 1.0 if characters < CELL_CHARACTERS else SMALL_SHARE
+            rendered = _render_output(output, index, widgets, share)
+            rendered_outputs.append(rendered)
+            characters += len(rendered.get("text", ""))
+            characters += len(rendered.get("tail", ""))
+    omitted = len(outputs) - MAX_OUTPUTS
+    if omitted > 0:
+        note = f"… {omitted:,} more outputs are in the notebook"
+        rendered_outputs.append(_make_note(note))
+    return rendered_outputs
 
 
-def _shown(
-    output: Mapping[str, Any], place: int, widgets: Mapping[str, Any], share: float
-) -> Shown:
-    kind = output.get("output_type")
-    if kind == "stream":
-        return _text(
-            _joined(output.get("text")),
-            place,
-            "stderr" if output.get("name") == "stderr" else "stdout",
-            share,
-        )
-    if kind == "error":
-        return _text(_traceback(output), place, "error", share)
+def _make_note(text: str) -> RenderedOutput:
+    """Return a sentence in place of an output."""
+    return {"kind": "words", "text": text}
+
+
+def _render_output(
+    output: Mapping[str, Any],
+    index: int,
+    widgets: Models,
+    share: float,
+) -> RenderedOutput:
+    """Return what the page shows of an output; `share` reduces the limits of texts."""
+    output_type = output.get("output_type")
+    if output_type == "stream":
+        name = "stderr" if output.get("name") == "stderr" else "stdout"
+        return _render_text(_join(output.get("text")), index, name, share)
+    if output_type == "error":
+        return _render_text(_format_traceback(output), index, "error", share)
     data = output.get("data")
-    return _rich(data if isinstance(data, dict) else {}, place, widgets, share)
+    if not isinstance(data, dict):
+        data = {}
+    return _render_data(data, index, widgets, share)
 
 
-def _rich(
-    data: Mapping[str, Any], place: int, widgets: Mapping[str, Any], share: float
-) -> Shown:
-    plain = _joined(data.get(PLAIN))
-    mark = {"n": place, "v": f"{zlib.crc32(repr(data).encode('utf-8', 'replace')):08x}"}
-    if picture := next((mime for mime in RASTER if data.get(mime)), None):
-        width, height = (
-            _size(_bytes(data[picture])) if picture == "image/png" else (0, 0)
-        )
-        return {
-            "kind": "picture",
-            **mark,
-            "width": width,
-            "height": height,
-            "alt": plain[:200],
-        }
+def _render_data(
+    data: Data,
+    index: int,
+    widgets: Models,
+    share: float,
+) -> RenderedOutput:
+    """Return what the page shows of a MIME bundle: its richest supported type."""
+    image = _render_image(data, index)
+    if image is not None:
+        return image
+    view = data.get(VIEW)
+    if isinstance(view, dict):
+        return _render_widget(view, data, widgets)
+    if _join(data.get(HTML)).strip():
+        return _render_html(data, index)
+    return _render_plain(data, index, share)
+
+
+def _render_image(data: Data, index: int) -> RenderedOutput | None:
+    """Return an image or a Plotly figure, or None if there is none."""
+    alt = _join(data.get(PLAIN))[:MAX_ALT_CHARACTERS]
+    raster_type = _find_raster_type(data)
+    if raster_type is not None:
+        width = height = 0
+        if raster_type == PNG:
+            width, height = _get_png_size(_decode_base64(data[PNG]))
+        return _make_image(data, index, alt, width, height)
     if data.get(SVG):
-        return {"kind": "picture", **mark, "width": 0, "height": 0, "alt": plain[:200]}
-    if isinstance(data.get(PLOTLY), dict):
-        if drawn(data[PLOTLY]):
-            return {
-                "kind": "picture",
-                **mark,
-                "width": 0,
-                "height": 0,
-                "alt": "Plotly figure, drawn without scripts",
-            }
-        return {"kind": "words", "text": "Plotly figure: JupyterLab draws it"}
-    if isinstance(data.get(VIEW), dict):
-        rows = _widget(str(data[VIEW].get("model_id")), widgets, set())
-        return (
-            {"kind": "widget", "rows": rows}
-            if rows
-            else {"kind": "words", "text": plain[:300] or "a widget"}
-        )
-    html = _joined(data.get(HTML))
-    if html.strip():
-        found = tables(html) if len(html) <= LARGEST else None
-        if found:
-            return {"kind": "table", **mark, "tables": found}
-        return {
-            "kind": "html",
-            **mark,
-            "lines": min(40, max(6, html.count("<tr") or html.count("\n") // 2)),
-        }
-    mime = next((mime for mime in TEXTS if mime in data), None)
-    if mime is None:
-        return {
-            "kind": "words",
-            "text": f"an output of the type {', '.join(map(str, data))[:200] or 'none'}",
-        }
-    if mime == "text/markdown":
-        return {"kind": "markdown", "text": _joined(data[mime])[: HEAD + TAIL]}
-    told = plain or (
-        _joined(data[mime])
-        if mime != "application/json"
-        else json.dumps(data[mime], indent=1)
-    )
-    return _text(told, place, "result", share)
+        return _make_image(data, index, alt)
+    figure = data.get(PLOTLY)
+    if not isinstance(figure, dict):
+        return None
+    if render_svg(figure):
+        alt = "Plotly figure, drawn without scripts"
+        return _make_image(data, index, alt)
+    return _make_note("Plotly figure: to see it, open the notebook in JupyterLab")
 
 
-def _text(text: str, place: int, name: str, share: float) -> Shown:
+def _find_raster_type(data: Data) -> str | None:
+    for mime_type in RASTER_TYPES:
+        if data.get(mime_type):
+            return mime_type
+    return None
+
+
+def _make_image(
+    data: Data,
+    index: int,
+    alt: str,
+    width: int = 0,
+    height: int = 0,
+) -> RenderedOutput:
+    return {
+        "kind": "picture",
+        **_make_address(data, index),
+        "width": width,
+        "height": height,
+        "alt": alt,
+    }
+
+
+def _make_address(data: Data, index: int) -> RenderedOutput:
+    """Return the parts of an output's address: its index, and a checksum for caches."""
+    text = repr(data).encode("utf-8", "replace")
+    return {"n": index, "v": f"{zlib.crc32(text):08x}"}
+
+
+def _render_widget(view: Data, data: Data, widgets: Models) -> RenderedOutput:
+    model_id = str(view.get("model_id"))
+    rows = _list_widget_rows(model_id, widgets, set())
+    if rows:
+        return {"kind": "widget", "rows": rows}
+    text = _join(data.get(PLAIN))[:300]
+    return _make_note(text or "a widget")
+
+
+def _render_html(data: Data, index: int) -> RenderedOutput:
+    """Return HTML as tables, else the address and the height of a frame."""
+    html = _join(data[HTML])
+    address = _make_address(data, index)
+    if len(html) <= MAX_HTML_CHARACTERS:
+        tables = parse_tables(html)
+        if tables:
+            return {"kind": "table", **address, "tables": tables}
+    lines = html.count("<tr") or html.count("\n") // 2
+    lines = min(MAX_FRAME_LINES, max(MIN_FRAME_LINES, lines))
+    return {"kind": "html", **address, "lines": lines}
+
+
+def _render_plain(data: Data, index: int, share: float) -> RenderedOutput:
+    mime_type = next((each for each in TEXT_TYPES if each in data), None)
+    if mime_type is None:
+        mime_types = ", ".join(map(str, data))[:MAX_TYPES_CHARACTERS]
+        return _make_note(f"an output of the type {mime_types or 'none'}")
+    if mime_type == MARKDOWN:
+        text = _join(data[mime_type])
+        limit = HEAD_CHARACTERS + TAIL_CHARACTERS
+        return {"kind": "markdown", "text": text[:limit]}
+    text = _join(data.get(PLAIN))
+    if not text and mime_type == JSON:
+        text = json.dumps(data[mime_type], indent=1)
+    elif not text:
+        text = _join(data[mime_type])
+    return _render_text(text, index, "result", share)
+
+
+def _render_text(text: str, index: int, name: str, share: float) -> RenderedOutput:
+    """Return a text; of a long one, the start and the end, split at lines."""
     if "\r" in text:
-        text = "\n".join(
-            map(apply_carriage_returns, text.replace("\r\n", "\n").split("\n"))
-        )
-    first, rest = round(HEAD * share), round(TAIL * share)
-    if len(text) <= first + rest:
+        lines = text.replace("\r\n", "\n").split("\n")
+        text = "\n".join(map(apply_carriage_returns, lines))
+    head_limit = round(HEAD_CHARACTERS * share)
+    tail_limit = round(TAIL_CHARACTERS * share)
+    if len(text) <= head_limit + tail_limit:
         return {"kind": "text", "name": name, "text": text}
-    head, tail = text[:first].rpartition("\n")[0] or text[:first], text[-rest:]
-    tail = tail.partition("\n")[2] or tail
-    left = len(text) - len(head) - len(tail)
+    head = text[:head_limit]
+    whole_lines, _, _ = head.rpartition("\n")
+    head = whole_lines or head
+    tail = text[-tail_limit:]
+    _, _, whole_lines = tail.partition("\n")
+    tail = whole_lines or tail
     return {
         "kind": "text",
         "name": name,
-        "n": place,
+        "n": index,
         "text": head,
-        "left": left,
+        "left": len(text) - len(head) - len(tail),
         "tail": tail,
     }
 
 
-def _traceback(output: Mapping[str, Any]) -> str:
+def _format_traceback(output: Mapping[str, Any]) -> str:
     lines = output.get("traceback")
-    told = "\n".join(map(str, lines)) if isinstance(lines, list) else ""
-    return told or f"{output.get('ename')}: {output.get('evalue')}"
+    if isinstance(lines, list) and lines:
+        traceback = "\n".join(map(str, lines))
+        if traceback:
+            return traceback
+    return f"{output.get('ename')}: {output.get('evalue')}"
 
 
-def whole(outputs: Sequence[Any], place: int) -> Raw | None:
-    """Return all of an output that the page names by its place: a picture, HTML, a text; None where there is none."""
-    output = outputs[place] if 0 <= place < len(outputs) else None
+def get_full_output(outputs: Sequence[Any], index: int) -> FullOutput | None:
+    """Return the complete output with an index; None if there is none."""
+    if not 0 <= index < len(outputs):
+        return None
+    output = outputs[index]
     if not isinstance(output, dict):
         return None
-    if output.get("output_type") in ("stream", "error"):
-        text = (
-            _traceback(output)
-            if output["output_type"] == "error"
-            else _joined(output.get("text"))
-        )
-        return Raw("text/plain; charset=utf-8", text.encode("utf-8", "replace"))
+    output_type = output.get("output_type")
+    if output_type == "error":
+        return _make_text_output(_format_traceback(output))
+    if output_type == "stream":
+        return _make_text_output(_join(output.get("text")))
     data = output.get("data")
-    data = data if isinstance(data, dict) else {}
-    for mime in RASTER:
-        if data.get(mime):
-            return Raw(mime, _bytes(data[mime]))
+    if not isinstance(data, dict):
+        data = {}
+    raster_type = _find_raster_type(data)
+    if raster_type is not None:
+        return FullOutput(raster_type, _decode_base64(data[raster_type]))
     if data.get(SVG):
-        return Raw(SVG, _joined(data[SVG]).encode("utf-8", "replace"))
-    if isinstance(data.get(PLOTLY), dict):
-        return Raw(SVG, drawn(data[PLOTLY]).encode())
+        return FullOutput(SVG, _encode(_join(data[SVG])))
+    figure = data.get(PLOTLY)
+    if isinstance(figure, dict):
+        return FullOutput(SVG, render_svg(figure).encode())
     if data.get(HTML):
-        return Raw(
-            "text/html; charset=utf-8",
-            (FRAME + _joined(data[HTML])).encode("utf-8", "replace"),
-        )
-    return Raw(
-        "text/plain; charset=utf-8", _joined(data.get(PLAIN)).encode("utf-8", "replace")
-    )
+        return FullOutput(HTML_RESPONSE, _encode(FRAME_STYLE + _join(data[HTML])))
+    return _make_text_output(_join(data.get(PLAIN)))
 
 
-# What a frame's own style sheet says before the cell's does: as readable as the page,
-# in its colours.
-FRAME = """<!doctype html><meta name="color-scheme" content="light dark"><style>
-body{margin:0;font:14px/1.5 system-ui,sans-serif}table{border-collapse:collapse}td,th{padding:2px 8px;text-align:right}
-</style>"""
+def _make_text_output(text: str) -> FullOutput:
+    return FullOutput(TEXT_RESPONSE, _encode(text))
 
 
-def _widget(name: str, models: Mapping[str, Any], seen: set[str]) -> list[Shown]:
-    """Return a widget's static form: a row for each that holds a value, bars as bars; of boxes their children."""
-    model = models.get(name)
-    if name in seen or len(seen) > 200 or not isinstance(model, dict):
+def _encode(text: str) -> bytes:
+    return text.encode("utf-8", "replace")
+
+
+def _list_widget_rows(
+    model_id: str,
+    models: Models,
+    visited: set[str],
+) -> list[RenderedOutput]:
+    """Return the static form of a widget: a row for each value in it.
+
+    A progress bar becomes a bar, a box the rows of its children.
+    """
+    model = models.get(model_id)
+    if model_id in visited or len(visited) > MAX_WIDGETS:
         return []
-    seen.add(name)
-    state, kind = model.get("state"), str(model.get("model_name"))
-    state = state if isinstance(state, dict) else {}
+    if not isinstance(model, dict):
+        return []
+    visited.add(model_id)
+    state = model.get("state")
+    if not isinstance(state, dict):
+        state = {}
     children = state.get("children")
     if isinstance(children, list):
-        inner = [str(child).removeprefix(REFERENCE) for child in children]
-        return [row for child in inner for row in _widget(child, models, seen)]
-    label, value = str(state.get("description") or "")[:200], state.get("value")
-    if kind.endswith("ProgressModel") and isinstance(value, int | float):
-        low, high = (state.get(key, usual) for key, usual in (("min", 0), ("max", 100)))
-        if (
-            isinstance(low, int | float)
-            and isinstance(high, int | float)
-            and high > low
-        ):
-            return [
-                {
-                    "label": label,
-                    "part": (value - low) / (high - low),
-                    "text": f"{value:g} of {high:g}",
-                }
-            ]
-    if isinstance(children := state.get("outputs"), list):
+        rows = []
+        for child in children:
+            child_id = str(child).removeprefix(REFERENCE)
+            rows += _list_widget_rows(child_id, models, visited)
+        return rows
+    return _render_model(str(model.get("model_name")), state)
+
+
+def _render_model(model_name: str, state: Data) -> list[RenderedOutput]:
+    """Return the rows of a widget without children."""
+    label = str(state.get("description") or "")[:MAX_LABEL_CHARACTERS]
+    if model_name.endswith("ProgressModel"):
+        bar = _render_progress(label, state)
+        if bar is not None:
+            return [bar]
+    outputs = state.get("outputs")
+    if isinstance(outputs, list):
         return [
-            {"label": label, "text": _joined(each.get("text"))[-2000:]}
-            for each in children
-            if isinstance(each, dict)
+            {"label": label, "text": _join(output.get("text"))[-MAX_VALUE_CHARACTERS:]}
+            for output in outputs
+            if isinstance(output, dict)
         ]
-    if "index" in state and isinstance(options := state.get("_options_labels"), list):
-        at = state["index"]
-        value = options[at] if isinstance(at, int) and 0 <= at < len(options) else value
-    if value is None or kind == "LayoutModel":
+    value = _get_widget_value(state)
+    if value is None or model_name == "LayoutModel":
         return [{"label": label, "text": ""}] if label else []
-    return [
-        {"label": label, "text": str(value)[:2000], "html": kind.startswith("HTML")}
-    ]
+    text = str(value)[:MAX_VALUE_CHARACTERS]
+    is_html = model_name.startswith("HTML")
+    return [{"label": label, "text": text, "html": is_html}]
 
 
-def widgets_of(metadata: Any) -> Mapping[str, Any]:
-    """Return the state of a notebook's widgets, by model."""
+def _render_progress(label: str, state: Data) -> RenderedOutput | None:
+    """Return the row of a progress bar; None if its values are not valid."""
+    value = state.get("value")
+    low = state.get("min", 0)
+    high = state.get("max", 100)
+    for number in (value, low, high):
+        if not isinstance(number, int | float):
+            return None
+    if high <= low:
+        return None
+    return {
+        "label": label,
+        "part": (value - low) / (high - low),
+        "text": f"{value:g} of {high:g}",
+    }
+
+
+def _get_widget_value(state: Data) -> Any:
+    """Return the value of a widget: for a selection, the label of the option."""
+    index = state.get("index")
+    options = state.get("_options_labels")
+    if not isinstance(index, int) or not isinstance(options, list):
+        return state.get("value")
+    if 0 <= index < len(options):
+        return options[index]
+    return state.get("value")
+
+
+def get_widget_models(metadata: Any) -> Models:
+    """Return the widget models in a notebook's metadata, by their ids."""
+    models = metadata
     for key in ("widgets", STATE, "state"):
-        metadata = metadata.get(key) if isinstance(metadata, dict) else None
-    return metadata if isinstance(metadata, dict) else {}
+        models = models.get(key) if isinstance(models, dict) else None
+    return models if isinstance(models, dict) else {}
 
 
-def _joined(value: Any) -> str:
-    return (
-        value
-        if isinstance(value, str)
-        else "".join(map(str, value))
-        if isinstance(value, list)
-        else ""
-    )
+def _join(value: Any) -> str:
+    """Return a text that nbformat may store as a list of lines."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        return "".join(map(str, value))
+    return ""
 
 
-def _bytes(value: Any) -> bytes:
+def _decode_base64(value: Any) -> bytes:
     try:
-        return base64.b64decode(_joined(value))
+        return base64.b64decode(_join(value))
     except (binascii.Error, ValueError):
         return b""
 
 
-def _size(png: bytes) -> tuple[int, int]:
-    """Return a PNG's width and height, so that the page does not jump when it comes."""
-    return (
-        struct.unpack(">II", png[16:24])
-        if png[:8] == b"\x89PNG\r\n\x1a\n" and len(png) > 24
-        else (0, 0)
-    )
+def _get_png_size(png: bytes) -> tuple[int, int]:
+    """Return the width and height of a PNG, so that the page reserves its space."""
+    if not png.startswith(PNG_SIGNATURE) or len(png) <= 24:
+        return (0, 0)
+    width, height = struct.unpack(">II", png[16:24])
+    return (width, height)

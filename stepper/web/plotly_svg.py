@@ -1,6 +1,7 @@
-"""A Plotly figure as it stands still: its lines, points and bars on plain axes, as SVG without a script.
+"""Draw a Plotly figure as static SVG: lines, points and bars on plain axes.
 
-What it does not draw (maps, surfaces, heatmaps …) is named; JupyterLab draws that.
+No script is needed. Figures with other traces (maps, surfaces, heatmaps and so on) are
+not drawn.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import array
 import base64
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 from xml.sax.saxutils import escape
@@ -16,10 +18,32 @@ from xml.sax.saxutils import escape
 from stepper.common.text import clean
 
 PLOTLY = "application/vnd.plotly.v1+json"
-DRAWN = ("scatter", "scattergl", "bar", "histogram")
-WIDE, HIGH = 720, 400
-LEFT, RIGHT, TOP, BOTTOM = 70, 20, 44, 52
-MOST = 5_000  # points of a trace
+SUPPORTED_TYPES = ("scatter", "scattergl", "bar", "histogram")
+WIDTH = 720
+HEIGHT = 400
+# Margins around the axes.
+LEFT = 70
+RIGHT = 20
+TOP = 44
+BOTTOM = 52
+PLOT_WIDTH = WIDTH - LEFT - RIGHT
+PLOT_HEIGHT = HEIGHT - TOP - BOTTOM
+AXIS_Y = HEIGHT - BOTTOM
+MAX_TRACES = 40
+MAX_POINTS = 5_000  # of a trace
+MAX_CATEGORIES = 200
+MAX_CATEGORY_LABELS = 10
+MAX_LEGEND_ENTRIES = 8
+LEGEND_CHARACTERS = 24
+CATEGORY_CHARACTERS = 14
+TITLE_CHARACTERS = 80
+AXIS_TITLE_CHARACTERS = 60
+MARKER_LIMIT = 20  # points of a trace that Plotly marks by default
+MIN_BINS = 5
+MAX_BINS = 40
+BAR_SHARE = 0.8  # of the space between two categories
+RANGE_MARGIN = 0.04
+TICK_COUNT = 5
 COLOURS = (
     "#636efa",
     "#ef553b",
@@ -30,7 +54,11 @@ COLOURS = (
     "#d6336c",
     "#5c940d",
 )
-TYPES = {
+GRID_COLOUR = "#e3e6ee"
+AXIS_COLOUR = "#8a90a0"
+TITLE_FONT = 'font-size="15" font-weight="600"'
+# The codes of Plotly 6 for the types of base64 data → those of Python's array module.
+ARRAY_TYPES = {
     "i1": "b",
     "u1": "B",
     "i2": "h",
@@ -43,250 +71,355 @@ TYPES = {
 
 
 class Trace(NamedTuple):
-    """Points that belong together; `x` is None where they have names."""
+    """The points of one trace, with numbers, times or category names on the x axis."""
 
     name: str
-    kind: str
-    mode: str
+    kind: str  # "bar" or "scatter"
+    mode: str  # "lines", "markers" or both
     x: list[Any]
     y: list[float]
 
 
-def drawn(figure: Mapping[str, Any]) -> str:
-    """Return the figure as SVG, '' where it holds what this does not draw."""
+class Range(NamedTuple):
+    """The limits of an axis."""
+
+    low: float
+    high: float
+
+    def get_position(self, value: float) -> float:
+        """Return the position of a value, from 0 to 1."""
+        return (value - self.low) / (self.high - self.low)
+
+
+@dataclass(frozen=True)
+class Axes:
+    """Converts values to positions in the picture.
+
+    `categories` are the names on the x axis, empty if it has numbers or times.
+    """
+
+    categories: list[str]
+    x_range: Range
+    y_range: Range
+
+    def get_x(self, value: Any) -> float:
+        """Return the horizontal position of a value."""
+        if self.categories:
+            number: float = self.categories.index(str(value))
+        else:
+            number = _to_number(value)
+        return LEFT + PLOT_WIDTH * self.x_range.get_position(number)
+
+    def get_y(self, value: float) -> float:
+        """Return the vertical position of a value."""
+        return TOP + PLOT_HEIGHT * (1 - self.y_range.get_position(value))
+
+
+def render_svg(figure: Mapping[str, Any]) -> str:
+    """Return a figure as SVG, or "" if it contains something that is not supported."""
     try:
-        return _drawn(figure)
+        return _render_figure(figure)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-        # no figure of Plotly's own making
+        # Plotly did not make this figure.
         return ""
 
 
-def _drawn(figure: Mapping[str, Any]) -> str:
-    data = figure.get("data")
-    traces = (
-        [_trace(each) for each in data if isinstance(each, dict)]
-        if isinstance(data, list)
-        else []
-    )
-    some = [trace for trace in traces if trace is not None and trace.y]
-    if not some or len(some) != len(traces) or len(some) > 40:
+def _render_figure(figure: Mapping[str, Any]) -> str:
+    traces = _parse_traces(figure.get("data"))
+    if not traces:
         return ""
-    layout = _object(figure.get("layout"))
-    names = _names(some)
-    ends = _ends(
-        [_number(x) for trace in some for x in trace.x]
-        if not names
-        else [-0.5, len(names) - 0.5],
-        not names,
-    )
-    bars = any(trace.kind == "bar" for trace in some)
-    low, high = _ends([y for trace in some for y in trace.y] + [0.0] * bars, True)
-
-    def across(x: Any) -> float:
-        at = names.index(str(x)) if names else _number(x)
-        return LEFT + (WIDE - LEFT - RIGHT) * (at - ends[0]) / (ends[1] - ends[0])
-
-    def up(y: float) -> float:
-        return TOP + (HIGH - TOP - BOTTOM) * (1 - (y - low) / (high - low))
-
-    parts = [*_axes(layout, names, some, ends, (low, high), across, up)]
-    groups = [trace for trace in some if trace.kind == "bar"]
-    for place, trace in enumerate(some):
-        colour = COLOURS[place % len(COLOURS)]
-        points = [
-            (across(x), up(y))
-            for x, y in zip(trace.x, trace.y, strict=False)
-            if _finite(y)
-        ]
+    layout = _as_object(figure.get("layout"))
+    axes = _make_axes(traces)
+    parts = _draw_axes(layout, traces, axes)
+    bar_traces = [trace for trace in traces if trace.kind == "bar"]
+    for index, trace in enumerate(traces):
+        colour = COLOURS[index % len(COLOURS)]
         if trace.kind == "bar":
-            step = (WIDE - LEFT - RIGHT) / max(
-                1, len(names) or len({*map(str, trace.x)}) + 1
-            )
-            wide = max(1.0, 0.8 * step / len(groups))
-            shift = (groups.index(trace) - len(groups) / 2) * wide
-            parts += [
-                f'<rect x="{x + shift:.1f}" y="{min(y, up(0)):.1f}" width="{wide:.1f}" '
-                f'height="{abs(up(0) - y):.1f}" fill="{colour}"/>'
-                for x, y in points
-            ]
-            continue
-        if "lines" in trace.mode:
-            told = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-            parts.append(
-                f'<polyline points="{told}" fill="none" stroke="{colour}" stroke-width="2"/>'
-            )
-        if "markers" in trace.mode:
-            parts += [
-                f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.2" fill="{colour}"/>'
-                for x, y in points
-            ]
-    if len(some) > 1:
-        x = LEFT
-        for place, trace in enumerate(some[:8]):
-            parts.append(
-                f'<rect x="{x}" y="{TOP - 17}" width="10" height="10" fill="{COLOURS[place % len(COLOURS)]}"/>'
-            )
-            parts.append(_text(x + 14, TOP - 8, trace.name[:24]))
-            x += 26 + 7 * min(24, len(trace.name))
-    inner = "".join(parts)
+            position = bar_traces.index(trace)
+            parts += _draw_bars(trace, colour, axes, position, len(bar_traces))
+        else:
+            parts += _draw_line(trace, colour, axes)
+    if len(traces) > 1:
+        parts += _draw_legend(traces)
+    content = "".join(parts)
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDE}" height="{HIGH}" viewBox="0 0 {WIDE} {HIGH}"'
-        f' font-family="system-ui,sans-serif" font-size="12" fill="#333"><rect width="100%" height="100%" fill="#fff"/>'
-        f"{inner}</svg>"
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}"'
+        f' viewBox="0 0 {WIDTH} {HEIGHT}" font-family="system-ui,sans-serif"'
+        ' font-size="12" fill="#333">'
+        f'<rect width="100%" height="100%" fill="#fff"/>{content}</svg>'
     )
 
 
-def _trace(told: Mapping[str, Any]) -> Trace | None:
-    kind = str(told.get("type") or "scatter")
-    if kind not in DRAWN or told.get("orientation") == "h":
+def _parse_traces(data: Any) -> list[Trace]:
+    """Return the traces; an empty list if one of them is not supported."""
+    if not isinstance(data, list):
+        return []
+    items = [item for item in data if isinstance(item, dict)]
+    traces = list[Trace]()
+    for item in items:
+        trace = _parse_trace(item)
+        if trace is None or not trace.y:
+            return []
+        traces.append(trace)
+    return traces if len(traces) <= MAX_TRACES else []
+
+
+def _parse_trace(item: Mapping[str, Any]) -> Trace | None:
+    """Return a trace, or None if it is not supported."""
+    trace_type = str(item.get("type") or "scatter")
+    if trace_type not in SUPPORTED_TYPES or item.get("orientation") == "h":
         return None
-    x, y = _values(told.get("x")), _values(told.get("y"))
-    name = str(told.get("name") or "")
-    if kind == "histogram":
-        return _histogram(name, [_number(each) for each in x])
-    x = x or [*range(len(y))]
-    numbers = [_number(each) for each in y]
-    usual = "lines+markers" if len(y) <= 20 else "lines"
-    return Trace(
-        name,
-        "bar" if kind == "bar" else "scatter",
-        str(told.get("mode") or usual),
-        x,
-        numbers,
-    )
+    name = str(item.get("name") or "")
+    x = _parse_values(item.get("x"))
+    if trace_type == "histogram":
+        return _make_histogram(name, list(map(_to_number, x)))
+    y = list(map(_to_number, _parse_values(item.get("y"))))
+    if not x:
+        x = [*range(len(y))]
+    default_mode = "lines+markers" if len(y) <= MARKER_LIMIT else "lines"
+    mode = str(item.get("mode") or default_mode)
+    kind = "bar" if trace_type == "bar" else "scatter"
+    return Trace(name, kind, mode, x, y)
 
 
-def _histogram(name: str, values: Sequence[float]) -> Trace | None:
-    finite = [value for value in values if _finite(value)]
+def _make_histogram(name: str, values: Sequence[float]) -> Trace | None:
+    """Return a histogram as bars."""
+    finite = list(filter(math.isfinite, values))
     if not finite:
         return None
-    low, high, many = (
-        min(finite),
-        max(finite),
-        min(40, max(5, round(math.sqrt(len(finite))))),
-    )
-    wide = (high - low) / many or 1.0
-    counts = [0.0] * many
+    low = min(finite)
+    high = max(finite)
+    bin_count = round(math.sqrt(len(finite)))
+    bin_count = min(MAX_BINS, max(MIN_BINS, bin_count))
+    bin_width = (high - low) / bin_count or 1.0
+    counts = [0.0] * bin_count
     for value in finite:
-        counts[min(many - 1, int((value - low) / wide))] += 1
-    return Trace(
-        name, "bar", "", [low + (place + 0.5) * wide for place in range(many)], counts
-    )
+        index = int((value - low) / bin_width)
+        counts[min(bin_count - 1, index)] += 1
+    centres = [low + (index + 0.5) * bin_width for index in range(bin_count)]
+    return Trace(name, "bar", "", centres, counts)
 
 
-def _values(told: Any) -> list[Any]:
-    """Return a column's values: a list, or bytes in base64 as Plotly 6 has them."""
-    if isinstance(told, list):
-        return told[:MOST]
-    kind = TYPES.get(str(_object(told).get("dtype")))
-    data = _object(told).get("bdata")
-    if kind is None or not isinstance(data, str):
+def _parse_values(values: Any) -> list[Any]:
+    """Return the values of a column: a list, or base64 data as in Plotly 6."""
+    if isinstance(values, list):
+        return values[:MAX_POINTS]
+    column = _as_object(values)
+    array_type = ARRAY_TYPES.get(str(column.get("dtype")))
+    data = column.get("bdata")
+    if array_type is None or not isinstance(data, str):
         return []
+    numbers = array.array(array_type)
     try:
-        found = array.array(kind)
-        found.frombytes(base64.b64decode(data))
+        numbers.frombytes(base64.b64decode(data))
     except ValueError:
         return []
-    return found.tolist()[:MOST]
+    return numbers.tolist()[:MAX_POINTS]
 
 
-def _number(value: Any) -> float:
-    """Return a value on an axis, of a time its seconds; NaN where it is none."""
+def _to_number(value: Any) -> float:
+    """Return a number, or the timestamp of a time; NaN for other values."""
     if isinstance(value, int | float):
         return float(value)
     try:
-        moment = datetime.fromisoformat(str(value)[:26])
+        time = datetime.fromisoformat(str(value)[:26])
     except ValueError:
         return math.nan
-    return moment.replace(tzinfo=moment.tzinfo or timezone.utc).timestamp()
+    if time.tzinfo is None:
+        time = time.replace(tzinfo=timezone.utc)
+    return time.timestamp()
 
 
-def _names(traces: Sequence[Trace]) -> list[str]:
-    """Return the names that stand on the x axis, none where numbers or times do."""
-    values = [x for trace in traces for x in trace.x]
-    return (
-        []
-        if any(_finite(_number(x)) for x in values)
-        else [*dict.fromkeys(map(str, values))][:200]
-    )
+def _make_axes(traces: Sequence[Trace]) -> Axes:
+    """Return the axes for all points; bars start at zero."""
+    x_values = [x for trace in traces for x in trace.x]
+    y_values = [y for trace in traces for y in trace.y]
+    if any(trace.kind == "bar" for trace in traces):
+        y_values.append(0.0)
+    y_range = _get_range(y_values, RANGE_MARGIN)
+    numbers = list(map(_to_number, x_values))
+    if any(map(math.isfinite, numbers)):
+        return Axes([], _get_range(numbers, RANGE_MARGIN), y_range)
+    names = dict.fromkeys(map(str, x_values))
+    categories = [*names][:MAX_CATEGORIES]
+    if not categories:
+        return Axes([], _get_range(numbers, RANGE_MARGIN), y_range)
+    x_range = _get_range([-0.5, len(categories) - 0.5], 0)
+    return Axes(categories, x_range, y_range)
 
 
-def _ends(values: Sequence[float], room: bool) -> tuple[float, float]:
-    finite = [value for value in values if _finite(value)] or [0.0, 1.0]
-    low, high = min(finite), max(finite)
+def _get_range(values: Sequence[float], margin: float) -> Range:
+    """Return the range of the finite values, with a margin on both sides."""
+    finite = list(filter(math.isfinite, values))
+    if not finite:
+        finite = [0.0, 1.0]
+    low = min(finite)
+    high = max(finite)
     if low == high:
-        return low - 1, high + 1
-    more = (high - low) * 0.04 * room
-    return low - more, high + more
+        return Range(low - 1, high + 1)
+    extra = (high - low) * margin
+    return Range(low - extra, high + extra)
 
 
-def _finite(value: float) -> bool:
-    return math.isfinite(value)
-
-
-def _axes(
-    layout: Mapping[str, Any],
-    names: Sequence[str],
-    traces: Sequence[Trace],
-    ends: tuple[float, float],
-    range_y: tuple[float, float],
-    across: Any,
-    up: Any,
+def _draw_bars(
+    trace: Trace,
+    colour: str,
+    axes: Axes,
+    position: int,
+    trace_count: int,
 ) -> list[str]:
-    parts = []
-    for y in _ticks(*range_y):
-        parts.append(f'<path d="M{LEFT} {up(y):.1f}H{WIDE - RIGHT}" stroke="#e3e6ee"/>')
-        parts.append(_text(LEFT - 8, up(y) + 4, f"{y:g}", "end"))
-    times = not names and any(isinstance(x, str) for trace in traces for x in trace.x)
-    if names:
-        every = max(1, len(names) // 10)
-        parts += [
-            _text(across(name), HIGH - BOTTOM + 18, name[:14], "middle")
-            for name in names[::every]
-        ]
-    for x in () if names else _ticks(*ends):
-        told = (
-            f"{datetime.fromtimestamp(x, timezone.utc):%Y-%m-%d}" if times else f"{x:g}"
+    """Return the bars of a trace: the one at a position among the bar traces."""
+    slot_count = len(axes.categories)
+    if not axes.categories:
+        distinct_values = set(map(str, trace.x))
+        slot_count = len(distinct_values) + 1
+    slot_width = PLOT_WIDTH / max(1, slot_count)
+    bar_width = max(1.0, BAR_SHARE * slot_width / trace_count)
+    shift = (position - trace_count / 2) * bar_width
+    base = axes.get_y(0)
+    bars = []
+    for x, y in _get_points(trace, axes):
+        top = min(y, base)
+        height = abs(base - y)
+        bars.append(
+            f'<rect x="{x + shift:.1f}" y="{top:.1f}" width="{bar_width:.1f}"'
+            f' height="{height:.1f}" fill="{colour}"/>'
         )
-        parts.append(_text(across(x), HIGH - BOTTOM + 18, told, "middle"))
-    parts.append(f'<path d="M{LEFT} {HIGH - BOTTOM}H{WIDE - RIGHT}" stroke="#8a90a0"/>')
-    title, x_title, y_title = (
-        _title(each) for each in (layout, layout.get("xaxis"), layout.get("yaxis"))
-    )
-    parts += (
-        [_text(WIDE / 2, 20, title[:80], "middle", 'font-size="15" font-weight="600"')]
-        if title
-        else []
-    )
-    parts += [_text(WIDE / 2, HIGH - 10, x_title[:60], "middle")] if x_title else []
-    turned = f'transform="rotate(-90 16 {HIGH / 2})"'
-    parts += [_text(16, HIGH / 2, y_title[:60], "middle", turned)] if y_title else []
+    return bars
+
+
+def _draw_line(trace: Trace, colour: str, axes: Axes) -> list[str]:
+    """Return the line and the markers of a trace, depending on its mode."""
+    points = _get_points(trace, axes)
+    parts = []
+    if "lines" in trace.mode:
+        path = " ".join([f"{x:.1f},{y:.1f}" for x, y in points])
+        parts.append(
+            f'<polyline points="{path}" fill="none" stroke="{colour}"'
+            ' stroke-width="2"/>'
+        )
+    if "markers" in trace.mode:
+        for x, y in points:
+            marker = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.2" fill="{colour}"/>'
+            parts.append(marker)
     return parts
 
 
-def _ticks(low: float, high: float) -> list[float]:
-    raw = (high - low) / 5
-    size = 10 ** math.floor(math.log10(raw))
-    step = next(size * times for times in (1, 2, 5, 10) if size * times >= raw)
-    first = math.ceil(low / step)
+def _get_points(trace: Trace, axes: Axes) -> list[tuple[float, float]]:
+    """Return the positions of a trace's points; missing values are left out."""
     return [
-        round((first + place) * step, 12)
-        for place in range(int((high - first * step) / step + 1e-9) + 1)
+        (axes.get_x(x), axes.get_y(y))
+        for x, y in zip(trace.x, trace.y, strict=False)
+        if math.isfinite(y)
     ]
 
 
-def _title(told: Any) -> str:
-    title = _object(told).get("title")
+def _draw_legend(traces: Sequence[Trace]) -> list[str]:
+    parts = []
+    x = LEFT
+    for index, trace in enumerate(traces[:MAX_LEGEND_ENTRIES]):
+        colour = COLOURS[index % len(COLOURS)]
+        name = trace.name[:LEGEND_CHARACTERS]
+        parts.append(
+            f'<rect x="{x}" y="{TOP - 17}" width="10" height="10" fill="{colour}"/>'
+        )
+        parts.append(_draw_text(x + 14, TOP - 8, name))
+        x += 26 + 7 * len(name)
+    return parts
+
+
+def _draw_axes(
+    layout: Mapping[str, Any],
+    traces: Sequence[Trace],
+    axes: Axes,
+) -> list[str]:
+    """Return the grid, the labels of both axes, and the titles."""
+    parts = []
+    for value in _get_ticks(axes.y_range):
+        y = axes.get_y(value)
+        parts.append(_draw_horizontal_line(y, GRID_COLOUR))
+        parts.append(_draw_text(LEFT - 8, y + 4, f"{value:g}", "end"))
+    for x, label in _list_x_labels(traces, axes):
+        parts.append(_draw_text(x, AXIS_Y + 18, label, "middle"))
+    parts.append(_draw_horizontal_line(AXIS_Y, AXIS_COLOUR))
+    return parts + _draw_titles(layout)
+
+
+def _draw_horizontal_line(y: float, colour: str) -> str:
+    return f'<path d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}" stroke="{colour}"/>'
+
+
+def _list_x_labels(
+    traces: Sequence[Trace],
+    axes: Axes,
+) -> list[tuple[float, str]]:
+    """Return the labels of the x axis with their positions."""
+    categories = axes.categories
+    if categories:
+        step = max(1, len(categories) // MAX_CATEGORY_LABELS)
+        return [
+            (axes.get_x(name), name[:CATEGORY_CHARACTERS])
+            for name in categories[::step]
+        ]
+    has_times = any(isinstance(x, str) for trace in traces for x in trace.x)
+    labels = []
+    for value in _get_ticks(axes.x_range):
+        label = f"{value:g}"
+        if has_times:
+            label = f"{datetime.fromtimestamp(value, timezone.utc):%Y-%m-%d}"
+        labels.append((axes.get_x(value), label))
+    return labels
+
+
+def _draw_titles(layout: Mapping[str, Any]) -> list[str]:
+    """Return the titles of the figure and of its axes."""
+    parts = []
+    title = _get_title(layout)[:TITLE_CHARACTERS]
+    if title:
+        parts.append(_draw_text(WIDTH / 2, 20, title, "middle", TITLE_FONT))
+    x_title = _get_title(layout.get("xaxis"))[:AXIS_TITLE_CHARACTERS]
+    if x_title:
+        parts.append(_draw_text(WIDTH / 2, HEIGHT - 10, x_title, "middle"))
+    y_title = _get_title(layout.get("yaxis"))[:AXIS_TITLE_CHARACTERS]
+    if y_title:
+        rotation = f'transform="rotate(-90 16 {HEIGHT / 2})"'
+        parts.append(_draw_text(16, HEIGHT / 2, y_title, "middle", rotation))
+    return parts
+
+
+def _get_ticks(limits: Range) -> list[float]:
+    """Return round numbers within a range: multiples of 1, 2 or 5."""
+    min_step = (limits.high - limits.low) / TICK_COUNT
+    power = 10 ** math.floor(math.log10(min_step))
+    steps = [power * factor for factor in (1, 2, 5, 10)]
+    step = next(step for step in steps if step >= min_step)
+    first = math.ceil(limits.low / step)
+    # The small number makes up for rounding errors.
+    count = int((limits.high - first * step) / step + 1e-9) + 1
+    return [round((first + index) * step, 12) for index in range(count)]
+
+
+def _get_title(item: Any) -> str:
+    """Return the title of a layout or an axis: an object with a text, or a text."""
+    title = _as_object(item).get("title")
+    if isinstance(title, dict):
+        title = title.get("text")
+    return str(title or "")
+
+
+def _draw_text(
+    x: float,
+    y: float,
+    text: str,
+    anchor: str = "start",
+    attributes: str = "",
+) -> str:
+    content = escape(clean(text))
     return (
-        str(_object(title).get("text") or "")
-        if isinstance(title, dict)
-        else str(title or "")
+        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" {attributes}>'
+        f"{content}</text>"
     )
 
 
-def _text(x: float, y: float, text: str, anchor: str = "start", more: str = "") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" {more}>{escape(clean(text))}</text>'
-
-
-def _object(value: Any) -> dict[str, Any]:
+def _as_object(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}

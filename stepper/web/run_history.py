@@ -1,6 +1,7 @@
-"""A notebook's journal as it grows: where the plan stands by it, and every run, of earlier days too.
+"""The runs and the state of a notebook, read from its growing journal.
 
-Only what came since is read. Whoever looks on writes nothing, not even a journal that can't be read out of the way.
+Only the new lines are read. Views never write: they do not even move an unreadable
+journal aside.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from stepper.common import private_files
 from stepper.common.text import one_line
@@ -17,84 +18,110 @@ from stepper.policy import journal_events, journal_reducer
 from stepper.policy.model import Verdict
 from stepper.policy.notebook_state import State
 
-# how a report's line on one begins; what a cell printed is behind `| `
-DOUBT = "Doubt: "
-AT_ONCE = 1 << 26  # bytes of a journal that are read at a time
+# How a line of a report with a warning starts. Lines that a cell printed start with `|
+# `.
+WARNING_PREFIX = "Doubt: "
+CHUNK_BYTES = 1 << 26  # of a journal, read at a time
+REASON_CHARACTERS = 300
+CLIENT_CHARACTERS = 10
+NO_FILE = 0  # an inode
+INVALID_EVENT = (KeyError, TypeError, ValueError, AttributeError, RecursionError)
+
+RunEvent = journal_events.Ran | journal_events.Held
 
 
 @dataclass(frozen=True)
 class PastRun:
-    """A run, as the page's timeline tells of it; `why` it failed or is doubted."""
+    """A run in the timeline of the page. The page uses the same names."""
 
     run: int
     cell: str
     step: int | None
-    at: str
-    took: float
+    at: str  # when it started
+    took: float  # seconds
     outcome: str
     fine: bool
-    why: str
-    by: str
-    repeat: int  # how often stepper itself had run it before
-    held: bool = False  # found to fail before it ran
+    why: str  # why it failed, or why its criterion is false
+    by: str  # the client
+    repeat: int  # how often stepper had repeated it
+    held: bool = False  # the preflight check stopped it
 
 
-class Past:
-    """What one journal holds."""
+class LinePosition(NamedTuple):
+    """Where a line is in the journal, in bytes."""
+
+    start: int
+    size: int
+
+
+class RunHistory:
+    """The contents of one journal. Several threads may use it."""
 
     def __init__(self, path: str) -> None:
-        # several may look on, each in a thread
-        self.path, self.lock = path, threading.RLock()
-        self.changes = 0  # grows with each line
-        self.lives = 0  # grows where it is another journal now
-        self._forget()
+        self.path = path
+        self.lock = threading.RLock()
+        self.changes = 0  # the number of events
+        self.generation = 0  # the number of journals that the path has led to
+        self._reset()
 
-    def _forget(self) -> None:
-        self.lives += 1
-        self.state, self.runs = State(), list[PastRun]()
-        self.doubts: dict[int, list[str]] = {}  # run →, as its report tells them
+    def _reset(self) -> None:
+        """Forget all events: the path leads to another journal."""
+        self.generation += 1
+        self.state = State()
+        self.runs = list[PastRun]()
+        # By run, as in its report.
+        self.warnings: dict[int, list[str]] = {}
         self.kernel_at = ""  # when the present kernel was started
-        # of the lines that tell of a run: (event, run) →
-        self.places: dict[tuple[str, int], tuple[int, int]] = {}
-        self.read_to, self.file = 0, 0
+        # Of the events about a run, by kind of event and run.
+        self.positions: dict[tuple[str, int], LinePosition] = {}
+        self.read_bytes = 0
+        self.inode = NO_FILE
 
     def refresh(self) -> bool:
-        """Read what came since; return whether anything did."""
+        """Read the new events; return whether there were any."""
         with self.lock:
-            return self._refresh()
+            before = self.changes, self.generation
+            self._read_new_lines()
+            return (self.changes, self.generation) != before
 
-    def _refresh(self) -> bool:
-        before = self.changes, self.lives
+    def _read_new_lines(self) -> None:
         try:
-            about = os.stat(self.path)
-            if about.st_ino == self.file and about.st_size == self.read_to:
-                return False
+            status = os.stat(self.path)
+            if self._is_current(status):
+                return
             handle = private_files.open_private(self.path, os.O_RDONLY)
-        except OSError:  # nothing ran yet, or it is nobody's to read
-            if self.file:
-                self._forget()
-            return (self.changes, self.lives) != before
+        except OSError:  # there is no journal, or it can't be read
+            if self.inode != NO_FILE:
+                self._reset()
+            return
         try:
-            about = os.fstat(handle)
-            if about.st_ino != self.file or about.st_size < self.read_to:
-                self._forget()
-                self.file = about.st_ino
-            while data := os.pread(handle, AT_ONCE, self.read_to):
-                whole = data.rfind(b"\n") + 1
-                if not whole:
-                    break
-                for line in data[:whole].splitlines(keepends=True):
-                    self._take(line, self.read_to)
-                    self.read_to += len(line)
+            status = os.fstat(handle)
+            if status.st_ino != self.inode or status.st_size < self.read_bytes:
+                self._reset()
+                self.inode = status.st_ino
+            self._read_lines(handle)
         finally:
             os.close(handle)
-        return (self.changes, self.lives) != before
 
-    def _take(self, line: bytes, place: int) -> None:
+    def _is_current(self, status: os.stat_result) -> bool:
+        """Return whether the whole file has been read."""
+        return status.st_ino == self.inode and status.st_size == self.read_bytes
+
+    def _read_lines(self, handle: int) -> None:
+        """Read all complete lines that are new."""
+        while True:
+            data = os.pread(handle, CHUNK_BYTES, self.read_bytes)
+            end = data.rfind(b"\n") + 1
+            if not end:
+                return
+            for line in data[:end].splitlines(keepends=True):
+                self._apply_line(line)
+                self.read_bytes += len(line)
+
+    def _apply_line(self, line: bytes) -> None:
         try:
             event = journal_events.read(load_json_exact(line))
-        except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
-            # somebody else's line
+        except INVALID_EVENT:  # another program wrote the line
             return
         if event is None:
             return
@@ -102,45 +129,61 @@ class Past:
         journal_reducer.apply(event, self.state)
         match event:
             case journal_events.Started():
-                self.places[event.kind, event.run] = (place, len(line))
+                self._keep_position(event.kind, event.run, line)
             case journal_events.Reported():
-                self.places[event.kind, event.run] = (place, len(line))
-                told = [
-                    text.removeprefix(DOUBT)
-                    for text in event.text.splitlines()
-                    if text.startswith(DOUBT)
-                ]
-                self.doubts |= {event.run: told} if told else {}
+                self._keep_position(event.kind, event.run, line)
+                warnings = _find_warnings(event.text)
+                if warnings:
+                    self.warnings[event.run] = warnings
             case journal_events.KernelChanged():
                 self.kernel_at = event.at if event.what == "started" else ""
             case journal_events.Ran() | journal_events.Held():
-                self.runs.append(_run(event))
+                self.runs.append(_make_past_run(event))
 
-    def told(self, run: int) -> dict[str, Any]:
-        """Return what ran in a run, and what the agent read of it."""
-        source, report = (
-            self._line(journal_events.Started.kind, run),
-            self._line(journal_events.Reported.kind, run),
-        )
-        return {"source": source.get("source"), "report": report.get("text")}
+    def _keep_position(self, kind: str, run: int, line: bytes) -> None:
+        self.positions[kind, run] = LinePosition(self.read_bytes, len(line))
 
-    def _line(self, kind: str, run: int) -> dict[str, Any]:
-        place, size = self.places.get((kind, run), (0, 0))
+    def read_run(self, run: int) -> dict[str, Any]:
+        """Return the source and the report of a run; both are None if unknown."""
+        start = self._read_event(journal_events.Started.kind, run)
+        report = self._read_event(journal_events.Reported.kind, run)
+        return {"source": start.get("source"), "report": report.get("text")}
+
+    def _read_event(self, kind: str, run: int) -> dict[str, Any]:
+        """Return an event from the journal, or {}."""
+        position = self.positions.get((kind, run))
+        if position is None:
+            return {}
         try:
             handle = private_files.open_private(self.path, os.O_RDONLY)
         except OSError:
             return {}
         try:
-            found = load_json_exact(os.pread(handle, size, place)) if size else {}
+            line = os.pread(handle, position.size, position.start)
+            event = load_json_exact(line)
         except ValueError:
             return {}
         finally:
             os.close(handle)
-        return found if isinstance(found, dict) else {}
+        return event if isinstance(event, dict) else {}
 
 
-def _run(event: journal_events.Ran | journal_events.Held) -> PastRun:
-    ran = event if isinstance(event, journal_events.Ran) else None
+def _find_warnings(report: str) -> list[str]:
+    """Return the warnings of a report."""
+    return [
+        line.removeprefix(WARNING_PREFIX)
+        for line in report.splitlines()
+        if line.startswith(WARNING_PREFIX)
+    ]
+
+
+def _make_past_run(event: RunEvent) -> PastRun:
+    reason = event.error if event.fault else ""
+    repeat = 0
+    if isinstance(event, journal_events.Ran):
+        repeat = event.repeat
+        if not event.fault:
+            reason = event.unmet
     return PastRun(
         run=event.run,
         cell=event.cell_id,
@@ -149,8 +192,8 @@ def _run(event: journal_events.Ran | journal_events.Held) -> PastRun:
         took=event.duration_s,
         outcome=event.outcome.value,
         fine=event.verdict is Verdict.FINE,
-        why=one_line(event.error if event.fault else ran.unmet if ran else "", 300),
-        by=one_line(event.by, 10),
-        repeat=ran.repeat if ran else 0,
-        held=ran is None,
+        why=one_line(reason, REASON_CHARACTERS),
+        by=one_line(event.by, CLIENT_CHARACTERS),
+        repeat=repeat,
+        held=isinstance(event, journal_events.Held),
     )

@@ -1,12 +1,12 @@
-"""`stepper view`: the server, and the browser on it."""
+"""`stepper view`: serve the page, and open it in the browser."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import glob
 import logging
 import os
+import re
 import sys
 import webbrowser
 
@@ -16,59 +16,74 @@ from stepper.common import private_files
 from stepper.common.errors import StepperError
 from stepper.common.paths import Paths
 from stepper.hook import client
-from stepper.web.access_control import FORWARD, HOST, Face
-from stepper.web.http_server import bound, serve
-from stepper.web.notebook_list import Shelf
+from stepper.web.access_control import HOST, REDIRECT_PAGE, ViewServer
+from stepper.web.http_server import bind_socket, serve
+from stepper.web.notebook_list import NotebookList
+
+REDIRECT_FILE = re.compile(r"view-(\d+)\.html")
+DISPLAY_VARIABLES = ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")
 
 
 def view(paths: Paths, notebook: str | None, port: int, quiet: bool) -> None:
-    """Serve the page until Ctrl-C; raise StepperError where it can't be."""
-    shelf = Shelf(paths)
-    named = shelf.named(notebook, client.current_folder()) if notebook else ""
-    listening = bound(port)
-    # A file of the user's alone leads the browser there: an address on a command line
-    # is everybody's to read.
-    lead = os.path.join(paths.runtime, f"view-{os.getpid()}.html")
-    # of views that were killed
-    for left in glob.glob(os.path.join(glob.escape(paths.runtime), "view-*.html")):
-        if not psutil.pid_exists(
-            int("".join(filter(str.isdecimal, os.path.basename(left))) or 0)
-        ):
-            remove(left)
+    """Serve the page until Ctrl-C; raise StepperError if that is not possible."""
+    notebooks = NotebookList(paths)
+    name = ""
+    if notebook:
+        name = notebooks.resolve_name(notebook, client.current_folder())
+    listener = bind_socket(port)
+    # The browser opens a private file that redirects to the address: all users can see
+    # the command lines of processes, and the address contains the key.
+    redirect_path = os.path.join(paths.runtime, f"view-{os.getpid()}.html")
+    _remove_stale_redirects(paths.runtime)
+    # tornado would log addresses with the key.
+    logging.getLogger("tornado").setLevel(logging.CRITICAL)
+    server = ViewServer(paths, notebooks, name)
+    _, server.port = listener.getsockname()
+    server.on_key_used = lambda: remove_file(redirect_path)
 
-    def opened() -> None:
+    def announce() -> None:
         sys.stdout.write(
-            f"stepper: {named or 'the current notebook'} at {face.address}\n"
-            f"         for you alone, on {HOST}, read only; Ctrl-C ends it\n"
+            f"stepper: {name or 'the current notebook'} at {server.address}\n"
+            f"         Only you can open the page; it is read-only and on {HOST}."
+            " To stop, press Ctrl-C.\n"
         )
         sys.stdout.flush()
         if not quiet and _has_browser():
             with contextlib.suppress(StepperError, OSError, webbrowser.Error):
                 paths.create_runtime_folder()
-                private_files.replace(lead, FORWARD.format(face.address).encode())
-                webbrowser.open("file://" + lead)
+                page = REDIRECT_PAGE.format(server.address)
+                private_files.replace(redirect_path, page.encode())
+                webbrowser.open(f"file://{redirect_path}")
 
-    async def work() -> None:
-        await serve(face, listening, opened)
-
-    # it would say addresses, with the key in them
-    logging.getLogger("tornado").setLevel(logging.CRITICAL)
-    face = Face(paths, shelf, named)
-    face.port, face.used = listening.getsockname()[1], lambda: remove(lead)
     try:
-        asyncio.run(work())
+        asyncio.run(serve(server, listener, announce))
     finally:
-        remove(lead)
+        remove_file(redirect_path)
 
 
-def remove(lead: str) -> None:
-    """Remove the file that led the browser, if it is there."""
+def _remove_stale_redirects(folder: str) -> None:
+    """Remove the files of views that were killed."""
+    try:
+        names = os.listdir(folder)
+    except OSError:  # the folder does not exist yet
+        return
+    for name in names:
+        match = REDIRECT_FILE.fullmatch(name)
+        if match and not psutil.pid_exists(int(match[1])):
+            remove_file(os.path.join(folder, name))
+
+
+def remove_file(path: str) -> None:
+    """Remove a file if it exists."""
     with contextlib.suppress(OSError):
-        os.unlink(lead)
+        os.unlink(path)
 
 
 def _has_browser() -> bool:
-    """Whether a browser would have a screen: one in the terminal would take the terminal."""
-    return sys.platform == "darwin" or any(
-        map(os.environ.get, ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY"))
-    )
+    """Return whether a browser can open a window.
+
+    Without a display, the browser would run in the terminal.
+    """
+    if sys.platform == "darwin":
+        return True
+    return any(map(os.environ.get, DISPLAY_VARIABLES))

@@ -1,4 +1,7 @@
-"""`stepper watch`: the plan, what runs, the last report and a stop, drawn anew in the terminal until Ctrl-C."""
+"""`stepper watch`: live progress of a notebook in the terminal, until Ctrl-C.
+
+Shows the plan, the running cell, the last report and a stop.
+"""
 
 from __future__ import annotations
 
@@ -24,175 +27,213 @@ from stepper.messages.command_messages import MARKS
 from stepper.messages.quoted_output import span, text_of
 from stepper.messages.run_report import seconds
 from stepper.policy.commands.command_lines import PROGRAM, CommandLines
-from stepper.web.notebook_list import Shelf
-from stepper.web.notebook_view import Book, Row
+from stepper.web.notebook_list import NotebookList
+from stepper.web.notebook_view import NotebookView, Row
 
-LOOK_SECONDS = 0.25
-LINES, REPORT = 8, 14  # of what runs, and of a report
+REFRESH_SECONDS = 0.25
+OUTPUT_LINES = 8  # of the running cell
+OUTPUT_CHARACTERS = 300  # of a line
+LAST_OUTPUTS = 3
+REPORT_LINES = 14
+TITLE_CHARACTERS = 200
 COLOURS = {
-    **dict.fromkeys(("done", "complete"), "green"),
-    **dict.fromkeys(("failed", "stopped", "failing"), "red"),
-    **dict.fromkeys(("doubted", "interrupted", "changed"), "yellow"),
+    "done": "green",
+    "complete": "green",
+    "failed": "red",
+    "stopped": "red",
+    "failing": "red",
+    "doubted": "yellow",
+    "interrupted": "yellow",
+    "changed": "yellow",
     "running": "cyan",
 }
+FINISHED = ("done", "skipped")
 
 
 def watch(paths: Paths, notebook: str | None) -> None:
-    """Draw until Ctrl-C; raise UsageError where nobody looks on."""
-    commands = CommandLines(notebook or "")
+    """Show live progress until Ctrl-C; raise UsageError without a terminal."""
     if not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
+        commands = CommandLines(notebook or "")
         raise UsageError(
             "`stepper watch` needs a terminal; standard output is not one",
             f"{commands.shell('status')}; {commands.shell('report')}",
         )
-    shelf = Shelf(paths)
-    named = shelf.named(notebook, client.current_folder()) if notebook else ""
-    console = Console(
-        highlight=False, no_color=bool(os.environ.get("NO_COLOR")) or None
-    )
-    interrupts = Interrupts()
+    notebooks = NotebookList(paths)
+    name = ""
+    if notebook:
+        name = notebooks.resolve_name(notebook, client.current_folder())
+    no_color = bool(os.environ.get("NO_COLOR")) or None
+    console = Console(highlight=False, no_color=no_color)
+    interrupts = InterruptFlag()
     live = Live(console=console, auto_refresh=False, transient=True)
     with interrupts, contextlib.suppress(KeyboardInterrupt), live:
-        while not interrupts.seen:
-            current = shelf.current()
-            book = shelf.book(named or current) if named or current else None
-            if book is not None:
-                book.look(current)
-            height, program = console.size.height, shelf.program
-            live.update(drawn(book, height, shelf.trouble, program), refresh=True)
-            time.sleep(LOOK_SECONDS)
+        while not interrupts.is_set:
+            current = notebooks.find_current()
+            shown_name = name or current
+            view = notebooks.get_view(shown_name) if shown_name else None
+            if view is not None:
+                view.refresh(current)
+            height = console.size.height
+            screen = render(view, height, notebooks.error, notebooks.program)
+            live.update(screen, refresh=True)
+            time.sleep(REFRESH_SECONDS)
 
 
-class Interrupts:
-    """Whether Ctrl-C was pressed. Python drops a KeyboardInterrupt that is raised in a finalizer."""
+class InterruptFlag:
+    """A context manager that records whether Ctrl-C was pressed.
+
+    Python drops a KeyboardInterrupt that is raised in a finalizer.
+    """
 
     def __init__(self) -> None:
-        self.seen = False
+        self.is_set = False
 
     def __enter__(self) -> None:
-        self.former = signal.signal(signal.SIGINT, self._take)
+        self.previous_handler = signal.signal(signal.SIGINT, self._handle_signal)
 
     def __exit__(self, *_: object) -> None:
-        signal.signal(signal.SIGINT, self.former)
+        signal.signal(signal.SIGINT, self.previous_handler)
 
-    def _take(self, *_: object) -> None:
-        self.seen = True
+    def _handle_signal(self, *_: object) -> None:
+        self.is_set = True
         raise KeyboardInterrupt
 
 
-def drawn(
-    book: Book | None, height: int, trouble: str = "", program: str = PROGRAM
+def render(
+    view: NotebookView | None,
+    height: int,
+    error: str = "",
+    program: str = PROGRAM,
 ) -> RenderableType:
-    """Return all that is shown of a notebook, within so many lines."""
-    if book is None:
-        new = f'{program} new "PROBLEM"'
-        return Text(one_line(trouble) or f"No notebook is here yet: {new}")
-    status, now = book.parts["status"], book.parts["live"]
-    parts: list[RenderableType] = [
-        head(status, now),
-        *plan(status["steps"], height // 2),
-        Text(),
-    ]
+    """Return everything that is shown, for a terminal of this height.
+
+    `program` is how the user's shell calls stepper.
+    """
+    if view is None:
+        create = f'To create one, run: {program} new "PROBLEM"'
+        return Text(one_line(error) or f"There is no notebook yet. {create}")
+    status = view.parts["status"]
+    live = view.parts["live"]
+    parts: list[RenderableType] = [render_header(status, live)]
+    parts += render_plan(status["steps"], height // 2)
+    parts.append(Text())
     if status["stop"]:
-        parts.append(stop(status["stop"]))
-    if now["running"]:
-        parts.append(running(now["running"], book.outputs))
+        parts.append(render_stop(status["stop"]))
+    if live["running"]:
+        parts.append(render_running_cell(live["running"], view.outputs))
     elif not status["stop"] and status["last"] is not None:
-        lines = [
-            *filter(
-                None, clean(book.past.told(status["last"])["report"] or "").splitlines()
-            )
-        ]
-        whole = book.past.state.commands.terminal("report")
-        left = len(lines) - REPORT
-        more = [f"… {left} more lines: {whole}"] if left > 0 else []
-        parts.append(
-            Panel(
-                Text("\n".join(lines[:REPORT] + more)),
-                title="last report",
-                title_align="left",
-                border_style="dim",
-            )
-        )
-    for text in (
-        status["trouble"],
-        status["daemon"] if now["running"] else "",
-        status["lost"],
-    ):
-        parts += [Text(text, style="yellow")] if text else []
+        parts.append(_render_report(view, status["last"]))
+    notes = [status["trouble"]]
+    if live["running"]:
+        notes.append(status["daemon"])
+    notes.append(status["lost"])
+    parts += [Text(note, style="yellow") for note in notes if note]
     return Group(*parts)
 
 
-def head(status: Row, now: Row) -> Text:
-    """Return which notebook, how it stands, its kernel."""
-    state = "running" if now["running"] else status["state"]
-    kernel = [
-        f"kernel {now['state']}",
-        f"{now['memory']} MB" if now["memory"] else "",
-        now["waits"],
-        now["where"] or "",
-    ]
-    stale = f" · {len(status['marks'])} stale" if status["marks"] else ""
+def _render_report(view: NotebookView, run: int) -> Panel:
+    """Return the first lines of a report."""
+    report = view.history.read_run(run)["report"] or ""
+    lines = list(filter(None, clean(report).splitlines()))
+    omitted = len(lines) - REPORT_LINES
+    if omitted > 0:
+        command = view.history.state.commands.terminal("report")
+        lines[REPORT_LINES:] = [f"… {omitted} more lines: {command}"]
+    return Panel(
+        Text("\n".join(lines)),
+        title="last report",
+        title_align="left",
+        border_style="dim",
+    )
+
+
+def render_header(status: Row, live: Row) -> Text:
+    """Return the notebook's title and state, and the state of the kernel."""
+    state = "running" if live["running"] else status["state"]
+    notebook = one_line(status["notebook"])
+    title = one_line(status["title"]) or notebook
+    kernel = [f"kernel {live['state']}"]
+    if live["memory"]:
+        kernel.append(f"{live['memory']} MB")
+    kernel += [live["waits"], live["where"] or ""]
+    details = ", ".join(map(one_line, filter(None, kernel)))
+    if status["marks"]:
+        details += f" · {len(status['marks'])} stale"
     return Text.assemble(
-        (one_line(status["title"] or status["notebook"]), "bold"),
+        (title, "bold"),
         "\n",
-        (one_line(status["notebook"]), "dim"),
+        (notebook, "dim"),
         "  ",
         (state, COLOURS.get(state, "dim")),
-        (f"  {', '.join(one_line(each) for each in kernel if each)}{stale}", "dim"),
+        (f"  {details}", "dim"),
     )
 
 
-def plan(steps: Sequence[Row], most: int) -> list[Text]:
-    """Return the steps, those around the first that is not over where there are many."""
-    first = next(
-        (
-            place
-            for place, step in enumerate(steps)
-            if step["status"] not in ("done", "skipped")
-        ),
-        0,
+def render_plan(steps: Sequence[Row], limit: int) -> list[Text]:
+    """Return the steps; of many, those around the first that is not finished."""
+    first_open = 0
+    for index, step in enumerate(steps):
+        if step["status"] not in FINISHED:
+            first_open = index
+            break
+    last_start = len(steps) - limit
+    start = max(0, min(first_open - limit // 2, last_start))
+    shown_steps = steps[start : start + limit]
+    lines = list(map(_render_step, shown_steps))
+    omitted = len(steps) - len(shown_steps)
+    if omitted > 0:
+        lines.append(Text(f"    … {omitted} more", style="dim"))
+    return lines
+
+
+def _render_step(step: Row) -> Text:
+    status = step["status"]
+    marks = {each.value: mark for each, mark in MARKS.items()}
+    title = f" {step['id']}. {one_line(step['title'], TITLE_CHARACTERS)}"
+    style = "bold" if status == "running" else ""
+    retries = f"  (retries: {step['retries']})" if step["retries"] else ""
+    return Text.assemble(
+        (f"  {marks[status]}", COLOURS.get(status, "dim")),
+        (title, style),
+        (retries, "dim"),
     )
-    start = max(0, min(first - most // 2, len(steps) - most))
-    marks = {status.value: mark for status, mark in MARKS.items()}
-    told = []
-    for step in steps[start : start + most]:
-        retries = f"  (retries: {step['retries']})" if step["retries"] else ""
-        colour = COLOURS.get(step["status"], "dim")
-        style = "bold" if step["status"] == "running" else ""
-        title = f" {step['id']}. {one_line(step['title'], 200)}"
-        told.append(
-            Text.assemble(
-                ("  " + marks[step["status"]], colour), (title, style), (retries, "dim")
-            )
-        )
-    left = len(steps) - len(told)
-    return [*told, *([Text(f"    … {left} more", style="dim")] if left > 0 else [])]
 
 
-def running(now: Row, outputs: Sequence[Mapping[str, Any]]) -> Panel:
-    """Return what runs, its clock and its last lines."""
-    took = max(0.0, time.time() - now["at"] / 1000)
-    limit = f" of {span(now['timeout'])}" if now["timeout"] else ""
-    left = f", about {seconds(now['left'])} left" if now["left"] else ""
-    lines = clean("".join(text_of(output) for output in outputs[-3:])).splitlines()[
-        -LINES:
-    ] or [now["line"]]
-    bar = ProgressBar(
-        total=now["timeout"] or 1, completed=min(took, now["timeout"] or 1)
+def render_running_cell(cell: Row, outputs: Sequence[Mapping[str, Any]]) -> Panel:
+    """Return the running cell with its duration and the last lines of its output."""
+    duration = max(0.0, time.time() - cell["at"] / 1000)
+    timeout = cell["timeout"]
+    title = f"{cell['name']} · {duration:.1f} s"
+    if timeout:
+        title += f" of {span(timeout)}"
+    if cell["left"]:
+        title += f", about {seconds(cell['left'])} left"
+    bar_total = timeout or 1
+    bar = ProgressBar(total=bar_total, completed=min(duration, bar_total))
+    text = "".join(map(text_of, outputs[-LAST_OUTPUTS:]))
+    lines = clean(text).splitlines()[-OUTPUT_LINES:] or [cell["line"]]
+    output = "\n".join([one_line(line, OUTPUT_CHARACTERS) for line in lines])
+    return Panel(
+        Group(bar, Text(output)),
+        title=Text(title),
+        title_align="left",
+        border_style="cyan",
     )
-    body = Group(bar, Text("\n".join(one_line(line, 300) for line in lines)))
-    title = f"{now['name']} · {took:.1f} s{limit}{left}"
-    return Panel(body, title=Text(title), title_align="left", border_style="cyan")
 
 
-def stop(told: Row) -> Panel:
-    """Return why it is stopped, and the commands that lift that."""
-    ways = [
-        f"{way['command']} {way['argument']}".strip() + f"  – {way['about']}"
-        for way in told["ways"]
-    ]
-    asked = [f"The agent asks: {told['question']}"] if told["question"] else []
-    text = "\n".join([*told["block"].splitlines()[1:], *asked, "", *ways])
-    title = told["block"].partition("\n")[0].removeprefix("❌ ")
-    return Panel(Text(text), title=Text(title), title_align="left", border_style="red")
+def render_stop(stop: Row) -> Panel:
+    """Return why the notebook is stopped, and the commands that resume it."""
+    headline, _, details = stop["block"].partition("\n")
+    lines = details.splitlines()
+    if stop["question"]:
+        lines.append(f"The agent asks: {stop['question']}")
+    lines.append("")
+    for way in stop["ways"]:
+        command = f"{way['command']} {way['argument']}".strip()
+        lines.append(f"{command}  – {way['about']}")
+    return Panel(
+        Text("\n".join(lines)),
+        title=Text(headline.removeprefix("❌ ")),
+        title_align="left",
+        border_style="red",
+    )
