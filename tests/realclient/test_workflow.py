@@ -1146,3 +1146,38 @@ def test_a_stop_ends_with_its_notebook_but_not_by_what_the_agent_writes(
     )
     assert "ran ok" in model.shown()
     assert standing(notebook)[0] == "ready"
+
+
+@pytest.mark.parametrize("output", ["text", "json"])
+def test_a_ci_job_reads_of_a_stop_in_the_status(
+    project: Path, notebook: Path, scripted_model: Model, client: Client, output: str
+) -> None:
+    model = scripted_model(
+        [read(notebook)],
+        [
+            text("I try this."),
+            insert(notebook, "raise RuntimeError('STOP: which file?')", "cell-0"),
+        ],
+    )
+    done = client(model).prompt("Begin.", "--output-format", output)
+    assert done.returncode == 0  # of the client, for which the run ended as it should
+    if output == "text":
+        assert done.stdout.strip() == ""
+    else:
+        *_, answer = json.loads(done.stdout)  # a list with --verbose
+        assert (answer["is_error"], answer["result"]) == (False, "")
+        assert answer["terminal_reason"] == "hook_stopped"
+    found = status(notebook)
+    assert found["state"] == "stopped"
+    assert found["stop"]["error"] == "RuntimeError: STOP: which file?"
+    assert found["stop"]["question"] == "which file?"
+    command = f".stepper/env/bin/stepper status {notebook.stem} --json"
+    gate = f"{command} | {sys.executable} -c '{IS_COMPLETE}'"
+    assert subprocess.run(["sh", "-c", gate], cwd=project).returncode == 1
+    for step in ("1", "2", "3"):
+        stepper(project, "skip", "--notebook", str(notebook), f"not needed: {step}")
+    assert subprocess.run(["sh", "-c", gate], cwd=project).returncode == 0
+
+
+# what `jq -e '.state == "complete"'` does
+IS_COMPLETE = 'import json, sys; sys.exit(json.load(sys.stdin)["state"] != "complete")'
