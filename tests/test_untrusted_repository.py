@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import stat
@@ -305,7 +306,8 @@ def test_no_command_that_only_looks_runs_anything(
         f"BAD  hook script: {hostile.folder}/.stepper/env is not of an install of yours"
         in said
     )
-    assert said.count("To fix this, run: stepper trust") == 3
+    # stepper as it is called in a terminal here: maybe by its path
+    assert len(re.findall(r"To fix this, run: \S*stepper trust", said)) == 3
     assert stat.S_IMODE((hostile.folder / ".stepper").stat().st_mode) == 0o700
     assert (
         stat.S_IMODE((hostile.folder / ".stepper/journal/a.jsonl").stat().st_mode)
