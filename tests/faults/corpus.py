@@ -31,6 +31,7 @@ from stepper.messages.run_report import Report
 from stepper.notebooks.journal_file import JournalFile
 from stepper.notebooks.notebook_file import IpynbFile
 from stepper.policy.model import CellEdit, Limits, Outcome
+from stepper.session import user_commands
 from stepper.session.agent_edits import edited
 from stepper.session.clients import Caller
 from stepper.session.protocols import Execution, Kernel, KernelPlace
@@ -75,6 +76,13 @@ class Case:
     timeout: float | None = None
     needs: str = ""
     group: str = ""
+    # What happened to the notebook before, in order (see `Story`), in place of `prepare`.
+    story: tuple[Mapping[str, Any], ...] = ()
+    at: int = 0  # the cell's place among the others, 0: below them
+    replaces: int = 0  # the cell that it replaces
+    absent: str = (
+        ""  # a regular expression of what would be false: no report matches it
+    )
 
 
 @dataclass(frozen=True)
@@ -93,8 +101,10 @@ class Seen:
 
     @property
     def holds(self) -> bool:
-        """Whether the report holds the fact."""
-        return bool(re.search(self.case.fact, self.report.text))
+        """Whether the report holds the fact, and nothing that is known to be false."""
+        text = self.report.text
+        false = bool(self.case.absent and re.search(self.case.absent, text))
+        return bool(re.search(self.case.fact, text)) and not false
 
     @property
     def words(self) -> int:
@@ -114,6 +124,7 @@ def load(names: tuple[str, ...] = (), folder: str = ".") -> dict[str, list[Case]
                     **item,
                     "prepare": tuple(item.get("prepare") or ()),
                     "unrun": tuple(item.get("unrun") or ()),
+                    "story": tuple(item.get("story") or ()),
                 },
                 group=path.stem,
             )
@@ -272,6 +283,9 @@ class Bench:
                 stopped.append(
                     f"preparing cell {number + 1}: {report.text if report else 'did not run'}"
                 )
+        for number, step in enumerate(case.story, 1):
+            why = await self.step(session, notebook, cells, step)
+            stopped += [f"step {number}: {why}"] if why else []
         if (
             case.ename == "MemoryLimit"
         ):  # what this machine passes when the kernel takes 120 MB more than now
@@ -280,10 +294,13 @@ class Bench:
                 limits,
                 max_memory_percent=min(99.0, 100 * (now.used + 120e6) / now.total),
             )
-        report = await edited(session, self.add(notebook, cells, case.cell), Caller())
-        held = (
-            not session.state.runs or session.state.runs[-1].cell_id != cells[-1]["id"]
-        )
+        before = len(session.state.runs)
+        if case.replaces:
+            edit = self.replace(notebook, cells, case.replaces, case.cell)
+        else:
+            edit = self.add(notebook, cells, case.cell, case.at)
+        report = await edited(session, edit, Caller())
+        held = len(session.state.runs) == before
         fault = self.fault(session, "held" if held else "run") or {}
         return Seen(
             case,
@@ -305,26 +322,95 @@ class Bench:
             (line["fault"] for line in reversed(events) if line["event"] == event), None
         )
 
-    @staticmethod
-    def add(notebook: Path, cells: list[dict[str, Any]], source: str) -> CellEdit:
-        """Write the notebook with one more code cell; return the edit."""
-        source = source.rstrip("\n")
-        cell_id = uuid.uuid4().hex[:8]
-        cells.append(
-            {
-                "cell_type": "code",
-                "id": cell_id,
-                "source": source,
+    async def step(
+        self,
+        session: Session,
+        notebook: Path,
+        cells: list[dict[str, Any]],
+        step: Mapping[str, Any],
+    ) -> str:
+        """Do one step of a case's story; return what went otherwise than it should.
+
+        `run`, `fail`: a cell is added and runs, well or not. `unrun`: it is added by other means, and does not run.
+        `text`: a Markdown cell. `redo`: cell number N gets the source `to` and runs (`fails`: not well). `edit`: it gets
+        it by other means. `delete`: cell number N goes. `restart`: the kernel is restarted.
+        """
+        if "text" in step:
+            self.add(notebook, cells, step["text"])
+            cells[-1] = {
+                "cell_type": "markdown",
+                "id": cells[-1]["id"],
+                "source": step["text"],
                 "metadata": {},
-                "execution_count": None,
-                "outputs": [],
             }
-        )
+            self.write(notebook, cells)
+            return ""
+        if "unrun" in step:
+            self.add(notebook, cells, step["unrun"])
+            return ""
+        if "edit" in step:
+            self.replace(notebook, cells, step["edit"], step["to"])
+            return ""
+        if "delete" in step:
+            del cells[step["delete"] - 1]
+            self.write(notebook, cells)
+            return ""
+        if "restart" in step:
+            await user_commands.restart(session, Caller())
+            return ""
+        if "redo" in step:
+            edit = self.replace(notebook, cells, step["redo"], step["to"])
+            fails = bool(step.get("fails"))
+        else:
+            fails = "fail" in step
+            edit = self.add(notebook, cells, step["fail" if fails else "run"])
+        before = len(session.state.runs)
+        report = await edited(session, edit, Caller())
+        if report is not None and report.ok is not fails:
+            ran = len(session.state.runs) > before
+            return "" if ran else f"did not run: {report.text}"
+        return report.text if report else "did not run"
+
+    @staticmethod
+    def write(notebook: Path, cells: list[dict[str, Any]]) -> None:
+        """Write the notebook."""
         raw = {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
         notebook.write_text(json.dumps(raw))
-        return CellEdit(
-            str(notebook), cell_id, None, "code", "insert", source, None, "s", "default"
-        )
+
+    @staticmethod
+    def add(
+        notebook: Path, cells: list[dict[str, Any]], source: str, at: int = 0
+    ) -> CellEdit:
+        """Write the notebook with one more code cell; return the edit."""
+        source = source.rstrip("\n")
+        cell = {
+            "cell_type": "code",
+            "id": uuid.uuid4().hex[:8],
+            "source": source,
+            "metadata": {},
+            "execution_count": None,
+            "outputs": [],
+        }
+        cells.insert(at - 1 if at else len(cells), cell)
+        return Bench.edit(notebook, cells, cell, "insert")
+
+    @staticmethod
+    def replace(
+        notebook: Path, cells: list[dict[str, Any]], number: int, source: str
+    ) -> CellEdit:
+        """Write the notebook with another source in a cell; return the edit."""
+        cell = cells[number - 1]
+        cell["source"] = source.rstrip("\n")
+        return Bench.edit(notebook, cells, cell, "replace")
+
+    @staticmethod
+    def edit(
+        notebook: Path, cells: list[dict[str, Any]], cell: dict[str, Any], mode: str
+    ) -> CellEdit:
+        """Write the notebook; return the edit of a cell."""
+        Bench.write(notebook, cells)
+        where = (str(notebook), cell["id"], None, "code", mode, cell["source"])
+        return CellEdit(*where, None, "s", "default")
 
     def close(self) -> None:
         """End the kernel."""
