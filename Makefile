@@ -74,6 +74,7 @@ faults: env
 	$(BIN)/python -m tests.faults --folder fresh
 	$(BIN)/python -m tests.faults --folder blind
 	$(BIN)/python -m tests.faults --folder later
+	$(BIN)/python -m tests.faults --folder states
 
 # Injected faults, floods of output, two thousand cells: docs/development/reliability.md
 reliability: env

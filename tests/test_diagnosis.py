@@ -16,7 +16,8 @@ from stepper.diagnosis.diagnoser import Adviser, sentences
 from stepper.diagnosis.in_kernel.close_matches import closest, listed
 from stepper.diagnosis.ipython_syntax import transformer
 from stepper.diagnosis.kernel_facts import Finding, Look, Lost
-from stepper.diagnosis.missing_names import Notebook, changes, imported, missing_folder
+from stepper.diagnosis.missing_names import imported, missing_folder
+from stepper.diagnosis.name_definitions import Notebook, changes
 from stepper.diagnosis.project_environment import Surroundings
 from stepper.policy import journal_events
 from stepper.policy.cell_changes import source_hash
@@ -92,7 +93,8 @@ def said(
         for finding in findings
     ]
     state = State("n.ipynb")
-    state.ran = dict.fromkeys(ran, "") if isinstance(state.ran, dict) else set(ran)
+    sources = {cell.id: source_hash(cell.source) for cell in cells}
+    state.ran = {cell_id: sources[cell_id] for cell_id in ran}
     state.counts = {4: "a"}
     variables = {name: Variable(kind) for name, kind in (live or {}).items()}
     known = Namespace(variables=variables, cwd="/project/notebooks", lasting=LASTING)
@@ -579,12 +581,22 @@ TWO_LINES = "import os\nraw = os.listdir()"
         (
             TWO_LINES,
             {"ran": TWO_LINES, "ended": "cancelled"},
-            "which did not run to its end",
+            "which was interrupted and left `raw` undefined",
+        ),
+        (
+            TWO_LINES,
+            {"ran": TWO_LINES, "ended": "timeout", "failed_at": 1},
+            "which timed out at line 1, before it",
         ),
         (
             "for one in []:\n    raw = one",
             {"ran": "for one in []:\n    raw = one", "ended": "ok"},
             "line 2 of cell 1 (id a) (`raw = one`), which ran ok",
+        ),
+        (
+            "%timeit raw = 1",
+            {},
+            "no live name is like it",
         ),
         ("%%time\nimport os\nraw = 1", {}, "line 3 of cell 1 (id a) (`raw = 1`)"),
         ("\n\nraw = 1", {}, "line 3 of cell 1 (id a) (`raw = 1`)"),

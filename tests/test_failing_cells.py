@@ -66,6 +66,46 @@ def test_reports_hold_the_fact(group: str) -> None:
     judge(list(seen(python(), (group,))))
 
 
+# --- what a report says of a name's state, a key, an attribute: each sentence was read and judged by hand ----------------
+
+STATES = sorted(path.stem for path in (HERE / "states").glob("*.yaml"))
+
+
+def test_the_cases_of_states_are_many_and_have_names_of_their_own() -> None:
+    cases = [case for group in load(folder="states").values() for case in group]
+    assert len(cases) >= 160
+    assert len({case.name for case in cases}) == len(cases)
+    assert [case.name for case in cases if not case.fact or not case.needs] == []
+
+
+@pytest.mark.timeout(600)
+def test_what_a_sample_of_states_is_said_of_is_true() -> None:
+    every = [case for group in load(folder="states").values() for case in group]
+    bench = Bench(python())
+    try:
+        is_true([bench.run(case) for case in every[:: len(every) // 24]])
+    finally:
+        bench.close()
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("group", STATES)
+def test_what_is_said_of_a_state_is_true(group: str) -> None:
+    is_true(list(seen(python(), (group,), "states")))
+
+
+def is_true(found: list[Seen]) -> None:
+    """Each story went as it was written, and each report holds the fact and nothing that is known to be false."""
+    assert [one.stopped for one in found if one.stopped] == []
+    assert [one.case.name for one in found if one.ename != one.case.ename] == [], (
+        "it ended otherwise"
+    )
+    wrong = {one.case.name: one.report.text for one in found if not one.holds}
+    assert not wrong, "\n\n".join(f"{name}: {text}" for name, text in wrong.items())
+    assert [one.swallowed for one in found if one.swallowed] == []
+
+
 def judge(found: list[Seen]) -> None:
     """Three of four reports of a class hold the fact; no preparing cell is stopped, none is held that would have run."""
     assert [one.stopped for one in found if one.stopped] == [], (

@@ -368,7 +368,7 @@ FRAME = "import pandas as pd\ndf = pd.DataFrame({'price': ['1,2', '3'], 'qty': [
         ),
         (
             "found = {'count': 1, 'rows': [{'a': 1}]}\nfor row in found:\n    row.get('a')",
-            r"`row`, with `found`: .*rows",
+            r"`row` comes from `found`: .*rows",
         ),
         (
             FRAME + "df.price + df.qty",
@@ -389,9 +389,12 @@ FRAME = "import pandas as pd\ndf = pd.DataFrame({'price': ['1,2', '3'], 'qty': [
         ("from collections import OrderDict", "closest in it: OrderedDict"),
         (
             "def f():\n    x = y\n    y = 1\ny = 2\nf()",
-            "line 3 of the function assigns `y`|line 3",
+            r"`y` is local to `f`, which assigns it \(a global of that name exists\)",
         ),
-        ("class A:\n    n = 2\n    m = [n for _ in range(2)]", "class body of A"),
+        (
+            "class A:\n    n = 2\n    m = [n for _ in range(2)]",
+            "attribute of the class A, .* `A.n`",
+        ),
     ],
 )
 def test_the_fact_behind_a_fault(lab: Lab, code: str, told: str) -> None:

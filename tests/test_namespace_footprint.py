@@ -48,7 +48,7 @@ seen = {
     "limits": [resource.getrlimit(number) for number in (resource.RLIMIT_NOFILE, resource.RLIMIT_AS, resource.RLIMIT_CORE)],
     "trace": [sys.gettrace() is None, sys.getprofile() is None], "recursion": sys.getrecursionlimit(),
     "history": [len(shell.user_ns["In"]), len(shell.user_ns["Out"])], "count": shell.execution_count,
-    "audit hooks": sum(getattr(getattr(one, "__code__", None), "co_filename", "") == "<stepper audit hook>" for one in gc.get_objects()),
+    "audit hooks": sum(one.__code__.co_filename == "<stepper audit hook>" for one in gc.get_objects() if type(one) is type(lambda: None)),
     "settings": {name: str(getattr(shell, name)) for name in ("ast_node_interactivity", "autocall", "colors", "xmode")},
 }
 print(json.dumps(seen))

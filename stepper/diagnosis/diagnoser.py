@@ -28,14 +28,14 @@ from stepper.diagnosis import (
 )
 from stepper.diagnosis.file_sentences import file_lines
 from stepper.diagnosis.in_kernel.close_matches import listed
-from stepper.diagnosis.kernel_facts import Changed, FileFacts, Look, Lost
+from stepper.diagnosis.kernel_facts import Bound, Changed, FileFacts, Look, Lost
 from stepper.diagnosis.missing_names import (
-    Notebook,
     file_error,
     module_error,
     name_error,
     provided,
 )
+from stepper.diagnosis.name_definitions import Notebook
 from stepper.diagnosis.project_environment import Surroundings
 from stepper.diagnosis.saved_images import Figures
 from stepper.policy.kernel_namespace import Namespace
@@ -127,7 +127,9 @@ class Adviser:
         """Return the fault with its suggestion."""
         look, notebook = (
             decode(Look, told.get("look") or {}),
-            Notebook(cell, cells, state, namespace, self.transform),
+            Notebook(
+                cell, cells, state, namespace, self.transform, execution_count(fault)
+            ),
         )
         classes, around = {fault.ename, *fault.mro}, self.surroundings
         said: Sequence[str] = []
@@ -300,17 +302,25 @@ def sentences(look: Look, notebook: Notebook) -> list[str]:
         if finding.lost:
             text = f"{lost_column(finding.lost, notebook)}; now {text}"
         if bound:
-            line = f"line {bound.line} of {place(bound.cell, bound.file, notebook)}: `{bound.text}`"
-            text += (
-                f"; it is an argument, given by {line}"
-                if bound.argument
-                else f"; last bound by {line}"
-            )
-            if bound.changed_line:
-                where = place(bound.changed_cell, bound.changed_file, notebook)
-                text += f", and changed in place by line {bound.changed_line} of {where}: `{bound.changed_text}`"
+            text += f"; {origin(bound, text, notebook)}"
         said.append(text)
     return said
+
+
+def origin(bound: Bound, text: str, notebook: Notebook) -> str:
+    """Return which line bound what a finding speaks of, and which changed it in place since."""
+    line = f"line {bound.line} of {place(bound.cell, bound.file, notebook)}: `{bound.text}`"
+    if bound.verb:
+        return f"{bound.verb} {line}"
+    if bound.argument:
+        return f"{f'`{bound.name}`' if bound.name else 'it'} is an argument, given by {line}"
+    is_subject = not bound.name or text.startswith(f"`{bound.name}`")
+    verb = "last bound by" if is_subject else f"`{bound.name}` was last bound by"
+    clause = f"{verb} {line}"
+    if bound.changed_line:
+        where = place(bound.changed_cell, bound.changed_file, notebook)
+        clause += f", and changed in place by line {bound.changed_line} of {where}: `{bound.changed_text}`"
+    return clause
 
 
 def lost_column(lost: Lost, notebook: Notebook) -> str:
@@ -329,11 +339,18 @@ def place(cell: int, file: str, notebook: Notebook) -> str:
     """Return how a report names a place: a file, or a cell by its execution count."""
     if file:
         return one_line(file, 200)
-    name = notebook.state.counts.get(cell)
-    other = next((other for other in notebook.cells if other.id == name), None)
-    return (
-        other.label if other else "this cell" if name is None else "a cell that is gone"
-    )
+    counts = notebook.state.counts
+    if cell not in counts:
+        newest = max(counts, default=0)
+        is_this = cell == notebook.count if notebook.count else cell > newest
+        return "this cell" if is_this else "code that ran outside of the cells"
+    other = next((each for each in notebook.cells if each.id == counts[cell]), None)
+    return other.label if other else "a cell that is gone"
+
+
+def execution_count(fault: Fault) -> int:
+    """Return the execution count of the cell that failed, 0 where its frames do not tell."""
+    return fault.frames[0].cell if fault.frames else 0
 
 
 def running(fault: Fault, notebook: Notebook) -> list[str]:

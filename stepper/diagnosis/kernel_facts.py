@@ -14,6 +14,8 @@ class Bound:
     line: int
     text: str
     argument: bool = False
+    name: str = ""  # what was bound there, '' where the finding begins with it
+    verb: str = ""  # what the line did, where it is not `last bound by`
     # where it was changed in place since: `changed_line` is 0 where that is not known
     changed_cell: int = 0
     changed_file: str = ""

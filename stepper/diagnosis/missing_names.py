@@ -7,8 +7,7 @@ import difflib
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -17,20 +16,12 @@ from stepper.common.text import one_line
 from stepper.diagnosis import distribution_names
 from stepper.diagnosis.in_kernel.close_matches import bare, closest, listed, quoted
 from stepper.diagnosis.kernel_facts import Look
+from stepper.diagnosis.name_definitions import BOUND, Notebook
 from stepper.diagnosis.name_similarity import LONGEST
 from stepper.diagnosis.project_environment import Surroundings
 from stepper.messages import command_messages
-from stepper.policy.cell_changes import runnable, source_hash
-from stepper.policy.dataflow import name_analysis
-from stepper.policy.dataflow.name_effects import (
-    BIND,
-    CAUGHT,
-    DELETE,
-    FUNCTION,
-)
 from stepper.policy.kernel_namespace import Namespace
-from stepper.policy.model import Cell, Fault, Outcome
-from stepper.policy.notebook_state import State
+from stepper.policy.model import Fault
 
 # What JSON and JavaScript write, and what Python writes for it.
 WRITTEN = {
@@ -41,136 +32,6 @@ WRITTEN = {
     "NaN": "float('nan')",
 }
 OF_IPYTHON = ("In", "Out", "exit", "quit", "get_ipython")  # names that no cell means
-BOUND, DELETED = "bound by", "deleted by"
-WAYS = {
-    BIND: BOUND,
-    DELETE: DELETED,
-    CAUGHT: "the error of an `except … as`, unbound at that clause's end:",
-}
-
-
-@dataclass(frozen=True)
-class Notebook:
-    """The cell that failed, the cells around it and what the kernel told last."""
-
-    cell: Cell
-    cells: Sequence[Cell]
-    state: State
-    known: Namespace
-    transform: Callable[[str], str]
-
-    def deletions(self, name: str) -> list[str]:
-        """Return how cells that ran in the present kernel unbind a name, the failed cell last."""
-        cells = [
-            cell
-            for cell in runnable(self.cells)
-            if cell.id != self.cell.id and cell.id in self.state.ran
-        ]
-        return [
-            f"{how} line {line} of {cell.label}: {line_text(cell, line)}"
-            for cell in [*cells, self.cell]
-            for line, how in self.changes(cell, name)
-            if how != BOUND
-        ]
-
-    def definitions(self, name: str) -> tuple[list[str], list[str]]:
-        """Return the lines of other cells that bind a name: those that have not run as they stand, and those that ran.
-
-        They are looked for in the sources as they are now.
-        """
-        pending, ran = list[str](), list[str]()
-        for cell in runnable(self.cells):
-            if cell.id == self.cell.id:
-                continue
-            for line, how in self.changes(cell, name):
-                if how == BOUND:
-                    standing = self.standing(cell, line)
-                    found = pending if standing else ran
-                    found.append(
-                        f"line {line} of {cell.label} ({line_text(cell, line)}), {standing or 'which ran ok'}"
-                    )
-        return pending, ran
-
-    def standing(self, cell: Cell, line: int) -> str:
-        """Return why a line of a cell may not have run as it stands; '' where its cell ran ok with this source."""
-        state, source = self.state, source_hash(cell.source)
-        if cell.id in state.ran:
-            return (
-                "" if state.ran[cell.id] == source else "which was changed since it ran"
-            )
-        if cell.id not in state.counts.values() or cell.id not in state.ran_ever:
-            return "which has not run"
-        if state.ran_ever[cell.id] != source:
-            return "which was changed since it ran"
-        run = next(
-            (run for run in reversed(state.runs) if run.cell_id == cell.id), None
-        )
-        if run is None or run.outcome is Outcome.CANCELLED:
-            return "which did not run to its end"
-        failed_at = run.fault.line if run.fault else None
-        if failed_at is None:
-            return "which failed"
-        return f"which failed at line {failed_at}{', before it' if failed_at < line else ''}"
-
-    def changes(self, cell: Cell, name: str) -> list[tuple[int, str]]:
-        """Return the lines of a cell, as it is written, that bind or unbind a name, and how."""
-        found = changes(self.transform(cell.source), name)
-        return [(written_line(cell.source, line, name), how) for line, how in found]
-
-    def mentioned(self, name: str) -> bool:
-        """Whether a code cell holds a name as a word, whether it is meant to run or not."""
-        word = re.compile(rf"\b{re.escape(name)}\b")
-        return any(
-            cell.is_code and cell.id != self.cell.id and word.search(cell.source)
-            for cell in self.cells
-        )
-
-    def hidden(self, name: str) -> list[str]:
-        """Return in which function's own scope a name is, if there is one: nothing outside sees it there."""
-        for cell in runnable(self.cells):
-            for found in name_analysis.analyze_source(
-                self.transform(cell.source)
-            ).mentions:
-                if (found.name, found.how, found.scope) == (name, BIND, FUNCTION):
-                    line = written_line(
-                        cell.source, found.scope_line, str(found.scope_name)
-                    )
-                    return [
-                        f"`{name}` is local to `{found.scope_name}` (line {line} of {cell.label})"
-                    ]
-        return []
-
-
-def changes(source: str, name: str) -> list[tuple[int, str]]:
-    """Return the lines of a source that bind or unbind a name at its top level, in order, and how."""
-    mentions = name_analysis.analyze_source(source).mentions
-    return sorted(
-        (each.line, WAYS[each.how])
-        for each in mentions
-        if each.name == name and not each.scope and each.how in WAYS
-    )
-
-
-def written_line(source: str, line: int, name: str) -> int:
-    """Return the line of a cell as it is written, for one of its Python.
-
-    IPython leaves out blank lines above the code, `%%magic` lines and the ends of continued magics.
-    """
-    lines = source.split("\n")
-    head = next((index for index, text in enumerate(lines) if text.strip()), 0)
-    while head < len(lines) and lines[head].startswith("%%"):
-        head += 1
-        line -= line == 0  # what a magic line itself binds
-    line = min(max(line + head, 1), len(lines))
-    word = re.compile(rf"\b{re.escape(name)}\b")
-    return next(
-        (at for at in range(line, len(lines) + 1) if word.search(lines[at - 1])), line
-    )
-
-
-def line_text(cell: Cell, line: int) -> str:
-    """Return a line of a cell, quoted."""
-    return f"`{one_line(cell.source.split(chr(10))[line - 1].strip(), 100)}`"
 
 
 def name_error(
@@ -180,7 +41,75 @@ def name_error(
     name = str(fault.attributes.get("name") or quoted(fault.evalue))
     if name in WRITTEN:
         return [f"`{name}` is JSON's; Python writes `{WRITTEN[name]}`"]
-    known, variables = notebook.known, notebook.known.variables
+    usual = distribution_names.definition(name)
+    usually = [f"`{usual}` defines it"] if usual else []
+    if fault.frames and fault.frames[-1].file:
+        return in_file(name, fault.frames[-1].file, look, notebook) or usually
+
+    definitions = notebook.definitions(name)
+    pending = [each for each in definitions if not each.ran]
+    deletion = notebook.deletion(name, fault.line)
+    facts = [f"`{name}` is defined by {each.text}" for each in pending[:2]]
+    facts += [f"`{name}` was {deletion}"] if deletion else []
+    facts = facts or [
+        f"`{name}` is defined by {each.text}" for each in definitions[-1:]
+    ]
+    if facts:
+        return facts
+    facts = [below(name, fault.line, notebook), notebook.out_of_sight(name)]
+    facts = [each for each in facts if each]
+    if not facts and (alias := notebook.imported_as(name)):
+        facts = [alias]
+    facts = facts or [
+        f"line {line} of {path} defines `{name}`"
+        for path, line, _ in surroundings.defining([name])[:2]
+    ]
+    near, live = live_names_like(name, look, notebook)
+    planned = defined_names_like(name, near, notebook)
+    if planned:
+        facts.append(f"the closest name that a cell defines: {planned}")
+    elif near:
+        described = (f"`{other}`{live.get(other, '')}" for other in near)
+        facts.append(f"closest live names: {', '.join(described)}")
+    if not (near and bare(near[0]) == bare(name)):
+        facts += usually
+    if facts or not live:
+        return facts
+    return [nowhere(name, notebook)]
+
+
+def in_file(name: str, file: str, look: Look, notebook: Notebook) -> list[str]:
+    """Return what is said of a name that code in a file looked for: it sees no names of the notebook's."""
+    near = closest(name, look.locals)
+    if near:
+        return [f"closest names in the function: {', '.join(map(in_code, near))}"]
+    is_usual = distribution_names.definition(name) is not None
+    is_notebooks = name in notebook.known.names or notebook.definitions(name)
+    if is_usual or not is_notebooks:
+        return []
+    return [
+        f"{one_line(file, 200)} does not define `{name}`: code in a file sees the names of that file, not the notebook's"
+    ]
+
+
+def in_code(name: str) -> str:
+    """Return a name as a report quotes it."""
+    return f"`{name}`"
+
+
+def below(name: str, failed_at: int | None, notebook: Notebook) -> str:
+    """Return the line below the failing one by which the same cell defines a name; '' for none."""
+    for line, how in notebook.changes(notebook.cell, name):
+        if how == BOUND and failed_at is not None and line > failed_at:
+            return f"`{name}` is defined only below, by line {line} of this cell"
+    return ""
+
+
+def live_names_like(
+    name: str, look: Look, notebook: Notebook
+) -> tuple[list[str], dict[str, str]]:
+    """Return the live names nearest to one, and of all live names what they are."""
+    known = notebook.known
     live = {
         other: ""
         for other in known.names
@@ -188,45 +117,48 @@ def name_error(
     }
     live |= {
         other: f" ({command_messages.describe(variable)})"
-        for other, variable in variables.items()
+        for other, variable in known.variables.items()
     }
     live |= {
         other: f" (the module {module})" for other, module in known.modules.items()
     }
+    names = [*look.locals, *live, *known.functions, *known.classes]
     near = [
         other
-        for other in closest(
-            name, [*look.locals, *live, *known.functions, *known.classes]
-        )
-        if not hasattr(builtins, other)
-        or difflib.SequenceMatcher(None, other, name).ratio() >= 0.75
+        for other in closest(name, names)
+        if not hasattr(builtins, other) or similarity(other, name) >= 0.75
     ]
-    pending, ran = notebook.definitions(name)
-    gone = [f"`{name}` was {how}" for how in notebook.deletions(name)[-1:]]
-    said = [f"`{name}` is defined by {where}" for where in pending[:2]] + gone
-    said = said or [f"`{name}` is defined by {where}" for where in ran[-1:]]
-    said = said or notebook.hidden(name)
-    said = said or [
-        f"line {line} of {path} defines `{name}`"
-        for path, line, _ in surroundings.defining([name])[:2]
+    return near, live
+
+
+def defined_names_like(name: str, near: Sequence[str], notebook: Notebook) -> str:
+    """Return the name nearest to one that a cell would define, if no live one is nearer; '' for none."""
+    absent = [
+        other for other in notebook.bound_names() if other not in notebook.known.names
     ]
-    if near:
-        said.append(
-            f"closest live names: {', '.join(f'`{other}`{live.get(other, str())}' for other in near)}"
-        )
-    usual = distribution_names.definition(name)
-    if usual and not (near and bare(near[0]) == bare(name)):
-        said.append(f"`{usual}` defines it")
-    if said or not live:
-        return said
+    for other in closest(name, absent, 1):
+        definitions = notebook.definitions(other)
+        if near and similarity(near[0], name) >= similarity(other, name):
+            continue
+        if definitions:
+            return f"`{other}`, by {definitions[0].text}"
+    return ""
+
+
+def similarity(one: str, other: str) -> float:
+    """Return how alike two names are, 1 for equal ones."""
+    return difflib.SequenceMatcher(None, one, other).ratio()
+
+
+def nowhere(name: str, notebook: Notebook) -> str:
+    """Return what is said of a name to which nothing is like."""
     if notebook.mentioned(name):
-        return ["no live name is like it"]
-    whose = (
-        "no other cell"
-        if notebook.changes(notebook.cell, name)
-        else "no cell of the notebook"
-    )
-    return [f"no live name is like it, and {whose} defines it"]
+        return "no live name is like it"
+    is_bound_here = bool(notebook.changes(notebook.cell, name))
+    whose = "no other cell" if is_bound_here else "no cell of the notebook"
+    earlier = notebook.earlier_version(name)
+    text = f"no live name is like it, and {whose} defines it"
+    return f"{text}; {earlier}" if earlier else text
 
 
 def module_error(

@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import Any
 
 from stepper.policy.dataflow import name_analysis
-from stepper.policy.dataflow.name_effects import CHANGE
+from stepper.policy.dataflow.name_effects import ANNOTATED, CHANGE
 from stepper.policy.kernel_namespace import Namespace
 from stepper.policy.model import Fault
 
@@ -251,7 +251,8 @@ def _is_quiet(statement: ast.stmt) -> bool:
 def _values(tree: ast.Module, code: str, known: Namespace) -> Iterator[Found]:
     """Yield the first name that is not there, where no magic may bring it, or the first call of `input()`."""
     flow = name_analysis.analyze_tree(tree)
-    bound = {mention.name for mention in flow.mentions if mention.how != CHANGE}
+    unbound = (ANNOTATED, CHANGE)
+    bound = {mention.name for mention in flow.mentions if mention.how not in unbound}
     if not flow.python or not known.names or ANYTHING.search(code) or "*" in bound:
         return
     names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]

@@ -333,7 +333,8 @@ class Bench:
 
         `run`, `fail`: a cell is added and runs, well or not. `unrun`: it is added by other means, and does not run.
         `text`: a Markdown cell. `redo`: cell number N gets the source `to` and runs (`fails`: not well). `edit`: it gets
-        it by other means. `delete`: cell number N goes. `restart`: the kernel is restarted.
+        it by other means. `delete`: cell number N goes. `eval`: code runs outside of the cells. `restart`: the kernel is
+        restarted.
         """
         if "text" in step:
             self.add(notebook, cells, step["text"])
@@ -354,6 +355,9 @@ class Bench:
         if "delete" in step:
             del cells[step["delete"] - 1]
             self.write(notebook, cells)
+            return ""
+        if "eval" in step:
+            await user_commands.evaluate(session, step["eval"], Caller())
             return ""
         if "restart" in step:
             await user_commands.restart(session, Caller())

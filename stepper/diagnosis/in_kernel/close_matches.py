@@ -9,15 +9,22 @@ from collections.abc import Iterable, Sequence
 LIMIT = 160
 
 
-def closest(name: str, names: Iterable[str], count: int = 3) -> list[str]:
-    """Return the names nearest to one, first those of the same letters or words: case, blanks, underscores, order."""
+def closest(
+    name: str, names: Iterable[str], count: int = 3, cutoff: float = 0.6
+) -> list[str]:
+    """Return the names nearest to one, first those of the same letters or words: case, blanks, underscores, order.
+
+    `cutoff` is how alike the others must be, 1 for equal ones.
+    """
     known = [other for other in dict.fromkeys(names) if other != name]
     plain, words = bare(name), parts(name)
     same = [other for other in known if bare(other) == plain or parts(other) == words]
     lower = {other.lower(): other for other in reversed(known)}
     alike = [
         lower[other]
-        for other in difflib.get_close_matches(name.lower(), lower, n=count, cutoff=0.6)
+        for other in difflib.get_close_matches(
+            name.lower(), lower, n=count, cutoff=cutoff
+        )
     ]
     part = [
         other

@@ -71,7 +71,7 @@ def look(error: BaseException) -> dict[str, Any]:
     until, places = clock() + SECONDS, guarded(spots, error.__traceback__) or []
     known = set(class_names(type(error)))
     if "NameError" in known and places:
-        return guarded(unseen, error, places[0]) or {}
+        return guarded(unseen, error, places) or {}
     asked = next(
         (guarded(ask, error, places) for name, ask in ASKS.items() if name in known),
         None,
@@ -96,14 +96,21 @@ def look(error: BaseException) -> dict[str, Any]:
     }
 
 
-def unseen(error: BaseException, spot: Spot) -> dict[str, Any]:
-    why = hidden(str(peek(error, "name") or quoted(message(error))), spot)
-    names = (
-        []
-        if spot.frame.f_locals is shell.user_ns
-        else [short(name, 80) for name in spot.frame.f_locals]
-    )
-    return {"findings": [finding(why)] if why else [], "locals": names[:NAMES]}
+def unseen(error: BaseException, places: list[Spot]) -> dict[str, Any]:
+    why = hidden(str(peek(error, "name") or quoted(message(error))), places[0])
+    return {"findings": [why] if why else [], "locals": local_names(places)[:NAMES]}
+
+
+def local_names(places: list[Spot]) -> list[str]:
+    """The names of the function that failed; of a comprehension or lambda those of the function around it too."""
+    names = list[str]()
+    for spot in places:
+        if spot.frame.f_locals is shell.user_ns:
+            break
+        names += [short(name, 80) for name in spot.frame.f_locals]
+        if not spot.frame.f_code.co_name.startswith("<"):
+            break
+    return names
 
 
 def general(error: BaseException, places: list[Spot], until: float) -> list[Finding]:

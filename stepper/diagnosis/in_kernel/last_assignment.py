@@ -10,11 +10,12 @@ from stack_data.core import Source
 
 from stepper.diagnosis.in_kernel.expression_values import FUNCTIONS, Spot
 from stepper.diagnosis.in_kernel.namespace_changes import written
-from stepper.kernels.in_kernel.cell_sources import place, raw_lines
+from stepper.kernels.in_kernel.cell_sources import order, place, raw_lines
 from stepper.kernels.in_kernel.safe_inspect import files, short
 
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 CELLS_BACK, LINE, BELOW = 80, 160, 1 << 30
-# cell (its execution count, 0 for none), file, line, text, argument
+# cell (its execution count, 0 for none), file, line, text; name: what was bound there; argument; verb
 Bound = dict[str, Any]
 
 
@@ -26,17 +27,26 @@ def binding(
     Of an argument it is the line of the call.
     """
     wanted, inner, before = ast.unparse(node), spot.function(), spot.line
+    part = generator(wanted, spot)
+    if part is not None:
+        where = line_of(spot.filename, part.target.lineno)
+        return {**where, "name": wanted}, part.iter
     if inner is not None:
         nearest = last(inner, wanted, before)
         if nearest is not None:
-            return line_of(spot.filename, nearest.lineno), given(nearest)
+            where = line_of(spot.filename, nearest.lineno)
+            return {**where, "name": wanted}, given(nearest)
         if wanted in {
             argument.arg
             for argument in ast.walk(inner.args)
             if isinstance(argument, ast.arg)
         }:
             return (
-                {**line_of(outer.filename, outer.line), "argument": True}
+                {
+                    **line_of(outer.filename, outer.line),
+                    "argument": True,
+                    "name": wanted,
+                }
                 if outer is not None
                 else None
             ), None
@@ -51,13 +61,28 @@ def binding(
                 source.tree, filename, wanted, nearest.lineno if nearest else 0, before
             )
         if nearest is not None:
-            return {**line_of(filename, nearest.lineno), **changed}, given(nearest)
+            where = line_of(filename, nearest.lineno)
+            return {**where, **changed, "name": wanted}, given(nearest)
         before = BELOW
     return (
         binding(node.value, spot, outer)
         if isinstance(node, (ast.Attribute, ast.Subscript))
         else (None, None)
     )
+
+
+def generator(wanted: str, spot: Spot) -> Any:
+    """The `for` of a comprehension around the failing expression that binds a name, None where none does."""
+    for comprehension in spot.around(*COMPREHENSIONS, *FUNCTIONS):
+        for part in getattr(comprehension, "generators", ()):
+            names = [
+                each for each in ast.walk(part.target) if isinstance(each, ast.Name)
+            ]
+            if any(each.id == wanted for each in names):
+                return part
+        if isinstance(comprehension, FUNCTIONS):
+            break
+    return None
 
 
 def changed_in(tree: Any, filename: str, wanted: str, after: int, before: int) -> Bound:
@@ -84,7 +109,9 @@ def earlier(spot: Spot) -> list[str]:
     counts = files()  # in the order in which they first ran
     return [
         name
-        for name in sorted(counts, key=lambda name: -counts[name])[:CELLS_BACK]
+        for name in sorted(counts, key=lambda name: order(counts[name]), reverse=True)[
+            :CELLS_BACK
+        ]
         if name != spot.filename
     ]
 
@@ -107,7 +134,9 @@ def last(scope: Any, wanted: str, before: int) -> Any:
         else:
             fits = getattr(node, "name", None) == wanted and isinstance(node, ast.stmt)
         binding += [node] * (fits and node.lineno < before)
-        if not isinstance(node, FUNCTIONS) or "." in wanted:
+        if isinstance(node, ast.comprehension):  # its target is bound in it alone
+            todo += [node.iter, *node.ifs]
+        elif not isinstance(node, FUNCTIONS) or "." in wanted:
             todo += ast.iter_child_nodes(node)
     return max(binding, key=lambda node: node.lineno, default=None)
 
@@ -135,20 +164,29 @@ def line_of(filename: str, line: int) -> Bound:
     }
 
 
-def hidden(name: str, spot: Spot) -> str:
+def hidden(name: str, spot: Spot) -> dict[str, Any] | None:
     """Why a name is not to be seen: its function makes it local, or a class body keeps it from what is inside it."""
     for scope in spot.around(*FUNCTIONS, ast.ClassDef):
         nearest = last(scope, name, BELOW)
-        if nearest is not None and isinstance(scope, ast.ClassDef):
-            return (
-                f"line {nearest.lineno} binds `{name}` in the class body of {scope.name}, which functions and"
-                f" comprehensions inside it can't see; in a method it is `{scope.name}.{name}`"
+        if nearest is None:
+            continue
+        where = line_of(spot.filename, nearest.lineno)
+        if isinstance(scope, ast.ClassDef):
+            text = (
+                f"`{name}` is an attribute of the class {scope.name}, which functions and comprehensions inside its"
+                f" body can't see; in a method it is `{scope.name}.{name}`"
             )
-        if nearest is not None:
-            outside = (
-                " (a global of that name exists)"
-                if name in spot.frame.f_globals
-                else ""
-            )
-            return f"line {nearest.lineno} of the function assigns `{name}` and so makes it local{outside}"
-    return ""
+            return {"text": text, "bound": {**where, "verb": "set by"}}
+        outside = (
+            " (a global of that name exists)" if name in spot.frame.f_globals else ""
+        )
+        return {
+            "text": f"`{name}` is local to {function_name(scope)}, which assigns it{outside}",
+            "bound": {**where, "verb": "assigned by"},
+        }
+    return None
+
+
+def function_name(scope: Any) -> str:
+    name = getattr(scope, "name", "")
+    return f"`{short(name, 80)}`" if name else "a lambda"

@@ -80,9 +80,23 @@ def rows(places: list[Spot], said: str) -> list[Row]:
     table: dict[str, Row] = {}
     for spot, outer in zip(places, [*places[1:], None]):
         for text, value, node in spot.known():
-            if (is_data(value) or one_of(type(value), functions)) and len(table) < ROWS:
+            is_row = is_data(value) or (
+                one_of(type(value), functions) and not is_called(node)
+            )
+            if is_row and len(table) < ROWS:
                 table.setdefault(text, Row(short(text, 60), value, node, spot, outer))
     return list(table.values())
+
+
+def is_called(node: Any) -> bool:
+    """Whether an expression is what a call on its line calls."""
+    above = getattr(node, "parent", None)  # which `executing` sets
+    return isinstance(above, ast.Call) and above.func is node
+
+
+def uncalled(value: Any) -> str:
+    """What is said of a function or method whose value is used without a call."""
+    return ", which is not called here" if is_a(value, CALLABLE) else ""
 
 
 def telling(error: BaseException, table: list[Row]) -> Iterator[Finding]:
@@ -117,7 +131,8 @@ def held(
     others = [row for row in table if row not in spoken]
     others.sort(key=lambda row: row.text in whole)
     for number, row in enumerate([*spoken, *others][:TOLD]):
-        value, text = row.value, f"`{row.text}`: {described(row.value)}"
+        value = row.value
+        text = f"`{row.text}`: {described(value)}{uncalled(value)}"
         if (
             number < len(spoken)
             or size(value) == 0

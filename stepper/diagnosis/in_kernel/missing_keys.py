@@ -14,7 +14,7 @@ from stepper.diagnosis.in_kernel.close_matches import closest, listed, public, q
 from stepper.diagnosis.in_kernel.expression_values import DATA, Spot, columns
 from stepper.diagnosis.in_kernel.import_facts import elsewhere, newer
 from stepper.diagnosis.in_kernel.last_assignment import binding
-from stepper.diagnosis.in_kernel.line_values import Finding, finding, made_of
+from stepper.diagnosis.in_kernel.line_values import Finding, finding, made_of, uncalled
 from stepper.diagnosis.in_kernel.value_summary import (
     CALLABLE,
     described,
@@ -71,6 +71,7 @@ def key(error: BaseException, places: list[Spot]) -> Finding | None:
     """What has no such key: an expression on the line, or what the library's own frames hold."""
     given = peek(error, "args")
     wanted = given[0] if type(given) is tuple and given else None
+    values = not is_a(error, KeyError)  # of an Enum: `Colour(3)`
 
     def nodes(spot: Spot) -> list[Any]:
         bases = [
@@ -82,7 +83,7 @@ def key(error: BaseException, places: list[Spot]) -> Finding | None:
 
     def own(node: Any, spot: Spot, outer: Spot | None) -> Finding | None:
         part, rows = row_owner(node, wanted)
-        return lacking(spot.values[part], wanted, ast.unparse(part), rows)
+        return lacking(spot.values[part], wanted, ast.unparse(part), rows, values)
 
     answer, trace, held = first(nodes, places, own), error.__traceback__, list[Any]()
     while trace is not None and not answer:
@@ -125,7 +126,9 @@ def row_owner(node: Any, wanted: Any) -> tuple[Any, bool]:
     ):
         part: Any = above.slice
         both = isinstance(part, ast.Tuple) and len(part.elts) == 2
-        return node.value, not (both and repr(wanted) in ast.unparse(part.elts[1]))
+        return node.value, not (
+            both and any(map(names_of(part.elts[1]), asked(wanted)))
+        )
     call = getattr(above, "parent", None)
     if (
         isinstance(above, ast.Attribute)
@@ -137,17 +140,33 @@ def row_owner(node: Any, wanted: Any) -> tuple[Any, bool]:
     return node, False
 
 
+def asked(wanted: Any) -> list[str]:
+    """The labels that a KeyError speaks of, as source: the key itself, or those that its message quotes."""
+    quotes = re.findall(r"'[^']*'", wanted) if type(wanted) is str else []
+    return [repr(wanted), *quotes]
+
+
+def names_of(part: Any) -> Callable[[str], bool]:
+    """Whether a part of a line names a label."""
+    text = ast.unparse(part)
+    return lambda name: name in text
+
+
 def lacking(
-    value: Any, wanted: Any, expression: str, rows: bool = False
+    value: Any,
+    wanted: Any,
+    expression: str,
+    rows: bool = False,
+    values: bool = False,
 ) -> Finding | None:
-    """Which keys a thing has that are nearest to the one wanted; None where it lacks nothing. Of `rows`, a frame's."""
+    """Which keys a thing has that are nearest to the one wanted; None where it lacks nothing.
+
+    Of `rows`, a frame's; of `values`, those of an Enum's members, not their names.
+    """
     rows = rows and is_pandas(value, "DataFrame")
-    labels = list(value.index[:LABELS].tolist()) if rows else labels_of(value)
+    labels = list(value.index[:LABELS].tolist()) if rows else labels_of(value, values)
     plain = one_of(type(wanted), (str, int, float, bool))
-    if labels is None or (
-        plain
-        and any(type(known) is type(wanted) and known == wanted for known in labels)
-    ):
+    if labels is None or (plain and holds(labels, wanted)):
         return None
     kind = kind_name(value)
     if is_pandas(value, "Series") or is_pandas(value, "Index"):
@@ -159,33 +178,33 @@ def lacking(
     }
     near = []
     asked = str(wanted) if plain else label(wanted)
-    names = (re.findall(r"'([^']*)'", asked) or [asked])[:3]
+    quotes = re.findall(r"'([^']*)'", asked)
+    if quotes and all(name in texts for name in quotes):
+        return None  # the message names keys that this thing has
+    names = (quotes or [asked])[:3]
+    has = f"{of} has {counted_labels(value, labels, rows)}"
     lost = None if rows else lost_label(value, names)
+    axes = [
+        f"{label(wanted)} is the name of its {axis}"
+        for axis in ("index", "columns")
+        if top_module(type(value)) == "pandas"
+        and plain
+        and named_so(value, axis, wanted)
+    ]
     if lost:
-        return {
-            **finding(
-                f"{of} has {counted_labels(value, labels, rows)}: {listed([*texts], 300)}"
-            ),
-            "lost": lost,
-        }
+        known = "; ".join([listed([*map(label, labels)], 300), *axes])
+        return {**finding(f"{has}: {known}"), "lost": lost}
     for name in names:
         if name in texts and plain:
             near.append(f"{texts[name]} (of another type)")
         elif name not in texts:
             near += [texts[other] for other in closest(name, [*texts][::-1])]
-    axes = [
-        axis
-        for axis in ("index", "columns")
-        if top_module(type(value)) == "pandas" and plain
-    ]
-    near += [
-        f"{label(wanted)} is the name of its {axis}"
-        for axis in axes
-        if named_so(value, axis, wanted)
-    ]
+    near += axes
+    other = f"; {label(wanted)} is a {other_axis(value, wanted, rows)}"
+    other = other if plain and other_axis(value, wanted, rows) else ""
     if near:
         return finding(
-            f"{of} has {', '.join(near)}; {counted_labels(value, labels, rows)} in all"
+            f"{of} has {', '.join(near)}; {counted_labels(value, labels, rows)} in all{other}"
         )
     below = (
         {label(key): item for key, item in value.items() if type(item) is dict}
@@ -199,10 +218,20 @@ def lacking(
         for text in map(label, labels)
     ]
     if not labels:
-        return finding(f"{of} is empty")
-    return finding(
-        f"{of} has {counted_labels(value, labels, rows)}: {listed(shown, 300)}"
-    )
+        return finding(f"{of} is empty{other}")
+    return finding(f"{has}: {listed(shown, 300)}{other}")
+
+
+def holds(labels: list[Any], wanted: Any) -> bool:
+    return any(type(known) is type(wanted) and known == wanted for known in labels)
+
+
+def other_axis(value: Any, wanted: Any, rows: bool) -> str:
+    """What a label is that was sought among a frame's rows or columns, and is one of the other axis."""
+    if not is_pandas(value, "DataFrame"):
+        return ""
+    axis, noun = (value.columns, "column") if rows else (value.index, "row label")
+    return noun if holds(axis[:LABELS].tolist(), wanted) else ""
 
 
 def lost_label(value: Any, wanted: list[str]) -> dict[str, Any] | None:
@@ -225,7 +254,9 @@ def lost_label(value: Any, wanted: list[str]) -> dict[str, Any] | None:
 def counted_labels(value: Any, labels: list[Any], rows: bool) -> str:
     """How many labels a thing was asked for, and what they are called."""
     noun = "key"
-    if rows or is_pandas(value, "Series"):
+    if is_a(value, type):
+        noun = "member"
+    elif rows or is_pandas(value, "Series"):
         noun = "row label"
     elif is_pandas(value, "DataFrame"):
         noun = "column"
@@ -240,8 +271,11 @@ def named_so(value: Any, axis: str, wanted: Any) -> bool:
     return any(type(own) is type(wanted) and own == wanted for own in names)
 
 
-def labels_of(value: Any) -> list[Any] | None:
-    """What a thing can be asked for by key, None where it is nothing of the kind."""
+def labels_of(value: Any, values: bool = False) -> list[Any] | None:
+    """What a thing can be asked for by key, None where it is nothing of the kind.
+
+    With `values` the values of an Enum's members, by which `Colour(3)` looks.
+    """
     axis = (
         value
         if is_pandas(value, "Index")
@@ -252,12 +286,12 @@ def labels_of(value: Any) -> list[Any] | None:
     if axis is not None:
         return list(axis[:LABELS].tolist())
     if is_pandas(value, "BaseGroupBy"):
-        return labels_of(value.obj)
+        return labels_of(value.obj, values)
     # an Enum
     if is_a(value, type) and type(names_in(value).get("_member_map_")) is dict:
+        table = names_in(value)
         return [
-            *names_in(value)["_member_map_"],
-            *names_in(value).get("_value2member_map_", ()),
+            *(table.get("_value2member_map_", ()) if values else table["_member_map_"])
         ]
     if is_a(value, dict):
         return list(dict.keys(value))[:LABELS]
@@ -297,20 +331,16 @@ def attribute(error: BaseException, places: list[Spot]) -> Finding | None:
             if value is not None
             else []
         )
-        if value is None or not (said or where):
+        if value is None or not (said or where or is_a(value, CALLABLE)):
             return None  # of None the table tells where it comes from
         source = (
             made_of(made, spot, expression) if made is not None and not said else ""
         )
-        whose = (
-            [f"`{expression}`" + (f", with {source}" if source else "")]
-            if where
-            else []
-        )
+        whose = [f"`{expression}` comes from {source}"] if where and source else []
         thing = (
             shown_name(named(value))
             if is_a(value, (types.ModuleType, type))
-            else described(value)
+            else described(value) + uncalled(value)
         )
         return finding("; ".join([thing, *said, *whose]), where)
 
@@ -349,9 +379,15 @@ def near_attributes(value: Any, wanted: str) -> list[str]:
     names = names if wanted.startswith("_") else public(names)
     if wanted in names:
         return []  # it has that one: what it holds is the reason
-    close = closest(wanted, names)
-    if close:
-        return [f"closest attributes: {', '.join(close)}"]
+    close = closest(wanted, names, cutoff=0.7)
+    keys = [name[1:-1] for name in close if name[:1] == "["]
+    close = [name for name in close if name[:1] != "["]
+    if keys and keys[0] == repr(wanted):
+        return [f"it has the key {keys[0]}"]
+    said = [f"closest keys: {', '.join(keys)}"] if keys else []
+    said += [f"closest attributes: {', '.join(close)}"] if close else []
+    if said:
+        return said
     plain = [
         name for name in names if not one_of(type(stored(type(value), name)), CALLABLE)
     ]

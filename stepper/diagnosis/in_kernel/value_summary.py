@@ -159,12 +159,10 @@ def described(value: Any) -> str:
         bound = one_of(kind, (types.MethodType, staticmethod, classmethod))
         # a method has none of its own
         called = str(peek(value.__func__ if bound else value, "__name__", ""))
-        shown = shown_name(called) + (signature[0] if signature else "")
-        return f"a {name}" + (
-            f", {short(shown, 120)}; it is not called here"
-            if signature and called
-            else ""
-        )
+        noun = "method" if is_method(value) else "function"
+        if not signature or not called:
+            return f"a {noun}"
+        return f"the {noun} {short(shown_name(called) + signature[0], 120)}"
     if of_library(value):
         guarded(of_data, value, parts)
     elif size(value) is not None:
@@ -176,6 +174,16 @@ def described(value: Any) -> str:
             f"the {'class' if is_a(value, type) else 'module'} {shown_name(named(value))}"
         ]
     return ", ".join(filter(None, parts))
+
+
+def is_method(value: Any) -> bool:
+    """Whether a callable belongs to an object or a class. A builtin function belongs to its module."""
+    if is_a(value, types.FunctionType):
+        return False
+    if is_a(value, types.BuiltinFunctionType):
+        owner = peek(value, "__self__")
+        return owner is not None and not is_a(owner, types.ModuleType)
+    return True
 
 
 def named(value: Any) -> str:

@@ -14,7 +14,9 @@ from stepper.kernels.in_kernel.safe_inspect import files, short
 FRAMES, AROUND, CELLS = 12, 2, 500
 # execution count → cell as written; IPython's history can be off
 sources: dict[int, str] = {}
-now: dict[str, Any] = {"number": 0, "shown": 0}
+now: dict[str, Any] = {"number": 0, "shown": 0, "cell": 0}
+# number of what `stepper eval` ran → that of the last cell before it
+looked_after: dict[int, int] = {}
 made_global: set[str] = set()  # names that some function of a cell may bind by `global`
 AT_WILL = re.compile(r"\b(?:exec|globals|user_ns|setattr|__main__|get_ipython)\b")
 # with one of those: a call may bind any name, later too
@@ -30,6 +32,7 @@ INSTALLED = tuple(
 
 def remember(number: int, raw: str) -> None:
     now["number"] = number
+    now["cell"] = max(number, now["cell"])
     made_global.update(
         name
         for names in GLOBAL.findall(raw)
@@ -45,10 +48,18 @@ def remember(number: int, raw: str) -> None:
 def scratch(raw: str) -> None:
     """Remember what `stepper eval` ran under a number of its own: below 0, so that no cell has it."""
     now["looks"] = now.get("looks", 0) - 1
+    looked_after[now["looks"]] = now["cell"]
+    if len(looked_after) > CELLS:
+        del looked_after[next(iter(looked_after))]
     for filename, number in list(files().items())[-1:]:
         if number not in sources:  # the next cell's, which it was given
             files()[filename] = now["looks"]
     remember(now["looks"], raw)
+
+
+def order(number: int) -> tuple[int, int]:
+    """When something ran, by its execution count: greater is later."""
+    return (number, 0) if number >= 0 else (looked_after.get(number, 0), -number)
 
 
 def raw_lines(number: int) -> list[str]:

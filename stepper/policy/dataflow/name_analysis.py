@@ -101,6 +101,8 @@ class _NameVisitor(NameRecorder):
             self.visit(node.annotation)
         value = node.value
         if value is None:
+            if isinstance(node.target, ast.Name):  # type: ignore[union-attr]
+                self.mention(node.target.id, name_effects.ANNOTATED, node)  # type: ignore[union-attr]
             return
         first = targets[0]
         name = first.id if isinstance(first, ast.Name) else ""
@@ -195,7 +197,7 @@ class _NameVisitor(NameRecorder):
 
     def visit_declaration(self, node: ast.Global | ast.Nonlocal) -> None:
         for name in node.names:
-            self.mention(name, name_effects.GLOBAL, node)
+            self.mention(name, name_effects.DECLARED, node)
 
     def visit_function(self, node: Any, name: str = "") -> None:
         """Visit a function: what its definition evaluates, then its body."""
@@ -308,7 +310,7 @@ class _NameVisitor(NameRecorder):
             if name_effects.is_get_ipython(function.value):
                 constants = [arg for arg in node.args if isinstance(arg, ast.Constant)]
                 arguments = [constant.value for constant in constants]
-                self.visit_magic(function.attr, arguments)
+                self.visit_magic(function.attr, arguments, node)
                 return
             name = function.attr
         else:
@@ -348,21 +350,30 @@ class _NameVisitor(NameRecorder):
             self.change_own(name)
         self.usage.methods.add((name, method))
 
-    def visit_magic(self, method: str, arguments: list[Any]) -> None:
+    def visit_magic(self, method: str, arguments: list[Any], node: ast.Call) -> None:
         magic = analyze_magic(method, arguments)
+        # The code of a line magic is in the line of the call; that of a cell magic is
+        # below it, and its lines count from there.
+        is_line_magic = method != "run_cell_magic"
+        mentions_before = len(self.usage.mentions)
         binds_before = dict(self.usage.binds)
         bound_before = set(self.bound)
         for code in magic.code:
             tree = parse_source(code, self.transform)
             if tree is not None:
                 self.visit_all(tree.body)
+        mentions = self.usage.mentions[mentions_before:]
+        if is_line_magic:
+            mentions = [each._replace(line=node.lineno) for each in mentions]
         if magic.discards_bindings:
             self.usage.binds = binds_before
             self.bound = bound_before
+            mentions = []
+        self.usage.mentions[mentions_before:] = mentions
         for name in magic.reads:
             self.read(name)
         for name in magic.binds:
-            self.bind(name, None)
+            self.bind(name, node if is_line_magic else None)
         self.usage.star = self.usage.star or magic.binds_any
 
 

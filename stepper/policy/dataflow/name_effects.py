@@ -19,6 +19,8 @@ COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 # How a name is mentioned.
 BIND = "bind"
 CHANGE = "change"
+ANNOTATED = "annotated"
+DECLARED = "declared"
 DELETE = "delete"
 CAUGHT = "caught"
 GLOBAL = "global"
@@ -67,8 +69,10 @@ FIRST_ARGUMENT_MUTATORS = _split_words(
 class Mention(NamedTuple):
     """One mention of a name in a source.
 
-    `how` is BIND, CHANGE, DELETE, CAUGHT or GLOBAL. `scope` is the kind of the scope
-    around the mention, '' for the notebook's own namespace.
+    `how` is BIND, CHANGE, DELETE, CAUGHT, GLOBAL (bound in a function that declares
+    it global), DECLARED (that declaration) or ANNOTATED (`x: int`, without a value).
+    `scope` is the kind of the scope around the mention, '' for the notebook's own
+    namespace.
     """
 
     name: str
@@ -168,7 +172,12 @@ def scope_names(body: Iterable[ast.AST]) -> tuple[set[str], set[str]]:
             global_names.update(node.names)
         elif isinstance(node, ast.Nonlocal):
             nonlocal_names.update(node.names)
-        elif not isinstance(node, (ast.Lambda, *COMPREHENSIONS)):
+        elif isinstance(node, COMPREHENSIONS):
+            # An assignment expression binds in the scope around the comprehension.
+            for child in ast.walk(node):
+                if isinstance(child, ast.NamedExpr):
+                    own.add(child.target.id)
+        elif not isinstance(node, ast.Lambda):
             # `except E as name`, `case {**rest}`
             for attribute in ("name", "rest"):
                 name = getattr(node, attribute, None)

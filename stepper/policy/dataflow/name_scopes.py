@@ -16,6 +16,7 @@ from stepper.policy.dataflow.name_effects import (
     BIND,
     CHANGE,
     CLASS,
+    COMPREHENSION,
     DEFINED,
     DELETE,
     GLOBAL,
@@ -59,11 +60,14 @@ class NameRecorder:
         # Effects of the outermost function around; None for code that runs now.
         self.effects: FunctionEffects | None = None
 
-    def mention(self, name: str, how: str, node: Any) -> None:
-        """Record a mention of a name with its line and scope."""
+    def mention(
+        self, name: str, how: str, node: Any, scope: Scope | None = None
+    ) -> None:
+        """Record a mention of a name with its line and scope, by default the innermost."""
         line = getattr(node, "lineno", 0)
-        if self.scopes:
+        if scope is None and self.scopes:
             scope = self.scopes[-1]
+        if scope is not None:
             entry = Mention(name, how, line, scope.kind, scope.name, scope.line)
         else:
             entry = Mention(name, how, line)
@@ -105,8 +109,13 @@ class NameRecorder:
     def bind(self, name: str, node: Any, kind: str = VALUE) -> None:
         """Record that a name of any scope is bound."""
         scope = self.find_scope(name)
-        is_global = scope is None and bool(self.scopes)
-        self.mention(name, GLOBAL if is_global else BIND, node)
+        if scope is not None:
+            self.mention(name, BIND, node, scope)
+        elif all(around.kind == COMPREHENSION for around in self.scopes):
+            line = getattr(node, "lineno", 0)
+            self.usage.mentions.append(Mention(name, BIND, line))
+        else:
+            self.mention(name, GLOBAL, node)
         if scope is not None:
             return
         if self.effects is not None:  # declared `global` in a function
