@@ -32,7 +32,7 @@ INSTALLED = tuple(
 
 def remember(number: int, raw: str) -> None:
     now["number"] = number
-    now["cell"] = max(number, now["cell"])
+    now["cell"] = max(number or 0, now["cell"])  # None where IPython itself failed
     made_global.update(
         name
         for names in GLOBAL.findall(raw)
