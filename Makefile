@@ -65,6 +65,7 @@ benchmarks: env
 	$(BIN)/python benchmarks/batch.py
 	$(BIN)/python benchmarks/floods.py "100 MB of text" "display updates"
 	$(BIN)/python benchmarks/quiet.py
+	$(BIN)/python benchmarks/mcp_http.py
 	$(BIN)/python benchmarks/tokens.py
 
 # How often a report has the fact that the fix needs: docs/development/reports.md

@@ -239,6 +239,20 @@ def test_clients_start_it_and_run_cells(repo: Path) -> None:
     assert "42" in notebook.read_text()
 
 
+def test_the_script_is_there_where_an_older_version_made_the_environment(
+    repo: Path,
+) -> None:
+    install(repo)
+    starter = mcp_starter.starter(Paths(str(repo)))
+    starter.unlink()
+    mcp_client_config.put(Paths(str(repo)), "windsurf")
+    assert os.access(starter, os.X_OK)
+    say_where(repo)
+    assert started(entry_of(repo, "windsurf"), Path("/")).stdout == (
+        f"served mcp in {repo}\n"
+    )
+
+
 def started(entry: dict[str, object], cwd: Path) -> subprocess.CompletedProcess[str]:
     arguments = entry["args"]
     assert isinstance(arguments, list)

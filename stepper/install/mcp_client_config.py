@@ -241,6 +241,7 @@ def put(paths: Paths, name: str) -> str:
         folder = str(Path(client.file).parent)
         claude = not note.get("mcp_only")
         check_links(project, folder, client.file, claude=claude)
+    _provide_starter(paths)
     path = client.path(paths)
     before = read(path).decode("utf-8") if path.exists() else None
     new = _with(client, before, paths)
@@ -255,6 +256,14 @@ def put(paths: Paths, name: str) -> str:
         # it is not only ours, and it may hold other servers' keys
         write(_backup(path), before.encode(), path.stat().st_mode & 0o777)
     return write(path, new.encode())
+
+
+def _provide_starter(paths: Paths) -> None:
+    """Write the script that clients start, where an older version made the environment."""
+    lender = Paths(paths.environment_checkout)
+    # one that `stepper trust` accepted is a link: nothing is written there
+    if os.path.isdir(lender.env) and not os.path.islink(lender.env):
+        mcp_starter.write_scripts(lender, doctor.install_command(lender))
 
 
 def _backup(path: Path) -> Path:
