@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stepper.kernels.output_area import OutputArea
-from stepper.policy.duration_estimate import Estimate, shares
+from stepper.policy.duration_estimate import Estimate, find_shares
 from tests import progress_outputs
 
 RIGHT = 0.25  # of the whole time
@@ -31,7 +31,7 @@ def looks(
                     "content": {"name": name, "text": text},
                 }
             )
-        told.append((float(now), estimate.look(now, area.last_lines())))
+        told.append((float(now), estimate.update(now, area.last_lines())))
     return end, told
 
 
@@ -83,12 +83,12 @@ def test_nothing_is_told_that_nobody_knows(
     ],
 )
 def test_the_shares_in_a_line(line: str, found: list[float]) -> None:
-    assert [share for _, share, _ in shares(line)] == pytest.approx(found)
+    assert [share for _, share, _ in find_shares(line)] == pytest.approx(found)
 
 
 def counted(*samples: tuple[float, str]) -> float | None:
     estimate = Estimate()
-    return [estimate.look(now, lines.split("\n")) for now, lines in samples][-1]
+    return [estimate.update(now, lines.split("\n")) for now, lines in samples][-1]
 
 
 def test_too_little_is_known() -> None:

@@ -499,7 +499,7 @@ def test_a_row(lab: Lab, verdict: Verdict, name: str, code: str) -> None:
         done.fault.evalue,
         done.fault.attributes,
     )
-    assert error_classification.of_run(done.outcome, done.fault) is verdict, (
+    assert error_classification.classify_run(done.outcome, done.fault) is verdict, (
         done.fault.mro,
         done.fault.evalue,
         done.fault.attributes,
@@ -513,7 +513,7 @@ def test_a_row(lab: Lab, verdict: Verdict, name: str, code: str) -> None:
 def test_a_group_of_exceptions_is_recoverable(lab: Lab, code: str) -> None:
     done = lab.run(code)
     assert done.fault and done.fault.ename == "ExceptionGroup"
-    assert error_classification.of_run(done.outcome, done.fault) is R
+    assert error_classification.classify_run(done.outcome, done.fault) is R
 
 
 ENDS = (
@@ -531,7 +531,7 @@ def test_a_kernel_that_ended_is_unrecoverable(code: str) -> None:
     try:
         done = own.run(code)
         assert done.outcome is Outcome.KERNEL_DIED and done.death is not None
-        assert error_classification.of_run(done.outcome, done.fault) is U
+        assert error_classification.classify_run(done.outcome, done.fault) is U
     finally:
         own.close()
 
@@ -539,7 +539,7 @@ def test_a_kernel_that_ended_is_unrecoverable(code: str) -> None:
 def test_a_timeout_whose_interrupt_worked_is_recoverable(lab: Lab) -> None:
     done = lab.run("import time; time.sleep(20)", timeout=0.3)
     assert done.outcome is Outcome.TIMEOUT and done.death is None
-    assert error_classification.of_run(done.outcome, done.fault) is R
+    assert error_classification.classify_run(done.outcome, done.fault) is R
 
 
 def test_an_interrupt_by_stepper_is_cancelled(lab: Lab) -> None:
@@ -558,7 +558,8 @@ def test_an_interrupt_by_stepper_is_cancelled(lab: Lab) -> None:
             and done.fault.ename == "KeyboardInterrupt"
         )
         assert (
-            error_classification.of_run(done.outcome, done.fault) is Verdict.CANCELLED
+            error_classification.classify_run(done.outcome, done.fault)
+            is Verdict.CANCELLED
         )
 
     lab.loop.run_until_complete(interrupted())
@@ -608,7 +609,9 @@ def test_rows_of_python_39_and_ipython_8() -> None:
             assert done.fault and done.fault.mro[0].rsplit(".", 1)[-1] == name, (
                 done.fault
             )
-            assert error_classification.of_run(done.outcome, done.fault) is verdict, (
+            assert (
+                error_classification.classify_run(done.outcome, done.fault) is verdict
+            ), (
                 done.fault.mro,
                 done.fault.evalue,
                 done.fault.attributes,
@@ -665,10 +668,10 @@ def test_rows_of_python_39_and_ipython_8() -> None:
     ],
 )
 def test_odd_faults(fault: Fault, verdict: Verdict) -> None:
-    assert error_classification.of_fault(fault) is verdict
+    assert error_classification.classify_fault(fault) is verdict
 
 
-@pytest.mark.parametrize("word", [word for word, _ in error_classification.TABLE])
+@pytest.mark.parametrize("word", [word for word, _ in error_classification.VERDICTS])
 def test_every_row_of_the_table_decides_what_has_nothing_else(word: str) -> None:
     if word.startswith("errno"):
         fault = Fault(
@@ -687,13 +690,14 @@ def test_every_row_of_the_table_decides_what_has_nothing_else(word: str) -> None
     else:
         fault = Fault(word, "", (word, "Exception"))
     assert (
-        error_classification.of_fault(fault) is dict(error_classification.TABLE)[word]
+        error_classification.classify_fault(fault)
+        is dict(error_classification.VERDICTS)[word]
     )
 
 
 def test_every_outcome_has_a_verdict() -> None:
     assert {
-        outcome: error_classification.of_run(outcome, None) for outcome in Outcome
+        outcome: error_classification.classify_run(outcome, None) for outcome in Outcome
     } == {
         Outcome.OK: Verdict.FINE,
         Outcome.ERROR: R,

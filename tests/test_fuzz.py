@@ -703,7 +703,7 @@ def test_configs(text: str) -> None:
             rule(getattr(limits, key)) or isinstance(getattr(limits, key), tuple)
             for key, (_, rule) in config.RULES.items()
         )
-        cell_directives.deadline(
+        cell_directives.select_deadline(
             cell_directives.Directive(),
             limits.cell_timeout_seconds,
             limits.max_cell_timeout_seconds,
@@ -783,7 +783,7 @@ def test_settings_are_never_lost(data: Any, indent: Any) -> None:
 )
 def test_directives(rest: str) -> None:
     asked_for = cell_directives.parse(f"# stepper: {rest}\nx = 1")
-    assert 0 < cell_directives.deadline(asked_for, 30, 3600) <= 3600
+    assert 0 < cell_directives.select_deadline(asked_for, 30, 3600) <= 3600
     assert all("\n" not in problem for problem in asked_for.problems)
     cells = [Cell("one", 0, 1, "code", f"# stepper: {rest}")]
     plan.step_of(State(), cells, cells[0])
@@ -818,14 +818,14 @@ WAKES = [
 )
 def test_wake_patterns(pattern: str, pieces: list[str]) -> None:
     """However what is printed arrives, the line that is found is the first that Python's engine finds."""
-    assume(not wake_regex.problem(pattern))
+    assume(not wake_regex.find_problem(pattern))
     watch = Watch(pattern)
     for piece in pieces:
         watch.take("stdout", piece)
     lines = re.split("[\r\n]", "".join(pieces).replace("\x1b[31m", ""))
     held = [line for line in lines if line and re.search(pattern, line)]
     if (
-        watch.sought.grows or not held or held[0] in lines[:-1]
+        watch.sought.matches_longer_lines or not held or held[0] in lines[:-1]
     ):  # an end is looked at when it is there
         assert bool(watch.matched) == bool(held) and (
             not held or held[0].startswith(watch.matched)

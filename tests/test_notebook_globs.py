@@ -64,13 +64,13 @@ def test_what_a_list_covers(
     found = [
         name.rpartition("/")[2][0]
         for name in NAMES
-        if notebook_globs.covers(patterns, name)
+        if notebook_globs.includes(patterns, name)
     ]
     assert "".join(found) == expected
     assert not [
         name
         for name in [*HIDDEN, "../out.ipynb"]
-        if notebook_globs.covers(patterns, name)
+        if notebook_globs.includes(patterns, name)
     ]
     assert claude_settings.rules(patterns) == [
         *rules,
@@ -98,7 +98,7 @@ def test_what_a_list_covers(
     ],
 )
 def test_what_is_no_pattern_is_refused_with_its_line(pattern: object) -> None:
-    assert not notebook_globs.fits(pattern)
+    assert not notebook_globs.is_valid(pattern)
     with pytest.raises(
         UsageError, match=r"^x, line 2: `notebooks` must be a list of folders and globs"
     ):
@@ -129,7 +129,7 @@ def test_the_older_key_holds_where_the_newer_one_is_not_given() -> None:
     ],
 )
 def test_where_new_notebooks_go(patterns: list[str], home: str | None) -> None:
-    assert notebook_globs.home(patterns) == home
+    assert notebook_globs.new_notebook_folder(patterns) == home
 
 
 @pytest.mark.parametrize(
@@ -148,11 +148,11 @@ def test_where_new_notebooks_go(patterns: list[str], home: str | None) -> None:
     ],
 )
 def test_the_line_that_covers_the_rest(names: list[str], line: str) -> None:
-    said = notebook_globs.line(["notebooks"], names)
+    said = notebook_globs.suggest_setting(["notebooks"], names)
     assert said == (f"notebooks: {line}" if line else "")
     patterns = config.parse(said, "x").patterns
     assert all(
-        notebook_globs.covers(patterns, name) for name in names if name not in HIDDEN
+        notebook_globs.includes(patterns, name) for name in names if name not in HIDDEN
     )
 
 

@@ -162,7 +162,7 @@ def test_directives(source: str, told: cell_directives.Directive) -> None:
 def test_directives_that_are_none_are_told(word: str) -> None:
     found = cell_directives.parse(f"# stepper: {word}")
     assert word in found.problems[0]
-    assert cell_directives.deadline(found, 30, 3600) == 30
+    assert cell_directives.select_deadline(found, 30, 3600) == 30
 
 
 # Each would keep the daemon busy for longer than anybody waits, on a line that a cell may print.
@@ -204,21 +204,25 @@ QUICK = [
 
 @pytest.mark.parametrize("pattern", SLOW)
 def test_a_pattern_that_may_take_long_is_not_taken(pattern: str) -> None:
-    assert wake_regex.problem(pattern)
+    assert wake_regex.find_problem(pattern)
 
 
 @pytest.mark.parametrize("pattern", QUICK)
 def test_a_pattern_that_is_quick_is_taken(pattern: str) -> None:
-    assert wake_regex.problem(pattern) == ""
+    assert wake_regex.find_problem(pattern) == ""
 
 
 def test_a_deadline_is_bounded() -> None:
     assert (
-        cell_directives.deadline(cell_directives.Directive(timeout=inf), 30, 3600)
+        cell_directives.select_deadline(
+            cell_directives.Directive(timeout=inf), 30, 3600
+        )
         == 3600
     )
     assert (
-        cell_directives.deadline(cell_directives.Directive(timeout=9999), 30, 3600)
+        cell_directives.select_deadline(
+            cell_directives.Directive(timeout=9999), 30, 3600
+        )
         == 3600
     )
 

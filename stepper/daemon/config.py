@@ -48,7 +48,7 @@ def _name(value: Any) -> bool:
 def _inside(folder: Any) -> bool:
     """Whether a rule `Edit(FOLDER/**)` speaks of that folder alone: `**` would allow all."""
     return (
-        notebook_globs.fits(folder)
+        notebook_globs.is_valid(folder)
         and notebook_globs.is_folder(folder)
         and os.path.normpath(folder) != "."
     )
@@ -56,7 +56,7 @@ def _inside(folder: Any) -> bool:
 
 def _covering(value: Any) -> bool:
     return (
-        all(map(notebook_globs.fits, [value] if isinstance(value, str) else value))
+        all(map(notebook_globs.is_valid, [value] if isinstance(value, str) else value))
         if isinstance(value, str | list)
         else False
     )

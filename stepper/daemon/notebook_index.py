@@ -62,7 +62,7 @@ class NotebookIndex:
             self.folders = {}
         self.heads = [
             self._path(head)
-            for head in notebook_globs.heads(patterns)
+            for head in notebook_globs.base_folders(patterns)
             if not head.startswith("..")
         ]
         _Refresh(
@@ -262,7 +262,9 @@ class _Refresh:
         """Put a notebook into its folder; `former` are those that were known to be covered."""
         path = entry.path
         name = path[len(self.index.project) + 1 :]
-        is_covered = path in former or notebook_globs.covers(self.index.patterns, name)
+        is_covered = path in former or notebook_globs.includes(
+            self.index.patterns, name
+        )
         if is_covered and not entry.is_dir(follow_symlinks=False):
             folder.books.append(path)
         else:

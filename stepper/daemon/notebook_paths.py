@@ -47,7 +47,7 @@ class Places:
     @property
     def folder(self) -> str:
         """The folder of new notebooks; raise UsageError where no pattern covers one in a folder."""
-        home = notebook_globs.home(self.config.limits().patterns)
+        home = notebook_globs.new_notebook_folder(self.config.limits().patterns)
         if home is None:
             raise UsageError(
                 "`notebooks:` covers single notebooks only",
@@ -66,7 +66,7 @@ class Places:
         """Return what covers the project's notebooks, the folders as they are where links lead to them."""
         told = []
         for pattern in map(os.path.normpath, self.config.limits().patterns):
-            head = notebook_globs.head(pattern)
+            head = notebook_globs.base_folder(pattern)
             real = self.paths.relpath(
                 os.path.realpath(os.path.join(self.paths.project, head))
             )
@@ -122,7 +122,7 @@ class Places:
         """Return where notebooks are looked for by their names alone."""
         return [
             os.path.join(self.paths.project, head)
-            for head in map(notebook_globs.head, self.config.limits().patterns)
+            for head in map(notebook_globs.base_folder, self.config.limits().patterns)
         ]
 
     def find(self, name: str, cwd: str) -> str:
@@ -182,10 +182,10 @@ class Places:
         linked = real != os.path.normpath(path)
         name = self.paths.relpath(real) if linked else name
         # to what no link leads, none leads to the folder that covers it
-        plainly = not linked and notebook_globs.covers(
+        plainly = not linked and notebook_globs.includes(
             self.config.limits().patterns, name
         )
-        if not (plainly or notebook_globs.covers(self.patterns(), name)):
+        if not (plainly or notebook_globs.includes(self.patterns(), name)):
             raise self._outside(path, real)
         if name.startswith("../"):
             raise UsageError(
@@ -217,9 +217,9 @@ class Places:
             for pattern in patterns
         )
         why = f"{escape_controls(path)} lies outside of {places} (it is {escape_controls(real)})"
-        if notebook_globs.covers(patterns, name):
+        if notebook_globs.includes(patterns, name):
             return UsageError(why, "move it there")
-        line = notebook_globs.line(patterns, [name])
+        line = notebook_globs.suggest_setting(patterns, [name])
         error = UncoveredError(
             why,
             "move it there"

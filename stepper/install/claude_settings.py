@@ -101,11 +101,11 @@ def rules(patterns: Iterable[str]) -> list[str]:
     """Return the permission rules of `--allow`: an edit is not asked for any more, and its cell runs at once."""
     edits = []
     for told in patterns:
-        named = notebook_globs.is_folder(told) and notebook_globs.head(told)
+        named = notebook_globs.is_folder(told) and notebook_globs.base_folder(told)
         edits += (
             [f"Edit({named}/**)"]
             if named
-            else [f"Edit(/{glob})" for glob in notebook_globs.globs(told)]
+            else [f"Edit(/{glob})" for glob in notebook_globs.expand(told)]
         )
     return [*edits, SHELL_RULE]
 

@@ -69,19 +69,19 @@ def limits(paths: Paths) -> Limits:
 
 def home(patterns: Sequence[str]) -> str:
     """Return the folder of new notebooks, the project's own where none is covered."""
-    return notebook_globs.home(patterns) or "."
+    return notebook_globs.new_notebook_folder(patterns) or "."
 
 
 def uncovered(project: str, patterns: Sequence[str]) -> str:
     """Return how many notebooks there are and how many no pattern covers, with the line that would; '' for none."""
     found = project_files.find_notebooks(project, [""])
     names = [name for name in found.files if not NAME_CONTROLS.search(name)]
-    rest = [name for name in names if not notebook_globs.covers(patterns, name)]
+    rest = [name for name in names if not notebook_globs.includes(patterns, name)]
     if not names:
         return ""
     few = ", ".join(rest[:3]) + (", …" if len(rest) > 3 else "")
     told = (
-        f"; {len(rest)} not, whose cells never run ({few}): {notebook_globs.line(patterns, rest)}"
+        f"; {len(rest)} not, whose cells never run ({few}): {notebook_globs.suggest_setting(patterns, rest)}"
         if rest
         else ""
     )
@@ -97,8 +97,9 @@ def missing_patterns(project: str, patterns: Sequence[str]) -> list[str]:
         for name in project_files.find_notebooks(project, [""]).files
         if not NAME_CONTROLS.search(name)
     ]
-    line = notebook_globs.line(
-        patterns, [name for name in names if not notebook_globs.covers(patterns, name)]
+    line = notebook_globs.suggest_setting(
+        patterns,
+        [name for name in names if not notebook_globs.includes(patterns, name)],
     )
     wanted: list[str] = json.loads(line.removeprefix("notebooks: ")) if line else []
     return wanted

@@ -103,7 +103,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
                 f"--notebooks {pattern}: patterns are relative",
                 "./install.sh REPOSITORY --notebooks …",
             )
-        if not notebook_globs.fits(pattern):
+        if not notebook_globs.is_valid(pattern):
             raise UsageError(
                 f"--notebooks {pattern}: no folder or glob inside the project",
                 "./install.sh --help",

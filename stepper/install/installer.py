@@ -164,7 +164,7 @@ def _make_notebooks_folder(paths: Paths, limits: Limits) -> None:
     if not folder.is_dir():
         folder.mkdir(parents=True)
         say("notebooks", f"made: {notebooks}/")
-    _look_in(paths, notebook_globs.heads(limits.patterns))
+    _look_in(paths, notebook_globs.base_folders(limits.patterns))
 
 
 def _link_command(paths: Paths, options: argparse.Namespace) -> None:

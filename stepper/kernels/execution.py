@@ -210,9 +210,9 @@ class Running:
         if not (before.over or self.kernel.interrupted):
             ended.outcome = Outcome.ERROR
             ended.fault = ended.fault or Fault(
-                error_classification.NOBODY_HEARD,
+                error_classification.UNOBSERVED_RUN,
                 NOT_HEARD,
-                (error_classification.NOBODY_HEARD,),
+                (error_classification.UNOBSERVED_RUN,),
             )
         ended.notes.append(NOT_REMEMBERED)
         return ended

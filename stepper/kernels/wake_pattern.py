@@ -17,10 +17,11 @@ class Watch:
     """Looks for a pattern. `matched` is the first line with it, '' before; `unseen` are characters not looked at."""
 
     def __init__(self, pattern: str) -> None:
-        self.sought = wake_regex.sought(pattern)
-        self.folds = bool(self.sought.pattern.flags & re.IGNORECASE)
+        self.sought = wake_regex.compile_pattern(pattern)
+        self.folds = bool(self.sought.regex.flags & re.IGNORECASE)
         self.finders = [
-            re.compile("|".join(map(re.escape, run))) for run in self.sought.runs
+            re.compile("|".join(map(re.escape, run)))
+            for run in self.sought.required_texts
         ]
         self.matched, self.unseen = "", 0
         self.rest: dict[str, str] = {}  # stream → the line that has not ended
@@ -35,7 +36,7 @@ class Watch:
         text = (ESCAPES.sub("", text) if "\x1b" in text else text).replace("\r", "\n")
         at = text.rfind("\n") + 1
         self.rest[stream] = text[at : at + LINE]
-        if self.sought.grows:
+        if self.sought.matches_longer_lines:
             at += LINE
         first = 0.0  # finding lines is quick, and goes on whatever looking at them took
         for begin, line in self._lines(text[:at]):
@@ -44,7 +45,7 @@ class Watch:
             if now - first > allowed:
                 self.unseen += min(at, len(text)) - begin
                 break
-            if self._holds(line) and self.sought.pattern.search(line):
+            if self._holds(line) and self.sought.regex.search(line):
                 self.matched = line
                 break
         self.spent += time.monotonic() - first if first else 0.0
@@ -55,7 +56,7 @@ class Watch:
         if not self.finders or (self.folds and not text.isascii()):
             finder = re.compile("[^\n]+")
         else:  # the rarest of what each must hold
-            counts = [sum(map(looked.count, run)) for run in self.sought.runs]
+            counts = [sum(map(looked.count, run)) for run in self.sought.required_texts]
             if not min(counts):
                 return
             finder = self.finders[counts.index(min(counts))]
@@ -74,7 +75,7 @@ class Watch:
                 return True
             line = line.lower()
         at = 0
-        for run in self.sought.runs:
+        for run in self.sought.required_texts:
             ends = [
                 place + len(word) for word in run if (place := line.find(word, at)) >= 0
             ]

@@ -277,7 +277,7 @@ Suggestion: `{commands.terminal("restore")}` runs the cells that had ended well 
 def stopped(state: State, stop: Stopped) -> tuple[str | None, list[str], str]:
     """Return what a stop asks the user, the commands that resume the notebook, and the text that says all of it."""
     asked, run = (
-        error_classification.question(stop.error),
+        error_classification.extract_question(stop.error),
         next((run for run in state.runs[::-1] if run.key == stop.key), None),
     )
     where = f" at cell {run.number} (id {one_line(run.cell_id, 100)})" if run else ""
@@ -416,7 +416,7 @@ def answered(stop: Stopped | None, answer: str) -> list[str]:
     """Return what the person says with a command, as a line: on the question of a stop, where that asks one."""
     said, asked = (
         " ".join(clean(answer).split())[:ANSWER_LIMIT],
-        error_classification.question(stop.error) if stop else "",
+        error_classification.extract_question(stop.error) if stop else "",
     )
     return (
         [
@@ -477,7 +477,7 @@ def several_stopped(stopped: Sequence[tuple[str, Stopped | None]], command: str)
 
 def in_force(name: str, stop: Stopped, commands: CommandLines) -> str:
     """Return what the agent reads of a stop with a prompt that is no command: it lifts nothing; what does."""
-    asked = error_classification.question(stop.error)
+    asked = error_classification.extract_question(stop.error)
     why, command = (
         (f'it asks "{asked}"', commands.slash("continue", "ANSWER"))
         if asked
@@ -508,7 +508,9 @@ def after_fix(
         lines += [f"  run {run.run}: {_ended(run)}" for run in tried[-6:]]
     if cell is not None:
         lines += [f"{cell.label.capitalize()} as it stands:", quote(cell.source, 2500)]
-        outside = bool(tried) and error_classification.ended_outside(tried[-1].fault)
+        outside = bool(tried) and error_classification.is_external_death(
+            tried[-1].fault
+        )
         again = "Nothing in it ended the kernel: replaced, if only by the same source, it runs again"
         why = again if outside else "It waits for its fix: replace it"
         lines.append(f"{why} (cell_id {one_line(cell.id, 100)}).")

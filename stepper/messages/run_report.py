@@ -160,7 +160,9 @@ Suggestion: {one_line(mend) or stop_hints.action(run.outcome, run.verdict, run.f
 def question(ended: Ended) -> str:
     """Return the line beside a stop whose cell asks the person something; '' for all others."""
     asked = (
-        error_classification.question(ended.run.fault.evalue) if ended.run.fault else ""
+        error_classification.extract_question(ended.run.fault.evalue)
+        if ended.run.fault
+        else ""
     )
     return f"The agent asks: {asked}" if asked else ""
 
@@ -191,7 +193,7 @@ def _standing(ended: Ended) -> str:
     if ended.run.verdict is Verdict.CANCELLED:
         return f"{name}: not finished."
     if ended.run.verdict is Verdict.UNRECOVERABLE:
-        outside = error_classification.ended_outside(ended.run.fault)
+        outside = error_classification.is_external_death(ended.run.fault)
         why = (
             "nothing in its cell ended the kernel"
             if outside

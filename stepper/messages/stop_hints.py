@@ -73,14 +73,14 @@ def action(
     if outcome is Outcome.ERROR and error_classification.asks_to_stop(fault):
         return filled(DECIDE, commands)
     if verdict is Verdict.TRANSIENT:
-        busy = "HTTP 429" in error_classification.words(fault)
+        busy = "HTTP 429" in error_classification.list_labels(fault)
         return filled(BUSY if busy else NETWORK, commands)
     if outcome is Outcome.TIMEOUT:
         return filled(TIMEOUT, commands, comment=comment)
     words = {
         word.rsplit(".", 1)[-1]
-        for word in error_classification.words(fault)
-        | error_classification.causes(fault)
+        for word in error_classification.list_labels(fault)
+        | error_classification.list_cause_labels(fault)
     }
     name = str(fault.attributes.get("filename") or "the file")
     # it stays on its line: it may hold line breaks and escapes

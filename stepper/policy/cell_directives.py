@@ -1,4 +1,8 @@
-"""What a cell's first line says to stepper: `# stepper: step=3 timeout=6h wait=45s wake="loss.*nan" scratch`."""
+"""Directives in a cell's first line.
+
+`# stepper: step=3 timeout=6h wait=45s wake="loss.*nan" scratch`. The line is a comment
+of the cell's language. If it is not one, the kernel reports its own syntax error.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +10,13 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 from stepper.policy import wake_regex
 
-# In the comment of any language: a cell in which such a line is none ends with its
-# kernel's own error.
 FIRST_LINE = re.compile(r"\s*(#|//|--|;+|%+|/\*|\(\*)\s*stepper:\s*(.*?)(?:\s*\*[/)])?")
-COMMENTS = {
+DEFAULT_COMMENT_MARKER = "#"
+COMMENT_MARKERS = {
     **dict.fromkeys(
         (
             "javascript",
@@ -44,88 +47,123 @@ COMMENTS = {
     ),
     **dict.fromkeys(("matlab", "octave", "prolog", "erlang", "tex", "latex"), "%"),
 }
-WORD = re.compile(
-    r"""([a-z]{1,9}=(?:"(?:\\.|[^"\\]){0,999}"|'(?:\\.|[^'\\]){0,999}')(?=[,\s]|$))|[^,\s]+"""
+OPTION = re.compile(
+    r"""([a-z]{1,9}=(?:"(?:\\.|[^"\\]){0,999}"|'(?:\\.|[^'\\]){0,999}')(?=[,\s]|$))"""
+    r"""|[^,\s]+"""
 )
 DURATION = re.compile(r"(\d+(?:\.\d+)?)(s|m|h)?")
-UNITS = {None: 1, "s": 1, "m": 60, "h": 3600}
-KNOWN = 'step=NUMBER, timeout=30s|10m|6h|none, wait=45s|none, wake="PATTERN", scratch'
+UNIT_SECONDS = {None: 1, "s": 1, "m": 60, "h": 3600}
+SYNTAX = 'step=NUMBER, timeout=30s|10m|6h|none, wait=45s|none, wake="PATTERN", scratch'
 
 
 @dataclass(frozen=True)
 class Directive:
-    """`step` binds the cell to a step, `scratch` to none. What can't be read is in `problems`, which are told.
+    """The options of a cell's first line.
 
-    `timeout` is its deadline, `wait` how long its report is waited for, in seconds (inf: without end). A printed line
-    that matches the regular expression `wake` wakes the agent.
+    `step` assigns the cell to a step, `scratch` to no step. Options that were not
+    understood are in `problems`, as messages.
     """
 
     step: int | None = None
     scratch: bool = False
+    # The cell's deadline in seconds; inf for none.
     timeout: float | None = None
     problems: tuple[str, ...] = ()
+    # Seconds until the run continues in the background; inf for never.
     wait: float | None = None
+    # A regular expression: a printed line that matches it wakes the agent.
     wake: str = ""
 
 
+class _Option(NamedTuple):
+    """An option as it is written, with the texts before and after its `=`."""
+
+    text: str
+    key: str
+    value: str
+
+
 def parse(source: str) -> Directive:
-    """Return what the first line of a cell's source asks for, a comment in whatever language."""
-    found = FIRST_LINE.fullmatch(source.split("\n", 1)[0].rstrip())
-    if not found:
+    """Return the directive in the first line of a cell's source."""
+    first_line = source.split("\n", 1)[0].rstrip()
+    match = FIRST_LINE.fullmatch(first_line)
+    if not match:
         return Directive()
-    known, problems = dict[str, Any](), list[str]()
-    for word, key, value in _words(found[2]):
-        why = ""
-        if key == "scratch" and word == key:
-            known[key] = True
-        elif key == "step" and value.isdecimal() and len(value) < 10:
-            known[key] = int(value)
-        elif (
-            key in ("timeout", "wait")
-            and (seconds := _seconds(value)) is not None
-            and (seconds or key == "wait")
-        ):
-            known[key] = seconds
-        elif key == "wake" and not (why := _unfit(word, value)):
-            known[key] = value
+    marker, option_list = match.groups()
+    values = dict[str, Any]()
+    problems = list[str]()
+    for option in _split_options(option_list):
+        problem = ""
+        value = _parse_value(option)
+        if value is None:
+            problem = f"not known: {SYNTAX}"
+        elif option.key == "wake":
+            reason = _find_wake_problem(option)
+            problem = f"ignored: {reason}" if reason else ""
+        if problem:
+            problems.append(f"`{marker} stepper: {option.text}` is {problem}")
         else:
-            problems.append(
-                f"`{found[1]} stepper: {word}` is {f'not taken: {why}' if why else f'not known: {KNOWN}'}"
-            )
-    return Directive(**known, problems=tuple(problems))
+            values[option.key] = value
+    return Directive(**values, problems=tuple(problems))
 
 
-def comment(language: str) -> str:
-    """Return what begins a comment in a language, as far as is known; in most it is `#`."""
-    return COMMENTS.get(language.lower(), "#")
+def _split_options(text: str) -> Iterator[_Option]:
+    """Yield the options, separated by spaces or commas outside of quotes."""
+    for match in OPTION.finditer(text):
+        key, _, value = match[0].partition("=")
+        is_quoted = match[1] is not None
+        yield _Option(match[0], key, value[1:-1] if is_quoted else value)
 
 
-def _words(text: str) -> Iterator[tuple[str, str, str]]:
-    """Yield each word, with what stands before and behind its `=`: in quotes there may be blanks and commas."""
-    for found in WORD.finditer(text):
-        key, _, value = found[0].partition("=")
-        yield found[0], key, value[1:-1] if found[1] else value
+def _parse_value(option: _Option) -> Any:
+    """Return the value of an option, None if the option or its value is not known."""
+    key = option.key
+    value = option.value
+    if key == "scratch" and option.text == key:
+        return True
+    if key == "step" and value.isdecimal() and len(value) < 10:
+        return int(value)
+    if key == "timeout":
+        return _parse_duration(value) or None
+    if key == "wait":
+        return _parse_duration(value)
+    if key == "wake":
+        return value
+    return None
 
 
-def _unfit(word: str, pattern: str) -> str:
-    if pattern[:1] in ("'", '"') and word.endswith(f"={pattern}"):
-        return "its quotes are not closed"
-    return wake_regex.problem(pattern)
+def _find_wake_problem(option: _Option) -> str:
+    """Return why a wake pattern is ignored, '' if it is valid."""
+    pattern = option.value
+    starts_with_quote = pattern[:1] in ("'", '"')
+    if starts_with_quote and option.text.endswith(f"={pattern}"):
+        return "the closing quote is missing"
+    return wake_regex.find_problem(pattern)
 
 
-def _seconds(value: str) -> float | None:
-    duration = DURATION.fullmatch(value)
-    return (
-        inf
-        if value == "none"
-        else float(duration[1]) * UNITS[duration[2]]
-        if duration
-        else None
-    )
+def _parse_duration(text: str) -> float | None:
+    """Return a duration in seconds, inf for `none`, None if it is not valid."""
+    if text == "none":
+        return inf
+    match = DURATION.fullmatch(text)
+    if match is None:
+        return None
+    return float(match[1]) * UNIT_SECONDS[match[2]]
 
 
-def deadline(
-    directive: Directive, default: float, maximum: float, of_call: float | None = None
+def comment_marker(language: str) -> str:
+    """Return the characters that start a comment in a language; `#` if unknown."""
+    return COMMENT_MARKERS.get(language.lower(), DEFAULT_COMMENT_MARKER)
+
+
+def select_deadline(
+    directive: Directive,
+    default: float,
+    maximum: float,
+    call_timeout: float | None = None,
 ) -> float:
-    """Return the cell's deadline in seconds; one that the call gives comes before the first line's."""
-    return min(of_call or directive.timeout or default, maximum)
+    """Return the deadline of a cell in seconds.
+
+    A timeout in the tool call takes precedence over the directive's.
+    """
+    return min(call_timeout or directive.timeout or default, maximum)

@@ -1,8 +1,10 @@
-"""When a cell that runs will be over, by the shares that it prints: `12 %`, `3/10`, `40 of 120`.
+"""Estimate of the remaining time of a running cell from the progress that it prints.
 
-A *counter* is a share that comes again at the same place of a line (the words before it, its total). The first one that
-is under way decides, from the top down and from the left: what encloses others stands before them. Nothing is told of
-a counter that falls (it is none, or begins anew for each round), stands still, or was under way before the cell began.
+Progress is a share such as `12 %`, `3/10` or `40 of 120`. A *counter* is a share that
+appears repeatedly with the same total and the same words before it. The first counter
+that is running decides, from top to bottom and from left to right: outer loops print
+above inner ones. There is no estimate for a counter that falls (it may restart in each
+round), stalls, or was running before the cell.
 """
 
 from __future__ import annotations
@@ -10,120 +12,159 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from stepper.common.text import apply_carriage_returns, clean
 
 NUMBER = r"(\d[\d,]*(?:\.\d+)?)"
-# no date, no time
-PART = rf"{NUMBER}\s*(?:/|(?:out )?of)\s*{NUMBER}(?![\d.,]*(?:/|:?\d))"
-SHARE = re.compile(rf"(?<![\w.,/:-])(?:{PART}|(\d{{1,3}}(?:\.\d+)?)\s?%)")
+# The lookahead excludes dates and times.
+FRACTION = rf"{NUMBER}\s*(?:/|(?:out )?of)\s*{NUMBER}(?![\d.,]*(?:/|:?\d))"
+SHARE = re.compile(rf"(?<![\w.,/:-])(?:{FRACTION}|(\d{{1,3}}(?:\.\d+)?)\s?%)")
 LETTERS = re.compile(r"[^\W\d_]+")
-# characters of a line that are read; words before a share that name it
-LINE, WORDS = 400, 4
-LEAST_SECONDS = 3.0  # between the first and the last share of a counter
-MOST = 200  # samples, and counters
-STALLED = 10  # times its usual interval
-UNEVEN = 4  # times faster or slower than on the whole
-BEFORE = 0.05  # what may be done when the cell begins, besides one of its items
+MAX_LINE_LENGTH = 400  # characters of a line that are searched
+NAME_WORDS = 4  # the words before a share that identify its counter
+MIN_SECONDS = 3.0  # between the first and the last sample of a counter
+MAX_SAMPLES = 200
+MAX_COUNTERS = 200
+# A counter has stalled after this many of its usual intervals.
+STALLED_INTERVALS = 10
+# A rate is uneven if it differs by this factor from the average.
+UNEVEN_FACTOR = 4
+# A counter that starts with the cell may start at one item and this share.
+START_SHARE = 0.05
+# After this many finished counters, it is not known how many follow.
+MAX_FINISHED = 2
+
+
+class Sample(NamedTuple):
+    """A share that was printed so many seconds after the start of the cell."""
+
+    seconds: float
+    share: float
+
+
+class Share(NamedTuple):
+    """A share in a line, such as `40 of 120`."""
+
+    # The total and the words before the share.
+    counter_key: tuple[str, ...]
+    value: float  # between 0 and 1
+    item: float  # the share of a single item
 
 
 @dataclass
 class Counter:
-    """A share as it grew: (seconds since the cell began, share), a sample for each change."""
+    """A share that grows, with a sample for each change."""
 
-    unit: float  # of one item
-    samples: list[tuple[float, float]] = field(default_factory=list)
-    fell: bool = False
+    item: float
+    samples: list[Sample] = field(default_factory=list)
+    has_fallen: bool = False
 
-    def take(self, seconds: float, share: float) -> None:
-        """Take a look at it."""
-        last = self.samples[-1][1] if self.samples else -1.0
-        self.fell = self.fell or share < last
-        if share > last:
-            self.samples.append((seconds, share))
-        if len(self.samples) > MOST:
+    def add_sample(self, seconds: float, share: float) -> None:
+        """Add the share that is displayed now, if it has changed."""
+        last_share = self.samples[-1].share if self.samples else -1.0
+        self.has_fallen = self.has_fallen or share < last_share
+        if share > last_share:
+            self.samples.append(Sample(seconds, share))
+        if len(self.samples) > MAX_SAMPLES:
             del self.samples[1:-1:2]
 
     @property
-    def waits(self) -> bool:
-        """Whether it stands where counters begin."""
-        return len(self.samples) == 1 and self.samples[0][1] <= self.unit + BEFORE
+    def is_at_start(self) -> bool:
+        """Whether the counter has not moved from where a counter starts."""
+        if len(self.samples) != 1:
+            return False
+        return self.samples[0].share <= self.item + START_SHARE
 
-    def left(self, now: float) -> float | None:
-        """Return in how many seconds it is full; None where that can't be told."""
-        (first, least), (last, share) = self.samples[0], self.samples[-1]
-        if last - first < LEAST_SECONDS:
+    def estimate_remaining(self, now: float) -> float | None:
+        """Return in how many seconds the share will be 1, None if that is uncertain."""
+        first = self.samples[0]
+        last = self.samples[-1]
+        if last.seconds - first.seconds < MIN_SECONDS:
             return None
-        whole = (share - least) / (last - first)
-        before = max(0.0, least - whole * first)
-        middle, half = [
-            sample for sample in self.samples if sample[0] <= (first + last) / 2
-        ][-1]
-        rate = (share - half) / (last - middle)
-        since = [sample for sample in self.samples if sample[0] >= middle]
-        usual = (last - middle) / (len(since) - 1)
-        if (
-            before > self.unit + BEFORE
-            or not whole / UNEVEN < rate < whole * UNEVEN
-            or now - last > STALLED * usual
-        ):
+        average_rate = (last.share - first.share) / (last.seconds - first.seconds)
+        share_at_start = max(0.0, first.share - average_rate * first.seconds)
+        halftime = (first.seconds + last.seconds) / 2
+        middle = [sample for sample in self.samples if sample.seconds <= halftime][-1]
+        recent = [sample for sample in self.samples if sample.seconds >= middle.seconds]
+        rate = (last.share - middle.share) / (last.seconds - middle.seconds)
+        interval = (last.seconds - middle.seconds) / (len(recent) - 1)
+        started_earlier = share_at_start > self.item + START_SHARE
+        slowest = average_rate / UNEVEN_FACTOR
+        fastest = average_rate * UNEVEN_FACTOR
+        has_stalled = now - last.seconds > STALLED_INTERVALS * interval
+        if started_earlier or has_stalled or not slowest < rate < fastest:
             return None
-        if now - last > 2 * usual:
-            rate, last = (share - half) / (now - middle), now
-        return max(0.0, (1 + before - share) / rate - (now - last))
+        last_seconds = last.seconds
+        if now - last.seconds > 2 * interval:
+            # The next sample is late: the rate is at most this.
+            rate = (last.share - middle.share) / (now - middle.seconds)
+            last_seconds = now
+        remaining_share = 1 + share_at_start - last.share
+        return max(0.0, remaining_share / rate - (now - last_seconds))
 
 
 class Estimate:
-    """Tells when one cell will be over."""
+    """The estimate for one cell, updated from the last lines of its output."""
 
     def __init__(self) -> None:
         self.counters: dict[tuple[str, ...], Counter] = {}
-        self.decides: Counter | None = None
+        self.deciding: Counter | None = None
 
-    def look(self, now: float, lines: Sequence[str]) -> float | None:
-        """Look at the last lines that a cell has printed, so many seconds after it began; return what is left."""
-        shown = {
-            key: (share, unit) for line in lines for key, share, unit in shares(line)
+    def update(self, now: float, lines: Sequence[str]) -> float | None:
+        """Return the remaining seconds, None if they cannot be estimated.
+
+        `lines` are the last lines of the cell's output, `now` are the seconds since the
+        cell started.
+        """
+        shares = {
+            share.counter_key: share for line in lines for share in find_shares(line)
         }
-        for key, (share, unit) in shown.items():
-            if key in self.counters or len(self.counters) < MOST:
-                self.counters.setdefault(key, Counter(unit)).take(now, share)
-        if (
-            sum(
-                counter.samples[-1][1] >= 1 and len(counter.samples) > 2
-                for counter in self.counters.values()
-            )
-            > 2
-        ):
-            return None  # one bar after the other: who knows how many
-        if not shown and self.decides:  # what it printed since tells nothing
-            return self.decides.left(now)
-        self.decides = None
-        for key, (share, _) in shown.items():
+        self._add_samples(now, shares)
+        if self._count_finished() > MAX_FINISHED:
+            return None
+        if not shares and self.deciding:  # later lines contain no progress
+            return self.deciding.estimate_remaining(now)
+        self.deciding = None
+        for key, share in shares.items():
             counter = self.counters.get(key)
-            if counter is None or counter.fell or share >= 1:
+            if counter is None or counter.has_fallen or share.value >= 1:
                 continue
-            if counter.waits:
-                return None  # it may enclose the others
+            if counter.is_at_start:
+                return None  # this may be the outer loop
             if len(counter.samples) > 1:
-                self.decides = counter
-                return counter.left(now)
+                self.deciding = counter
+                return counter.estimate_remaining(now)
         return None
 
+    def _add_samples(self, now: float, shares: dict[tuple[str, ...], Share]) -> None:
+        for key, share in shares.items():
+            if key in self.counters or len(self.counters) < MAX_COUNTERS:
+                counter = self.counters.setdefault(key, Counter(share.item))
+                counter.add_sample(now, share.value)
 
-def shares(line: str) -> Iterator[tuple[tuple[str, ...], float, float]]:
-    """Yield the shares in a line: what names each, how much of the whole it is, and one item of it."""
-    text = clean(apply_carriage_returns(line))[:LINE]
-    for found in SHARE.finditer(text):
-        part, whole, percent = (
+    def _count_finished(self) -> int:
+        return sum(
+            counter.samples[-1].share >= 1 and len(counter.samples) > 2
+            for counter in self.counters.values()
+        )
+
+
+def find_shares(line: str) -> Iterator[Share]:
+    """Yield the shares in a line."""
+    text = clean(apply_carriage_returns(line))[:MAX_LINE_LENGTH]
+    for match in SHARE.finditer(text):
+        numbers = [
             float(number.replace(",", "")) if number else 0.0
-            for number in found.groups()
-        )
-        part, whole, unit = (
-            (percent, 100.0, 0.01)
-            if found[3]
-            else (part, whole, 1 / whole if whole else 1.0)
-        )
-        if 0 <= part <= whole and whole >= 2:
-            name = LETTERS.findall(text[: found.start()])[-WORDS:]
-            yield ("%" if found[3] else str(whole), *name), part / whole, unit
+            for number in match.groups()
+        ]
+        part, total, percent = numbers
+        is_percentage = match[3] is not None
+        if is_percentage:
+            part = percent
+            total = 100.0
+        if not (0 <= part <= total and total >= 2):
+            continue
+        words = LETTERS.findall(text[: match.start()])[-NAME_WORDS:]
+        total_text = "%" if is_percentage else str(total)
+        yield Share((total_text, *words), part / total, 1 / total)

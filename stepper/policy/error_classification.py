@@ -1,4 +1,9 @@
-"""Fault → Verdict: an ordered table that one can read aloud."""
+"""Classification of errors: a table from error labels to verdicts.
+
+Labels of an error are the names of all its classes, `errno NAME`, `HTTP` and
+`HTTP STATUS`. The first row of `ROWS` with a label of the error decides, so special
+rows are above general ones. Errors without a row are recoverable.
+"""
 
 from __future__ import annotations
 
@@ -10,34 +15,34 @@ from typing import Any
 from stepper.common.text import one_line
 from stepper.policy.model import Fault, Outcome, Verdict
 
-R, T, U = Verdict.RECOVERABLE, Verdict.TRANSIENT, Verdict.UNRECOVERABLE
+# The class name of a run that finished while no daemon was connected, in a kernel that
+# does not record it. Such a run is never repeated. Journals contain this name.
+UNOBSERVED_RUN = "NobodyHeard"
 
-# a run that lost its daemon, in a kernel that remembers nothing: it is never run twice
-NOBODY_HEARD = "NobodyHeard"
-
-# A fault is known by its words: the names of all its classes, its `errno NAME`, its
-# `HTTP STATUS`. The first row whose
-# word it has decides, so rows above are more special than rows below. What has no row
-# is recoverable.
 ROWS: tuple[tuple[Verdict, tuple[str, ...]], ...] = (
-    # a server answered
-    (T, ("HTTP 429", "HTTP 502", "HTTP 503", "HTTP 504")),
-    (R, ("HTTP",)),
-    # a person must act
-    (U, (NOBODY_HEARD,)),
-    (U, ("MemoryError", "PermissionError", "SystemExit")),
-    # not by stepper, that is `cancelled`: somebody else wants an end, or the cell
-    # itself
-    (U, ("KeyboardInterrupt",)),
-    (U, ("IPython.core.error.StdinNotImplementedError",)),  # input() and getpass()
-    # what the operating system says; below ssl and gaierror, whose numbers mean
-    # something else
-    (T, ("socket.gaierror",)),
-    (T, ("ssl.SSLEOFError", "ssl.SSLZeroReturnError")),  # cut off
-    (R, ("ssl.SSLError",)),  # the certificate, or no TLS at the other end: a wrong call
-    (U, ("errno ENOSPC", "errno EDQUOT", "errno EMFILE", "errno ENFILE", "errno EIO")),
+    # A server responded.
+    (Verdict.TRANSIENT, ("HTTP 429", "HTTP 502", "HTTP 503", "HTTP 504")),
+    (Verdict.RECOVERABLE, ("HTTP",)),
+    # The user must act.
+    (Verdict.UNRECOVERABLE, (UNOBSERVED_RUN,)),
+    (Verdict.UNRECOVERABLE, ("MemoryError", "PermissionError", "SystemExit")),
+    # Not from stepper, whose interrupts are `cancelled`: another program, or the cell.
+    (Verdict.UNRECOVERABLE, ("KeyboardInterrupt",)),
+    # input() and getpass()
+    (Verdict.UNRECOVERABLE, ("IPython.core.error.StdinNotImplementedError",)),
+    # Errors of the operating system. The rows of ssl and gaierror are above those with
+    # errno: their numbers have other meanings.
+    (Verdict.TRANSIENT, ("socket.gaierror",)),
+    # The connection was closed.
+    (Verdict.TRANSIENT, ("ssl.SSLEOFError", "ssl.SSLZeroReturnError")),
+    # A wrong certificate, or a server without TLS.
+    (Verdict.RECOVERABLE, ("ssl.SSLError",)),
     (
-        T,
+        Verdict.UNRECOVERABLE,
+        ("errno ENOSPC", "errno EDQUOT", "errno EMFILE", "errno ENFILE", "errno EIO"),
+    ),
+    (
+        Verdict.TRANSIENT,
         (
             "errno EHOSTUNREACH",
             "errno EHOSTDOWN",
@@ -45,26 +50,38 @@ ROWS: tuple[tuple[Verdict, tuple[str, ...]], ...] = (
             "errno ENETDOWN",
         ),
     ),
-    # wrong calls, though a connection error is their base
-    (R, ("httpx.UnsupportedProtocol", "httpx.LocalProtocolError")),
-    # the network
-    (T, ("ConnectionError", "TimeoutError", "socket.herror")),
-    # Python 3.9, and up to 3.10
-    (T, ("socket.timeout", "asyncio.exceptions.TimeoutError")),
+    # Wrong calls, although their base class is a connection error.
+    (Verdict.RECOVERABLE, ("httpx.UnsupportedProtocol", "httpx.LocalProtocolError")),
+    # The network.
+    (Verdict.TRANSIENT, ("ConnectionError", "TimeoutError", "socket.herror")),
+    # Aliases of TimeoutError before Python 3.10 and 3.11.
+    (Verdict.TRANSIENT, ("socket.timeout", "asyncio.exceptions.TimeoutError")),
     (
-        T,
+        Verdict.TRANSIENT,
         (
             "http.client.IncompleteRead",
             "http.client.BadStatusLine",
             "urllib.error.ContentTooShortError",
         ),
     ),
-    (T, ("urllib3.exceptions.TimeoutError", "urllib3.exceptions.ProtocolError")),
-    (T, ("urllib3.exceptions.NewConnectionError", "urllib3.exceptions.MaxRetryError")),
-    (T, ("requests.exceptions.ConnectionError", "requests.exceptions.Timeout")),
-    (T, ("requests.exceptions.ChunkedEncodingError", "requests.exceptions.RetryError")),
     (
-        T,
+        Verdict.TRANSIENT,
+        ("urllib3.exceptions.TimeoutError", "urllib3.exceptions.ProtocolError"),
+    ),
+    (
+        Verdict.TRANSIENT,
+        ("urllib3.exceptions.NewConnectionError", "urllib3.exceptions.MaxRetryError"),
+    ),
+    (
+        Verdict.TRANSIENT,
+        ("requests.exceptions.ConnectionError", "requests.exceptions.Timeout"),
+    ),
+    (
+        Verdict.TRANSIENT,
+        ("requests.exceptions.ChunkedEncodingError", "requests.exceptions.RetryError"),
+    ),
+    (
+        Verdict.TRANSIENT,
         (
             "httpx.TransportError",
             "httpcore.NetworkError",
@@ -73,16 +90,16 @@ ROWS: tuple[tuple[Verdict, tuple[str, ...]], ...] = (
         ),
     ),
     (
-        T,
+        Verdict.TRANSIENT,
         (
             "aiohttp.client_exceptions.ClientConnectionError",
             "aiohttp.client_exceptions.ClientPayloadError",
         ),
     ),
 )
-TABLE = [(word, verdict) for verdict, its_words in ROWS for word in its_words]
+VERDICTS = [(label, verdict) for verdict, labels in ROWS for label in labels]
 
-# These only pass on what failed below them: a row of their cause goes before their own.
+# These classes only wrap another error: the row of the cause takes precedence.
 WRAPPERS = frozenset(
     {
         "urllib.error.URLError",
@@ -93,81 +110,84 @@ WRAPPERS = frozenset(
     }
 )
 
-# Message data, not prose: a key may hold the word by chance.
+# The messages of these classes are keys of the user's data, which may contain the word.
 DATA_MESSAGES = frozenset({"KeyError", "IndexError"})
-# not NONSTOP, STOPPED, STOP_WORDS, NON-STOP, STOP-LOSS
+# The word STOP, but not NONSTOP, STOPPED, STOP_WORDS, NON-STOP, STOP-LOSS.
 STOP_WORD = re.compile(r"(?<![\w-])STOP(?![\w-])")
-STOP_START = re.compile(r"^['\"]?STOP:")
+STOP_PREFIX = re.compile(r"^['\"]?STOP:")
 QUESTION = re.compile(r"^(?:[\w.]+: )?['\"]?STOP:(.*)")
 
 
 def asks_to_stop(fault: Fault) -> bool:
-    """Whether the cell itself says that a person must decide: the word STOP in capitals in its message."""
-    return bool(
-        (STOP_START if DATA_MESSAGES & _names(fault) else STOP_WORD).search(
-            fault.evalue
-        )
-    )
+    """Return whether the cell asks for a decision: its message has the word STOP."""
+    has_data_message = bool(DATA_MESSAGES & _class_names(fault))
+    pattern = STOP_PREFIX if has_data_message else STOP_WORD
+    return pattern.search(fault.evalue) is not None
 
 
-def question(message: str) -> str:
-    """Return what a message asks the person, '' where it asks nothing: `STOP: QUESTION`, its class before it or not."""
-    found = QUESTION.search(message.strip())
-    return one_line(found[1].strip("'\" ")) if found else ""
+def extract_question(message: str) -> str:
+    """Return QUESTION of a message `STOP: QUESTION`, '' if the message is not one.
+
+    The name of the error's class may precede the message.
+    """
+    match = QUESTION.search(message.strip())
+    return one_line(match[1].strip("'\" ")) if match else ""
 
 
-def words(fault: Fault) -> set[str]:
-    """Return by what a fault is known: its classes, `errno NAME`, `HTTP` and `HTTP STATUS`."""
-    found = _words(_names(fault), fault.attributes.get("errno"))
+def list_labels(fault: Fault) -> set[str]:
+    """Return the labels of an error by which it is classified."""
+    labels = _list_class_labels(_class_names(fault), fault.attributes.get("errno"))
     status = fault.attributes.get("status")
-    return found | {"HTTP", f"HTTP {status}"} if isinstance(status, int) else found
+    if isinstance(status, int):
+        labels |= {"HTTP", f"HTTP {status}"}
+    return labels
 
 
-def ended_outside(fault: Fault | None) -> bool:
-    """Whether a kernel was ended by what no cell has a part in, such as its node's failure."""
+def list_cause_labels(fault: Fault) -> set[str]:
+    """Return the labels of the error that a wrapper wraps; none for other errors."""
+    if not WRAPPERS & _class_names(fault):
+        return set()
+    class_names = fault.attributes.get("reason_mro") or ()
+    return _list_class_labels(class_names, fault.attributes.get("reason_errno"))
+
+
+def is_external_death(fault: Fault | None) -> bool:
+    """Return whether no cell caused the kernel's death, such as when a node failed."""
     return fault is not None and "EndedOutside" in fault.mro
 
 
-def causes(fault: Fault) -> set[str]:
-    """Return the words of what is below an error that only passes it on; empty for all others."""
-    if not WRAPPERS & _names(fault):
-        return set()
-    return _words(
-        fault.attributes.get("reason_mro") or (), fault.attributes.get("reason_errno")
-    )
-
-
-def of_fault(fault: Fault) -> Verdict:
-    """Return what follows from an exception, by its whole MRO, its errno, its HTTP status and what it passes on."""
+def classify_fault(fault: Fault) -> Verdict:
+    """Return the verdict on an error that a cell raised."""
     if asks_to_stop(fault):
-        return U
-    return _row(causes(fault)) or _row(words(fault)) or R
+        return Verdict.UNRECOVERABLE
+    verdict = _find_row(list_cause_labels(fault)) or _find_row(list_labels(fault))
+    return verdict or Verdict.RECOVERABLE
 
 
-def of_run(outcome: Outcome, fault: Fault | None) -> Verdict:
-    """Return what follows from the end of a run."""
+def classify_run(outcome: Outcome, fault: Fault | None) -> Verdict:
+    """Return the verdict on a run."""
     if outcome is Outcome.ERROR and fault is not None:
-        return of_fault(fault)
-    ends = {
+        return classify_fault(fault)
+    verdicts = {
         Outcome.OK: Verdict.FINE,
         Outcome.CANCELLED: Verdict.CANCELLED,
-        Outcome.KERNEL_DIED: U,
-        Outcome.MEMORY: U,
+        Outcome.KERNEL_DIED: Verdict.UNRECOVERABLE,
+        Outcome.MEMORY: Verdict.UNRECOVERABLE,
     }
-    return ends.get(outcome, R)
+    return verdicts.get(outcome, Verdict.RECOVERABLE)
 
 
-def _names(fault: Fault) -> set[str]:
-    """Return the names of the fault's classes; where the helper told none, the kernel's name for it must do."""
+def _class_names(fault: Fault) -> set[str]:
+    """Return the names of the error's classes; without the helper, only its own."""
     return set(fault.mro or (fault.ename,))
 
 
-def _words(names: Iterable[str], number: Any) -> set[str]:
-    found = set(names)
-    if "OSError" in found and number in errno.errorcode:
-        found.add(f"errno {errno.errorcode[number]}")
-    return found
+def _list_class_labels(class_names: Iterable[str], error_number: Any) -> set[str]:
+    labels = set(class_names)
+    if "OSError" in labels and error_number in errno.errorcode:
+        labels.add(f"errno {errno.errorcode[error_number]}")
+    return labels
 
 
-def _row(known: set[str]) -> Verdict | None:
-    return next((verdict for word, verdict in TABLE if word in known), None)
+def _find_row(labels: set[str]) -> Verdict | None:
+    return next((verdict for label, verdict in VERDICTS if label in labels), None)

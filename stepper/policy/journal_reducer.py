@@ -251,7 +251,7 @@ def _ran(event: journal_events.Ran, state: State) -> None:
         event.key, verdict, event.repeat > 0, event.outside_agent
     )
     progress.asked = event.outcome is Outcome.ERROR and bool(
-        error_classification.question(event.error)
+        error_classification.extract_question(event.error)
     )
     progress.failing = verdict is not Verdict.FINE
     status = StepStatus.DOUBTED if event.unmet else StepStatus.DONE

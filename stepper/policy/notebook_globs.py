@@ -1,7 +1,9 @@
-"""Which notebooks are stepper's: the folders and globs of `notebooks:`, against names as written from the project.
+"""Which notebooks `notebooks:` in the configuration includes: folders and globs.
 
-A folder covers all below it, `.` the notebooks at the top; in a glob `*` stays within a name and `**` goes through
-folders. No glob goes into a hidden folder (`.venv`, `.ipynb_checkpoints`) or `node_modules`.
+All paths are relative to the project. A folder includes everything below it, `.` the
+notebooks at the top of the project. In a glob, `*` matches within a name and `**` any
+folders. Globs match neither hidden folders (`.venv`, `.ipynb_checkpoints`) nor
+`node_modules`.
 """
 
 from __future__ import annotations
@@ -13,114 +15,134 @@ from collections.abc import Collection, Iterable, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
 
-GLOB = re.compile(r"[*?\[]")
-MOST_NAMED = 4  # folders in a line that is proposed
+WILDCARD = re.compile(r"[*?\[]")
+# Characters with a meaning in patterns or in permission rules of Claude Code.
+SPECIAL_CHARACTERS = re.compile(r"[*?\[\]{}()!\\]")
+FORBIDDEN_CHARACTERS = re.compile(r"[{}()!\\]")
+TOP_LEVEL = "*.ipynb"
+ALL_FOLDERS = "**"
+# A suggested line names at most this many folders.
+MAX_SUGGESTED_FOLDERS = 4
 
 
-def fits(pattern: object) -> bool:
-    """Whether it speaks of a part of the project that may hold notebooks: `.claude` would allow edits of the hooks."""
-    if (
-        not isinstance(pattern, str)
-        or not pattern.isprintable()
-        or re.search(r"[{}()!\\]", pattern)
-    ):
+def is_valid(pattern: object) -> bool:
+    """Return whether a pattern is within the project and includes no hidden folder.
+
+    A pattern such as `.claude` would let the agent edit the hooks without asking.
+    """
+    if not isinstance(pattern, str) or not pattern or not pattern.isprintable():
+        return False
+    if FORBIDDEN_CHARACTERS.search(pattern):
         return False
     parts = posixpath.normpath(pattern).split("/")
-    return bool(pattern) and (
-        parts == ["."] or ("" not in parts and all(map(_open, parts)))
-    )
+    is_relative = "" not in parts
+    return parts == ["."] or (is_relative and all(map(_is_visible, parts)))
 
 
-def _open(folder: str) -> bool:
+def _is_visible(folder: str) -> bool:
     return not folder.startswith(".") and folder != "node_modules"
 
 
 def is_folder(pattern: str) -> bool:
-    """Whether a pattern names one folder."""
-    return not GLOB.search(pattern) and not pattern.endswith(".ipynb")
+    """Return whether a pattern is the path of a folder."""
+    return not WILDCARD.search(pattern) and not pattern.endswith(".ipynb")
 
 
 @lru_cache(256)
-def globs(pattern: str) -> tuple[str, ...]:
-    """Return a pattern as globs of notebooks."""
-    told = posixpath.normpath(pattern)
-    if told == "." or told.endswith(".ipynb"):
-        return (told if told != "." else "*.ipynb",)
-    last = told.rpartition("/")[2]
-    if last == "**":
-        return (f"{told}/*.ipynb",)
-    return (f"{told}/**/*.ipynb", *([f"{told}.ipynb"] if last.endswith("*") else []))
+def expand(pattern: str) -> tuple[str, ...]:
+    """Return a pattern as globs that match the paths of notebooks."""
+    path = posixpath.normpath(pattern)
+    if path == ".":
+        return (TOP_LEVEL,)
+    if path.endswith(".ipynb"):
+        return (path,)
+    last = path.rpartition("/")[2]
+    if last == ALL_FOLDERS:
+        return (f"{path}/*.ipynb",)
+    below = f"{path}/**/*.ipynb"
+    return (below, f"{path}.ipynb") if last.endswith("*") else (below,)
 
 
-def covers(patterns: Iterable[str], name: str) -> bool:
-    """Whether a pattern covers the notebook of that name."""
-    parts = tuple(name.split("/"))
+def includes(patterns: Iterable[str], path: str) -> bool:
+    """Return whether one of the patterns includes a notebook."""
+    parts = tuple(path.split("/"))
     return any(
         _matches(tuple(glob.split("/")), parts)
         for pattern in patterns
-        for glob in globs(pattern)
+        for glob in expand(pattern)
     )
 
 
 @lru_cache(4096)
-def _matches(glob: tuple[str, ...], name: tuple[str, ...]) -> bool:
-    if not glob or not name:
-        return glob == name
-    if glob[0] == "**":
-        return _matches(glob[1:], name) or (_open(name[0]) and _matches(glob, name[1:]))
-    same = glob[0] == name[0] or (
-        fnmatchcase(name[0], glob[0]) and (len(name) == 1 or _open(name[0]))
-    )
-    return same and _matches(glob[1:], name[1:])
+def _matches(glob: tuple[str, ...], path: tuple[str, ...]) -> bool:
+    if not glob or not path:
+        return glob == path
+    is_file = len(path) == 1
+    if glob[0] == ALL_FOLDERS:
+        if _matches(glob[1:], path):
+            return True
+        return _is_visible(path[0]) and _matches(glob, path[1:])
+    is_same = glob[0] == path[0]
+    is_match = fnmatchcase(path[0], glob[0]) and (is_file or _is_visible(path[0]))
+    return (is_same or is_match) and _matches(glob[1:], path[1:])
 
 
-def head(pattern: str) -> str:
-    """Return the folder below which all lies that a pattern covers, '' for the project's own."""
-    parts = globs(pattern)[0].split("/")[:-1]
-    return "/".join(
-        parts[
-            : next((n for n, part in enumerate(parts) if GLOB.search(part)), len(parts))
-        ]
-    )
+def base_folder(pattern: str) -> str:
+    """Return the folder that contains all notebooks of a pattern, '' for the project."""
+    folders = expand(pattern)[0].split("/")[:-1]
+    base = []
+    for folder in folders:
+        if WILDCARD.search(folder):
+            break
+        base.append(folder)
+    return "/".join(base)
 
 
-def heads(patterns: Iterable[str]) -> list[str]:
-    """Return the folders to be walked for all that the patterns cover, none of them within another."""
-    return _outermost({head(pattern) for pattern in patterns})
+def base_folders(patterns: Iterable[str]) -> list[str]:
+    """Return the folders that contain all notebooks of the patterns.
+
+    No folder of the list is within another one.
+    """
+    return _remove_nested({base_folder(pattern) for pattern in patterns})
 
 
-def home(patterns: Sequence[str]) -> str | None:
-    """Return the folder in which a new notebook is covered: the first that is named, else that of the first glob."""
-    for pattern in sorted(patterns, key=lambda told: not is_folder(told)):
-        if covers([pattern], posixpath.join(head(pattern), "new.ipynb")):
-            return head(pattern)
+def new_notebook_folder(patterns: Sequence[str]) -> str | None:
+    """Return the folder for new notebooks, None if the patterns include none.
+
+    Folders have precedence over globs.
+    """
+    folders_first = sorted(patterns, key=lambda pattern: not is_folder(pattern))
+    for pattern in folders_first:
+        folder = base_folder(pattern)
+        if includes([pattern], posixpath.join(folder, "new.ipynb")):
+            return folder
     return None
 
 
-def line(patterns: Sequence[str], names: Iterable[str]) -> str:
-    """Return the line of the configuration that covers these notebooks too; '' where none can."""
-    folders = {posixpath.dirname(name) for name in names if covers(["**"], name)}
-    below = _outermost(folders - {""})
-    if len(below) > MOST_NAMED:
-        below = _outermost({folder.partition("/")[0] for folder in below})
-    more = (
-        [re.sub(r"[*?\[\]{}()!\\]", "?", folder) for folder in below]
-        if len(below) <= MOST_NAMED
-        else ["**"]
-    )
-    told = [
-        *patterns,
-        *more,
-        *(["*.ipynb"] if "" in folders and more != ["**"] else []),
-    ]
-    return f"notebooks: {json.dumps(told, ensure_ascii=False)}" if folders else ""
+def suggest_setting(patterns: Sequence[str], paths: Iterable[str]) -> str:
+    """Return a `notebooks:` line that also includes the given notebooks.
+
+    The result is '' if no pattern may include them.
+    """
+    folders = {posixpath.dirname(path) for path in paths if includes(["**"], path)}
+    if not folders:
+        return ""
+    nested = _remove_nested(folders - {""})
+    if len(nested) > MAX_SUGGESTED_FOLDERS:
+        nested = _remove_nested({folder.partition("/")[0] for folder in nested})
+    if len(nested) > MAX_SUGGESTED_FOLDERS:
+        additions = [ALL_FOLDERS]
+    else:
+        additions = [SPECIAL_CHARACTERS.sub("?", folder) for folder in nested]
+        if "" in folders:
+            additions.append(TOP_LEVEL)
+    setting = [*patterns, *additions]
+    return f"notebooks: {json.dumps(setting, ensure_ascii=False)}"
 
 
-def _outermost(folders: Collection[str]) -> list[str]:
-    """Return the folders that lie in no other of them; '' holds all."""
-    above = tuple(folder + "/" for folder in folders if folder)
-    return (
-        [""]
-        if "" in folders
-        else sorted(folder for folder in folders if not folder.startswith(above))
-    )
+def _remove_nested(folders: Collection[str]) -> list[str]:
+    """Return the folders that are not within another one; '' contains all others."""
+    if "" in folders:
+        return [""]
+    prefixes = tuple(folder + "/" for folder in folders)
+    return sorted(folder for folder in folders if not folder.startswith(prefixes))

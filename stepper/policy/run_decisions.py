@@ -126,7 +126,7 @@ def task(
     step = state.plan.step(key) if isinstance(key, int) else None
     most = limits.max_cell_timeout_seconds
     default = most if step and step.long else limits.cell_timeout_seconds
-    timeout = cell_directives.deadline(asked, default, most, timeout_of_call)
+    timeout = cell_directives.select_deadline(asked, default, most, timeout_of_call)
     below = [
         other for other in cells if other.index > cell.index and other.id in state.ran
     ]
@@ -176,7 +176,7 @@ def judged(
         )
     if outcome is Outcome.ERROR and cell_changes.RAISES_TAG in tags:
         return fault, Verdict.FINE
-    return fault, error_classification.of_run(outcome, fault)
+    return fault, error_classification.classify_run(outcome, fault)
 
 
 def unmet(state: State, begun: Started, criterion: str, checked: Checked | None) -> str:

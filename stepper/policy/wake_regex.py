@@ -1,7 +1,8 @@
-"""Wake patterns: which regular expressions may look at what a cell prints, and what a line must hold to match one.
+"""Which regular expressions are accepted as wake patterns, and what a match contains.
 
-Python's engine tries ways to match one after the other; a pattern is taken where they are few whatever is printed:
-no repeat holds what may match in several ways, so that they grow with a power of a line's length at most.
+Python's regex engine tries alternatives one after the other. A pattern is accepted only
+if the number of alternatives is small for any printed text: nothing that is repeated
+may match in several ways. The time then grows at most with a power of a line's length.
 """
 
 from __future__ import annotations
@@ -10,142 +11,183 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 try:
     from re import _parser as parser  # type: ignore[attr-defined]
 except ImportError:  # Python 3.10
     import sre_parse as parser
 
-LONGEST = 200  # characters of a pattern
-UNBOUNDED = 100  # as often at least: a repeat's length counts as any
-# repeats without a bound; ways that all that has one may match in
-MOST_UNBOUNDED, MOST_WAYS = 4, 1000
+MAX_PATTERN_LENGTH = 200
+# A repeat with a range of at least this many counts as unbounded.
+UNBOUNDED_RANGE = 100
+MAX_UNBOUNDED_REPEATS = 4
+# In how many ways the bounded parts of a pattern may match.
+MAX_BOUNDED_WAYS = 1000
+# Kinds of items in a parsed pattern, by the names that `re` gives them.
 REPEATS = ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT")
-ONE_CHARACTER = ("LITERAL", "NOT_LITERAL", "ANY", "IN", "CATEGORY", "AT")
+SINGLE_CHARACTERS = ("LITERAL", "NOT_LITERAL", "ANY", "IN", "CATEGORY", "AT")
 
 
-class UnfitError(ValueError):
-    """Why a pattern is not taken."""
+class UnsafePatternError(ValueError):
+    """A pattern is not accepted; the message is the reason."""
 
 
 @dataclass(frozen=True)
-class Sought:
-    """What a pattern looks for in lines."""
+class WakePattern:
+    """A compiled pattern, with facts that make searching many lines faster."""
 
-    pattern: re.Pattern[str]
-    # what a line holds that matches, in this order: of each one
-    runs: tuple[tuple[str, ...], ...]
-    grows: bool  # a line that matches does so whatever comes behind it
+    regex: re.Pattern[str]
+    # Texts that a matching line contains, in this order; one of each tuple.
+    required_texts: tuple[tuple[str, ...], ...]
+    # Whether a matching line still matches when text is appended to the line.
+    matches_longer_lines: bool
 
 
-def sought(pattern: str) -> Sought:
-    """Return what a pattern that has no problem looks for."""
-    compiled, items = _parsed(pattern)
-    folds = compiled.flags & re.IGNORECASE
-    runs = [
-        tuple(run.lower() if folds else run for run in each) for each in _runs(items)
-    ]
-    ends = any(
-        str(kind) == "AT" and str(given) != "AT_BEGINNING"
-        for kind, given in _each(items)
+class _Cost(NamedTuple):
+    """How much backtracking an item of a pattern may cause."""
+
+    unbounded_repeats: int
+    bounded_ways: int
+
+
+def compile_pattern(pattern: str) -> WakePattern:
+    """Return an accepted pattern in compiled form."""
+    regex, items = _parse(pattern)
+    ignores_case = bool(regex.flags & re.IGNORECASE)
+    required_texts = list[tuple[str, ...]]()
+    for texts in _find_required_texts(items):
+        if not ignores_case:
+            required_texts.append(texts)
+            continue
+        lowered = tuple(text.lower() for text in texts)
+        # Other scripts have characters that match several lower-case ones.
+        if "".join(lowered).isascii():
+            required_texts.append(lowered)
+    has_end_anchor = any(
+        str(kind) == "AT" and str(argument) != "AT_BEGINNING"
+        for kind, argument in _walk(items)
     )
-    return Sought(
-        compiled,
-        tuple(each for each in runs if not folds or "".join(each).isascii()),
-        not ends,
-    )
+    return WakePattern(regex, tuple(required_texts), not has_end_anchor)
 
 
-def _parsed(pattern: str) -> tuple[re.Pattern[str], Any]:
+def _parse(pattern: str) -> tuple[re.Pattern[str], Any]:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of what a later Python may read otherwise
+        # Ignore warnings about syntax that will change in a later Python.
+        warnings.simplefilter("ignore")
         return re.compile(pattern), parser.parse(pattern)
 
 
-def problem(pattern: str) -> str:
-    """Return why a pattern is not taken, '' for one that is."""
-    if not pattern or len(pattern) > LONGEST:
-        return f"a pattern has 1 to {LONGEST} characters"
+def find_problem(pattern: str) -> str:
+    """Return why a pattern is not accepted, '' if it is."""
+    if not pattern or len(pattern) > MAX_PATTERN_LENGTH:
+        return f"a pattern must have 1 to {MAX_PATTERN_LENGTH} characters"
     try:
-        unbounded, ways = _ways(_parsed(pattern)[1])
-    except UnfitError as error:
+        _, items = _parse(pattern)
+        cost = _measure_sequence(items)
+    except UnsafePatternError as error:
         return str(error)
     except (re.error, OverflowError, RecursionError) as error:
-        return f"no regular expression: {error}"
-    if unbounded > MOST_UNBOUNDED or ways > MOST_WAYS:
-        return f"it may take too long: more than {MOST_UNBOUNDED} unbounded repeats, or {MOST_WAYS:,} ways for the rest"
+        return f"invalid regular expression: {error}"
+    if (
+        cost.unbounded_repeats > MAX_UNBOUNDED_REPEATS
+        or cost.bounded_ways > MAX_BOUNDED_WAYS
+    ):
+        return (
+            "matching may take too long: the pattern has more than"
+            f" {MAX_UNBOUNDED_REPEATS} unbounded repeats, or its other parts can match"
+            f" in more than {MAX_BOUNDED_WAYS:,} ways"
+        )
     return ""
 
 
-def _ways(items: Iterable[Any]) -> tuple[int, int]:
-    """Return how many unbounded repeats a pattern has, and in how many ways the rest may match; raise UnfitError."""
-    unbounded, ways = 0, 1
-    for kind, given in items:
-        more, its = _of(str(kind), given)
-        unbounded, ways = unbounded + more, ways * its
-    return unbounded, ways
+def _measure_sequence(items: Iterable[Any]) -> _Cost:
+    """Return the cost of a sequence of items; raise UnsafePatternError."""
+    unbounded_repeats = 0
+    bounded_ways = 1
+    for kind, argument in items:
+        cost = _measure_item(str(kind), argument)
+        unbounded_repeats += cost.unbounded_repeats
+        bounded_ways *= cost.bounded_ways
+    return _Cost(unbounded_repeats, bounded_ways)
 
 
-def _of(kind: str, given: Any) -> tuple[int, int]:
-    if kind in ONE_CHARACTER:
-        return 0, 1
+def _measure_item(kind: str, argument: Any) -> _Cost:
+    if kind in SINGLE_CHARACTERS:
+        return _Cost(0, 1)
     if kind == "SUBPATTERN":
-        return _ways(given[-1])
+        return _measure_sequence(argument[-1])
     if kind == "BRANCH":
-        counts = [_ways(branch) for branch in given[1]]
-        return sum(unbounded for unbounded, _ in counts), sum(
-            ways for _, ways in counts
-        )
-    if kind not in REPEATS:
-        raise UnfitError("groups that look around or back are not taken")
-    least, most, body = int(given[0]), int(given[1]), given[2]
-    unbounded, ways = _ways(body)
-    if most > 1 and (unbounded or ways > 1 or not body.getwidth()[0]):
-        raise UnfitError(
-            "it may take too long: a repeat holds another one, alternatives, or nothing"
-        )
-    return unbounded + (most - least >= UNBOUNDED), ways * (
-        1 if most - least >= UNBOUNDED else most - least + 1
-    )
+        costs = [_measure_sequence(branch) for branch in argument[1]]
+        unbounded_repeats = sum(cost.unbounded_repeats for cost in costs)
+        bounded_ways = sum(cost.bounded_ways for cost in costs)
+        return _Cost(unbounded_repeats, bounded_ways)
+    if kind in REPEATS:
+        return _measure_repeat(int(argument[0]), int(argument[1]), argument[2])
+    raise UnsafePatternError("lookaround and backreferences are not allowed")
 
 
-def _runs(items: Iterable[Any]) -> list[tuple[str, ...]]:
-    """Return the texts that a match holds, in their order; alternatives to each other are together."""
-    runs, text = list[tuple[str, ...]](), ""
-    for kind, given in (*items, ("END", None)):
-        if str(kind) == "LITERAL":
-            text += chr(given)
-        elif str(kind) != "AT":  # which is between characters
-            runs += [(text,)] if text else []
+def _measure_repeat(minimum: int, maximum: int, body: Any) -> _Cost:
+    """Return the cost of a repeat; raise UnsafePatternError if it may explode."""
+    cost = _measure_sequence(body)
+    can_match_nothing = not body.getwidth()[0]
+    is_ambiguous = cost.unbounded_repeats > 0 or cost.bounded_ways > 1
+    if maximum > 1 and (is_ambiguous or can_match_nothing):
+        raise UnsafePatternError(
+            "matching may take too long: a repeat contains another repeat,"
+            " alternatives, or an empty match"
+        )
+    if maximum - minimum >= UNBOUNDED_RANGE:
+        return _Cost(cost.unbounded_repeats + 1, cost.bounded_ways)
+    counts = maximum - minimum + 1
+    return _Cost(cost.unbounded_repeats, cost.bounded_ways * counts)
+
+
+def _find_required_texts(items: Iterable[Any]) -> list[tuple[str, ...]]:
+    """Return the texts that each match contains, in their order.
+
+    The texts of one tuple are alternatives.
+    """
+    required = list[tuple[str, ...]]()
+    text = ""
+    for kind, argument in (*items, ("END", None)):
+        name = str(kind)
+        if name == "LITERAL":
+            text += chr(argument)
+        elif name != "AT":  # an anchor does not separate characters
+            if text:
+                required.append((text,))
             text = ""
-        if str(kind) == "BRANCH":
-            branches = [
-                max(
-                    (run[0] for run in _runs(branch) if len(run) == 1),
-                    key=len,
-                    default="",
-                )
-                for branch in given[1]
-            ]
-            runs += [tuple(branches)] if all(branches) else []
-        elif (str(kind) == "SUBPATTERN" and not given[1]) or (
-            str(kind) in REPEATS and given[0]
-        ):
-            runs += _runs(given[-1])
-    return runs
+        is_required_group = name == "SUBPATTERN" and not argument[1]  # no flags
+        is_required_repeat = name in REPEATS and argument[0]
+        if name == "BRANCH":
+            branch_texts = [_find_longest_text(branch) for branch in argument[1]]
+            if all(branch_texts):
+                required.append(tuple(branch_texts))
+        elif is_required_group or is_required_repeat:
+            required += _find_required_texts(argument[-1])
+    return required
 
 
-def _each(items: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
-    """Yield all that a pattern is made of."""
-    for kind, given in items:
-        yield kind, given
-        inner = (
-            given[1]
-            if str(kind) == "BRANCH"
-            else [given[-1]]
-            if str(kind) in (*REPEATS, "SUBPATTERN")
-            else []
-        )
-        for each in inner:
-            yield from _each(each)
+def _find_longest_text(branch: Iterable[Any]) -> str:
+    """Return the longest text that a branch requires, '' if there is no such text."""
+    texts = [
+        alternatives[0]
+        for alternatives in _find_required_texts(branch)
+        if len(alternatives) == 1
+    ]
+    return max(texts, key=len, default="")
+
+
+def _walk(items: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+    """Yield all items of a parsed pattern, including nested ones."""
+    for kind, argument in items:
+        yield kind, argument
+        name = str(kind)
+        sequences = []
+        if name == "BRANCH":
+            sequences = argument[1]
+        elif name in (*REPEATS, "SUBPATTERN"):
+            sequences = [argument[-1]]
+        for sequence in sequences:
+            yield from _walk(sequence)

@@ -48,7 +48,7 @@ async def settle(session: Session) -> None:
     work = _work(session, cut)
     unheard = (
         execution.fault is not None
-        and execution.fault.ename == error_classification.NOBODY_HEARD
+        and execution.fault.ename == error_classification.UNOBSERVED_RUN
     )
     work.notes.append(
         f"{where} lost {lost} and went on" + ": this is how it ended" * (not unheard)

@@ -265,7 +265,7 @@ class Session:
         self.speaks_python = document.language in LANGUAGES
         self.adviser, self.comment = (
             self.advisers.of(document.language),
-            cell_directives.comment(document.language),
+            cell_directives.comment_marker(document.language),
         )
         return document
 

@@ -128,7 +128,7 @@ def running(session: Session) -> responses.Running | None:
     seconds = max(0.0, (datetime.now(timezone.utc) - instant(begun.at)).total_seconds())
     coming = kernel.coming if kernel else None
     line = one_line(coming.last_line(), LINE) if coming else ""
-    left = session.estimate.look(seconds, coming.last_lines()) if coming else None
+    left = session.estimate.update(seconds, coming.last_lines()) if coming else None
     cell_id, took = begun.cell_id if session.state.running else None, round(seconds, 1)
     return responses.Running(
         name,

@@ -285,7 +285,7 @@ async def evaluate(
             raise StepperError(why, CommandLines(session.name).shell("run"))
         limits, asked = session.limits(), cell_directives.parse(source)
         most = limits.max_cell_timeout_seconds
-        timeout = cell_directives.deadline(
+        timeout = cell_directives.select_deadline(
             asked, limits.cell_timeout_seconds, most, caller.timeout
         )
         began, at = time.monotonic(), now()
