@@ -174,10 +174,10 @@ class Place:
     died: str = "SIGKILL"  # in the words on a kernel that was killed there
 
     @property
-    def at(self) -> kernel_config.Place | None:
+    def at(self) -> kernel_config.BackendConfig | None:
         """The place as the configuration's reader has it."""
         return (
-            kernel_config.read({"there": self.definition})["there"]
+            kernel_config.parse_backends({"there": self.definition})["there"]
             if self.definition
             else None
         )

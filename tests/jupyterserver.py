@@ -199,10 +199,10 @@ class Served:
             where.setdefault("env", {"KERNEL_USERNAME": "tester"})
         return {"jupyter": where}
 
-    def place(self, url: str = "", **more: Any) -> kernel_config.Place:
+    def place(self, url: str = "", **more: Any) -> kernel_config.BackendConfig:
         """The place `hub` of that definition; a key with the value None is left out."""
         told = self.definition(url, **more)["jupyter"]
-        return kernel_config.read(
+        return kernel_config.parse_backends(
             {
                 "hub": {
                     "jupyter": {
@@ -238,10 +238,10 @@ def running(folder: Path, kind: str = "server") -> Iterator[dict[str, Any]]:
         served.close()
 
 
-def place(facts: dict[str, Any], **more: Any) -> kernel_config.Place:
+def place(facts: dict[str, Any], **more: Any) -> kernel_config.BackendConfig:
     """The place `hub` on that server; its token is to be in the environment, as the facts name it."""
     where = {"url": facts["url"], "token_env": facts["variable"], **more}
-    return kernel_config.read({"hub": {"jupyter": where}})["hub"]
+    return kernel_config.parse_backends({"hub": {"jupyter": where}})["hub"]
 
 
 class Line:

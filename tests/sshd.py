@@ -136,15 +136,15 @@ class Host:
         )
         (self.folder / "known").write_text(told)
 
-    def place(self, **more: Any) -> kernel_config.Place:
+    def place(self, **more: Any) -> kernel_config.BackendConfig:
         """The place that `box: {ssh: …}` names, with further keys."""
         return place(self.facts, **more)
 
 
-def place(facts: Mapping[str, Any], **more: Any) -> kernel_config.Place:
+def place(facts: Mapping[str, Any], **more: Any) -> kernel_config.BackendConfig:
     """The place that `box: {ssh: …}` names, with further keys, of the host of which these are the facts."""
     where = {"host": "box", "python": sys.executable, **more}
-    return kernel_config.read(
+    return kernel_config.parse_backends(
         {
             "box": {
                 "ssh": {

@@ -59,7 +59,7 @@ class Room:
         self.loop = asyncio.new_event_loop()
         self.kernel: Kernel = self.begin(self.place())
 
-    def place(self, **more: Any) -> kernel_config.Place:
+    def place(self, **more: Any) -> kernel_config.BackendConfig:
         return self.served.place(self.line.url, **more)
 
     @property
@@ -70,7 +70,10 @@ class Room:
         return AnyPlace(str(self.folder / name), str(self.folder), {})
 
     def begin(
-        self, at: kernel_config.Place, name: str = "kernel.json", token: str = TOKEN
+        self,
+        at: kernel_config.BackendConfig,
+        name: str = "kernel.json",
+        token: str = TOKEN,
     ) -> Kernel:
         return self.wait(
             self.provider(name).start(KernelPlace("", "/", {VARIABLE: token}, at=at))
@@ -116,7 +119,7 @@ class Room:
     def pid(self) -> int:
         return int(text(self.run("import os\nprint(os.getpid())")))
 
-    def fails(self, at: kernel_config.Place, token: str = TOKEN) -> str:
+    def fails(self, at: kernel_config.BackendConfig, token: str = TOKEN) -> str:
         with pytest.raises(KernelError) as failed:
             self.begin(at, "wrong.json", token)
         assert (
@@ -617,9 +620,9 @@ def test_what_answers_in_a_servers_place_is_named(tmp_path: Path) -> None:
     page = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page)
     threading.Thread(target=page.serve_forever, daemon=True).start()
     url = f"http://127.0.0.1:{page.server_port}/hub"
-    at = kernel_config.read({"hub": {"jupyter": {"url": url, "token_env": VARIABLE}}})[
-        "hub"
-    ]
+    at = kernel_config.parse_backends(
+        {"hub": {"jupyter": {"url": url, "token_env": VARIABLE}}}
+    )["hub"]
 
     def says(code: int, **headers: str) -> str:
         Page.code, Page.headers_sent = code, {"Content-Type": "text/html"} | headers
@@ -645,7 +648,7 @@ def test_what_answers_in_a_servers_place_is_named(tmp_path: Path) -> None:
         assert "does not allow this to the owner of the token" not in says(
             401, **json_sent
         )
-        at = kernel_config.read(
+        at = kernel_config.parse_backends(
             {
                 "hub": {
                     "jupyter": {"url": url.removesuffix("hub"), "token_env": VARIABLE}
@@ -670,9 +673,9 @@ def test_what_a_hub_knows_of_a_server_is_named(tmp_path: Path) -> None:
     threading.Thread(target=page.serve_forever, daemon=True).start()
     root = f"http://127.0.0.1:{page.server_port}/jupyter"
     name = f"{root}/user/a%20da/gpu/"
-    at = kernel_config.read({"hub": {"jupyter": {"url": name, "token_env": VARIABLE}}})[
-        "hub"
-    ]
+    at = kernel_config.parse_backends(
+        {"hub": {"jupyter": {"url": name, "token_env": VARIABLE}}}
+    )["hub"]
 
     def says(
         hub: tuple[int, Any], code: int = 403, kind: str = "text/html"
@@ -725,7 +728,7 @@ def test_what_a_hub_knows_of_a_server_is_named(tmp_path: Path) -> None:
                 f"{name} does not allow this to {whose}, the owner of {token} (403)",
                 mend,
             )
-        at = kernel_config.read(
+        at = kernel_config.parse_backends(
             {"hub": {"jupyter": {"url": root, "token_env": VARIABLE}}}
         )["hub"]
         assert says((200, mine), 302)[0] == f"{root}/ is a hub's own address"

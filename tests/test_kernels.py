@@ -53,8 +53,8 @@ def test_the_places_are_read_as_they_stand() -> None:
         "box",
         "r",
     ]
-    gpu, mine, hub, box, r = (place.where for place in limits.kernels.values())
-    assert gpu == kernel_config.Slurm(
+    gpu, mine, hub, box, r = (place.settings for place in limits.kernels.values())
+    assert gpu == kernel_config.SlurmSettings(
         "gpu",
         time="4:00:00",
         mem="32G",
@@ -64,13 +64,13 @@ def test_the_places_are_read_as_they_stand() -> None:
         python="/shared/venv/bin/python",
         extra=("--account=x",),
     )
-    assert mine == kernel_config.Slurm(jobid=1234)
-    assert hub == kernel_config.Jupyter(
+    assert mine == kernel_config.SlurmSettings(jobid=1234)
+    assert hub == kernel_config.JupyterSettings(
         "https://hub.example.org/user/me/", "python3", token_env="HUB_TOKEN"
     )
-    assert box == kernel_config.Ssh(
+    assert box == kernel_config.SshSettings(
         "box", "/opt/venv/bin/python"
-    ) and r == kernel_config.Kernelspec("ir")
+    ) and r == kernel_config.KernelspecSettings("ir")
     assert [place.kind for place in limits.kernels.values()] == [
         "slurm",
         "slurm",
@@ -78,9 +78,9 @@ def test_the_places_are_read_as_they_stand() -> None:
         "ssh",
         "kernelspec",
     ]
-    assert "partition gpu" in kernel_config.about(
+    assert "partition gpu" in kernel_config.describe_backend(
         limits.kernels["gpu"]
-    ) and "ir" in kernel_config.about(limits.kernels["r"])
+    ) and "ir" in kernel_config.describe_backend(limits.kernels["r"])
     assert config.parse("cell_timeout_seconds: 3\n", "config.yaml").kernels == {}
     assert Limits().kernel == "local"
 
@@ -92,19 +92,29 @@ def test_the_places_are_read_as_they_stand() -> None:
         (
             "kernels:\n  a: ssh",
             2,
-            "`kernels.a` must hold one kind of place: slurm, jupyter, ssh, kernelspec",
+            "`kernels.a` must contain exactly one kind of backend: slurm, jupyter, ssh, kernelspec",
             "",
         ),
-        ("kernels:\n  a: {}", 2, "must hold one kind", ""),
-        ("kernels:\n  a: {ssh: {host: x}, slurm: {}}", 2, "must hold one kind", ""),
+        ("kernels:\n  a: {}", 2, "must contain exactly one kind", ""),
+        (
+            "kernels:\n  a: {ssh: {host: x}, slurm: {}}",
+            2,
+            "must contain exactly one kind",
+            "",
+        ),
         (
             "kernels:\n  a: {slrum: {}}",
             2,
-            "`kernels.a.slrum` is not known here",
-            "the nearest is `slurm`",
+            "`kernels.a.slrum` is not a known key",
+            "Did you mean `slurm`?",
         ),
-        ("kernels:\n  local: {ssh: {host: x}}", 2, "take another name", ""),
-        ("kernels:\n  'a b': {ssh: {host: x}}", 2, "is no name for a place", ""),
+        ("kernels:\n  local: {ssh: {host: x}}", 2, "Use another name", ""),
+        (
+            "kernels:\n  'a b': {ssh: {host: x}}",
+            2,
+            "is not a valid name for a kernel backend",
+            "",
+        ),
         (
             "kernels:\n  a:\n    slurm:\n      partitoin: gpu",
             4,
@@ -145,14 +155,19 @@ def test_the_places_are_read_as_they_stand() -> None:
         (
             "kernels:\n  a:\n    slurm:\n      extra: ['--requeue']",
             4,
-            "`--requeue` is stepper's own to say",
+            "cannot contain `--requeue`: stepper sets this flag",
             "",
         ),
-        ("kernels:\n  a:\n    slurm:\n      extra: ['-J=x']", 4, "stepper's own", ""),
+        (
+            "kernels:\n  a:\n    slurm:\n      extra: ['-J=x']",
+            4,
+            "stepper sets this flag",
+            "",
+        ),
         (
             "kernels:\n  a: {slurm: {jobid: 5, mem: 3G}}",
             2,
-            "job 5 has its mem already",
+            "job 5 already has its mem",
             "",
         ),
         ("kernels:\n  a: {slurm: {folder: tmp}}", 2, "an absolute path", ""),
@@ -160,38 +175,38 @@ def test_the_places_are_read_as_they_stand() -> None:
         (
             "kernels:\n  a:\n    jupyter: {kernel: x}",
             3,
-            "`kernels.a.jupyter` lacks `url`",
+            "`kernels.a.jupyter` must have the key `url`: a URL",
             "",
         ),
         (
             "kernels:\n  a:\n    jupyter:\n      url: hub.org",
             4,
-            "a URL that begins with http:// or https://",
+            "a URL that starts with http:// or https://",
             "",
         ),
         ("kernels:\n  a:\n    jupyter:\n      url: 'http://x:99999/'", 4, "a URL", ""),
         (
             "kernels:\n  a:\n    jupyter:\n      url: 'http://me:pw@x/'",
             4,
-            "does not belong in a file",
+            "must not contain a token or password",
             "token_env",
         ),
         (
             "kernels:\n  a:\n    jupyter:\n      url: 'http://x/?token=1'",
             4,
-            "does not belong in a file",
+            "must not contain a token or password",
             "token_env",
         ),
         (
             "kernels:\n  a:\n    jupyter: {url: 'http://x/', token: s3cret}",
             3,
-            "does not belong",
+            "must not contain a token: others can read this file",
             "token_env",
         ),
         (
             "kernels:\n  a: {jupyter: {url: 'http://x/', token_env: A, token_file: /b}}",
             2,
-            "`token_env` says already",
+            "cannot be combined with `token_env`",
             "",
         ),
         (
@@ -200,11 +215,11 @@ def test_the_places_are_read_as_they_stand() -> None:
             "an absolute path",
             "",
         ),
-        ("kernels:\n  a: {ssh: {}}", 2, "lacks `host`", ""),
+        ("kernels:\n  a: {ssh: {}}", 2, "must have the key `host`", ""),
         (
             "kernels:\n  a: {ssh: {host: '-oProxyCommand=x'}}",
             2,
-            "a host as ssh takes it",
+            "a host for ssh",
             "",
         ),
         ("kernels:\n  a: {kernelspec: ../x}", 2, "the name of a kernelspec", ""),
@@ -230,13 +245,13 @@ def test_the_places_are_read_as_they_stand() -> None:
         (
             "kernels:\n  r: {kernelspec: ir}\n  on: {kernelspec: ir}",
             3,
-            "`kernels.True` is no name for a place",
+            "`kernels.True` is not a valid name for a kernel backend",
             "",
         ),
         (
             "kernels:\n  a:\n    slurm:\n      8: x",
             4,
-            "`kernels.a.slurm.8` is not known here",
+            "`kernels.a.slurm.8` is not a known key",
             "",
         ),
         (
@@ -248,7 +263,7 @@ def test_the_places_are_read_as_they_stand() -> None:
         (
             "kernels:\n  a:\n    slurm:\n      queue_seconds: .nan",
             4,
-            "a number of seconds, a day at most",
+            "a number of seconds, at most a day",
             "",
         ),
         ('kernels:\n  a: {ssh: {host: x, setup: "\\ud800"}}', 2, "lines of shell", ""),
@@ -261,20 +276,20 @@ def test_the_places_are_read_as_they_stand() -> None:
         (
             "kernels:\n  a: {jupyter: {url: 'http://x/', headers: {X: ﷺ}}}",
             2,
-            "texts in ASCII",
+            "ASCII texts",
             "",
         ),
         (
             "kernels:\n  a:\n    slurm:",
             3,
-            "must be a mapping; its keys: partition, ",
+            "must be a mapping with the keys: partition, ",
             "",
         ),
         ("kernels:\n  a:\n    jupyter: {url: 'http://a b/'}", 3, "a URL", ""),
         (
             "kernels:\n  a:\n    jupyter: {url: 'http://x/lab?reset'}",
             3,
-            "nothing stands behind `?` or `#`",
+            "must be the base URL of the server, without `?` or `#`",
             "",
         ),
         (
@@ -286,19 +301,19 @@ def test_the_places_are_read_as_they_stand() -> None:
         (
             "kernels:\n  a:\n    jupyter:\n      url: http://x/\n      headers:\n        Authorization: token s3cret",
             6,
-            "`kernels.a.jupyter.headers.Authorization` what proves who you are does not belong",
+            "`kernels.a.jupyter.headers.Authorization` must not contain credentials",
             "token_env",
         ),
         (
             "kernels:\n  a:\n    jupyter: {url: 'http://x/', headers: {'X Y': s3cret}}",
             3,
-            "a mapping of headers' names",
+            "a mapping of header names",
             "",
         ),
         (
             "kernels:\n  a:\n    jupyter: {url: 'http://x/', env: {KERNEL_USERNAME: 5}}",
             3,
-            "a mapping of variables' names",
+            "a mapping of names of environment variables",
             "",
         ),
     ],
@@ -379,7 +394,7 @@ def test_no_configuration_is_more_than_refused(places: Any, named: Any) -> None:
     else:
         assert limits.kernel == "local" or limits.kernel in limits.kernels
         for place in limits.kernels.values():
-            assert "\n" not in kernel_config.about(place)
+            assert "\n" not in kernel_config.describe_backend(place)
 
 
 def test_a_plan_keeps_the_name_of_its_kernel() -> None:

@@ -40,7 +40,7 @@ from tests.test_run_on_edit import wait_until
 LIMITS = Limits(max_memory_percent=100)
 
 
-def place(**where: Any) -> kernel_config.Place:
+def place(**where: Any) -> kernel_config.BackendConfig:
     given = {
         "partition": "batch",
         "time": "10",
@@ -48,7 +48,7 @@ def place(**where: Any) -> kernel_config.Place:
         "python": sys.executable,
         **where,
     }
-    return kernel_config.read(
+    return kernel_config.parse_backends(
         {"gpu": {"slurm": {name: told for name, told in given.items() if told}}}
     )["gpu"]
 
@@ -74,7 +74,7 @@ def jobs_of(lab: Lab, runtime: str) -> dict[int, str]:
 class Room:
     """A notebook's kernel on a cluster, and the daemon that asks it. `ours` are its jobs, of whatever state."""
 
-    def __init__(self, lab: Lab, at: kernel_config.Place | None = None) -> None:
+    def __init__(self, lab: Lab, at: kernel_config.BackendConfig | None = None) -> None:
         self.lab, self.folder = lab, Path(tempfile.mkdtemp(prefix="job"))
         self.record, self.environ = self.folder / "kernel.json", {**os.environ}
         self.loop = asyncio.new_event_loop()
@@ -85,15 +85,17 @@ class Room:
     def provider(self) -> AnyPlace:
         return AnyPlace(str(self.record), str(self.folder), {})
 
-    def start(self, at: kernel_config.Place, provider: AnyPlace | None = None) -> Any:
+    def start(
+        self, at: kernel_config.BackendConfig, provider: AnyPlace | None = None
+    ) -> Any:
         return (provider or self.provider()).start(
             KernelPlace("", str(self.folder), self.environ, at=at)
         )
 
-    def begin(self, at: kernel_config.Place) -> None:
+    def begin(self, at: kernel_config.BackendConfig) -> None:
         self.kernel = self.wait(self.start(at))
 
-    def fails(self, at: kernel_config.Place) -> str:
+    def fails(self, at: kernel_config.BackendConfig) -> str:
         with pytest.raises(KernelError) as failed:
             self.begin(at)
         assert not self.record.exists() and not [
@@ -624,7 +626,7 @@ def test_a_step_in_an_allocation_that_the_person_holds(other: Room) -> None:
             "--wrap=sleep 300",
         )
     )
-    at = kernel_config.read(
+    at = kernel_config.parse_backends(
         {"mine": {"slurm": {"jobid": held, "python": sys.executable}}}
     )["mine"]
     try:
@@ -683,7 +685,7 @@ def test_a_step_in_an_allocation_that_the_person_holds(other: Room) -> None:
         )
     finally:
         other.lab.ask("scancel", str(held), check=False)
-    gone = kernel_config.read(
+    gone = kernel_config.parse_backends(
         {"mine": {"slurm": {"jobid": 987654, "python": sys.executable}}}
     )["mine"]
     assert "job 987654 can hold no kernel" in other.fails(gone)

@@ -66,7 +66,7 @@ class Room:
     def provider(self) -> AnyPlace:
         return AnyPlace(str(self.folder / "kernel.json"), str(self.folder), {})
 
-    def begin(self, at: kernel_config.Place) -> Kernel:
+    def begin(self, at: kernel_config.BackendConfig) -> Kernel:
         return self.wait(self.provider().start(KernelPlace("", "/", {}, at=at)))
 
     def wait(self, work: Any) -> Any:
@@ -388,7 +388,7 @@ def test_what_is_ended_is_ended_there_or_told_and_ended_later(
     assert text(room.run("print('the other one lives on')"))
 
 
-def fails(room: Room, at: kernel_config.Place) -> KernelError:
+def fails(room: Room, at: kernel_config.BackendConfig) -> KernelError:
     other = room.folder / "other"
     other.mkdir(mode=0o700, exist_ok=True)
     provider = AnyPlace(str(other / "kernel.json"), str(other), {})
@@ -457,7 +457,10 @@ def test_what_is_wrong_is_said_in_sshs_words(room: Room, host: Host) -> None:
     finally:
         (host.folder / "authorized").write_text(host_keys)
     unknown = fails(
-        room, kernel_config.read({"x": {"ssh": {"host": "no-such-host.invalid"}}})["x"]
+        room,
+        kernel_config.parse_backends({"x": {"ssh": {"host": "no-such-host.invalid"}}})[
+            "x"
+        ],
     )
     assert "Could not resolve hostname no-such-host.invalid" in unknown.message
 

@@ -111,7 +111,10 @@ RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "verify": ("`asked` or `auto`", lambda value: value in ("asked", "auto")),
     "verify_seconds": NUMBER,
     "kernel": ("the name of one of `kernels:`, or `local`", _name),
-    "kernels": ("a mapping of names to places", lambda value: isinstance(value, dict)),
+    "kernels": (
+        "a mapping of names to kernel backends",
+        lambda value: isinstance(value, dict),
+    ),
     "hide_env": (
         "a list of names, such as `AWS_*`",
         lambda value: isinstance(value, list) and all(map(_name, value)),
@@ -203,11 +206,11 @@ def _put_kernels(
     from stepper.policy import kernel_config
 
     try:
-        values["kernels"] = kernel_config.read(values.get("kernels", {}))
-    except kernel_config.WrongPlaceError as wrong:
+        values["kernels"] = kernel_config.parse_backends(values.get("kernels", {}))
+    except kernel_config.BackendConfigError as wrong:
         path = ("kernels", *wrong.path)
         raise UsageError(
-            f"{name}, line {_line(node, path)}: `{one_line('.'.join(path), 300)}` {wrong.why}",
+            f"{name}, line {_line(node, path)}: `{one_line('.'.join(path), 300)}` {wrong.reason}",
             wrong.hint,
         ) from None
     named = values.get("kernel")

@@ -30,7 +30,7 @@ async def metadata(request: Request, name: str) -> KernelMetadata:
         raise UsageError(why, "stepper kernels  # shows them")
     place, workspace = limits.kernels.get(name), request.workspace
     # its server is asked
-    if place is not None and not place.is_local and not place.is_pythons:
+    if place is not None and not place.is_local and not place.is_python:
         workspace.place(workspace.paths.project, request.caller.environ, name)
     return await backend_registry.metadata(
         place,
@@ -105,13 +105,16 @@ async def named(
 
 
 async def _look(
-    paths: Paths, limits: Limits, place: kernel_config.Place, environ: Mapping[str, str]
+    paths: Paths,
+    limits: Limits,
+    place: kernel_config.BackendConfig,
+    environ: Mapping[str, str],
 ) -> responses.PlaceOfKernels:
     accepted = paths.trusts_backend(place.definition)
     told = (
         place.name,
         place.kind,
-        kernel_config.about(place),
+        kernel_config.describe_backend(place),
         place.name == limits.kernel,
         accepted,
     )

@@ -35,7 +35,7 @@ from stepper.session.protocols import KernelPlace
 from stepper.session.session import Session
 
 if TYPE_CHECKING:
-    from stepper.policy.kernel_config import Place
+    from stepper.policy.kernel_config import BackendConfig
 
 SESSIONS_KEPT = 50  # of Claude Code, with their current notebooks
 # a line of a journal on a stop
@@ -450,7 +450,7 @@ class Workspace:
         given = kernel_environ(environ, python, own, [*limits.hide_env, *tokens])
         return KernelPlace(python, cwd, given, ipykernel_folder(own), at)
 
-    def _accepted(self, path: str, limits: Limits, kernel: str) -> Place | None:
+    def _accepted(self, path: str, limits: Limits, kernel: str) -> BackendConfig | None:
         """Return the place where a kernel is to run, None for this machine's interpreter; raise KernelError."""
         name = kernel or limits.kernel
         if name == Limits.kernel:

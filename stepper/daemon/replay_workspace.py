@@ -39,7 +39,7 @@ from stepper.session.verify import Way, verify
 
 if TYPE_CHECKING:
     from stepper.daemon.project_notebooks import Workspace
-    from stepper.policy.kernel_config import Place
+    from stepper.policy.kernel_config import BackendConfig
 
 RECORD, COPY = "kernel.json", "notebook.ipynb"
 SCRATCH_BYTES = 1 << 30  # of a folder that is copied
@@ -100,7 +100,7 @@ async def asked(
                 written = await asyncio.to_thread(Written, cwd, path)
                 way = _way(request, session, room, told)
                 if place.at is not None and not place.at.is_local:
-                    where = f"{one_line(place.at.name, 100)} ({kernel_config.about(place.at)})"
+                    where = f"{one_line(place.at.name, 100)} ({kernel_config.describe_backend(place.at)})"
                     request.progress(
                         progress_events.Waits(
                             line=f"the replay has a kernel of its own in {where}"
@@ -140,12 +140,12 @@ async def unasked(workspace: Workspace, session: Session) -> None:
         workspace.mark()
 
 
-def _own_kernel(at: Place | None, told: cli_commands.Verify, name: str) -> None:
+def _own_kernel(at: BackendConfig | None, told: cli_commands.Verify, name: str) -> None:
     """Raise StepperError where no kernel of a replay's own can be had in a place, or not as it is asked for."""
     if (
         at is not None
-        and isinstance(at.where, kernel_config.Jupyter)
-        and at.where.kernel_id
+        and isinstance(at.settings, kernel_config.JupyterSettings)
+        and at.settings.kernel_id
     ):
         why = f"`kernels.{at.name}` is one kernel that is there: a replay needs one of its own"
         verify = CommandLines(name).shell("verify --kernel NAME")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from stepper.kernels.backends.local.kernelspecs import Spec
-    from stepper.policy.kernel_config import Place
+    from stepper.policy.kernel_config import BackendConfig
 
 log = logging.getLogger("stepper")
 
@@ -66,10 +66,10 @@ PYTHON = KernelMetadata("python3", "Python 3", "python")
 
 
 async def metadata(
-    place: Place | None, environ: Mapping[str, str], python: str
+    place: BackendConfig | None, environ: Mapping[str, str], python: str
 ) -> KernelMetadata:
     """Return what a notebook says of a kernel in a place (None for the project's); raise KernelError."""
-    if place is None or place.is_pythons:
+    if place is None or place.is_python:
         return PYTHON
     if place.kind == "jupyter":
         from stepper.kernels.backends.jupyter import jupyter_backend as servers
@@ -79,7 +79,9 @@ async def metadata(
     return KernelMetadata(spec.name, spec.display_name, spec.language)
 
 
-async def look(place: Place, environ: Mapping[str, str], python: str) -> list[str]:
+async def look(
+    place: BackendConfig, environ: Mapping[str, str], python: str
+) -> list[str]:
     """Return what a place offers, in short lines; raise KernelError where it can't be reached."""
     if place.is_local:
         spec = _spec(place, environ, python)
@@ -90,10 +92,10 @@ async def look(place: Place, environ: Mapping[str, str], python: str) -> list[st
         return await ssh_backend.look(place)
     if place.kind == "slurm":
         from stepper.kernels.backends.slurm import slurm_backend as jobs
-        from stepper.policy.kernel_config import Slurm
+        from stepper.policy.kernel_config import SlurmSettings
 
-        assert isinstance(place.where, Slurm)  # its kind says so
-        return await jobs.look(place.where, environ)
+        assert isinstance(place.settings, SlurmSettings)  # its kind says so
+        return await jobs.look(place.settings, environ)
     if place.kind == "jupyter":
         from stepper.kernels.backends.jupyter import jupyter_backend as servers
 
@@ -101,38 +103,38 @@ async def look(place: Place, environ: Mapping[str, str], python: str) -> list[st
     raise unknown(place.kind)
 
 
-def unchecked(place: Place) -> list[str]:
+def unchecked(place: BackendConfig) -> list[str]:
     """Return what `look` does not check of a place, in a few words each."""
     if place.kind != "slurm":
         return []
     from stepper.kernels.backends.slurm import slurm_backend as jobs
-    from stepper.policy.kernel_config import Slurm
+    from stepper.policy.kernel_config import SlurmSettings
 
-    assert isinstance(place.where, Slurm)  # its kind says so
-    return jobs.unchecked(place.where)
+    assert isinstance(place.settings, SlurmSettings)  # its kind says so
+    return jobs.unchecked(place.settings)
 
 
-def doubt(place: Place) -> str:
+def doubt(place: BackendConfig) -> str:
     """Return why it can't be said whether a place that answers takes a kernel; '' if it can."""
     if place.kind != "slurm":
         return ""
     from stepper.kernels.backends.slurm import slurm_backend as jobs
-    from stepper.policy.kernel_config import Slurm
+    from stepper.policy.kernel_config import SlurmSettings
 
-    assert isinstance(place.where, Slurm)  # its kind says so
-    return jobs.doubt(place.where)
+    assert isinstance(place.settings, SlurmSettings)  # its kind says so
+    return jobs.doubt(place.settings)
 
 
-def _spec(place: Place, environ: Mapping[str, str], python: str) -> Spec:
+def _spec(place: BackendConfig, environ: Mapping[str, str], python: str) -> Spec:
     from stepper.kernels.backends.local import kernelspecs
-    from stepper.policy.kernel_config import Kernelspec
+    from stepper.policy.kernel_config import KernelspecSettings
 
-    assert isinstance(place.where, Kernelspec)  # what is local is one
-    return kernelspecs.named(place.where.kernelspec, environ, python)
+    assert isinstance(place.settings, KernelspecSettings)  # what is local is one
+    return kernelspecs.named(place.settings.kernelspec, environ, python)
 
 
 async def reconcile(
-    places: Iterable[Place],
+    places: Iterable[BackendConfig],
     runtime: str,
     records: Callable[[], Iterable[Path]],
     environ: Mapping[str, str],

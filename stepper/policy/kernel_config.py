@@ -1,8 +1,9 @@
-"""Where kernels may run besides the project's own interpreter: `kernels:` of the configuration, as values.
+"""Kernel backends: the section `kernels:` of the configuration, parsed and validated.
 
-A kind of place is a frozen dataclass and a table of its keys: what each must be, and the check of it. A place's
-definition, as it stands in the configuration, is what `stepper trust` accepts: it names hosts, scripts and tokens.
-(Over 300 lines: a table for each kind of place, and their one reader.)
+Each backend has a dataclass with its settings and a table of its keys: what a value must
+be, and a function that checks the value. The definition of a backend in the
+configuration is what the user accepts with `stepper trust`, because it names hosts,
+scripts and tokens.
 """
 
 from __future__ import annotations
@@ -10,28 +11,29 @@ from __future__ import annotations
 import difflib
 import re
 import reprlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-# the name of the place that needs no definition: the project's interpreter on this
-# machine
+# The backend that needs no definition: the project's interpreter on this machine.
 LOCAL = "local"
 NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,63}")
-SPEC = re.compile(r"[A-Za-z0-9_.-]{1,100}")  # Jupyter's own rule
+KERNELSPEC_NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")  # as in jupyter_client
 MEMORY = re.compile(r"[1-9]\d*[KMGTkmgt]?")
-# sbatch(1), --time: 0 is no limit there, and no job is to outlive everybody that knows
-# of it.
+# As for sbatch --time, except 0, which means no limit: a job must not run for ever if
+# stepper loses track of it.
 WALLTIME = re.compile(
     r"(?=.*[1-9])(?:\d+|\d+:\d\d|\d+:\d\d:\d\d|\d+-\d+|\d+-\d+:\d\d|\d+-\d+:\d\d:\d\d)"
 )
 VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-HEADER = re.compile(r"[\w!#$%&'*+.^`|~-]{1,100}", re.ASCII)  # RFC 9110, token
+HEADER = re.compile(r"[\w!#$%&'*+.^`|~-]{1,100}", re.ASCII)  # a token of RFC 9110
 HOST = re.compile(r"(?!-)[\w.@:%\[\]-]{1,255}")
-# What sbatch is told by stepper itself: how a job is found again, that it comes back
-# with no empty kernel.
-OURS = (
+MAX_INTEGER = 1 << 31
+MAX_SECONDS = 86400
+# Flags of sbatch that stepper sets itself: to find its jobs, to read their output, and
+# so that a requeued job does not start an empty kernel.
+RESERVED_FLAGS = (
     "-J",
     "--job-name",
     "--requeue",
@@ -53,43 +55,47 @@ OURS = (
 
 
 @dataclass(frozen=True)
-class Kernelspec:
-    """An installed kernelspec on this machine, for whatever language."""
+class KernelspecSettings:
+    """A kernelspec that is installed on this machine, for any language."""
 
     kernelspec: str
 
 
 @dataclass(frozen=True)
-class Slurm:
-    """A batch job of SLURM's, or a step in the allocation `jobid` that the person holds."""
+class SlurmSettings:
+    """A SLURM batch job, or a step in the user's allocation `jobid`."""
 
     partition: str = ""
     account: str = ""
-    time: str = ""  # the walltime, as sbatch reads it
+    time: str = ""  # walltime in the format of sbatch
     mem: str | int = ""
     cpus: int = 0
     gres: str = ""
-    setup: str = ""  # lines of shell before the kernel
-    python: str = ""  # on the compute node; the project's own where it is not given
-    extra: tuple[str, ...] = ()  # flags of sbatch (srun, for `jobid`)
+    setup: str = ""  # shell lines before the kernel starts
+    # The interpreter on the compute node; the project's if empty.
+    python: str = ""
+    extra: tuple[str, ...] = ()  # flags for sbatch, with `jobid` for srun
     jobid: int = 0
-    # on the shared file system; below the project where it is not given
+    # Working folder on the shared file system; within the project if empty.
     folder: str = ""
-    # by which the compute node is reached: auto, hostname, or an interface's name
+    # Address of the compute node: auto, hostname, or the name of a network interface.
     address: str = "auto"
-    via: str = ""  # `ssh`: its ports are reached through the node
-    # how long an edit waits for the job to start; else as in the configuration
+    # `ssh`: forward the kernel's ports through the login node.
+    via: str = ""
+    # Seconds that an edit waits for the job to start; the project's setting if None.
     queue_seconds: float | None = None
 
 
 @dataclass(frozen=True)
-class Jupyter:
-    """A kernel of a Jupyter server, a JupyterHub's, a Kernel Gateway or an Enterprise Gateway."""
+class JupyterSettings:
+    """A kernel on a Jupyter server, JupyterHub, Kernel Gateway or Enterprise Gateway."""
 
     url: str
-    kernel: str = "python3"  # the server's kernelspec
-    kernel_id: str = ""  # of one that runs: it is attached, and left
-    token_env: str = ""  # at most one of these three says where the token is
+    kernel: str = "python3"  # name of a kernelspec of the server
+    # The id of a running kernel, to which stepper attaches without owning the kernel.
+    kernel_id: str = ""
+    # At most one of these three says where the token is.
+    token_env: str = ""
     token_file: str = ""
     token_command: str = ""
     env: Mapping[str, str] = field(default_factory=dict)  # such as KERNEL_USERNAME
@@ -98,192 +104,207 @@ class Jupyter:
 
 
 @dataclass(frozen=True)
-class Ssh:
-    """A kernel on a host that `ssh` reaches."""
+class SshSettings:
+    """A kernel on a host that is reachable with `ssh`."""
 
     host: str
-    python: str = "python3"  # there
-    folder: str = ""  # there, in which cells run; the home where it is not given
-    setup: str = ""  # lines of shell before the kernel
-    extra: tuple[str, ...] = ()  # flags of ssh
+    python: str = "python3"  # interpreter on the host
+    # Working folder on the host; the home directory if empty.
+    folder: str = ""
+    setup: str = ""  # shell lines before the kernel starts
+    extra: tuple[str, ...] = ()  # flags for ssh
 
 
-Where = Kernelspec | Slurm | Jupyter | Ssh
+BackendSettings = KernelspecSettings | SlurmSettings | JupyterSettings | SshSettings
 
 
 @dataclass(frozen=True)
-class Place:
-    """A named place. `definition` is what stands in the configuration, without the name."""
+class BackendConfig:
+    """A named kernel backend.
+
+    `definition` is the value in the configuration, without the name.
+    """
 
     name: str
-    where: Where
+    settings: BackendSettings
     definition: Mapping[str, Any]
 
     @property
     def kind(self) -> str:
-        """The kind of place, by its name in the configuration."""
+        """The kind of backend, such as `slurm`."""
         return next(iter(self.definition))
 
     @property
     def token_env(self) -> str:
-        """The variable that holds its token, '' for none: no kernel is to have it."""
-        return self.where.token_env if isinstance(self.where, Jupyter) else ""
+        """The environment variable with the token, '' if there is none.
+
+        Kernels do not inherit this variable.
+        """
+        if isinstance(self.settings, JupyterSettings):
+            return self.settings.token_env
+        return ""
 
     @property
     def attaches(self) -> bool:
-        """Whether it is one kernel that runs there anyway, and is not stepper's to end."""
-        return isinstance(self.where, Jupyter) and self.where.kernel_id != ""
+        """Whether stepper attaches to a running kernel, which it does not own."""
+        if isinstance(self.settings, JupyterSettings):
+            return self.settings.kernel_id != ""
+        return False
 
     @property
-    def is_pythons(self) -> bool:
-        """Whether its kernel speaks Python for certain."""
-        server = (
-            self.where.kernel != Jupyter.kernel
-            if isinstance(self.where, Jupyter)
-            else False
-        )
-        return not (self.is_local or self.attaches or server)
+    def is_python(self) -> bool:
+        """Whether the language of the kernel is known to be Python."""
+        if isinstance(self.settings, JupyterSettings):
+            uses_default = self.settings.kernel == JupyterSettings.kernel
+            return uses_default and not self.attaches
+        return not self.is_local
 
     @property
     def is_local(self) -> bool:
-        """Whether its kernel is a process of this machine."""
-        return isinstance(self.where, Kernelspec)
+        """Whether the kernel is a process on this machine."""
+        return isinstance(self.settings, KernelspecSettings)
 
 
-class WrongPlaceError(ValueError):
-    """What is wrong with a definition; `path` are the keys that lead to it."""
+class BackendConfigError(ValueError):
+    """An invalid definition of a backend; `path` are the keys that lead to the error."""
 
-    def __init__(self, path: tuple[str, ...], why: str, hint: str = "") -> None:
-        super().__init__(why)
-        self.path, self.why, self.hint = path, why, hint
+    def __init__(self, path: tuple[str, ...], reason: str, hint: str = "") -> None:
+        super().__init__(reason)
+        self.path = path
+        self.reason = reason
+        self.hint = hint
 
 
-def _text(value: Any) -> bool:
+def _is_text(value: Any) -> bool:
     return isinstance(value, str) and value.strip() != "" and value.isprintable()
 
 
-def _lines(value: Any) -> bool:
-    return (
-        isinstance(value, str)
-        and "\0" not in value
-        and value == value.encode("utf-8", "replace").decode()
-    )
+def _is_shell_code(value: Any) -> bool:
+    if not isinstance(value, str) or "\0" in value:
+        return False
+    has_surrogates = value != value.encode("utf-8", "replace").decode()
+    return not has_surrogates
 
 
-def _matches(pattern: re.Pattern[str]) -> Callable[[Any], bool]:
+def _match(pattern: re.Pattern[str]) -> Callable[[Any], bool]:
+    """Return a check for texts that match a pattern."""
     return lambda value: isinstance(value, str) and bool(pattern.fullmatch(value))
 
 
-def _flags(value: Any) -> bool:
-    return isinstance(value, list) and all(map(_text, value))
+def _is_list_of_flags(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_text, value))
 
 
-def _texts(names: re.Pattern[str]) -> Callable[[Any], bool]:
-    def fits(name: Any, text: Any) -> bool:
-        return (
-            _matches(names)(name)
-            and isinstance(text, str)
-            and (text == "" or text.isprintable())
-        )
+def _match_mapping(names: re.Pattern[str]) -> Callable[[Any], bool]:
+    """Return a check for mappings of names that match a pattern to texts."""
+    is_name = _match(names)
+
+    def is_entry(name: Any, text: Any) -> bool:
+        is_line = isinstance(text, str) and (text == "" or text.isprintable())
+        return is_line and is_name(name)
 
     return lambda value: (
-        isinstance(value, dict) and all(fits(*pair) for pair in value.items())
+        isinstance(value, dict) and all(is_entry(*entry) for entry in value.items())
     )
 
 
-def _headers(value: Any) -> bool:
-    return _texts(HEADER)(value) and all(text.isascii() for text in value.values())
+_is_header_mapping = _match_mapping(HEADER)
 
 
-def _whole(value: Any) -> bool:
-    return (
-        isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << 31
-    )
+def _are_headers(value: Any) -> bool:
+    return _is_header_mapping(value) and all(text.isascii() for text in value.values())
 
 
-def _memory(value: Any) -> bool:
-    return _whole(value) or _matches(MEMORY)(value)
+def _is_count(value: Any) -> bool:
+    is_integer = isinstance(value, int) and not isinstance(value, bool)
+    return is_integer and 0 < value < MAX_INTEGER
 
 
-def _seconds(value: Any) -> bool:
-    return (
-        isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and 0 <= value <= 86400
-    )
+def _is_memory(value: Any) -> bool:
+    return _is_count(value) or _match(MEMORY)(value)
 
 
-def _url(value: Any) -> bool:
-    try:
-        parts = urlsplit(value) if _text(value) and " " not in value else None
-        return bool(
-            parts
-            and parts.scheme in ("http", "https")
-            and parts.hostname
-            and parts.port != 0
-        )
-    except ValueError:  # a port that is none
+def _is_seconds(value: Any) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and 0 <= value <= MAX_SECONDS
+
+
+def _is_url(value: Any) -> bool:
+    if not _is_text(value) or " " in value:
         return False
+    try:
+        parts = urlsplit(value)
+        has_port = parts.port != 0
+    except ValueError:  # an invalid port
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and has_port
 
 
-def _outside(value: Any) -> bool:
-    return _text(value) and value.startswith(("/", "~"))
+def _is_absolute_path(value: Any) -> bool:
+    """Return whether a path is outside the project: no pull can change its content."""
+    return _is_text(value) and value.startswith(("/", "~"))
 
 
-TEXT, SHELL, FLAGS = (
-    ("a text in one line", _text),
-    ("lines of shell", _lines),
-    ("a list of flags", _flags),
-)
-COUNT = ("a whole number above 0", _whole)
-SPEC_NAME = ("the name of a kernelspec", _matches(SPEC))
-# none that a pull can change
-OUTSIDE = ("an absolute path, or one that begins with ~", _outside)
+class Rule(NamedTuple):
+    """What the value of a key must be, and the check."""
 
-RULES: dict[
-    str, tuple[Callable[..., Where], dict[str, tuple[str, Callable[[Any], bool]]]]
-] = {
+    description: str
+    is_valid: Callable[[Any], bool]
+
+
+TEXT = Rule("a text in one line", _is_text)
+SHELL = Rule("lines of shell", _is_shell_code)
+FLAGS = Rule("a list of flags", _is_list_of_flags)
+COUNT = Rule("a whole number above 0", _is_count)
+KERNELSPEC = Rule("the name of a kernelspec", _match(KERNELSPEC_NAME))
+PATH = Rule("an absolute path or a path that starts with ~", _is_absolute_path)
+
+RULES: dict[str, tuple[Callable[..., BackendSettings], dict[str, Rule]]] = {
     "slurm": (
-        Slurm,
+        SlurmSettings,
         {
             **dict.fromkeys(("partition", "account", "gres", "python"), TEXT),
-            # … a number of seconds to YAML, and one of minutes to sbatch
-            "time": (
-                'a walltime in quotes, such as "4:00:00" (without them YAML reads a number)',
-                _matches(WALLTIME),
+            # YAML reads 4:00:00 as a number of seconds, sbatch reads a number as
+            # minutes.
+            "time": Rule(
+                'a walltime in quotes, such as "4:00:00"'
+                " (without quotes, YAML reads a number)",
+                _match(WALLTIME),
             ),
-            "mem": ("an amount of memory such as 32G", _memory),
+            "mem": Rule("an amount of memory such as 32G", _is_memory),
             "cpus": COUNT,
             "setup": SHELL,
             "extra": FLAGS,
             "jobid": COUNT,
-            "folder": OUTSIDE,
-            "address": (
-                "`auto`, `hostname` or the name of an interface",
-                _matches(NAME),
+            "folder": PATH,
+            "address": Rule(
+                "`auto`, `hostname` or the name of a network interface", _match(NAME)
             ),
-            "via": ("`ssh`", lambda value: value == "ssh"),
-            "queue_seconds": ("a number of seconds, a day at most", _seconds),
+            "via": Rule("`ssh`", lambda value: value == "ssh"),
+            "queue_seconds": Rule("a number of seconds, at most a day", _is_seconds),
         },
     ),
     "jupyter": (
-        Jupyter,
+        JupyterSettings,
         {
-            "url": ("a URL that begins with http:// or https://", _url),
-            "kernel": SPEC_NAME,
-            "kernel_id": ("a kernel's id", _matches(SPEC)),
-            "token_env": ("the name of an environment variable", _matches(VARIABLE)),
-            "token_file": OUTSIDE,
+            "url": Rule("a URL that starts with http:// or https://", _is_url),
+            "kernel": KERNELSPEC,
+            "kernel_id": Rule("the id of a kernel", _match(KERNELSPEC_NAME)),
+            "token_env": Rule("the name of an environment variable", _match(VARIABLE)),
+            "token_file": PATH,
             "token_command": TEXT,
-            "env": ("a mapping of variables' names to texts", _texts(VARIABLE)),
-            "headers": ("a mapping of headers' names to texts in ASCII", _headers),
-            "ca_file": OUTSIDE,
+            "env": Rule(
+                "a mapping of names of environment variables to texts",
+                _match_mapping(VARIABLE),
+            ),
+            "headers": Rule("a mapping of header names to ASCII texts", _are_headers),
+            "ca_file": PATH,
         },
     ),
     "ssh": (
-        Ssh,
+        SshSettings,
         {
-            "host": ("a host as ssh takes it, such as box or me@box", _matches(HOST)),
+            "host": Rule("a host for ssh, such as box or me@box", _match(HOST)),
             **dict.fromkeys(("python", "folder"), TEXT),
             "setup": SHELL,
             "extra": FLAGS,
@@ -291,147 +312,176 @@ RULES: dict[
     ),
 }
 KINDS = (*RULES, "kernelspec")
-REQUIRED = {"jupyter": ("url",), "ssh": ("host",)}
-TOKENS = ("token_env", "token_file", "token_command")
-UNSHOWN = (*TOKENS, "env", "headers")  # somebody's token may stand there by mistake
-SECRET = "does not belong in a file that others read"  # noqa: S105  # what is said of one
-NAME_IT = "name where it is: " + ", ".join(TOKENS)
+REQUIRED_KEYS = {"jupyter": ("url",), "ssh": ("host",)}
+TOKEN_KEYS = ("token_env", "token_file", "token_command")
+# Errors do not quote the values of these keys: they may contain a token by mistake.
+CONFIDENTIAL_KEYS = (*TOKEN_KEYS, "env", "headers")
+TOKEN_HINT = f"To say where the token is, use one of: {', '.join(TOKEN_KEYS)}"
 SECRET_HEADERS = ("authorization", "proxy-authorization", "cookie")
-# what a job that is there has already
-ALLOCATED = ("partition", "account", "time", "mem", "cpus", "gres")
+# The user's allocation `jobid` determines these.
+ALLOCATION_KEYS = ("partition", "account", "time", "mem", "cpus", "gres")
 
 
-def read(told: Any) -> dict[str, Place]:
-    """Return the places that `kernels:` names; raise WrongPlaceError."""
-    if not isinstance(told, dict):
-        raise WrongPlaceError(
-            (), "must be a mapping of names to places", "kernels: {r: {kernelspec: ir}}"
+def parse_backends(section: Any) -> dict[str, BackendConfig]:
+    """Return the backends of the section `kernels:`; raise BackendConfigError."""
+    if not isinstance(section, dict):
+        raise BackendConfigError(
+            (),
+            "must be a mapping of names to kernel backends",
+            "For example: kernels: {r: {kernelspec: ir}}",
         )
-    return {name: _place(name, definition) for name, definition in told.items()}
+    return {
+        name: _parse_backend(name, definition) for name, definition in section.items()
+    }
 
 
-def _place(name: Any, told: Any) -> Place:
+def _parse_backend(name: Any, definition: Any) -> BackendConfig:
     path = (str(name)[:100],)
     if not isinstance(name, str) or not NAME.fullmatch(name):
-        raise WrongPlaceError(
-            path, "is no name for a place: letters, digits, `_`, `.` and `-`"
+        raise BackendConfigError(
+            path,
+            "is not a valid name for a kernel backend:"
+            " use letters, digits, `_`, `.` and `-`",
         )
     if name == LOCAL:
-        raise WrongPlaceError(
+        raise BackendConfigError(
             path,
-            f"`{LOCAL}` is the project's interpreter on this machine: take another name",
+            f"cannot be defined: `{LOCAL}` is the project's interpreter on this"
+            " machine. Use another name",
         )
-    if not isinstance(told, dict) or len(told) != 1:
-        raise WrongPlaceError(path, f"must hold one kind of place: {', '.join(KINDS)}")
-    kind, given = next(iter(told.items()))
+    if not isinstance(definition, dict) or len(definition) != 1:
+        raise BackendConfigError(
+            path, f"must contain exactly one kind of backend: {', '.join(KINDS)}"
+        )
+    kind, values = next(iter(definition.items()))
     if kind == "kernelspec":
-        if not SPEC_NAME[1](given):
-            raise WrongPlaceError(
-                (*path, kind), f"must be {SPEC_NAME[0]}, not {reprlib.repr(given)}"
+        if not KERNELSPEC.is_valid(values):
+            raise BackendConfigError(
+                (*path, kind),
+                f"must be {KERNELSPEC.description}, not {reprlib.repr(values)}",
             )
-        return Place(name, Kernelspec(given), told)
+        return BackendConfig(name, KernelspecSettings(values), definition)
     if kind not in RULES:
-        raise _unknown((*path, str(kind)[:100]), KINDS)
-    return Place(name, _where(str(kind), given, (*path, str(kind))), told)
+        raise _unknown_key_error((*path, str(kind)[:100]), KINDS)
+    settings = _parse_settings(kind, values, (*path, kind))
+    return BackendConfig(name, settings, definition)
 
 
-def _where(kind: str, given: Any, path: tuple[str, ...]) -> Where:
-    made, rules = RULES[kind]
-    if not isinstance(given, dict):
-        raise WrongPlaceError(path, "must be a mapping; its keys: " + ", ".join(rules))
-    for key, value in given.items():
-        if kind == "jupyter" and key == "token":
-            raise WrongPlaceError((*path, key), f"a token {SECRET}", NAME_IT)
-        if key not in rules:
-            raise _unknown((*path, str(key)[:100]), rules)
-        expected, allowed = rules[key]
-        if not allowed(value):
-            found = f", not {reprlib.repr(value)}" if key not in UNSHOWN else ""
-            raise WrongPlaceError((*path, key), f"must be {expected}{found}")
-    for key in REQUIRED.get(kind, ()):
-        if key not in given:
-            raise WrongPlaceError(path, f"lacks `{key}`, {rules[key][0]}")
-    _sensible(kind, given, path)
-    return made(
-        **{
-            key: tuple(value) if isinstance(value, list) else value
-            for key, value in given.items()
-        }
-    )
-
-
-def _sensible(kind: str, given: Mapping[str, Any], path: tuple[str, ...]) -> None:
-    """Raise WrongPlaceError where keys that are right by themselves do not go together."""
+def _parse_settings(kind: str, values: Any, path: tuple[str, ...]) -> BackendSettings:
+    settings_class, rules = RULES[kind]
+    if not isinstance(values, dict):
+        raise BackendConfigError(
+            path, f"must be a mapping with the keys: {', '.join(rules)}"
+        )
+    for key, value in values.items():
+        _check_value(kind, key, value, path)
+    for key in REQUIRED_KEYS.get(kind, ()):
+        if key not in values:
+            raise BackendConfigError(
+                path, f"must have the key `{key}`: {rules[key].description}"
+            )
     if kind == "slurm":
-        for key in ALLOCATED:
-            if "jobid" in given and key in given:
-                raise WrongPlaceError(
-                    (*path, key),
-                    f"job {given['jobid']} has its {key} already: leave one of them out",
-                )
-        for flag in given.get("extra", ()):
-            if flag.partition("=")[0] in OURS:
-                raise WrongPlaceError(
-                    (*path, "extra"), f"`{flag}` is stepper's own to say"
-                )
+        _check_slurm(values, path)
     if kind == "jupyter":
-        if len(both := [key for key in TOKENS if key in given]) > 1:
-            raise WrongPlaceError(
-                (*path, both[1]), f"`{both[0]}` says already where the token is"
+        _check_jupyter(values, path)
+    arguments = {
+        key: tuple(value) if isinstance(value, list) else value
+        for key, value in values.items()
+    }
+    return settings_class(**arguments)
+
+
+def _check_value(kind: str, key: Any, value: Any, path: tuple[str, ...]) -> None:
+    """Raise BackendConfigError if a key is unknown or its value is invalid."""
+    rules = RULES[kind][1]
+    if kind == "jupyter" and key == "token":
+        raise _secret_error((*path, key), "a token")
+    if key not in rules:
+        raise _unknown_key_error((*path, str(key)[:100]), rules)
+    rule = rules[key]
+    if not rule.is_valid(value):
+        is_quotable = key not in CONFIDENTIAL_KEYS
+        actual = f", not {reprlib.repr(value)}" if is_quotable else ""
+        raise BackendConfigError((*path, key), f"must be {rule.description}{actual}")
+
+
+def _check_slurm(values: Mapping[str, Any], path: tuple[str, ...]) -> None:
+    """Raise BackendConfigError if keys contradict each other or stepper's own flags."""
+    for key in ALLOCATION_KEYS:
+        if "jobid" in values and key in values:
+            raise BackendConfigError(
+                (*path, key),
+                f"cannot be combined with `jobid`: job {values['jobid']} already has"
+                f" its {key}",
             )
-        parts = urlsplit(given["url"])
-        if parts.username or parts.password or "token=" in parts.query:
-            raise WrongPlaceError(
-                (*path, "url"), f"a token or password {SECRET}", NAME_IT
+    for flag in values.get("extra", ()):
+        if flag.partition("=")[0] in RESERVED_FLAGS:
+            raise BackendConfigError(
+                (*path, "extra"), f"cannot contain `{flag}`: stepper sets this flag"
             )
-        if parts.query or parts.fragment:
-            raise WrongPlaceError(
-                (*path, "url"),
-                "is where the server begins: nothing stands behind `?` or `#`",
-            )
-        for header in given.get("headers", ()):
-            if header.lower() in SECRET_HEADERS:
-                raise WrongPlaceError(
-                    (*path, "headers", header),
-                    f"what proves who you are {SECRET}",
-                    NAME_IT,
-                )
 
 
-def _unknown(
-    path: tuple[str, ...], known: Mapping[str, Any] | tuple[str, ...]
-) -> WrongPlaceError:
-    near = difflib.get_close_matches(path[-1], known, n=1, cutoff=0.4)
-    hint = f"the nearest is `{near[0]}`" if near else "known: " + ", ".join(known)
-    return WrongPlaceError(path, "is not known here", hint)
+def _check_jupyter(values: Mapping[str, Any], path: tuple[str, ...]) -> None:
+    """Raise BackendConfigError if the configuration contains a secret."""
+    token_keys = [key for key in TOKEN_KEYS if key in values]
+    if len(token_keys) > 1:
+        raise BackendConfigError(
+            (*path, token_keys[1]), f"cannot be combined with `{token_keys[0]}`"
+        )
+    parts = urlsplit(values["url"])
+    if parts.username or parts.password or "token=" in parts.query:
+        raise _secret_error((*path, "url"), "a token or password")
+    if parts.query or parts.fragment:
+        raise BackendConfigError(
+            (*path, "url"), "must be the base URL of the server, without `?` or `#`"
+        )
+    for header in values.get("headers", ()):
+        if header.lower() in SECRET_HEADERS:
+            raise _secret_error((*path, "headers", header), "credentials")
 
 
-def about(place: Place) -> str:
-    """Return what a place is, in a few words; nothing secret."""
-    match place.where:
-        case Kernelspec(kernelspec=spec):
-            return f"the kernelspec {spec} on this machine"
-        case Slurm(jobid=job) if job:
+def _secret_error(path: tuple[str, ...], secret: str) -> BackendConfigError:
+    reason = f"must not contain {secret}: others can read this file"
+    return BackendConfigError(path, reason, TOKEN_HINT)
+
+
+def _unknown_key_error(
+    path: tuple[str, ...], known_keys: Iterable[str]
+) -> BackendConfigError:
+    keys = [*known_keys]
+    similar = difflib.get_close_matches(path[-1], keys, n=1, cutoff=0.4)
+    if similar:
+        hint = f"Did you mean `{similar[0]}`?"
+    else:
+        hint = f"Known keys: {', '.join(keys)}"
+    return BackendConfigError(path, "is not a known key", hint)
+
+
+def describe_backend(backend: BackendConfig) -> str:
+    """Return a short description of a backend without any secrets."""
+    match backend.settings:
+        case KernelspecSettings(kernelspec=kernelspec):
+            return f"the kernelspec {kernelspec} on this machine"
+        case SlurmSettings(jobid=job) if job:
             return f"a step in the SLURM job {job}"
-        case Slurm() as slurm:
-            asked = {
-                "partition": slurm.partition,
-                "time": slurm.time,
-                "mem": slurm.mem,
-                "cpus": slurm.cpus,
-            }
-            told = {**asked, "gres": slurm.gres, "account": slurm.account}
-            return ", ".join(
-                [
-                    "a SLURM job",
-                    *(f"{key} {value}" for key, value in told.items() if value),
-                ]
-            )
-        case Jupyter(url=url, kernel=kernel, kernel_id=attached):
-            return (
-                f"the kernel {attached} of {url}"
-                if attached
-                else f"the kernelspec {kernel} of {url}"
-            )
-        case Ssh(host=host, python=python):
+        case SlurmSettings() as slurm:
+            return _describe_job(slurm)
+        case JupyterSettings(url=url, kernel=kernelspec, kernel_id=kernel_id):
+            if kernel_id:
+                return f"the kernel {kernel_id} of {url}"
+            return f"the kernelspec {kernelspec} of {url}"
+        case SshSettings(host=host, python=python):
             return f"{python} on {host} over ssh"
+
+
+def _describe_job(slurm: SlurmSettings) -> str:
+    options = {
+        "partition": slurm.partition,
+        "time": slurm.time,
+        "mem": slurm.mem,
+        "cpus": slurm.cpus,
+        "gres": slurm.gres,
+        "account": slurm.account,
+    }
+    parts = [f"{key} {value}" for key, value in options.items() if value]
+    return ", ".join(["a SLURM job", *parts])

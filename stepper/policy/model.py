@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from stepper.common.text import one_line
 
 if TYPE_CHECKING:
-    from stepper.policy.kernel_config import Place
+    from stepper.policy.kernel_config import BackendConfig
 
 Key = int | str  # a step's id, or the id of a cell in no step
 
@@ -269,7 +269,7 @@ class Limits:
     verify_seconds: float = 60
     # the name of a place, or this: the project's interpreter on this machine
     kernel: str = "local"
-    kernels: Mapping[str, Place] = field(default_factory=dict)
+    kernels: Mapping[str, BackendConfig] = field(default_factory=dict)
 
     @property
     def patterns(self) -> tuple[str, ...]:

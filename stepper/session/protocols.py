@@ -26,7 +26,7 @@ from stepper.policy.model import (
 )
 
 if TYPE_CHECKING:
-    from stepper.policy.kernel_config import Place
+    from stepper.policy.kernel_config import BackendConfig
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class KernelPlace:
     # with `3.12` behind it: the folder of stepper's own ipykernel, for an interpreter
     # that has none
     copy: str = ""
-    at: Place | None = None  # where that is besides `python` on this machine
+    at: BackendConfig | None = None  # where that is besides `python` on this machine
     # it is to end with the daemon, as far as its place can have it so
     tied: bool = False
 

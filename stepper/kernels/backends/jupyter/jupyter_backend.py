@@ -22,7 +22,7 @@ from stepper.kernels.backends.jupyter.server_api import (
 from stepper.kernels.backends.jupyter.server_kernel import LOOK_SECONDS, JupyterProcess
 from stepper.kernels.client import LiveKernel
 from stepper.policy import kernel_config
-from stepper.policy.kernel_config import SPEC, Jupyter, Place
+from stepper.policy.kernel_config import KERNELSPEC_NAME, BackendConfig, JupyterSettings
 from stepper.policy.model import Death
 from stepper.session.protocols import KernelMetadata, KernelPlace, Queued
 
@@ -48,18 +48,18 @@ class JupyterKernels:
 
     async def start(self, place: KernelPlace) -> LiveKernel:
         """Have a kernel started, or take the one that is named; return it when it is ready. Raise KernelError."""
-        assert place.at is not None and isinstance(place.at.where, Jupyter)
+        assert place.at is not None and isinstance(place.at.settings, JupyterSettings)
         try:
             await self.withdraw()
         except KernelError as error:  # where it is this server, what follows fails, too
             log.warning("%s", error.message)
         server, told = (
-            Server(place.at.where, lambda: {**self.environ(), **place.environ}),
+            Server(place.at.settings, lambda: {**self.environ(), **place.environ}),
             {
                 "kind": "jupyter",
                 "name": place.at.name,
                 "definition": dict(place.at.definition),
-                "kernel": str(uuid.uuid4()) if place.at.where.env else "",
+                "kernel": str(uuid.uuid4()) if place.at.settings.env else "",
                 "session": uuid.uuid4().hex,
             },
         )
@@ -115,7 +115,7 @@ class JupyterKernels:
             answer.body if isinstance(answer.body, dict) and answer.code < 300 else {}
         )
         found = (body.get("kernel") or body).get("id")
-        if not SPEC.fullmatch(str(found)) or found is None:
+        if not KERNELSPEC_NAME.fullmatch(str(found)) or found is None:
             known = await specs(server)
             if known and where.kernel not in known:
                 why = f"{server.name} has no kernelspec {where.kernel!r} ({', '.join(known)})"
@@ -171,11 +171,19 @@ class JupyterKernels:
         try:
             told = json.loads(private_files.read(self.record))
             names = (told["kernel"] or "-", told["session"])
-            if told.get("kind") != "jupyter" or not all(map(SPEC.fullmatch, names)):
+            if told.get("kind") != "jupyter" or not all(
+                map(KERNELSPEC_NAME.fullmatch, names)
+            ):
                 return None
-            place = kernel_config.read({told["name"]: told["definition"]})[told["name"]]
-            assert isinstance(place.where, Jupyter)  # its definition names that kind
-            return JupyterProcess(told, Server(place.where, self.environ), self.record)
+            place = kernel_config.parse_backends({told["name"]: told["definition"]})[
+                told["name"]
+            ]
+            assert isinstance(
+                place.settings, JupyterSettings
+            )  # its definition names that kind
+            return JupyterProcess(
+                told, Server(place.settings, self.environ), self.record
+            )
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
@@ -207,12 +215,12 @@ async def specs(server: Server) -> list[str]:
     )
 
 
-async def metadata(place: Place, environ: Mapping[str, str]) -> KernelMetadata:
+async def metadata(place: BackendConfig, environ: Mapping[str, str]) -> KernelMetadata:
     """Return what a notebook says of a kernel there, as its server does; raise KernelError."""
-    assert isinstance(place.where, Jupyter)
-    server, name = Server(place.where, lambda: environ), place.where.kernel
+    assert isinstance(place.settings, JupyterSettings)
+    server, name = Server(place.settings, lambda: environ), place.settings.kernel
     if place.attaches:
-        told = (await server.request(f"/api/kernels/{place.where.kernel_id}")).body
+        told = (await server.request(f"/api/kernels/{place.settings.kernel_id}")).body
         name = str(told.get("name")) if isinstance(told, dict) else ""
     answer = await server.request("/api/kernelspecs")
     try:
@@ -220,7 +228,7 @@ async def metadata(place: Place, environ: Mapping[str, str]) -> KernelMetadata:
         texts = (name, str(spec["display_name"]), str(spec["language"]))
     except (KeyError, TypeError):
         what = (
-            f"kernel {place.where.kernel_id}"
+            f"kernel {place.settings.kernel_id}"
             if place.attaches
             else f"kernelspec {name!r}"
         )
@@ -230,14 +238,14 @@ async def metadata(place: Place, environ: Mapping[str, str]) -> KernelMetadata:
     return KernelMetadata(*(one_line(text, 100) for text in texts))
 
 
-async def look(place: Place, environ: Mapping[str, str]) -> list[str]:
+async def look(place: BackendConfig, environ: Mapping[str, str]) -> list[str]:
     """Return the kernelspecs of a server; raise KernelError where it can't be reached."""
-    assert isinstance(place.where, Jupyter)
-    server = Server(place.where, lambda: environ)
+    assert isinstance(place.settings, JupyterSettings)
+    server = Server(place.settings, lambda: environ)
     found = await specs(server)
-    name = place.where.kernel
+    name = place.settings.kernel
     if place.attaches:
-        kernel_id = place.where.kernel_id
+        kernel_id = place.settings.kernel_id
         answer = await server.request(f"/api/kernels/{kernel_id}")
         if answer.code in GONE:
             raise KernelError(f"{server.name} has no kernel {kernel_id}")

@@ -23,7 +23,7 @@ from tornado.simple_httpclient import SimpleAsyncHTTPClient
 
 from stepper.common.errors import KernelError
 from stepper.common.text import one_line
-from stepper.policy.kernel_config import TOKENS, Jupyter
+from stepper.policy.kernel_config import TOKEN_KEYS, JupyterSettings
 
 SECONDS = 10.0  # for an answer
 COMMAND_SECONDS = 10.0  # for the command that tells the token
@@ -72,7 +72,7 @@ class Server:
     """One server; `environ` returns what holds the token's variable, where that is what names it."""
 
     def __init__(
-        self, where: Jupyter, environ: Callable[[], Mapping[str, str]]
+        self, where: JupyterSettings, environ: Callable[[], Mapping[str, str]]
     ) -> None:
         self.where, self.environ = where, environ
         self.base = where.url.rstrip("/")
@@ -176,7 +176,7 @@ class Server:
 
     async def _check(self, answer: Answer) -> None:
         """Raise KernelError where the server did not take the request for what it is."""
-        where = next((key for key in TOKENS if getattr(self.where, key)), "")
+        where = next((key for key in TOKEN_KEYS if getattr(self.where, key)), "")
         told = (
             f"the token that `{where}` names" if where else "a request without a token"
         )

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from stepper.common.errors import KernelError
-from stepper.policy.kernel_config import SPEC
+from stepper.policy.kernel_config import KERNELSPEC_NAME
 
 LARGEST = 1 << 20  # bytes of a kernel.json
 LOOPBACK = "127.0.0.1"
@@ -93,7 +93,7 @@ def installed(environ: Mapping[str, str], python: str) -> dict[str, Spec]:
         for path in sorted(folder.glob("*/kernel.json")):
             name = path.parent.name.lower()
             if (
-                SPEC.fullmatch(name)
+                KERNELSPEC_NAME.fullmatch(name)
                 and name not in specs
                 and (spec := _read(name, path))
             ):

@@ -71,12 +71,12 @@ class LocalKernels:
         name, spec = uuid.uuid4().hex, None
         if place.at is not None:
             from stepper.kernels.backends.local import kernelspecs
-            from stepper.policy.kernel_config import Kernelspec
+            from stepper.policy.kernel_config import KernelspecSettings
 
             # the others' kernels are not local
-            assert isinstance(place.at.where, Kernelspec)
+            assert isinstance(place.at.settings, KernelspecSettings)
             spec = kernelspecs.named(
-                place.at.where.kernelspec, place.environ, place.python
+                place.at.settings.kernelspec, place.environ, place.python
             )
         # On record before it is there: what a daemon that dies now leaves behind is
         # found by the kernel's id.

@@ -15,7 +15,7 @@ import zmq
 
 from stepper.common import private_files
 from stepper.common.errors import KernelError
-from stepper.policy.kernel_config import Slurm
+from stepper.policy.kernel_config import SlurmSettings
 
 MINUTES = 480  # no job is to outlive everybody that knows of it
 
@@ -36,7 +36,7 @@ fi
 DETACHED = 'out=$1; shift; { "$@"; [ -e "$out" ] && : >"$out.ended"; } >"$out" 2>&1 </dev/null &'
 
 
-def folder(where: Slurm, record: str) -> str:
+def folder(where: SlurmSettings, record: str) -> str:
     """Return where a job's files are: the user's alone, which the folder that is named need not be."""
     shared = (
         os.path.realpath(os.path.expanduser(where.folder))
@@ -87,7 +87,7 @@ def remove(file: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def script(where: Slurm, python: str, file: Path, cwd: str) -> str:
+def script(where: SlurmSettings, python: str, file: Path, cwd: str) -> str:
     """Return what runs on the node: the last of it becomes the kernel."""
     address = "loopback" if where.via else where.address
     kernel = [
@@ -103,7 +103,9 @@ def script(where: Slurm, python: str, file: Path, cwd: str) -> str:
     return f"#!/bin/bash\n{modules}{where.setup}\ncd {shlex.quote(cwd)} || exit\nexec {command}\n"
 
 
-def flags(where: Slurm, name: str, file: Path, longest: float | None) -> list[str]:
+def flags(
+    where: SlurmSettings, name: str, file: Path, longest: float | None
+) -> list[str]:
     """Return sbatch's flags; `longest` is for how many seconds the partition takes a job."""
     usual = MINUTES if longest is None else min(MINUTES, int(longest // 60))
     asked = {
@@ -126,7 +128,7 @@ def flags(where: Slurm, name: str, file: Path, longest: float | None) -> list[st
     ]
 
 
-def step(where: Slurm, name: str, file: Path) -> Sequence[str]:
+def step(where: SlurmSettings, name: str, file: Path) -> Sequence[str]:
     """Return what starts a step in the allocation that the person holds, and does not wait for it."""
     srun = [
         "srun",

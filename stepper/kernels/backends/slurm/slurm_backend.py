@@ -32,7 +32,7 @@ from stepper.kernels.backends.slurm.slurm_process import SlurmProcess, lacks
 from stepper.kernels.backends.ssh.ssh_connection import Link
 from stepper.kernels.client import LiveKernel
 from stepper.policy import kernel_config
-from stepper.policy.kernel_config import Place, Slurm, Ssh
+from stepper.policy.kernel_config import BackendConfig, SlurmSettings, SshSettings
 from stepper.policy.model import Death
 from stepper.session.protocols import KernelPlace, Queued
 
@@ -61,7 +61,7 @@ class SlurmKernels:
         )
         self.wait: Queued | None = None  # as SLURM described it last
         # the start under way, until its job runs: its definition, when it began
-        self.pending: tuple[Slurm, float] | None = None
+        self.pending: tuple[SlurmSettings, float] | None = None
 
     @property
     def queued(self) -> Queued | None:
@@ -80,8 +80,8 @@ class SlurmKernels:
 
     async def start(self, place: KernelPlace) -> LiveKernel:
         """Submit a job, or go on with the one that waits; return its kernel when it is ready. Raise KernelError."""
-        assert place.at is not None and isinstance(place.at.where, Slurm)
-        where = place.at.where
+        assert place.at is not None and isinstance(place.at.settings, SlurmSettings)
+        where = place.at.settings
         self.pending = where, time.monotonic()
         told = self._recorded()
         if told and not await self._waits(told, place.at):
@@ -111,7 +111,7 @@ class SlurmKernels:
         finally:
             self.wait = self.pending = None
 
-    async def _waits(self, told: Mapping[str, Any], at: Place) -> bool:
+    async def _waits(self, told: Mapping[str, Any], at: BackendConfig) -> bool:
         """Whether what is on record is such a job, and still to become a kernel."""
         if (
             told.get("definition") != at.definition
@@ -149,10 +149,10 @@ class SlurmKernels:
                 self.record, told
             ):
                 return {}
-            where = kernel_config.read({told["name"]: told["definition"]})[
+            where = kernel_config.parse_backends({told["name"]: told["definition"]})[
                 told["name"]
-            ].where
-            assert isinstance(where, Slurm)  # its definition names that kind
+            ].settings
+            assert isinstance(where, SlurmSettings)  # its definition names that kind
             kernel = told["kernel"] = uuid.UUID(told["kernel"]).hex
             # no other job is ended by it
             if not re.fullmatch(rf"stepper-[0-9a-f]{{8}}-{kernel}", told["job_name"]):
@@ -163,14 +163,14 @@ class SlurmKernels:
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return {}
 
-    def _file(self, where: Slurm, kernel: str) -> str:
+    def _file(self, where: SlurmSettings, kernel: str) -> str:
         """Return where a kernel's connection file is written: no record, those are what ends with .json."""
         return os.path.join(
             batch_job.folder(where, self.record), f"{kernel}.connection"
         )
 
     async def _submit(
-        self, place: KernelPlace, at: Place, where: Slurm
+        self, place: KernelPlace, at: BackendConfig, where: SlurmSettings
     ) -> dict[str, Any]:
         kernel, python = uuid.uuid4().hex, where.python or place.python
         if not python:
@@ -207,7 +207,11 @@ class SlurmKernels:
         return told
 
     async def _hand_in(
-        self, told: dict[str, Any], where: Slurm, script: str, place: KernelPlace
+        self,
+        told: dict[str, Any],
+        where: SlurmSettings,
+        script: str,
+        place: KernelPlace,
     ) -> None:
         name, file = told["job_name"], Path(told["file"])
         if where.jobid:
@@ -225,7 +229,7 @@ class SlurmKernels:
         private_files.remove(self.record)
         batch_job.remove(Path(told["file"]))
 
-    async def _held(self, where: Slurm) -> None:
+    async def _held(self, where: SlurmSettings) -> None:
         """Return once the job that the person holds runs; raise KernelError where it is over."""
         since = time.monotonic()
         while (seen := await self.queue.look(where.jobid)) is None or seen.waits:
@@ -243,7 +247,7 @@ class SlurmKernels:
             )
 
     async def _tell(
-        self, seen: slurm_cli.Job, where: Slurm, since: float, request: str = ""
+        self, seen: slurm_cli.Job, where: SlurmSettings, since: float, request: str = ""
     ) -> None:
         text = (
             seen.standing(await self.queue.ahead(seen), datetime.now())
@@ -253,7 +257,7 @@ class SlurmKernels:
         wait = Queued(text, since, where.queue_seconds, request=request)
         self.wait = wait if text else None
 
-    async def _ready(self, told: dict[str, Any], where: Slurm) -> LiveKernel:
+    async def _ready(self, told: dict[str, Any], where: SlurmSettings) -> LiveKernel:
         file = Path(told["file"])
         seen = await self._begun(told, where, file)
         self.wait = self.pending = None
@@ -277,7 +281,7 @@ class SlurmKernels:
         return kernel
 
     async def _begun(
-        self, told: Mapping[str, Any], where: Slurm, file: Path
+        self, told: Mapping[str, Any], where: SlurmSettings, file: Path
     ) -> slurm_cli.Job | None:
         """Wait until the connection file is there; return the job as it was seen last. Raise KernelError."""
         number, since, began, look_at = int(told["job"]), time.monotonic(), 0.0, 0.0
@@ -326,7 +330,7 @@ class SlurmKernels:
         return seen
 
     def _process(
-        self, told: Mapping[str, Any], where: Slurm, seen: slurm_cli.Job | None
+        self, told: Mapping[str, Any], where: SlurmSettings, seen: slurm_cli.Job | None
     ) -> SlurmProcess:
         """Return the kernel on record; by way of ssh its ports are sockets here."""
         if not where.via:
@@ -341,7 +345,7 @@ class SlurmKernels:
             f"{channel}_port": number for number, channel in enumerate(CHANNELS, 1)
         }
         connection = {**told["connection"], **ports, "transport": "ipc", "ip": sockets}
-        link = Link(Ssh(node), f"{sockets}.ssh", sockets)
+        link = Link(SshSettings(node), f"{sockets}.ssh", sockets)
         return SlurmProcess(
             {**told, "connection": connection}, self.record, self.queue, seen, link
         )
@@ -359,10 +363,10 @@ class SlurmKernels:
                 return None
             if "connection" not in told:  # it waits: nothing has run in it
                 return None
-            where = kernel_config.read({told["name"]: told["definition"]})[
+            where = kernel_config.parse_backends({told["name"]: told["definition"]})[
                 told["name"]
-            ].where
-            assert isinstance(where, Slurm)  # its definition names that kind
+            ].settings
+            assert isinstance(where, SlurmSettings)  # its definition names that kind
             process = self._process(told, where, None)
             if process.link is not None:
                 await process.link.resume([int(port) for port in told["ports"]])
@@ -390,7 +394,7 @@ async def reconcile(
             await asked.cancel(name)
 
 
-async def look(where: Slurm, environ: Mapping[str, str]) -> list[str]:
+async def look(where: SlurmSettings, environ: Mapping[str, str]) -> list[str]:
     """Return what SLURM offers: its partitions, or the job that the person holds; raise KernelError."""
     asked = slurm_cli.Queue(environ)
     try:
@@ -399,7 +403,7 @@ async def look(where: Slurm, environ: Mapping[str, str]) -> list[str]:
         raise KernelError(asked.no_answer, "sinfo") from None
 
 
-async def _look(asked: slurm_cli.Queue, where: Slurm) -> list[str]:
+async def _look(asked: slurm_cli.Queue, where: SlurmSettings) -> list[str]:
     if not where.jobid:
         offers = await asked.partitions()
         await asked.test(
@@ -423,7 +427,7 @@ async def _look(asked: slurm_cli.Queue, where: Slurm) -> list[str]:
     ]
 
 
-def doubt(where: Slurm) -> str:
+def doubt(where: SlurmSettings) -> str:
     """Return that the interpreter is not on this machine, '' if it is or has no path."""
     python = where.python
     if not os.path.isabs(python) or os.access(python, os.X_OK):
@@ -431,7 +435,7 @@ def doubt(where: Slurm) -> str:
     return f"{python} is not on this machine; the compute nodes may have it"
 
 
-def unchecked(where: Slurm) -> list[str]:
+def unchecked(where: SlurmSettings) -> list[str]:
     """Return what a look does not check: what only a compute node knows."""
     parts = [f"python {where.python}" if where.python else "the project's interpreter"]
     parts += ["`setup`"] if where.setup else []

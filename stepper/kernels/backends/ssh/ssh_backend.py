@@ -23,7 +23,7 @@ from stepper.kernels.backends.ssh.ssh_connection import Link
 from stepper.kernels.backends.ssh.ssh_process import SshProcess
 from stepper.kernels.client import LiveKernel
 from stepper.policy import kernel_config
-from stepper.policy.kernel_config import Place, Ssh
+from stepper.policy.kernel_config import BackendConfig, SshSettings
 from stepper.policy.model import Death
 from stepper.session.protocols import KernelPlace, Queued
 
@@ -41,14 +41,16 @@ class SshKernels:
     ) -> None:
         self.record, self.runtime, self.parts = record, runtime, parts
 
-    def _link(self, place: Place, kernel: str) -> Link:
-        assert isinstance(place.where, Ssh)  # whoever hands it in goes by its kind
+    def _link(self, place: BackendConfig, kernel: str) -> Link:
+        assert isinstance(
+            place.settings, SshSettings
+        )  # whoever hands it in goes by its kind
         sockets = os.path.join(self.runtime, f"k{kernel[:8]}")
-        return Link(place.where, f"{sockets}.ssh", sockets)
+        return Link(place.settings, f"{sockets}.ssh", sockets)
 
     async def start(self, place: KernelPlace) -> LiveKernel:
         """Start a kernel and return it when it is ready; raise KernelError."""
-        assert place.at is not None and isinstance(place.at.where, Ssh)
+        assert place.at is not None and isinstance(place.at.settings, SshSettings)
         await self.withdraw()
         name, key = uuid.uuid4().hex, secrets.token_hex(32)
         link = self._link(place.at, name)
@@ -60,17 +62,17 @@ class SshKernels:
                 "kernel": name,
                 "key": key,
                 "curve": curve,
-                "folder": place.at.where.folder,
+                "folder": place.at.settings.folder,
             },
         )
         if "pid" not in said:
             python, host = (
-                said.get("python", place.at.where.python),
-                place.at.where.host,
+                said.get("python", place.at.settings.python),
+                place.at.settings.host,
             )
             if "lacks" in said:
                 raise _lacks(
-                    place.at.where,
+                    place.at.settings,
                     python,
                     said.get("installer", ""),
                     f": {said['lacks']}",
@@ -115,7 +117,9 @@ class SshKernels:
         """End the kernel on record; raise KernelError, once, where it can't be reached: then it is let go."""
         try:
             told = json.loads(private_files.read(self.record))
-            place = kernel_config.read({told["name"]: told["definition"]})[told["name"]]
+            place = kernel_config.parse_backends({told["name"]: told["definition"]})[
+                told["name"]
+            ]
             process = SshProcess(
                 told, self._link(place, uuid.UUID(told["kernel"]).hex), self.record
             )
@@ -133,7 +137,9 @@ class SshKernels:
         """Return the kernel that a former daemon left, or how it ended; None where there was none. Asks it nothing."""
         try:
             told = json.loads(private_files.read(self.record))
-            place = kernel_config.read({told["name"]: told["definition"]})[told["name"]]
+            place = kernel_config.parse_backends({told["name"]: told["definition"]})[
+                told["name"]
+            ]
             told["kernel"] = uuid.UUID(told["kernel"]).hex
             link = self._link(place, told["kernel"])
             if told["connection"]["ip"] != link.sockets:
@@ -156,18 +162,20 @@ class SshKernels:
         return LiveKernel(process, self.parts, self.runtime)
 
 
-async def look(place: Place) -> list[str]:
+async def look(place: BackendConfig) -> list[str]:
     """Return what the host offers; raise KernelError where it can't be reached, or takes no kernel."""
-    assert isinstance(place.where, Ssh)
-    said = await Link(place.where, "none", "").ask("about", {})
+    assert isinstance(place.settings, SshSettings)
+    said = await Link(place.settings, "none", "").ask("about", {})
     if not said["ipykernel"]:
-        raise _lacks(place.where, said["python"], said["installer"])
+        raise _lacks(place.settings, said["python"], said["installer"])
     return [
         f"Python {said['version']} ({said['python']}), ipykernel {said['ipykernel']}"
     ]
 
 
-def _lacks(where: Ssh, python: str, installer: str, why: str = "") -> KernelError:
+def _lacks(
+    where: SshSettings, python: str, installer: str, why: str = ""
+) -> KernelError:
     ssh, quoted = ssh_errors.ssh(where), shlex.quote(python)
     by_pip = f"{ssh} {quoted} -m pip install ipykernel"
     commands = {

@@ -19,7 +19,7 @@ from typing import Any
 from stepper.common.errors import KernelError, KernelUnreachableError
 from stepper.kernels.backends.ssh import ssh_errors
 from stepper.kernels.backends.ssh.ssh_errors import in_words
-from stepper.policy.kernel_config import Ssh
+from stepper.policy.kernel_config import SshSettings
 
 # What runs there comes by its standard input, the lines of shell as the first line,
 # then the program: no argument shows
@@ -52,7 +52,7 @@ FAILED = 255  # the exit code of ssh where it is its own
 class Link:
     """The way to a host; `control` is the path of the master's socket, `sockets` what the forwarded ones begin with."""
 
-    def __init__(self, where: Ssh, control: str, sockets: str) -> None:
+    def __init__(self, where: SshSettings, control: str, sockets: str) -> None:
         self.where, self.control, self.sockets = where, control, sockets
         self.master: asyncio.subprocess.Process | None = None
         self.ports: list[int] = []

@@ -6,7 +6,7 @@ import re
 import shlex
 
 from stepper.common.text import one_line
-from stepper.policy.kernel_config import Ssh
+from stepper.policy.kernel_config import SshSettings
 
 KNOWN = re.compile(r"Offending (?:\S+ )?key in (?P<file>.+?):(?P<line>\d+)")
 REMOVE = re.compile(r"ssh-keygen -f .* -R .*")
@@ -16,7 +16,7 @@ FORBIDDEN = "administratively prohibited"
 NOISE = ("channel ", "Warning: Permanently added", "Killed by signal", "mux_client")
 
 
-def in_words(said: bytes, where: Ssh, of_ssh: bool) -> tuple[str, str]:
+def in_words(said: bytes, where: SshSettings, of_ssh: bool) -> tuple[str, str]:
     """Return what was wrong and what mends it, by what ssh, or the shell and the interpreter there, wrote."""
     text = said.decode("utf-8", "replace").replace("\r", "")
     lines = [line for line in text.splitlines() if line.strip()]
@@ -58,6 +58,6 @@ def forbids(said: bytes) -> bool:
     return FORBIDDEN.encode() in said
 
 
-def ssh(where: Ssh) -> str:
+def ssh(where: SshSettings) -> str:
     """Return the command that reaches the host as stepper does."""
     return shlex.join(["ssh", *where.extra, where.host])
