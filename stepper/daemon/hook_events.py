@@ -375,7 +375,7 @@ def _command(session: Session | None, event: Event) -> tuple[str, str] | None:
     if session is None or given is not None or event.is_slash:
         return given
     stop = session.state.stop
-    asked = stop is not None and bool(error_classification.question(stop.error))
+    asked = stop is not None and bool(error_classification.extract_question(stop.error))
     running = status_queries.running(session) is not None
     return prompt_commands.understood(event.prompt, stop is not None, asked, running)
 
