@@ -161,7 +161,7 @@ def test_a_real_console_is_started_and_what_it_binds_is_known(
             process.kill()
     _, answer = notebook.insert("print(b + 1)")
     assert "ran ok" in answer.text
-    assert "2 executions from elsewhere, bound: b." in answer.text
+    assert "2 executions by other clients, assigned: b." in answer.text
     assert [
         text_of(cell) for cell in notebook.raw["cells"] if cell["cell_type"] == "code"
     ] == ["", "43\n"]
@@ -222,7 +222,8 @@ def test_what_another_client_runs_is_known_told_once_and_in_the_history(
         _, answer = notebook.insert("z = x + y[0]\nprint(z)")
         assert "ran ok" in answer.text
         assert (
-            "Note: 3 executions from elsewhere, bound: x, y (1 failed)." in answer.text
+            "Note: 3 executions by other clients, assigned: x, y (1 failed)."
+            in answer.text
         )
         assert "elsewhere" not in notebook.insert("print(z)")[1].text
         ran(client, "unseen = 2", silent=True)
@@ -231,7 +232,7 @@ def test_what_another_client_runs_is_known_told_once_and_in_the_history(
         )  # the look before a cell asks the kernel then
         ran(client, "x = 5", store_history=False)
         assert (
-            "1 execution from elsewhere, bound: x."
+            "1 execution by other clients, assigned: x."
             in notebook.insert("print(x)")[1].text
         )
     outputs = [
@@ -302,7 +303,7 @@ def test_what_ran_while_the_daemon_was_dead_has_bound_names(
         assert "| 7" in answer.text
         ran(client, "afterwards = 8")
         assert (
-            "1 execution from elsewhere, bound: afterwards."
+            "1 execution by other clients, assigned: afterwards."
             in notebook.insert("print(afterwards)")[1].text
         )
     project.kill_daemon()
@@ -324,7 +325,7 @@ def test_a_cell_waits_for_what_another_client_runs_and_does_not_interrupt_it(
         request = client.execute(waits)
         until(
             lambda: (
-                "busy with an execution from elsewhere"
+                "busy with another client's execution"
                 in project.stepper("status").stdout
             )
         )
@@ -336,7 +337,7 @@ def test_a_cell_waits_for_what_another_client_runs_and_does_not_interrupt_it(
         work.start()
         until(
             lambda: shown(project).startswith(
-                "queued: the kernel is busy with an execution from elsewhere: the cell"
+                "queued: the kernel is busy with another client's execution: the cell"
             )
         )
         time.sleep(1.5)  # longer than the cell may run
@@ -350,7 +351,7 @@ def test_a_cell_waits_for_what_another_client_runs_and_does_not_interrupt_it(
         request = client.execute(waits)
         until(
             lambda: (
-                "busy with an execution from elsewhere"
+                "busy with another client's execution"
                 in project.stepper("status").stdout
             )
         )
@@ -358,7 +359,7 @@ def test_a_cell_waits_for_what_another_client_runs_and_does_not_interrupt_it(
             target=lambda: answers.append(notebook.insert("print('never')")[1].text)
         )
         work.start()
-        until(lambda: "execution from elsewhere" in shown(project))
+        until(lambda: "another client's execution" in shown(project))
         project.stepper("interrupt")
         work.join(60)
         assert "nothing ran, and that goes on" in answers[1]
@@ -390,7 +391,7 @@ def test_the_next_daemon_does_not_interrupt_what_another_client_runs(
             "ok",
         )
         assert "NOT run" in said
-        assert "the kernel is busy with an execution from elsewhere" in said
+        assert "the kernel is busy with another client's execution" in said
     assert "ran ok" in notebook.insert("print(a)")[1].text
 
 

@@ -127,7 +127,7 @@ def test_which_cells_read_the_clock() -> None:
 
 def test_the_lines_are_bounded() -> None:
     some = [ChangedOutput(n, f"c{n}", "1 line differs", ("- 1", "+ 2")) for n in range(1, 40)]  # fmt: skip
-    lines = changed_outputs.lines(some)
+    lines = changed_outputs.format_changed_outputs(some)
     assert lines[:4] == [
         "The outputs of 39 cells differ from those recorded before:",
         "cell 1: 1 line differs:",
@@ -137,7 +137,7 @@ def test_the_lines_are_bounded() -> None:
     assert len(lines) == 17
     assert lines[-1].startswith("and 34 more cells: 6, 7,")
     assert lines[-1].endswith("25, …")
-    assert changed_outputs.lines([]) == []
+    assert changed_outputs.format_changed_outputs([]) == []
 
 
 def ran(project: Project, *sources: str) -> Notebook:

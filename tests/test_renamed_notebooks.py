@@ -445,7 +445,7 @@ def test_a_notebook_that_is_moved_where_no_pattern_leads_is_named(
     top = move(notebook, "top.ipynb")
     told = (
         f"top.ipynb looks like the renamed {old}, whose kernel and history stay under"
-        f" the old name until top.ipynb is covered or renamed back: mv top.ipynb {old}"
+        f" the old name until top.ipynb is included or renamed back: mv top.ipynb {old}"
     )
     answer = top.insert("x + 1")[1]
     assert "NOT run" in answer.text and told in answer.text and told in answer.line

@@ -501,7 +501,7 @@ async def _status(
     if session is None:
         return responses.Status()
     path = os.path.join(request.workspace.paths.project, session.name)
-    unaware = beside_words.not_reloaded(
+    unaware = beside_words.format_not_reloaded(
         [server.url for server in jupyter_saves.find_servers_without_reload(path)]
     )
     renamed = request.workspace.renames.notice(session)

@@ -196,7 +196,7 @@ def _line(session: Session) -> list[str]:
     try:
         document, cells = undelivered_reports.compare(session)
     except NotebookError as error:
-        return [words.unreadable(session.name, error.message)]
+        return [words.format_unreadable(session.name, error.message)]
     replaced_notebook.note_agents_version(session)
     if not (fresh := undelivered_reports.untold(session, cells)):
         return []
@@ -211,4 +211,4 @@ def _line(session: Session) -> list[str]:
         for cell in parts[0]
         if document.get_displayed_execution_count(cell) == counts[cell.id] is not None
     ]
-    return [words.changed(session.name, *parts, stale)]
+    return [words.format_changed(session.name, *parts, stale)]

@@ -208,7 +208,9 @@ class RenamedNotebooks:
             homes = self._homes(former, besides=path)
             if any(_number(home) == number for home in homes):
                 return  # this one is the copy
-        notice = messages.renamed(session.name, former.name, self._has_kernel(former))
+        notice = messages.format_maybe_renamed(
+            session.name, former.name, self._has_kernel(former)
+        )
         self.notices[session.name] = notice, session.state.next_run
         session.trouble(notice)
         stop = former.state.stop
@@ -323,7 +325,7 @@ class RenamedNotebooks:
             if unchanged > most:
                 best, most = self.paths.relpath(former), unchanged
         name = self.paths.relpath(path)
-        return messages.renamed_to_uncovered(name, best) if best else ""
+        return messages.format_renamed_outside(name, best) if best else ""
 
     # --- a session follows
 
@@ -357,7 +359,9 @@ class RenamedNotebooks:
         except OSError as error:
             for session in moves.values():
                 session.trouble(
-                    messages.rename_failed(session.name, error.strerror or str(error))
+                    messages.format_rename_failed(
+                        session.name, error.strerror or str(error)
+                    )
                 )
             return False
         before = {path: session.name for path, session in moves.items()}
@@ -411,7 +415,9 @@ class RenamedNotebooks:
         if moved_folder and has_kernel and session.limits().kernel_cwd == "notebook":
             folder = os.path.dirname(former) or "."
         is_stopped = session.state.stop is not None
-        return messages.followed(session.name, former, has_kernel, is_stopped, folder)
+        return messages.format_renamed(
+            session.name, former, has_kernel, is_stopped, folder
+        )
 
     def _has_kernel(self, session: Session) -> bool:
         if session.keeper.kernel is not None:

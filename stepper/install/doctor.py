@@ -418,9 +418,9 @@ def _jupyter(paths: Paths) -> str:
         return "not looked at"
     found = jupyter_saves.find_servers_without_reload(paths.project)
     if found:
-        mend = f"pip install {attached_clients.PACKAGE}  # in the environment of that server; then start it again"
+        mend = f"pip install {attached_clients.COLLABORATION_PACKAGE}  # in the environment of that server; then start it again"
         raise StepperError(
-            attached_clients.not_reloaded([server.url for server in found]), mend
+            attached_clients.format_not_reloaded([server.url for server in found]), mend
         )
     return "no server shows the project without reloading what stepper writes"
 

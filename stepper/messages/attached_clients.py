@@ -1,4 +1,4 @@
-"""What is beside stepper on a kernel and a file, in words: consoles, JupyterLab; how one gets there, what they did."""
+"""Messages about other clients of a kernel: how to attach one, and what they executed."""
 
 from __future__ import annotations
 
@@ -7,62 +7,73 @@ from collections.abc import Sequence
 from stepper.common.text import format_count, one_line
 from stepper.policy.notebook_state import State
 
-NAMES = 20  # told
-PACKAGE = "jupyter-collaboration"
+MAX_NAMES = 20
+COLLABORATION_PACKAGE = "jupyter-collaboration"
 
-LEAVE = (
-    "What is run there is known here: the next report says how much, and which names it bound."
-    " Leave the console by Ctrl-D: `exit` ends the kernel."
+CONSOLE_NOTE = (
+    "stepper tracks what you run there: the next report names the variables that it"
+    " assigned. To leave the console, press Ctrl-D; `exit` stops the kernel."
 )
 
 
-def attach(name: str, where: str, console: str, settings: Sequence[str]) -> str:
-    """Return what attaches to a kernel that a connection file tells of."""
+def format_attach(name: str, where: str, console: str, settings: Sequence[str]) -> str:
+    """Return how to attach clients to a kernel with a connection file.
+
+    `console` is the command of a console; `settings` are options of JupyterLab.
+    """
     return "\n".join(
         [
             f"{one_line(name)}: its kernel runs ({where})",
             f"  a console   {console}",
             f"  JupyterLab  jupyter lab {' '.join(settings)}",
-            "              then, in the notebook: Kernel > Change Kernel…, below the running ones",
-            LEAVE,
+            "              then, in the notebook: Kernel > Change Kernel…, under the"
+            " running kernels",
+            CONSOLE_NOTE,
         ]
     )
 
 
-def attach_by_url(name: str, where: str, kernel: str, url: str) -> str:
-    """Return what attaches to a kernel of a Jupyter server."""
+def format_attach_by_url(name: str, where: str, kernel_id: str, url: str) -> str:
+    """Return how to attach clients to a kernel of a Jupyter server."""
     return "\n".join(
         [
             f"{one_line(name)}: its kernel runs ({where})",
-            f"  JupyterLab  {one_line(url, 500)}: there, Kernel > Change Kernel…, the one of the id {kernel}",
-            "No file tells how it is reached, so that no console on this machine attaches to it.",
+            f"  JupyterLab  {one_line(url, 500)}: Kernel > Change Kernel…, the kernel"
+            f" with the id {kernel_id}",
+            "A console on this machine can't attach: the kernel has no connection file"
+            " here.",
         ]
     )
 
 
-def executions(state: State) -> list[str]:
-    """Return what other clients had the kernel run since the last report, as a note; none where they had nothing."""
-    some = state.elsewhere[state.elsewhere_told :]
-    if not some:
+def format_executions(state: State) -> list[str]:
+    """Return a note on other clients' executions since the last report, in a list.
+
+    The list is empty if there were none.
+    """
+    executions = state.elsewhere[state.elsewhere_told :]
+    if not executions:
         return []
-    bound = [
-        one_line(name, 60)
-        for name in dict.fromkeys(name for each in some for name in each.bound)
-    ]
-    more = f", and {len(bound) - NAMES} more" if len(bound) > NAMES else ""
-    told = f", bound: {', '.join(bound[:NAMES])}{more}" if bound else ""
-    failed = sum(bool(each.error) for each in some)
-    return [
-        f"{format_count(len(some), 'execution')} from elsewhere{told}"
-        + (f" ({failed} failed)" if failed else "")
-    ]
+    names = dict.fromkeys(name for execution in executions for name in execution.bound)
+    shown = [one_line(name, 60) for name in [*names][:MAX_NAMES]]
+    text = f"{format_count(len(executions), 'execution')} by other clients"
+    if shown:
+        hidden = len(names) - len(shown)
+        more = f", and {hidden} more" if hidden else ""
+        text += f", assigned: {', '.join(shown)}{more}"
+    failed = sum(1 for execution in executions if execution.error)
+    if failed:
+        text += f" ({failed} failed)"
+    return [text]
 
 
-def not_reloaded(urls: Sequence[str]) -> str:
-    """Return what is to be known of Jupyter servers that show a notebook and do not reload it; '' for none."""
+def format_not_reloaded(urls: Sequence[str]) -> str:
+    """Return the note on Jupyter servers that show outdated notebooks, '' for none."""
     if not urls:
         return ""
+    servers = one_line(", ".join(urls), 300)
     return (
-        f"the Jupyter server at {one_line(', '.join(urls), 300)} does not reload an open notebook that stepper has"
-        f" written (File > Reload Notebook from Disk does): {PACKAGE}, installed beside it, has it reload by itself"
+        f"the Jupyter server at {servers} does not reload an open notebook that stepper"
+        " has written. To reload it there: File > Reload Notebook from Disk. With the"
+        f" package {COLLABORATION_PACKAGE}, the server reloads notebooks by itself"
     )

@@ -1,4 +1,4 @@
-"""The lines on cells whose outputs differ from those recorded before a run."""
+"""Messages about cells whose outputs differ from those recorded before a run."""
 
 from __future__ import annotations
 
@@ -8,29 +8,33 @@ from stepper.common.text import clean, format_count, one_line
 from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.comparison.recorded_outputs import ChangedOutput
 
-QUOTED_CELLS = 5  # cells of which lines are quoted
-NAMED_CELLS = 20  # cells that are named by their numbers below these
+MAX_QUOTED_CELLS = 5  # cells with quoted lines
+MAX_NAMED_CELLS = 20  # further cells, named by number
 
 
-def lines(changed: Sequence[ChangedOutput]) -> list[str]:
-    """Return the lines on changed outputs; none if there are none."""
+def format_changed_outputs(changed: Sequence[ChangedOutput]) -> list[str]:
+    """Return the lines on changed outputs; empty if there are none."""
     if not changed:
         return []
     cells = format_count(len(changed), "cell")
-    found = [f"The outputs of {cells} differ from those recorded before:"]
-    for each in changed[:QUOTED_CELLS]:
-        colon = ":" if each.lines else ""
-        found.append(f"cell {each.cell}: {one_line(each.difference, 200)}{colon}")
-        found += [f"| {clean(line)}" for line in each.lines]
-    rest = [str(each.cell) for each in changed[QUOTED_CELLS:]]
-    if rest:
-        shown = ", ".join([*rest[:NAMED_CELLS], *["…"] * (len(rest) > NAMED_CELLS)])
-        found.append(f"and {format_count(len(rest), 'more cell')}: {shown}")
-    return found
+    lines = [f"The outputs of {cells} differ from those recorded before:"]
+    for cell in changed[:MAX_QUOTED_CELLS]:
+        colon = ":" if cell.lines else ""
+        lines.append(f"cell {cell.cell}: {one_line(cell.difference, 200)}{colon}")
+        lines += [f"| {clean(line)}" for line in cell.lines]
+    numbers = [str(cell.cell) for cell in changed[MAX_QUOTED_CELLS:]]
+    if numbers:
+        shown = numbers[:MAX_NAMED_CELLS]
+        if len(numbers) > MAX_NAMED_CELLS:
+            shown.append("…")
+        lines.append(
+            f"and {format_count(len(numbers), 'more cell')}: {', '.join(shown)}"
+        )
+    return lines
 
 
-def check(notebook: str) -> str:
-    """Return the line on how to find out whether the new outputs are reproducible."""
+def format_verify_hint(notebook: str) -> str:
+    """Return how to check whether the new outputs are reproducible."""
     verify = CommandLines(notebook).shell("verify")
     return (
         f"To check whether a fresh kernel gives the new outputs again, run: `{verify}`"

@@ -31,7 +31,9 @@ async def attach(session: Session) -> Attached:
     where = elsewhere(about.where, about.left, about.trouble) or f"pid {about.pid}"
     file = kernel.connection_file()
     if not file:
-        text = attached_clients.attach_by_url(session.name, where, kernel.id, about.url)
+        text = attached_clients.format_attach_by_url(
+            session.name, where, kernel.id, about.url
+        )
         return Attached(
             session.name,
             kernel.id,
@@ -49,7 +51,7 @@ async def attach(session: Session) -> Attached:
         "--ServerApp.allow_external_kernels=True",
         f"--ServerApp.external_connection_dir={folder}",
     ]
-    text = attached_clients.attach(session.name, where, console, settings)
+    text = attached_clients.format_attach(session.name, where, console, settings)
     return Attached(
         session.name,
         kernel.id,

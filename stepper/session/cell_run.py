@@ -310,11 +310,11 @@ def summed(session: Session, work: Work, run: Run, execution: Execution) -> Ende
         notes=[
             *work.notes,
             *command_messages.came(state, work.cells),
-            *attached_clients.executions(state),
+            *attached_clients.format_executions(state),
         ],
         captured=execution.captured,
         kept=_kept(execution),
-        modules=local_modules.lines(execution.modules, session.name),
+        modules=local_modules.format_module_changes(execution.modules, session.name),
         next_inputs=execution.next_inputs,
         comment=session.comment,
         commands=state.commands,

@@ -39,7 +39,7 @@ async def interrupt(session: Session) -> responses.Interrupted:
     what = f"cell {running.number or '?'}" if running else "the code"
     if trouble and (interrupted or running):
         raise KernelUnreachableError(
-            interrupts.line_down(what, one_line(trouble, TROUBLE))
+            interrupts.format_disconnected(what, one_line(trouble, TROUBLE))
         )
     if not interrupted:
         return responses.Interrupted(session.name, False, interrupts.NOTHING_RUNS)
@@ -72,22 +72,22 @@ async def _wait(over: Callable[[], bool]) -> bool:
 def _of_run(session: Session, what: str, running: Started | None, ended: bool) -> str:
     """Return what an interrupt did to the run or the scratch execution it met."""
     if not ended:
-        return interrupts.sent(what)
+        return interrupts.format_pending(what)
     runs = reversed(session.state.runs)
     number = running.run if running else 0
     run = next((run for run in runs if number and run.run == number), None)
-    return interrupts.of_run(what, run, session.keeper.kernel is not None)
+    return interrupts.format_finished(what, run, session.keeper.kernel is not None)
 
 
 def _of_start(session: Session) -> str:
     """Return what an interrupt did to a kernel that was queued or starting."""
     keeper = session.keeper
     if keeper.gave_up:
-        return interrupts.withdrawn(keeper.gave_up)
+        return interrupts.format_withdrawn(keeper.gave_up)
     if keeper.starting:
         queued = keeper.queued
         starting = interrupts.WHILE_STARTING
-        return interrupts.withdrawing(queued.text) if queued else starting
+        return interrupts.format_withdrawing(queued.text) if queued else starting
     if keeper.kernel is None:
         return interrupts.START_FAILED
     return interrupts.WHILE_STARTING

@@ -26,7 +26,7 @@ from stepper.session.responses import KernelStatus
 # how often it is looked whether a kernel that waits in a queue is still wanted
 LOOK_SECONDS = 0.2
 FREE_SECONDS = 0.05  # … whether another client's execution is over
-BUSY = "the kernel is busy with an execution from elsewhere"
+BUSY = "the kernel is busy with another client's execution"
 AWAY_SECONDS = 10.0  # for a line that is down to come back before a cell is given up
 
 

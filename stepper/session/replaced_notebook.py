@@ -41,4 +41,4 @@ def end_stop(session: Session) -> str:
     if not notebook_identity.is_replaced(session.state, document.cells, own_plan):
         return ""
     session.log(journal_events.Replaced(at=now()))
-    return messages.replaced(session.name, stop.error)
+    return messages.format_replaced(session.name, stop.error)

@@ -229,9 +229,13 @@ async def _run(
     changed = list[ChangedOutput]()
     if recorded is not None:
         changed = await recorded.changed(runs)
-        cause = local_modules.other_sources(recorded.changed_modules())
-        check = changed_outputs.check(session.name) if changed and not failed else ""
-        lines = [*changed_outputs.lines(changed), cause, check, left]
+        cause = local_modules.format_changed_since_recorded(recorded.changed_modules())
+        check = (
+            changed_outputs.format_verify_hint(session.name)
+            if changed and not failed
+            else ""
+        )
+        lines = [*changed_outputs.format_changed_outputs(changed), cause, check, left]
         left = "\n".join(filter(None, lines))
     if left and all_ended:
         all_ended[-1] = replace(all_ended[-1], follows=left)
@@ -333,7 +337,9 @@ async def evaluate(
                 timeout=timeout,
                 most=most,
                 seen=seen,
-                modules=local_modules.lines(execution.modules, session.name),
+                modules=local_modules.format_module_changes(
+                    execution.modules, session.name
+                ),
             )
         )
         output, figures = (
