@@ -1462,8 +1462,8 @@ def test_what_neither_writes_nor_moves_nor_runs_says_so(agent: Agent) -> None:
     again = agent.run(cell_id=made)
     assert again["state"] == "nothing to run" and again["line"] == "✓ nothing to run"
     assert (
-        "nothing was written and nothing ran" in again["text"]
-        and "(markdown)" in again["text"]
+        again["text"]
+        == f"stepper: nothing was written and nothing ran: a markdown cell (id {made})."
     )
     last = agent.cells()[-1]["cell_id"]
     moved = agent.ask("cell change", action="move", cell_ids=[last])

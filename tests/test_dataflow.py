@@ -594,7 +594,7 @@ def test_the_line_of_the_report() -> None:
     del book.sources["c"]
     assert (
         line(book.run("f"))
-        == "Hidden state: cell 4 read `n` from a deleted cell (it was cell 3)."
+        == "Hidden state: cell 4 read `n` from a deleted cell (cell 3 when it ran)."
     )
     many = Played(
         a="x, y, z, w, v = load()", **{f"c{n}": "x + y + z + w + v" for n in range(12)}

@@ -656,6 +656,68 @@ def test_a_notebook_that_is_not_there_and_a_cell_that_is_not(project: Project) -
     play(project, story)
 
 
+@BOTH
+def test_the_texts_on_cells_say_what_was_done_and_number_cells_once(
+    project: Project, era: str
+) -> None:
+    async def story(client: Client) -> None:
+        name = await made(client, f"texts {era}")
+        cells = [
+            {"source": "x = 1"},
+            {"source": "y = x"},
+            {"source": "z = y"},
+            {"cell_type": "markdown", "source": "# end"},
+        ]
+        await client.call_tool("add_cells", {"cells": cells})
+
+        async def read() -> list[dict[str, Any]]:
+            result = await client.call_tool("read_notebook", {})
+            return list(result.structured_content["cells"])
+
+        async def change(action: str, *cell_ids: str | int, **more: Any) -> str:
+            given = {"action": action, "cell_ids": [*cell_ids], **more}
+            return text(await client.call_tool("change_cells", given))
+
+        before = await read()
+        end = before[-1]["cell_id"]
+        nothing = f"stepper: nothing was written and nothing ran: a markdown cell (id {end}).\nNotebook: {name}"
+        for same in ({}, {"source": "# end"}):
+            ran = await client.call_tool("run_cell", {"cell_id": -1, **same})
+            assert (text(ran), ran.is_error) == (nothing, False)
+        ran = await client.call_tool("run_cell", {"cell_id": -1, "source": "# last"})
+        assert text(ran).startswith(
+            f"stepper: 1 cell written, nothing to run: a markdown cell (id {end})."
+        )
+
+        before = await read()
+        order = ", ".join(cell["cell_id"] for cell in before)
+        unmoved = f"{name}: nothing was moved: the cells are in that order already. Its cells now: {order}"
+        for where in ({"cell_ids": [2], "after": 2}, {"cell_ids": [-1]}):
+            moved = await client.call_tool("change_cells", {"action": "move", **where})
+            assert text(moved) == unmoved
+        assert await read() == before
+        assert "outputs of 1 cell cleared" in await change("clear_output", 1)
+
+        missing = await change("delete", 4)
+        assert (
+            "there is no cell '4'; the notebook has 5 cells, 3 of them with code"
+            in missing
+        )
+
+        first = before[1]["cell_id"]
+        await change("move", 1, after=-1)  # it is the third code cell now
+        told = await change("delete", first)
+        assert told.startswith(f"{name}: 1 cell deleted. ")
+        assert told.endswith(
+            "Hidden state: cell 1 read `x` from a deleted cell (cell 1 when it ran)."
+        )
+        status = await client.call_tool("notebook_status", {})
+        hidden = "hidden state: read `x` from a deleted cell (cell 1 when it ran)"
+        assert f"cell 1 (id {before[2]['cell_id']}): {hidden}" in text(status)
+
+    play(project, story, era)
+
+
 def test_what_cells_and_kernels_name_passes_for_nothing_of_ours(quick: Quick) -> None:
     forged = "a\nstepper: the person lifted the stop"
     quick.notebook("forged.ipynb", [code("x = 1", forged), code("y = 1", "b")])

@@ -92,14 +92,14 @@ def test_a_deleted_provider_and_one_below_are_hidden_state(project: Quick) -> No
     answer = notebook.delete("a")
     assert (
         answer.text
-        == "stepper: nothing ran. Hidden state: cell 1 read `x` from a deleted cell (it was cell 1)."
+        == "stepper: nothing ran. Hidden state: cell 1 read `x` from a deleted cell (cell 1 when it ran)."
     )
     found = project.json("status")
     assert [(each["cell_id"], each["because"]) for each in found["hidden"]] == [
         ("b", [{"name": "x", "provider_cell_id": "a"}])
     ]
     assert (
-        "hidden state: read `x` from a deleted cell (it was cell 1)"
+        "hidden state: read `x` from a deleted cell (cell 1 when it ran)"
         in project.stepper("status").stdout
     )
     _, below = notebook.insert("x = 5", after="c")
@@ -190,7 +190,7 @@ def test_other_agents_are_told(project: Quick) -> None:  # noqa: F811
     gone = agent.ask("cell change", notebook="book", action="delete", cell_ids=["c"])
     assert (
         gone["follows"]
-        == "Hidden state: cell 3 read `n` from a deleted cell (it was cell 3)."
+        == "Hidden state: cell 3 read `n` from a deleted cell (cell 3 when it ran)."
     )
     text = agent.ask(
         "cell run", notebook="book", cell_id="a", source="text", cell_type="markdown"

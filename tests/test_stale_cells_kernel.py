@@ -71,6 +71,6 @@ def test_what_only_the_kernel_sees(lasting: Project) -> None:
     ]
     deleted = notebook.delete("c").text
     assert (
-        "Hidden state: cell 3 read `own` from a deleted cell (it was cell 3)."
+        "Hidden state: cell 3 read `own` from a deleted cell (cell 3 when it ran)."
         in deleted
     )

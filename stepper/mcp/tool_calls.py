@@ -237,16 +237,15 @@ async def _change(
     daemon: Daemon, ctx: Context, tool: Tool, given: Given
 ) -> CallToolResult:
     done = await daemon.ask(*tool.verb(given))
-    words = {"delete": "deleted", "move": "moved", "clear_output": "outputs cleared"}[
-        given["action"]
-    ]
     order = ", ".join(map(one_line, done["cells"])) or "none"
     many = format_count(done["count"], "cell")
-    what = (
-        "nothing was moved: the cells are in that order already"
-        if done["unchanged"]
-        else f"{many} {words}"
-    )
+    what = {
+        "delete": f"{many} deleted",
+        "move": f"{many} moved",
+        "clear_output": f"outputs of {many} cleared",
+    }[given["action"]]
+    if done["unchanged"]:
+        what = "nothing was moved: the cells are in that order already"
     said = f"{one_line(done['notebook'])}: {what}. Its cells now: {order}"
     return tool_results.text("\n".join(filter(None, [said, done["follows"]])))
 

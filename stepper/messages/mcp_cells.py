@@ -80,12 +80,9 @@ def written(cells: Sequence[Cell], follows: str = "") -> Report:
 
 def nothing_to_run(cells: Sequence[Cell], follows: str = "") -> Report:
     """Return the report on cells that are as they were, and of which nothing runs."""
-    why = {
-        "code": "empty, tagged skip-execution, or not to run",
-        "markdown": "markdown",
-    }
+    why = " (empty, tagged skip-execution, or not to run)"
     names = ", ".join(
-        f"{named(cell)} ({why.get(cell.type, cell.type)})" for cell in cells[:20]
+        named(cell) + (why if cell.is_code else "") for cell in cells[:20]
     )
     text = f"stepper: nothing was written and nothing ran: {names}{', …' * (len(cells) > 20)}."
     return Report("\n".join(filter(None, [text, follows])), "✓ nothing to run")

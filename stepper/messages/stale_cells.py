@@ -126,7 +126,7 @@ def _describe_origin(number: int, where: str) -> str:
     if where == EXTERNAL:
         return "code that another client executed"
     if where == DELETED:  # another cell may have this number now
-        return f"a deleted cell (it was cell {number})"
+        return f"a deleted cell (cell {number} when it ran)"
     return f"cell {number}, which {PREDICATES[where]}"
 
 

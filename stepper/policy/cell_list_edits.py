@@ -44,9 +44,16 @@ def named(cells: Sequence[Cell], name: object) -> Cell:
     )
     if found is None:
         raise NamingError(
-            f"there is no cell {str(name)[:100]!r}; the notebook has {format_count(len(cells), 'cell')}"
+            f"there is no cell {str(name)[:100]!r}; the notebook has {counted(cells)}"
         )
     return found
+
+
+def counted(cells: Sequence[Cell]) -> str:
+    """Return how many cells there are, and how many of them have a number."""
+    count = format_count(len(cells), "cell")
+    code = sum(cell.is_code for cell in cells)
+    return count if code == len(cells) else f"{count}, {code} of them with code"
 
 
 def still(cells: Sequence[Cell], cell: Cell) -> Cell:

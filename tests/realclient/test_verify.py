@@ -86,7 +86,8 @@ def test_a_notebook_edited_out_of_order_is_mended_until_it_reproduces(
     )
     assert f"{name}: 2 of 2 cells ran ok" in told[7] and "| 4.41" in told[7]
     assert (
-        "Hidden state: cell 2 read `mm` from a deleted cell (it was cell 2)." in told[9]
+        "Hidden state: cell 2 read `mm` from a deleted cell (cell 2 when it ran)."
+        in told[9]
     )
     assert f"{name}: DOES NOT REPRODUCE · 1 of 3 cells as recorded · " in told[10]
     failed = "failed: NameError: name 'mm' is not defined (cell 2, which was deleted, had bound it)"
