@@ -787,9 +787,10 @@ def test_a_report_waits_for_the_agent_whoever_else_looks(quick: Quick) -> None:
                 in (await client.read_resource("stepper://status")).contents[0].text
             )
         await client.get_prompt("notebook-status")
-        await client.call_tool("kernel", {"action": "interrupt"})
-        await client.call_tool("lift_stop", {})
-        assert "| 42" in text(await client.call_tool("run_cell", {"source": "1"}))
+        told = await client.call_tool("kernel", {"action": "interrupt"})
+        assert "| 42" in text(told)
+        again = text(await client.call_tool("run_cell", {"source": "1"}))
+        assert "| 42" not in again
 
     play(quick, story)
 

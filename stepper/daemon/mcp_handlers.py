@@ -19,6 +19,7 @@ from stepper.session import (
     responses,
     run_waiting,
     status_queries,
+    undelivered_reports,
     user_commands,
 )
 from stepper.session.session import Session
@@ -53,6 +54,8 @@ async def _done(request: Request, session: Session, told: Any) -> object:
             return await _written(request, session, told)
         case mcp_commands.CellChange():
             return cell_operations.change(session, told, request.consent)
+        case mcp_commands.CellUndelivered():
+            return responses.Said(undelivered_reports.take_missed(session))
         case mcp_commands.CellRead():
             return await cell_reading.read(session, told)
     raise NotImplementedError(type(told).__name__)

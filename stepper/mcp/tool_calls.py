@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from secrets import token_hex
 from typing import Any
 
@@ -28,6 +29,8 @@ from stepper.mcp.tools import FOR_PEER, TOOLS, Tool
 TICK_SECONDS = 1.0
 LONGEST_SECONDS = 86_400
 BACKGROUNDING = ("claude-code",)
+# whose answers hold what the agent has not read yet
+DELIVERING = ("run_cell", "add_cells", "run_notebook", "notebook_status")
 LAST_RUNS = 5  # of a notebook, in its status
 Given = Mapping[str, Any]
 Result = CallToolResult | InputRequiredResult
@@ -50,11 +53,25 @@ async def call(daemon: Daemon, ctx: Context, params: CallToolRequestParams) -> R
         )
     given: Given = argument_coercion.parse(tool.schema, params.arguments or {})
     params = params.model_copy(update={"arguments": given})
+    if wrong := problems(tool, given):
+        return tool_results.text(
+            f"{tool.name} was not called: {'; '.join(wrong)}", error=True
+        )
+    result = await _result(daemon, ctx, params, tool, given)
+    if tool.name in DELIVERING or not isinstance(result, CallToolResult):
+        return result
+    return await _with_undelivered(daemon, given, result)
+
+
+async def _result(
+    daemon: Daemon,
+    ctx: Context,
+    params: CallToolRequestParams,
+    tool: Tool,
+    given: Given,
+) -> Result:
+    """Return what comes of a call, an error as well."""
     try:
-        if wrong := problems(tool, given):
-            return tool_results.text(
-                f"{tool.name} was not called: {'; '.join(wrong)}", error=True
-            )
         if "wait_seconds" in tool.arguments and not tool.reads and backgrounds(ctx):
             given = {"wait_seconds": LONGEST_SECONDS, **given}
         if tool.name == "lift_stop":
@@ -73,6 +90,18 @@ async def call(daemon: Daemon, ctx: Context, params: CallToolRequestParams) -> R
         return tool_results.text(
             f"stepper itself failed: {type(error).__name__}: {error}", error=True
         )
+
+
+async def _with_undelivered(
+    daemon: Daemon, given: Given, result: CallToolResult
+) -> CallToolResult:
+    """Return a result with what the agent has not read yet of the notebook."""
+    asked = {"notebook": given.get("notebook")}
+    with suppress(StepperError):  # there may be no notebook
+        found = await daemon.ask("cell undelivered", asked, launch=False)
+        if found and found["text"]:
+            return tool_results.with_undelivered(result, found["text"])
+    return result
 
 
 def backgrounds(ctx: Context) -> bool:

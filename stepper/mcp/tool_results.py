@@ -102,6 +102,20 @@ def ran(told: Mapping[str, Any]) -> CallToolResult:
     return translated_text(said, told.get("figures", ()), state in NOTHING_RAN)
 
 
+def with_undelivered(result: CallToolResult, told: str) -> CallToolResult:
+    """Return a result that begins with what the agent has not read yet; its data have that under `unheard`."""
+    told = translate(told)
+    first, *more = result.content
+    if isinstance(first, TextContent):
+        room = LONGEST - len(told) - 1
+        first = TextContent(text=f"{told}\n{cut(first.text, max(room, REST + 1))}")
+    data = result.structured_content
+    if data is not None:
+        data = {**data, "unheard": told}
+    changed = {"content": [first, *more], "structured_content": data}
+    return result.model_copy(update=changed)
+
+
 def failed(error: StepperError) -> CallToolResult:
     """Return why nothing was done, and what to do about it."""
     lines = [f"stepper: {error.message}"]

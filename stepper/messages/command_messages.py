@@ -221,7 +221,7 @@ def context(name: str, state: State, known: Namespace, alive: bool) -> str:
     lines = [f"stepper: the notebook {one_line(name)} is {stands}.", *plan_lines(state)]
     if state.stop:
         lines.append(
-            f"It was stopped when this was written. {edit_gate.resume(state.commands)}."
+            f"It was stopped when this was written. {edit_gate.way_out(state)}."
         )
     lines.append(next_line(state))
     if alive:

@@ -32,6 +32,7 @@ MISSED_LIMIT = 2500  # of what comes before a report, because nobody could read 
 REPORT_LIMIT = 5800  # characters of a whole report; the client shows up to 10,000
 # a report on a plain success has at most 60 words besides the output
 TITLE_WORDS, CRITERION_WORDS = 9, 14
+REASON_PART = 320  # of why a cell did not run: the way out of a stop comes first
 LINE_PART = 80  # of each thing beside the outcome in the person's line
 NEXT_LIMIT = 800  # of the source of a cell that Jupyter would make
 MORE_DOUBTS = re.compile(r"… and [\d,]+(?: or)? more doubts?")
@@ -416,7 +417,9 @@ def not_run(reason: str, hint: str = "") -> Report:
         text += f"\nThe command that mends it: {one_line(hint)}"
     mend = f"; what mends it: {one_line(hint, 120)}" if hint else ""
     return Report(
-        bounded(text), f"✗ cell not run: {one_line(reason, 160)}{mend}", ok=False
+        bounded(text),
+        f"✗ cell not run: {one_line(reason, REASON_PART)}{mend}",
+        ok=False,
     )
 
 

@@ -62,8 +62,14 @@ def stopped(state: State) -> str | None:
     if state.stop is None:
         return None
     error = one_line(state.stop.error, 300)
-    way_out = rebuild(state.commands) if idle_death(state) else resume(state.commands)
-    return f"execution of this notebook is stopped. {way_out}. Cause: {error}"
+    return f"execution of this notebook is stopped. {way_out(state)}. Cause: {error}"
+
+
+def way_out(state: State) -> str:
+    """Return how a stopped notebook goes on, as a sentence without its period."""
+    if idle_death(state):
+        return rebuild(state.commands)
+    return resume(state.commands)
 
 
 def resume(commands: CommandLines) -> str:

@@ -268,6 +268,8 @@ def of_runs(session: Session, done: responses.Ran, ended: Sequence[Ended]) -> Ca
     )
     text = found.text if done.report in found.text else f"{found.text}\n{done.report}"
     state = _state(session, replace(found, ok=done.ok), ended, [last.cell])
+    if done.which == "restore" and done.ok:
+        state = "ok"  # although the notebook may still be stopped
     figures = [path for each in ended for path in session.adviser.saved(each.run.run)]
     names = [each.cell.id for each in ended]
     return Came(

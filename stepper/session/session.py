@@ -208,6 +208,12 @@ class Session:
             async with self.turn():
                 pass
 
+    async def notice_death(self) -> None:
+        """Have the death of a kernel count that nobody has looked at since, as after a restart of the machine."""
+        await self.keeper.find()
+        if self.keeper.found_dead is not None:
+            await self.look()
+
     async def _catch_up(self) -> None:
         kernel = await self.keeper.find()
         if self.state.running is not None:

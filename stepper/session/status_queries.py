@@ -28,7 +28,7 @@ NOTICE_SECONDS = 5.0  # for which Claude Code shows a notice
 
 async def status(session: Session) -> responses.Status:
     """Return the standing of notebook, plan and kernel. Takes no lock: it answers while a cell runs."""
-    await session.keeper.find()
+    await session.notice_death()
     steps, cells = list[responses.StepStatus](), list[responses.CellStatus]()
     stale, hidden = list[Mark](), list[Mark]()
     off_plan = list[responses.CellStatus]()
@@ -370,6 +370,7 @@ def output(session: Session, name: str, page: int) -> responses.Page:
 
 async def context(session: Session) -> responses.Context:
     """Return what another agent needs to go on, and the same as text."""
+    await session.notice_death()
     known, alive = await namespace(session)
     steps = planned(session).steps
     text = command_messages.context(session.name, session.state, known, alive)

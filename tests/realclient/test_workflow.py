@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -1181,3 +1182,30 @@ def test_a_ci_job_reads_of_a_stop_in_the_status(
 
 # what `jq -e '.state == "complete"'` does
 IS_COMPLETE = 'import json, sys; sys.exit(json.load(sys.stdin)["state"] != "complete")'
+
+
+def test_after_a_restart_of_the_machine_user_and_agent_read_the_way_out_first(
+    project: Path,
+    notebook: Path,
+    scripted_model: Model,
+    interactive_claude: InteractiveFactory,
+) -> None:
+    ran(notebook, "rows = 3")
+    found = status(notebook)
+    for pid in (found["daemon"]["pid"], found["kernel"]["pid"]):
+        os.kill(pid, signal.SIGKILL)
+    model = scripted_model(
+        [read(notebook)],
+        [insert(notebook, "print(rows)", "cell-1")],
+        [text("It is stopped.")],
+    )
+    screen = interactive_claude(model)
+    screen.send("Go on with the next step")
+    seen = screen.wait_for("It is stopped.")
+    said = tool_results(model.requests[-1])[-1]
+    for read_by in (seen, said):
+        restore = read_by.index("stepper restore")
+        assert restore < read_by.index("/continue") < read_by.index("KernelDied")
+    assert standing(notebook)[0] == "stopped"
+    stepper(project, "restore", str(notebook))
+    assert standing(notebook) == ("ready", ["done", "pending", "pending"])

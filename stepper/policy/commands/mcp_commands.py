@@ -79,6 +79,12 @@ class CellChange(Cells, name="cell change", face="mcp"):
     after: str | int | None = unshown(AFTER)
 
 
+class CellUndelivered(Arguments, name="cell undelivered", face="mcp"):
+    """Show what the agent has not read yet of a notebook, such as the user's words in a terminal: once."""
+
+    notebook: str | None = unshown(WHICH)
+
+
 class CellRead(Arguments, name="cell read", face="mcp"):
     """Show cells with their sources and outputs, in pages of at most 10,000 characters."""
 

@@ -1,0 +1,205 @@
+"""Stops as they are met: in a terminal, by an MCP client and by Claude Code's hooks, with real kernels and daemons."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import psutil
+import pytest
+
+pytest.importorskip("mcp_types", reason="the extra `mcp` is not installed")
+from mcp import Client
+
+from tests.conftest import Notebook, Project, reused
+from tests.test_mcp import made, play, text
+from tests.test_run_on_edit import wait_until
+
+QUESTION = "raise RuntimeError('STOP: which column?')"
+
+
+@pytest.fixture
+def project(lasting: Project) -> Iterator[Project]:
+    yield from reused(lasting)
+
+
+def kill_kernel(project: Project, name: str) -> None:
+    """Kill a notebook's kernel as the system does, and wait for its end."""
+    pid = project.json("status", name)["kernel"]["pid"]
+    process = psutil.Process(pid)
+    process.kill()
+    with contextlib.suppress(psutil.NoSuchProcess):
+        while process.status() != psutil.STATUS_ZOMBIE:
+            time.sleep(0.01)
+
+
+def state(project: Project, name: str) -> str:
+    return str(project.json("status", name)["state"])
+
+
+async def call(client: Client, tool: str, **given: Any) -> str:
+    return text(await client.call_tool(tool, given))
+
+
+@pytest.mark.parametrize("command", ["continue", "fix"])
+@pytest.mark.parametrize(
+    ("tool", "given"),
+    [
+        ("run_cell", {"cell_id": -1, "source": "x = 1"}),
+        ("add_cells", {"cells": [{"source": "x = 1"}]}),
+        ("run_notebook", {"which": "pending"}),
+        ("execute_code", {"code": "1 + 1"}),
+        ("notebook_status", {}),
+        ("read_notebook", {}),
+        ("plan", {}),
+    ],
+)
+def test_an_agent_reads_once_what_the_user_says_in_a_terminal(
+    project: Project, tool: str, given: dict[str, Any], command: str
+) -> None:
+    async def story(client: Client) -> None:
+        name = await made(client, "stopped", steps=["Load", "Plot"])
+        await call(client, "run_cell", source=QUESTION)
+        assert state(project, name) == "stopped"
+        project.stepper(command, "--notebook", name, "the second one")
+        read = await call(client, tool, notebook=name, **given)
+        assert "the second one" in read, read
+        assert f"the user ran `stepper {command}` for {name} in a terminal" in read
+        again = await call(client, "notebook_status", notebook=name)
+        assert "the second one" not in again, again
+
+    play(project, story)
+
+
+def test_an_agent_rebuilds_what_a_kernel_held_that_died_while_nothing_ran(
+    project: Project,
+) -> None:
+    async def story(client: Client) -> None:
+        name = await made(client, "died", steps=["Load", "Plot"])
+        await call(client, "run_cell", source="x = 5")
+        kill_kernel(project, name)
+        wait_until(lambda: state(project, name) == "stopped")
+        refused = await call(client, "run_cell", source="print(x)")
+        way_out = refused.index("`which: restore`")
+        assert way_out < refused.index("`lift_stop`") < refused.index("KernelDied")
+        assert "To resume" not in refused
+        restored = await client.call_tool(
+            "run_notebook", {"which": "restore", "notebook": name}
+        )
+        assert not restored.is_error, text(restored)
+        assert state(project, name) == "ready"
+        assert "| 5" in await call(client, "run_cell", source="print(x)")
+
+    play(project, story)
+
+
+def test_an_agent_rebuilds_but_does_not_resume_where_a_cell_ended_the_kernel(
+    project: Project,
+) -> None:
+    async def story(client: Client) -> None:
+        name = await made(client, "ended", steps=["Load", "Plot"])
+        await call(client, "run_cell", source="x = 5")
+        ended = await call(client, "run_cell", source="import os; os._exit(7)")
+        assert "KernelDied" in ended
+        restored = await client.call_tool(
+            "run_notebook", {"which": "restore", "notebook": name}
+        )
+        assert not restored.is_error, text(restored)
+        assert "is still stopped" in text(restored)
+        assert "`lift_stop`" in text(restored)
+        assert state(project, name) == "stopped"
+        assert project.stepper("eval", "x", "--notebook", name).stdout == "5\n"
+
+    play(project, story)
+
+
+def test_after_failed_attempts_only_the_user_resumes(project: Project) -> None:
+    project.config("max_retries: 1")
+
+    async def story(client: Client) -> None:
+        name = await made(client, "failed", steps=["Load", "Plot"])
+        await call(client, "run_cell", source="x = 5")
+        await call(client, "run_cell", source="x.nosuch")
+        stop = await call(client, "run_cell", cell_id=-1, source="x.none")
+        assert "which: restore" not in stop, stop  # nothing is to be rebuilt
+        refused = await client.call_tool(
+            "run_notebook", {"which": "restore", "notebook": name}
+        )
+        assert refused.is_error
+        assert "Only the user can resume the notebook: `lift_stop`" in text(refused)
+        shown = project.stepper("restore", name).stdout
+        assert f"the variables of {name} are restored" in shown
+        assert "still stopped" in shown
+        assert f"stepper fix --notebook {name}" in shown
+        assert state(project, name) == "stopped"
+
+    play(project, story)
+
+
+def restarted_machine(project: Project, notebook: Notebook) -> None:
+    """End the daemon and all kernels at once."""
+    pid = project.json("status", notebook.name)["kernel"]["pid"]
+    project.kill_daemon()
+    psutil.Process(pid).kill()
+    wait_until(lambda: not psutil.pid_exists(pid))
+
+
+@pytest.fixture
+def after_restart(project: Project) -> Notebook:
+    """A notebook of which two of three steps had run when the machine was restarted."""
+    notebook = project.new("Load", "Count", "Plot")
+    notebook.insert("x = 5")
+    notebook.insert("y = 2 * x")
+    restarted_machine(project, notebook)
+    return notebook
+
+
+def first_way_out(read: str, *ways: str) -> None:
+    """Assert that a text names the ways out before the cause, and within its first part."""
+    places = [read.index(way) for way in ways]
+    assert places == sorted(places), read
+    assert places[-1] < read.index("KernelDied"), read
+
+
+def test_after_a_restart_of_the_machine_claude_code_shows_the_way_out_first(
+    project: Project, after_restart: Notebook
+) -> None:
+    commands = after_restart.commands
+    ways = [commands.shell("restore"), commands.slash("continue")]
+    last = after_restart.raw["cells"][-1]["id"]
+    first_way_out(after_restart.before("insert", "print(y)", last).denied, *ways)
+    answer = after_restart.insert("print(y)")[1]
+    assert answer.line.index(ways[0]) < answer.line.index(ways[1]), answer.line
+    first_way_out(answer.text, *ways)
+    started = after_restart.payload("SessionStart", "", {}, source="startup")
+    context = project.hook("SessionStart", started).text
+    assert ways[0] in context, context
+
+
+def test_after_a_restart_of_the_machine_a_terminal_shows_the_ways_out(
+    project: Project, after_restart: Notebook
+) -> None:
+    shown = project.stepper("status", after_restart.name).stdout
+    restore = after_restart.commands.shell("restore")
+    assert re.search(rf"^  {re.escape(restore)}  +runs the cells", shown, re.M), shown
+    assert project.json("restore", after_restart.name)["ran"] == 2
+    assert state(project, after_restart.name) == "ready"
+
+
+def test_after_a_restart_of_the_machine_an_mcp_agent_reads_the_way_out_first(
+    project: Project, after_restart: Notebook
+) -> None:
+    async def story(client: Client) -> None:
+        name = after_restart.name
+        refused = await call(client, "run_cell", source="print(y)", notebook=name)
+        first_way_out(refused, "`which: restore`", "`lift_stop`")
+        restored = await call(client, "run_notebook", which="restore", notebook=name)
+        assert "ran ok" in restored
+        assert "| 10" in await call(
+            client, "run_cell", source="print(y)", notebook=name
+        )
+
+    play(project, story)
