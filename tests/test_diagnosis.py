@@ -141,12 +141,12 @@ LOCAL = Cell(
         (
             "name 'presure' is not defined",
             {"live": {"pressure": "float"}},
-            r"closest live names: `pressure` \(float\)",
+            r"closest names in the kernel: `pressure` \(float\)",
         ),
         (
             "name 'base' is not defined",
             {"look": {"locals": ["basis"]}},
-            "closest live names: `basis`",
+            "closest names in the kernel: `basis`",
         ),
         (
             "name 'fit' is not defined",
@@ -158,7 +158,7 @@ LOCAL = Cell(
         (
             "name 'zz' is not defined",
             {"live": {str(n): "int" for n in range(9)}},
-            "no live name is like it",
+            "the kernel has no similar name",
         ),
     ],
 )
@@ -307,7 +307,7 @@ def test_a_circle_names_the_files_in_order() -> None:
             {"project": Project(paths=["../data/a.csv"])},
             "closest existing paths: '../data/a.csv'; the kernel's folder is notebooks/",
         ),
-        ("FileNotFoundError", "a.csv", {}, "nothing below the project is like it"),
+        ("FileNotFoundError", "a.csv", {}, "the project has no similar path"),
         (
             "IsADirectoryError",
             str(Path(__file__).parent / "realclient"),
@@ -338,7 +338,7 @@ BOUND = {"cell": 4, "file": "", "line": 2, "text": "y = df['y']"}
 def test_a_finding_has_the_place_where_its_subject_was_bound() -> None:
     assert said(
         "TypeError", "no", {"text": "`y` is None", "bound": BOUND}, cells=[ONE]
-    ) == ("`y` is None; last bound by line 2 of cell 1 (id a): `y = df['y']`")
+    ) == ("`y` is None; last assigned by line 2 of cell 1 (id a): `y = df['y']`")
     given = {**BOUND, "cell": 0, "file": "src/a.py", "argument": True}
     assert said("TypeError", "no", {"text": "`y`", "bound": given}).endswith(
         "given by line 2 of src/a.py: `y = df['y']`"
@@ -596,12 +596,12 @@ TWO_LINES = "import os\nraw = os.listdir()"
         (
             "%timeit raw = 1",
             {},
-            "no live name is like it",
+            "the kernel has no similar name",
         ),
         ("%%time\nimport os\nraw = 1", {}, "line 3 of cell 1 (id a) (`raw = 1`)"),
         ("\n\nraw = 1", {}, "line 3 of cell 1 (id a) (`raw = 1`)"),
         ("\n%%capture raw\nprint(1)", {}, "line 2 of cell 1 (id a) (`%%capture raw`)"),
-        ("def make():\n    return raw", {}, "no live name is like it"),
+        ("def make():\n    return raw", {}, "the kernel has no similar name"),
     ],
 )
 def test_where_a_name_is_defined_says_how_its_cell_stands(
@@ -651,7 +651,7 @@ def test_where_something_was_changed_in_place_is_told() -> None:
         cells=[ONE],
     )
     assert text.startswith(
-        "`df`; last bound by line 1 of cell 1 (id a): `df = read()`, and changed in place by line 2"
+        "`df`; last assigned by line 1 of cell 1 (id a): `df = read()`, and changed in place by line 2"
     )
 
 

@@ -124,7 +124,7 @@ def test_reports_say_what_the_kernel_says_and_nothing_that_only_python_knows(
             "Traceback:\n| " in failed.text
             and ("1. f(3)" if language == "r" else "at f (<anonymous>") in failed.text
         )
-    for word in ("Values on the line", "last bound", "Before it failed", "helper"):
+    for word in ("Values on the line", "last assigned", "Before it failed", "helper"):
         assert word not in failed.text
     if draws:
         drawn = notebook.replace(cell, draws).text

@@ -315,7 +315,7 @@ def origin(bound: Bound, text: str, notebook: Notebook) -> str:
     if bound.argument:
         return f"{f'`{bound.name}`' if bound.name else 'it'} is an argument, given by {line}"
     is_subject = not bound.name or text.startswith(f"`{bound.name}`")
-    verb = "last bound by" if is_subject else f"`{bound.name}` was last bound by"
+    verb = "last assigned by" if is_subject else f"`{bound.name}` was last assigned by"
     clause = f"{verb} {line}"
     if bound.changed_line:
         where = place(bound.changed_cell, bound.changed_file, notebook)
@@ -345,7 +345,7 @@ def place(cell: int, file: str, notebook: Notebook) -> str:
         is_this = cell == notebook.count if notebook.count else cell > newest
         return "this cell" if is_this else "code that ran outside of the cells"
     other = next((each for each in notebook.cells if each.id == counts[cell]), None)
-    return other.label if other else "a cell that is gone"
+    return other.label if other else "a deleted cell"
 
 
 def execution_count(fault: Fault) -> int:

@@ -15,7 +15,7 @@ class Bound:
     text: str
     argument: bool = False
     name: str = ""  # what was bound there, '' where the finding begins with it
-    verb: str = ""  # what the line did, where it is not `last bound by`
+    verb: str = ""  # what the line did, where it is not `last assigned by`
     # where it was changed in place since: `changed_line` is 0 where that is not known
     changed_cell: int = 0
     changed_file: str = ""

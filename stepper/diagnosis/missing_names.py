@@ -70,7 +70,7 @@ def name_error(
         facts.append(f"the closest name that a cell defines: {planned}")
     elif near:
         described = (f"`{other}`{live.get(other, '')}" for other in near)
-        facts.append(f"closest live names: {', '.join(described)}")
+        facts.append(f"closest names in the kernel: {', '.join(described)}")
     if not (near and bare(near[0]) == bare(name)):
         facts += usually
     if facts or not live:
@@ -153,11 +153,11 @@ def similarity(one: str, other: str) -> float:
 def nowhere(name: str, notebook: Notebook) -> str:
     """Return what is said of a name to which nothing is like."""
     if notebook.mentioned(name):
-        return "no live name is like it"
+        return "the kernel has no similar name"
     is_bound_here = bool(notebook.changes(notebook.cell, name))
     whose = "no other cell" if is_bound_here else "no cell of the notebook"
     earlier = notebook.earlier_version(name)
-    text = f"no live name is like it, and {whose} defines it"
+    text = f"the kernel has no similar name, and {whose} defines it"
     return f"{text}; {earlier}" if earlier else text
 
 
@@ -289,7 +289,7 @@ def file_error(
         there = f" ({above!r} does)" if above.strip("./") else ""
         said.append(f"the folder {lacks!r} does not exist{there}")
     if not said and asked:
-        said.append("nothing below the project is like it")
+        said.append("the project has no similar path")
     return said + here
 
 

@@ -37,7 +37,7 @@ DELETED = "deleted by"
 WAYS = {
     BIND: BOUND,
     DELETE: DELETED,
-    CAUGHT: "the error of an `except … as`, unbound at that clause's end:",
+    CAUGHT: "defined only inside the `except` clause at",
 }
 FAILURES = {Outcome.CANCELLED: "was interrupted", Outcome.TIMEOUT: "timed out"}
 RUNS_BACK = 100  # runs that are looked through for an earlier version of a cell
@@ -247,7 +247,7 @@ def scope_sentence(mention: Mention, cell: Cell) -> str:
         return f"`{name}` is local to `{scope}` (line {line} of {cell.label})"
     line = written_line(cell.source, line, name)
     if mention.scope == CLASS:
-        return f"`{name}` is set in the body of the class `{scope}` (line {line} of {cell.label}): elsewhere it is `{scope}.{name}`"
+        return f"`{name}` is set in the body of the class `{scope}` (line {line} of {cell.label}): outside of the class, write `{scope}.{name}`"
     if mention.scope == COMPREHENSION:
         return f"`{name}` in line {line} of {cell.label} is the variable of a comprehension or lambda, undefined outside of it"
     return ""

@@ -174,7 +174,7 @@ def hidden(name: str, spot: Spot) -> dict[str, Any] | None:
         if isinstance(scope, ast.ClassDef):
             text = (
                 f"`{name}` is an attribute of the class {scope.name}, which functions and comprehensions inside its"
-                f" body can't see; in a method it is `{scope.name}.{name}`"
+                f" body can't see; in a method, write `{scope.name}.{name}`"
             )
             return {"text": text, "bound": {**where, "verb": "set by"}}
         outside = (

@@ -383,7 +383,7 @@ def near_attributes(value: Any, wanted: str) -> list[str]:
     keys = [name[1:-1] for name in close if name[:1] == "["]
     close = [name for name in close if name[:1] != "["]
     if keys and keys[0] == repr(wanted):
-        return [f"it has the key {keys[0]}"]
+        return [f"the key {keys[0]} exists"]
     said = [f"closest keys: {', '.join(keys)}"] if keys else []
     said += [f"closest attributes: {', '.join(close)}"] if close else []
     if said:
@@ -392,7 +392,7 @@ def near_attributes(value: Any, wanted: str) -> list[str]:
         name for name in names if not one_of(type(stored(type(value), name)), CALLABLE)
     ]
     few = next((some for some in (names, plain) if 0 < len(some) <= FEW), [])
-    return [f"it has {listed(few)}"] if few else []
+    return [f"attributes: {listed(few)}"] if few else []
 
 
 def attributes_of(value: Any) -> list[str]:
