@@ -131,6 +131,28 @@ def test_a_skipped_step_with_a_cell_runs_once_it_is_reopened(project: Project) -
     assert "The notebook is complete: 1 step done, 0 skipped" in answer.text
 
 
+def test_a_skill_of_the_users_own_is_not_taken_for_the_way_out(
+    untouched: Project,
+) -> None:
+    """Their `/fix` stays theirs: the stop names what works in its place."""
+    skill = untouched.folder / ".claude/skills/fix/SKILL.md"
+    skill.parent.mkdir(parents=True)
+    skill.write_text("---\nname: fix\ndescription: mine\n---\nMine.\n")
+    notebook = untouched.new("Load")
+    cell, _ = notebook.insert("1 / 0")
+    for number in range(3):
+        answer = notebook.replace(cell, f"1 / 0 + {number}")
+    note = "(/fix is another skill in this project. In its place, run in a terminal: "
+    assert "/fix" in answer.stop and answer.stop.count(note) == 1
+    assert "stepper fix)" in answer.stop
+    assert "(/continue is" not in answer.stop and "(/skip is" not in answer.stop
+    skill.write_text(
+        skill.read_text() + "\n<!-- notebook-stepper 0123456789abcdef -->\n"
+    )
+    again = notebook.insert("2")[1].text
+    assert "NOT run" in again and note not in again
+
+
 def test_three_failed_retries_stop_the_notebook(project: Project) -> None:
     project.config(RUN_IT_ALL)
     notebook = project.new("Load", "Plot")

@@ -51,6 +51,7 @@ async def hook(workspace: Workspace, name: str, data: bytes, caller: Caller) -> 
     """
     event, _, again = name.partition(" ")
     answer = await _hook(workspace, event, again, data, caller)
+    answer = payload.with_other_skills(answer, workspace.is_another_skill)
     answer = payload.for_terminal(answer, workspace.program)
     return payload.as_plugin(answer) if caller.environ.get(PLUGIN) else answer
 

@@ -37,6 +37,8 @@ from stepper.session.session import Session
 if TYPE_CHECKING:
     from stepper.policy.kernel_config import BackendConfig
 
+# by which a skill of stepper's is known, at its end; more than any of them has
+SKILL_MARK, SKILL_BYTES = b"<!-- notebook-stepper", 1 << 16
 SESSIONS_KEPT = 50  # of Claude Code, with their current notebooks
 # a line of a journal on a stop
 STOP_LINE = re.compile(rb'^\{"event": ?"stop"', re.MULTILINE)
@@ -196,6 +198,15 @@ class Workspace:
         """Return the folder of a notebook's figures."""
         store = self.places.store(session.file.path)
         return os.path.join(self.paths.figures, store)
+
+    def is_another_skill(self, name: str) -> bool:
+        """Return whether the project has a skill of that name that stepper did not install."""
+        path = os.path.join(self.paths.project, ".claude", "skills", name, "SKILL.md")
+        try:
+            with open(path, "rb", opener=private_files.open_regular) as stream:
+                return SKILL_MARK not in stream.read(SKILL_BYTES)
+        except OSError:
+            return False
 
     def exists(self, session: Session) -> bool:
         """Return whether the notebook's file is there."""

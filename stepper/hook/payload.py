@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import posixpath
 import re
+from collections.abc import Callable
 from typing import Any
 
 from stepper.common.errors import StepperError
@@ -33,6 +34,7 @@ SHELLS = (
     "Task",
 )
 COMMAND = re.compile(r"/(?:stepper:)?(?:continue|fix|skip|new-notebook)(?!\S)")
+SKILLS = ("continue", "fix", "skip")  # the slash commands that texts name
 NEW_NOTEBOOK = re.compile(r"new\s+notebook\s+(\S.*)", re.IGNORECASE | re.DOTALL)
 
 
@@ -277,6 +279,31 @@ def as_plugin(answer: bytes) -> bytes:
             holder[name] += (
                 "\n(/continue is typed /stepper:continue here: a bare /continue is the client's own.)"
             )
+    return _dump(told)
+
+
+def with_other_skills(answer: bytes, is_another: Callable[[str], bool]) -> bytes:
+    """Return a hook's answer with a note on each command in it that is another skill of the project.
+
+    `is_another` says whether a name is that of a skill that stepper did not install.
+    """
+    named = [name for name in SKILLS if f"/{name}".encode() in answer]
+    others = [name for name in named if is_another(name)]
+    if not others:
+        return answer
+    told = json.loads(answer)
+    for holder, name in (
+        (told, "stopReason"),
+        (_object(told, "hookSpecificOutput"), "additionalContext"),
+    ):
+        text = holder.get(name, "")
+        notes = [
+            f"\n(/{skill} is another skill in this project. In its place, run in a terminal: stepper {skill})"
+            for skill in others
+            if re.search(rf"(?<![\w./-])/{skill}(?![\w./-])", text)
+        ]
+        if notes:
+            holder[name] = text + "".join(notes)
     return _dump(told)
 
 
