@@ -397,6 +397,30 @@ def test_daemon_and_kernel_killed_together(project: Project) -> None:
     assert times(project, "count") == 1 and project.json("status")["state"] == "stopped"
 
 
+def test_a_session_after_a_machine_restart_begins_with_the_way_out(
+    project: Project,
+) -> None:
+    """No daemon saw the kernel die: the session's own event finds it dead."""
+    notebook = project.new("Load", "Plot")
+    notebook.insert("x = 5")
+    kernel = project.json("status")["kernel"]["pid"]
+    project.kill_daemon()
+    os.kill(kernel, signal.SIGKILL)
+    payload = notebook.payload("SessionStart", "", {})
+    begun = project.hook("SessionStart", payload | {"source": "resume"})
+    told = begun.line.index("is stopped. To rebuild its variables, run ")
+    assert told < begun.line.index("type /continue") < begun.line.index("Cause: Kernel")
+    assert begun.text.index("To rebuild its variables") < begun.text.index("Cause: ")
+    compacted = project.hook("SessionStart", payload | {"source": "compact"})
+    assert compacted.line == ""  # the user has seen it in this very session
+    prompt = notebook.payload("UserPromptSubmit", "", {})
+    said = project.hook("UserPromptSubmit", prompt | {"prompt": "go on"})
+    assert "does not resume it. To rebuild its variables" in said.text
+    assert project.json("status")["state"] == "stopped"
+    project.hook("UserPromptSubmit", prompt | {"prompt": "continue notebook"})
+    assert project.json("status")["state"] == "ready"
+
+
 def test_restore_stops_at_a_cell_that_ends_otherwise(project: Project) -> None:
     notebook = project.new("Load", "Transform", "Plot")
     notebook.insert("x = 1")

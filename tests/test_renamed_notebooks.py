@@ -326,9 +326,11 @@ def test_where_a_copy_may_be_the_renamed_one_it_is_said_and_the_stop_holds_in_bo
 # --- notebooks that change places
 
 
+@pytest.mark.parametrize("by_prompt", [False, True])
 def test_two_notebooks_that_are_swapped_keep_their_kernels_and_stops(
-    project: Project,
+    project: Project, by_prompt: bool
 ) -> None:
+    """Also where a prompt comes first, which ends the stops of notebooks that were replaced."""
     one, other = project.new("One"), project.new("Other")
     one.insert("x = 'one'")
     cell, _ = other.insert("x = 'other'; 1 / 0")
@@ -341,6 +343,9 @@ def test_two_notebooks_that_are_swapped_keep_their_kernels_and_stops(
     one.path.rename(aside)
     other.path.rename(one.path)
     aside.rename(other.path)
+    if by_prompt:
+        prompt = one.payload("UserPromptSubmit", "", {}) | {"prompt": "Hello."}
+        project.hook("UserPromptSubmit", prompt)
     assert (kernel_of(other), kernel_of(one)) == kernels
     states = [project.json("status", name)["state"] for name in names]
     assert states == ["stopped", "complete"]

@@ -265,6 +265,10 @@ def _steered(workspace: Workspace, event: Event) -> list[str]:
 async def session_start(workspace: Workspace, event: Event) -> bytes:
     """A session begins, goes on or was compacted: what is under way."""
     session = workspace.under_way(event.session)
+    if session is not None:  # a machine that restarted has ended its kernel
+        with contextlib.suppress(StepperError):
+            await session.keeper.find()
+            await session.look()
     replaced = workspace.end_replaced_stops(event.session)
     if replaced:
         session = workspace.under_way(event.session)
@@ -280,7 +284,10 @@ async def session_start(workspace: Workspace, event: Event) -> bytes:
     about = (await status_queries.context(session)).text
     parts = [elsewhere, missed.text, backgrounding.still(session, event.session), about]
     text = run_report.bounded("\n".join(filter(None, parts)))
-    line = "\n".join(filter(None, [*replaced, missed.line]))
+    lines = [*replaced, missed.line]
+    if not event.goes_on:
+        lines.append(command_messages.stopped_line(session.name, session.state))
+    line = "\n".join(filter(None, lines))
     return payload.answer("SessionStart", run_report.Report(text, line))
 
 
@@ -356,9 +363,7 @@ async def prompt(workspace: Workspace, event: Event) -> bytes:
             )
     elif session.state.stop and not event.is_slash:
         said.append(
-            command_messages.in_force(
-                session.name, session.state.stop, session.state.commands
-            )
+            command_messages.in_force(session.name, session.state.stop, session.state)
         )
     workspace.mark()
     text = "\n".join(filter(None, said))
@@ -378,7 +383,9 @@ def _command(session: Session | None, event: Event) -> tuple[str, str] | None:
     stop = session.state.stop
     asked = stop is not None and bool(error_classification.extract_question(stop.error))
     running = status_queries.running(session) is not None
-    return prompt_commands.understood(event.prompt, stop is not None, asked, running)
+    # "go on" may mean with the variables or without them where the kernel died
+    stopped = stop is not None and not edit_gate.idle_death(session.state)
+    return prompt_commands.understood(event.prompt, stopped, asked, running)
 
 
 async def _to_resume(

@@ -232,10 +232,13 @@ class Workspace:
         if at_work - {owner}:
             current = self.sessions.get(self.current(owner) or "") if owner else None
             stopped = [current] if current else []
+        stopped = [session for session in stopped if session.state.stop is not None]
+        for session in stopped:
+            self.renames.check(session)  # a renamed notebook takes its stop along
         lines = [
             replaced_notebook.end_stop(session)
             for session in stopped
-            if session.state.stop is not None and self.exists(session)
+            if self.exists(session)
         ]
         return [line for line in lines if line]
 

@@ -122,7 +122,7 @@ class RenamedNotebooks:
         former, is_only = self._former(path, cells)
         if former is not None:
             if not (is_only and self._is_certain(former, path, cells)):
-                self._notify(session, former)
+                self._notify(self._put_aside(session) if has_run else session, former)
                 return
             moves[path] = former
         if has_run:
@@ -200,6 +200,14 @@ class RenamedNotebooks:
         ran = notebook_identity.ran_hashes(former.state)
         own = notebook_identity.count_unchanged(cells, ran)
         return all(unchanged < own for unchanged in rivals.values())
+
+    def _put_aside(self, session: Session) -> Session:
+        """Have the session of a notebook that was replaced go on under a name of its own; return one for the path."""
+        name, path = session.name, session.file.path
+        if not self._follow({next(self._replaced_names(path)): session}):
+            return session
+        self.sessions[name] = self._open(name, path)
+        return self.sessions[name]
 
     def _notify(self, session: Session, former: Session) -> None:
         """Have it said that a notebook looks like a renamed one. The stop of that one holds here as well."""
@@ -384,17 +392,18 @@ class RenamedNotebooks:
             is_used = bool(self._ran(path)) or self._has_kernel(session)
             if session.name in moving or not is_used:
                 continue
-            stem = path.removesuffix(".ipynb")
-            free = (f"{stem}.replaced-{number}.ipynb" for number in itertools.count(1))
-            replaced[next(self._unused(free))] = session
+            replaced[next(self._replaced_names(path))] = session
         return replaced
 
-    def _unused(self, paths: Iterator[str]) -> Iterator[str]:
+    def _replaced_names(self, path: str) -> Iterator[str]:
+        """Yield free paths for the session of a notebook that was replaced."""
         names = self.places.store_names.names()
-        for path in paths:
-            is_named = self.paths.relpath(path) in names
-            if not is_named and not os.path.lexists(path):
-                yield path
+        stem = path.removesuffix(".ipynb")
+        for number in itertools.count(1):
+            free = f"{stem}.replaced-{number}.ipynb"
+            is_named = self.paths.relpath(free) in names
+            if not is_named and not os.path.lexists(free):
+                yield free
 
     def _move(self, session: Session, path: str, former: str) -> None:
         name = self.paths.relpath(path)

@@ -70,6 +70,8 @@ class Event:
         self.asks_each = mode == "default"
         self.of_subagent = bool(_word(data, "agent_id"))
         self.begins = _word(data, "hook_event_name") == "SessionStart"
+        # of a SessionStart: the user has seen what came before
+        self.goes_on = _word(data, "source") == "compact"
         self.last_message = _word(data, "last_assistant_message", limit=None)
         self.is_shell = data.get("tool_name") == "Bash"
 

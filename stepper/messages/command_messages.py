@@ -219,10 +219,8 @@ def context(name: str, state: State, known: Namespace, alive: bool) -> str:
         "complete" if state.complete and not state.stop else f"under way ({state.name})"
     )
     lines = [f"stepper: the notebook {one_line(name)} is {stands}.", *plan_lines(state)]
-    if state.stop:
-        lines.append(
-            f"It was stopped when this was written. {edit_gate.way_out(state)}."
-        )
+    if why := edit_gate.stopped(state):
+        lines.append(f"When this was written, {why}")
     lines.append(next_line(state))
     if alive:
         lines += ["Its kernel is alive; its variables are there.", *_names_lines(known)]
@@ -475,8 +473,23 @@ def several_stopped(stopped: Sequence[tuple[str, Stopped | None]], command: str)
     )
 
 
-def in_force(name: str, stop: Stopped, commands: CommandLines) -> str:
+def stopped_line(name: str, state: State) -> str:
+    """Return what the user reads of a stop as a session begins, '' where the notebook is not stopped."""
+    if state.stop is None:
+        return ""
+    way_out = edit_gate.way_out(state).replace("the user types", "type")
+    cause = one_line(state.stop.error, 300)
+    return f"stepper: {one_line(name, 200)} is stopped. {way_out}. Cause: {cause}"
+
+
+def in_force(name: str, stop: Stopped, state: State) -> str:
     """Return what the agent reads of a stop with a prompt that is no command: it lifts nothing; what does."""
+    commands = state.commands
+    if edit_gate.idle_death(state):
+        return (
+            f"stepper: {one_line(name)} is stopped ({one_line(stop.error, 300)}), and no code cell of it runs. What the"
+            f" user wrote here does not resume it. {edit_gate.rebuild(commands)}."
+        )
     asked = error_classification.extract_question(stop.error)
     why, command = (
         (f'it asks "{asked}"', commands.slash("continue", "ANSWER"))
