@@ -314,6 +314,13 @@ def test_an_interrupt_in_a_loop_of_audited_calls_ends_the_cell(empty: Lab) -> No
     assert empty.value("os.path.exists('new')") is True  # the kernel lives
 
 
+def test_of_an_interrupted_cell_it_is_known_too(empty: Lab) -> None:
+    done = empty.run("open('new', 'w').close()\nimport time; time.sleep(60)", timeout=1)
+    assert done.outcome is Outcome.TIMEOUT
+    noted = [Path(each["path"]).name for each in done.told["files"]["changes"]]
+    assert noted == ["new"]
+
+
 # --- the hook itself
 # ------------------------------------------------------------------------------------------
 
