@@ -122,14 +122,14 @@ CELLS = [
     ],
 )
 def test_what_a_name_means(name: str | int, found: str | None) -> None:
-    cell = cell_list_edits.find(CELLS, name)
+    cell = cell_list_edits.find_referenced_cell(CELLS, name)
     assert (cell and cell.id) == found
 
 
 def test_a_name_is_no_other_json() -> None:
     for odd in (True, None, 1.0, ["a"]):
-        with pytest.raises(cell_list_edits.NamingError):
-            cell_list_edits.named(CELLS, odd)
+        with pytest.raises(cell_list_edits.CellReferenceError):
+            cell_list_edits.get_referenced_cell(CELLS, odd)
 
 
 @pytest.mark.parametrize(
@@ -140,24 +140,26 @@ def test_where_cells_are_moved(after: str | None, order: str) -> None:
         Cell(name, place, place + 1, "code", name) for place, name in enumerate("b3ca")
     ]
     assert (
-        "".join(cell.id for cell in cell_list_edits.moved(cells, [cells[1]], after))
+        "".join(
+            cell.id for cell in cell_list_edits.move_cells(cells, [cells[1]], after)
+        )
         == order
     )
 
 
 def test_an_edit_needs_the_old_text_exactly_once() -> None:
-    assert cell_list_edits.edited(CELLS, "b", "1", "2") == (CELLS[1], "x = 2")
-    assert cell_list_edits.edited(CELLS, None, "y = ", "w = ")[0] is CELLS[2]
+    assert cell_list_edits.edit_source(CELLS, "b", "1", "2") == (CELLS[1], "x = 2")
+    assert cell_list_edits.edit_source(CELLS, None, "y = ", "w = ")[0] is CELLS[2]
     for name, old, told in [
         (None, "x", "2 times (1 in cell-1, 1 in cell-3)"),
-        ("a", "x", "nowhere"),
+        ("a", "x", "does not occur in that cell"),
         ("b", "", "empty"),
     ]:
         with pytest.raises(
-            cell_list_edits.NamingError,
+            cell_list_edits.CellReferenceError,
             match=told.replace("(", r"\(").replace(")", r"\)"),
         ):
-            cell_list_edits.edited(CELLS, name, old, "")
+            cell_list_edits.edit_source(CELLS, name, old, "")
 
 
 # --- the bytes ---------------------------------------------------------------------------------------------------------
@@ -322,7 +324,7 @@ def test_a_cell_is_replaced_edited_and_run_again(agent: Agent) -> None:
             {"old_string": "x", "new_string": "y"},
             "`old_string` stands 2 times (1 in cell-0, 1 in cell-1): it must be there",
         ),
-        ({"old_string": "q", "new_string": "y"}, "stands nowhere"),
+        ({"old_string": "q", "new_string": "y"}, "does not occur in"),
         (
             {"cell_id": "gone", "source": "1"},
             "notebooks/a.ipynb: there is no cell 'gone'; the notebook has 2 cells; nothing was written",
@@ -874,10 +876,10 @@ def test_a_cell_that_is_named_before_a_wait_is_that_cell_after_it(
 
 
 def test_a_cell_that_was_named_and_is_gone_is_no_other_one() -> None:
-    names = cell_list_edits.Names()
-    assert names.id(CELLS, -1) == "c" and names.id(CELLS[2:], -1) == "c"
-    with pytest.raises(cell_list_edits.NamingError, match="deleted meanwhile"):
-        names.cell(CELLS[:3], -1)
+    names = cell_list_edits.CellReferences()
+    assert names.resolve_id(CELLS, -1) == "c" and names.resolve_id(CELLS[2:], -1) == "c"
+    with pytest.raises(cell_list_edits.CellReferenceError, match="deleted in the meantime"):
+        names.resolve(CELLS[:3], -1)
 
 
 def test_cells_are_read_with_what_became_of_them(agent: Agent) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from stepper.policy.cell_changes import source_hash
+from stepper.policy.cell_changes import hash_source
 from stepper.policy.dataflow import cell_dependencies, name_analysis
 from stepper.policy.dataflow.name_effects import NameUsage
 from stepper.policy.journal_events import Ran
@@ -242,7 +242,7 @@ def test_who_is_stale(cells: int) -> None:
         Cell(name, at, at + 1, "code", source)
         for at, (name, source) in enumerate(sources.items())
     ]
-    known = {source_hash(source): source for source in sources.values()}
+    known = {hash_source(source): source for source in sources.values()}
     for cell in (*notebook, notebook[0]):
         how = {
             "outcome": Outcome.OK,
@@ -258,7 +258,7 @@ def test_who_is_stale(cells: int) -> None:
                 index=cell.index,
                 step=None,
                 key=cell.id,
-                source_hash=source_hash(cell.source),
+                source_hash=hash_source(cell.source),
                 **how,
             )
         )

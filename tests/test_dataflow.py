@@ -10,7 +10,7 @@ import pytest
 from stepper.diagnosis import ipython_syntax
 from stepper.kernels.in_kernel import value_fingerprints
 from stepper.messages import stale_cells as words
-from stepper.policy.cell_changes import source_hash
+from stepper.policy.cell_changes import hash_source
 from stepper.policy.dataflow import cell_dependencies, name_analysis
 from stepper.policy.dataflow.cell_dependencies import BindingTable, History
 from stepper.policy.journal_events import Ran
@@ -231,7 +231,7 @@ class Played:
     ) -> Played:
         for name in names:
             cell = next(cell for cell in self.cells if cell.id == name)
-            mark = source_hash(cell.source)
+            mark = hash_source(cell.source)
             self.hashes[mark] = cell.source
             verdict = Verdict.FINE if ok or expected else Verdict.RECOVERABLE
             how = (Outcome.OK if ok else Outcome.ERROR, verdict)

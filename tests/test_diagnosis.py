@@ -20,8 +20,13 @@ from stepper.diagnosis.missing_names import imported, missing_folder
 from stepper.diagnosis.name_definitions import Notebook, changes
 from stepper.diagnosis.project_environment import Surroundings
 from stepper.policy import journal_events
-from stepper.policy.cell_changes import source_hash
-from stepper.policy.kernel_namespace import UNKNOWN, Lasting, Namespace, Variable
+from stepper.policy.cell_changes import hash_source
+from stepper.policy.kernel_namespace import (
+    UNKNOWN_NAMESPACE,
+    KernelEnvironment,
+    Namespace,
+    Variable,
+)
 from stepper.policy.model import Cell, Fault, Frame, Outcome, Verdict
 from stepper.policy.notebook_state import State
 from stepper.session.protocols import Execution
@@ -67,7 +72,7 @@ BASES = {
     "ModuleNotFoundError": ("ModuleNotFoundError", "ImportError"),
     "IsADirectoryError": ("IsADirectoryError", "OSError"),
 }
-LASTING = Lasting("1", ("pandas",), ("../src",), False, (), (), (3, 11))
+LASTING = KernelEnvironment("1", ("pandas",), ("../src",), False, (), (), (3, 11))
 
 
 def adviser_of(project: Project) -> Adviser:
@@ -93,7 +98,7 @@ def said(
         for finding in findings
     ]
     state = State("n.ipynb")
-    sources = {cell.id: source_hash(cell.source) for cell in cells}
+    sources = {cell.id: hash_source(cell.source) for cell in cells}
     state.ran = {cell_id: sources[cell_id] for cell_id in ran}
     state.counts = {4: "a"}
     variables = {name: Variable(kind) for name, kind in (live or {}).items()}
@@ -371,7 +376,7 @@ def test_a_deadline_names_the_line() -> None:
 
 def test_what_goes_wrong_costs_no_report() -> None:
     found = adviser_of(Project())
-    assert found.changed_since({"started_at": "x"}, UNKNOWN) is True
+    assert found.changed_since({"started_at": "x"}, UNKNOWN_NAMESPACE) is True
     assert found.doubtful(Execution(None, told={"doubts": 5})) == []  # type: ignore[arg-type]
     told = {
         "rebound": [["df", "3 × 2", "3 × 1"]],
@@ -406,7 +411,7 @@ def test_what_is_not_so_is_refused_and_the_fault_stays_as_it_is(told: Any) -> No
     fault = Fault("KeyError", "'x'")
     assert (
         adviser_of(Project()).suggested(
-            fault, {"look": told}, ONE, [ONE], State(), UNKNOWN, "python"
+            fault, {"look": told}, ONE, [ONE], State(), UNKNOWN_NAMESPACE, "python"
         )
         == fault
     )
@@ -516,9 +521,9 @@ def defined(
     )
     state = State("n.ipynb")
     if ran:
-        state.counts, state.ran_ever = {4: "a"}, {"a": source_hash(ran)}
+        state.counts, state.ran_ever = {4: "a"}, {"a": hash_source(ran)}
         if ended == "ok":
-            state.ran = {"a": source_hash(ran)}
+            state.ran = {"a": hash_source(ran)}
         else:
             fault = Fault("ValueError", "bad", line=failed_at)
             state.runs.append(
@@ -528,7 +533,7 @@ def defined(
                     cell_id="a",
                     index=0,
                     step=None,
-                    source_hash=source_hash(ran),
+                    source_hash=hash_source(ran),
                     duration_s=1.0,
                     outcome=Outcome(ended),
                     verdict=Verdict.UNRECOVERABLE,

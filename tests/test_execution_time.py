@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepper.policy.execution_time import own_seconds, waiting_note
+from stepper.policy.execution_time import measure_busy_seconds, note_waiting_time
 
 BUSY, IDLE = "iopub.status.busy", "iopub.status.idle"
 
@@ -30,17 +30,17 @@ def test_the_time_is_the_kernels(
     busy: str, idle: str, elapsed: float, own: float
 ) -> None:
     timings = {BUSY: at(busy), IDLE: at(idle)}
-    assert own_seconds(timings, elapsed) == pytest.approx(own)
+    assert measure_busy_seconds(timings, elapsed) == pytest.approx(own)
 
 
 def test_without_both_messages_it_is_what_was_measured() -> None:
-    assert own_seconds({}, 3.5) == 3.5
-    assert own_seconds({IDLE: at("10.250000")}, 3.5) == 3.5
+    assert measure_busy_seconds({}, 3.5) == 3.5
+    assert measure_busy_seconds({IDLE: at("10.250000")}, 3.5) == 3.5
 
 
 def test_waiting_is_told_where_it_counts() -> None:
-    assert waiting_note(6.0, 7.9, False) == []
-    (note,) = waiting_note(6.0, 35.0, False)
+    assert note_waiting_time(6.0, 7.9, False) == []
+    (note,) = note_waiting_time(6.0, 35.0, False)
     assert note.endswith("does not include 29.0 s before and after the execution")
-    (note,) = waiting_note(6.0, 35.0, True)
+    (note,) = note_waiting_time(6.0, 35.0, True)
     assert note.endswith("29.0 s while the connection to the kernel was down")

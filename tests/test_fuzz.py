@@ -42,7 +42,7 @@ from stepper.policy import (
     plan,
     wake_regex,
 )
-from stepper.policy.cell_changes import runnable
+from stepper.policy.cell_changes import select_runnable
 from stepper.policy.commands import command_schema, mcp_commands
 from stepper.policy.kernel_namespace import Namespace
 from stepper.policy.model import Cell
@@ -544,7 +544,7 @@ def test_notebooks(tmp_path: Path, data: bytes) -> None:
     made = plan.from_json(document.plan) or plan.Plan()
     state = State(plan=made)
     assert command_messages.context("n", state, Namespace(), False)
-    for cell in runnable(document.cells):
+    for cell in select_runnable(document.cells):
         cell_directives.parse(cell.source)
         assert cell.label
         paged(file.read_outputs(Target.of(cell)))

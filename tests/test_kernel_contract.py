@@ -21,7 +21,7 @@ import pytest
 from jupyter_client import BlockingKernelClient
 
 from stepper.kernels.backend_registry import AnyPlace
-from stepper.policy.kernel_namespace import UNKNOWN
+from stepper.policy.kernel_namespace import UNKNOWN_NAMESPACE
 from stepper.policy.model import Death, LeftOut, Limits, Outcome
 from stepper.session.fake_kernel import FakeKernels
 from stepper.session.protocols import (
@@ -266,7 +266,7 @@ def test_without_the_helper_nothing_is_claimed_that_it_alone_tells(
 ) -> None:
     done = room.run(cells.assign)
     assert (
-        done.namespace == UNKNOWN == room.wait(room.kernel.namespace())
+        done.namespace == UNKNOWN_NAMESPACE == room.wait(room.kernel.namespace())
         and done.told == {}
     )
     assert (

@@ -25,7 +25,7 @@ from stepper.policy import (
     run_decisions,
     wake_regex,
 )
-from stepper.policy.kernel_namespace import UNKNOWN
+from stepper.policy.kernel_namespace import UNKNOWN_NAMESPACE
 from stepper.policy.model import (
     Cell,
     Death,
@@ -414,9 +414,9 @@ def test_metadata_of_a_stranger_is_no_plan(data: object) -> None:
 
 
 def test_source_hashes_ignore_white_space_at_the_end() -> None:
-    assert cell_changes.source_hash("x = 1\n\n") == cell_changes.source_hash("x = 1")
-    assert cell_changes.source_hash("x = 1") != cell_changes.source_hash("x = 2")
-    assert len(cell_changes.source_hash("\ud800")) == 16
+    assert cell_changes.hash_source("x = 1\n\n") == cell_changes.hash_source("x = 1")
+    assert cell_changes.hash_source("x = 1") != cell_changes.hash_source("x = 2")
+    assert len(cell_changes.hash_source("\ud800")) == 16
 
 
 @pytest.mark.parametrize(
@@ -630,7 +630,7 @@ def test_a_cell_outside_the_plan_that_is_open_keeps_a_notebook_from_being_comple
         Cell(name, place, place + 1, "code", source)
         for place, (name, source) in enumerate(sources)
     ]
-    made.ran_ever["id1"] = cell_changes.source_hash("x = 1")
+    made.ran_ever["id1"] = cell_changes.hash_source("x = 1")
     made.compare(cells[:1])
     assert made.complete and made.name == "complete"
     ran(
@@ -638,7 +638,7 @@ def test_a_cell_outside_the_plan_that_is_open_keeps_a_notebook_from_being_comple
         "id2",
         "recoverable",
         cell_id="id2",
-        source_hash=cell_changes.source_hash("1 / 0"),
+        source_hash=cell_changes.hash_source("1 / 0"),
     )
     made.compare(cells)
     assert not made.complete and made.name == "failing" and made.under_way
@@ -649,7 +649,7 @@ def test_a_cell_outside_the_plan_that_is_open_keeps_a_notebook_from_being_comple
     told = "No step of the plan is left. Outside the plan: cell 2 (id id2) failed; cell 4 (id id4) has not run."
     assert command_messages.next_line(made) == told
     assert (
-        statusline.line(made, "", "", "", UNKNOWN, "", 0)
+        statusline.line(made, "", "", "", UNKNOWN_NAMESPACE, "", 0)
         == "✗ 1 step over · cell 2 failed"
     )
     made.stale = {"id2"}
@@ -698,7 +698,7 @@ def test_a_skipped_step_is_not_done() -> None:
     assert command_messages.completed(made).startswith(
         "notebook complete: 1 done, 1 skipped, 0 retries"
     )
-    told = statusline.line(made, "", "", "", UNKNOWN, "", 0)
+    told = statusline.line(made, "", "", "", UNKNOWN_NAMESPACE, "", 0)
     assert told == "✓ complete, 1 done, 1 skipped"
 
 
@@ -746,7 +746,7 @@ def test_no_text_shows_the_name_of_a_class_of_ours(
             command_messages.after_fix("n", made, run.key, None, 3),
         ]
         told += [
-            *repeated_errors.returned(
+            *repeated_errors.note_returning_source(
                 State(runs=made.runs * 2), run.key, run.source_hash
             ),
             f"{outcome} {verdict:<9}",

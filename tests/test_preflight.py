@@ -20,7 +20,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from stepper.diagnosis import ipython_syntax, preflight, syntax_suggestion
-from stepper.policy.kernel_namespace import Lasting, Namespace
+from stepper.policy.kernel_namespace import KernelEnvironment, Namespace
 from stepper.policy.model import Fault
 
 HERE = sys.version_info[:2]
@@ -42,7 +42,7 @@ def known(
     """Return what a kernel told."""
     return Namespace(
         names=tuple(names),
-        lasting=Lasting("1", (), (), False, magics, (), python),
+        lasting=KernelEnvironment("1", (), (), False, magics, (), python),
         **more,
     )
 

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from stepper.policy.prompt_commands import command, understood
+from stepper.policy.prompt_commands import parse_command, parse_sentence
 
 COMMANDS = {
     "skip cell": """
@@ -273,7 +273,7 @@ def test_what_begins_with_a_commands_words_is_that_command(words: str) -> None:
     missed = [
         phrase
         for phrase in phrases(COMMANDS[words])
-        if (command(phrase) or ("",))[0] != words
+        if (parse_command(phrase) or ("",))[0] != words
     ]
     assert len(phrases(COMMANDS[words])) > 10 and missed == []
 
@@ -281,21 +281,21 @@ def test_what_begins_with_a_commands_words_is_that_command(words: str) -> None:
 @pytest.mark.parametrize("filler", ["-" * 20_000, "." * 20_000, " | " * 10_000])
 def test_a_long_prompt_takes_no_time(filler: str) -> None:
     began = time.thread_time()
-    assert command(f"continue notebook, here is the table:\n+{filler}+\nx")
-    assert command(f"stop the cell, it prints +{filler}+ x")
+    assert parse_command(f"continue notebook, here is the table:\n+{filler}+\nx")
+    assert parse_command(f"stop the cell, it prints +{filler}+ x")
     assert time.thread_time() - began < 2
 
 
 def test_what_only_mentions_them_is_none() -> None:
     assert len(phrases(MENTIONS)) > 70
-    assert [phrase for phrase in phrases(MENTIONS) if command(phrase)] == []
+    assert [phrase for phrase in phrases(MENTIONS) if parse_command(phrase)] == []
 
 
 def test_what_says_when_or_on_what_condition_a_cell_is_to_be_stopped_stops_none() -> (
     None
 ):
     assert len(phrases(NOT_NOW)) > 40
-    assert [phrase for phrase in phrases(NOT_NOW) if command(phrase)] == []
+    assert [phrase for phrase in phrases(NOT_NOW) if parse_command(phrase)] == []
 
 
 @pytest.mark.parametrize(
@@ -323,7 +323,7 @@ def test_what_says_when_or_on_what_condition_a_cell_is_to_be_stopped_stops_none(
     ],
 )
 def test_the_rest_is_the_reason_the_hint_or_the_answer(prompt: str, said: str) -> None:
-    found = command(prompt)
+    found = parse_command(prompt)
     assert found and found[1] == said
 
 
@@ -421,7 +421,7 @@ def test_plain_sentences_are_read_as_the_commands_they_can_only_mean() -> None:
         phrase: words for words, text in READINGS.items() for phrase in phrases(text)
     }
     read = {
-        phrase: (understood(phrase, True, True, True) or ("", ""))[0]
+        phrase: (parse_sentence(phrase, True, True, True) or ("", ""))[0]
         for phrase in expected
     }
     assert len(expected) >= 60
@@ -433,11 +433,11 @@ def test_a_plain_sentence_needs_a_stop_or_a_cell_that_runs() -> None:
         phrase for words, text in READINGS.items() for phrase in phrases(text) if words
     ]
     assert [
-        phrase for phrase in sentences if understood(phrase, False, False, False)
+        phrase for phrase in sentences if parse_sentence(phrase, False, False, False)
     ] == []
-    assert understood("yes, use it", True, False, True) is None
-    assert understood("stop it", True, True, False) is None
-    assert understood(
+    assert parse_sentence("yes, use it", True, False, True) is None
+    assert parse_sentence("stop it", True, True, False) is None
+    assert parse_sentence(
         "please fix that, the column is unit_price", True, False, False
     ) == (
         "fix and retry",

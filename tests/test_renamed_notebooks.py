@@ -64,16 +64,16 @@ def test_a_notebook_is_another_ones_by_half_of_the_cells_that_ran() -> None:
     assert notebook_identity.count_unchanged({"a": "1", "b": "edited"}, ran) == 1
     assert notebook_identity.count_unchanged({"a": "1"}, ran) == 0
     assert notebook_identity.count_unchanged({"a": "x", "b": "x"}, ran) == 0
-    assert notebook_identity.is_another({"x": "1"}, ran)
-    assert notebook_identity.is_another({}, ran)
-    assert not notebook_identity.is_another({"c": "edited"}, ran)
-    assert not notebook_identity.is_another({"x": "1"}, {})
+    assert notebook_identity.is_different_notebook({"x": "1"}, ran)
+    assert notebook_identity.is_different_notebook({}, ran)
+    assert not notebook_identity.is_different_notebook({"c": "edited"}, ran)
+    assert not notebook_identity.is_different_notebook({"x": "1"}, {})
     cells = [
         Cell("one", 0, 1, "code", "x"),
         Cell("two", 1, 0, "markdown", "x"),
         Cell("cell-2", 2, 2, "code", "x"),
     ]
-    assert notebook_identity.code_hashes(cells).keys() == {"one"}
+    assert notebook_identity.hash_code_cells(cells).keys() == {"one"}
 
 
 def test_the_journal_tells_of_a_rename_until_a_cell_has_run() -> None:

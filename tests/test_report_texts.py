@@ -227,7 +227,7 @@ def test_a_return_to_an_earlier_source_is_named(project: Project) -> None:
     cell, _ = notebook.insert("{}['a']")
     notebook.replace(cell, "{}['b']")
     back = notebook.replace(cell, "{}['a']")
-    assert "this source is that of run 1, which ended with KeyError: 'a'" in back.text
+    assert "this source is the same as in run 1 (KeyError: 'a')" in back.text
     assert len(runs(project)) == 3
 
 

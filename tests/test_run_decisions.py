@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from stepper.policy import journal_events, journal_reducer, plan, run_decisions
-from stepper.policy.cell_changes import source_hash
+from stepper.policy.cell_changes import hash_source
 from stepper.policy.model import (
     Cell,
     Consent,
@@ -53,7 +53,7 @@ def run(
         cell_id=f"id{at}",
         index=at,
         step=key if isinstance(key, int) else None,
-        source_hash=source_hash(source),
+        source_hash=hash_source(source),
         started_at=AT,
         duration_s=0.1,
         outcome=Outcome.ERROR if fault else Outcome.OK,
@@ -262,7 +262,7 @@ def test_how_a_cell_is_to_run() -> None:
     assert (task.key, task.timeout) == (1, 30)
     assert task.notes == (
         "out of order: it ran after cell 2, which stands below it",
-        "this source is that of run 1, which ended with KeyError: 'a'",
+        "this source is the same as in run 1 (KeyError: 'a')",
     )
     asked = run_decisions.task(
         made, [], cell(2, '# stepper: timeout=48h scratch x wake="loss.*nan"'), Limits()

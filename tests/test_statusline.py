@@ -18,7 +18,7 @@ from stepper.common.paths import Paths
 from stepper.install import statusline_setting
 from stepper.messages import statusline as words
 from stepper.policy import journal_events
-from stepper.policy.kernel_namespace import UNKNOWN, Namespace, Variable
+from stepper.policy.kernel_namespace import UNKNOWN_NAMESPACE, Namespace, Variable
 from stepper.policy.model import Outcome, Plan, Step, Verdict
 from stepper.policy.notebook_state import State
 from tests.conftest import ROOT, Project
@@ -105,7 +105,7 @@ def test_a_stop_and_titles_that_are_odd() -> None:
     made.stop = journal_events.Stopped(
         at=AT, key=2, cell_id="c", block="b", error="KeyError: \x1b]0;'x'\x07"
     )
-    line = words.line(made, "", "", "", UNKNOWN, "", 0)
+    line = words.line(made, "", "", "", UNKNOWN_NAMESPACE, "", 0)
     assert line == "■ 2/2 Look · stopped: KeyError:"
     assert line.isprintable()
 
@@ -115,7 +115,7 @@ def test_which_frame_is_shown() -> None:
     rested = Namespace(variables=FRAMES.variables)
     assert words.frame(rested, "df") == "df"
     assert words.frame(rested, "gone") == "big"
-    assert words.frame(UNKNOWN, "df") == ""
+    assert words.frame(UNKNOWN_NAMESPACE, "df") == ""
 
 
 # --- the file and the script -----------------------------------------------------------------------------------------

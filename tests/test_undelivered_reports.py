@@ -401,10 +401,10 @@ def test_cells_without_ids_that_moved_did_not_change() -> None:
         Cell(f"cell-{n}", n, n + 1, "code", source) for n, source in enumerate("bc")
     ]
     ran = {
-        f"cell-{n}": cell_changes.source_hash(source) for n, source in enumerate("abc")
+        f"cell-{n}": cell_changes.hash_source(source) for n, source in enumerate("abc")
     }
-    assert cell_changes.changed(cells, ran) == []
-    assert len(cell_changes.not_run_yet(cells, ran)) == 2
+    assert cell_changes.select_changed(cells, ran) == []
+    assert len(cell_changes.select_not_run(cells, ran)) == 2
 
 
 def test_a_message_that_changed_no_notebook_starts_nothing(tmp_path: Path) -> None:
@@ -471,7 +471,7 @@ def test_a_message_that_changed_no_notebook_starts_nothing(tmp_path: Path) -> No
 def test_who_says_why_it_ends_is_not_told_what_is_left(
     message: str, spoken_to: bool
 ) -> None:
-    assert final_message.unexplained(message) == spoken_to
+    assert final_message.lacks_explanation(message) == spoken_to
 
 
 @pytest.mark.parametrize(
@@ -490,7 +490,7 @@ def test_who_says_why_it_ends_is_not_told_what_is_left(
 def test_a_prompt_that_limits_the_turn_is_recognized(
     prompt: str, limited: bool
 ) -> None:
-    assert final_message.limits(prompt) == limited
+    assert final_message.limits_work(prompt) == limited
 
 
 def test_the_turns_end_is_silent_where_the_user_limited_the_turn(

@@ -29,7 +29,7 @@ from stepper.common.paths import Paths
 from stepper.hook import client
 from stepper.install import trust
 from stepper.policy import journal_events
-from stepper.policy.cell_changes import source_hash
+from stepper.policy.cell_changes import hash_source
 from stepper.policy.model import Fault, Outcome, Verdict
 from stepper.web.access_control import PAGE_POLICY, ViewServer
 from stepper.web.daemon_client import DaemonClient
@@ -798,7 +798,7 @@ def large(project: Project) -> Notebook:
                     **about,
                     index=0,
                     step=None,
-                    source_hash=source_hash(cell["source"]),
+                    source_hash=hash_source(cell["source"]),
                     started_at=at,
                     duration_s=run % 7,
                     outcome=Outcome.OK if fine else Outcome.ERROR,

@@ -121,7 +121,7 @@ def _placed(told: Any) -> Any:
     if type(told) not in MESSAGES or told.notebook is not None:
         return told
     name = MESSAGES[type(told)]
-    notebook, message = prompt_commands.addressed(getattr(told, name))
+    notebook, message = prompt_commands.split_notebook(getattr(told, name))
     return replace(told, notebook=notebook or None, **{name: message})
 
 

@@ -20,7 +20,7 @@ from stepper.common.errors import StepperError, UsageError
 from stepper.common.text import clean, one_line
 from stepper.daemon.request import Request
 from stepper.policy import kernel_config
-from stepper.policy.cell_changes import source_hash
+from stepper.policy.cell_changes import hash_source
 from stepper.policy.model import Cell
 from stepper.session import responses, status_queries
 from stepper.session.protocols import KernelPlace, Target
@@ -77,7 +77,7 @@ async def render(request: Request, session: Session, name: str) -> responses.Pag
 
 def _figures(session: Session, cell: Cell) -> list[Any]:
     """Return the plotly figures among a cell's outputs; raise UsageError."""
-    if session.state.ran_ever.get(cell.id) != source_hash(cell.source):
+    if session.state.ran_ever.get(cell.id) != hash_source(cell.source):
         raise UsageError(
             f"{cell.label} has not run here as it stands: its figure is not rendered",
             session.state.commands.shell("run"),

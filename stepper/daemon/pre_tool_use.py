@@ -119,7 +119,7 @@ def brings_code(session: Session, change: CellEdit | FileWrite) -> bool:
     """Whether an edit that is about to happen brings code that would run."""
     if isinstance(change, FileWrite):
         return bool(
-            cell_changes.not_run_yet(
+            cell_changes.select_not_run(
                 session.file.parse(change.content).cells, session.state.ran_ever
             )
         )

@@ -101,7 +101,7 @@ class RenamedNotebooks:
         ids = frozenset(cell.id for cell in cells if cell.is_code)
         if session.name in self.sessions:
             self._checked[session.name] = Checked(signature, ids)
-        ran = notebook_identity.ran_hashes(session.state)
+        ran = notebook_identity.list_run_hashes(session.state)
         if ran:
             if not ids or not ids.isdisjoint(ran):
                 return
@@ -111,7 +111,7 @@ class RenamedNotebooks:
             or (before and not before.cell_ids.isdisjoint(ids))
         ):
             return
-        hashes = notebook_identity.code_hashes(cells)
+        hashes = notebook_identity.hash_code_cells(cells)
         if hashes:
             self._place(session, hashes, bool(ran))
 
@@ -169,7 +169,7 @@ class RenamedNotebooks:
         if not ran or not os.path.lexists(path):
             return bool(ran)
         cells = self._cells(path)
-        return cells is not None and notebook_identity.is_another(cells, ran)
+        return cells is not None and notebook_identity.is_different_notebook(cells, ran)
 
     def _journals(self) -> list[str]:
         """Return the paths of the notebooks that have a journal, the last used first."""
@@ -197,7 +197,7 @@ class RenamedNotebooks:
         rivals = self._homes(former, besides=path)
         if number and any(_number(rival) == number for rival in rivals):
             return False
-        ran = notebook_identity.ran_hashes(former.state)
+        ran = notebook_identity.list_run_hashes(former.state)
         own = notebook_identity.count_unchanged(cells, ran)
         return all(unchanged < own for unchanged in rivals.values())
 
@@ -259,7 +259,9 @@ class RenamedNotebooks:
         name, path = session.name, session.file.path
         if threading.current_thread() is not threading.main_thread():
             return False
-        if not notebook_identity.ran_hashes(session.state) or os.path.lexists(path):
+        if not notebook_identity.list_run_hashes(session.state) or os.path.lexists(
+            path
+        ):
             return False
         began = time.monotonic()
         if began < self._search_again.get(name, 0.0):
@@ -285,7 +287,7 @@ class RenamedNotebooks:
 
     def _homes(self, session: Session, besides: str = "") -> dict[str, int]:
         """Return the notebooks that may be a session's, with how many cells are as they ran."""
-        ran = notebook_identity.ran_hashes(session.state)
+        ran = notebook_identity.list_run_hashes(session.state)
         until = time.monotonic() + SEARCH_SECONDS
         homes = dict[str, int]()
         for count, path in enumerate(self._near(session.file.path)):
@@ -318,7 +320,7 @@ class RenamedNotebooks:
         """Return whether a session of its own belongs to the notebook at a path."""
         ran = self._ran(path)
         if ran:
-            return not notebook_identity.is_another(cells, ran)
+            return not notebook_identity.is_different_notebook(cells, ran)
         return self._has_kernel(self._session(path))
 
     def describe_uncovered(self, path: str) -> str:
@@ -444,7 +446,7 @@ class RenamedNotebooks:
             cells = IpynbFile(path).read_uncached().cells
         except NotebookError:
             return None
-        hashes = notebook_identity.code_hashes(cells)
+        hashes = notebook_identity.hash_code_cells(cells)
         if len(self._cells_read) > READ_MOST:
             self._cells_read.clear()
         self._cells_read[path] = signature, hashes
@@ -454,7 +456,7 @@ class RenamedNotebooks:
         """Return the cells that ran in the notebook of a path, by its session or journal."""
         session = self.sessions.get(self.paths.relpath(path))
         if session is not None:
-            return notebook_identity.ran_hashes(session.state)
+            return notebook_identity.list_run_hashes(session.state)
         store = self.places.store(path)
         signature = _signature(os.path.join(self.paths.journals, f"{store}.jsonl"))
         known = self._ran_read.get(store)
@@ -462,7 +464,7 @@ class RenamedNotebooks:
             return known[1]
         hashes = dict[str, str]()
         if signature:
-            hashes = notebook_identity.ran_hashes(self._session(path).state)
+            hashes = notebook_identity.list_run_hashes(self._session(path).state)
         if len(self._ran_read) > READ_MOST:
             self._ran_read.clear()
         self._ran_read[store] = signature, hashes

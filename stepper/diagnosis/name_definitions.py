@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from stepper.common.text import one_line
-from stepper.policy.cell_changes import runnable, source_hash
+from stepper.policy.cell_changes import hash_source, select_runnable
 from stepper.policy.dataflow import name_analysis
 from stepper.policy.dataflow.name_effects import (
     ANNOTATED,
@@ -80,7 +80,7 @@ class Notebook:
 
     def others(self) -> list[Cell]:
         """Return the notebook's other cells that are meant to run."""
-        return [cell for cell in runnable(self.cells) if cell.id != self.cell.id]
+        return [cell for cell in select_runnable(self.cells) if cell.id != self.cell.id]
 
     def fate(self, cell: Cell, line: int, name: str) -> tuple[str, bool]:
         """Return why a name that a line of a cell binds is not there, and whether the cell ran to its end."""
@@ -115,7 +115,7 @@ class Notebook:
         """Whether what ran of a cell in the present kernel is its present source."""
         state = self.state
         last = state.ran.get(cell.id, state.ran_ever.get(cell.id))
-        return self.ran_here(cell) and last == source_hash(cell.source)
+        return self.ran_here(cell) and last == hash_source(cell.source)
 
     def last_run(self, cell: Cell) -> Ran | None:
         """Return the last run of a cell, None where none is on record."""
@@ -184,7 +184,7 @@ class Notebook:
     def out_of_sight(self, name: str) -> str:
         """Return in which scope a name is, where no cell sees it, or why a line does not bind it; '' for neither."""
         sentences = dict[str, str]()
-        for cell in runnable(self.cells):
+        for cell in select_runnable(self.cells):
             for each in self.usage(cell).mentions:
                 if each.name == name and (text := scope_sentence(each, cell)):
                     kind = each.scope if each.how == BIND else each.how
@@ -207,7 +207,7 @@ class Notebook:
     def earlier_version(self, name: str) -> str:
         """Return which source that ran before, and stands in no cell now, defined a name; '' for none."""
         present = {cell.id: cell for cell in self.cells}
-        standing = {source_hash(cell.source) for cell in self.cells}
+        standing = {hash_source(cell.source) for cell in self.cells}
         for run in self.state.runs[: -RUNS_BACK - 1 : -1]:
             source = self.state.sources.get(run.source_hash, "")
             if run.source_hash in standing or name not in source:

@@ -18,7 +18,7 @@ from stepper.kernels import helper_loader
 from stepper.kernels.backend_protocols import GRACE_SECONDS, PATIENCE_SECONDS, Inbox
 from stepper.kernels.client_base import Connection
 from stepper.kernels.execution import CUT, NO_DAEMON, Before, LineCutError, Running
-from stepper.policy.kernel_namespace import UNKNOWN, Namespace
+from stepper.policy.kernel_namespace import UNKNOWN_NAMESPACE, Namespace
 from stepper.policy.model import Death, Limits, Outcome
 from stepper.session.protocols import Execution
 
@@ -335,5 +335,5 @@ class LiveKernel(Connection):
         """Return the namespace in short, asked of the helper; UNKNOWN where it does not tell."""
         # whoever asked first is not held up, nor waited for
         if not self.helped or self.others.since:
-            return UNKNOWN
+            return UNKNOWN_NAMESPACE
         return (await self._housekeeping(helper_loader.ASK, GRACE_SECONDS)).namespace

@@ -18,7 +18,7 @@ from stepper.kernels.backend_protocols import GRACE_SECONDS, PATIENCE_SECONDS, P
 from stepper.kernels.external_executions import Others
 from stepper.kernels.output_area import KINDS, UPDATE, OutputArea, display_id
 from stepper.kernels.widgets import Widgets
-from stepper.policy.kernel_namespace import Lasting, Namespace
+from stepper.policy.kernel_namespace import KernelEnvironment, Namespace
 from stepper.policy.model import Death
 
 # what a message may lead to that is not as the protocol says
@@ -65,7 +65,7 @@ class Connection:
         )
         self.models = self.widgets.models
         # what the helper told and tells again only where it has changed
-        self.lasting: Lasting | None = None
+        self.lasting: KernelEnvironment | None = None
         self.others = Others(lambda: self.channels.client_session, self.complete)
 
     @property
@@ -94,7 +94,7 @@ class Connection:
         """Read a namespace; add what lasts from run to run, which the helper tells once; raise where it is not so."""
         lasts = told.pop("lasting", None) or {}
         if len(lasts) > 1:
-            self.lasting = json_decode.decode(Lasting, lasts)
+            self.lasting = json_decode.decode(KernelEnvironment, lasts)
         found, known = json_decode.decode(Namespace, told), self.lasting
         if known is None or lasts.get("mark") != known.mark:
             return replace(found, names=())

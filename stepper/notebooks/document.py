@@ -14,7 +14,7 @@ from typing import Any
 
 from stepper.common.errors import NotebookError
 from stepper.notebooks.cell_json import get_tags
-from stepper.policy.cell_changes import source_hash
+from stepper.policy.cell_changes import hash_source
 from stepper.policy.model import Cell
 from stepper.session.protocols import Target
 
@@ -139,7 +139,7 @@ def _is_figure(output: dict[str, Any]) -> bool:
 
 
 def _has_source(cell: Cell, target: Target) -> bool:
-    return source_hash(cell.source) == target.source_hash
+    return hash_source(cell.source) == target.source_hash
 
 
 def _as_object(value: Any) -> dict[str, Any]:

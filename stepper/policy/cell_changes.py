@@ -1,27 +1,39 @@
-"""Which cells are new or changed since they last ran: by id and source hash."""
+"""Which cells are new or changed since they last ran, by cell id and source hash."""
 
 from __future__ import annotations
 
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from stepper.policy.model import Cell
 
-SKIP_TAG = "skip-execution"  # as nbclient, nbconvert and JupyterLab know it
+# Tags that nbclient, nbconvert and JupyterLab also know.
+SKIP_TAG = "skip-execution"
 RAISES_TAG = "raises-exception"
-BY_PLACE = re.compile(r"cell-\d+")  # the name of a cell without an id
+# The id of a cell in a notebook without cell ids.
+INDEX_ID = re.compile(r"cell-\d+")
+HASH_LENGTH = 16
 
 
-def source_hash(source: str) -> str:
-    """Return the fingerprint of a cell's source; white space at its end does not count."""
-    return hashlib.sha256(source.rstrip().encode("utf-8", "surrogatepass")).hexdigest()[
-        :16
-    ]
+class CellChanges(NamedTuple):
+    """Changes of a notebook since its cells ran."""
+
+    # Runnable cells that are new or changed.
+    cells: list[Cell]
+    # Ids of cells that ran and were since changed or deleted.
+    outdated_ids: set[str]
 
 
-def runnable(cells: Iterable[Cell]) -> list[Cell]:
-    """Return the code cells that are meant to run: not empty, not tagged `skip-execution`."""
+def hash_source(source: str) -> str:
+    """Return a hash of a cell's source without white space at the end."""
+    data = source.rstrip().encode("utf-8", "surrogatepass")
+    return hashlib.sha256(data).hexdigest()[:HASH_LENGTH]
+
+
+def select_runnable(cells: Iterable[Cell]) -> list[Cell]:
+    """Return the code cells that are neither empty nor tagged `skip-execution`."""
     return [
         cell
         for cell in cells
@@ -29,40 +41,52 @@ def runnable(cells: Iterable[Cell]) -> list[Cell]:
     ]
 
 
-def not_run_yet(cells: Iterable[Cell], ran: Mapping[str, str]) -> list[Cell]:
-    """Return the runnable cells whose present source is not what `ran` (cell id → source hash) holds."""
-    return [
-        cell for cell in runnable(cells) if ran.get(cell.id) != source_hash(cell.source)
-    ]
+def select_not_run(cells: Iterable[Cell], sources: Mapping[str, str]) -> list[Cell]:
+    """Return the runnable cells that did not run with their present source.
 
-
-def changed(cells: Iterable[Cell], ran: Mapping[str, str]) -> list[Cell]:
-    """Return the cells of `not_run_yet`, without those that are named by their place and have moved."""
-    sources = set(ran.values())
+    `sources` are the hashes of the sources that ran, by cell id.
+    """
     return [
         cell
-        for cell in not_run_yet(cells, ran)
-        if not (BY_PLACE.fullmatch(cell.id) and source_hash(cell.source) in sources)
+        for cell in select_runnable(cells)
+        if sources.get(cell.id) != hash_source(cell.source)
     ]
 
 
-def since(cells: Sequence[Cell], ran: Mapping[str, str]) -> tuple[list[Cell], set[str]]:
-    """Return the cells of `changed`, and the ids under which another source stands than ran there, or none."""
-    fresh = changed(cells, ran)
-    gone = {cell.id for cell in fresh if cell.id in ran}
-    if fresh:  # a script that writes a notebook anew gives its cells other ids
-        there = {cell.id for cell in cells} | {
-            source_hash(cell.source) for cell in cells
+def select_changed(cells: Iterable[Cell], sources: Mapping[str, str]) -> list[Cell]:
+    """Return the cells of `select_not_run`, except cells without ids that only moved."""
+    hashes = set(sources.values())
+    changed = []
+    for cell in select_not_run(cells, sources):
+        has_id = INDEX_ID.fullmatch(cell.id) is None
+        if has_id or hash_source(cell.source) not in hashes:
+            changed.append(cell)
+    return changed
+
+
+def find_changes(cells: Sequence[Cell], sources: Mapping[str, str]) -> CellChanges:
+    """Return the changes since the cells ran with the sources of these hashes."""
+    changed = select_changed(cells, sources)
+    outdated_ids = {cell.id for cell in changed if cell.id in sources}
+    if changed:
+        # Cells with new ids but old sources were not deleted: a script may have
+        # rewritten the notebook.
+        present = {cell.id for cell in cells}
+        present |= {hash_source(cell.source) for cell in cells}
+        outdated_ids |= {
+            cell_id
+            for cell_id, source_hash in sources.items()
+            if cell_id not in present and source_hash not in present
         }
-        gone |= {name for name, source in ran.items() if not {name, source} & there}
-    return fresh, gone
+    return CellChanges(changed, outdated_ids)
 
 
-def halved(source: str) -> str | None:
-    """Return why a source can't be sent to a kernel: half of a character stands in it; None where none does."""
+def find_encoding_problem(source: str) -> str | None:
+    """Return why a source cannot be sent to a kernel, None if it can."""
     try:
         source.encode()
     except UnicodeEncodeError as error:
         line = source.count("\n", 0, error.start) + 1
-        return f"line {line} of the source holds half of a character (U+{ord(source[error.start]):04X})"
+        code_point = f"U+{ord(source[error.start]):04X}"
+        return f"line {line} of the source contains half of a character ({code_point})"
     return None

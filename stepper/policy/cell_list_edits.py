@@ -1,7 +1,7 @@
-"""Cells put into order by those who name them: which one a name means, new ones, replaced ones, moved ones. Pure.
+"""Edits of a notebook's list of cells: find, insert, replace, move and remove cells.
 
-An arrangement is a list of cells: those of the notebook (one that is another now has its `index` still) and new ones,
-whose index is NEW.
+The functions return a new list. A changed cell keeps its `index`; the index of a new
+cell is `NEW_INDEX`.
 """
 
 from __future__ import annotations
@@ -14,25 +14,21 @@ from stepper.common.text import format_count
 from stepper.policy.model import Cell
 from stepper.policy.plan import find_cell
 
-NEW = -1
+NEW_INDEX = -1
+# A reference to the position above all cells.
 TOP = "top"
-HOW = "give its id, its number among the code cells, `cell-N` (its index from 0) or a negative index"
+REFERENCE_HINT = (
+    "To refer to a cell, use its id, its number among the code cells, `cell-N`"
+    " (its index from 0) or a negative index"
+)
 
 
-class NamingError(ValueError):
-    """A cell is named that is not there, or a text that is not there exactly once."""
+class CellReferenceError(ValueError):
+    """A referenced cell does not exist, or a text does not occur exactly once."""
 
 
-def find(cells: Sequence[Cell], name: str | int) -> Cell | None:
-    """Return the cell that a name means: an id, `cell-N`, a number among the code cells, a negative index; or None."""
-    text = str(name).strip()
-    if found := find_cell(cells, text):
-        return found
-    if re.fullmatch(r"-[0-9]{1,9}", text):
-        return cells[int(text)] if -int(text) <= len(cells) and int(text) else None
-    return next(
-        (cell for cell in cells if cell.is_code and str(cell.number) == text), None
-    )
+def find_referenced_cell(cells: Sequence[Cell], reference: str | int) -> Cell | None:
+    """Return the cell that a reference means, or None.
 
 
 def named(cells: Sequence[Cell], name: object) -> Cell:
@@ -61,90 +57,149 @@ def still(cells: Sequence[Cell], cell: Cell) -> Cell:
 
     One without an id of its own, whose name is its place, is known by its source.
     """
-    if cell.id != f"cell-{cell.index}":
-        same = [each for each in cells if each.id == cell.id]
-    else:
-        same = [each for each in cells if each.source == cell.source]
-        same = [each for each in same if each.index == cell.index] or same
-    if len(same) != 1:
-        raise NamingError(
-            f"the cell {cell.id[:100]!r} was moved, changed or deleted meanwhile"
+    text = str(reference).strip()
+    cell = find_cell(cells, text)
+    if cell is not None:
+        return cell
+    if re.fullmatch(r"-[0-9]{1,9}", text):
+        index = int(text)
+        return cells[index] if -len(cells) <= index < 0 else None
+    for cell in cells:
+        if cell.is_code and str(cell.number) == text:
+            return cell
+    return None
+
+
+def get_referenced_cell(cells: Sequence[Cell], reference: object) -> Cell:
+    """Return the cell that a reference means; raise CellReferenceError."""
+    cell = None
+    if isinstance(reference, str | int) and not isinstance(reference, bool):
+        cell = find_referenced_cell(cells, reference)
+    if cell is None:
+        count = format_count(len(cells), "cell")
+        raise CellReferenceError(
+            f"there is no cell {str(reference)[:100]!r}; the notebook has {count}"
         )
-    return same[0]
+    return cell
 
 
-class Names:
-    """What cells are named by, looked up once: after a wait, or beside another writer, a number may mean another."""
+def find_current_cell(cells: Sequence[Cell], cell: Cell) -> Cell:
+    """Return a cell as it is now; raise CellReferenceError.
+
+    A cell without an id is found by its source, because its index may have changed.
+    """
+    has_id = cell.id != f"cell-{cell.index}"
+    if has_id:
+        matches = [candidate for candidate in cells if candidate.id == cell.id]
+    else:
+        matches = [candidate for candidate in cells if candidate.source == cell.source]
+        unmoved = [match for match in matches if match.index == cell.index]
+        matches = unmoved or matches
+    if len(matches) != 1:
+        raise CellReferenceError(
+            f"cell {cell.id[:100]!r} has been moved, changed or deleted in the meantime"
+        )
+    return matches[0]
+
+
+class CellReferences:
+    """The cells that references meant when they were resolved first.
+
+    After a wait, or after an edit by another program, a number may mean another cell.
+    """
 
     def __init__(self) -> None:
-        self.meant: dict[str, Cell] = {}
+        self.resolved: dict[str, Cell] = {}
 
-    def cell(self, cells: Sequence[Cell], name: object) -> Cell:
-        """Return the cell that was meant when the name was looked up first; raise NamingError."""
-        if meant := self.meant.get(repr(name)):
-            return still(cells, meant)
-        self.meant[repr(name)] = named(cells, name)
-        return self.meant[repr(name)]
+    def resolve(self, cells: Sequence[Cell], reference: object) -> Cell:
+        """Return the cell of a reference as it is now; raise CellReferenceError."""
+        key = repr(reference)
+        if key in self.resolved:
+            return find_current_cell(cells, self.resolved[key])
+        self.resolved[key] = get_referenced_cell(cells, reference)
+        return self.resolved[key]
 
-    def id(self, cells: Sequence[Cell], name: str | int | None) -> str | int | None:
-        """Return that cell's id, and what names none (None, the top) as it is."""
-        return name if name in (None, TOP) else self.cell(cells, name).id
-
-
-def place(cells: Sequence[Cell], after: str | int | None) -> int:
-    """Return the index that what comes below a cell has: the end without one, 0 at the `top`; raise NamingError."""
-    return (
-        len(cells)
-        if after is None
-        else 0
-        if after == TOP
-        else named(cells, after).index + 1
-    )
+    def resolve_id(
+        self, cells: Sequence[Cell], reference: str | int | None
+    ) -> str | int | None:
+        """Return the id of the cell of a reference; None and `TOP` as they are."""
+        if reference in (None, TOP):
+            return reference
+        return self.resolve(cells, reference).id
 
 
-def put_in(cells: Sequence[Cell], at: int, new: Sequence[Cell]) -> list[Cell]:
+def find_insertion_index(cells: Sequence[Cell], after: str | int | None) -> int:
+    """Return the index below a cell; raise CellReferenceError.
+
+    None means the end of the notebook, `TOP` the start.
+    """
+    if after is None:
+        return len(cells)
+    if after == TOP:
+        return 0
+    return get_referenced_cell(cells, after).index + 1
+
+
+def insert_cells(cells: Sequence[Cell], index: int, new: Sequence[Cell]) -> list[Cell]:
     """Return the cells with new ones at an index."""
-    return [*cells[:at], *new, *cells[at:]]
+    return [*cells[:index], *new, *cells[index:]]
 
 
-def replaced(
-    cells: Sequence[Cell], cell: Cell, source: str, kind: str | None
+def replace_cell(
+    cells: Sequence[Cell], replaced: Cell, source: str, cell_type: str | None
 ) -> list[Cell]:
-    """Return the cells with one of them another."""
+    """Return the cells with another source, and possibly another type, for one."""
     return [
-        replace(each, source=source, type=kind or each.type) if each is cell else each
-        for each in cells
+        replace(cell, source=source, type=cell_type or cell.type)
+        if cell is replaced
+        else cell
+        for cell in cells
     ]
 
 
-def without(cells: Sequence[Cell], gone: Collection[Cell]) -> list[Cell]:
-    """Return the cells without some."""
-    return [cell for cell in cells if cell not in gone]
+def remove_cells(cells: Sequence[Cell], removed: Collection[Cell]) -> list[Cell]:
+    """Return the cells without the removed ones."""
+    return [cell for cell in cells if cell not in removed]
 
 
-def moved(
-    cells: Sequence[Cell], some: Sequence[Cell], after: str | int | None
+def move_cells(
+    cells: Sequence[Cell], moved: Sequence[Cell], after: str | int | None
 ) -> list[Cell]:
-    """Return the cells with some of them below another one, in the order given; raise NamingError."""
-    at = place(cells, after)
-    return [*without(cells[:at], some), *some, *without(cells[at:], some)]
+    """Return the cells with some moved below another, in the order of `moved`.
 
-
-def edited(
-    cells: Sequence[Cell], name: str | int | None, old: str, new: str
-) -> tuple[Cell, str]:
-    """Return the cell (of all, where none is named) in which a text stands exactly once, and its source with another
-    in its place; raise NamingError with the count.
+    Raise CellReferenceError.
     """
-    among = [named(cells, name)] if name is not None else cells
+    index = find_insertion_index(cells, after)
+    above = remove_cells(cells[:index], moved)
+    below = remove_cells(cells[index:], moved)
+    return [*above, *moved, *below]
+
+
+def edit_source(
+    cells: Sequence[Cell], reference: str | int | None, old: str, new: str
+) -> tuple[Cell, str]:
+    """Return the cell that contains a text, and its source with the text replaced.
+
+    Without a reference, all cells are searched. Raise CellReferenceError if the text
+    does not occur exactly once.
+    """
     if not old:
-        raise NamingError("`old_string` is empty")
+        raise CellReferenceError("`old_string` is empty")
+    candidates = cells
+    if reference is not None:
+        candidates = [get_referenced_cell(cells, reference)]
     counts = {
-        cell.index: cell.source.count(old) for cell in among if old in cell.source
+        cell.index: cell.source.count(old) for cell in candidates if old in cell.source
     }
-    if sum(counts.values()) != 1:
-        where = ", ".join(f"{count} in cell-{index}" for index, count in counts.items())
-        found = f"{sum(counts.values())} times ({where})" if counts else "nowhere"
-        raise NamingError(f"`old_string` stands {found}: it must be there exactly once")
+    total = sum(counts.values())
+    if total == 0:
+        searched = "in any cell" if reference is None else "in that cell"
+        raise CellReferenceError(f"`old_string` does not occur {searched}")
+    if total > 1:
+        occurrences = [f"{count} in cell-{index}" for index, count in counts.items()]
+        raise CellReferenceError(
+            f"`old_string` occurs {total} times ({', '.join(occurrences)}),"
+            " but must occur exactly once"
+        )
     (index,) = counts
     return cells[index], cells[index].source.replace(old, new)

@@ -1,4 +1,4 @@
-"""How long a cell itself ran, by the kernel's own messages, and what a report says of the rest."""
+"""The time that a cell itself ran, from the timestamps of the kernel's messages."""
 
 from __future__ import annotations
 
@@ -6,35 +6,38 @@ from collections.abc import Mapping
 
 from stepper.policy.model import instant
 
-# of waiting, from which on reports mention it
+# Reports mention waiting times from this on.
 NOTABLE_SECONDS = 2.0
-# by which the kernel's time may exceed what stepper measured: two clocks
+# The clocks of the kernel and of stepper may differ by this.
 TOLERANCE_SECONDS = 0.1
 
 
-def own_seconds(timings: Mapping[str, str], elapsed: float) -> float:
+def measure_busy_seconds(timings: Mapping[str, str], elapsed: float) -> float:
     """Return how long the kernel was busy with a request that took `elapsed` seconds.
 
     `timings` are those of nbclient, from the headers of the kernel's messages. Without
-    them, or if they can't be right, return `elapsed`.
+    them, or if they cannot be right, return `elapsed`.
     """
     try:
         busy = instant(timings["iopub.status.busy"])
         idle = instant(timings["iopub.status.idle"])
-        own = (idle - busy).total_seconds()
+        seconds = (idle - busy).total_seconds()
     except (KeyError, ValueError, TypeError):
         return elapsed
-    # a kernel that stamps whole seconds says less than a clock here
-    exact = bool(busy.microsecond or idle.microsecond)
-    possible = 0.0 <= own <= elapsed + TOLERANCE_SECONDS
-    return own if exact and possible else elapsed
+    # Some kernels send whole seconds, which are less precise than `elapsed`.
+    is_precise = bool(busy.microsecond or idle.microsecond)
+    is_possible = 0.0 <= seconds <= elapsed + TOLERANCE_SECONDS
+    return seconds if is_precise and is_possible else elapsed
 
 
-def waiting_note(own: float, elapsed: float, reconnected: bool) -> list[str]:
-    """Return a note on the time that passed besides the execution, if it is notable."""
-    waited = elapsed - own
-    if waited < NOTABLE_SECONDS:
+def note_waiting_time(
+    busy_seconds: float, elapsed: float, has_reconnected: bool
+) -> list[str]:
+    """Return a note on the time that the cell did not run, if the time is notable."""
+    waiting_seconds = elapsed - busy_seconds
+    if waiting_seconds < NOTABLE_SECONDS:
         return []
-    what = "while the connection to the kernel was down"
-    besides = what if reconnected else "before and after the execution"
-    return [f"the time does not include {waited:.1f} s {besides}"]
+    reason = "before and after the execution"
+    if has_reconnected:
+        reason = "while the connection to the kernel was down"
+    return [f"the time does not include {waiting_seconds:.1f} s {reason}"]

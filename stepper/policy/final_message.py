@@ -1,47 +1,65 @@
-"""What an agent's last words say of the end of its turn: whether it is to be told what is left."""
+"""The agent's last message of a turn: whether it explains why the turn ends.
+
+If steps of the plan are open and the message does not explain that, the agent is
+reminded of them.
+"""
 
 from __future__ import annotations
 
 import re
 
-# It says of the whole that it is done …
+# The message claims that the work is done.
 DONE = re.compile(
     r"\b(?:all|everything|notebook|analysis|plan|task|work|steps|cells)\b"
-    r"(?:(?!\bnot\b|n't\b|\bno\b)[^.!?\n]){0,80}\b(?:done|completed?|finished|ready|works|working|passed|passes)\b",
+    r"(?:(?!\bnot\b|n't\b|\bno\b)[^.!?\n]){0,80}"
+    r"\b(?:done|completed?|finished|ready|works|working|passed|passes)\b",
     re.IGNORECASE,
 )
-# … or why it ends before that.
-WHY = re.compile(
-    r"\b(?:because|since|until|unless|before (?:I|we)|wait(?:ing)?|blocked|can(?:not|'t)|could(?: not|n't)|unable"
-    r"|needs? (?:you|your)|let me know|tell me|please|you (?:asked|said|wanted)|your (?:decision|call|answer|choice)"
+# The message gives a reason for the end of the turn.
+REASON = re.compile(
+    r"\b(?:because|since|until|unless|before (?:I|we)|wait(?:ing)?|blocked"
+    r"|can(?:not|'t)|could(?: not|n't)|unable"
+    r"|needs? (?:you|your)|let me know|tell me|please"
+    r"|you (?:asked|said|wanted)|your (?:decision|call|answer|choice)"
     r"|interrupted|paused?|missing)\b",
     re.IGNORECASE,
 )
 
-# The user limits what is to be done in this turn: the end of the turn may be what they
-# asked for.
-LIMITED = re.compile(
-    r"\b(?:only|just|stop|wait|pause|halt|hold (?:on|off)|hang on|no (?:further|more)|nothing (?:else|more|further)"
-    r"|not yet|for now|first (?:step|cell|one|two|three|part)|(?:one|a single|two|three) (?:steps?|cells?)"
-    r"|steps? \d+|until|up to|at most|(?:do not|don['’]?t|never|without) (?:go|going|continue|continuing|run|running"
-    r"|start|starting|proceed|proceeding|do|doing|carry|move|moving|add|write|touch|change)"
-    r"|ask me|let me (?:see|look|check|know|decide|review)|then (?:show|tell|report|ask|end|finish|i|we)"
+# The user limits the work of this turn, so the turn may end early.
+LIMIT = re.compile(
+    r"\b(?:only|just|stop|wait|pause|halt|hold (?:on|off)|hang on"
+    r"|no (?:further|more)|nothing (?:else|more|further)|not yet|for now"
+    r"|first (?:step|cell|one|two|three|part)"
+    r"|(?:one|a single|two|three) (?:steps?|cells?)"
+    r"|steps? \d+|until|up to|at most"
+    r"|(?:do not|don['’]?t|never|without) (?:go|going|continue|continuing|run|running"
+    r"|start|starting|proceed|proceeding|do|doing|carry|move|moving|add|write|touch"
+    r"|change)"
+    r"|ask me|let me (?:see|look|check|know|decide|review)"
+    r"|then (?:show|tell|report|ask|end|finish|i|we)"
     r"|before (?:you|we) (?:go|continue|proceed))\b",
     re.IGNORECASE,
 )
+QUESTION_MARK = re.compile(r"\?(\s|[\"')*_`\]]|$)")
 
 
-def limits(prompt: str) -> bool:
-    """Whether a prompt of the user's may limit what is to be done in this turn, also in a question."""
-    return bool(LIMITED.search(prompt))
+def limits_work(prompt: str) -> bool:
+    """Return whether a prompt of the user may limit the work of this turn."""
+    return LIMIT.search(prompt) is not None
 
 
-def asks(message: str) -> bool:
-    """Whether a message asks the person something: its last paragraph holds a question."""
-    last = message.strip().rpartition("\n\n")[2]
-    return bool(re.search(r"\?(\s|[\"')*_`\]]|$)", last))
+def asks_question(message: str) -> bool:
+    """Return whether the last paragraph of a message contains a question."""
+    last_paragraph = message.strip().rpartition("\n\n")[2]
+    return QUESTION_MARK.search(last_paragraph) is not None
 
 
-def unexplained(message: str) -> bool:
-    """Whether a turn that ends with this message, while work is left, claims to be done or does not say why it ends."""
-    return not asks(message) and bool(DONE.search(message) or not WHY.search(message))
+def lacks_explanation(message: str) -> bool:
+    """Return whether a message does not explain why open steps remain.
+
+    A message that claims that all work is done does not explain that either.
+    """
+    if asks_question(message):
+        return False
+    claims_completion = DONE.search(message) is not None
+    return claims_completion or REASON.search(message) is None

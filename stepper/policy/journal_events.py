@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
 from stepper.common import json_decode
-from stepper.policy.cell_changes import source_hash
+from stepper.policy.cell_changes import hash_source
 from stepper.policy.model import (
     NOTHING,
     Fault,
@@ -118,7 +118,7 @@ class Started(Event, kind="start", optional=("by", "outside_agent")):
             number=self.number,
             index=self.index,
             step=self.key if isinstance(self.key, int) else None,
-            source_hash=source_hash(self.source),
+            source_hash=hash_source(self.source),
             started_at=self.at,
             duration_s=round(seconds, 4),
             outcome=outcome,

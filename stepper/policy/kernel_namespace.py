@@ -1,4 +1,8 @@
-"""What a kernel holds, as its helper tells it: the user's names in short, and what a cell can load and import."""
+"""The namespace of a kernel as its helper reports it.
+
+The helper sends these dataclasses as JSON, so their field names are also in
+`kernels/in_kernel`.
+"""
 
 from __future__ import annotations
 
@@ -7,52 +11,60 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Variable:
-    """A variable, never its value."""
+    """Facts about a variable, never its value."""
 
-    type: str  # as `module.Name`, builtins bare
+    type: str  # `module.Name`; only the name for builtins
     len: int | None = None
     bytes: int = 0
     shape: tuple[int | str, ...] | None = None
-    print: str = ""  # of a small value: equal ones have the same
+    # Fingerprint of a small value: equal values have the same.
+    print: str = ""
 
 
 @dataclass(frozen=True)
-class Lasting:
-    """What seldom changes, so that the helper tells it once: `mark` is that of its state."""
+class KernelEnvironment:
+    """What seldom changes in a kernel. The helper sends it only after a change.
+
+    `mark` identifies the state.
+    """
 
     mark: str
-    imported: tuple[str, ...]  # modules
+    imported: tuple[str, ...]  # names of modules
     path: tuple[str, ...]  # sys.path
-    # something finds modules that a listing of `path` does not show
+    # Whether import hooks find modules that are not in a folder of `path`.
     other_finders: bool
-    magics: tuple[str, ...] | None  # callable without `%`; None where any name may be
+    # Magics that can be called without `%`; None if any name may be one.
+    magics: tuple[str, ...] | None
     builtins: tuple[str, ...]
     python: tuple[int, int]
-    # of the packages that cells imported, and of Python
+    # Versions of Python and of the packages that cells imported.
     versions: dict[str, str] = field(default_factory=dict)
-    # modules of the project → those of the project that they import
+    # The modules of the project that each module of the project imports.
     local_imports: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Namespace:
-    """The user's names: alias → module, function → signature, classes, variables."""
+    """The user's names.
+
+    `modules` maps aliases to modules, `functions` maps names to signatures.
+    """
 
     modules: dict[str, str] = field(default_factory=dict)
     functions: dict[str, str] = field(default_factory=dict)
     classes: tuple[str, ...] = ()
     variables: dict[str, Variable] = field(default_factory=dict)
-    # all that a cell can load, builtins too; none where that is not known
+    # All names that a cell can read, including builtins; empty if not known.
     names: tuple[str, ...] = ()
-    own_input: bool = False  # the user has bound `input`
+    own_input: bool = False  # whether the user assigned `input`
     cwd: str = ""
-    # what the last cell bound, or changed in a way that is seen
+    # Names that the last cell assigned, or whose values it visibly changed.
     rebound: tuple[str, ...] = ()
-    lasting: Lasting | None = None
+    lasting: KernelEnvironment | None = None
 
     def __bool__(self) -> bool:
-        """Whether a kernel told anything."""
-        return self != UNKNOWN
+        """Return whether a kernel reported a namespace."""
+        return self != UNKNOWN_NAMESPACE
 
 
-UNKNOWN = Namespace()
+UNKNOWN_NAMESPACE = Namespace()

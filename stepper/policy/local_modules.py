@@ -1,4 +1,8 @@
-"""What happened to changed modules of the project before a cell ran, as the kernel's helper reports it."""
+"""Changed modules of the project: which ones the helper reloaded before a cell.
+
+The helper sends these dataclasses as JSON, so their field names are also in
+`kernels/in_kernel/module_reload.py`.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class OldModule:
-    """A module whose file has changed and that was not reloaded: why, and with which error in which line."""
+    """A module that was not reloaded although its file has changed.
+
+    `why` is deleted, compiled, syntax, raised, dependent, interrupted, warn or
+    autoreload; `error` and `line` are those of an exception.
+    """
 
     name: str
     file: str
-    why: str  # deleted, compiled, syntax, raised, dependent, interrupted, warn, autoreload
+    why: str
     error: str = ""
     line: int = 0
 
@@ -21,12 +29,14 @@ class ModuleChanges:
     """The modules that were reloaded, and those that were not."""
 
     reloaded: tuple[str, ...] = ()
-    # reloaded because they compute something from a changed module at their import
+    # Reloaded because they compute values from a changed module when imported.
     dependents: tuple[str, ...] = ()
     old: tuple[OldModule, ...] = ()
-    # names of the notebook that a reloaded module no longer has; the module
+    # Names that the notebook imported and the reloaded module no longer has, each with
+    # the module.
     lost: tuple[tuple[str, ...], ...] = ()
-    classes: bool = False  # a reloaded module had classes
+    # Whether a reloaded module defines classes, whose old instances remain.
+    classes: bool = False
 
 
 UNCHANGED = ModuleChanges()

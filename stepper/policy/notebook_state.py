@@ -159,7 +159,7 @@ class State:
 
     def compare(self, cells: Sequence[Cell]) -> list[Cell]:
         """Compare the notebook's cells with what ran; return those that have not run as they stand."""
-        fresh, self.changed = cell_changes.since(cells, self.ran_ever)
+        fresh, self.changed = cell_changes.find_changes(cells, self.ran_ever)
         in_plan = {self.of(step.id).cell_id for step in self.plan.steps}
         known = {
             progress.cell_id: progress
@@ -168,7 +168,7 @@ class State:
         }
         fresh_ids = {cell.id for cell in fresh}
         self.open_cells = []
-        for cell in cell_changes.runnable(cells) if self.plan.steps else ():
+        for cell in cell_changes.select_runnable(cells) if self.plan.steps else ():
             running = self.running is not None and self.running.cell_id == cell.id
             if cell.id in in_plan or running:
                 continue
@@ -181,7 +181,7 @@ class State:
         self, cell: Cell, progress: Progress | None, is_fresh: bool
     ) -> str:
         """Return why a cell outside the plan is open; '' if it is not."""
-        held = progress is not None and progress.held == cell_changes.source_hash(
+        held = progress is not None and progress.held == cell_changes.hash_source(
             cell.source
         )
         if is_fresh and not held:

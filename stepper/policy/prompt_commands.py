@@ -1,146 +1,192 @@
-"""The plain words of the person's that are commands, and what is said with them.
+"""Plain sentences of the user that are commands, and the message that comes with them.
 
-A prompt is a command where it begins with the command's words – no more than consent or courtesy before them – and then
-ends, or goes on after punctuation or with a word that ties a reason, a hint or an answer to them: "skip cell because we
-lack data". It is none where that sentence asks, or where commands are named again: it speaks of them then.
+`parse_command` reads the documented sentences ("skip cell because …"). A prompt is a
+command if it starts with one, after words of consent or courtesy at the most, and then
+ends or continues with punctuation or a conjunction. A prompt that asks a question or
+mentions commands again is not a command: the user talks about commands.
 
-"stop the cell" ends at once what may have run for hours: it is none, too, where its sentence says when, or on what
-condition ("if", "until", "after" …), or what of the cell ("from printing so much"). The agent reads that, and does it.
+"stop the cell" discards hours of work. It is not a command if the sentence has a
+condition ("if", "until", "after" …) or concerns a part of the cell ("from printing so
+much"); the agent then reads the prompt.
 
-`understood` reads further plain sentences ("skip that one", "go on", "yes, use it"), only while a stop is in force or a
-cell runs, and only where the whole prompt has no other reading: a condition, a time, a negation or a question is none.
+`parse_sentence` reads further sentences ("skip that one", "go on", "yes, use it"), but
+only while the notebook is stopped or a cell runs, and only if the whole prompt has no
+other meaning: no condition, time, negation or question.
 """
 
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
-STOP = r"stop\s+(?:the|this|that)\s+(?:running\s+)?cell|/notebook-status\s+stop"
-WORDS = rf"continue\s+notebook|fix\s+and\s+retry|skip\s+cell|show\s+status|{STOP}"
+SKIP = "skip cell"
+FIX = "fix and retry"
+CONTINUE = "continue notebook"
+STOP = "stop the cell"
+
+
+class PromptCommand(NamedTuple):
+    """A command of the user: its words in lower case, and the message for the agent."""
+
+    words: str
+    message: str
+
+
+STOP_WORDS = r"stop\s+(?:the|this|that)\s+(?:running\s+)?cell|/notebook-status\s+stop"
+WORDS = (
+    r"continue\s+notebook|fix\s+and\s+retry|skip\s+cell|show\s+status"
+    rf"|{STOP_WORDS}"
+)
 THANKS = "please|pls|thanks|thank you"
 COURTESY = f"{THANKS}|ok|okay|yes|yep|sure|great|good|fine|right|alright|well|now|then"
-TIES = f"because|due to|since|as|for|and|but|so|then|now|with|without|using|by|from|where|after|until|{THANKS}"
+CONJUNCTIONS = (
+    "because|due to|since|as|for|and|but|so|then|now|with|without|using|by|from|where"
+    f"|after|until|{THANKS}"
+)
 COMMAND = re.compile(
-    rf"(?:(?:{COURTESY})\b[\s,.!:;–—-]*)*(?P<words>{WORDS})(?: of (?:the|this) notebook)?"
-    rf"(?P<rest>\s*$|\s*[,.;:!(…–—\n]|\s+-|\s+(?:{TIES})\b)",
+    rf"(?:(?:{COURTESY})\b[\s,.!:;–—-]*)*(?P<words>{WORDS})"
+    r"(?: of (?:the|this) notebook)?"
+    rf"(?P<rest>\s*$|\s*[,.;:!(…–—\n]|\s+-|\s+(?:{CONJUNCTIONS})\b)",
     re.IGNORECASE,
 )
-NAMED = re.compile(rf"\b(?:{WORDS})\b", re.IGNORECASE)
-END = re.compile(r"(?<![.!?…])[.!?…]+(?=[\s\"')]|$)|\n")  # of a sentence
-# The sentence that stops a cell: neither an ellipsis nor a line after a comma ends it,
-# nor does "But" begin another.
-SENTENCE = re.compile(
-    r"(?s:.*?)(?:(?<![.…])[.!](?=[\s\"')]|$)(?!\s+(?:but|only|not)\b)|(?<![,;:–—-])\n|\Z)",
+MENTION = re.compile(rf"\b(?:{WORDS})\b", re.IGNORECASE)
+SENTENCE_END = re.compile(r"(?<![.!?…])[.!?…]+(?=[\s\"')]|$)|\n")
+# The rest of the sentence that stops a cell. The sentence continues after an ellipsis,
+# after a line that ends with a comma, and before "But".
+STOP_SENTENCE = re.compile(
+    r"(?s:.*?)(?:(?<![.…])[.!](?=[\s\"')]|$)(?!\s+(?:but|only|not)\b)"
+    r"|(?<![,;:–—-])\n|\Z)",
     re.IGNORECASE,
 )
-CONDITION = "if|unless|when|whenever|in case|as long|while|until|till|before|after|(?<!at )once|soon|later|tomorrow|tonight"
-TIED = re.compile(
+CONDITION = (
+    "if|unless|when|whenever|in case|as long|while|until|till|before|after"
+    "|(?<!at )once|soon|later|tomorrow|tonight"
+)
+STOP_CONDITION = re.compile(
     rf"\b(?:{CONDITION}|not (?:now|yet))\b|^\s*(?:from|where|with|without|using)\b"
     r"|(?:^|[^\w\s]|\bbut|\bonly|\band)\s*(?:at(?! once)|by|in|on)\b",
     re.IGNORECASE,
 )
-DASHES = re.compile(r"^[\s,.;:!…–—-]+")
-PLEASE = re.compile(
+LEADING_PUNCTUATION = re.compile(r"^[\s,.;:!…–—-]+")
+COURTESY_AROUND = re.compile(
     rf"^(?:{THANKS}|now)\b\W*|(?<!\W)\W*\b(?:{THANKS})\W*$", re.IGNORECASE
 )
-
-
-def addressed(message: str) -> tuple[str, str]:
-    """Return the notebook that a message of the user's begins with, '' for none, and the rest of the message.
-
-    `notebooks/a.ipynb the dates are in UTC`; a name with spaces is in quotes.
-    """
-    found = ADDRESS.match(message)
-    if found is None:
-        return "", message
-    return found["quoted"] or found["plain"], message[found.end() :].strip()
-
-
-def command(prompt: str) -> tuple[str, str] | None:
-    """Return the command's words, in lower case, and what is said with them; None where a prompt is no command."""
-    prompt = prompt.strip()
-    found = COMMAND.match(prompt)
-    if found is None:
-        return None
-    end = END.search(prompt, found.end("words"))
-    if (end and "?" in end[0]) or NAMED.search(prompt, found.end("words")):
-        return None
-    said = PLEASE.sub("", DASHES.sub("", prompt[found.start("rest") :]))
-    words = " ".join(found["words"].lower().split())
-    if "stop" not in words:
-        return words, said.strip()
-    sentence = SENTENCE.match(prompt, found.end("words"))
-    return (
-        None
-        if sentence and TIED.search(sentence[0])
-        else ("stop the cell", said.strip())
-    )
-
-
-# a notebook's name at the beginning of a message
-ADDRESS = re.compile(
-    r"""\s*(?:(?P<mark>["'])(?P<quoted>[^\n]*?\.ipynb)(?P=mark)|(?P<plain>[^\s"']\S*\.ipynb))(?=\s|$)"""
+# The name of a notebook at the beginning of a message.
+NOTEBOOK = re.compile(
+    r"""\s*(?:(?P<quote>["'])(?P<quoted>[^\n]*?\.ipynb)(?P=quote)"""
+    r"""|(?P<plain>[^\s"']\S*\.ipynb))(?=\s|$)"""
 )
-# Sentences that are commands only while the notebook is stopped, or while a cell runs.
-# The whole prompt must read so.
+
+# Sentences that are commands only while the notebook is stopped or a cell runs. They
+# must match the whole prompt.
 POLITE = (
     rf"(?:(?:{COURTESY})\b[\s,.!:;–—-]*)*(?:(?:just|let['’]?s|you can|you may)\s+)?"
 )
-IT = r"(?:it|that|this|that one|this one|(?:the|that|this) (?:failed |failing )?(?:step|cell))"
+CELL_PRONOUN = (
+    r"(?:it|that|this|that one|this one"
+    r"|(?:the|that|this) (?:failed |failing )?(?:step|cell))"
+)
 TAIL = rf"(?:\s+(?:{THANKS}|now))*"
-SKIP_IT = re.compile(
-    rf"{POLITE}skip {IT}{TAIL}(?P<rest>\s*[.!]*\s*$|\s*[,;:–—]\s*.+|\s+because\b.+)",
+END_OR_MESSAGE = r"(?P<rest>\s*[.!]*\s*$|\s*[,;:–—]\s*.+)"
+SKIP_SENTENCE = re.compile(
+    rf"{POLITE}skip {CELL_PRONOUN}{TAIL}"
+    r"(?P<rest>\s*[.!]*\s*$|\s*[,;:–—]\s*.+|\s+because\b.+)",
     re.IGNORECASE,
 )
-FIX_IT = re.compile(
-    rf"{POLITE}(?:fix|retry) {IT}{TAIL}(?P<rest>\s*[.!]*\s*$|\s*[,;:–—]\s*.+)",
+FIX_SENTENCE = re.compile(
+    rf"{POLITE}(?:fix|retry) {CELL_PRONOUN}{TAIL}{END_OR_MESSAGE}",
     re.IGNORECASE,
 )
-GO_ON = re.compile(
-    rf"{POLITE}(?:go on|go ahead|continue|carry on|proceed|resume){TAIL}(?P<rest>\s*[.!]*\s*$|\s*[,;:–—]\s*.+)",
+CONTINUE_SENTENCE = re.compile(
+    rf"{POLITE}(?:go on|go ahead|continue|carry on|proceed|resume){TAIL}"
+    rf"{END_OR_MESSAGE}",
     re.IGNORECASE,
 )
-STOP_IT = re.compile(
-    rf"{POLITE}(?:stop|interrupt|cancel) {IT}{TAIL}(?P<rest>\s*[.!]*\s*$)",
+INTERRUPT_SENTENCE = re.compile(
+    rf"{POLITE}(?:stop|interrupt|cancel) {CELL_PRONOUN}{TAIL}(?P<rest>\s*[.!]*\s*$)",
     re.IGNORECASE,
 )
 ANSWER = re.compile(
     r"(?:(?:yes|yep|yeah|sure|ok|okay)\b"
-    r"(?:\s*[.!]*\s*$|\s*[,;:.–—-]\s*(?:please )?(?:do|use|take|keep|drop|it|that|the)\b.*)"
+    r"(?:\s*[.!]*\s*$"
+    r"|\s*[,;:.–—-]\s*(?:please )?(?:do|use|take|keep|drop|it|that|the)\b.*)"
     r"|(?:(?:yes|no)\s*[,;:]?\s+)?(?:please )?(?:use|take|keep|drop|prefer) \S.*)",
     re.IGNORECASE,
 )
 UNCLEAR = re.compile(
-    rf"\?|\n|\b(?:{CONDITION}|not|never|do(?:es)?n['’]?t|wo(?:ul)?dn['’]?t|would|should|could|might|wait|first|only"
+    rf"\?|\n|\b(?:{CONDITION}|not|never|do(?:es)?n['’]?t|wo(?:ul)?dn['’]?t|would"
+    r"|should|could|might|wait|first|only"
     r"|but|instead of|later|until|try|tell me|show me|explain|then)\b|n['’]t\b",
     re.IGNORECASE,
 )
-# a reason to skip
-UNNEEDED = re.compile(
+# A reason to skip a step, although the sentence has a negation.
+NOT_NEEDED = re.compile(
     r"\b(?:I|we) don['’]?t (?:need|want) (?:it|that|this)\b", re.IGNORECASE
 )
-LONGEST = 200  # characters: a longer prompt says more than one thing
+# Longer prompts (in characters) say more than one thing.
+MAX_SENTENCE_LENGTH = 200
 
 
-def understood(
-    prompt: str, stopped: bool, asked: bool, running: bool
-) -> tuple[str, str] | None:
-    """Return the command that a plain sentence gives in a notebook's present status, with its message, or None.
+def split_notebook(message: str) -> tuple[str, str]:
+    """Return the notebook that a message starts with, and the rest of the message.
 
-    `stopped`: a stop is in force; `asked`: it asks the user a question; `running`: a cell runs.
+    For example `notebooks/a.ipynb the dates are in UTC`. A name with spaces is in
+    quotes. The notebook is '' if the message does not start with one.
+    """
+    match = NOTEBOOK.match(message)
+    if match is None:
+        return "", message
+    notebook = match["quoted"] or match["plain"]
+    return notebook, message[match.end() :].strip()
+
+
+def parse_command(prompt: str) -> PromptCommand | None:
+    """Return the command of a prompt, None if the prompt is not a command."""
+    prompt = prompt.strip()
+    match = COMMAND.match(prompt)
+    if match is None:
+        return None
+    words_end = match.end("words")
+    sentence_end = SENTENCE_END.search(prompt, words_end)
+    is_question = sentence_end is not None and "?" in sentence_end[0]
+    if is_question or MENTION.search(prompt, words_end):
+        return None
+    words = " ".join(match["words"].lower().split())
+    if "stop" in words:
+        sentence = STOP_SENTENCE.match(prompt, words_end)
+        if sentence is not None and STOP_CONDITION.search(sentence[0]):
+            return None
+        words = STOP
+    rest = LEADING_PUNCTUATION.sub("", prompt[match.start("rest") :])
+    return PromptCommand(words, COURTESY_AROUND.sub("", rest).strip())
+
+
+def parse_sentence(
+    prompt: str, is_stopped: bool, has_question: bool, is_running: bool
+) -> PromptCommand | None:
+    """Return the command of a plain sentence, or None.
+
+    The sentence depends on the notebook's status: whether the notebook is stopped,
+    whether it asked the user a question, and whether a cell runs.
     """
     prompt = prompt.strip()
-    if len(prompt) > LONGEST or UNCLEAR.search(UNNEEDED.sub("", prompt)):
+    if len(prompt) > MAX_SENTENCE_LENGTH:
         return None
-    if running and STOP_IT.fullmatch(prompt):
-        return "stop the cell", ""
-    if not stopped:
+    if UNCLEAR.search(NOT_NEEDED.sub("", prompt)):
+        return None
+    if is_running and INTERRUPT_SENTENCE.fullmatch(prompt):
+        return PromptCommand(STOP, "")
+    if not is_stopped:
         return None
     for pattern, words in (
-        (SKIP_IT, "skip cell"),
-        (FIX_IT, "fix and retry"),
-        (GO_ON, "continue notebook"),
+        (SKIP_SENTENCE, SKIP),
+        (FIX_SENTENCE, FIX),
+        (CONTINUE_SENTENCE, CONTINUE),
     ):
-        if found := pattern.fullmatch(prompt):
-            return words, DASHES.sub("", found["rest"]).strip()
-    return ("continue notebook", prompt) if asked and ANSWER.fullmatch(prompt) else None
+        match = pattern.fullmatch(prompt)
+        if match is not None:
+            message = LEADING_PUNCTUATION.sub("", match["rest"]).strip()
+            return PromptCommand(words, message)
+    if has_question and ANSWER.fullmatch(prompt):
+        return PromptCommand(CONTINUE, prompt)
+    return None

@@ -1,4 +1,7 @@
-"""Whether the attempts at a cell get on: the same source after the same error, the same error from other sources."""
+"""Attempts that repeat: the same source after the same error, or the same error again.
+
+`find_repeated_run` prevents a run, the other functions return notes for the report.
+"""
 
 from __future__ import annotations
 
@@ -11,83 +14,93 @@ from stepper.policy.model import Key, Outcome, Run, Verdict
 from stepper.policy.notebook_state import State
 
 ORDINALS = {2: "second", 3: "third", 4: "fourth", 5: "fifth", 6: "sixth"}
+# The address of an object, which differs in each run.
 ADDRESS = re.compile(r"0x[0-9a-fA-F]{4,}")
 
 
-def error_mark(run: Run) -> tuple[str, str] | None:
-    """Return the fingerprint of the error that a run ended with; None where it ended otherwise."""
-    if (
-        run.fault is None
-        or run.outcome is not Outcome.ERROR
-        or run.verdict is not Verdict.RECOVERABLE
-    ):
+def error_key(run: Run) -> tuple[str, str] | None:
+    """Return class and message of a run's error; None if the run did not raise one.
+
+    Equal errors of different runs have equal keys.
+    """
+    if run.fault is None or run.outcome is not Outcome.ERROR:
+        return None
+    if run.verdict is not Verdict.RECOVERABLE:
         return None
     return run.fault.ename, ADDRESS.sub("0x…", run.fault.evalue)
 
 
-def tries(state: State, key: Key) -> Sequence[Run]:
-    """Return the failed runs of a step (or a cell in no step) since it last ended well."""
-    runs = (run for run in reversed(state.runs) if run.key == key)
-    return [*takewhile(lambda run: run.verdict is not Verdict.FINE, runs)][::-1]
+def list_attempts(state: State, key: Key) -> Sequence[Run]:
+    """Return the runs of a step or cell since it last succeeded, oldest first."""
+    newest_first = (run for run in reversed(state.runs) if run.key == key)
+    unsuccessful = takewhile(lambda run: run.verdict is not Verdict.FINE, newest_first)
+    return [*unsuccessful][::-1]
 
 
-def same_again(state: State, key: Key, source: str) -> Run | None:
-    """Return the run that a source would only repeat: the very last one, which ended with an error, or None."""
-    last = state.runs[-1] if state.runs and state.unchanged else None
-    return (
-        last
-        if last and (last.key, last.source_hash) == (key, source) and error_mark(last)
-        else None
-    )
+def find_repeated_run(state: State, key: Key, source_hash: str) -> Run | None:
+    """Return the run that the same source would only repeat, or None.
+
+    This is the last run of the notebook if it raised an error.
+    """
+    if not state.runs or not state.unchanged:
+        return None
+    last = state.runs[-1]
+    is_same = last.key == key and last.source_hash == source_hash
+    return last if is_same and error_key(last) else None
 
 
-def repeated(state: State, last: Run) -> str:
-    """Return why a source is not run again."""
+def explain_repeated_run(state: State, last: Run) -> str:
+    """Return why a cell does not run again with the source of its last run."""
     scratch = state.commands.shell("eval")
     return (
-        f"its source is that of run {last.run}, which ended with {_ended(last)};"
-        " no other cell ran and no file of the project changed since."
-        f" No attempt is counted. Another cell, or `{scratch}`, in between lets it run"
+        f"its source is that of run {last.run}, which failed with {last.error}; no other"
+        " cell ran and no file of the project changed since. This does not count as an"
+        f" attempt. The cell can run again after another cell or `{scratch}`"
     )
 
 
-def same_error(state: State, run: Run) -> list[str]:
-    """Return that other sources ended with the same error before, in a list. `run` is not in the state yet."""
-    mark = error_mark(run)
-    same = [
-        earlier
-        for earlier in tries(state, run.key)
-        if mark and error_mark(earlier) == mark
-    ]
-    sources = {run.source_hash, *(earlier.source_hash for earlier in same)}
-    if mark is None or len(sources) == 1:
+def note_same_error(state: State, run: Run) -> list[str]:
+    """Return a note if other sources raised the same error, else an empty list.
+
+    `run` is not in the state yet.
+    """
+    error = error_key(run)
+    if error is None:
         return []
-    nth = ORDINALS.get(len(same) + 1, f"{len(same) + 1}th")
-    here = _failing_text(run)
-    line = (
-        ", same line"
-        if here and all(_failing_text(each) == here for each in same)
-        else ""
+    earlier_runs = [
+        earlier
+        for earlier in list_attempts(state, run.key)
+        if error_key(earlier) == error
+    ]
+    sources = {run.source_hash, *(earlier.source_hash for earlier in earlier_runs)}
+    if len(sources) == 1:
+        return []
+    count = len(earlier_runs) + 1
+    ordinal = ORDINALS.get(count, f"{count}th")
+    line = _failing_line(run)
+    is_same_line = line != "" and all(
+        _failing_line(earlier) == line for earlier in earlier_runs
     )
-    return [
-        f"{nth} time {one_line(': '.join(mark), 160)}{line}, from {len(sources)} sources"
+    same_line = ", same line" if is_same_line else ""
+    message = one_line(": ".join(error), 160)
+    return [f"{ordinal} time {message}{same_line}, from {len(sources)} sources"]
+
+
+def note_returning_source(state: State, key: Key, source_hash: str) -> list[str]:
+    """Return a note if a source is that of an earlier attempt, else an empty list."""
+    earlier_runs = [
+        run for run in list_attempts(state, key)[:-1] if run.source_hash == source_hash
     ]
+    if not earlier_runs:
+        return []
+    run = earlier_runs[-1]
+    result = run.error if run.fault else run.outcome.value
+    return [f"this source is the same as in run {run.run} ({result})"]
 
 
-def returned(state: State, key: Key, source: str) -> list[str]:
-    """Return that a source is an earlier attempt's, in a list; empty where it is new."""
-    before = [run for run in tries(state, key)[:-1] if run.source_hash == source]
-    return [
-        f"this source is that of run {run.run}, which ended with {_ended(run)}"
-        for run in before[-1:]
-    ]
-
-
-def _ended(run: Run) -> str:
-    return run.error if run.fault else run.outcome.value
-
-
-def _failing_text(run: Run) -> str:
-    """Return the text of the line of the user's own code on which a run failed, '' where it is not known."""
-    inner = run.fault.frames[-1] if run.fault and run.fault.frames else None
-    return dict(inner.context).get(inner.line, "").strip() if inner else ""
+def _failing_line(run: Run) -> str:
+    """Return the line of the user's code that failed, '' if it is not known."""
+    if run.fault is None or not run.fault.frames:
+        return ""
+    frame = run.fault.frames[-1]
+    return dict(frame.context).get(frame.line, "").strip()

@@ -72,7 +72,7 @@ def before(
 
     Where its edit is of it `alone`, the agent may repeat itself with it; a Write brings a whole notebook.
     """
-    if cell not in cell_changes.runnable([cell]):
+    if cell not in cell_changes.select_runnable([cell]):
         return Before(Do.NOTHING)
     # a wrong configuration is no matter of a cell that is not meant to run
     limits = asked()
@@ -89,13 +89,13 @@ def before(
     )
     if why := edit_gate.stopped(state) or crowded:
         return Before(Do.REFUSE, why)
-    key, source = plan.key(state, cells, cell), cell_changes.source_hash(cell.source)
+    key, source = plan.key(state, cells, cell), cell_changes.hash_source(cell.source)
     # written once more, it runs
     as_held = state.progress.get(key, Progress()).held == source
     look_ahead = (
         limits.preflight and not as_held and cell_changes.RAISES_TAG not in cell.tags
     )
-    repeats = repeated_errors.same_again(state, key, source) if alone else None
+    repeats = repeated_errors.find_repeated_run(state, key, source) if alone else None
     return Before(Do.RUN, "", repeats, look_ahead)
 
 
@@ -135,8 +135,8 @@ def task(
         if below
         else []
     )
-    returned = repeated_errors.returned(
-        state, key, cell_changes.source_hash(cell.source)
+    returned = repeated_errors.note_returning_source(
+        state, key, cell_changes.hash_source(cell.source)
     )
     criterion = plan.expression(step.criterion) if step else ""
     return Task(
@@ -183,7 +183,7 @@ def unmet(state: State, begun: Started, criterion: str, checked: Checked | None)
     """Return in what a step's criterion is false after its cell; '' where it is not, or that source was confirmed."""
     progress = state.of(begun.key)
     confirmed = progress.status is StepStatus.DONE and progress.reason
-    same = confirmed and state.ran_ever.get(begun.cell_id) == cell_changes.source_hash(
+    same = confirmed and state.ran_ever.get(begun.cell_id) == cell_changes.hash_source(
         begun.source
     )
     if checked is None or checked.holds or same:
@@ -219,7 +219,7 @@ def replays(state: State, limits: Limits, cells: Iterable[Cell]) -> bool:
     """Whether a notebook that is complete now is replayed unasked: each cell ran here, and quickly enough."""
     last = {run.cell_id: run.duration_s for run in state.runs}
     # nobody had them run: a replay unasked is not the first to
-    unseen = cell_changes.not_run_yet(cells, state.ran_ever)
+    unseen = cell_changes.select_not_run(cells, state.ran_ever)
     return (
         limits.verify == "auto"
         and not unseen
@@ -275,7 +275,7 @@ def after(state: State, run: Ran, limits: Limits) -> After:
     return After(
         *decided(run.verdict, attempts, run.repeat, limits),
         attempts,
-        repeated_errors.same_error(state, run),
+        repeated_errors.note_same_error(state, run),
     )
 
 

@@ -99,7 +99,7 @@ async def written(
             session.state.ran_ever,
             _planned(session, session.mended()).cells,
         )
-        to_run = cell_changes.not_run_yet(cells, ran_ever)
+        to_run = cell_changes.select_not_run(cells, ran_ever)
         new = [cell for cell in to_run if cell.id not in ran_ever]
         found, _ = await attempt(session, cells, to_run, new, write.consent, caller)
         return (
@@ -186,7 +186,7 @@ async def _attempt(
         )
     if decided.repeats is not None and await _same(session, cell, decided.repeats):
         return run_report.not_run(
-            repeated_errors.repeated(session.state, decided.repeats)
+            repeated_errors.explain_repeated_run(session.state, decided.repeats)
         )
     held = await _held(session, cells, cell, caller) if decided.look_ahead else None
     return held or await run_cell(session, cells, cell, caller)

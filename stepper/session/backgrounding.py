@@ -134,7 +134,7 @@ def code_besides(session: Session, cells: Sequence[Cell]) -> list[Cell]:
     """Return the code cells that have not run as they stand, but for the one that runs."""
     running, fresh = (
         session.state.running,
-        cell_changes.not_run_yet(cells, session.state.ran_ever),
+        cell_changes.select_not_run(cells, session.state.ran_ever),
     )
     return [
         cell

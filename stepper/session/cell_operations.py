@@ -12,7 +12,7 @@ from stepper.messages import mcp_cells as words
 from stepper.messages import run_report
 from stepper.messages.run_report import Ended, Report
 from stepper.policy import cell_changes, cell_list_edits, edit_gate
-from stepper.policy.cell_changes import source_hash
+from stepper.policy.cell_changes import hash_source
 from stepper.policy.commands import mcp_commands
 from stepper.policy.model import Cell, Consent, Outcome, Verdict
 from stepper.session import (
@@ -41,16 +41,16 @@ async def run(
     This one and `add` are what a call does, whoever waits for it (`patience`).
     """
 
-    names = cell_list_edits.Names()
+    names = cell_list_edits.CellReferences()
 
     def again(cells: Sequence[Cell]) -> list[Cell]:
         if told.old_string is not None:
             return [
-                cell_list_edits.edited(
-                    cells, names.id(cells, told.cell_id), told.old_string, ""
+                cell_list_edits.edit_source(
+                    cells, names.resolve_id(cells, told.cell_id), told.old_string, ""
                 )[0]
             ]
-        return [] if told.cell_id is None else [names.cell(cells, told.cell_id)]
+        return [] if told.cell_id is None else [names.resolve(cells, told.cell_id)]
 
     bare = told.source is None and told.old_string is None
     if bare and told.cell_id is None:
@@ -80,27 +80,35 @@ async def run(
     def order(cells: Sequence[Cell]) -> Sequence[Cell]:
         if told.cell_id is not None:
             _check_source(
-                session, names.cell(cells, told.cell_id), told.expected_source_hash
+                session, names.resolve(cells, told.cell_id), told.expected_source_hash
             )
         if told.old_string is not None:
-            within = names.id(cells, told.cell_id)
-            cell, source = cell_list_edits.edited(
+            within = names.resolve_id(cells, told.cell_id)
+            cell, source = cell_list_edits.edit_source(
                 cells, within, told.old_string, told.new_string or ""
             )
-            return cell_list_edits.replaced(cells, cell, source, told.cell_type)
+            return cell_list_edits.replace_cell(cells, cell, source, told.cell_type)
         if told.cell_id is not None:
-            cell = names.cell(cells, told.cell_id)
-            return cell_list_edits.replaced(
+            cell = names.resolve(cells, told.cell_id)
+            return cell_list_edits.replace_cell(
                 cells,
                 cell,
                 cell.source if told.source is None else told.source,
                 told.cell_type,
             )
         new = Cell(
-            "", cell_list_edits.NEW, 0, told.cell_type or "code", told.source or ""
+            "",
+            cell_list_edits.NEW_INDEX,
+            0,
+            told.cell_type or "code",
+            told.source or "",
         )
-        return cell_list_edits.put_in(
-            cells, cell_list_edits.place(cells, names.id(cells, told.after)), [new]
+        return cell_list_edits.insert_cells(
+            cells,
+            cell_list_edits.find_insertion_index(
+                cells, names.resolve_id(cells, told.after)
+            ),
+            [new],
         )
 
     return await _written(session, order, caller, consent, again)
@@ -113,18 +121,20 @@ async def add(
     new = read(told.cells)
     if not new:
         raise UsageError("`cells` is empty: there is nothing to add")
-    names = cell_list_edits.Names()
+    names = cell_list_edits.CellReferences()
 
     def order(cells: Sequence[Cell]) -> list[Cell]:
-        after = cell_list_edits.place(cells, names.id(cells, told.after))
-        return cell_list_edits.put_in(cells, after, new)
+        after = cell_list_edits.find_insertion_index(
+            cells, names.resolve_id(cells, told.after)
+        )
+        return cell_list_edits.insert_cells(cells, after, new)
 
     return await _written(session, order, caller, consent, lambda _: [], runs=told.run)
 
 
 def _check_source(session: Session, cell: Cell, expected: object) -> None:
     """Raise UsageError with the cell's present source where its hash is not the expected one."""
-    present = source_hash(cell.source)
+    present = hash_source(cell.source)
     if expected is None or expected == present:
         return
     raise UsageError(words.changed_source(session.name, cell, str(expected), present))
@@ -143,9 +153,9 @@ def _new(told: object) -> Cell:
         raise UsageError(
             f"a cell's `cell_type` must be one of {', '.join(mcp_commands.TYPES)}"
         )
-    if why := cell_changes.halved(told["source"]):
+    if why := cell_changes.find_encoding_problem(told["source"]):
         raise UsageError(f"{why}; nothing was written")
-    return Cell("", cell_list_edits.NEW, 0, kind, told["source"])
+    return Cell("", cell_list_edits.NEW_INDEX, 0, kind, told["source"])
 
 
 async def _written(
@@ -180,7 +190,7 @@ async def _written(
                     session.state.stop is not None and consent is not Consent.WITHHELD
                 )
                 return _not(words.refused(why), "stopped" if stopped else "refused")
-            new = any(cell.index == cell_list_edits.NEW for cell in others)
+            new = any(cell.index == cell_list_edits.NEW_INDEX for cell in others)
             changed = after != cells
             if changed:
                 cells, written = session.file.rearrange_cells(order)
@@ -195,9 +205,10 @@ async def _written(
                 runs,
                 changed,
             )
-    except cell_list_edits.NamingError as error:
+    except cell_list_edits.CellReferenceError as error:
         raise UsageError(
-            f"{session.name}: {error}; nothing was written", cell_list_edits.HOW
+            f"{session.name}: {error}; nothing was written",
+            cell_list_edits.REFERENCE_HINT,
         ) from None
 
 
@@ -220,7 +231,7 @@ async def _ran(
     changed: bool,
 ) -> Came:
     """Run what is to run of the cells that were written; return what came of it."""
-    to_run, ended = cell_changes.runnable(written) if runs else [], list[Ended]()
+    to_run, ended = cell_changes.select_runnable(written) if runs else [], list[Ended]()
     found: Report | None
     if to_run:
         try:
@@ -231,7 +242,7 @@ async def _ran(
         except StepperError as error:
             found = run_report.not_run(error.message, error.hint)
     else:
-        undelivered_reports.untold(session, cell_changes.runnable(written))
+        undelivered_reports.untold(session, cell_changes.select_runnable(written))
         tell = words.written if changed else words.nothing_to_run
         found = tell(written, stale_cells.report_new_after_edit(session))
     assert found is not None  # each of those to run is told of
@@ -331,14 +342,14 @@ def _refused(
         return edit_gate.PLAN_MODE
     code, state = [cell for cell in others if cell.is_code], session.state
     for cell in code:
-        if why := cell_changes.halved(cell.source):
+        if why := cell_changes.find_encoding_problem(cell.source):
             raise UsageError(f"{why}; nothing was written")
     if not code:
         return None
     new = [
         place
         for place, cell in enumerate(after)
-        if cell in code and cell.index == cell_list_edits.NEW
+        if cell in code and cell.index == cell_list_edits.NEW_INDEX
     ]
     crowded = new and (
         edit_gate.waiting(state, cells, new[0])
@@ -367,23 +378,27 @@ def change(
         raise UsageError(
             "`expected_source_hashes` needs one hash for each of `cell_ids`; nothing was changed"
         )
-    names = cell_list_edits.Names()
+    names = cell_list_edits.CellReferences()
 
     def check(cells: Sequence[Cell]) -> None:
         for name, expected in zip(told.cell_ids, hashes or (), strict=False):
-            _check_source(session, names.cell(cells, name), expected)
+            _check_source(session, names.resolve(cells, name), expected)
 
     def order(cells: Sequence[Cell]) -> Sequence[Cell]:
         check(cells)
-        some = list(dict.fromkeys(names.cell(cells, name) for name in told.cell_ids))
+        some = list(dict.fromkeys(names.resolve(cells, name) for name in told.cell_ids))
         if told.action == "delete":
-            return cell_list_edits.without(cells, some)
-        return cell_list_edits.moved(cells, some, names.id(cells, told.after))
+            return cell_list_edits.remove_cells(cells, some)
+        return cell_list_edits.move_cells(
+            cells, some, names.resolve_id(cells, told.after)
+        )
 
     try:
         before = session.mended().cells
         check(before)
-        some = list(dict.fromkeys(names.cell(before, name) for name in told.cell_ids))
+        some = list(
+            dict.fromkeys(names.resolve(before, name) for name in told.cell_ids)
+        )
         if told.action == "clear_output":
             session.file.clear_outputs(some)
         else:
@@ -394,9 +409,10 @@ def change(
             if told.action == "move"
             else [cell.index for cell in some]
         )
-    except cell_list_edits.NamingError as error:
+    except cell_list_edits.CellReferenceError as error:
         raise UsageError(
-            f"{session.name}: {error}; nothing was changed", cell_list_edits.HOW
+            f"{session.name}: {error}; nothing was changed",
+            cell_list_edits.REFERENCE_HINT,
         ) from None
     after = [cell.id for cell in session.file.read_uncached().cells]
     changed, left = (

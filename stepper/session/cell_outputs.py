@@ -11,7 +11,7 @@ from typing import Any
 from stepper.common.errors import NotebookError, StepperError
 from stepper.messages.run_report import left_out
 from stepper.policy import journal_events
-from stepper.policy.cell_changes import source_hash
+from stepper.policy.cell_changes import hash_source
 from stepper.policy.model import Cell, Limits, Outcome
 from stepper.policy.notebook_state import Shown, State
 from stepper.session.kernel_manager import now
@@ -211,7 +211,7 @@ class Outputs:
                 return
             so_far = dict[Target, list[dict[str, Any]]]()
             if news and running and coming:
-                so_far[Target(running.cell_id, source_hash(running.source))] = (
+                so_far[Target(running.cell_id, hash_source(running.source))] = (
                     coming.outputs()
                 )
             arrived = self.late.put(models, so_far)

@@ -12,7 +12,7 @@ from stepper.common.text import TRUNCATED, format_count
 from stepper.messages import mcp_cells as words
 from stepper.messages.quoted_output import Kept, outputs_text, paged, text_of
 from stepper.policy import cell_list_edits
-from stepper.policy.cell_changes import source_hash
+from stepper.policy.cell_changes import hash_source
 from stepper.policy.commands import mcp_commands
 from stepper.policy.model import Cell
 from stepper.session import status_queries, undelivered_reports
@@ -35,10 +35,13 @@ async def read(session: Session, told: mcp_commands.CellRead) -> Read:
     )
     try:
         some = [
-            cell_list_edits.named(document.cells, name) for name in told.cells or ()
+            cell_list_edits.get_referenced_cell(document.cells, name)
+            for name in told.cells or ()
         ]
-    except cell_list_edits.NamingError as error:
-        raise UsageError(f"{session.name}: {error}", cell_list_edits.HOW) from None
+    except cell_list_edits.CellReferenceError as error:
+        raise UsageError(
+            f"{session.name}: {error}", cell_list_edits.REFERENCE_HINT
+        ) from None
     about = [
         *zip(
             some or document.cells,
@@ -88,7 +91,7 @@ def _about(
         progress.cell_id: key for key, progress in reversed(state.progress.items())
     }
     for cell in cells:
-        present = source_hash(cell.source)
+        present = hash_source(cell.source)
         about = words.CellRead(
             cell.id,
             cell.index,
@@ -100,7 +103,7 @@ def _about(
         if not cell.is_code:
             yield about
             continue
-        run, step = last.get((cell.id, source_hash(cell.source))), steps.get(cell.id)
+        run, step = last.get((cell.id, hash_source(cell.source))), steps.get(cell.id)
         yield replace(
             about,
             execution_count=document.get_displayed_execution_count(cell)

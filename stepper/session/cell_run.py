@@ -27,7 +27,7 @@ from stepper.policy import (
 )
 from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.dataflow import cell_dependencies
-from stepper.policy.kernel_namespace import UNKNOWN
+from stepper.policy.kernel_namespace import UNKNOWN_NAMESPACE
 from stepper.policy.model import (
     Cell,
     Fault,
@@ -110,7 +110,7 @@ async def run_cell(
     keep_time: bool = True,
 ) -> Ended:
     """Run one cell to its verdict, again after a transient error; stop the notebook where that is to follow."""
-    if why := cell_changes.halved(cell.source):
+    if why := cell_changes.find_encoding_problem(cell.source):
         raise StepperError(f"{cell.label}: {why}")
     work = work_on(session, cells, cell, keep_time, caller.timeout)
     while True:
@@ -175,8 +175,10 @@ async def conclude(
     `elapsed` is how long it took from here, with all waiting for the kernel.
     """
     state, cell = session.state, work.cell
-    seconds = execution_time.own_seconds(execution.timings, elapsed)
-    work.notes += execution_time.waiting_note(seconds, elapsed, execution.reconnected)
+    seconds = execution_time.measure_busy_seconds(execution.timings, elapsed)
+    work.notes += execution_time.note_waiting_time(
+        seconds, elapsed, execution.reconnected
+    )
     fault, verdict = await judged(
         session, cell, execution, work.cells, command_messages.built(state)
     )
@@ -226,7 +228,7 @@ async def judged(
     if memory:
         before, after = execution.namespace_before, execution.namespace
         if after is before:  # nothing was reported at its end
-            after = UNKNOWN
+            after = UNKNOWN_NAMESPACE
         memory = "; ".join([memory, *command_messages.largest(before, after)])
     fault, verdict = run_decisions.judged(
         execution.outcome, execution.fault, cell.tags, execution.death, memory, built

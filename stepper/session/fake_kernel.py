@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from stepper.policy.kernel_namespace import UNKNOWN, Namespace, Variable
+from stepper.policy.kernel_namespace import UNKNOWN_NAMESPACE, Namespace, Variable
 from stepper.policy.model import Death, Fault, Frame, Limits, Outcome
 from stepper.session.protocols import (
     About,
@@ -421,7 +421,7 @@ class FakeKernel:
             if self.interrupted
             else outcome
         )
-        known = UNKNOWN if run.died else await self.namespace()
+        known = UNKNOWN_NAMESPACE if run.died else await self.namespace()
         return Execution(
             outcome,
             run.outputs,

@@ -12,7 +12,7 @@ from typing import Any
 
 from stepper.common.errors import NotebookError
 from stepper.messages.run_report import Ended
-from stepper.policy.cell_changes import source_hash
+from stepper.policy.cell_changes import hash_source
 from stepper.policy.comparison import clock_values, recorded_outputs, verify_results
 from stepper.policy.comparison.clock_values import RunTime
 from stepper.policy.comparison.output_comparison import CellOutputs
@@ -49,7 +49,7 @@ class RecordedOutputs:
         ran = {run.cell_id: run.source_hash for run in session.state.runs}
         for cell in cells:
             outputs = document.get_recorded_outputs(cell)
-            same_source = ran.get(cell.id, "") in ("", source_hash(cell.source))
+            same_source = ran.get(cell.id, "") in ("", hash_source(cell.source))
             if outputs is not None and same_source and cell.id not in unstable:
                 self.recorded[cell.index] = outputs
 
@@ -133,7 +133,7 @@ def _modules_changed_since(session: Session, cells: Sequence[Cell]) -> set[str]:
     past.catch_up(state.runs, state.sources, state.elsewhere)
     runs = [
         past.last_runs.get(
-            cell_dependencies.cell_key(cell.id, source_hash(cell.source))
+            cell_dependencies.cell_key(cell.id, hash_source(cell.source))
         )
         for cell in cells
     ]

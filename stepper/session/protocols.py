@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from stepper.policy import journal_events
-from stepper.policy.cell_changes import source_hash
-from stepper.policy.kernel_namespace import UNKNOWN, Namespace
+from stepper.policy.cell_changes import hash_source
+from stepper.policy.kernel_namespace import UNKNOWN_NAMESPACE, Namespace
 from stepper.policy.local_modules import UNCHANGED, ModuleChanges
 from stepper.policy.model import (
     NOTHING,
@@ -49,7 +49,7 @@ class Target:
     @classmethod
     def of(cls, cell: Cell) -> Target:
         """Return a cell as it is now."""
-        return cls(cell.id, source_hash(cell.source))
+        return cls(cell.id, hash_source(cell.source))
 
 
 # nbformat dicts, by the cell that has them
@@ -66,9 +66,9 @@ class Execution:
     timings: dict[str, str] = field(default_factory=dict)  # nbclient's names → ISO 8601
     fault: Fault | None = None
     death: Death | None = None
-    namespace: Namespace = UNKNOWN
+    namespace: Namespace = UNKNOWN_NAMESPACE
     # what was known before it began
-    namespace_before: Namespace = UNKNOWN
+    namespace_before: Namespace = UNKNOWN_NAMESPACE
     # by the diagnosis's part in the kernel, which alone reads it
     told: dict[str, Any] = field(default_factory=dict)
     # the step's criterion; None where that could not be told
@@ -166,7 +166,7 @@ class FromElsewhere:
     seconds: float = 0.0
     error: str = ""  # in one line
     unkept: bool = False
-    namespace: Namespace = UNKNOWN  # after it; not known of other languages
+    namespace: Namespace = UNKNOWN_NAMESPACE  # after it; not known of other languages
 
 
 class Coming(Protocol):

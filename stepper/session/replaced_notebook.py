@@ -22,8 +22,8 @@ def note_agents_version(session: Session) -> None:
         document = session.file.read()
     except NotebookError:  # whoever runs it is told
         return
-    marks = notebook_identity.marks(document.cells, plan.from_json(document.plan))
-    new = marks - notebook_identity.known_marks(state)
+    marks = notebook_identity.list_marks(document.cells, plan.from_json(document.plan))
+    new = marks - notebook_identity.list_known_marks(state)
     if new:
         session.log(journal_events.AgentWrote(at=now(), marks=sorted(new)))
 

@@ -65,7 +65,7 @@ async def replay(
         try:
             cells = fresh.mended().cells
             fresh.file.clear_outputs([cell for cell in cells if cell.is_code])
-            for cell in cell_changes.runnable(cells):
+            for cell in cell_changes.select_runnable(cells):
                 if cell.index > last:
                     break
                 progress(cell)

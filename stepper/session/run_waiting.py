@@ -163,12 +163,12 @@ def goes_on(session: Session, call: Call) -> CellRan:
 def _below(session: Session, name: str) -> list[Cell]:
     """Return the code cells below one that have not run as they stand."""
     # what came of it matters more
-    with contextlib.suppress(StepperError, cell_list_edits.NamingError):
+    with contextlib.suppress(StepperError, cell_list_edits.CellReferenceError):
         cells = session.read().cells
-        index = cell_list_edits.named(cells, name).index
+        index = cell_list_edits.get_referenced_cell(cells, name).index
         return [
             cell
-            for cell in cell_changes.not_run_yet(cells, session.state.ran_ever)
+            for cell in cell_changes.select_not_run(cells, session.state.ran_ever)
             if cell.index > index
         ]
     return []

@@ -31,7 +31,7 @@ from stepper.policy.comparison.output_comparison import PixelComparison
 from stepper.policy.dataflow import cell_dependencies, name_analysis
 from stepper.policy.dataflow.name_effects import NameUsage
 from stepper.policy.duration_estimate import Estimate
-from stepper.policy.kernel_namespace import UNKNOWN, Namespace
+from stepper.policy.kernel_namespace import UNKNOWN_NAMESPACE, Namespace
 from stepper.policy.model import Cell, Death, Fault, Key, Limits
 from stepper.session.cell_outputs import Outputs
 from stepper.session.clients import Call, Caller
@@ -102,7 +102,7 @@ class Session:
             None  # what runs in no cell, while it does
         )
         self.last_used = time.monotonic()
-        self.namespace = UNKNOWN
+        self.namespace = UNKNOWN_NAMESPACE
         # something ran of which nothing was told: a silent execution of another
         # client's
         self.outdated = False
@@ -475,7 +475,7 @@ class Session:
             told = f"{why}: its lines wait in memory, and are lost where the daemon ends before they can be written"
             self.trouble(told, error.strerror)
         if isinstance(event, journal_events.KernelChanged):
-            self.namespace = UNKNOWN
+            self.namespace = UNKNOWN_NAMESPACE
         journal_reducer.apply(event, self.state)
         self.changed()
 

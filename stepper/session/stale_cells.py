@@ -113,7 +113,7 @@ def select_cells_to_run(
     dependencies = find_dependencies(session, cells)
     state = session.state
     selected = {entry.cell.id for entry in dependencies.stale}
-    changed = {cell.id for cell in cell_changes.changed(cells, state.ran_ever)}
+    changed = {cell.id for cell in cell_changes.select_changed(cells, state.ran_ever)}
     # Cells that ran in the present kernel, also those that failed there.
     in_kernel = {*state.ran}
     if state.ran:

@@ -16,7 +16,7 @@ from stepper.messages.quoted_output import running as told_of
 from stepper.messages.run_report import step_name
 from stepper.messages.stale_cells import Mark
 from stepper.policy import cell_changes, cell_list_edits, journal_reducer, plan
-from stepper.policy.kernel_namespace import UNKNOWN, Namespace
+from stepper.policy.kernel_namespace import UNKNOWN_NAMESPACE, Namespace
 from stepper.policy.model import Cell, Limits, Step, StepStatus, instant
 from stepper.session import responses, stale_cells, undelivered_reports
 from stepper.session.protocols import Target
@@ -225,7 +225,7 @@ def cell_status(session: Session, cell: Cell) -> responses.CellStatus:
     state, status, source = (
         session.state,
         StepStatus.PENDING,
-        cell_changes.source_hash(cell.source),
+        cell_changes.hash_source(cell.source),
     )
     key = next(
         (
@@ -349,10 +349,10 @@ def report(session: Session, number: int | None) -> responses.Report:
 
 def named(session: Session, name: str) -> Cell:
     """Return the code cell of that id or number; raise UsageError."""
-    found = cell_list_edits.find(session.file.read().cells, name)
+    found = cell_list_edits.find_referenced_cell(session.file.read().cells, name)
     if found is None or not found.is_code:
         raise UsageError(
-            f"{session.name} has no code cell {name!r}", cell_list_edits.HOW
+            f"{session.name} has no code cell {name!r}", cell_list_edits.REFERENCE_HINT
         )
     return found
 
@@ -394,7 +394,7 @@ async def namespace(session: Session) -> tuple[Namespace, bool]:
     """Return the kernel's namespace in short, and whether the kernel is alive."""
     kernel = await session.keeper.find()
     if kernel is None or await kernel.death() is not None:
-        return UNKNOWN, False
+        return UNKNOWN_NAMESPACE, False
     if not session.namespace and not session.lock.locked():
         async with session.turn():
             kernel = session.keeper.kernel

@@ -91,7 +91,7 @@ def compare(
 
 def untold(session: Session, cells: Sequence[Cell]) -> list[Cell]:
     """Return the cells of which nobody was told yet that they have not run as they stand: they are told now."""
-    sources = {cell.id: cell_changes.source_hash(cell.source) for cell in cells}
+    sources = {cell.id: cell_changes.hash_source(cell.source) for cell in cells}
     fresh = [cell for cell in cells if session.unrun.get(cell.id) != sources[cell.id]]
     session.unrun.update(sources)
     return fresh

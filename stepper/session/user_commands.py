@@ -74,7 +74,9 @@ async def run(
             raise StepperError(f"nothing ran: {why}")
         document, state = session.mended(), session.state
         notebook = document.cells
-        cells = cell_changes.not_run_yet(notebook, {} if which == "all" else state.ran)
+        cells = cell_changes.select_not_run(
+            notebook, {} if which == "all" else state.ran
+        )
         recorded = again = None
         if which == "all":
             recorded = RecordedOutputs(session, document, cells)
@@ -116,9 +118,11 @@ async def restore(
         well = {
             cell_id: run for cell_id, run in last.items() if run.verdict is Verdict.FINE
         }
-        cells = [cell for cell in cell_changes.runnable(notebook) if cell.id in well]
+        cells = [
+            cell for cell in cell_changes.select_runnable(notebook) if cell.id in well
+        ]
         known = {cell_id: run.source_hash for cell_id, run in well.items()}
-        changed = next(iter(cell_changes.not_run_yet(cells, known)), None)
+        changed = next(iter(cell_changes.select_not_run(cells, known)), None)
         if changed is not None:
             cells = cells[: cells.index(changed)]
         recorded = RecordedOutputs(session, document, cells)
@@ -275,7 +279,7 @@ async def evaluate(
 
     Raise StepperError where there is no kernel: there is nothing to look at; `starts` one where nothing was lost.
     """
-    if why := cell_changes.halved(source):
+    if why := cell_changes.find_encoding_problem(source):
         raise UsageError(why)
     async with session.turn(caller=caller):
         kernel = session.keeper.kernel
@@ -305,7 +309,7 @@ async def evaluate(
         finally:
             session.looks = None
         elapsed = time.monotonic() - began
-        took = execution_time.own_seconds(execution.timings, elapsed)
+        took = execution_time.measure_busy_seconds(execution.timings, elapsed)
         cells = list[Cell]()
         if execution.outcome is not Outcome.OK:
             # the code has run: what it said matters more

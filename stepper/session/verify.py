@@ -17,7 +17,7 @@ from typing import Any
 from stepper.messages import verify_report as words
 from stepper.messages.run_report import Ended, seconds
 from stepper.policy import cell_changes, journal_events, run_decisions
-from stepper.policy.cell_changes import source_hash
+from stepper.policy.cell_changes import hash_source
 from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.comparison import verify_results
 from stepper.policy.comparison.output_comparison import (
@@ -86,7 +86,7 @@ async def verify(
 ) -> VerifyResult:
     """Replay a notebook and compare; note the verdict in the journal. Raise StepperError where it can't be told."""
     began = time.monotonic()
-    cells = cell_changes.runnable(document.cells)
+    cells = cell_changes.select_runnable(document.cells)
     found = Found(
         document,
         cells,
@@ -257,7 +257,7 @@ def _unlike(session: Session, found: Found, cell: Cell) -> str:
         ran is None
         or count is None
         or ran.execution_count != count
-        or ran.source_hash == source_hash(cell.source)
+        or ran.source_hash == hash_source(cell.source)
     ):
         return ""
     return "its source was changed since it ran"

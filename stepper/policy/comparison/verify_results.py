@@ -84,7 +84,8 @@ def hash_sources(cells: Iterable[Cell]) -> str:
     A verdict of `stepper verify` is valid while this hash stays the same.
     """
     hashes = [
-        cell_changes.source_hash(cell.source) for cell in cell_changes.runnable(cells)
+        cell_changes.hash_source(cell.source)
+        for cell in cell_changes.select_runnable(cells)
     ]
     return hashlib.sha256("\n".join(hashes).encode()).hexdigest()[:16]
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from stepper.policy.cell_changes import BY_PLACE, runnable, source_hash
+from stepper.policy.cell_changes import INDEX_ID, hash_source, select_runnable
 from stepper.policy.dataflow.name_effects import (
     DEFINED,
     IMPORT,
@@ -251,11 +251,11 @@ def _uses_module(
 
 def cell_key(cell_id: str, source: str) -> str:
     """Return the key of a cell: its id, or its source hash if it has no stored id."""
-    return source if BY_PLACE.fullmatch(cell_id) else cell_id
+    return source if INDEX_ID.fullmatch(cell_id) else cell_id
 
 
 def _key_of(cell: Cell) -> str:
-    return cell_key(cell.id, source_hash(cell.source))
+    return cell_key(cell.id, hash_source(cell.source))
 
 
 @dataclass(eq=False, repr=False)
@@ -476,7 +476,7 @@ class _DependencySearch:
 
     def __init__(self, cells: Sequence[Cell], history: History) -> None:
         self.history = history
-        self.cells = runnable(cells)
+        self.cells = select_runnable(cells)
         self.all_keys = {_key_of(cell) for cell in cells}
         self.keys = [_key_of(cell) for cell in self.cells]
         self.positions = {key: index for index, key in enumerate(self.keys)}
@@ -515,7 +515,7 @@ class _DependencySearch:
 
     def _is_current(self, record: RunRecord, index: int) -> bool:
         """Whether the cell at an index still has the source of a run."""
-        return record.source_hash == source_hash(self.cells[index].source)
+        return record.source_hash == hash_source(self.cells[index].source)
 
     def _compare(
         self, index: int, record: RunRecord, above: Mapping[str, Binding]
@@ -597,7 +597,7 @@ class UnresolvedName(NamedTuple):
 
 def unresolved_names(cells: Sequence[Cell], history: History) -> list[UnresolvedName]:
     """Return the names that a run from the top would not find, whatever ran so far."""
-    run_cells = runnable(cells)
+    run_cells = select_runnable(cells)
     table = BindingTable()
     usages = [history.analyze(cell.source) for cell in run_cells]
     all_keys = {_key_of(cell) for cell in cells}
@@ -636,7 +636,7 @@ def names_without_binding(
     The kernel may hold them: an earlier or failed version of a cell may have bound
     them.
     """
-    run_cells = runnable(cells)
+    run_cells = select_runnable(cells)
     table = BindingTable()
     usages = [history.analyze(cell.source) for cell in run_cells]
     bound = {name for usage in usages for name in usage.binds}
@@ -659,13 +659,13 @@ def describe_former_binding(
     for unresolved in unresolved_names(cells, history):
         if unresolved.cell.id == reader_id and unresolved.name == name:
             return f"{unresolved.provider} it"
-    current = {_key_of(cell): cell for cell in runnable(cells)}
+    current = {_key_of(cell): cell for cell in select_runnable(cells)}
     changed_numbers = []
     for record in history.records.values():
         cell = current.get(record.key)
         if cell is None or name not in record.bound:
             continue
-        if record.source_hash != source_hash(cell.source):
+        if record.source_hash != hash_source(cell.source):
             changed_numbers.append(cell.number)
     if not changed_numbers:
         return ""
