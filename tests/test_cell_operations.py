@@ -322,7 +322,7 @@ def test_a_cell_is_replaced_edited_and_run_again(agent: Agent) -> None:
         ({"old_string": "x = 1"}, "`new_string` is missing"),
         (
             {"old_string": "x", "new_string": "y"},
-            "`old_string` stands 2 times (1 in cell-0, 1 in cell-1): it must be there",
+            "`old_string` occurs 2 times (1 in cell-0, 1 in cell-1), but must occur exactly",
         ),
         ({"old_string": "q", "new_string": "y"}, "does not occur in"),
         (

@@ -166,7 +166,7 @@ def test_the_same_source_after_the_same_error_is_not_run_again(
         and "that of run 1" in again.text
         and "KeyError: 'b'" in again.text
     )
-    assert "No attempt is counted" in again.text
+    assert "This does not count as an attempt" in again.text
     assert len(runs(project)) == 1
     assert project.json("status")["steps"][0]["attempts"] == 0
 
