@@ -878,7 +878,9 @@ def test_a_cell_that_is_named_before_a_wait_is_that_cell_after_it(
 def test_a_cell_that_was_named_and_is_gone_is_no_other_one() -> None:
     names = cell_list_edits.CellReferences()
     assert names.resolve_id(CELLS, -1) == "c" and names.resolve_id(CELLS[2:], -1) == "c"
-    with pytest.raises(cell_list_edits.CellReferenceError, match="deleted in the meantime"):
+    with pytest.raises(
+        cell_list_edits.CellReferenceError, match="deleted in the meantime"
+    ):
         names.resolve(CELLS[:3], -1)
 
 
