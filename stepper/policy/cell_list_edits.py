@@ -30,32 +30,8 @@ class CellReferenceError(ValueError):
 def find_referenced_cell(cells: Sequence[Cell], reference: str | int) -> Cell | None:
     """Return the cell that a reference means, or None.
 
-
-def named(cells: Sequence[Cell], name: object) -> Cell:
-    """Return the cell of that name; raise NamingError."""
-    found = (
-        find(cells, name)
-        if isinstance(name, str | int) and not isinstance(name, bool)
-        else None
-    )
-    if found is None:
-        raise NamingError(
-            f"there is no cell {str(name)[:100]!r}; the notebook has {counted(cells)}"
-        )
-    return found
-
-
-def counted(cells: Sequence[Cell]) -> str:
-    """Return how many cells there are, and how many of them have a number."""
-    count = format_count(len(cells), "cell")
-    code = sum(cell.is_code for cell in cells)
-    return count if code == len(cells) else f"{count}, {code} of them with code"
-
-
-def still(cells: Sequence[Cell], cell: Cell) -> Cell:
-    """Return a cell that was named before, as it is now; raise NamingError where it is there no more.
-
-    One without an id of its own, whose name is its place, is known by its source.
+    A reference is a cell id, `cell-N`, a number among the code cells, or a negative
+    index.
     """
     text = str(reference).strip()
     cell = find_cell(cells, text)
@@ -76,11 +52,20 @@ def get_referenced_cell(cells: Sequence[Cell], reference: object) -> Cell:
     if isinstance(reference, str | int) and not isinstance(reference, bool):
         cell = find_referenced_cell(cells, reference)
     if cell is None:
-        count = format_count(len(cells), "cell")
         raise CellReferenceError(
-            f"there is no cell {str(reference)[:100]!r}; the notebook has {count}"
+            f"there is no cell {str(reference)[:100]!r};"
+            f" the notebook has {_format_cell_count(cells)}"
         )
     return cell
+
+
+def _format_cell_count(cells: Sequence[Cell]) -> str:
+    """Return how many cells there are, and how many of them have a number."""
+    count = format_count(len(cells), "cell")
+    code_count = sum(cell.is_code for cell in cells)
+    if code_count == len(cells):
+        return count
+    return f"{count}, {code_count} of them code cells"
 
 
 def find_current_cell(cells: Sequence[Cell], cell: Cell) -> Cell:
