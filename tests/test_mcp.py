@@ -700,7 +700,7 @@ def test_the_texts_on_cells_say_what_was_done_and_number_cells_once(
 
         missing = await change("delete", 4)
         assert (
-            "there is no cell '4'; the notebook has 5 cells, 3 of them with code"
+            "there is no cell '4'; the notebook has 5 cells, 3 of them code cells"
             in missing
         )
 

@@ -658,7 +658,7 @@ def test_a_cell_outside_the_plan_that_is_open_keeps_a_notebook_from_being_comple
         "id2",
         "fine",
         cell_id="id2",
-        source_hash=cell_changes.source_hash("1 / 0"),
+        source_hash=cell_changes.hash_source("1 / 0"),
     )
     made.compare(cells[:3])
     assert [cell.status for cell in made.open_cells] == [
