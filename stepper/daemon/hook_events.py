@@ -315,7 +315,7 @@ async def prompt(workspace: Workspace, event: Event) -> bytes:
     workspace.worked.discard(owner)
     workspace.sent_on.pop(owner, None)
     workspace.limited.discard(owner)
-    if final_message.limits(event.prompt):
+    if final_message.limits_work(event.prompt):
         workspace.limited.add(owner)
     workspace.release(session=owner)  # of a message that was broken off
     workspace.under_way(owner)  # opens the current notebook
@@ -377,7 +377,7 @@ async def prompt(workspace: Workspace, event: Event) -> bytes:
 
 def _command(session: Session | None, event: Event) -> tuple[str, str] | None:
     """Return the plain words that a prompt gives as a command, with the user's message, None where it is none."""
-    given = prompt_commands.command(event.prompt)
+    given = prompt_commands.parse_command(event.prompt)
     if session is None or given is not None or event.is_slash:
         return given
     stop = session.state.stop
@@ -385,7 +385,7 @@ def _command(session: Session | None, event: Event) -> tuple[str, str] | None:
     running = status_queries.running(session) is not None
     # "go on" may mean with the variables or without them where the kernel died
     stopped = stop is not None and not edit_gate.idle_death(session.state)
-    return prompt_commands.understood(event.prompt, stopped, asked, running)
+    return prompt_commands.parse_sentence(event.prompt, stopped, asked, running)
 
 
 async def _to_resume(
@@ -395,7 +395,7 @@ async def _to_resume(
 
     The message may begin with the notebook's name.
     """
-    notebook, message = prompt_commands.addressed(more)
+    notebook, message = prompt_commands.split_notebook(more)
     if notebook:
         return workspace.named(notebook, workspace.paths.project), (words, message)
     if await workspace.stopped():
@@ -412,7 +412,7 @@ async def turn_end(workspace: Workspace, event: Event) -> bytes:
     """
     workspace.turns.pop(event.session, None)
     line = "\n".join(_steered(workspace, event))
-    if event.session in workspace.limited or not final_message.unexplained(
+    if event.session in workspace.limited or not final_message.lacks_explanation(
         event.last_message
     ):
         return payload.shown(line)

@@ -21,7 +21,7 @@ AGAIN = "`{restore}` runs the steps before it again"
 BUILT = AGAIN + ", then {fix}"
 
 # Texts have fields for the commands, see `filled`. By the words of
-# error_classification.words, classes without their module. The first row whose word
+# error_classification.list_labels, classes without their module. The first row whose word
 # the fault has decides.
 ACTIONS: tuple[tuple[str, str], ...] = (
     ("KernelStartFailed", "stepper doctor  # then {fix}"),
