@@ -277,7 +277,8 @@ def test_a_daemon_that_hangs_while_the_cell_runs_does_not_claim_that_it_did_not(
     _, answer = notebook.insert(
         f"import os, time; os.kill({pid}, {int(signal.SIGSTOP)}); time.sleep(0.1)"
     )
-    assert "may or may not have run" in answer.text
+    history = f"stepper history {notebook.name}"
+    assert f"may or may not have run (see `{history}`)" in answer.text
     os.kill(pid, signal.SIGCONT)
 
 

@@ -82,7 +82,6 @@ ABOUT_COMMANDS = {
     ("web/watch_command.py", "`stepper watch` needs a terminal"),
     ("mcp/prompts.py", ""),
     ("messages/hints.py", "stepper "),  # which commands show something
-    ("hook/payload.py", "may or may not have run"),
     ("hook/payload.py", "/continue"),  # found in an answer
     ("hook/payload.py", "\n(/continue is typed"),
     ("daemon/hook_events.py", "/"),  # what plain words were taken for

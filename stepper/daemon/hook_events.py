@@ -90,7 +90,7 @@ async def _hook(
             workspace.turns[event.session] = caller.lives
         return answer
     except (payload.PayloadError, StepperError) as error:
-        return payload.failed(name, error)
+        return payload.failed(name, error, data, workspace.paths.project)
 
 
 async def after_tool(

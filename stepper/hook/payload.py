@@ -11,7 +11,7 @@ from typing import Any
 from stepper.common.errors import StepperError
 from stepper.common.text import clean
 from stepper.messages.run_report import Report, not_run
-from stepper.policy.commands.command_lines import PROGRAM, called_as
+from stepper.policy.commands.command_lines import PROGRAM, CommandLines, called_as
 from stepper.policy.model import CellEdit, Consent, FileWrite
 
 SILENT = b""
@@ -355,8 +355,11 @@ def alone(event: str, data: bytes) -> bytes:
         return SILENT
 
 
-def failed(event: str, error: Exception) -> bytes:
-    """Return what is printed where an event could not be dealt with: only one that concerns a cell speaks."""
+def failed(event: str, error: Exception, data: bytes = b"", project: str = "") -> bytes:
+    """Return what is printed where an event could not be dealt with: only one that concerns a cell speaks.
+
+    `data` is the event's payload, from which the notebook's name in the `project` is taken.
+    """
     if event != "PostToolUse":
         return SILENT
     told = (
@@ -366,11 +369,21 @@ def failed(event: str, error: Exception) -> bytes:
     )
     report = not_run(told.message, told.hint or ".stepper/env/bin/stepper doctor")
     if told.accepted:  # the daemon had taken the request, so that the cell may have run
+        history = CommandLines(_edited_notebook(data, project)).shell("history")
         text = report.text.replace(
-            "was NOT run", "may or may not have run (`stepper history` tells)", 1
+            "was NOT run", f"may or may not have run (see `{history}`)", 1
         )
         report = Report(text, f"✗ stepper failed: {told.message}", ok=False)
     return answer(event, report)
+
+
+def _edited_notebook(data: bytes, project: str) -> str:
+    """Return the name in the project of the notebook that a payload is about, '' where it names none."""
+    try:
+        path = Event(json.loads(data)).change.notebook
+    except ValueError:
+        return ""
+    return posixpath.relpath(path, project) if posixpath.isabs(path) else path
 
 
 def _dump(data: dict[str, Any]) -> bytes:

@@ -40,6 +40,7 @@ def hook() -> None:
     the name of the event.
     """
     *client_result, root, event = sys.argv[2:]
+    payload_bytes = b""
     try:
         with open(0, "rb", 0, closefd=False) as stdin:
             payload_bytes = stdin.readall()
@@ -62,7 +63,7 @@ def hook() -> None:
     except Exception as error:
         from stepper.hook import payload
 
-        response = payload.failed(event, error)
+        response = payload.failed(event, error, payload_bytes, root)
     try:
         while response:
             response = response[posix.write(1, response) :]
