@@ -287,6 +287,19 @@ def test_the_kernel_of_a_deleted_notebook_is_listed_and_can_be_ended(
     assert [each for each in project.json("list") if each["notebook"] == name] == []
 
 
+def test_a_plan_with_a_slip_in_a_criterion_is_refused(project: Project) -> None:
+    before = sorted((project.folder / "notebooks").glob("*.ipynb"))
+    said = project.stepper("new", "a slip", "--step", "Train :: score = 3", check=2)
+    assert "step 1: the criterion `score = 3` has `=`" in said.stderr
+    assert "to compare, write `score == 3`" in said.stderr
+    assert sorted((project.folder / "notebooks").glob("*.ipynb")) == before
+    notebook = project.new("Train :: score > 0.9")
+    for change in (["add", "Test :: score >"], ["edit", "1", "Train :: score ="]):
+        said = project.stepper("plan", *change, check=2)
+        assert "nothing is compared with `score`" in said.stderr
+    assert notebook.raw["metadata"]["stepper"]["steps"][0]["criterion"] == "score > 0.9"
+
+
 def test_a_notebook_is_found_by_its_name_without_the_date(project: Project) -> None:
     project.notebook("2026_11_24_zoo.ipynb")
     assert project.json("use", "zoo")["notebook"] == "notebooks/2026_11_24_zoo.ipynb"

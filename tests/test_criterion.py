@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -228,6 +229,57 @@ def test_it_is_looked_at_where_it_is_asked_and_the_cell_ended_well(lab: Lab) -> 
 )
 def test_a_criterion_in_prose_is_the_agents_to_judge(prose: str) -> None:
     assert plan.expression(prose) == ""
+
+
+@pytest.mark.parametrize(
+    ("criterion", "problem"),
+    [
+        (
+            "score = 3",
+            "the criterion `score = 3` has `=`; to compare, write `score == 3`",
+        ),
+        ("`len(df) = 100`", "to compare, write `len(df) == 100`"),
+        ("a > 1 and b = 2", "to compare, write `a > 1 and b == 2`"),
+        ("score >", "the criterion `score >` ends with `>`: nothing is compared with"),
+        ("len(df) ≥", "ends with `>=`"),
+        ("score =", "ends with `=`"),
+    ],
+)
+def test_a_criterion_with_a_slip_is_refused_as_the_plan_is_made(
+    criterion: str, problem: str
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(problem)):
+        plan.step_from_text(1, f"Train :: {criterion}")
+    with pytest.raises(ValueError, match=re.escape(problem)):
+        plan.new_step(1, "Train", criterion)
+    # a notebook that has such a plan already keeps it
+    kept = {"problem": "p", "steps": [{"id": 1, "title": "T", "criterion": criterion}]}
+    assert plan.from_json(kept) is not None
+
+
+@pytest.mark.parametrize(
+    "criterion",
+    [
+        *(
+            "score > 0.9",
+            "f(x=1)",
+            "x == 1",
+            "a <= b",
+            "the error is < 3 %",
+            "n = 100 rows",
+        ),
+        *(
+            "mean = median, as expected",
+            "->",
+            "",
+            "x != y",
+            "rows >= 100 and no NaN",
+            "=>",
+        ),
+    ],
+)
+def test_prose_and_comparisons_are_accepted(criterion: str) -> None:
+    assert plan.step_from_text(1, f"Train :: {criterion}").criterion == criterion
 
 
 def test_signs_of_mathematics_and_a_code_span_are_read() -> None:

@@ -543,7 +543,7 @@ def plan_of(problem: str, steps: list[Any]) -> Plan:
 def _step(number: int, told: Any) -> Step:
     if isinstance(told, dict):
         title, criterion = str(told.get("title", "")), str(told.get("criterion", ""))
-        return plans.step(
+        return plans.new_step(
             number, title, criterion, told.get("kind", "step"), told.get("long") is True
         )
     return plans.step_from_text(number, str(told))

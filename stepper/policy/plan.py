@@ -16,6 +16,9 @@ from stepper.policy.notebook_state import State
 SLUG_LENGTH = 40
 LONG = "long"
 SIGNS = str.maketrans({"≥": ">=", "≤": "<=", "≠": "!="})
+# what assigns in Python, and a comparison without its right side
+SINGLE_EQUALS = re.compile(r"(?<![=<>!:+\-*/%&|^@])=(?!=)")
+DANGLING = re.compile(r"(.*?)\s*(<=|>=|==|!=|<|>|=)", re.DOTALL)
 IS_PROSE = re.compile(r"\bis\b(?!(?: not)? (?:None|True|False)\b)")  # "it is good"
 
 
@@ -35,7 +38,7 @@ def slug(problem: str) -> str:
 def step_from_text(number: int, text: str) -> Step:
     """Return the step that `--step "TITLE :: CRITERION :: long"` names; raise ValueError where the title is empty."""
     title, criterion, long = _told_of(text)
-    return step(number, title, criterion or "", long=bool(long))
+    return new_step(number, title, criterion or "", long=bool(long))
 
 
 def _told_of(text: str) -> tuple[str, str | None, bool | None]:
@@ -55,6 +58,40 @@ def step(
     if not title:
         raise ValueError(f"step {number} has no title")
     return Step(number, title, criterion, Kind(kind), long)
+
+
+def new_step(
+    number: int, title: str, criterion: str = "", kind: str = "step", long: bool = False
+) -> Step:
+    """Return a step of a plan that is made or changed; raise ValueError also on a criterion with a slip of the pen."""
+    made = step(number, title, criterion, kind, long)
+    if problem := criterion_problem(made.criterion):
+        raise ValueError(f"step {number}: {problem}")
+    return made
+
+
+def criterion_problem(criterion: str) -> str:
+    """Return why a criterion that is meant to compare does not, '' for prose and for one that does."""
+    text = criterion.strip(" `").translate(SIGNS)
+    if expression(text) or _parses(text):
+        return ""
+    compared = SINGLE_EQUALS.sub("==", text)
+    if compared != text and expression(compared):
+        return f"the criterion `{text}` has `=`; to compare, write `{compared}`"
+    dangling = DANGLING.fullmatch(text)
+    if dangling and _parses(dangling[1]):
+        what = f"the criterion `{text}` ends with `{dangling[2]}`"
+        return f"{what}: nothing is compared with `{dangling[1]}`"
+    return ""
+
+
+def _parses(text: str) -> bool:
+    """Return whether a text is a Python expression."""
+    try:
+        ast.parse(text, mode="eval")
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return True
 
 
 def expression(criterion: str) -> str:
@@ -211,8 +248,11 @@ def edited(state: State, number: int, title: str) -> Plan:
     """Return the plan with that step's title changed, and what stands behind `::`; raise ValueError."""
     old = _not_run(state, number)
     name, criterion, long = _told_of(title)
-    kept = old.criterion if criterion is None else criterion
-    new = step(number, name, kept, old.kind.value, old.long if long is None else long)
+    is_long = old.long if long is None else long
+    if criterion is None:
+        new = step(number, name, old.criterion, old.kind.value, is_long)
+    else:
+        new = new_step(number, name, criterion, old.kind.value, is_long)
     return replace(
         state.plan, steps=tuple(new if s is old else s for s in state.plan.steps)
     )
