@@ -315,12 +315,15 @@ def test_what_a_class_is_made_of_is_part_of_it() -> None:
 
 def test_what_the_helper_had_no_time_for_is_as_it_was() -> None:
     some = [("a", []), ("b", [])]
-    assert value_fingerprints.rebound(some, {"a": "1", "b": "1"}) == ["a", "b"]
-    assert value_fingerprints.rebound(some, {"a": "1"}) == []
-    assert value_fingerprints.rebound(some, {"a": "", "b": "2"}) == [
+    assert value_fingerprints.find_rebound_names(some, {"a": "1", "b": "1"}) == [
+        "a",
+        "b",
+    ]
+    assert value_fingerprints.find_rebound_names(some, {"a": "1"}) == []
+    assert value_fingerprints.find_rebound_names(some, {"a": "", "b": "2"}) == [
         "a"
     ]  # it has grown
-    value_fingerprints.held.clear()
+    value_fingerprints.last_fingerprints.clear()
 
 
 VALUES = [
@@ -370,23 +373,25 @@ VALUES = [
 def test_other_values_have_other_prints_however_they_are_looked_at(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    at_once = [value_fingerprints.told(value, [200]) for value in VALUES]
+    at_once = [value_fingerprints.render_value(value, [200]) for value in VALUES]
     assert "" not in at_once and len({*at_once}) == len(VALUES)
     monkeypatch.setattr(value_fingerprints, "SMALL", 0)
-    assert [value_fingerprints.told(value, [200]) for value in VALUES] == at_once
-    assert value_fingerprints.told({0, 8}, [200]) == value_fingerprints.told(
-        {8, 0}, [200]
-    )
+    assert [
+        value_fingerprints.render_value(value, [200]) for value in VALUES
+    ] == at_once
+    assert value_fingerprints.render_value(
+        {0, 8}, [200]
+    ) == value_fingerprints.render_value({8, 0}, [200])
     assert (
-        value_fingerprints.told(["x" * 2000], [200])
-        == value_fingerprints.told([2**2000], [200])
-        == value_fingerprints.told([object()], [200])
+        value_fingerprints.render_value(["x" * 2000], [200])
+        == value_fingerprints.render_value([2**2000], [200])
+        == value_fingerprints.render_value([object()], [200])
         == ""
     )
     assert (
-        value_fingerprints.told([1] * 200, [200])
+        value_fingerprints.render_value([1] * 200, [200])
         == ""
-        != value_fingerprints.told([1] * 199, [200])
+        != value_fingerprints.render_value([1] * 199, [200])
     )
 
 

@@ -712,7 +712,7 @@ def test_of_a_long_text_the_record_keeps_head_and_tail_as_they_are(
     unit: str, room: int
 ) -> None:
     text, empty = unit * (2_000_000 // len(unit.encode())), len(stream(""))
-    first, last, lost = iopub_buffer.ends(stream(text), room)
+    first, last, lost = iopub_buffer.split_long_stream(stream(text), room)
     head, tail = json.loads(first)["text"] if first else "", json.loads(last)["text"]
     assert text.startswith(head) and text.endswith(tail)
     assert len(stream(text[len(head) : len(text) - len(tail)])) - empty == lost > 0
@@ -725,7 +725,7 @@ def test_of_a_long_text_the_record_keeps_head_and_tail_as_they_are(
 
 def test_what_the_record_can_keep_it_keeps_and_of_a_picture_it_keeps_no_part() -> None:
     text = "x" * 600_000
-    first, last, lost = iopub_buffer.ends(stream(text), 500_000)
+    first, last, lost = iopub_buffer.split_long_stream(stream(text), 500_000)
     assert lost == 0 and json.loads(first)["text"] + json.loads(last)["text"] == text
     picture = b'{"data": {"image/png": "' + b"A" * 600_000 + b'"}}'
-    assert iopub_buffer.ends(picture, 1000) == (b"", b"", len(picture))
+    assert iopub_buffer.split_long_stream(picture, 1000) == (b"", b"", len(picture))

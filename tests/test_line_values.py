@@ -215,7 +215,7 @@ def test_a_value_in_words(value: Any, shown: str) -> None:
 
 
 def test_objects_of_the_users_are_never_asked() -> None:
-    safe_inspect.swallowed.clear()  # parts of the helper that are imported without a shell
+    safe_inspect.suppressed_errors.clear()  # parts of the helper that are imported without a shell
     assert (
         value_summary.written(Loud()),
         value_summary.written([Loud(), 2]),
@@ -229,7 +229,7 @@ def test_objects_of_the_users_are_never_asked() -> None:
     assert told(ValueError("negative"), "f(p)", p=Loud()) == ""
     with pytest.raises(CannotEval):
         Values({"x": Loud()})[ast.parse("x[0]", mode="eval").body]
-    assert not safe_inspect.swallowed
+    assert not safe_inspect.suppressed_errors
 
 
 def test_a_class_name_can_not_forge_a_line() -> None:

@@ -204,7 +204,7 @@ def test_output_that_nobody_took_is_said_to_be_missing(project: Project) -> None
     notebook = project.new("Load")
     flood = (
         "print('first')\nfor n in range(9000): print('x' * 1000, flush=True)\n"
-        "import sys\nlast = sys.modules['_stepper_helper'].recall.__globals__['record'].last\n"
+        "import sys\nlast = sys.modules['_stepper_helper'].recall.__globals__['iopub_buffer'].last\n"
         "print('held', sum(len(frame) for message in last['messages'] for frame in message), len(last['messages']))\n"
         "'result'"
     )

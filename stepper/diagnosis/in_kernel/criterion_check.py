@@ -16,11 +16,11 @@ from pure_eval.utils import is_standard_types, of_standard_types
 from stepper.diagnosis.in_kernel.expression_values import SCALARS, Values, own_labels
 from stepper.kernels.in_kernel.safe_inspect import (
     is_a,
+    is_library_object,
+    is_one_of,
     name_of,
-    of_library,
-    one_of,
     shell,
-    short,
+    shorten,
     top_module,
 )
 
@@ -93,12 +93,14 @@ class Known(Values):
                 isinstance(side, (ast.Constant, ast.Tuple, ast.List, ast.Set)),
             )
             several = (
-                one_of(type(value), (tuple, list))
+                is_one_of(type(value), (tuple, list))
                 and len(value) < FEW
                 and is_standard_types(value, **DEEP)
             )
-            if not written and (several or one_of(type(value), SCALARS)):
-                self.seen[short(ast.unparse(side), SHOWN)] = short(repr(value), SHOWN)
+            if not written and (several or is_one_of(type(value), SCALARS)):
+                self.seen[shorten(ast.unparse(side), SHOWN)] = shorten(
+                    repr(value), SHOWN
+                )
         if (
             len(node.ops) == 1
             and isinstance(how, (ast.In, ast.NotIn))
@@ -128,13 +130,13 @@ class Known(Values):
         function, given = self[node.func], [self[each] for each in node.args]
         shape = (
             getattr(given[0], "shape", None)
-            if len(given) == 1 and of_library(given[0])
+            if len(given) == 1 and is_library_object(given[0])
             else None
         )
         if (
             not isinstance(shape, tuple)
             or not shape
-            or not one_of(function, FUNCTIONS.values())
+            or not is_one_of(function, FUNCTIONS.values())
         ):
             return Evaluator.__getitem__(self, node)
         if function is len:
@@ -146,7 +148,7 @@ class Known(Values):
 
 def plain(value: Any) -> Any:
     """A library's number as Python's, its dtype as that one's name; all else as it is."""
-    if not of_library(value):
+    if not is_library_object(value):
         return value
     if (
         top_module(type(value)) in ("numpy", "torch")
@@ -162,13 +164,13 @@ def plain(value: Any) -> Any:
 
 
 def is_number(value: Any) -> bool:
-    return one_of(type(value), (bool, int, float)) and not (
+    return is_one_of(type(value), (bool, int, float)) and not (
         type(value) is int and value.bit_length() > BITS
     )
 
 
 def is_pandas(value: Any) -> bool:
-    return of_library(value) and top_module(type(value)) == "pandas"
+    return is_library_object(value) and top_module(type(value)) == "pandas"
 
 
 def few(value: Any) -> bool:
@@ -179,7 +181,7 @@ def few(value: Any) -> bool:
 def numeric(value: Any) -> bool:
     """Whether it is an array, a column or a frame of numbers, of which its library tells soon."""
     if (
-        not of_library(value)
+        not is_library_object(value)
         or top_module(type(value)) not in ("numpy", "pandas")
         or not few(value)
     ):
@@ -190,5 +192,6 @@ def numeric(value: Any) -> bool:
         else list(getattr(value, "dtypes", ["?"]))
     )
     return all(
-        of_library(kind) and getattr(kind, "kind", "O") in "biuf" for kind in kinds
+        is_library_object(kind) and getattr(kind, "kind", "O") in "biuf"
+        for kind in kinds
     )

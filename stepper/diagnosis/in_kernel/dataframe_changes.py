@@ -15,11 +15,11 @@ from typing import Any, Iterator, NamedTuple
 
 from stepper.diagnosis.in_kernel.swallowed_errors import LOOPS, blocks
 from stepper.kernels.in_kernel.safe_inspect import (
+    call_safely,
     clock,
-    guarded,
-    one_of,
+    is_one_of,
     shell,
-    short,
+    shorten,
     top_module,
 )
 
@@ -67,14 +67,14 @@ class Seen:
         self.blank: set[str] | None = None
         width = value.shape[1] if self.framed else 1
         if width <= COLUMNS and width * self.rows <= CELLS and clock() < deadline:
-            guarded(self.read, value if self.framed else value.to_frame(), deadline)
+            call_safely(self.read, value if self.framed else value.to_frame(), deadline)
 
     def read(self, value: Any, deadline: float) -> None:
         labels, kinds = value.columns.tolist(), value.dtypes.tolist()
         # else its `isna` may be anybody's
         known = all(top_module(type(kind)) in ("numpy", "pandas") for kind in kinds)
         texts = (
-            tuple(short(str(label), LABEL) for label in labels)
+            tuple(shorten(str(label), LABEL) for label in labels)
             if known and all(map(plain, labels))
             else ()
         )
@@ -96,7 +96,10 @@ class Seen:
 def plain(label: Any) -> bool:
     if type(label) is tuple:
         return all(map(plain, label))
-    return one_of(type(label), PLAIN) or top_module(type(label)) in ("numpy", "pandas")
+    return is_one_of(type(label), PLAIN) or top_module(type(label)) in (
+        "numpy",
+        "pandas",
+    )
 
 
 def look(text: str, deadline: float) -> dict[str, Seen]:
@@ -105,7 +108,7 @@ def look(text: str, deadline: float) -> dict[str, Seen]:
     bound = [
         (name, value)
         for name, value in list(shell.user_ns.items())
-        if one_of(type(value), kinds)
+        if is_one_of(type(value), kinds)
     ]
     bound = [
         (name, value)
@@ -176,7 +179,7 @@ def fact(kind: str, text: str) -> Fact:
 
 
 def cut(name: str) -> str:
-    return short(name, NAME)
+    return shorten(name, NAME)
 
 
 def sides(operands: dict[str, Any]) -> str:

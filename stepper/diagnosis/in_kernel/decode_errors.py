@@ -8,8 +8,8 @@ from typing import Any, Iterator
 
 from stepper.diagnosis.in_kernel.expression_values import Spot
 from stepper.diagnosis.in_kernel.value_summary import PATHS, STREAMS
-from stepper.kernels.in_kernel.exception_facts import message
-from stepper.kernels.in_kernel.safe_inspect import one_of, peek, short
+from stepper.kernels.in_kernel.exception_facts import get_message
+from stepper.kernels.in_kernel.safe_inspect import is_one_of, peek, shorten
 
 HEAD, WHOLE, AROUND = 4096, 50_000_000, 12
 FEW = 6  # bytes beyond ASCII, which tell no encoding
@@ -40,11 +40,11 @@ def texts(error: BaseException, places: list[Spot]) -> Iterator[str]:
     data, at, doc, position = (
         peek(error, name) for name in ("object", "start", "doc", "pos")
     )
-    opened, name, said = list(files(places)), type(error).__name__, message(error)
+    opened, name, said = list(files(places)), type(error).__name__, get_message(error)
     if type(data) is str and type(at) is int:
-        around = short(data[max(0, at - AROUND) : at + AROUND], 40)
+        around = shorten(data[max(0, at - AROUND) : at + AROUND], 40)
         encoding = peek(error, "encoding")
-        yield f"the character {short(data[at])!r} in {around!r} has no place in {encoding}; utf-8 holds it"
+        yield f"the character {shorten(data[at])!r} in {around!r} has no place in {encoding}; utf-8 holds it"
     if type(doc) is str and type(position) is int:
         yield where_it_stopped(doc, position)
     if re.search(UNREADABLE, name) or re.search(
@@ -61,7 +61,7 @@ def texts(error: BaseException, places: list[Spot]) -> Iterator[str]:
     lines = start_of(opened[0], WHOLE).split(b"\n") if line and opened else []
     if line and int(line[1]) <= len(lines):
         text = lines[int(line[1]) - 1].decode("utf-8", "replace").strip()
-        yield f"line {line[1]} of `{short(opened[0], 120)}` is `{short(text, 120)}`"
+        yield f"line {line[1]} of `{shorten(opened[0], 120)}` is `{shorten(text, 120)}`"
 
 
 def files(places: list[Spot]) -> Iterator[str]:
@@ -75,9 +75,9 @@ def files(places: list[Spot]) -> Iterator[str]:
 
 
 def path_of(value: Any) -> str:
-    if one_of(type(value), STREAMS):
+    if is_one_of(type(value), STREAMS):
         return value.name if type(value.name) is str else ""
-    if one_of(type(value), PATHS):
+    if is_one_of(type(value), PATHS):
         return str(value)
     return (
         value if type(value) is str and "\n" not in value and "\0" not in value else ""
@@ -98,9 +98,9 @@ def kind_of(head: bytes) -> str:
 
 def of_file(path: str, head: bytes) -> str:
     if not head:
-        return f"`{short(path, 120)}` is empty (0 bytes)"
+        return f"`{shorten(path, 120)}` is empty (0 bytes)"
     kind = f" is {kind_of(head)}:" if kind_of(head) else ":"
-    return f"`{short(path, 120)}` ({os.path.getsize(path):,} bytes){kind} it begins with {short(repr(head[:40]))}"
+    return f"`{shorten(path, 120)}` ({os.path.getsize(path):,} bytes){kind} it begins with {shorten(repr(head[:40]))}"
 
 
 def where_it_stopped(text: str, at: int) -> str:
@@ -114,9 +114,9 @@ def where_it_stopped(text: str, at: int) -> str:
     )
     before = [line.strip() for line in text[:start].splitlines() if line.strip()][-1:]
     line = text[max(start, at - 40) if at - start > 60 else start :].partition("\n")[0]
-    after = f", after `{short(before[0], 80)}`" if before else ""
+    after = f", after `{shorten(before[0], 80)}`" if before else ""
     return (
-        f"line {number} of {count} of the text is `{short(line.strip(), 100)}`{after}"
+        f"line {number} of {count} of the text is `{shorten(line.strip(), 100)}`{after}"
     )
 
 
@@ -131,7 +131,7 @@ def of_byte(data: bytes, at: int, opened: list[str]) -> str:
         if likely[0] in ("utf-16", "utf-8-sig")
         else data[max(0, at - AROUND) : at + AROUND]
     )
-    read = {name: repr(short(near.decode(name, "replace"), 40)) for name in likely}
+    read = {name: repr(shorten(near.decode(name, "replace"), 40)) for name in likely}
     looks = (
         f"{byte}; the bytes look like {likely[0]}: there they read {read[likely[0]]}"
     )
@@ -142,7 +142,7 @@ def of_byte(data: bytes, at: int, opened: list[str]) -> str:
         begin = whole.find(data[max(0, at - 200) : at + 1])
         if begin >= 0 and not likely[0].startswith("utf-16"):
             line = whole.count(b"\n", 0, begin + min(at, 200)) + 1
-            return f"{looks}; it stands on line {line:,} of `{short(path, 120)}`"
+            return f"{looks}; it stands on line {line:,} of `{shorten(path, 120)}`"
     return looks
 
 

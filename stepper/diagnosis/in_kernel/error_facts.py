@@ -23,14 +23,14 @@ from stepper.diagnosis.in_kernel.line_values import (
 from stepper.diagnosis.in_kernel.missing_keys import attribute, called, key
 from stepper.diagnosis.in_kernel.namespace_changes import changes
 from stepper.diagnosis.in_kernel.written_files import file_facts
-from stepper.kernels.in_kernel.exception_facts import message
+from stepper.kernels.in_kernel.exception_facts import get_message
 from stepper.kernels.in_kernel.safe_inspect import (
+    call_safely,
     class_names,
     clock,
-    guarded,
     peek,
     shell,
-    short,
+    shorten,
 )
 
 SECONDS, FINDINGS, NAMES = 0.6, 12, 400
@@ -39,7 +39,7 @@ ASKS: dict[str, Ask] = {
     "ImportError": imported,
     "KeyError": key,
     "AttributeError": lambda error, places: (
-        called if "keyword" in message(error) else attribute
+        called if "keyword" in get_message(error) else attribute
     )(error, places),
     "TypeError": called,
 }
@@ -60,26 +60,30 @@ LACKS = r"\bnot (?:in|found|a valid|present)\b"
 
 def facts(error: BaseException) -> dict[str, Any]:
     return {
-        "look": guarded(look, error) or {},
-        "changed": guarded(changes, error),
-        "files": guarded(file_facts) or {},
+        "look": call_safely(look, error) or {},
+        "changed": call_safely(changes, error),
+        "files": call_safely(file_facts) or {},
     }
 
 
 def look(error: BaseException) -> dict[str, Any]:
     """The findings, and what the project's side needs to look further."""
-    until, places = clock() + SECONDS, guarded(spots, error.__traceback__) or []
+    until, places = clock() + SECONDS, call_safely(spots, error.__traceback__) or []
     known = set(class_names(type(error)))
     if "NameError" in known and places:
-        return guarded(unseen, error, places) or {}
+        return call_safely(unseen, error, places) or {}
     asked = next(
-        (guarded(ask, error, places) for name, ask in ASKS.items() if name in known),
+        (
+            call_safely(ask, error, places)
+            for name, ask in ASKS.items()
+            if name in known
+        ),
         None,
     )
     findings = [asked] if asked else []
     if not known.intersection(ALONE) and not (findings and known.intersection(ENOUGH)):
         findings += general(error, places, until)
-    said = message(error) if known.intersection(ALONE[2:5]) else ""
+    said = get_message(error) if known.intersection(ALONE[2:5]) else ""
     path = next(
         (
             text
@@ -91,13 +95,13 @@ def look(error: BaseException) -> dict[str, Any]:
     )
     return {
         "findings": findings[:FINDINGS],
-        "path": short(path, 400),
-        **(guarded(program, error) or {}),
+        "path": shorten(path, 400),
+        **(call_safely(program, error) or {}),
     }
 
 
 def unseen(error: BaseException, places: list[Spot]) -> dict[str, Any]:
-    why = hidden(str(peek(error, "name") or quoted(message(error))), places[0])
+    why = hidden(str(peek(error, "name") or quoted(get_message(error))), places[0])
     return {"findings": [why] if why else [], "locals": local_names(places)[:NAMES]}
 
 
@@ -107,7 +111,7 @@ def local_names(places: list[Spot]) -> list[str]:
     for spot in places:
         if spot.frame.f_locals is shell.user_ns:
             break
-        names += [short(name, 80) for name in spot.frame.f_locals]
+        names += [shorten(name, 80) for name in spot.frame.f_locals]
         if not spot.frame.f_code.co_name.startswith("<"):
             break
     return names
@@ -115,13 +119,13 @@ def local_names(places: list[Spot]) -> list[str]:
 
 def general(error: BaseException, places: list[Spot], until: float) -> list[Finding]:
     """What the texts and the table of values tell, as far as there is time."""
-    table = guarded(rows, places, message(error)) or []
+    table = call_safely(rows, places, get_message(error)) or []
     readings: list[Callable[[], Iterable[Any]]] = [
         lambda: map(finding, texts(error, places)),
         lambda: telling(error, table),
         lambda: (
             filter(None, [key(error, places)])
-            if re.search(LACKS, message(error))
+            if re.search(LACKS, get_message(error))
             else ()
         ),
         lambda: held(error, table, places),
@@ -129,7 +133,7 @@ def general(error: BaseException, places: list[Spot], until: float) -> list[Find
     findings: list[Finding] = []
     for reading in readings:
         if clock() < until:
-            findings += guarded(lambda: list(reading())) or []  # noqa: B023  # called at once
+            findings += call_safely(lambda: list(reading())) or []  # noqa: B023  # called at once
     return findings
 
 

@@ -16,15 +16,15 @@ from pure_eval import CannotEval, Evaluator
 from pure_eval.utils import of_standard_types
 from stack_data.core import Source
 
-from stepper.kernels.in_kernel.cell_sources import is_own
+from stepper.kernels.in_kernel.cell_sources import is_user_file
 from stepper.kernels.in_kernel.safe_inspect import (
+    class_dict_of,
     classes_of,
     is_a,
+    is_library_object,
+    is_one_of,
     missing,
     name_of,
-    names_in,
-    of_library,
-    one_of,
     top_module,
 )
 
@@ -62,7 +62,7 @@ class Values(Evaluator):
         if isinstance(node, ast.Attribute):
             stored = attribute(self[node.value], node.attr)
         elif isinstance(node, ast.Subscript) and (
-            is_a(self[node.value], dict) or of_library(self[node.value])
+            is_a(self[node.value], dict) or is_library_object(self[node.value])
         ):
             stored = item(self[node.value], self[node.slice])
         return super().__getitem__(node) if stored is missing else stored
@@ -70,7 +70,7 @@ class Values(Evaluator):
 
 def attribute(value: Any, name: str) -> Any:
     """A known library's property, or a column as an attribute."""
-    if of_library(value) and name in PROPERTIES:
+    if is_library_object(value) and name in PROPERTIES:
         return (
             missing
             if name in COPIES and large(value)
@@ -82,13 +82,13 @@ def attribute(value: Any, name: str) -> Any:
 
 def item(value: Any, key: Any) -> Any:
     """An item of a dict without its `__missing__`, or what a known library's object has at a label or place."""
-    if is_a(value, dict) and not one_of(type(key), SCALARS):
+    if is_a(value, dict) and not is_one_of(type(key), SCALARS):
         return missing
     if is_a(value, dict) and key in dict.keys(value):
         return dict.get(value, key)
     if (
         is_a(value, dict)
-        or not one_of(type(key), (str, int, list))
+        or not is_one_of(type(key), (str, int, list))
         or (type(key) is list and large(value))
     ):
         raise CannotEval
@@ -101,7 +101,7 @@ def item(value: Any, key: Any) -> Any:
 
 def own_labels(value: Any) -> None:
     """Raise CannotEval where a label of pandas' is of the user's own class: to look for another asks it."""
-    if of_library(value) and name_of(type(value)).endswith("Indexer"):
+    if is_library_object(value) and name_of(type(value)).endswith("Indexer"):
         value = getattr(value, "obj", value)
     for labels in (
         getattr(value, "axes", [value]) if top_module(type(value)) == "pandas" else ()
@@ -119,13 +119,15 @@ def own_labels(value: Any) -> None:
 
 def columns(value: Any) -> Any:
     """The columns of a frame, None of anything else. An Index has no truth of its own: never ask for it."""
-    has = of_library(value) and any(
-        "columns" in names_in(kind) for kind in classes_of(type(value))
+    has = is_library_object(value) and any(
+        "columns" in class_dict_of(kind) for kind in classes_of(type(value))
     )
     labels = value.columns if has else None  # a Series would look for such a label
     return (
         labels
-        if labels is not None and of_library(labels) and hasattr(labels, "tolist")
+        if labels is not None
+        and is_library_object(labels)
+        and hasattr(labels, "tolist")
         else None
     )
 
@@ -211,6 +213,6 @@ def on_line(statement: Any) -> list[ast.expr]:
 def spots(trace: TracebackType | None) -> list[Spot]:
     own = list[TracebackType]()
     while trace is not None:
-        own += [trace] * is_own(trace.tb_frame.f_code.co_filename)
+        own += [trace] * is_user_file(trace.tb_frame.f_code.co_filename)
         trace = trace.tb_next
     return [Spot(entry) for entry in own[: -PLACES - 1 : -1]]

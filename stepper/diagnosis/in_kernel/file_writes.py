@@ -21,7 +21,7 @@ import threading
 import time
 from typing import Any, Callable
 
-from stepper.kernels.in_kernel.module_reload import root
+from stepper.kernels.in_kernel.module_reload import find_project_root
 from stepper.kernels.in_kernel.safe_inspect import count_failure, is_a
 
 TABLE = "audit_handlers"  # the name under which the helper's module keeps it
@@ -291,7 +291,7 @@ def located(given: Any) -> str:
 
 def is_inside(path: str) -> bool:
     """Whether a path without links lies in the project and in no hidden folder."""
-    base = root()
+    base = find_project_root()
     if not path.startswith(base + "/"):
         return False
     return "/." not in os.path.dirname(path)[len(base) :]

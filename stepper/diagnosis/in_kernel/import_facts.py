@@ -24,15 +24,15 @@ from stepper.diagnosis.in_kernel.decode_errors import start_of
 from stepper.diagnosis.in_kernel.expression_values import Spot
 from stepper.diagnosis.in_kernel.line_values import Finding, finding
 from stepper.diagnosis.in_kernel.value_summary import shown_name
-from stepper.kernels.in_kernel.cell_sources import is_own
-from stepper.kernels.in_kernel.exception_facts import message
+from stepper.kernels.in_kernel.cell_sources import is_user_file
+from stepper.kernels.in_kernel.exception_facts import get_message
 from stepper.kernels.in_kernel.safe_inspect import (
     clock,
     is_a,
     missing,
     own_names,
     peek,
-    short,
+    shorten,
 )
 
 NAMES, FILES, BYTES, SECONDS = 800, 1500, 600_000, 0.25
@@ -55,7 +55,7 @@ started = time.time()
 def imported(error: BaseException, places: list[Spot]) -> Finding | None:
     """Of a name that a module lacks, or a module that its package lacks: where what is sought is, what is nearest."""
     lost, module = is_a(error, ModuleNotFoundError), str(peek(error, "name") or "")
-    wanted = peek(error, "name_from") or quoted(message(error))
+    wanted = peek(error, "name_from") or quoted(get_message(error))
     while (
         lost
         and "." in module
@@ -69,8 +69,8 @@ def imported(error: BaseException, places: list[Spot]) -> Finding | None:
     if stale:
         return finding(stale)
     if lost and type(path) is str and peek(loaded, "__path__") is None:
-        path = os.path.relpath(path) if is_own(path) else path
-        return finding(f"`{module}` is here the file {short(path, 200)}, no package")
+        path = os.path.relpath(path) if is_user_file(path) else path
+        return finding(f"`{module}` is here the file {shorten(path, 200)}, no package")
     beside = (
         [alias.name for alias in node.names] if isinstance(node, ast.ImportFrom) else []
     )
@@ -90,7 +90,7 @@ def imported(error: BaseException, places: list[Spot]) -> Finding | None:
             else ([], [])
         )
         said += [
-            f"`{short(name, 80)}` is in {dotted}" for dotted in [*where, *exact][:2]
+            f"`{shorten(name, 80)}` is in {dotted}" for dotted in [*where, *exact][:2]
         ]
         if alike and not (near and bare(near[0]) == bare(wanted)):
             said.append(f"closest in its package: {', '.join(alike)}")
@@ -148,7 +148,7 @@ def newer(module: str, name: str) -> str:
         return ""
     number, path = (
         text[: line.start()].count("\n") + 1,
-        short(os.path.relpath(path), 200),
+        shorten(os.path.relpath(path), 200),
     )
     return (
         f"line {number} of {path} defines `{name}`: the file changed after the kernel imported it, and the kernel"

@@ -10,8 +10,12 @@ from stack_data.core import Source
 
 from stepper.diagnosis.in_kernel.expression_values import FUNCTIONS, Spot
 from stepper.diagnosis.in_kernel.namespace_changes import written
-from stepper.kernels.in_kernel.cell_sources import order, place, raw_lines
-from stepper.kernels.in_kernel.safe_inspect import files, short
+from stepper.kernels.in_kernel.cell_sources import (
+    find_cell_line,
+    get_source_lines,
+    order,
+)
+from stepper.kernels.in_kernel.safe_inspect import get_cell_files, shorten
 
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 CELLS_BACK, LINE, BELOW = 80, 160, 1 << 30
@@ -106,7 +110,7 @@ def changed_in(tree: Any, filename: str, wanted: str, after: int, before: int) -
 
 def earlier(spot: Spot) -> list[str]:
     """The files of the cells that ran before this one, the last first; what stands below a failing line has not run."""
-    counts = files()  # in the order in which they first ran
+    counts = get_cell_files()  # in the order in which they first ran
     return [
         name
         for name in sorted(counts, key=lambda name: order(counts[name]), reverse=True)[
@@ -153,14 +157,14 @@ def given(target: ast.AST) -> ast.expr | None:
 def line_of(filename: str, line: int) -> Bound:
     """A line of a cell as the person wrote it, or of a file."""
     number, text = 0, linecache.getline(filename, line)
-    if filename in files():
-        number, line = place(filename, line)
-        text = "".join(raw_lines(number)[line - 1 : line])
+    if filename in get_cell_files():
+        number, line = find_cell_line(filename, line)
+        text = "".join(get_source_lines(number)[line - 1 : line])
     return {
         "cell": number,
-        "file": "" if number else short(filename),
+        "file": "" if number else shorten(filename),
         "line": line,
-        "text": short(text.strip(), LINE),
+        "text": shorten(text.strip(), LINE),
     }
 
 
@@ -189,4 +193,4 @@ def hidden(name: str, spot: Spot) -> dict[str, Any] | None:
 
 def function_name(scope: Any) -> str:
     name = getattr(scope, "name", "")
-    return f"`{short(name, 80)}`" if name else "a lambda"
+    return f"`{shorten(name, 80)}`" if name else "a lambda"

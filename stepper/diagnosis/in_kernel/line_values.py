@@ -27,17 +27,17 @@ from stepper.diagnosis.in_kernel.value_summary import (
     size,
     written,
 )
-from stepper.kernels.in_kernel.exception_facts import message
+from stepper.kernels.in_kernel.exception_facts import get_message
 from stepper.kernels.in_kernel.safe_inspect import (
+    call_safely,
     class_names,
-    guarded,
     is_a,
+    is_library_object,
+    is_one_of,
     is_pandas,
     name_of,
-    of_library,
-    one_of,
     own_names,
-    short,
+    shorten,
 )
 
 ROWS, TOLD, MADE_OF = 24, 8, 3
@@ -81,10 +81,10 @@ def rows(places: list[Spot], said: str) -> list[Row]:
     for spot, outer in zip(places, [*places[1:], None]):
         for text, value, node in spot.known():
             is_row = is_data(value) or (
-                one_of(type(value), functions) and not is_called(node)
+                is_one_of(type(value), functions) and not is_called(node)
             )
             if is_row and len(table) < ROWS:
-                table.setdefault(text, Row(short(text, 60), value, node, spot, outer))
+                table.setdefault(text, Row(shorten(text, 60), value, node, spot, outer))
     return list(table.values())
 
 
@@ -102,7 +102,7 @@ def uncalled(value: Any) -> str:
 def telling(error: BaseException, table: list[Row]) -> Iterator[Finding]:
     """What the error stores beside its message, and what the values have that the message speaks of."""
     said, kinds = (
-        message(error),
+        get_message(error),
         {name.rsplit(".", 1)[-1] for name in class_names(type(error))},
     )
     for name, value in own_names(error).items():
@@ -114,9 +114,9 @@ def telling(error: BaseException, table: list[Row]) -> Iterator[Finding]:
             else []
         )
         if lines and lines[-1] not in said and name in STORED:
-            yield finding(f"its {name} ends with: {short(lines[-1], 250)}")
+            yield finding(f"its {name} ends with: {shorten(lines[-1], 250)}")
     for search in searches(said, kinds):
-        found = ((row, guarded(search, row.value)) for row in table)
+        found = ((row, call_safely(search, row.value)) for row in table)
         yield from [finding(f"`{row.text}{text}") for row, text in found if text][:1]
 
 
@@ -124,7 +124,7 @@ def held(
     error: BaseException, table: list[Row], places: list[Spot]
 ) -> Iterator[Finding]:
     """What the values are, first those of which the message speaks: with what they were made of and where."""
-    said, names = message(error), " ".join(row.text for row in table)
+    said, names = get_message(error), " ".join(row.text for row in table)
     # what is told of `a.b` tells of `a`
     whole = {row.text for row in table if row.text + "." in names}
     spoken = [row for row in table if spoken_of(row.value, said)]
@@ -167,7 +167,7 @@ def made_of(made: ast.AST, spot: Spot, but: str = "") -> str:
             and len(values) < MADE_OF
         ):
             values[text] = (
-                f"`{short(text, 60)}`: {(type(value) is str and written(value, 100)) or described(value)}"
+                f"`{shorten(text, 60)}`: {(type(value) is str and written(value, 100)) or described(value)}"
             )
     for pattern in (node.value for node in nodes if isinstance(node, ast.Constant)):
         head = (
@@ -176,7 +176,7 @@ def made_of(made: ast.AST, spot: Spot, but: str = "") -> str:
             else ""
         )
         if folder(head):
-            values[head] = f"{short(head, 80)} is {folder(head)}"
+            values[head] = f"{shorten(head, 80)} is {folder(head)}"
     return ", ".join(values.values())
 
 
@@ -203,7 +203,7 @@ def searches(said: str, kinds: set[str]) -> Iterator[Search]:
         )
     if re.search(NEGATIVE, said):
         yield partial(
-            first, test=lambda item: one_of(type(item), (int, float)) and item < 0
+            first, test=lambda item: is_one_of(type(item), (int, float)) and item < 0
         )
     if named := re.findall(r"type (\w+) is not JSON", said):
         yield partial(first, test=lambda item: name_of(type(item)) in named)
@@ -249,18 +249,18 @@ def inner(item: Any) -> list[tuple[str, str, Any]]:
         ]
     if is_pandas(item, "Series") and len(item) <= CELLS:
         keys = [
-            short(key if type(key) is str else label(key), 40) for key in item.index
+            shorten(key if type(key) is str else label(key), 40) for key in item.index
         ]
         return [(f" at {key}", "[]", below) for key, below in zip(keys, item.tolist())]
     array = (
         name_of(type(item)) == "ndarray"
-        and of_library(item)
+        and is_library_object(item)
         and item.ndim > 0
         and item.size <= CELLS
     )
     items = (
         item[:ITEMS]
-        if one_of(type(item), (list, tuple))
+        if is_one_of(type(item), (list, tuple))
         else item.tolist()
         if array
         else []
@@ -277,7 +277,7 @@ def first(value: Any, test: Callable[[Any], bool]) -> str:
 
 def where(path: str, item: Any) -> str:
     text, kind = written(item, 60, 1), name_of(type(item))
-    return f"{short(path, 80)}` is " + (
+    return f"{shorten(path, 80)}` is " + (
         f"{text} ({kind})" if text is not None else f"a {kind}"
     )
 
@@ -302,14 +302,16 @@ def odd_kind(value: Any, said: str) -> str:
             if name_of(type(item)) in named.intersection(kinds[1:])
         ]
         if odd and kinds[0] not in ("dict", "list", "tuple"):
-            return f"{where(*odd[0])}; of {len(items):,} most are {short(kinds[0], 40)}"
+            return (
+                f"{where(*odd[0])}; of {len(items):,} most are {shorten(kinds[0], 40)}"
+            )
     return ""
 
 
 def twice(value: Any) -> str:
     """Which label of a frame or series, or item of a list, stands more than once."""
     labels = value.index[:ITEMS].tolist() if is_pandas(value, "NDFrame") else []
-    items = labels or (value[:ITEMS] if one_of(type(value), (list, tuple)) else [])
+    items = labels or (value[:ITEMS] if is_one_of(type(value), (list, tuple)) else [])
     texts = [
         text
         for text in (written(item, 80, 1) for item in items)

@@ -20,7 +20,7 @@ from stepper.kernels.in_kernel.safe_inspect import (
     clock,
     name_of,
     shell,
-    short,
+    shorten,
 )
 
 CUT, AXES, LEGEND, KEPT = 80, 12, 8, 16
@@ -310,7 +310,7 @@ def names_in(legend: Any) -> list[str]:
 
 
 def cut(text: Any) -> str:
-    return str(short(str(text), CUT))
+    return str(shorten(str(text), CUT))
 
 
 def number(value: Any) -> float | None:

@@ -23,24 +23,28 @@ from stepper.diagnosis.in_kernel.value_summary import (
     named,
     shown_name,
 )
-from stepper.kernels.in_kernel.cell_sources import is_own
-from stepper.kernels.in_kernel.exception_facts import message
-from stepper.kernels.in_kernel.namespace_summary import bound, frame_labels, lost_labels
+from stepper.kernels.in_kernel.cell_sources import is_user_file
+from stepper.kernels.in_kernel.exception_facts import get_message
+from stepper.kernels.in_kernel.namespace_summary import (
+    frame_labels,
+    list_user_variables,
+    removed_labels,
+)
 from stepper.kernels.in_kernel.safe_inspect import (
+    class_dict_of,
     classes_of,
     is_a,
+    is_one_of,
     is_pandas,
     missing,
     module_of,
     name_of,
-    names_in,
-    one_of,
     own_names,
     peek,
-    short,
+    shorten,
     top_module,
 )
-from stepper.kernels.in_kernel.signatures import of_callable
+from stepper.kernels.in_kernel.signatures import describe_callable
 
 FEW, LABELS, NAMES = 30, 5000, 800
 # Of a library's own frames: the names under which they hold what may lack a key.
@@ -90,7 +94,7 @@ def key(error: BaseException, places: list[Spot]) -> Finding | None:
         names = trace.tb_frame.f_locals
         held = (
             []
-            if is_own(trace.tb_frame.f_code.co_filename)
+            if is_user_file(trace.tb_frame.f_code.co_filename)
             else [*map(names.get, HOLDERS), *held]
         )
         trace = trace.tb_next
@@ -165,13 +169,13 @@ def lacking(
     """
     rows = rows and is_pandas(value, "DataFrame")
     labels = list(value.index[:LABELS].tolist()) if rows else labels_of(value, values)
-    plain = one_of(type(wanted), (str, int, float, bool))
+    plain = is_one_of(type(wanted), (str, int, float, bool))
     if labels is None or (plain and holds(labels, wanted)):
         return None
     kind = kind_name(value)
     if is_pandas(value, "Series") or is_pandas(value, "Index"):
         kind = f"{kind} of {getattr(value, 'index', value).dtype}"
-    of = f"`{short(expression, 80)}` ({kind})" if expression else f"the {kind}"
+    of = f"`{shorten(expression, 80)}` ({kind})" if expression else f"the {kind}"
     texts = {
         text[1:-1] if text[:1] in "'\"" else text: text
         for text in map(label, labels[::-1])
@@ -238,16 +242,18 @@ def lost_label(value: Any, wanted: list[str]) -> dict[str, Any] | None:
     """The column that a frame of the user's had before, and the run that changed the frame; None where it had none."""
     if not is_pandas(value, "DataFrame"):
         return None
-    name = next((short(name, 80) for name, held in bound() if held is value), "")
+    name = next(
+        (shorten(name, 80) for name, held in list_user_variables() if held is value), ""
+    )
     present = [known for known in value.columns[:LABELS].tolist() if type(known) is str]
     for text in wanted:
         if text in present:
             continue
-        fact = {"name": name, "label": short(repr(text), 80)}
+        fact = {"name": name, "label": shorten(repr(text), 80)}
         if text in frame_labels.get(name, ()):
             return {**fact, "cell": 0, "now": True}
-        if text in lost_labels.get(name, ()):
-            return {**fact, "cell": lost_labels[name][text], "now": False}
+        if text in removed_labels.get(name, ()):
+            return {**fact, "cell": removed_labels[name][text], "now": False}
     return None
 
 
@@ -288,8 +294,8 @@ def labels_of(value: Any, values: bool = False) -> list[Any] | None:
     if is_pandas(value, "BaseGroupBy"):
         return labels_of(value.obj, values)
     # an Enum
-    if is_a(value, type) and type(names_in(value).get("_member_map_")) is dict:
-        table = names_in(value)
+    if is_a(value, type) and type(class_dict_of(value).get("_member_map_")) is dict:
+        table = class_dict_of(value)
         return [
             *(table.get("_value2member_map_", ()) if values else table["_member_map_"])
         ]
@@ -308,7 +314,7 @@ def labels_of(value: Any, values: bool = False) -> list[Any] | None:
 
 def attribute(error: BaseException, places: list[Spot]) -> Finding | None:
     """The closest attributes, what holds them instead, where the owner was bound last."""
-    wanted = peek(error, "name") or quoted(message(error).split("attribute")[-1])
+    wanted = peek(error, "name") or quoted(get_message(error).split("attribute")[-1])
 
     def nodes(spot: Spot) -> list[Any]:
         return [
@@ -320,7 +326,7 @@ def attribute(error: BaseException, places: list[Spot]) -> Finding | None:
     def owner(node: Any, spot: Spot, outer: Spot | None) -> Finding | None:
         value = peek(error, "obj", missing)  # Python 3.10
         value = spot.values[node.value] if value is missing else value
-        expression = short(ast.unparse(node.value), 80) if node is not None else ""
+        expression = shorten(ast.unparse(node.value), 80) if node is not None else ""
         plain = node is not None and isinstance(node.value, DATA[:2])
         where, made = binding(node.value, spot, outer) if plain else (None, None)
         lost = lost_label(value, [wanted])
@@ -367,7 +373,7 @@ def instead(value: Any, wanted: str) -> list[str]:
             None,
             [
                 *said,
-                *(f"`{name}.{short(other, 80)}` has `{wanted}`" for other in classes),
+                *(f"`{name}.{shorten(other, 80)}` has `{wanted}`" for other in classes),
             ],
         )
     )
@@ -389,7 +395,9 @@ def near_attributes(value: Any, wanted: str) -> list[str]:
     if said:
         return said
     plain = [
-        name for name in names if not one_of(type(stored(type(value), name)), CALLABLE)
+        name
+        for name in names
+        if not is_one_of(type(stored(type(value), name)), CALLABLE)
     ]
     few = next((some for some in (names, plain) if 0 < len(some) <= FEW), [])
     return [f"attributes: {listed(few)}"] if few else []
@@ -403,7 +411,7 @@ def attributes_of(value: Any) -> list[str]:
         names = [
             name
             for kind in classes_of(value if is_a(value, type) else type(value))
-            for name in names_in(kind)
+            for name in class_dict_of(kind)
         ]
         names += [
             *own_names(value),
@@ -416,7 +424,7 @@ def attributes_of(value: Any) -> list[str]:
         )
     return sorted(
         {
-            short(name, 80)
+            shorten(name, 80)
             for name in names
             if type(name) is str and not name.startswith("__")
         }
@@ -425,7 +433,12 @@ def attributes_of(value: Any) -> list[str]:
 
 def stored(kind: Any, name: str) -> Any:
     return next(
-        (names_in(one)[name] for one in classes_of(kind) if name in names_in(one)), None
+        (
+            class_dict_of(one)[name]
+            for one in classes_of(kind)
+            if name in class_dict_of(one)
+        ),
+        None,
     )
 
 
@@ -435,7 +448,7 @@ def stored(kind: Any, name: str) -> Any:
 
 def called(error: BaseException, places: list[Spot]) -> Finding | None:
     """The signature of the function that was called wrongly; the parameter that is nearest to the one given."""
-    said = message(error)
+    said = get_message(error)
     name = re.match(r"([\w.<>]+)\(\)", said)
     # the class whose `__init__` it is, too
     wanted = name[1].split(".")[-2:] if name else []
@@ -455,17 +468,17 @@ def called(error: BaseException, places: list[Spot]) -> Finding | None:
             if isinstance(node.func, ast.Attribute)
             else spot.values[node.func]
         )
-        signature, wrong = of_callable(thing), re.search(UNEXPECTED, said)
+        signature, wrong = describe_callable(thing), re.search(UNEXPECTED, said)
         if signature is None:
             return None
         near = closest(wrong[1], signature[1]) if wrong else []
         close = (
-            f"; closest to `{short(wrong[1], 80)}`: {', '.join(near)}"
+            f"; closest to `{shorten(wrong[1], 80)}`: {', '.join(near)}"
             if wrong and near
             else ""
         )
         return finding(
-            f"{short(ast.unparse(node.func), 80)}{short(signature[0], 300)}{close}"
+            f"{shorten(ast.unparse(node.func), 80)}{shorten(signature[0], 300)}{close}"
         )
 
     return first(nodes, places, signed) if re.search(COUNTED, said) else None

@@ -7,9 +7,12 @@ import ast
 from typing import Any, Iterable
 
 from stepper.diagnosis.in_kernel.expression_values import FUNCTIONS, spots
-from stepper.kernels.in_kernel.cell_sources import now, place
-from stepper.kernels.in_kernel.namespace_summary import before, summaries
-from stepper.kernels.in_kernel.safe_inspect import files, guarded
+from stepper.kernels.in_kernel.cell_sources import find_cell_line, run_state
+from stepper.kernels.in_kernel.namespace_summary import (
+    previous_values,
+    summarize_values,
+)
+from stepper.kernels.in_kernel.safe_inspect import call_safely, get_cell_files
 
 TOLD = 12
 MUTATORS = {
@@ -29,17 +32,17 @@ MUTATORS = {
 
 def changes(error: BaseException) -> dict[str, Any]:
     """Rebound names with before and after, new names, and what was written to in place above the failing line."""
-    after = summaries()
+    after = summarize_values()
     rebound = [
-        [name, *shown(before[name], said)]
+        [name, *shown(previous_values[name], said)]
         for name, said in after.items()
-        if before.get(name, said) != said
+        if previous_values.get(name, said) != said
     ]
-    bound = [name for name in after if name not in before]
+    bound = [name for name in after if name not in previous_values]
     known = {*bound, *(name for name, _, _ in rebound)}
     written = [
         [name, line]
-        for name, line in guarded(in_place, error) or ()
+        for name, line in call_safely(in_place, error) or ()
         if name in after and name not in known
     ]
     return {
@@ -63,10 +66,14 @@ def kind(said: tuple[int, str, str]) -> str:
 def in_place(error: BaseException) -> list[tuple[str, int]]:
     """Names that statements above the failing one wrote into: (name, line of the cell)."""
     spot = next(
-        (spot for spot in spots(error.__traceback__)[::-1] if spot.filename in files()),
+        (
+            spot
+            for spot in spots(error.__traceback__)[::-1]
+            if spot.filename in get_cell_files()
+        ),
         None,
     )
-    if spot is None or files()[spot.filename] != now["number"]:
+    if spot is None or get_cell_files()[spot.filename] != run_state["number"]:
         return []
     lines: dict[str, int] = {}
     for statement in spot.tree.body:
@@ -78,7 +85,10 @@ def in_place(error: BaseException) -> list[tuple[str, int]]:
                 if getattr(node, "lineno", spot.line) < spot.line and written(node)
             ]
             lines.update(
-                {written(node): place(spot.filename, node.lineno)[1] for node in above}
+                {
+                    written(node): find_cell_line(spot.filename, node.lineno)[1]
+                    for node in above
+                }
             )
     return list(lines.items())
 

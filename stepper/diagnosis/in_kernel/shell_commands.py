@@ -17,8 +17,18 @@ from collections.abc import Callable
 from typing import Any
 
 from stepper.diagnosis.in_kernel.install_target import installs
-from stepper.kernels.in_kernel.cell_sources import TIMED, line_of, place, raw_lines
-from stepper.kernels.in_kernel.safe_inspect import files, guarded, shell, short
+from stepper.kernels.in_kernel.cell_sources import (
+    TIMED_FILENAMES,
+    find_cell_line,
+    find_running_cell_line,
+    get_source_lines,
+)
+from stepper.kernels.in_kernel.safe_inspect import (
+    call_safely,
+    get_cell_files,
+    shell,
+    shorten,
+)
 
 # facts of a run; lines of what a command wrote last; characters they are taken from
 FACTS, TAIL, KEPT = 20, 6, 4000
@@ -101,15 +111,15 @@ def after(raw: str, error: Any) -> list[Fact]:
 def told(fact: Fact, lines: list[str]) -> Fact:
     """A fact with the line of the cell, 0 for none of this cell's, and with its text where that is known."""
     filename, at = fact["spot"]
-    line = (line_of(filename, at) or 0) if filename else at
-    if not line and filename in files():  # in a function of another cell
-        cell, at = place(filename, at)
-        lines = raw_lines(cell)
+    line = (find_running_cell_line(filename, at) or 0) if filename else at
+    if not line and filename in get_cell_files():  # in a function of another cell
+        cell, at = find_cell_line(filename, at)
+        lines = get_source_lines(cell)
     text = "".join(lines[max(0, (line or at) - 1) : line or at]).strip()
     return {
         **fact,
         "line": line,
-        "text": short(text if line or filename in files() else fact["text"]),
+        "text": shorten(text if line or filename in get_cell_files() else fact["text"]),
     }
 
 
@@ -133,7 +143,7 @@ def printing(
             code = original(command)
         finally:
             posix.pop("print", None)
-        guarded(note, command, code, written[0], spot(sys._getframe(1)))
+        call_safely(note, command, code, written[0], spot(sys._getframe(1)))
         return code
 
     return system
@@ -160,7 +170,7 @@ def returning(original: Callable[..., Any]) -> Callable[..., Any]:
         result = original(command, called, *given, **named)
         if ended and type(command) is str:
             text = ended[1][-KEPT:].decode("utf-8", "replace")
-            guarded(note, command, ended[0], text, spot(sys._getframe(1)))
+            call_safely(note, command, ended[0], text, spot(sys._getframe(1)))
         return result
 
     return process_handler
@@ -170,11 +180,11 @@ def note(
     command: str, code: int, written: str, spot: tuple[str, int], done: bool = True
 ) -> None:
     """Keep what is odd about one command; `done` is whether a command without an exit code of its own went well."""
-    tail = [short(part.strip()) for part in written.splitlines() if part.strip()][
+    tail = [shorten(part.strip()) for part in written.splitlines() if part.strip()][
         -TAIL:
     ]
     lacks_pip = code == 127 or any("No module named pip" in part for part in tail)
-    wanted = guarded(installs, command, done and not code, lacks_pip)
+    wanted = call_safely(installs, command, done and not code, lacks_pip)
     if code or wanted:
         text = command.strip().split(" ")[0] + " …"
         same = [fact for fact in heard if (fact["spot"], fact["code"]) == (spot, code)]
@@ -196,7 +206,7 @@ def spot(frame: Any) -> tuple[str, int]:
     """Where in a cell a command was called; ('', 0) for nowhere. What it means is known when the cell has ended."""
     while frame is not None:
         filename = frame.f_code.co_filename
-        if filename in files() or filename in TIMED:
+        if filename in get_cell_files() or filename in TIMED_FILENAMES:
             return filename, frame.f_lineno
         frame = frame.f_back
     return "", 0

@@ -16,13 +16,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from stepper.kernels.in_kernel.safe_inspect import (
+    class_dict_of,
     classes_of,
     is_a,
+    is_one_of,
     name_of,
-    names_in,
-    one_of,
     peek,
-    short,
+    shorten,
 )
 
 # of one error in one handler; different ones; characters
@@ -118,7 +118,7 @@ def swallowed() -> None:
         elif (
             len(errors) < KINDS and kind is not None and not issubclass(kind, EXPECTED)
         ):
-            errors[key] = [short(name_of(kind)), message(exc_info()[1]), 1]
+            errors[key] = [shorten(name_of(kind)), message(exc_info()[1]), 1]
     except Exception:  # whatever the error is, the handler goes on
         return
 
@@ -127,14 +127,16 @@ def message(error: Any) -> str:
     """The first line of an exception's message, where no code of the user's is needed to get it."""
     arguments = peek(error, "args")
     parts = (*arguments, peek(error, "filename") if is_a(error, OSError) else None)
-    if not all(one_of(type(part), PLAIN) for part in parts):
+    if not all(is_one_of(type(part), PLAIN) for part in parts):
         return ""
-    made = next(kind for kind in classes_of(type(error)) if "__str__" in names_in(kind))
+    made = next(
+        kind for kind in classes_of(type(error)) if "__str__" in class_dict_of(kind)
+    )
     text = (
         str(error) if id(made) in ours else arguments[0] if len(arguments) == 1 else ""
     )
     return (
-        short(text.strip()[:2000].partition("\n")[0].strip(), MESSAGE)
+        shorten(text.strip()[:2000].partition("\n")[0].strip(), MESSAGE)
         if type(text) is str
         else ""
     )

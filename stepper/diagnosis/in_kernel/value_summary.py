@@ -16,21 +16,21 @@ from typing import Any
 
 from stepper.diagnosis.in_kernel.close_matches import listed
 from stepper.kernels.in_kernel.safe_inspect import (
+    SIZED_TYPES,
+    call_safely,
     class_name,
     class_names,
     classes_of,
-    guarded,
     is_a,
+    is_library_object,
+    is_one_of,
     is_pandas,
-    lengths,
     name_of,
-    of_library,
-    one_of,
     peek,
-    short,
+    shorten,
     top_module,
 )
-from stepper.kernels.in_kernel.signatures import of_callable
+from stepper.kernels.in_kernel.signatures import describe_callable
 
 CELLS, COLUMNS, VALUE, PART, ITEMS, FEW = 2_000_000, 400, 60, 90, 1000, 8
 NUMBERS = (int, float, bool, complex)
@@ -71,9 +71,9 @@ def kind_name(value: Any) -> str:
 def shown_name(name: str) -> str:
     """The name of a class, function or module; in quotes where it is no name: it must not speak for stepper."""
     return (
-        short(name, 80)
+        shorten(name, 80)
         if re.fullmatch(r"[\w.<>]+", name)
-        else repr(short(name, 60)).replace(".", "·")
+        else repr(shorten(name, 60)).replace(".", "·")
     )
 
 
@@ -90,24 +90,24 @@ def written(value: Any, limit: int = 80, depth: int = 2) -> str | None:
     """The text of a plain value, or of a container of these; None for others, whose `__repr__` may be the user's."""
     kind, text = type(value), None
     if value is None or (
-        one_of(kind, NUMBERS) and (kind is not int or abs(value) < 2**63)
+        is_one_of(kind, NUMBERS) and (kind is not int or abs(value) < 2**63)
     ):
         text = repr(value)
-    elif one_of(kind, (str, bytes)):
+    elif is_one_of(kind, (str, bytes)):
         text = repr(value[:limit]) + "…" * (len(value) > limit)
-    elif one_of(kind, TOLD) or (
+    elif is_one_of(kind, TOLD) or (
         kind is datetime.datetime and top_module(type(value.tzinfo)) in ZONES
     ):
         text = str(value)
-    elif one_of(kind, STREAMS):
+    elif is_one_of(kind, STREAMS):
         text = repr(value.name) if type(value.name) is str else None
     elif kind is re.Pattern:
         text = repr(value.pattern)
-    elif of_library(value) and (
+    elif is_library_object(value) and (
         name_of(kind) in MOMENTS or "numpy.generic" in class_names(kind)
     ):
         text = str(value)
-    elif of_library(value) and type(getattr(value, "shape", None)) is tuple:
+    elif is_library_object(value) and type(getattr(value, "shape", None)) is tuple:
         text = f"{kind_name(value)} {value.shape}"
     elif kind is dict and depth and len(value) <= 12:
         items = [
@@ -115,7 +115,7 @@ def written(value: Any, limit: int = 80, depth: int = 2) -> str | None:
             for key, item in value.items()
         ]
         text = "{" + ", ".join(f"{key}: {item or '…'}" for key, item in items) + "}"
-    elif one_of(kind, (list, tuple)) and depth and len(value) <= 12:
+    elif is_one_of(kind, (list, tuple)) and depth and len(value) <= 12:
         text = ", ".join(written(item, limit, depth - 1) or "…" for item in value)
         text = (
             f"[{text}]"
@@ -124,25 +124,25 @@ def written(value: Any, limit: int = 80, depth: int = 2) -> str | None:
             if len(value) == 1
             else f"({text})"
         )
-    return short(text, limit + 40) if text is not None else None
+    return shorten(text, limit + 40) if text is not None else None
 
 
 def label(value: Any) -> str:
-    if one_of(type(value), (str, int, float, bool)) or value is None:
-        return short(repr(value), 80)
+    if is_one_of(type(value), (str, int, float, bool)) or value is None:
+        return shorten(repr(value), 80)
     if type(value) is tuple:
         return "(" + ", ".join(label(part) for part in value[:6]) + ")"
     known = top_module(type(value)) in ("pandas", "numpy", "datetime")
-    return short(str(value), 80) if known else class_name(type(value))
+    return shorten(str(value), 80) if known else class_name(type(value))
 
 
 def size(value: Any) -> int | None:
     base = next(
-        (kind for kind in classes_of(type(value)) if one_of(kind, lengths)), None
+        (kind for kind in classes_of(type(value)) if is_one_of(kind, SIZED_TYPES)), None
     )
     if base is not None:
         return int(base.__len__(value))
-    shape = getattr(value, "shape", None) if of_library(value) else None
+    shape = getattr(value, "shape", None) if is_library_object(value) else None
     return int(shape[0]) if type(shape) is tuple and shape else None
 
 
@@ -150,25 +150,28 @@ def described(value: Any) -> str:
     """What a value is, in a few words."""
     text, kind, name = written(value, VALUE), type(value), kind_name(value)
     if value is None or (
-        one_of(kind, (*NUMBERS, str, bytes)) and len(text or "") <= VALUE
+        is_one_of(kind, (*NUMBERS, str, bytes)) and len(text or "") <= VALUE
     ):
         return text or name
     parts = [name]
     if is_a(value, CALLABLE):
-        signature = of_callable(value)
-        bound = one_of(kind, (types.MethodType, staticmethod, classmethod))
+        signature = describe_callable(value)
+        bound = is_one_of(kind, (types.MethodType, staticmethod, classmethod))
         # a method has none of its own
         called = str(peek(value.__func__ if bound else value, "__name__", ""))
         noun = "method" if is_method(value) else "function"
         if not signature or not called:
             return f"a {noun}"
-        return f"the {noun} {short(shown_name(called) + signature[0], 120)}"
-    if of_library(value):
-        guarded(of_data, value, parts)
+        return f"the {noun} {shorten(shown_name(called) + signature[0], 120)}"
+    if is_library_object(value):
+        call_safely(of_data, value, parts)
     elif size(value) is not None:
-        guarded(of_container, value, parts, text)
+        call_safely(of_container, value, parts, text)
     elif text is not None:
-        parts = [f"{text} ({name})", folder(str(value)) if one_of(kind, PATHS) else ""]
+        parts = [
+            f"{text} ({name})",
+            folder(str(value)) if is_one_of(kind, PATHS) else "",
+        ]
     elif is_a(value, (types.ModuleType, type)):
         parts = [
             f"the {'class' if is_a(value, type) else 'module'} {shown_name(named(value))}"
@@ -202,12 +205,12 @@ def folder(path: str) -> str:
 def of_container(value: Any, parts: list[str], text: str | None) -> None:
     """Length, the kinds and lengths of the items, keys; a short one as it is written."""
     parts.append(f"length {size(value)}")
-    if one_of(type(value), (list, tuple)) and value:
-        kinds = sorted({short(name_of(type(item)), 40) for item in value[:ITEMS]})
+    if is_one_of(type(value), (list, tuple)) and value:
+        kinds = sorted({shorten(name_of(type(item)), 40) for item in value[:ITEMS]})
         sizes = {
             size(item)
             for item in value[:ITEMS]
-            if one_of(type(item), (list, tuple, dict)) or of_library(item)
+            if is_one_of(type(item), (list, tuple, dict)) or is_library_object(item)
         }
         parts[-1] += f" of {'/'.join(kinds[:4])}"
         known = sorted(each for each in sizes if each is not None)
@@ -215,9 +218,9 @@ def of_container(value: Any, parts: list[str], text: str | None) -> None:
             parts.append(f"its items' lengths: {', '.join(map(str, known))}")
     elif is_a(value, dict):
         keys = [
-            short(repr(key), 40)
+            shorten(repr(key), 40)
             for key in list(dict.keys(value))[:20]
-            if one_of(type(key), (str, int))
+            if is_one_of(type(key), (str, int))
         ]
         parts.append("keys " + listed(keys, PART) if keys else "")
     if text is not None and len(text) <= (VALUE if is_a(value, dict) else 2 * VALUE):
@@ -233,7 +236,7 @@ def of_data(value: Any, parts: list[str]) -> None:
     )
     if type(shape) is not tuple or not shape:  # a number of numpy's, a scalar array
         parts[0] = (
-            f"{short(str(value), VALUE)} ({parts[0]})"
+            f"{shorten(str(value), VALUE)} ({parts[0]})"
             if top_module(type(value)) == "numpy"
             else parts[0]
         )
@@ -243,7 +246,7 @@ def of_data(value: Any, parts: list[str]) -> None:
     parts[0] += " " + (
         " × ".join(map(str, shape)) if is_pandas(value, "DataFrame") else str(shape)
     )
-    parts.append(short(str(dtype), 120) if dtype is not None else "")
+    parts.append(shorten(str(dtype), 120) if dtype is not None else "")
     if cells > CELLS:
         return
     if is_pandas(value, "DataFrame"):
@@ -281,7 +284,7 @@ def of_columns(frame: Any) -> list[str]:
             if count
         }
     )
-    names = [short(str(name), 40) for name in frame.columns]
+    names = [shorten(str(name), 40) for name in frame.columns]
     plain = [name for number, name in enumerate(names) if number not in notes]
     return [
         f"{names[number]} ({noted})" for number, noted in sorted(notes.items())

@@ -29,8 +29,12 @@ from stepper.diagnosis.in_kernel.swallowed_errors import (
     stop,
     swallowed,
 )
-from stepper.kernels.in_kernel.cell_sources import line_of, now, raw_lines
-from stepper.kernels.in_kernel.safe_inspect import clock, guarded, name_of, shell
+from stepper.kernels.in_kernel.cell_sources import (
+    find_running_cell_line,
+    get_source_lines,
+    run_state,
+)
+from stepper.kernels.in_kernel.safe_inspect import call_safely, clock, name_of, shell
 
 FACTS, WARNINGS = 50, 20
 COUNTED = 10_000  # different warnings that are counted, of which WARNINGS are kept
@@ -62,7 +66,7 @@ class Reader(ast.NodeTransformer):
     """
 
     def visit(self, tree: Any) -> Any:
-        guarded(read, tree)
+        call_safely(read, tree)
         return tree
 
 
@@ -79,7 +83,7 @@ def before(raw: str) -> None:
     run, pandas = Run(raw), "pandas" in sys.modules
     start()
     if pandas:
-        run.frames = guarded(look, raw, clock() + BEFORE) or {}
+        run.frames = call_safely(look, raw, clock() + BEFORE) or {}
     if pandas or "except" in raw or "pandas" in raw:
         shell.ast_transformers.append(reader)
     run.showing = listening(unwrapped(warnings.showwarning), run)
@@ -99,8 +103,8 @@ def after(raw: str, ok: bool) -> list[Fact]:
     if not ok:
         return []
     for filename, line, head, name, text, count in errors:
-        own = guarded(line_of, filename, line)
-        if own and "except" in raw_lines(now["number"])[own - 1]:
+        own = call_safely(find_running_cell_line, filename, line)
+        if own and "except" in get_source_lines(run_state["number"])[own - 1]:
             times = f"{count:,} or more ×" if count >= MOST else f"{count} ×"
             facts.append(
                 fact(
@@ -108,9 +112,9 @@ def after(raw: str, ok: bool) -> list[Fact]:
                     f"line {own}: {head} swallowed {times} {said(name, text)}",
                 )
             )
-    facts += guarded(of_frames, run) or []
+    facts += call_safely(of_frames, run) or []
     for (category, text), (filename, line, count) in run.warnings.items():
-        own = guarded(line_of, filename, line)
+        own = call_safely(find_running_cell_line, filename, line)
         where = ", ".join([f"line {own}"] * bool(own) + [f"{count} ×"] * (count > 1))
         facts.append(
             fact(
@@ -177,7 +181,7 @@ def listening(original: Any, run: Run) -> Callable[..., Any]:
     ) -> Any:
         __tracebackhide__ = True
         if run in watched:
-            guarded(heard, run, message, category, filename, lineno)
+            call_safely(heard, run, message, category, filename, lineno)
         return original(message, category, filename, lineno, file, line)
 
     vars(showwarning)["stepper_passes_to"] = original

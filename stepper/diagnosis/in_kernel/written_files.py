@@ -19,7 +19,7 @@ from stepper.diagnosis.in_kernel.file_writes import (
     processes_below,
     status,
 )
-from stepper.kernels.in_kernel.safe_inspect import guarded
+from stepper.kernels.in_kernel.safe_inspect import call_safely
 
 TOLD, DESCRIPTORS = 100, 1000
 ACCESS = os.O_WRONLY | os.O_RDWR
@@ -44,7 +44,7 @@ def file_facts() -> dict[str, Any]:
     return {
         "began": file_writes.state["began"],
         "changes": changes[:TOLD],
-        "open": list((guarded(held_open) or {}).items()),
+        "open": list((call_safely(held_open) or {}).items()),
         "earlier": [path for path in file_writes.earlier if unchanged(path)],
     }
 

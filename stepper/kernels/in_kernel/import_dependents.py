@@ -11,21 +11,25 @@ import ast
 import sys
 from typing import Any
 
-from stepper.kernels.in_kernel.module_sources import absolute, package_of, source_tree
+from stepper.kernels.in_kernel.module_sources import (
+    get_package,
+    parse_source,
+    resolve_module_name,
+)
 from stepper.kernels.in_kernel.safe_inspect import own_names
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
-def computes_from(
+def depends_at_import(
     name: str, path: str, updated: set[str], snapshots: dict[str, Any]
 ) -> bool:
     """Whether a module evaluates, at its import, a name that another one gave it and that is new there."""
-    tree = source_tree(path)
+    tree = parse_source(path)
     if tree is None:
         return False
-    imported = imported_names(tree, package_of(name, path), updated, snapshots)
+    imported = imported_names(tree, get_package(name, path), updated, snapshots)
     if not imported:
         return False
     loads = loads_at_import(tree.body)
@@ -58,7 +62,9 @@ def imported_names(
                 if alias.name in updated:
                     found.add(alias.asname or alias.name.partition(".")[0])
         elif isinstance(node, ast.ImportFrom):
-            module = absolute("." * node.level + (node.module or ""), package)
+            module = resolve_module_name(
+                "." * node.level + (node.module or ""), package
+            )
             found |= names_from(node, module, updated, snapshots)
     return found
 

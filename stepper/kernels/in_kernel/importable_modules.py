@@ -12,9 +12,18 @@ import sys
 import types
 from typing import Any
 
-from stepper.kernels.in_kernel.cell_sources import made_global, now
-from stepper.kernels.in_kernel.module_reload import imports, loaded
-from stepper.kernels.in_kernel.safe_inspect import clock, guarded, missing, shell, short
+from stepper.kernels.in_kernel.cell_sources import global_names, run_state
+from stepper.kernels.in_kernel.module_reload import (
+    list_loaded_versions,
+    list_local_imports,
+)
+from stepper.kernels.in_kernel.safe_inspect import (
+    call_safely,
+    clock,
+    missing,
+    shell,
+    shorten,
+)
 
 ALL = 60_000  # characters of all names that are told
 STORE_GLOBAL = dis.opmap["STORE_GLOBAL"]
@@ -37,11 +46,11 @@ last: dict[str, Any] = {
 }
 
 
-def loadable(known: Any) -> dict[str, Any]:
+def describe_loadable(known: Any) -> dict[str, Any]:
     return {
         "names": [] if altered() else every_name(),
         "own_input": shell.user_ns.get("input", missing) is not missing,
-        "cwd": short(os.getcwd(), 4096),
+        "cwd": shorten(os.getcwd(), 4096),
         "lasting": lasting(known),
     }
 
@@ -62,12 +71,12 @@ def every_name() -> list[str]:
     ]
     names = [
         name
-        for name in (*shell.user_ns, *made_global, *bound)
+        for name in (*shell.user_ns, *global_names, *bound)
         if type(name) is str and not numbered(name)
     ]
-    if sum(map(len, names)) > ALL or now.get("at_will"):
+    if sum(map(len, names)) > ALL or run_state.get("at_will"):
         return []
-    return [short(name) for name in names]
+    return [shorten(name) for name in names]
 
 
 def numbered(name: str) -> bool:
@@ -93,7 +102,7 @@ def steps(transformers: Any) -> int:
     return len(transformers.cleanup_transforms) + len(transformers.line_transforms)
 
 
-USUAL = guarded(lambda: steps(type(shell.input_transformer_manager)()))
+USUAL = call_safely(lambda: steps(type(shell.input_transformer_manager)()))
 
 
 def lasting(known: Any) -> dict[str, Any]:
@@ -104,27 +113,29 @@ def lasting(known: Any) -> dict[str, Any]:
         [getattr(one, "__name__", type(one).__name__) for one in sys.meta_path],
         magics(),
         [name for name in vars(builtins) if type(name) is str],
-        loaded(),
+        list_loaded_versions(),
     )
     if seen != last["seen"]:
         modules, path, finders, called, built_in, local = seen
         told = {
-            "imported": sorted({short(name.split(".")[0]) for name in modules})[:3000],
-            "path": [short(one, 4096) for one in path],
+            "imported": sorted({shorten(name.split(".")[0]) for name in modules})[
+                :3000
+            ],
+            "path": [shorten(one, 4096) for one in path],
             "other_finders": bool({*finders} - FINDERS),
             "magics": called,
-            "builtins": [short(name) for name in built_in],
+            "builtins": [shorten(name) for name in built_in],
             "python": list(sys.version_info[:2]),
             "versions": {
                 **{
                     name: version
                     for name in modules - FIRST
-                    if (version := guarded(version_of, name))
+                    if (version := call_safely(version_of, name))
                 },
                 **local,
                 **PYTHON,
             },
-            "local_imports": guarded(imports) or {},
+            "local_imports": call_safely(list_local_imports) or {},
         }
         last.update(seen=seen, mark=str(clock()), told=told)
     return {"mark": last["mark"], **({} if known == last["mark"] else last["told"])}
@@ -142,8 +153,8 @@ def version_of(name: str) -> str | None:
         if isinstance(sys.modules.get(module), types.ModuleType):
             version = object.__getattribute__(sys.modules[module], "__dict__").get(said)
             if type(version) is str and version:
-                return str(short(version, 40))
-    found: dict[str, str] = guarded(installed) or {}
+                return str(shorten(version, 40))
+    found: dict[str, str] = call_safely(installed) or {}
     return found.get(name.lower())
 
 
@@ -164,7 +175,7 @@ def installed() -> Any:
             if entry.endswith(".dist-info")
         ):
             name, _, version = entry[: -len(".dist-info")].partition("-")
-            found.setdefault(name.lower(), short(version, 40))
+            found.setdefault(name.lower(), shorten(version, 40))
         last.update(folders=seen, installed=found)
     return last["installed"]
 

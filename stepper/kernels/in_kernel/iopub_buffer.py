@@ -81,7 +81,7 @@ def take(message: list[Any]) -> None:
     last["count"] += 1  # whoever heard as many has heard all
     size, messages = 0 if always(parts) else sum(map(len, parts)), last["messages"]
     if size > LIMIT // 2:
-        first, content, lost = ends(
+        first, content, lost = split_long_stream(
             bytes(parts[3]), 0 if last["lost"] else max(0, LIMIT // 2 - last["size"])
         )
         if first:
@@ -106,7 +106,7 @@ def take(message: list[Any]) -> None:
         last["lost"] += gone
 
 
-def ends(content: bytes, room: int) -> tuple[bytes, bytes, int]:
+def split_long_stream(content: bytes, room: int) -> tuple[bytes, bytes, int]:
     """The head of a stream's long text, of that many bytes at most, its tail, and how many bytes are in neither."""
     stream = STREAM.match(content)
     if stream is None:  # such as a picture: a part of it is nothing

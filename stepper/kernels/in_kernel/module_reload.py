@@ -26,18 +26,18 @@ from stepper.kernels.in_kernel.cell_sources import INSTALLED, sources
 from stepper.kernels.in_kernel.module_sources import (
     IMPORTS,
     WORD,
-    absolute,
-    mentioned,
-    package_of,
-    source_tree,
-    text_of,
+    get_package,
+    list_mentioned_modules,
+    parse_source,
+    read_source,
+    resolve_module_name,
 )
 from stepper.kernels.in_kernel.safe_inspect import (
-    guarded,
+    call_safely,
     module_of,
     own_names,
     shell,
-    short,
+    shorten,
 )
 
 MARKERS = (".git", "pyproject.toml", "setup.py", "setup.cfg", "requirements.txt")
@@ -64,12 +64,14 @@ state: dict[str, Any] = {
 class Record:
     """A local module as it was imported: the file, and the hash of the source that was loaded."""
 
-    def __init__(self, path: str, spec: Any, mark: Any, loaded: str) -> None:
+    def __init__(
+        self, path: str, spec: Any, mark: Any, list_loaded_versions: str
+    ) -> None:
         self.path = path
         self.spec = spec
         self.mark = mark
-        self.loaded = loaded
-        self.disk = loaded
+        self.loaded = list_loaded_versions
+        self.disk = list_loaded_versions
         self.recent = True
         self.tried = ""  # the hash with which a reload failed
         self.failure: dict[str, Any] = {}
@@ -85,7 +87,7 @@ class ReloadError(Exception):
     """A module ended with what is no `Exception`: `superreload` restores the old one only for those."""
 
 
-def root() -> str:
+def find_project_root() -> str:
     """The project's folder: the nearest above the kernel's with `.stepper`, else with another mark of a project."""
     if state["root"] is None:
         here = os.path.realpath(os.getcwd())
@@ -108,7 +110,9 @@ def root() -> str:
 
 def is_local(path: str) -> bool:
     """Whether a file is in the project and in no environment."""
-    if not path.startswith(os.path.join(root(), "")) or path.startswith(INSTALLED):
+    if not path.startswith(os.path.join(find_project_root(), "")) or path.startswith(
+        INSTALLED
+    ):
         return False
     folder = os.path.dirname(path)
     if folder not in state["folders"]:
@@ -117,7 +121,7 @@ def is_local(path: str) -> bool:
 
 
 def in_environment(folder: str) -> bool:
-    while len(folder) > len(root()):
+    while len(folder) > len(find_project_root()):
         named = os.path.basename(folder)
         marked = any(
             os.path.exists(os.path.join(folder, one))
@@ -144,7 +148,7 @@ def attributes(path: str) -> os.stat_result:
     asks the server.
     """
     if state["network"] is None:
-        state["network"] = guarded(is_on_network, root()) or False
+        state["network"] = call_safely(is_on_network, find_project_root()) or False
     if not state["network"]:
         return stat(path)
     try:
@@ -177,7 +181,7 @@ def hash_of(path: str, mark: Any) -> str:
     if path.endswith(COMPILED):
         return str(mark[:2])
     try:
-        return hashlib.sha256(text_of(path)).hexdigest()
+        return hashlib.sha256(read_source(path)).hexdigest()
     except OSError:
         return "unreadable"
 
@@ -214,18 +218,18 @@ def take_in(name: str, since: int) -> None:
     if not is_local(path):
         return
     mark = mark_of(path)
-    loaded = hash_of(path, mark)
+    list_loaded_versions = hash_of(path, mark)
     edited = mark is not None and max(mark[0], mark[2]) > since - RECENT_NS
-    if edited and path.endswith(".py") and not guarded(holds, module, path):
-        loaded = "another"  # it was edited between its import and now
-    record = Record(path, spec, mark, loaded)
+    if edited and path.endswith(".py") and not call_safely(holds, module, path):
+        list_loaded_versions = "another"  # it was edited between its import and now
+    record = Record(path, spec, mark, list_loaded_versions)
     record.disk = hash_of(path, mark)
     records[name] = record
 
 
 def holds(module: Any, path: str) -> bool:
     """Whether a module was made of the source that its file holds now: by its functions, and by the bytecode file."""
-    text = text_of(path)
+    text = read_source(path)
     try:
         code = compile(text, path, "exec", dont_inherit=True)
     except (SyntaxError, ValueError):
@@ -297,12 +301,12 @@ def own_reloader() -> Any:
 def drop_bytecode(path: str, code: Any) -> None:
     """Remove a bytecode file of the source before: Python knows one by whole seconds and the size of the source."""
     data = bytecode(path)
-    if data is not None and guarded(marshal.loads, data[16:]) != code:
-        guarded(os.unlink, importlib.util.cache_from_source(path))
+    if data is not None and call_safely(marshal.loads, data[16:]) != code:
+        call_safely(os.unlink, importlib.util.cache_from_source(path))
 
 
 def compiled(path: str) -> Any:
-    return compile(text_of(path), path, "exec", dont_inherit=True)
+    return compile(read_source(path), path, "exec", dont_inherit=True)
 
 
 def before(raw: str, mode: str) -> Any:
@@ -322,7 +326,7 @@ def before(raw: str, mode: str) -> Any:
     if reloader is not None:
         for name in [name for name in names if is_users(reloader, name)]:
             record = records[name]
-            code = guarded(compiled, record.path)
+            code = call_safely(compiled, record.path)
             if code is not None:
                 drop_bytecode(record.path, code)
             record.loaded = record.disk
@@ -354,8 +358,8 @@ def before(raw: str, mode: str) -> Any:
                 why = {"why": "interrupted"}
             told["old"].append(
                 {
-                    "name": short(name),
-                    "file": short(os.path.relpath(record.path, root())),
+                    "name": shorten(name),
+                    "file": shorten(os.path.relpath(record.path, find_project_root())),
                     **why,
                 }
             )
@@ -401,27 +405,27 @@ def reload_all(names: list[str], told: dict[str, Any]) -> None:
     A module that computes something from them when it is imported is reloaded as well: as in a
     fresh kernel, its values are then made of the new source.
     """
-    from stepper.kernels.in_kernel.import_dependents import computes_from
+    from stepper.kernels.in_kernel.import_dependents import depends_at_import
 
     snapshots = {name: dict(own_names(sys.modules[name])) for name in records}
     updated: set[str] = set()  # modules of which something is new
     try:
         for name in in_order(list(records)):
             record = records[name]
-            is_dependent = bool(imported(name) & updated) and guarded(
-                computes_from, name, record.path, updated, snapshots
+            is_dependent = bool(imported(name) & updated) and call_safely(
+                depends_at_import, name, record.path, updated, snapshots
             )
             is_untried = name in names and record.tried != record.disk
             is_reloaded = (is_untried or is_dependent) and reload_record(name, told)
-            if is_reloaded or guarded(bind_module, name, snapshots):
+            if is_reloaded or call_safely(bind_module, name, snapshots):
                 updated.add(name)
     finally:
         if updated:
             for name in list(records):  # of modules that import each other
-                guarded(bind_module, name, snapshots)
+                call_safely(bind_module, name, snapshots)
             for raw in list(sources.values()):
                 if "import" in raw:
-                    guarded(bind_in_notebook, raw, snapshots, told["lost"])
+                    call_safely(bind_in_notebook, raw, snapshots, told["lost"])
 
 
 def reload_record(name: str, told: dict[str, Any]) -> bool:
@@ -439,13 +443,13 @@ def reload_record(name: str, told: dict[str, Any]) -> bool:
     record.outdated = False
     record.loaded = record.disk
     record.spec = own_names(sys.modules[name]).get("__spec__")
-    told["reloaded" if is_changed else "dependents"].append(short(name))
+    told["reloaded" if is_changed else "dependents"].append(shorten(name))
     return True
 
 
 def reload_one(name: str, record: Any, told: dict[str, Any]) -> dict[str, Any]:
     """Reload a module; return why it could not be, as it is told: nothing where it was."""
-    if record.disk == "deleted" and (path := guarded(other_path, name)):
+    if record.disk == "deleted" and (path := call_safely(other_path, name)):
         record.path = path
         record.mark = mark_of(path)
         record.disk = hash_of(path, record.mark)
@@ -460,7 +464,7 @@ def reload_one(name: str, record: Any, told: dict[str, Any]) -> dict[str, Any]:
         message = error.msg if isinstance(error, SyntaxError) else error
         return {
             "why": "syntax",
-            "error": short(f"{type(error).__name__}: {message}"),
+            "error": shorten(f"{type(error).__name__}: {message}"),
             "line": line or 0,
         }
     drop_bytecode(record.path, code)
@@ -483,7 +487,7 @@ def reload_one(name: str, record: Any, told: dict[str, Any]) -> dict[str, Any]:
         if own_names(module).get("__spec__") is spec:
             return {
                 "why": "raised",
-                "error": short(f"{type(cause).__name__}: {cause}"),
+                "error": shorten(f"{type(cause).__name__}: {cause}"),
                 "line": line_in(cause, record.path),
             }
     told["classes"] = told["classes"] or bool(classes)
@@ -540,7 +544,7 @@ def in_order(names: list[str]) -> list[str]:
     return [name for name in found if name in names]
 
 
-def imports_local(raw: str) -> bool:
+def may_import_local(raw: str) -> bool:
     """Whether a local module is loaded, or a cell imports one."""
     if records:
         return True
@@ -566,7 +570,9 @@ def imported(name: str) -> set[str]:
     record = records[name]
     if record.mentions_of != record.disk:
         record.mentions_of = record.disk
-        record.mentions = guarded(mentioned, name, record.path) or frozenset()
+        record.mentions = (
+            call_safely(list_mentioned_modules, name, record.path) or frozenset()
+        )
     return set(record.mentions & records.keys()) - {name}
 
 
@@ -583,10 +589,10 @@ def affected_by(name: str) -> list[str]:
 def bind_module(name: str, snapshots: dict[str, Any]) -> bool:
     """Have a module's imported names hold what the modules hold now; whether one did not."""
     path = records[name].path
-    tree = source_tree(path)
+    tree = parse_source(path)
     if tree is None:
         return False
-    package = package_of(name, path)
+    package = get_package(name, path)
     return bind_anew(own_names(sys.modules[name]), tree, package, snapshots, None)
 
 
@@ -608,7 +614,7 @@ def bind_anew(
     for node in ast.walk(tree):
         if not isinstance(node, ast.ImportFrom):
             continue
-        module = absolute("." * node.level + (node.module or ""), package)
+        module = resolve_module_name("." * node.level + (node.module or ""), package)
         then = snapshots.get(module)
         if then is None:
             continue
@@ -631,16 +637,19 @@ def bind_anew(
     return bound_anew
 
 
-def loaded() -> dict[str, str]:
+def list_loaded_versions() -> dict[str, str]:
     """The local modules, each with the hash of the source that was loaded as its version."""
     return {
-        short(name): f"source {record.loaded[:10]}" for name, record in records.items()
+        shorten(name): f"source {record.loaded[:10]}"
+        for name, record in records.items()
     }
 
 
-def imports() -> dict[str, list[str]]:
+def list_local_imports() -> dict[str, list[str]]:
     """The local modules that import others of them, each with those."""
-    found = {short(name): sorted(map(short, imported(name))) for name in list(records)}
+    found = {
+        shorten(name): sorted(map(shorten, imported(name))) for name in list(records)
+    }
     return {name: others for name, others in found.items() if others}
 
 

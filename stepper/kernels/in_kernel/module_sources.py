@@ -13,42 +13,42 @@ IMPORTS = re.compile(
 WORD = re.compile(r"[^\W\d]\w*")
 
 
-def text_of(path: str) -> bytes:
+def read_source(path: str) -> bytes:
     with open(path, "rb") as stream:
         return stream.read(LARGEST)
 
 
-def source_tree(path: str) -> ast.Module | None:
+def parse_source(path: str) -> ast.Module | None:
     """The syntax tree of a module's file, or None if there is none."""
     if not path.endswith(".py"):
         return None
     try:
-        return ast.parse(text_of(path))
+        return ast.parse(read_source(path))
     except (OSError, SyntaxError, ValueError):
         return None
 
 
-def mentioned(name: str, path: str) -> frozenset[str]:
+def list_mentioned_modules(name: str, path: str) -> frozenset[str]:
     """The modules that the imports of a file name; also names that are no modules."""
     if not path.endswith(".py"):
         return frozenset()
-    package = package_of(name, path)
+    package = get_package(name, path)
     found: set[str] = set()
-    text = text_of(path).decode("utf-8", "replace")
+    text = read_source(path).decode("utf-8", "replace")
     for source, names, plain in IMPORTS.findall(text):
         if source:
-            base = absolute(source, package)
+            base = resolve_module_name(source, package)
             found.update({base, *(f"{base}.{one}" for one in WORD.findall(names))})
         found.update(part.split()[0] for part in plain.split(",") if part.split())
     return frozenset(found)
 
 
-def package_of(name: str, path: str) -> str:
+def get_package(name: str, path: str) -> str:
     """The package to which the relative imports of a module refer."""
     return name if path.endswith("__init__.py") else name.rpartition(".")[0]
 
 
-def absolute(source: str, package: str) -> str:
+def resolve_module_name(source: str, package: str) -> str:
     """The full name of a module in a `from` statement, which may begin with dots."""
     level = len(source) - len(source.lstrip("."))
     if not level:

@@ -6,30 +6,33 @@ import sys
 import types
 from typing import Any
 
-from stepper.kernels.in_kernel.cell_sources import now
-from stepper.kernels.in_kernel.importable_modules import loadable
+from stepper.kernels.in_kernel.cell_sources import run_state
+from stepper.kernels.in_kernel.importable_modules import describe_loadable
 from stepper.kernels.in_kernel.safe_inspect import (
     CLASSES,
-    callables,
+    FUNCTION_TYPES,
+    SIZED_TYPES,
+    call_safely,
     class_name,
     classes_of,
     clock,
-    columns,
     getsizeof,
-    guarded,
     is_a,
+    is_library_object,
+    is_one_of,
     is_pandas,
-    lengths,
+    list_columns,
     missing,
-    of_library,
-    one_of,
-    plain,
     shell,
-    short,
+    shorten,
+    to_plain_value,
     top_module,
 )
-from stepper.kernels.in_kernel.signatures import signature
-from stepper.kernels.in_kernel.value_fingerprints import print_of, rebound
+from stepper.kernels.in_kernel.signatures import format_signature
+from stepper.kernels.in_kernel.value_fingerprints import (
+    find_rebound_names,
+    fingerprint_value,
+)
 
 # of a container that are asked for their size
 ITEMS, PLAIN = 100, (str, bytes, bytearray)
@@ -38,42 +41,44 @@ SCALARS = {*map(id, (int, float, complex, bool, type(None)))}
 NAMES = 300  # how many are told with their facts
 named = {"In", "Out", "exit", "quit", "get_ipython", "open"}
 # name → (id, in short, class) after the last cell: no object is kept
-before: dict[str, tuple[int, str, str]] = {}
+previous_values: dict[str, tuple[int, str, str]] = {}
 # how many frames' columns are remembered, of frames with how many columns
 FRAMES, LABELS = 100, 300
 # name → the columns of its frame after the last run
 frame_labels: dict[str, frozenset[str]] = {}
 # name → column → execution count of the run that removed it, 0 if unknown
-lost_labels: dict[str, dict[str, int]] = {}
+removed_labels: dict[str, dict[str, int]] = {}
 
 
-def namespace(deadline: float, known: Any) -> dict[str, Any]:
+def summarize_namespace(deadline: float, known: Any) -> dict[str, Any]:
     modules, functions, variables = (
         dict[str, str](),
         dict[str, str](),
         dict[str, dict[str, Any]](),
     )
     classes, prints, left = list[str](), dict[str, Any](), 0
-    for name, value in bound():
+    for name, value in list_user_variables():
         if (
             len(modules) + len(functions) + len(classes) + len(variables) >= NAMES
             or clock() > deadline
         ):
             left += 1
             continue
-        name, kind = short(name), type(value)
+        name, kind = shorten(name), type(value)
         # its dict, because a lazy module is loaded by any attribute
         if issubclass(kind, types.ModuleType):
-            told = plain(object.__getattribute__(value, "__dict__").get("__name__"))
+            told = to_plain_value(
+                object.__getattribute__(value, "__dict__").get("__name__")
+            )
             modules[name] = told if type(told) is str and told else name
         elif issubclass(kind, type):
             classes.append(name)
-        elif one_of(kind, callables):
-            functions[name] = guarded(signature, value) or "(…)"
+        elif is_one_of(kind, FUNCTION_TYPES):
+            functions[name] = call_safely(format_signature, value) or "(…)"
         else:
             variables[name] = {"type": class_name(kind)}
-            guarded(measure, value, kind, variables[name])
-            prints[name] = print_of(value, deadline)
+            call_safely(measure, value, kind, variables[name])
+            prints[name] = fingerprint_value(value, deadline)
             variables[name].update({"print": prints[name]} if prints[name] else {})
     found = {
         "modules": modules,
@@ -82,11 +87,11 @@ def namespace(deadline: float, known: Any) -> dict[str, Any]:
         "variables": variables,
         "left_out": left,
     }
-    found["rebound"] = rebound(bound(), prints)[:NAMES]
-    return {**found, **(guarded(loadable, known) or {})}
+    found["rebound"] = find_rebound_names(list_user_variables(), prints)[:NAMES]
+    return {**found, **(call_safely(describe_loadable, known) or {})}
 
 
-def bound() -> list[tuple[str, Any]]:
+def list_user_variables() -> list[tuple[str, Any]]:
     """What the user's cells have bound."""
     hidden = shell.user_ns_hidden
     return [
@@ -100,17 +105,19 @@ def bound() -> list[tuple[str, Any]]:
 
 
 def measure(value: Any, kind: Any, fact: dict[str, Any]) -> None:
-    base = next((base for base in classes_of(kind) if one_of(base, lengths)), None)
+    base = next(
+        (base for base in classes_of(kind) if is_one_of(base, SIZED_TYPES)), None
+    )
     if base is not None:
         fact["len"] = base.__len__(value)
         fact["bytes"] = base.__sizeof__(value) + held(value, kind)
-    elif one_of(kind, (int, float, complex, bool)):
+    elif is_one_of(kind, (int, float, complex, bool)):
         fact["bytes"] = getsizeof(value)
-    elif of_library(value):
+    elif is_library_object(value):
         shape = getattr(value, "shape", None)
         if isinstance(shape, tuple):
             fact["shape"] = [
-                n if type(n) is int else short(str(n)) for n in shape[:CLASSES]
+                n if type(n) is int else shorten(str(n)) for n in shape[:CLASSES]
             ]
         used = size(value, fact.get("shape", ()))
         if used is not None:
@@ -119,14 +126,14 @@ def measure(value: Any, kind: Any, fact: dict[str, Any]) -> None:
 
 def held(value: Any, kind: Any) -> int:
     """The bytes of the items of a plain container: a list of arrays is as large as they are."""
-    if not one_of(kind, (list, tuple, dict)) or len(value) > ITEMS:
+    if not is_one_of(kind, (list, tuple, dict)) or len(value) > ITEMS:
         return 0
     items = dict.values(value) if kind is dict else value
     sizes = (
         getattr(one, "nbytes", 0)
-        if of_library(one)
+        if is_library_object(one)
         else getsizeof(one)
-        if one_of(type(one), PLAIN)
+        if is_one_of(type(one), PLAIN)
         else 0
         for one in items
         if id(type(one)) not in SCALARS
@@ -138,7 +145,10 @@ def size(value: Any, shape: Any) -> int | None:
     # without looking into objects
     if len(shape) == 2 and is_pandas(value, "DataFrame"):
         return (
-            int(value.index.memory_usage() + sum(one.nbytes for one in columns(value)))
+            int(
+                value.index.memory_usage()
+                + sum(one.nbytes for one in list_columns(value))
+            )
             if shape[1] <= 1000
             else None
         )
@@ -149,24 +159,24 @@ def size(value: Any, shape: Any) -> int | None:
     return found if type(found) is int else getsizeof(value)
 
 
-def keep() -> None:
+def remember_values() -> None:
     """Remember what the names hold now, for the next cell."""
-    before.clear()
-    before.update(summaries())
-    guarded(keep_labels)
+    previous_values.clear()
+    previous_values.update(summarize_values())
+    call_safely(keep_labels)
 
 
 def keep_labels() -> None:
     """Remember the columns of the frames, and of those that are gone which run removed them."""
     after = labels_by_name()
-    for name in [name for name in lost_labels if name not in after]:
-        del lost_labels[name]
+    for name in [name for name in removed_labels if name not in after]:
+        del removed_labels[name]
     for name, labels in after.items():
         earlier = frame_labels.get(name, labels)
         if earlier is labels or earlier == labels:
             continue
-        lost = lost_labels.setdefault(name, {})
-        lost.update(dict.fromkeys(earlier - labels, now.get("attributed", 0)))
+        lost = removed_labels.setdefault(name, {})
+        lost.update(dict.fromkeys(earlier - labels, run_state.get("attributed", 0)))
         for label in labels.intersection(lost):
             del lost[label]
     frame_labels.clear()
@@ -178,7 +188,11 @@ def labels_by_name() -> dict[str, frozenset[str]]:
     pandas = sys.modules.get("pandas")
     index = getattr(pandas, "Index", None)
     frames = (
-        [(name, value) for name, value in bound() if is_pandas(value, "DataFrame")]
+        [
+            (name, value)
+            for name, value in list_user_variables()
+            if is_pandas(value, "DataFrame")
+        ]
         if index
         else []
     )
@@ -186,17 +200,19 @@ def labels_by_name() -> dict[str, frozenset[str]]:
     for name, value in frames[:FRAMES]:
         labels = value.columns
         if type(labels) is index and len(labels) <= LABELS:
-            found[short(name, 80)] = frozenset(
+            found[shorten(name, 80)] = frozenset(
                 label for label in labels.tolist() if type(label) is str
             )
     return found
 
 
-def summaries() -> dict[str, tuple[int, str, str]]:
+def summarize_values() -> dict[str, tuple[int, str, str]]:
     other = (types.ModuleType, type, types.FunctionType, types.MethodType)
-    values = [(name, value) for name, value in bound() if not is_a(value, other)]
+    values = [
+        (name, value) for name, value in list_user_variables() if not is_a(value, other)
+    ]
     return {
-        short(name, 80): (id(value), summary(value), class_name(type(value)))
+        shorten(name, 80): (id(value), summary(value), class_name(type(value)))
         for name, value in values[:NAMES]
     }
 
@@ -210,11 +226,11 @@ def summary(value: Any) -> str:
     if type(shape) is tuple and shape:
         return " × ".join(str(n) for n in shape)
     if type(value) is str:
-        return short(repr(value[:40]), 40)
-    if one_of(type(value), (int, float, bool)) and not (
+        return shorten(repr(value[:40]), 40)
+    if is_one_of(type(value), (int, float, bool)) and not (
         type(value) is int and value.bit_length() > 100
     ):
-        return short(repr(value), 40)
-    if one_of(type(value), (list, dict, tuple, set)):
+        return shorten(repr(value), 40)
+    if is_one_of(type(value), (list, dict, tuple, set)):
         return f"length {len(value)}"
     return class_name(type(value)).rsplit(".", 1)[-1]

@@ -22,16 +22,24 @@ from stepper.kernels.in_kernel import (
     subprocess_output,
     warmup,
 )
-from stepper.kernels.in_kernel.cell_sources import now, remember, scratch
-from stepper.kernels.in_kernel.namespace_summary import bound, keep, namespace
+from stepper.kernels.in_kernel.cell_sources import (
+    remember_scratch,
+    remember_source,
+    run_state,
+)
+from stepper.kernels.in_kernel.namespace_summary import (
+    list_user_variables,
+    remember_values,
+    summarize_namespace,
+)
 from stepper.kernels.in_kernel.safe_inspect import (
+    call_safely,
     clock,
-    guarded,
     is_error,
     shell,
-    swallowed,
+    suppressed_errors,
 )
-from stepper.kernels.in_kernel.value_fingerprints import rebound
+from stepper.kernels.in_kernel.value_fingerprints import find_rebound_names
 
 SECONDS = 1.0
 # What a source or an imported module must hold for a part of the helper to be worth its
@@ -60,16 +68,16 @@ def parent() -> Any:
 
 
 def before_run(info: Any) -> None:
-    now["shown"] = id(getattr(sys, "last_value", None))
+    run_state["shown"] = id(getattr(sys, "last_value", None))
     request = parent()["header"]["msg_id"]
-    if request == now.get("request"):  # a cell runs another one
+    if request == run_state.get("request"):  # a cell runs another one
         return
-    now["request"] = request
+    run_state["request"] = request
     if is_scratch():
         shell.displayhook.cache_size = 0  # what it shows is nobody's `_` or `Out`
     mode = parent()["metadata"].get("stepper_modules")
-    now["modules"] = (
-        guarded(module_reload.before, info.raw_cell, mode)
+    run_state["modules"] = (
+        call_safely(module_reload.before, info.raw_cell, mode)
         if mode in ("reload", "warn")
         else None
     )
@@ -80,23 +88,23 @@ def before_run(info: Any) -> None:
             part(name)
     if "matplotlib_facts" in parts:
         parts["matplotlib_facts"].reset()
-    if "file_writes" in parts["names"] and guarded(may_write_files, info.raw_cell):
+    if "file_writes" in parts["names"] and call_safely(may_write_files, info.raw_cell):
         part("file_writes")
     for name in ("warning_checks", "shell_commands", "file_writes"):
         if name in parts:
-            guarded(parts[name].before, info.raw_cell)
+            call_safely(parts[name].before, info.raw_cell)
 
 
 def may_write_files(raw: str) -> bool:
     """Whether a cell may write files, by its source; the project's own modules may always."""
-    return bool(WRITES.search(raw)) or module_reload.imports_local(raw)
+    return bool(WRITES.search(raw)) or module_reload.may_import_local(raw)
 
 
 def part(name: str) -> Any:
     """A part of the helper, loaded where it is not."""
     if name not in parts:
         found = parts["load"](name)
-        guarded(getattr(found, "begin", bool))
+        call_safely(getattr(found, "begin", bool))
         parts[name] = found
     return parts[name]
 
@@ -108,32 +116,32 @@ def is_scratch() -> bool:
 
 def after_run(result: Any) -> None:
     if result.info.store_history:
-        remember(result.execution_count, result.info.raw_cell)
+        remember_source(result.execution_count, result.info.raw_cell)
     elif is_scratch():
         shell.displayhook.cache_size = CACHE
-        scratch(result.info.raw_cell)
+        remember_scratch(result.info.raw_cell)
     known = result.info.store_history or is_scratch()  # else a cell runs another one
-    now["attributed"] = now["number"] if known else 0
-    guarded(module_reload.forget)
-    guarded(module_reload.register)
-    local = now.pop("modules", None)
+    run_state["attributed"] = run_state["number"] if known else 0
+    call_safely(module_reload.forget)
+    call_safely(module_reload.register)
+    local = run_state.pop("modules", None)
     error = result.error_before_exec or result.error_in_exec
     # one may show an error and end well: %time, %%capture
     if error is None and MAGIC.search(result.info.raw_cell):
         last = getattr(sys, "last_value", None)
-        error = last if is_error(last) and id(last) != now["shown"] else None
+        error = last if is_error(last) and id(last) != run_state["shown"] else None
     odd = (
-        guarded(parts["warning_checks"].after, result.info.raw_cell, error is None)
+        call_safely(parts["warning_checks"].after, result.info.raw_cell, error is None)
         if "warning_checks" in parts
         else []
     )
     shown = (
-        guarded(parts["matplotlib_facts"].collected)
+        call_safely(parts["matplotlib_facts"].collected)
         if "matplotlib_facts" in parts
         else []
     )
     ended = (
-        guarded(parts["shell_commands"].after, result.info.raw_cell, error)
+        call_safely(parts["shell_commands"].after, result.info.raw_cell, error)
         if "shell_commands" in parts
         else []
     )
@@ -142,7 +150,7 @@ def after_run(result: Any) -> None:
         if error is None and "criterion_check" in parts["names"]
         else ""
     )
-    met = guarded(lambda: part("criterion_check").holds(asked)) if asked else None
+    met = call_safely(lambda: part("criterion_check").holds(asked)) if asked else None
     tell(
         error,
         doubts=odd or [],
@@ -158,18 +166,24 @@ def tell(error: BaseException | None = None, **facts: Any) -> None:
     began = clock()
     message = parent()
     if error is not None:
-        facts["fault"] = guarded(lambda: part("exception_facts").fault(error))
+        facts["fault"] = call_safely(
+            lambda: part("exception_facts").describe_exception(error)
+        )
         if "error_facts" in parts["names"]:
-            facts.update(guarded(lambda: part("error_facts").facts(error)) or {})
-    guarded(keep)
+            facts.update(call_safely(lambda: part("error_facts").facts(error)) or {})
+    call_safely(remember_values)
     facts["namespace"] = (
-        guarded(namespace, began + SECONDS, message["metadata"].get("stepper_known"))
+        call_safely(
+            summarize_namespace,
+            began + SECONDS,
+            message["metadata"].get("stepper_known"),
+        )
         or {}
     )
     facts["seconds"] = round(clock() - began, 4)
-    if swallowed:
-        facts["swallowed"] = dict(swallowed)
-        swallowed.clear()
+    if suppressed_errors:
+        facts["swallowed"] = dict(suppressed_errors)
+        suppressed_errors.clear()
     try:
         send(facts, message)
     except UnicodeEncodeError:  # a lone surrogate in a name or a text of the user's
@@ -201,16 +215,16 @@ def recall(request: str) -> None:
 
 def on_pre_run(info: Any) -> None:
     warmup.busy()
-    guarded(before_run, info)
+    call_safely(before_run, info)
 
 
 def on_post_run(result: Any) -> None:
-    guarded(subprocess_output.drain)
-    guarded(after_run, result)
+    call_safely(subprocess_output.drain)
+    call_safely(after_run, result)
     iopub_buffer.last["payload"] = (
-        guarded(lambda: list(shell.payload_manager._payload)) or []
+        call_safely(lambda: list(shell.payload_manager._payload)) or []
     )
-    guarded(
+    call_safely(
         warmup.idle,
         lambda: [
             part(name)
@@ -235,22 +249,22 @@ def begin(version: str, stack: str, load: Any, names: list[str]) -> None:
     )
     shell.events.register("pre_run_cell", on_pre_run)
     shell.events.register("post_run_cell", on_post_run)
-    guarded(sampled, stack)
-    guarded(unbounded)
-    guarded(iopub_buffer.begin)
-    guarded(module_reload.register)
+    call_safely(sampled, stack)
+    call_safely(unbounded)
+    call_safely(iopub_buffer.begin)
+    call_safely(module_reload.register)
     # what is there already, no cell that is to come has bound
-    guarded(lambda: rebound(bound(), {}))
+    call_safely(lambda: find_rebound_names(list_user_variables(), {}))
 
 
 def end() -> None:
     """For a helper of another version, which takes over."""
     shell.events.unregister("pre_run_cell", on_pre_run)
     shell.events.unregister("post_run_cell", on_post_run)
-    guarded(iopub_buffer.end)
+    call_safely(iopub_buffer.end)
     for name in ("matplotlib_facts", "shell_commands", "file_writes"):
         if name in parts:
-            guarded(parts[name].end)
+            call_safely(parts[name].end)
 
 
 def unbounded() -> None:

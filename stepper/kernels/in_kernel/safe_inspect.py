@@ -30,12 +30,12 @@ LIBRARIES = {
     "xarray",
     "geopandas",
 }
-callables = (
+FUNCTION_TYPES = (
     types.FunctionType,
     types.BuiltinFunctionType,
     functools._lru_cache_wrapper,
 )
-lengths = (
+SIZED_TYPES = (
     str,
     bytes,
     bytearray,
@@ -50,12 +50,12 @@ lengths = (
 name_of: Callable[[type], str] = type.__dict__["__qualname__"].__get__
 module_of: Callable[[type], Any] = type.__dict__["__module__"].__get__
 classes_of: Callable[[Any], tuple[Any, ...]] = type.__dict__["__mro__"].__get__
-names_in: Callable[[Any], Any] = type.__dict__["__dict__"].__get__
+class_dict_of: Callable[[Any], Any] = type.__dict__["__dict__"].__get__
 # how many errors `guarded` kept quiet in this run, and where the first was
-swallowed: dict[str, Any] = {}
+suppressed_errors: dict[str, Any] = {}
 
 
-def guarded(make: Callable[..., Any], *given: Any) -> Any:
+def call_safely(make: Callable[..., Any], *given: Any) -> Any:
     """What a function returns, None where it fails: a look must not fail a cell. Each failure is counted and told."""
     try:
         return make(*given)
@@ -65,13 +65,13 @@ def guarded(make: Callable[..., Any], *given: Any) -> Any:
 
 
 def count_failure(error: BaseException) -> None:
-    swallowed["count"] = swallowed.get("count", 0) + 1
-    swallowed.setdefault(
-        "first", f"{type(error).__name__} in {origin(error.__traceback__)}"
+    suppressed_errors["count"] = suppressed_errors.get("count", 0) + 1
+    suppressed_errors.setdefault(
+        "first", f"{type(error).__name__} in {find_origin(error.__traceback__)}"
     )
 
 
-def origin(trace: types.TracebackType | None) -> str:
+def find_origin(trace: types.TracebackType | None) -> str:
     """The innermost line of the helper's own on the way to an error."""
     codes = [(frame.f_code, line) for frame, line in traceback.walk_tb(trace)]
     code, line = (
@@ -81,13 +81,13 @@ def origin(trace: types.TracebackType | None) -> str:
     return f"{code.co_filename} line {line}, {code.co_name}"
 
 
-def short(text: str, limit: int = TEXT) -> str:
+def shorten(text: str, limit: int = TEXT) -> str:
     text = text if len(text) <= limit else text[: limit - 1] + "…"
     return text.encode("utf-8", "replace").decode()
 
 
 # not `in`: it would ask the metaclass
-def one_of(kind: Any, kinds: Iterable[Any]) -> bool:
+def is_one_of(kind: Any, kinds: Iterable[Any]) -> bool:
     for one in kinds:  # noqa: SIM110  # `any` takes three times as long, for each name after each cell
         if kind is one:
             return True
@@ -98,9 +98,9 @@ def is_a(value: Any, kind: Any) -> bool:
     return issubclass(type(value), kind)
 
 
-def plain(value: Any) -> Any:
+def to_plain_value(value: Any) -> Any:
     if type(value) is str:
-        return short(value)
+        return shorten(value)
     return (
         value
         if type(value) is bool or (type(value) is int and abs(value) < 2**63)
@@ -110,7 +110,7 @@ def plain(value: Any) -> Any:
 
 def class_name(kind: Any) -> str:
     module = module_of(kind)
-    return short(
+    return shorten(
         name_of(kind)
         if type(module) is not str or module == "builtins"
         else module + "." + name_of(kind)
@@ -126,18 +126,18 @@ def top_module(kind: Any) -> str:
     return module.split(".")[0] if type(module) is str else ""
 
 
-def of_library(value: Any) -> bool:
+def is_library_object(value: Any) -> bool:
     return top_module(type(value)) in LIBRARIES
 
 
 def is_pandas(value: Any, name: str) -> bool:
     """Whether it is of that class of pandas, which lies elsewhere from version to version."""
     # a class of the user's own may run code of theirs
-    kinds = classes_of(type(value)) if of_library(value) else ()
+    kinds = classes_of(type(value)) if is_library_object(value) else ()
     return any(name_of(kind) == name and top_module(kind) == "pandas" for kind in kinds)
 
 
-def columns(frame: Any) -> list[Any]:
+def list_columns(frame: Any) -> list[Any]:
     """The columns of a pandas frame as arrays, of numpy's or pandas' own kinds, or as series.
 
     By its own manager where that can tell: a series made of each column would cost a step in which many frames are
@@ -147,7 +147,7 @@ def columns(frame: Any) -> list[Any]:
     return [values(at) if values else frame.iloc[:, at] for at in range(frame.shape[1])]
 
 
-def mro(error: BaseException) -> list[str]:
+def list_class_names_of_error(error: BaseException) -> list[str]:
     names = class_names(type(error))
     return (
         names
@@ -171,8 +171,8 @@ def peek(thing: Any, name: str, default: Any = None) -> Any:
     if name in own:
         return own[name]
     for kind in classes_of(type(thing)):
-        found = names_in(kind).get(name, missing)
-        if one_of(
+        found = class_dict_of(kind).get(name, missing)
+        if is_one_of(
             type(found), (types.MemberDescriptorType, types.GetSetDescriptorType)
         ):
             try:
@@ -188,6 +188,6 @@ def is_error(value: Any) -> bool:
     return is_a(value, BaseException)
 
 
-def files() -> dict[str, int]:
+def get_cell_files() -> dict[str, int]:
     """IPython's map of the file names of cells to execution counts."""
     return getattr(shell.compile, "_filename_map", {})

@@ -9,14 +9,14 @@ from typing import Any
 
 from stepper.kernels.in_kernel.safe_inspect import (
     LIBRARIES,
+    call_safely,
+    class_dict_of,
     classes_of,
-    guarded,
     is_a,
+    is_library_object,
     name_of,
-    names_in,
-    of_library,
     peek,
-    short,
+    shorten,
 )
 
 KNOWN = LIBRARIES | {
@@ -28,44 +28,49 @@ KNOWN = LIBRARIES | {
 }
 
 
-def signature(function: Any) -> str:
-    function = wrapped(function)
+def format_signature(function: Any) -> str:
+    function = unwrap(function)
     if type(function) is not types.FunctionType:  # `[].append`, `len`: made of C
         return ""
-    note = annotation(notes_of(function).get("return", ()))
-    return short(
-        "(" + ", ".join(parameters(function)) + ")" + (" -> " + note if note else "")
+    note = format_annotation(get_annotations(function).get("return", ()))
+    return shorten(
+        "("
+        + ", ".join(format_parameters(function))
+        + ")"
+        + (" -> " + note if note else "")
     )
 
 
-def notes_of(function: Any) -> dict[str, Any]:
-    return guarded(getattr, function, "__annotations__") or {}
+def get_annotations(function: Any) -> dict[str, Any]:
+    return call_safely(getattr, function, "__annotations__") or {}
 
 
-def parameters(function: Any) -> list[str]:
+def format_parameters(function: Any) -> list[str]:
     code = function.__code__
     count, only = code.co_argcount, code.co_kwonlyargcount
-    names, notes = list(code.co_varnames), notes_of(function)
+    names, notes = list(code.co_varnames), get_annotations(function)
     defaults = dict(
         zip(names[:count][::-1], (function.__defaults__ or ())[::-1]),
         **(function.__kwdefaults__ or {}),
     )
-    told = [argument(name, notes, defaults) for name in names[:count]]
+    told = [format_argument(name, notes, defaults) for name in names[:count]]
     if code.co_posonlyargcount:
         told.insert(code.co_posonlyargcount, "/")
     rest = names[count + only :]
     if code.co_flags & 4:
-        told.append("*" + argument(rest.pop(0), notes, {}))
+        told.append("*" + format_argument(rest.pop(0), notes, {}))
     elif only:
         told.append("*")
-    told += [argument(name, notes, defaults) for name in names[count : count + only]]
+    told += [
+        format_argument(name, notes, defaults) for name in names[count : count + only]
+    ]
     if code.co_flags & 8:
-        told.append("**" + argument(rest.pop(0), notes, {}))
+        told.append("**" + format_argument(rest.pop(0), notes, {}))
     return told
 
 
-def argument(name: str, notes: dict[str, Any], defaults: dict[str, Any]) -> str:
-    note = annotation(notes.get(name, ()))
+def format_argument(name: str, notes: dict[str, Any], defaults: dict[str, Any]) -> str:
+    note = format_annotation(notes.get(name, ()))
     text = name + ": " + note if note else name
     if name not in defaults:
         return text
@@ -79,32 +84,32 @@ def argument(name: str, notes: dict[str, Any], defaults: dict[str, Any]) -> str:
         or kind is str
     )
     shown = (
-        (repr(value) if kind is not str else repr(short(value, 40))) if known else "…"
+        (repr(value) if kind is not str else repr(shorten(value, 40))) if known else "…"
     )
     return text + (" = " if note else "=") + shown
 
 
-def annotation(note: Any) -> str:
+def format_annotation(note: Any) -> str:
     if note is None or type(note) is str:
-        return short(str(note), 80)
+        return shorten(str(note), 80)
     return name_of(note) if is_a(note, type) else ""
 
 
-def of_callable(thing: Any) -> tuple[str, list[str]] | None:
+def describe_callable(thing: Any) -> tuple[str, list[str]] | None:
     """How a callable is called: (text, names of its parameters), or None where that is not known."""
     function, skip = thing, 0
     if is_a(thing, type):
         made = next(
             (
-                names_in(kind)["__init__"]
+                class_dict_of(kind)["__init__"]
                 for kind in classes_of(thing)
-                if "__init__" in names_in(kind)
+                if "__init__" in class_dict_of(kind)
             ),
             None,
         )
         if type(made) is types.FunctionType:
             function, skip = made, 1
-        elif not standard(thing):
+        elif not has_standard_defaults(thing):
             return None
     elif type(thing) is types.MethodType:
         function, skip = thing.__func__, 1
@@ -113,12 +118,12 @@ def of_callable(thing: Any) -> tuple[str, list[str]] | None:
     # matplotlib sets it: the one that people read
     shown = getattr(function, "__dict__", {}).get("__signature__")
     if type(function) is types.FunctionType and shown is None:
-        told = parameters(wrapped(function))[skip:]
+        told = format_parameters(unwrap(function))[skip:]
         names = [one.lstrip("*").split(":")[0].split("=")[0].strip() for one in told]
         return "(" + ", ".join(told) + ")", [
             name for name in names if name and name != "/"
         ]
-    if not standard(function) and not of_library(function):
+    if not has_standard_defaults(function) and not is_library_object(function):
         return None
     try:
         found = inspect.signature(function)
@@ -128,7 +133,7 @@ def of_callable(thing: Any) -> tuple[str, list[str]] | None:
     return str(found.replace(return_annotation=found.empty)), names
 
 
-def wrapped(function: Any) -> Any:
+def unwrap(function: Any) -> Any:
     for _ in range(8):
         inner = getattr(function, "__dict__", {}).get("__wrapped__")
         if type(inner) is not types.FunctionType:
@@ -137,7 +142,7 @@ def wrapped(function: Any) -> Any:
     return function
 
 
-def standard(thing: Any) -> bool:
+def has_standard_defaults(thing: Any) -> bool:
     """Whether it is the interpreter's or a known library's own: its defaults may be shown."""
     module = peek(thing, "__module__")
     kind = type(thing)

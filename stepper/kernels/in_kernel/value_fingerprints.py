@@ -8,11 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 from stepper.kernels.in_kernel.safe_inspect import (
+    call_safely,
     clock,
-    columns,
     getsizeof,
-    guarded,
-    one_of,
+    is_one_of,
+    list_columns,
     top_module,
 )
 
@@ -31,10 +31,12 @@ PLAIN: dict[int, Callable[[Any], int]] = {
     id(int): int.bit_length,
 }
 # name → (id, print) after the last cell: no object is kept
-held: dict[str, tuple[int, Any]] = {}
+last_fingerprints: dict[str, tuple[int, Any]] = {}
 
 
-def rebound(values: list[tuple[str, Any]], prints: dict[str, str]) -> list[str]:
+def find_rebound_names(
+    values: list[tuple[str, Any]], prints: dict[str, str]
+) -> list[str]:
     """The names that hold something else than after the last cell; not those for whose print there was no time."""
     now = {
         name: (id(value), prints.get(name))
@@ -43,19 +45,19 @@ def rebound(values: list[tuple[str, Any]], prints: dict[str, str]) -> list[str]:
     }
     found = []
     for name, (place, text) in now.items():
-        before, was = held.get(name, (0, None))
+        before, was = last_fingerprints.get(name, (0, None))
         if before != place or (text != was and None not in (text, was)):
             found.append(name)
-    held.clear()
-    held.update(now)
+    last_fingerprints.clear()
+    last_fingerprints.update(now)
     return found
 
 
-def print_of(value: Any, deadline: float) -> str | None:
+def fingerprint_value(value: Any, deadline: float) -> str | None:
     """'' for what is large, or whose looks might run the user's code; None where there is no time."""
     if clock() > deadline:
         return None
-    text = guarded(told, value, [ITEMS])
+    text = call_safely(render_value, value, [ITEMS])
     return (
         hashlib.blake2b(
             text.encode("utf-8", "surrogatepass"), digest_size=8
@@ -65,7 +67,7 @@ def print_of(value: Any, deadline: float) -> str | None:
     )
 
 
-def told(value: Any, left: list[int]) -> str:
+def render_value(value: Any, left: list[int]) -> str:
     """A text that only equal values have; '' for none. `left`: how many items may still be looked at."""
     kind = type(value)
     left[0] -= 1
@@ -74,22 +76,22 @@ def told(value: Any, left: list[int]) -> str:
     length = PLAIN.get(id(kind))
     if length is not None:
         return repr(value) if length(value) < LONG else ""
-    if one_of(kind, CONTAINERS):
-        return container(value, kind, left) if len(value) <= left[0] else ""
+    if is_one_of(kind, CONTAINERS):
+        return render_container(value, kind, left) if len(value) <= left[0] else ""
     if top_module(kind) == "numpy" and kind.__name__ == "ndarray":
-        return array(value)
+        return render_array(value)
     if top_module(kind) == "pandas" and kind.__name__ in ("DataFrame", "Series"):
-        return frame(value, kind.__name__)
+        return render_frame(value, kind.__name__)
     return ""
 
 
-def container(value: Any, kind: Any, left: list[int]) -> str:
+def render_container(value: Any, kind: Any, left: list[int]) -> str:
     items = (
         [part for pair in dict.items(value) for part in pair]
         if kind is dict
         else list(value)
     )
-    ordered = not one_of(kind, (set, frozenset))
+    ordered = not is_one_of(kind, (set, frozenset))
     # all at once: a call for each would cost each step
     if ordered and PLAIN.keys() >= {*map(id, map(type, items))}:
         left[0] -= len(items)
@@ -103,13 +105,13 @@ def container(value: Any, kind: Any, left: list[int]) -> str:
         )
     parts = list[str]()
     for one in items:
-        parts.append(told(one, left))
+        parts.append(render_value(one, left))
         if not parts[-1]:
             return ""
     return f"{kind.__name__}({','.join(parts if ordered else sorted(parts))})"
 
 
-def array(value: Any) -> str:
+def render_array(value: Any) -> str:
     if value.dtype.kind in "biufcmMSU":
         return (
             f"array{value.dtype.str}{value.shape}{value.tobytes().hex()}"
@@ -118,21 +120,23 @@ def array(value: Any) -> str:
         )
     if value.dtype.kind != "O" or value.size > ITEMS:
         return ""
-    items = told(value.ravel().tolist(), [ITEMS + 1])
+    items = render_value(value.ravel().tolist(), [ITEMS + 1])
     return f"array{value.shape}{items}" if items else ""
 
 
-def frame(value: Any, kind: str) -> str:
+def render_frame(value: Any, kind: str) -> str:
     """Its columns and its index, each as an array; those of other kinds (categories, dates with zones) tell nothing."""
     shape = value.shape
     if shape[0] > ITEMS or (
         len(shape) > 1 and (shape[1] > 50 or shape[0] * shape[1] > CELLS)
     ):
         return ""
-    parts = columns(value) if kind == "DataFrame" else [value]
-    names = told(value.columns.tolist() if kind == "DataFrame" else value.name, [ITEMS])
+    parts = list_columns(value) if kind == "DataFrame" else [value]
+    names = render_value(
+        value.columns.tolist() if kind == "DataFrame" else value.name, [ITEMS]
+    )
     texts = [
-        array(part.to_numpy() if hasattr(part, "to_numpy") else part)
+        render_array(part.to_numpy() if hasattr(part, "to_numpy") else part)
         for part in (value.index, *parts)
     ]
     kinds = [str(part.dtype) for part in parts]

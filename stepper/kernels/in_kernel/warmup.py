@@ -18,7 +18,7 @@ from typing import Any, Callable, Iterator
 
 import IPython
 
-from stepper.kernels.in_kernel.safe_inspect import clock, guarded, own_names, shell
+from stepper.kernels.in_kernel.safe_inspect import call_safely, clock, own_names, shell
 
 # seconds after a cell, between two steps; modules of a step
 WAIT, PAUSE, FILES = 0.5, 0.1, 300
@@ -41,7 +41,7 @@ def idle(parts: Callable[[], Any]) -> None:
 
 def step() -> None:
     resting = not state["busy"] and clock() - state["ended"] >= WAIT
-    if resting and guarded(next, state["steps"], state) is state:
+    if resting and call_safely(next, state["steps"], state) is state:
         state["steps"] = None
     else:
         shell.kernel.io_loop.call_later(PAUSE if resting else WAIT, step)
