@@ -221,7 +221,10 @@ def test_alone(
         and "/continue is typed /stepper:continue here" in result.stdout
     )
 
-    claude(scripted_model(), env={"PATH": path}).prompt("/stepper:continue the first")
+    model = scripted_model()
+    claude(model, env={"PATH": path}).prompt("/stepper:continue the first")
+    # the plugin's folder is on the client's PATH, and not on that of the user's terminal
+    assert "(in a terminal: `.stepper/env/bin/stepper continue" in model.shown()
     assert (
         json.loads(stepper(project, "status", str(notebook), "--json"))["state"]
         != "stopped"
