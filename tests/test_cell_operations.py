@@ -624,7 +624,7 @@ def test_what_fails_for_certain_is_found_before_it_runs(agent: Agent) -> None:
     held = agent.run("print(nowhere_bound)")
     assert (
         held["state"] == "failed"
-        and "FAILED before it ran" in held["text"]
+        and "did NOT run. The preflight check found" in held["text"]
         and held["figures"] == []
     )
 

@@ -114,7 +114,8 @@ def test_status_of_a_stopped_notebook_says_why_what_was_asked_and_the_ways_out(
     )
     assert "The agent asks: may rows be dropped?" in told
     assert (
-        f"Suggestion: {stop_hints.filled(stop_hints.DECIDE, notebook.commands)}" in told
+        f"Suggestion: {stop_hints.fill_commands(stop_hints.ANSWER, notebook.commands)}"
+        in told
     )
     for way in (
         "continue",

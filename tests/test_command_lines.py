@@ -183,7 +183,7 @@ def test_with_two_notebooks_reports_and_hints_name_theirs(project: Quick) -> Non
     name = notebook.name
     bound, _ = notebook.insert("rows = [1]")
     _, doubted = notebook.insert("n = len(rows)")
-    assert f'`stepper confirm --notebook {name} "WORDS"`' in doubted.text
+    assert f'`stepper confirm --notebook {name} "REASON"`' in doubted.text
     replaced = notebook.replace(bound, "rows = [1, 2, 3]")
     assert f"`stepper run {name} --stale`" in replaced.text
     refused = project.stepper("plan", "edit", "1", "Other", check=2).stderr

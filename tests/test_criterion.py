@@ -331,7 +331,7 @@ def test_a_false_criterion_leaves_the_step_open() -> None:
         in command_messages.plan_lines(made)[0]
     )
     assert (
-        '(its criterion is false: replace its cell, or `stepper confirm "WORDS"`)'
+        '(its criterion is false: replace its cell, or `stepper confirm "REASON"`)'
         in command_messages.next_line(made)
     )
     with pytest.raises(ValueError, match="ran already"):

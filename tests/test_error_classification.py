@@ -758,19 +758,24 @@ def fault(*mro: str, message: str = "", **attributes: object) -> Fault:
 
 
 SUGGESTIONS = [
-    (Outcome.ERROR, R, None, stop_hints.filled(stop_hints.ELSE)),
-    (Outcome.ERROR, R, fault("ValueError"), stop_hints.filled(stop_hints.ELSE)),
+    (Outcome.ERROR, R, None, stop_hints.fill_commands(stop_hints.GIVE_HINT)),
+    (
+        Outcome.ERROR,
+        R,
+        fault("ValueError"),
+        stop_hints.fill_commands(stop_hints.GIVE_HINT),
+    ),
     (
         Outcome.ERROR,
         R,
         replace(fault("KeyError"), suggestion="`df` has 'unit_price'.\nx"),
-        f"`df` has 'unit_price'; to resume: {stop_hints.filled(stop_hints.RESUME)}",
+        f"`df` has 'unit_price'; to resume: {stop_hints.fill_commands(stop_hints.RESUME)}",
     ),
     (
         Outcome.ERROR,
         U,
         fault("RuntimeError", message="STOP: which?"),
-        stop_hints.filled(stop_hints.DECIDE),
+        stop_hints.fill_commands(stop_hints.ANSWER),
     ),
     (
         Outcome.KERNEL_DIED,
@@ -782,13 +787,13 @@ SUGGESTIONS = [
         Outcome.ERROR,
         T,
         fault("socket.gaierror", "OSError"),
-        stop_hints.filled(stop_hints.NETWORK),
+        stop_hints.fill_commands(stop_hints.NETWORK),
     ),
     (
         Outcome.ERROR,
         T,
         fault("urllib.error.HTTPError", "OSError", status=503),
-        stop_hints.filled(stop_hints.NETWORK),
+        stop_hints.fill_commands(stop_hints.NETWORK),
     ),
     (
         Outcome.ERROR,
@@ -800,7 +805,7 @@ SUGGESTIONS = [
         Outcome.TIMEOUT,
         R,
         fault("Timeout"),
-        stop_hints.filled(stop_hints.TIMEOUT, comment="#"),
+        stop_hints.fill_commands(stop_hints.TIMEOUT, comment="#"),
     ),
     (Outcome.KERNEL_DIED, U, fault("KernelStartFailed"), "stepper doctor"),
     (
@@ -813,7 +818,7 @@ SUGGESTIONS = [
         Outcome.KERNEL_DIED,
         U,
         fault("OutOfMemory"),
-        "let the cell work on less data at a time, then /fix; `stepper",
+        "process the data in smaller chunks, then /fix; `stepper",
     ),
     (
         Outcome.KERNEL_DIED,
@@ -825,21 +830,21 @@ SUGGESTIONS = [
         Outcome.KERNEL_DIED,
         U,
         fault("KernelDied", "EndedOutside"),
-        "nothing in the cell ended the kernel: `stepper restore`",
+        "the cell did not cause the kernel's end: `stepper restore`",
     ),
     (
         Outcome.MEMORY,
         U,
         fault("MemoryLimit"),
-        "let the cell work on less data at a time, or raise max_memory_percent",
+        "process the data in smaller chunks, or raise max_memory_percent",
     ),
     (
         Outcome.ERROR,
         U,
         fault("numpy._core._exceptions._ArrayMemoryError", "MemoryError"),
-        "let the cell work on less",
+        "process the data in smaller",
     ),
-    (Outcome.ERROR, U, fault("SystemExit"), "take exit() out"),
+    (Outcome.ERROR, U, fault("SystemExit"), "remove `exit()`"),
     (Outcome.ERROR, U, fault("KeyboardInterrupt"), "say why"),
     (
         Outcome.ERROR,
@@ -877,19 +882,19 @@ SUGGESTIONS = [
         Outcome.ERROR,
         U,
         fault("OSError", errno=errno.EMFILE),
-        "let the cell close its files",
+        "close files in the cell",
     ),
     (
         Outcome.ERROR,
         U,
         fault("OSError", errno=errno.ENFILE),
-        "see to the machine's open files",
+        "close files on this machine",
     ),
     (
         Outcome.ERROR,
         U,
         fault("OSError", errno=errno.EIO, filename="/dev/sr0"),
-        "see to the disk or device of /dev/sr0",
+        "check the disk or device of /dev/sr0",
     ),
     (
         Outcome.ERROR,
@@ -900,7 +905,7 @@ SUGGESTIONS = [
             reason_mro=["OSError", "Exception"],
             reason_errno=errno.EMFILE,
         ),
-        "let the cell close its files",
+        "close files in the cell",
     ),
 ]
 
@@ -909,17 +914,17 @@ SUGGESTIONS = [
 def test_a_suggestion(
     outcome: Outcome, verdict: Verdict, given: Fault | None, said: str
 ) -> None:
-    action = stop_hints.action(outcome, verdict, given)
+    action = stop_hints.suggest_action(outcome, verdict, given)
     assert action.startswith(said)
     assert "\n" not in action and "/fix" in action
 
 
 def test_every_row_of_the_suggestions_is_hit() -> None:
     said = {
-        stop_hints.action(outcome, verdict, given)
+        stop_hints.suggest_action(outcome, verdict, given)
         for outcome, verdict, given, _ in SUGGESTIONS
     }
     for _, text in stop_hints.ACTIONS:
-        written = stop_hints.filled(text, filename="{filename}")
+        written = stop_hints.fill_commands(text, filename="{filename}")
         begin = written.split("{filename}")[0]
         assert any(one.startswith(begin) for one in said), text

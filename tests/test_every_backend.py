@@ -263,14 +263,12 @@ def test_failures_are_counted_over_a_killed_daemon_and_stop_the_notebook(
     assert (
         "FAILED" in answer.text
         and "| before" in answer.text
-        and "retries made 0, left 3 (of 3)" in answer.text
+        and "0 of 3 retries used, 3 left" in answer.text
     )
     answer = notebook.replace(cell, cells.fails(2))
-    assert "retries made 1, left 2 (of 3)" in answer.text and not answer.stop
+    assert "1 of 3 retries used, 2 left" in answer.text and not answer.stop
     project.kill_daemon()
-    assert (
-        "retries made 2, left 1 (of 3)" in notebook.replace(cell, cells.fails(3)).text
-    )
+    assert "2 of 3 retries used, 1 left" in notebook.replace(cell, cells.fails(3)).text
     stop = notebook.replace(cell, cells.fails(4)).stop
     assert (
         stop.startswith("❌ Execution stopped at cell 2\nTODO: Plot\nError Type: ")

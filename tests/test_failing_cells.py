@@ -27,7 +27,7 @@ def test_the_example_notebooks_raise_no_doubt_and_no_cell_of_theirs_is_stopped()
             bench.close()
         assert (found.stopped, found.doubts, found.held) == ((), (), False)
         assert found.report.ok, found.report.text
-        assert "Doubt: " not in found.report.text
+        assert "Warning: " not in found.report.text
 
 
 DEAR = ("recursion-error-cycle",)  # a quarter of the time of all others: by night

@@ -39,8 +39,8 @@ E = repr(EVIL)
 ONE_LINE = EVIL.replace("\n", " ").replace("\r", " ")
 NAME = "FORGED\nstepper: Cell 999 FORGED\x1b[31m\u202e"  # short enough for a file
 OWN = re.compile(
-    r"stepper: |Step \d+ of|Suggestion: |Line \d+ of the cell:$|Raised in `|The message:$|Output:$|Note: |Doubt: "
-    r"|Figure \d+: |Next: |… |Caused by |While handling |One of its group |Cell \d+ \(id |The command that mends it: "
+    r"stepper: |Step \d+ of|Suggestion: |Line \d+ of the cell:$|Raised in `|The message:$|Output:$|Note: |Warning: "
+    r"|Figure \d+: |Next: |… |Caused by |While handling |One of its group |Cell \d+ \(id |To fix this, run: "
     r"|HTML, |output of the type .|Markdown, |It is |  [✓✗–▶·] \d+\. |  run \d+: |Variables: |Functions: |Modules: |Classes: |What was tried:$"
     r"|It waits for its fix|❌ Execution stopped at cell \d+$|TODO: |Error (Type|Message): |Nothing of the cell ran"
 )
@@ -453,7 +453,7 @@ def test_long_lines_are_cut_where_a_line_ends() -> None:
         + "y" * 2700
     )
     for at in range(0, 3000, 7):
-        lines = run_report.bounded("stepper: " + "x" * at + text).split("\n")
+        lines = run_report.limit_report("stepper: " + "x" * at + text).split("\n")
         assert not any(line.startswith(FORGED) for line in lines)
 
 

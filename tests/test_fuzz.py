@@ -29,7 +29,7 @@ from stepper.daemon.command_handlers import load_arguments
 from stepper.install import claude_settings as merging
 from stepper.kernels.wake_pattern import Watch
 from stepper.messages import command_messages, quoted_output
-from stepper.messages.quoted_output import paged
+from stepper.messages.quoted_output import split_pages
 from stepper.notebooks import background_io
 from stepper.notebooks.journal_file import JournalFile
 from stepper.notebooks.notebook_file import IpynbFile
@@ -547,8 +547,8 @@ def test_notebooks(tmp_path: Path, data: bytes) -> None:
     for cell in select_runnable(document.cells):
         cell_directives.parse(cell.source)
         assert cell.label
-        paged(file.read_outputs(Target.of(cell)))
-        quoted_output.outputs_text(file.read_outputs(Target.of(cell)))
+        split_pages(file.read_outputs(Target.of(cell)))
+        quoted_output.format_outputs(file.read_outputs(Target.of(cell)))
         file.add_tag(cell, "skip")
     # The next example's temporary file has the same name: the removal of this one must be over.
     background_io.start_pending_jobs()

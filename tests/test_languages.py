@@ -206,7 +206,7 @@ def test_a_traceback_is_told_where_no_helper_tells_better() -> None:
             key="c",
             **how,
         )
-        return run_report.of_run(Ended(Cell("c", 0, 1, "code", "f(3)"), run)).text
+        return run_report.format_run(Ended(Cell("c", 0, 1, "code", "f(3)"), run)).text
 
     calls = (
         "Error in f(3): no such thing\nTraceback:\n\n1. f(3)\n2. stop('no such thing')"

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 import pytest
 
 from stepper.common.text import TRUNCATED
-from stepper.messages.quoted_output import Kept, quote
+from stepper.messages.quoted_output import Completeness, quote
 from tests.conftest import Notebook, Project, reused, text_of
 from tests.test_long_cells import STARTED, Edit
 
 LIMIT = 20_000
-WHOLE, PART = Kept.WHOLE.value, Kept.PART.value
+WHOLE, PART = Completeness.WHOLE.value, Completeness.PART.value
 LEFT_OUT = re.compile(
     r"^… ([\d,]+) lines? \(([\d,]+) characters?\) left out(?:; (.+))?$"
 )
@@ -134,7 +134,7 @@ def test_what_is_not_in_the_notebook_is_not_said_to_be(
     # a cell that Jupyter would make, and a long message
     made = "get_ipython().set_next_input('\\n'.join(f'x = {n}' for n in range(3000)))"
     text = notebook.insert(made)[1].text
-    assert "which stepper does not" in text and WHOLE not in text
+    assert "stepper does not:" in text and WHOLE not in text
     assert re.search(r"^… 2,\d\d\d lines \([\d,]+ characters\) left out$", text, re.M)
     _, answer = notebook.insert("raise ValueError('a\\n' * 40 + 'b\\nc\\n' * 400)")
     assert "The message:" in answer.text and WHOLE not in answer.text
@@ -228,7 +228,7 @@ def test_the_middle_that_is_left_out_is_counted_as_it_was(many: int) -> None:
     lines = [f"{n} " + "x" * (n % 7) * 200 for n in range(many)]
     lines += ["the same"] * many
     lines += [f"{n} end" for n in range(many)]
-    text = quote("\n".join(lines), 500, Kept.WHOLE)
+    text = quote("\n".join(lines), 500, Completeness.WHOLE)
     head, middle, tail = re.split(r"(?m)^… (.+) left out; .+\n", text)
     count, characters = re.findall(r"[\d,]+", middle)
     first, last = stands_for(head.strip("\n")), stands_for(tail)

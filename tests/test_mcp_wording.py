@@ -183,7 +183,7 @@ def test_every_command_line_is_translated(notebook: str) -> None:
             'more: `read_notebook` with `outputs: full` and `cells: ["0e968c97"]`',
         ),
         (
-            'say why: `stepper confirm "WORDS"`',
+            'say why: `stepper confirm "REASON"`',
             "say why: `plan` with `action: confirm` and `reason`",
         ),
         (

@@ -313,6 +313,6 @@ def test_what_is_said_of_it() -> None:
         and verdict is Verdict.UNRECOVERABLE
         and fault.ename == "KernelDied"
     )
-    assert "less data at a time" in stop_hints.action(
+    assert "less data at a time" in stop_hints.suggest_action(
         Outcome.KERNEL_DIED, verdict, fault
     )

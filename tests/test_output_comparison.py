@@ -434,19 +434,19 @@ def test_the_text_is_as_the_issue_shows_it() -> None:
         (2, ReplayVerdict.UNSTABLE, "two fresh runs differ as well (no seed?)"),
         (5, ReplayVerdict.CHANGED, "-4 +6"),
         (6, ReplayVerdict.FAILED, failed),
-        files=[words.file_change("by_month.csv", "same", 3, 3)],
+        files=[words.describe_file("by_month.csv", "same", 3, 3)],
         packages=[PackageChange("pandas", "3.1.0", "3.1.1")],
     )
-    assert words.told(found).splitlines() == [
+    assert words.format_verify(found).splitlines() == [
         "made_up.ipynb: DOES NOT REPRODUCE · 3 of 6 cells as recorded · 2.2 s in 2 fresh kernels;"
-        " the living kernel was not touched",
+        " the live kernel was not touched",
         "  ~ cell 2 (id id2) unstable: two fresh runs differ as well (no seed?)",
         "  ✗ cell 5 (id id5) changed: -4 +6",
         f"  ✗ cell 6 (id id6) failed: {failed}",
         "  · file by_month.csv: written again, same bytes",
         "  · pandas 3.1.0 then, 3.1.1 now",
     ]
-    well = words.told(
+    well = words.format_verify(
         made(
             (1, ReplayVerdict.SAME, ""),
             (2, ReplayVerdict.CLOSE, "numbers within 1e-6"),
@@ -461,7 +461,7 @@ def test_the_text_is_as_the_issue_shows_it() -> None:
 
 def test_the_headline_names_cells_that_fail_as_recorded_and_open_steps() -> None:
     same = (1, ReplayVerdict.SAME, "")
-    head = words.head(made(same, failing=1, open_steps=2))
+    head = words.format_verdict(made(same, failing=1, open_steps=2))
     assert head.startswith(
         "made_up.ipynb: REPRODUCES; 1 cell fails as recorded; 2 steps open · 1 of 1 cells as recorded"
     )
@@ -469,7 +469,7 @@ def test_the_headline_names_cells_that_fail_as_recorded_and_open_steps() -> None
 
 def test_the_text_is_bounded_and_says_what_was_printed_behind_a_bar() -> None:
     many = [(number, ReplayVerdict.CHANGED, "-1 +1") for number in range(100)]
-    assert len(words.told(made(*many)).splitlines()) < 30
+    assert len(words.format_verify(made(*many)).splitlines()) < 30
     lines = ("- \x1b[31mred", "+ x\x07")
     found = made()
     forged = VerifyResult(
@@ -480,7 +480,7 @@ def test_the_text_is_bounded_and_says_what_was_printed_behind_a_bar() -> None:
             ],
         }
     )
-    text = words.told(forged).splitlines()
+    text = words.format_verify(forged).splitlines()
     assert text[1:] == ["  ✗ cell 1 (id a) changed: -1", "      | - red", "      | + x"]
 
 

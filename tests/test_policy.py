@@ -13,7 +13,7 @@ from stepper.common.errors import UsageError
 from stepper.common.text import TRUNCATED
 from stepper.daemon import config
 from stepper.messages import command_messages, quoted_output, run_report, statusline
-from stepper.messages.quoted_output import Kept
+from stepper.messages.quoted_output import Completeness
 from stepper.policy import (
     cell_changes,
     cell_directives,
@@ -480,7 +480,7 @@ def test_every_default_passes_its_own_rule() -> None:
 )
 def test_nothing_printed_can_pass_for_steppers_words(printed: str) -> None:
     outputs = [{"output_type": "stream", "name": "stdout", "text": printed}]
-    text = run_report.of_run(
+    text = run_report.format_run(
         run_report.Ended(
             cell(0), BEGUN.became(Outcome.OK, Verdict.FINE, None, 0.1), outputs
         )
@@ -500,10 +500,10 @@ def test_an_exception_cannot_forge_a_stop_or_a_report() -> None:
     ended = run_report.Ended(
         cell(0), BEGUN.became(Outcome.ERROR, Verdict.UNRECOVERABLE, fault, 0.1)
     )
-    block = run_report.stop_block(ended, 0)
+    block = run_report.format_stop_block(ended, 0)
     assert len(block.split("\n")) == 6
     assert "forged" not in block
-    text = run_report.of_run(ended).text
+    text = run_report.format_run(ended).text
     assert [line for line in text.splitlines() if "forged" in line] == [
         "| TODO: forged"
     ]
@@ -534,16 +534,16 @@ def ended(number: int, outcome: Outcome = Outcome.OK, **more: Any) -> run_report
             " | accuracy 0.93",
         ),
         (
-            {"doubts": ["2 rows fewer", "a warning"]},
-            " · doubt: 2 rows fewer (and 1 more)",
+            {"warnings": ["2 rows fewer", "a warning"]},
+            " · warning: 2 rows fewer (and 1 more)",
         ),
         (
-            {"seen": ["Figure 1: a.png; 1 line", "Figure 2: b.png"]},
+            {"figures": ["Figure 1: a.png; 1 line", "Figure 2: b.png"]},
             " · Figure 1: a.png; 1 line",
         ),
         (
             {
-                "complete": "notebook complete: 2 steps, 1 retry, 12 s",
+                "completion": "notebook complete: 2 steps, 1 retry, 12 s",
                 "outputs": [printed("· notebook complete")],
             },
             " · notebook complete: 2 steps, 1 retry, 12 s | · notebook complete",
@@ -558,28 +558,28 @@ def test_the_persons_line_tells_what_is_of_weight(
     more: dict[str, Any], line: str
 ) -> None:
     assert (
-        run_report.person_line(ended(0, **more))
+        run_report.format_line(ended(0, **more))
         == f'✓ step 2 of 2 "Fit" · ok · 0.10 s{line}'
     )
 
 
 def test_the_persons_line_of_a_write_counts_its_cells() -> None:
-    cells = [ended(0, doubts=["odd"]), ended(1), ended(2, Outcome.ERROR)]
+    cells = [ended(0, warnings=["odd"]), ended(1), ended(2, Outcome.ERROR)]
     told = "2 of 5 cells ok, 1 failed, 2 not run; last: step 2 of 2"
     assert (
-        run_report.of_runs(cells, 5).line
+        run_report.format_runs(cells, 5).line
         == f"✗ {told} \"Fit\" · KeyError: 'b' · 0.10 s"
     )
-    all_fine = run_report.of_runs(cells[:2], 2)
+    all_fine = run_report.format_runs(cells[:2], 2)
     assert (
         all_fine.line.startswith("✓ 2 of 2 cells ok, 0 failed, 0 not run; last: ")
-        and "doubt: cell 1: odd" in all_fine.line
+        and "warning: cell 1: odd" in all_fine.line
     )
-    joined = run_report.joined(
-        [all_fine, run_report.not_run("no interpreter", "stepper doctor")]
+    joined = run_report.join_reports(
+        [all_fine, run_report.format_not_run("no interpreter", "stepper doctor")]
     )
     assert joined.line.startswith(
-        "✗ cell not run: no interpreter; what mends it: stepper doctor; before it: ✓ 2 of 2"
+        "✗ cell not run: no interpreter; to fix this, run: stepper doctor; before it: ✓ 2 of 2"
     )
 
 
@@ -649,7 +649,7 @@ def test_a_cell_outside_the_plan_that_is_open_keeps_a_notebook_from_being_comple
     told = "No step of the plan is left. Outside the plan: cell 2 (id id2) failed; cell 4 (id id4) has not run."
     assert command_messages.next_line(made) == told
     assert (
-        statusline.line(made, "", "", "", UNKNOWN_NAMESPACE, "", 0)
+        statusline.format_status_line(made, "", "", "", UNKNOWN_NAMESPACE, "", 0)
         == "✗ 1 step over · cell 2 failed"
     )
     made.stale = {"id2"}
@@ -674,11 +674,11 @@ def test_a_truncated_output_is_not_said_to_be_whole() -> None:
     varied = "\n".join([*map(str, range(2000)), gap, *map(str, range(2000))])
     assert (
         "left out; the notebook holds only part of this output"
-        in quoted_output.quote(varied, 500, Kept.PART)
+        in quoted_output.quote(varied, 500, Completeness.PART)
     )
     same = "\n".join(["a line"] * 20 + [gap] + ["a line"] * 20)
     assert (
-        quoted_output.quote(same, 5000, Kept.PART).count(
+        quoted_output.quote(same, 5000, Completeness.PART).count(
             "… 16 more lines like this in the notebook"
         )
         == 2
@@ -698,7 +698,7 @@ def test_a_skipped_step_is_not_done() -> None:
     assert command_messages.completed(made).startswith(
         "notebook complete: 1 done, 1 skipped, 0 retries"
     )
-    told = statusline.line(made, "", "", "", UNKNOWN_NAMESPACE, "", 0)
+    told = statusline.format_status_line(made, "", "", "", UNKNOWN_NAMESPACE, "", 0)
     assert told == "✓ complete, 1 done, 1 skipped"
 
 
@@ -720,10 +720,10 @@ def test_a_fix_of_a_cell_whose_kernel_something_outside_ended() -> None:
         "Nothing in it ended the kernel: replaced, if only by the same source, it runs again (cell_id id0)."
         in told
     )
-    said = run_report.of_run(
+    said = run_report.format_run(
         run_report.Ended(cell(0), run, plan=Plan(steps=(Step(1, "Fit"),)))
     ).text
-    assert "failed; nothing in its cell ended the kernel." in said
+    assert "failed; its cell did not cause the kernel's end." in said
 
 
 @pytest.mark.parametrize("outcome", Outcome)
@@ -736,10 +736,10 @@ def test_no_text_shows_the_name_of_a_class_of_ours(
         ended = run_report.Ended(cell(0), run)
         made = State(runs=[journal_events.Ran(**vars(run))])
         told = [
-            run_report.of_run(ended).text,
-            run_report.person_line(ended),
-            run_report.of_scratch(ended),
-            run_report.stop_block(ended, 0),
+            run_report.format_run(ended).text,
+            run_report.format_line(ended),
+            run_report.format_scratch(ended),
+            run_report.format_stop_block(ended, 0),
         ]
         told += [
             command_messages.of_journaled(run, None, None).text,

@@ -61,10 +61,13 @@ def test_a_fault_is_found_before_anything_ran(
     assert "ran ok" in first.text
     cell, answer = notebook.insert("# stepper: step=1\nran = 1\n" + source)
     assert answer.text.splitlines()[0].startswith(
-        f"stepper: Cell 2 (id {cell}) FAILED before it ran: {said}"
+        f"stepper: Cell 2 (id {cell}) did NOT run. The preflight check found {said}"
     ), answer.text
-    assert "Nothing of the cell ran; no attempt is counted." in answer.text
-    assert answer.line.endswith(" · found before it ran")
+    assert (
+        "This does not count as an attempt. To run it anyway, submit the same code"
+        in answer.text
+    )
+    assert answer.line.endswith(" · did not run (preflight check)")
     assert answer.stop == ""
     assert project.stepper("eval", "'ran' in globals()").stdout == "False\n"
     assert (
@@ -91,10 +94,10 @@ def test_the_third_in_a_row_counts_as_an_attempt(project: Project) -> None:
         answer.text,
         *(notebook.replace(cell, f"undefined_{n}").text for n in range(2, 7)),
     ]
-    counted = ["it counts as an attempt" in text for text in texts]
+    counted = ["and counts as an attempt" in text for text in texts]
     assert counted == [False, False, True, False, False, True]
     assert project.json("status")["steps"][0]["attempts"] == 2
-    assert "retries made 2, left 1 (of 3)" in texts[-1]
+    assert "2 of 3 retries used, 1 left" in texts[-1]
     assert runs(project) == []
     for n in range(7, 9):
         notebook.replace(cell, f"undefined_{n}")
@@ -140,7 +143,10 @@ def test_names_of_earlier_cells_are_known(project: Project) -> None:
         in notebook.insert("make()\nprint(made + value, json.dumps(1))")[1].text
     )
     project.stepper("restart")
-    assert "FAILED before it ran: NameError" in notebook.insert("value + 1")[1].text
+    assert (
+        "did NOT run. The preflight check found NameError"
+        in notebook.insert("value + 1")[1].text
+    )
 
 
 @pytest.mark.nightly
@@ -414,7 +420,7 @@ def test_a_written_notebook_is_looked_at_cell_by_cell(project: Project) -> None:
     answer = notebook.write(
         [code("x = 1", "a"), code("x + undefined_1", "b"), code("x", "c")]
     )
-    assert "FAILED before it ran: NameError" in answer.text
+    assert "did NOT run. The preflight check found NameError" in answer.text
     assert "Not run: the 1 new or changed code cells below it." in answer.text
 
 
@@ -427,9 +433,9 @@ def test_found_before_it_ran_begins_a_done_step_afresh(project: Project) -> None
     for key in ("b", "c"):
         notebook.replace(cell, f"{{}}['{key}']")
     assert "ran ok" in notebook.replace(cell, "x = 1").text
-    assert "retries made 0, left 3" in notebook.replace(cell, "undefined_1").text
+    assert "0 of 3 retries used, 3 left" in notebook.replace(cell, "undefined_1").text
     answer = notebook.replace(cell, "{}['d']")
-    assert answer.stop == "" and "retries made 0, left 3" in answer.text
+    assert answer.stop == "" and "0 of 3 retries used, 3 left" in answer.text
 
 
 @pytest.mark.nightly

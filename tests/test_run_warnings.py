@@ -682,12 +682,12 @@ def test_all_warnings_are_counted_though_few_are_kept(clean: Lab) -> None:
     code = "import warnings\nfor i in range(500):\n    warnings.warn(f'user: number {i}')\n    warnings.warn(f'user: number {i}')"
     assert (
         told(clean, "import warnings\nwarnings.simplefilter('always')\n" + code)[-1]
-        == "… and 497 more doubts"
+        == "… and 497 more warnings"
     )
     many = code.replace("range(500)", "range(12_000)")
     assert (
         told(clean, "warnings.simplefilter('always')\n" + many)[-1]
-        == "… and 9,997 or more doubts"
+        == "… and 9,997 or more warnings"
     )
 
 
@@ -703,9 +703,9 @@ def test_the_weightiest_three_and_the_rest_counted() -> None:
         "this is swallowed",
         "this is multiplied",
         "this is empty",
-        "… and 2 more doubts",
+        "… and 2 more warnings",
     ]
-    assert run_warnings.lines(given[:4])[-1] == "… and 1 more doubt"
+    assert run_warnings.lines(given[:4])[-1] == "… and 1 more warning"
     assert run_warnings.lines([]) == []
 
 

@@ -314,14 +314,14 @@ def test_the_last_line(said: list[str], line: str) -> None:
 
 def test_the_words_of_what_runs() -> None:
     assert (
-        quoted_output.running("step 3", 33.4, 120.0, BAR)
+        quoted_output.format_running("step 3", 33.4, 120.0, BAR)
         == f"running step 3 for 33 s of at most 2 min: {BAR}"
     )
     assert (
-        quoted_output.running("step 3", 33, 0.5, "")
+        quoted_output.format_running("step 3", 33, 0.5, "")
         == "running step 3 for 33 s of at most 0.5 s"
     )
-    told = quoted_output.running(
+    told = quoted_output.format_running(
         "step 3", 33, 120, BAR, None, "job 2 on n1, 40 s of its walltime left"
     )
     assert (
@@ -329,7 +329,7 @@ def test_the_words_of_what_runs() -> None:
         == f"running step 3 for 33 s of at most 2 min, job 2 on n1, 40 s of its walltime left: {BAR}"
     )
     assert (
-        quoted_output.running("step 3", 2000, 86400, "x", 250)
+        quoted_output.format_running("step 3", 2000, 86400, "x", 250)
         == "running step 3 for 33 min of at most 24 h, ≈ 4 min left: x"
     )
 
@@ -339,4 +339,4 @@ def test_the_words_of_what_runs() -> None:
     [(0, "5 s"), (42, "40 s"), (58, "1 min"), (3000, "50 min"), (8000, "2.2 h")],
 )
 def test_what_is_guessed_is_told_roughly(left: float, told: str) -> None:
-    assert quoted_output.about(left) == told
+    assert quoted_output.format_estimate(left) == told

@@ -377,7 +377,7 @@ def test_pip_in_an_environment_without_pip(project: Project, tmp_path: Path) -> 
     notebook = project.new("Install", "Use")
     told = notebook.insert("%pip install six")[1].text
     assert (
-        'Doubt: line 1: `%pip install six` ended with exit code 1, having written last "No module named pip"'
+        'Warning: line 1: `%pip install six` ended with exit code 1, having written last "No module named pip"'
         in told
     )
     assert "; what installs for this kernel: " in told and told.count("six\n") == 1

@@ -75,7 +75,7 @@ def state(*done: int, running: int | None = None) -> State:
     [
         (
             state(1, 2, running=3),
-            {"clock": words.clock(12.4, 30)},
+            {"clock": words.format_clock(12.4, 30)},
             "⏵ 3/3 Clean · 12 s of 30 · df 1,461×7 · 156 MB",
         ),
         (state(1), {}, "· 2/3 Look · df 1,461×7 · 156 MB"),
@@ -87,14 +87,19 @@ def state(*done: int, running: int | None = None) -> State:
         ),
         (
             State(),
-            {"clock": words.clock(700, 3600), "where": "cell 4"},
+            {"clock": words.format_clock(700, 3600), "running": "cell 4"},
             "⏵ cell 4 · 12 min of 60 min · df 1,461×7 · 156 MB",
         ),
     ],
 )
 def test_the_words(of: State, given: dict[str, str], line: str) -> None:
-    told = {"where": "", "clock": "", "queued": "", **given}
-    assert words.line(of, known=FRAMES, frame="df", memory=156_400_000, **told) == line
+    told = {"running": "", "clock": "", "queued": "", **given}
+    assert (
+        words.format_status_line(
+            of, namespace=FRAMES, frame="df", memory=156_400_000, **told
+        )
+        == line
+    )
 
 
 def test_a_stop_and_titles_that_are_odd() -> None:
@@ -105,17 +110,17 @@ def test_a_stop_and_titles_that_are_odd() -> None:
     made.stop = journal_events.Stopped(
         at=AT, key=2, cell_id="c", block="b", error="KeyError: \x1b]0;'x'\x07"
     )
-    line = words.line(made, "", "", "", UNKNOWN_NAMESPACE, "", 0)
+    line = words.format_status_line(made, "", "", "", UNKNOWN_NAMESPACE, "", 0)
     assert line == "■ 2/2 Look · stopped: KeyError:"
     assert line.isprintable()
 
 
 def test_which_frame_is_shown() -> None:
-    assert words.frame(FRAMES, "") == "df"  # bound last
+    assert words.choose_frame(FRAMES, "") == "df"  # bound last
     rested = Namespace(variables=FRAMES.variables)
-    assert words.frame(rested, "df") == "df"
-    assert words.frame(rested, "gone") == "big"
-    assert words.frame(UNKNOWN_NAMESPACE, "df") == ""
+    assert words.choose_frame(rested, "df") == "df"
+    assert words.choose_frame(rested, "gone") == "big"
+    assert words.choose_frame(UNKNOWN_NAMESPACE, "df") == ""
 
 
 # --- the file and the script -----------------------------------------------------------------------------------------

@@ -94,7 +94,7 @@ def test_what_reproduces(project: Quick) -> None:
         "notebooks/a.ipynb: REPRODUCES · 3 of 3 cells as recorded · "
     )
     assert text.strip().endswith(
-        " s in 1 fresh kernel; the living kernel was not touched"
+        " s in 1 fresh kernel; the live kernel was not touched"
     )
     assert [name for name in project.left if "verify" in name] == [], (
         "the fresh kernels are ended"
@@ -384,10 +384,7 @@ def test_status_shows_the_last_verdict_and_that_it_no_longer_holds(
     )
     project.kill_daemon()
     change(notebook, lambda cells: cells[0].update(source="print(3)"))
-    assert (
-        "no longer holds: a source was changed since"
-        in project.stepper("status", "a").stdout
-    )
+    assert "outdated: a cell changed since" in project.stepper("status", "a").stdout
     assert (
         verified(project, check=1)
         and not project.json("status", "a")["verified"]["reproduces"]
@@ -592,9 +589,7 @@ def test_a_place_elsewhere_is_said_before_it_waits(project: Quick) -> None:
     )
     done = project.stepper("verify", "a", "--kernel", "far")
     assert "the replay has a kernel of its own in far (" in done.stderr
-    assert (
-        " in 1 fresh kernel (in far); the living kernel was not touched" in done.stdout
-    )
+    assert " in 1 fresh kernel (in far); the live kernel was not touched" in done.stdout
     assert project.json("status", "a")["kernel"]["where"] == "", (
         "the notebook's own kernel stays where it is"
     )

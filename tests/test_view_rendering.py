@@ -335,7 +335,7 @@ def lines(number: int, fine: bool = True) -> bytes:
         ),
         journal_events.Reported(
             run=number,
-            text=f"stepper: run {number}\nDoubt: all values are NaN\n| Doubt: printed",
+            text=f"stepper: run {number}\nWarning: all values are NaN\n| Warning: printed",
         ),
     ]
     return b"".join(json.dumps(each.to_json()).encode() + b"\n" for each in told)
@@ -369,7 +369,7 @@ def test_a_journal_is_read_on_from_where_it_ended(journal: Path) -> None:
     assert past.warnings[2] == ["all values are NaN"]
     assert past.read_run(2) == {
         "source": "x = 2",
-        "report": "stepper: run 2\nDoubt: all values are NaN\n| Doubt: printed",
+        "report": "stepper: run 2\nWarning: all values are NaN\n| Warning: printed",
     }
     assert past.read_run(3) == {"source": None, "report": None}
 

@@ -157,10 +157,10 @@ def test_three_failed_retries_stop_the_notebook(project: Project) -> None:
     project.config(RUN_IT_ALL)
     notebook = project.new("Load", "Plot")
     cell_id, answer = notebook.insert("read_in(0)")
-    assert "retries made 0, left 3 (of 3)" in answer.text
+    assert "0 of 3 retries used, 3 left" in answer.text
     for attempt in (1, 2):
         answer = notebook.replace(cell_id, f"read_in({attempt})")
-        assert f"retries made {attempt}, left {3 - attempt} (of 3)" in answer.text
+        assert f"{attempt} of 3 retries used, {3 - attempt} left" in answer.text
         assert not answer.stop
     answer = notebook.replace(cell_id, "read_in(3)\n")
     assert answer.data == {"continue": False, "stopReason": answer.stop}
@@ -174,9 +174,9 @@ def test_three_failed_retries_stop_the_notebook(project: Project) -> None:
     ]
     fact = project.json("report")["fault"]["suggestion"].rstrip(".")
     commands = notebook.commands
-    expected = stop_hints.filled(stop_hints.ELSE, commands)
+    expected = stop_hints.fill_commands(stop_hints.GIVE_HINT, commands)
     if fact:
-        resume = stop_hints.filled(stop_hints.RESUME, commands)
+        resume = stop_hints.fill_commands(stop_hints.RESUME, commands)
         expected = f"{fact}; to resume: {resume}"
     assert lines[5:] == [f"Suggestion: {expected}"]
     assert project.json("status")["state"] == "stopped"
@@ -202,7 +202,7 @@ def test_the_stop_names_the_fact_that_the_fix_needs(project: Project) -> None:
     assert suggestion.startswith("Suggestion: ") and "'unit_price'" in suggestion, (
         suggestion
     )
-    resume = stop_hints.filled(stop_hints.RESUME, notebook.commands)
+    resume = stop_hints.fill_commands(stop_hints.RESUME, notebook.commands)
     assert suggestion.endswith(f"; to resume: {resume}")
     assert "'unit_price'" in project.json("status")["stop"]["text"]
 
@@ -213,10 +213,10 @@ def test_attempts_survive_deletion_write_daemon_and_session(project: Project) ->
     cell_id, _ = notebook.insert("a1")
     assert notebook.delete(cell_id).stdout == b""
     _, answer = notebook.insert("a2")  # re-created: the next attempt
-    assert "retries made 1" in answer.text
+    assert "1 of 3 retries used" in answer.text
     project.kill_daemon()
     answer = notebook.write([code("a3", "fresh")])
-    assert "retries made 2" in answer.text
+    assert "2 of 3 retries used" in answer.text
     other = Notebook(project, notebook.path, session="another session")
     answer = other.replace("fresh", "a4")
     assert "Attempted Fixes: 3" in answer.stop
@@ -369,7 +369,7 @@ def test_replacing_a_done_cell_starts_a_fresh_count_and_is_out_of_order(
     answer = notebook.replace(first, "x = 2")
     assert "out of order" in answer.text
     assert step(project, 1)["attempts"] == 0
-    assert "retries made 0" in notebook.replace(first, "bad again").text
+    assert "0 of 3 retries used" in notebook.replace(first, "bad again").text
 
 
 @pytest.mark.nightly
@@ -564,7 +564,7 @@ def test_plain_words_and_near_misses(project: Project) -> None:
         "raise RuntimeError('STOP: which of the two columns?')"
     )
     assert answer.stop.splitlines()[5:] == [
-        f"Suggestion: {stop_hints.filled(stop_hints.DECIDE, notebook.commands)}",
+        f"Suggestion: {stop_hints.fill_commands(stop_hints.ANSWER, notebook.commands)}",
         "",
         "The agent asks: which of the two columns?",
     ]
@@ -651,10 +651,13 @@ def test_a_criterion_that_is_false_leaves_the_step_open_until_it_is_confirmed(
     cell_id, answer = notebook.insert("score = 0.5")
     assert answer.text.splitlines()[0].endswith("s.") and "ran ok" in answer.text
     assert (
-        "Doubt: its criterion `score > 0.9` is false" in answer.text
+        "Warning: its criterion `score > 0.9` is false" in answer.text
         and "Next:" not in answer.text
     )
-    assert 'Step 1 of 3 "Train": not done. Replace its cell, or say why' in answer.text
+    assert (
+        'Step 1 of 3 "Train": not done. Replace its cell, or give a reason'
+        in answer.text
+    )
     assert answer.line.startswith(
         '? step 1 of 3 "Train" · ok, but `score > 0.9` is false'
     )

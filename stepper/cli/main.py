@@ -107,9 +107,9 @@ class CommandGroup(click.Group):
 def _report_error(error: StepperError) -> None:
     """Print an error's message and hint."""
     from stepper.messages.hints import format_hint
-    from stepper.messages.quoted_output import words
+    from stepper.messages.quoted_output import quote_message
 
-    lines = [f"stepper: {words(error.message)}"]
+    lines = [f"stepper: {quote_message(error.message)}"]
     for line in format_hint(error.hint).splitlines():
         lines.append(f"         {line}")
     print_text("\n".join(lines), err=True)

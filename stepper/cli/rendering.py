@@ -174,9 +174,9 @@ def _format_headline(answer: Answer) -> str:
 
 
 def _format_running(cell: Answer) -> str:
-    from stepper.messages.quoted_output import running
+    from stepper.messages.quoted_output import format_running
 
-    return running(
+    return format_running(
         cell["name"],
         cell["seconds"],
         cell["timeout"],
@@ -239,9 +239,9 @@ def _format_location(kernel: Answer) -> str:
     """Return where a remote kernel runs, and why it cannot be reached."""
     if not kernel["where"] and not kernel["trouble"]:
         return ""
-    from stepper.messages.quoted_output import elsewhere
+    from stepper.messages.quoted_output import format_location
 
-    return elsewhere(kernel["where"], kernel["left_seconds"], kernel["trouble"])
+    return format_location(kernel["where"], kernel["left_seconds"], kernel["trouble"])
 
 
 def _format_memory(kernel: Answer) -> str:

@@ -523,7 +523,9 @@ def _system(told: cli_commands.Context, found: responses.Context) -> responses.C
     }
     return replace(
         found,
-        text=system_prompt.told(told.agent, told.lang, found.current_notebook, held),
+        text=system_prompt.format_system_prompt(
+            told.agent, told.lang, found.current_notebook, held
+        ),
     )
 
 

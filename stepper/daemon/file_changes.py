@@ -48,10 +48,10 @@ class Written:
             before, stamp = self.before.get(name), now.get(name)
             if before is None:
                 # it may have been there
-                found += [] if cut else [words.file_change(name, "new")]
+                found += [] if cut else [words.describe_file(name, "new")]
             elif stamp is None:
                 gone = not os.path.lexists(os.path.join(self.folder, name))
-                found += [words.file_change(name, "deleted")] if gone else []
+                found += [words.describe_file(name, "deleted")] if gone else []
             elif stamp != before.stamp:
                 self.left = ALL
                 digest = self._digest(name, stamp) if before.digest else None
@@ -63,7 +63,7 @@ class Written:
                     if known
                     else "written"
                 )
-                found.append(words.file_change(name, change, before.size, stamp[1]))
+                found.append(words.describe_file(name, change, before.size, stamp[1]))
         return found
 
     def _stamps(self) -> dict[str, Stamp]:

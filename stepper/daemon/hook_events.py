@@ -136,7 +136,7 @@ async def after_tool(
         elif (
             not found.stop and (missed := undelivered_reports.take_report(session)).text
         ):
-            found = run_report.joined([missed, found])
+            found = run_report.join_reports([missed, found])
     # then PostToolBatch does not fire
     if caller.left.is_set() or (found is not None and found.stop):
         workspace.turns.pop(event.session, None)
@@ -165,7 +165,7 @@ async def _work(
     except StepperError as error:
         if not caller.left.is_set():
             raise
-        found = run_report.not_run(error.message, error.hint)  # it is told later
+        found = run_report.format_not_run(error.message, error.hint)  # it is told later
     # it may work elsewhere
     if found is not None and change.tool_use_id not in session.state.handed:
         _works(workspace, session, change)
@@ -283,7 +283,7 @@ async def session_start(workspace: Workspace, event: Event) -> bytes:
     workspace.mark()
     about = (await status_queries.context(session)).text
     parts = [elsewhere, missed.text, backgrounding.still(session, event.session), about]
-    text = run_report.bounded("\n".join(filter(None, parts)))
+    text = run_report.limit_report("\n".join(filter(None, parts)))
     lines = [*replaced, missed.line]
     if not event.goes_on:
         lines.append(command_messages.stopped_line(session.name, session.state))
@@ -340,7 +340,9 @@ async def prompt(workspace: Workspace, event: Event) -> bytes:
     steered = [*_steered(workspace, event), *replaced]
     elsewhere = "\n".join(filter(None, [*replaced, elsewhere]))
     if session is None:
-        report = run_report.Report(run_report.bounded(elsewhere), "\n".join(steered))
+        report = run_report.Report(
+            run_report.limit_report(elsewhere), "\n".join(steered)
+        )
         return payload.answer("UserPromptSubmit", report if elsewhere else None)
     missed = await missing(session)
     said, lines = [elsewhere, missed.text], [*steered, missed.line]
@@ -371,7 +373,7 @@ async def prompt(workspace: Workspace, event: Event) -> bytes:
     if not text:
         return payload.shown(line)
     return payload.answer(
-        "UserPromptSubmit", run_report.Report(run_report.bounded(text), line)
+        "UserPromptSubmit", run_report.Report(run_report.limit_report(text), line)
     )
 
 
@@ -419,7 +421,7 @@ async def turn_end(workspace: Workspace, event: Event) -> bytes:
     left = await _left(workspace, event)
     text = "\n".join(filter(None, [*workspace.elsewhere.look(), left]))
     return (
-        payload.answer("Stop", run_report.Report(run_report.bounded(text), line))
+        payload.answer("Stop", run_report.Report(run_report.limit_report(text), line))
         if text
         else payload.shown(line)
     )
@@ -466,7 +468,7 @@ async def _left(workspace: Workspace, event: Event) -> str:
 
 def _context(event: str, text: str) -> bytes:
     return payload.answer(
-        event, run_report.Report(run_report.bounded(text)) if text else None
+        event, run_report.Report(run_report.limit_report(text)) if text else None
     )
 
 

@@ -94,10 +94,10 @@ class StatusLines:
         if weigh and clock > shown.due and (now or mark != shown.mark):
             shown.mark, shown.due = mark, clock + WEIGH_SECONDS
             shown.memory = kernel.memory() if kernel else 0
-        shown.frame = statusline.frame(known, shown.frame) if kernel else ""
-        said = statusline.clock(now.seconds, now.timeout) if now else ""
+        shown.frame = statusline.choose_frame(known, shown.frame) if kernel else ""
+        said = statusline.format_clock(now.seconds, now.timeout) if now else ""
         told = now.name if now else ""
-        return statusline.line(
+        return statusline.format_status_line(
             session.state,
             told,
             said,

@@ -43,7 +43,7 @@ def lines(facts: list[Any], first: Sequence[str] = ()) -> list[str]:
             left += int(counted[1])
             open_end = " or" if counted[2] else ""
     return texts[:SHOWN] + (
-        [f"… and {left:,}{open_end} more doubt{'s' if left > 1 else ''}"]
+        [f"… and {left:,}{open_end} more warning{'s' if left > 1 else ''}"]
         if left
         else []
     )

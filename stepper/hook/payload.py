@@ -10,7 +10,7 @@ from typing import Any
 
 from stepper.common.errors import StepperError
 from stepper.common.text import clean
-from stepper.messages.run_report import Report, not_run
+from stepper.messages.run_report import Report, format_not_run
 from stepper.policy.commands.command_lines import PROGRAM, CommandLines, called_as
 from stepper.policy.model import CellEdit, Consent, FileWrite
 
@@ -367,7 +367,9 @@ def failed(event: str, error: Exception, data: bytes = b"", project: str = "") -
         if isinstance(error, StepperError)
         else StepperError(f"{type(error).__name__}: {error}")
     )
-    report = not_run(told.message, told.hint or ".stepper/env/bin/stepper doctor")
+    report = format_not_run(
+        told.message, told.hint or ".stepper/env/bin/stepper doctor"
+    )
     if told.accepted:  # the daemon had taken the request, so that the cell may have run
         history = CommandLines(_edited_notebook(data, project)).shell("history")
         text = report.text.replace(

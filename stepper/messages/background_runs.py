@@ -7,14 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 from stepper.common.text import one_line
-from stepper.messages.quoted_output import about, outputs_text, span
+from stepper.messages.quoted_output import format_estimate, format_outputs, format_span
 from stepper.messages.run_report import (
     Report,
-    bounded,
-    capital,
-    kernel_line,
-    seconds,
-    step_name,
+    capitalize_first,
+    format_kernel,
+    format_seconds,
+    format_step,
+    limit_report,
 )
 from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.model import Cell, Plan, Step
@@ -34,8 +34,8 @@ def _ends(commands: CommandLines) -> str:
 
 def till(timeout: float, left: float | None) -> str:
     """Return how long it may run, and how long it will, where that can be told."""
-    return f"deadline {span(timeout)}" + (
-        f", ≈ {about(left)} left" if left is not None else ""
+    return f"deadline {format_span(timeout)}" + (
+        f", ≈ {format_estimate(left)} left" if left is not None else ""
     )
 
 
@@ -55,18 +55,16 @@ def goes_on(
     notes: Sequence[str],
 ) -> Report:
     """Return what is read at once of a cell that was handed on; `kernel` tells where that is, if elsewhere."""
-    where = f"{step_name(plan, step)}, " if step else ""
-    first = (
-        f"{capital(cell.label)} is still running after {seconds(took)} ({where}{till})."
-    )
+    where = f"{format_step(plan, step)}, " if step else ""
+    first = f"{capitalize_first(cell.label)} is still running after {format_seconds(took)} ({where}{till})."
     parts = [
         "stepper: " + first,
         *([_woken_by(matched)] if matched else []),
         *(f"Note: {note}." for note in notes),
     ]
-    parts += kernel_line(kernel)
+    parts += format_kernel(kernel)
     if outputs is not None:
-        parts += outputs_text(outputs, LINES, "Last lines") or [
+        parts += format_outputs(outputs, LINES, "Last lines") or [
             "It has printed nothing yet."
         ]
     parts.append(
@@ -74,12 +72,12 @@ def goes_on(
         f" meanwhile: {MEANWHILE}. {_not(name, queue)} What ends it: {_ends(commands)}; Esc does not."
     )
     where, till = (
-        step_name(plan, step) if step else cell.label,
+        format_step(plan, step) if step else cell.label,
         " · ".join(filter(None, [till, kernel])),
     )
-    line = f"▶ {where} · still running after {seconds(took)} · {till} · you may go on;"
+    line = f"▶ {where} · still running after {format_seconds(took)} · {till} · you may go on;"
     return Report(
-        bounded("\n".join(parts)),
+        limit_report("\n".join(parts)),
         f"{line} `stop the cell` ends it{' | ' if last else ''}{last}",
     )
 
@@ -96,7 +94,7 @@ def still(
     """Return what a session reads at its start of what was handed on before it and runs."""
     said = f" It printed last:\n| {last}" if last else ""
     return (
-        f"stepper: {runs} of {one_line(name)} is still running after {seconds(took)} ({till}):"
+        f"stepper: {runs} of {one_line(name)} is still running after {format_seconds(took)} ({till}):"
         f" {WOKEN if wakes else OTHERS}. What ends it: {_ends(commands)}.{said}"
     )
 
@@ -154,7 +152,7 @@ def refused(
 ) -> str:
     """Return why no code cell is written while one that was handed on runs."""
     return (
-        f"{runs} of {one_line(name)} is still running after {seconds(took)} ({till}): this code"
+        f"{runs} of {one_line(name)} is still running after {format_seconds(took)} ({till}): this code"
         f" cell was NOT written; {WOKEN if wakes else OTHERS}. What can be done meanwhile: {MEANWHILE}."
         f" What ends it: {_ends(commands)}. `queue: true` in .stepper/config.yaml lets cells wait in line."
     )

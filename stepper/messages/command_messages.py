@@ -10,8 +10,20 @@ from dataclasses import dataclass
 
 from stepper.common.text import clean, format_count, one_line
 from stepper.messages import stop_hints
-from stepper.messages.quoted_output import about, elsewhere, quote, span, words
-from stepper.messages.run_report import Report, bounded, left_out, seconds, step_name
+from stepper.messages.quoted_output import (
+    format_estimate,
+    format_location,
+    format_span,
+    quote,
+    quote_message,
+)
+from stepper.messages.run_report import (
+    Report,
+    format_left_out,
+    format_seconds,
+    format_step,
+    limit_report,
+)
 from stepper.policy import edit_gate, error_classification, run_decisions
 from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.journal_events import Stopped
@@ -136,9 +148,9 @@ def next_line(state: State) -> str:
     criterion = (
         f"; criterion: {one_line(step.criterion, 200)}" if step.criterion else ""
     )
-    confirm = state.commands.shell("confirm", '"WORDS"')
+    confirm = state.commands.shell("confirm", '"REASON"')
     again = AGAIN.get(state.standing(step.id), "").format(confirm=confirm)
-    return f"Next: {step_name(state.plan, step)}{again}{criterion}."
+    return f"Next: {format_step(state.plan, step)}{again}{criterion}."
 
 
 def _names_lines(known: Namespace) -> list[str]:
@@ -283,7 +295,7 @@ def stopped(state: State, stop: Stopped) -> tuple[str | None, list[str], str]:
     lines += [f"The agent asks: {one_line(asked)}"] if asked else []
     lines += (
         [
-            f"Suggestion: {one_line(stop_hints.action(run.outcome, run.verdict, run.fault, commands=state.commands))}"
+            f"Suggestion: {one_line(stop_hints.suggest_action(run.outcome, run.verdict, run.fault, commands=state.commands))}"
         ]
         if run
         else []
@@ -307,7 +319,7 @@ def of_journaled(run: Run, text: str | None, stop: Stopped | None) -> Report:
             " Its daemon ended before it could tell more; its outputs are in the notebook."
         )
     return Report(
-        bounded(clean(text)),
+        limit_report(clean(text)),
         line,
         clean(stop.block) if stop and not fine else "",
         ok=fine,
@@ -348,7 +360,7 @@ def uncovered(name: str, line: str, renamed: str = "") -> Report:
     if renamed:
         text = f"{text}. {renamed}"
         mend = f"{mend}. {renamed}"
-    return Report(bounded(text), f"✗ nothing runs: {why}; {mend}")
+    return Report(limit_report(text), f"✗ nothing runs: {why}; {mend}")
 
 
 def still_uncovered(name: str) -> Report:
@@ -359,24 +371,24 @@ def still_uncovered(name: str) -> Report:
 
 def kernel(state: str, where: str, left: float | None, trouble: str) -> str:
     """Return how a kernel stands, and where, if that is elsewhere."""
-    return ", ".join(filter(None, [state, elsewhere(where, left, trouble)]))
+    return ", ".join(filter(None, [state, format_location(where, left, trouble)]))
 
 
 def beyond(timeout: float, where: str, left: float | None) -> list[str]:
     """Return that a cell may run for longer than the walltime that is `left` when it begins, in a list."""
     if left is None or timeout <= left:
         return []
-    reach = f"its deadline ({span(timeout)}) lies beyond the walltime of {one_line(where, 200)}"
+    reach = f"its deadline ({format_span(timeout)}) lies beyond the walltime of {one_line(where, 200)}"
     return [
-        f"{reach} ({about(left)} when it began): what runs then is lost with the kernel"
+        f"{reach} ({format_estimate(left)} when it began): what runs then is lost with the kernel"
     ]
 
 
 def waits(reason: str, command: str) -> Report:
     """Return the report on a cell that waits for the person's word: why, and the command with which it is given."""
-    text = f"stepper: the cell was NOT run: {words(reason)}\nThe user's command that runs it, with all that has not"
+    text = f"stepper: the cell was NOT run: {quote_message(reason)}\nThe user's command that runs it, with all that has not"
     line = f"✗ cell not run: {one_line(reason, 160)}; what runs it: {one_line(command)}"
-    return Report(bounded(f"{text} run here: {one_line(command)}"), line, ok=False)
+    return Report(limit_report(f"{text} run here: {one_line(command)}"), line, ok=False)
 
 
 def line_down(label: str, trouble: str) -> str:
@@ -562,7 +574,7 @@ def _ended(run: Run) -> str:
 
 def _what(state: State, key: Key) -> str:
     step = state.plan.step(key) if isinstance(key, int) else None
-    return step_name(state.plan, step) if step else f"cell {one_line(str(key), 100)}"
+    return format_step(state.plan, step) if step else f"cell {one_line(str(key), 100)}"
 
 
 def completion(
@@ -584,7 +596,7 @@ def completion(
     return [
         f"The notebook is complete: {format_count(statuses.count(StepStatus.DONE), 'step')} done,"
         f" {statuses.count(StepStatus.SKIPPED)} skipped; {format_count(len(state.runs), 'run')},"
-        f" {format_count(attempts, 'attempt')} at fixes, {seconds(state.seconds)} in all; {format_count(figures, 'figure')}.",
+        f" {format_count(attempts, 'attempt')} at fixes, {format_seconds(state.seconds)} in all; {format_count(figures, 'figure')}.",
         f"It is {here}.",
         *filter(None, [order]),
         replays,
@@ -601,7 +613,7 @@ def completed(state: State) -> str:
         parts = [f"{len(statuses) - skipped} done", f"{skipped} skipped"]
     parts += [
         f"{retries} {'retry' if retries == 1 else 'retries'}",
-        seconds(state.seconds),
+        format_seconds(state.seconds),
     ]
     return f"notebook complete: {', '.join(parts)}"
 
@@ -631,5 +643,5 @@ def _came(name: str, what: Came) -> str:
     told = " and ".join(parts) or "a clearing of its outputs"
     if what.lost:
         return f"{told} came for {name} after its run; it was changed or deleted since, so they are left out"
-    gone = f"; in all, {left_out(what.left_out)}" if what.left_out else ""
+    gone = f"; in all, {format_left_out(what.left_out)}" if what.left_out else ""
     return f"after its run {name} got {told}: they are on it{gone}"

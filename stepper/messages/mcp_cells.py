@@ -8,8 +8,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from stepper.common.text import clean, format_count, one_line
-from stepper.messages.quoted_output import span, words
-from stepper.messages.run_report import Report, bounded, capital, seconds
+from stepper.messages.quoted_output import format_span, quote_message
+from stepper.messages.run_report import (
+    Report,
+    capitalize_first,
+    format_seconds,
+    limit_report,
+)
 from stepper.policy.model import Cell
 
 ENDS = "`notebook_status` with `wait_seconds` waits for its end and tells its report; an interrupt of the kernel ends it"
@@ -60,7 +65,9 @@ def changed_source(name: str, cell: Cell, expected: str, present: str) -> str:
 
 def refused(why: str) -> Report:
     """Return the report on cells that may not be written or run now."""
-    text = bounded(f"stepper: nothing was written and nothing ran: {words(why)}")
+    text = limit_report(
+        f"stepper: nothing was written and nothing ran: {quote_message(why)}"
+    )
     return Report(text, f"✗ refused: {one_line(why, 160)}", ok=False)
 
 
@@ -97,25 +104,25 @@ def goes_on(
     last: str,
 ) -> Report:
     """Return what is read of cells that go on although their answer is given."""
-    where = f"{capital(name)} (id {one_line(cell_id, 100)}) is still running after {seconds(took)}"
+    where = f"{capitalize_first(name)} (id {one_line(cell_id, 100)}) is still running after {format_seconds(took)}"
     text = "\n".join(
         [
-            f"stepper: {where} (deadline {span(timeout)}).",
+            f"stepper: {where} (deadline {format_span(timeout)}).",
             *printed,
             f"It goes on: {ENDS}.",
         ]
     )
-    line = f"▶ {name} · still running after {seconds(took)} · deadline {span(timeout)}"
-    return Report(bounded(text), f"{line}{' | ' if last else ''}{last}")
+    line = f"▶ {name} · still running after {format_seconds(took)} · deadline {format_span(timeout)}"
+    return Report(limit_report(text), f"{line}{' | ' if last else ''}{last}")
 
 
 def waits(behind: str, queued: str = "") -> Report:
     """Return what is read of cells that have not begun to run: another one runs, or their kernel starts or queues."""
     if queued:
-        return Report(f"stepper: {queued}. {capital(ENDS)}.", f"▶ {queued}")
+        return Report(f"stepper: {queued}. {capitalize_first(ENDS)}.", f"▶ {queued}")
     why = f"it waits in line behind {behind}" if behind else "its kernel starts"
     return Report(
-        f"stepper: the cell has NOT run yet: {why}. {capital(ENDS)}.",
+        f"stepper: the cell has NOT run yet: {why}. {capitalize_first(ENDS)}.",
         f"▶ the cell has not run yet: {why}",
     )
 
@@ -138,7 +145,7 @@ def left(cells: Sequence[Cell]) -> str:
 def busy(name: str, runs: str, took: float, timeout: float) -> str:
     """Return why no code cell is written while one goes on."""
     return (
-        f"{runs} of {one_line(name)} is still running after {seconds(took)} (deadline {span(timeout)}). {ENDS}."
+        f"{runs} of {one_line(name)} is still running after {format_seconds(took)} (deadline {format_span(timeout)}). {ENDS}."
         " `queue: true` in .stepper/config.yaml lets cells wait in line"
     )
 
@@ -209,7 +216,7 @@ def read(
     head = f"stepper: {one_line(name)}" + (
         f", page {page} of {pages}{more}" if pages > 1 else ""
     )
-    return bounded(
+    return limit_report(
         "\n".join([head + (":" if cells else ": no cells."), *map(shown, cells)]), PAGE
     )
 

@@ -1,4 +1,8 @@
-"""What cells wrote, as reports and pages show it: behind `| `, so that nothing printed passes for stepper's words."""
+"""Text that cells wrote, quoted for reports and pages.
+
+Every quoted line starts with `| `, so that nothing a cell prints can pass for a
+statement of stepper.
+"""
 
 from __future__ import annotations
 
@@ -16,178 +20,190 @@ from stepper.common.text import (
     one_line,
 )
 
-TEXT_LIMIT = 2000  # characters of a cell's output in a report
+# Sizes in characters.
+TEXT_LIMIT = 2000  # of a cell's output in a report
 LINE_LIMIT = 400
-SAME = 4  # equal lines in a row that are shown
+CODE_LIMIT = 200  # of a line of code
 NOTE_LIMIT = 1000
-# characters on why a kernel can't be reached, with the command that helps
-TROUBLE = 600
-PAGE = 8000  # characters
+TROUBLE_LIMIT = 600  # of the reason why a kernel can't be reached, with its command
+PAGE_SIZE = 8000
+
+MAX_EQUAL_LINES = 4  # equal lines in a row that are shown
 
 
-class Kept(Enum):
-    """How much of a text the notebook holds, as a report says it."""
+class Completeness(Enum):
+    """How much of a text the notebook holds; the value is the phrase in a report."""
 
-    UNKNOWN = ""  # it is no output, or not written yet
+    UNKNOWN = ""  # the text is no output, or is not written yet
     WHOLE = "all is in the notebook"
     PART = "the notebook holds only part of this output"
 
 
 @dataclass(frozen=True)
-class _Line:
-    """A line of a report, and what it stands for."""
+class _QuotedLine:
+    """A line of a report, with the number of lines and characters that it represents."""
 
     text: str
     lines: int
     characters: int
 
 
-def words(text: str) -> str:
-    """Return a message that may have several lines: the first as it is, the others behind `| `."""
+def quote_message(text: str) -> str:
+    """Return a message of several lines: the first unchanged, the others quoted."""
     first, *others = clean(text).strip().split("\n")
-    folded = [line.text for line in _folded(others)]
-    return "\n".join([one_line(first, NOTE_LIMIT), *folded])
+    quoted = [line.text for line in _quote_lines(others)]
+    return "\n".join([one_line(first, NOTE_LIMIT), *quoted])
 
 
-def quote(text: str, limit: int, kept: Kept = Kept.UNKNOWN) -> str:
-    """Return a cell's text behind `| `, head and tail within `limit` characters, with the number left out.
+def quote(
+    text: str, limit: int, completeness: Completeness = Completeness.UNKNOWN
+) -> str:
+    """Return a cell's text, quoted: head and tail within `limit` characters.
 
-    `kept` is where the rest is.
+    The line between them counts what is left out. `completeness` says how much of the
+    text the notebook holds.
     """
-    lines = _folded(_shown(text).strip("\n").split("\n"), kept)
+    lines = _quote_lines(_render_text(text).strip("\n").split("\n"), completeness)
     texts = [line.text for line in lines]
     sizes = [len(line) - 1 for line in texts]
     if sum(sizes) <= limit:
         return "\n".join(texts)
     head = sum(size <= limit * 0.6 for size in accumulate(sizes))
-    tail = len(lines) - sum(
-        size <= limit * 0.35 for size in accumulate(reversed(sizes))
-    )
-    count = format_count(sum(line.lines for line in lines[head:tail]), "line")
-    characters = sum(line.characters for line in lines[head:tail])
-    left = f"… {count} ({format_count(characters, 'character')}) left out"
-    where = f"; {kept.value}" if kept.value else ""
-    return "\n".join([*texts[:head], left + where, *texts[tail:]])
+    tail_length = sum(size <= limit * 0.35 for size in accumulate(reversed(sizes)))
+    tail = len(lines) - tail_length
+    omitted = lines[head:tail]
+    count = format_count(sum(line.lines for line in omitted), "line")
+    characters = format_count(sum(line.characters for line in omitted), "character")
+    gap = f"… {count} ({characters}) left out"
+    if completeness.value:
+        gap += f"; {completeness.value}"
+    return "\n".join([*texts[:head], gap, *texts[tail:]])
 
 
-def _shown(text: str) -> str:
-    return clean(
-        "\n".join(map(apply_carriage_returns, text.replace("\r\n", "\n").split("\n")))
-    )
+def _render_text(text: str) -> str:
+    """Return a text as a terminal shows it, without escape sequences."""
+    lines = text.replace("\r\n", "\n").split("\n")
+    return clean("\n".join(apply_carriage_returns(line) for line in lines))
 
 
-def _folded(lines: Sequence[str], kept: Kept = Kept.UNKNOWN) -> list[_Line]:
-    """Return the lines behind `| `, very long ones cut; of equal ones in a row the first few, and how many more.
+def _quote_lines(
+    lines: Sequence[str], completeness: Completeness = Completeness.UNKNOWN
+) -> list[_QuotedLine]:
+    """Return quoted lines; long lines are shortened, equal ones in a row are counted.
 
-    Of a text with a gap only the lines that are left are counted, which is said.
+    Of a text with a gap only the lines that are left can be counted, so the count says
+    "at least" or "in the notebook".
     """
-    found: list[_Line] = []
-    has_gap = kept is Kept.PART or any(line.endswith(TRUNCATED) for line in lines)
-    least = "at least " if has_gap and kept is not Kept.PART else ""
-    where = " in the notebook" if kept is Kept.PART else ""
-    for line, group in groupby(lines, _cut_line):
-        same = [len(each) + 1 for each in group]
-        shown = len(same) if len(same) <= SAME + 1 else SAME
-        found += [_Line(f"| {line}", 1, size) for size in same[:shown]]
-        rest = same[shown:]
-        if rest:
-            more = f"… {least}{len(rest):,} more lines like this{where}"
-            found.append(_Line(more, len(rest), sum(rest)))
-    return found
+    is_part = completeness is Completeness.PART
+    has_gap = any(line.endswith(TRUNCATED) for line in lines)
+    prefix = "at least " if has_gap and not is_part else ""
+    suffix = " in the notebook" if is_part else ""
+    quoted: list[_QuotedLine] = []
+    for line, group in groupby(lines, _shorten_line):
+        sizes = [len(original) + 1 for original in group]
+        shown = len(sizes) if len(sizes) <= MAX_EQUAL_LINES + 1 else MAX_EQUAL_LINES
+        quoted += [_QuotedLine(f"| {line}", 1, size) for size in sizes[:shown]]
+        hidden = sizes[shown:]
+        if hidden:
+            text = f"… {prefix}{len(hidden):,} more lines like this{suffix}"
+            quoted.append(_QuotedLine(text, len(hidden), sum(hidden)))
+    return quoted
 
 
-def _cut_line(line: str) -> str:
+def _shorten_line(line: str) -> str:
     if len(line) <= LINE_LIMIT:
         return line
-    keep = LINE_LIMIT // 2
-    return f"{line[:keep]} …{len(line) - 2 * keep:,} characters… {line[-keep:]}"
+    half = LINE_LIMIT // 2
+    return f"{line[:half]} …{len(line) - 2 * half:,} characters… {line[-half:]}"
 
 
-def listing(lines: Sequence[tuple[int, str]], failing: int) -> str:
-    """Return numbered lines of code, with an arrow at the failing one."""
-    return "\n".join(
-        f"| {'→' if n == failing else ' '}{n:>4}  {_code(text)}" for n, text in lines
-    )
+def format_listing(lines: Sequence[tuple[int, str]], failing: int) -> str:
+    """Return numbered lines of code, quoted, with an arrow at the failing one."""
+    listing = []
+    for number, text in lines:
+        arrow = "→" if number == failing else " "
+        listing.append(f"| {arrow}{number:>4}  {_shorten_code(text)}")
+    return "\n".join(listing)
 
 
-def _code(line: str) -> str:
+def _shorten_code(line: str) -> str:
     line = clean(line).replace("\n", " ")
-    return line if len(line) <= 200 else line[:199] + "…"
+    return line if len(line) <= CODE_LIMIT else line[: CODE_LIMIT - 1] + "…"
 
 
-def outputs_text(
+def format_outputs(
     outputs: Sequence[dict[str, Any]],
     limit: int = TEXT_LIMIT,
     title: str = "Output",
     errors: bool = False,
-    kept: Kept = Kept.UNKNOWN,
+    completeness: Completeness = Completeness.UNKNOWN,
 ) -> list[str]:
-    """Return the outputs' text, in a list, empty for none; with `errors` those that ended nothing are named in it.
+    """Return the quoted text of outputs below a title, in a list; empty without text.
 
-    `kept` is how much of them the notebook holds.
+    `errors`: also name the errors among the outputs, which did not stop the cell.
     """
-    text = "".join(
-        f"{output.get('ename')}: {output.get('evalue')}\n"
-        if errors and output.get("output_type") == "error"
-        else _text_of(output)
-        for output in outputs
-    )
-    return [f"{title}:\n{quote(text, limit, kept)}"] if text.strip() else []
+    parts = []
+    for output in outputs:
+        if errors and output.get("output_type") == "error":
+            parts.append(f"{output.get('ename')}: {output.get('evalue')}\n")
+        else:
+            parts.append(_get_text(output))
+    text = "".join(parts)
+    return [f"{title}:\n{quote(text, limit, completeness)}"] if text.strip() else []
 
 
-def _text_of(output: Mapping[str, Any]) -> str:
-    """Return the text of an output; a picture's own words for itself tell nothing."""
+def _get_text(output: Mapping[str, Any]) -> str:
+    """Return the text of an output, '' for an image: its text only repeats its type."""
     if output.get("output_type") == "stream":
-        return _whole(output.get("text", ""))
+        return _join_text(output.get("text", ""))
     data = output.get("data") or {}
-    if "text/plain" in data and not any(mime.startswith("image/") for mime in data):
-        return _whole(data["text/plain"]) + "\n"
+    is_image = any(mime.startswith("image/") for mime in data)
+    if "text/plain" in data and not is_image:
+        return _join_text(data["text/plain"]) + "\n"
     return ""
 
 
-def _whole(value: Any, between: str = "") -> str:
-    return value if isinstance(value, str) else between.join(map(str, value))
+def _join_text(value: Any, separator: str = "") -> str:
+    """Return a multi-line string of nbformat, which may be a list of strings."""
+    return value if isinstance(value, str) else separator.join(map(str, value))
 
 
-def text_of(output: Mapping[str, Any]) -> str:
-    """Return the text of an output, of an error its traceback."""
-    if output.get("output_type") == "error":
-        return (
-            _whole(
-                output.get("traceback")
-                or f"{output.get('ename')}: {output.get('evalue')}",
-                "\n",
-            )
-            + "\n"
-        )
-    return _text_of(output)
+def get_output_text(output: Mapping[str, Any]) -> str:
+    """Return the text of an output; for an error, its traceback."""
+    if output.get("output_type") != "error":
+        return _get_text(output)
+    error = f"{output.get('ename')}: {output.get('evalue')}"
+    return _join_text(output.get("traceback") or error, "\n") + "\n"
 
 
-def new_lines(
-    outputs: Sequence[Mapping[str, Any]], told: dict[int, int], ended: bool
+def take_new_lines(
+    outputs: Sequence[Mapping[str, Any]], line_counts: dict[int, int], has_ended: bool
 ) -> list[str]:
-    """Return the lines behind `| ` that outputs have more than was `told` of each; a last one that may change when all
-    has `ended`.
+    """Return the quoted lines that were added since the last call.
+
+    `line_counts` holds the number of lines returned of each output, by its index, and is
+    updated. A last line without a line break may still change: it is returned if the
+    run `has_ended`.
     """
     lines = []
-    for place, output in enumerate(outputs):
-        *whole, last = _shown(text_of(output)).split("\n")
-        whole += [last] if ended and last else []
-        before = told.get(place, 0)
-        told[place] = len(whole)  # fewer than before: they were cleared
-        lines += [
-            f"| {_cut_line(line)}"
-            for line in whole[before if before <= len(whole) else 0 :]
-        ]
+    for index, output in enumerate(outputs):
+        *complete, last = _render_text(get_output_text(output)).split("\n")
+        if has_ended and last:
+            complete.append(last)
+        start = line_counts.get(index, 0)
+        if start > len(complete):  # the output was cleared
+            start = 0
+        line_counts[index] = len(complete)
+        lines += [f"| {_shorten_line(line)}" for line in complete[start:]]
     return lines
 
 
-def plain(outputs: Sequence[dict[str, Any]]) -> str:
-    """Return the outputs' text as it is, but for what a terminal would obey."""
-    return _shown("".join(map(_text_of, outputs))).rstrip("\n")
+def get_terminal_text(outputs: Sequence[dict[str, Any]]) -> str:
+    """Return the text of outputs without escape sequences, not quoted."""
+    return _render_text("".join(map(_get_text, outputs))).rstrip("\n")
 
 
-def running(
+def format_running(
     name: str,
     seconds: float,
     timeout: float,
@@ -195,57 +211,60 @@ def running(
     left: float | None = None,
     where: str = "",
 ) -> str:
-    """Return what is told of a cell while it runs, with what it printed last, and how long it may take yet."""
+    """Return the progress of a running cell, with the last line that it printed.
+
+    `left` is the estimate of the remaining seconds; `where` describes a remote kernel.
+    """
     took = f"{seconds:.0f} s" if seconds < 600 else f"{seconds / 60:.0f} min"
-    ends = f", ≈ {about(left)} left" if left is not None else ""
-    told = ", ".join(
-        filter(
-            None, [f"running {name} for {took} of at most {span(timeout)}{ends}", where]
-        )
-    )
-    return f"{told}{': ' if line else ''}{line}"
+    text = f"running {name} for {took} of at most {format_span(timeout)}"
+    if left is not None:
+        text += f", ≈ {format_estimate(left)} left"
+    if where:
+        text += f", {where}"
+    return f"{text}: {line}" if line else text
 
 
-def span(seconds: float) -> str:
-    """Return a time that was set, such as a deadline."""
+def format_span(seconds: float) -> str:
+    """Return an exact duration, such as a deadline."""
     for unit, size in (("h", 3600), ("min", 60)):
-        if seconds >= 2 * size and not seconds * 10 % size:
+        has_one_decimal = not seconds * 10 % size
+        if seconds >= 2 * size and has_one_decimal:
             return f"{seconds / size:g} {unit}"
     return f"{seconds:g} s"
 
 
-def about(seconds: float) -> str:
-    """Return a time that is guessed."""
+def format_estimate(seconds: float) -> str:
+    """Return an estimated duration, rounded."""
     if seconds < 55:
         return f"{max(5, 5 * round(seconds / 5))} s"
-    return (
-        f"{max(1, round(seconds / 60))} min"
-        if seconds < 5400
-        else f"{seconds / 3600:.1f} h"
-    )
+    if seconds < 5400:
+        return f"{max(1, round(seconds / 60))} min"
+    return f"{seconds / 3600:.1f} h"
 
 
-def elsewhere(where: str, left: float | None, trouble: str) -> str:
-    """Return where a kernel is that is not this machine's, what is left of its walltime, what stands between."""
-    told = f"{one_line(where, 200)}" + (
-        f", {about(left)} of its walltime left" if left is not None else ""
-    )
-    return "; ".join(filter(None, [told, one_line(trouble, TROUBLE)]))
+def format_location(where: str, left: float | None, trouble: str) -> str:
+    """Return where a remote kernel runs, its remaining walltime and any trouble."""
+    text = one_line(where, 200)
+    if left is not None:
+        text += f", {format_estimate(left)} of its walltime left"
+    if trouble:
+        text += f"; {one_line(trouble, TROUBLE_LIMIT)}"
+    return text
 
 
-def paged(outputs: Sequence[dict[str, Any]]) -> list[str]:
-    """Return all text of a cell's outputs behind `| `, in pages of at most `PAGE` characters, cut at lines."""
-    text = "".join(map(text_of, outputs))
-    lines = [
-        f"| {line[at : at + PAGE // 2]}"
-        for line in _shown(text).rstrip("\n").split("\n")
-        for at in range(0, max(1, len(line)), PAGE // 2)
-    ]
-    pages, room = [""], PAGE
+def split_pages(outputs: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the whole text of a cell's outputs, quoted, in pages cut between lines."""
+    text = _render_text("".join(map(get_output_text, outputs))).rstrip("\n")
+    half = PAGE_SIZE // 2
+    lines = []
+    for line in text.split("\n"):
+        for start in range(0, max(1, len(line)), half):
+            lines.append(f"| {line[start : start + half]}")
+    if lines == ["| "]:
+        return ["(no text output)"]
+    pages = [""]
     for line in lines:
-        if len(line) + 1 > room:
+        if len(pages[-1]) + len(line) + 1 > PAGE_SIZE:
             pages.append("")
-            room = PAGE
         pages[-1] += line + "\n"
-        room -= len(line) + 1
-    return [page[:-1] for page in pages] if lines != ["| "] else ["(no text output)"]
+    return [page[:-1] for page in pages]

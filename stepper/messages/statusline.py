@@ -1,14 +1,21 @@
-"""The line below a client's prompt: how far a notebook is, what runs in it, what its kernel holds. It is bounded."""
+"""The line below the client's prompt: progress, the running cell, the kernel's memory."""
 
 from __future__ import annotations
 
 from stepper.common.text import format_count, one_line
-from stepper.messages.quoted_output import span
+from stepper.messages.quoted_output import format_span
 from stepper.policy.kernel_namespace import Namespace
-from stepper.policy.model import Step, StepStatus
+from stepper.policy.model import Key, Step, StepStatus
 from stepper.policy.notebook_state import OVER, State
 
-RUNS, WAITS, STOPPED, COMPLETE, FAILED, RESTS = "⏵", "⧖", "■", "✓", "✗", "·"
+# Marks at the start of the line.
+RUNNING_MARK = "⏵"
+QUEUED_MARK = "⧖"
+STOPPED_MARK = "■"
+COMPLETE_MARK = "✓"
+FAILED_MARK = "✗"
+IDLE_MARK = "·"
+
 OPEN_WORDS = {
     "failed": "failed",
     "interrupted": "interrupted",
@@ -16,105 +23,128 @@ OPEN_WORDS = {
     "pending": "not run",
     "stale": "stale",
 }
-TITLE, SAID, NAME = 40, 80, 30  # characters
+# Sizes in characters.
+TITLE_LIMIT = 40
+MESSAGE_LIMIT = 80
+NAME_LIMIT = 30
 
 
-def line(
+def format_status_line(
     state: State,
-    where: str,
+    running: str,
     clock: str,
     queued: str,
-    known: Namespace,
+    namespace: Namespace,
     frame: str,
     memory: int,
 ) -> str:
-    """Return the line on a notebook; '' where nothing is to be said of it.
+    """Return the line on a notebook, '' if there is nothing to show.
 
-    `where` is what runs in no step, `clock` for how long, `queued` what is waited for, `frame` the name of what is
-    shown of the kernel, `memory` its bytes.
+    `running` names a running cell outside the plan, `clock` is its time (see
+    `format_clock`), `queued` what a cell waits for, `frame` the variable whose shape is
+    shown, `memory` the kernel's bytes.
     """
-    mark, told = _standing(state, where, clock, queued)
-    shape = known.variables[frame].shape if frame in known.variables else None
-    held = (
-        f"{one_line(frame, NAME)} {'×'.join(f'{n:,}' if isinstance(n, int) else n for n in shape)}"
-        if shape
-        else ""
-    )
-    size = f"{memory / 1e6:,.0f} MB" if memory else ""
-    return f"{mark} " + " · ".join(filter(None, [*told, held, size])) if told else ""
+    mark, parts = _format_progress(state, running, clock, queued)
+    if not parts:
+        return ""
+    if frame in namespace.variables:
+        shape = namespace.variables[frame].shape
+        if shape:
+            parts.append(f"{one_line(frame, NAME_LIMIT)} {_format_shape(shape)}")
+    if memory:
+        parts.append(f"{memory / 1e6:,.0f} MB")
+    return f"{mark} " + " · ".join(filter(None, parts))
 
 
-def _standing(
-    state: State, where: str, clock: str, queued: str
+def _format_shape(shape: tuple[int | str, ...]) -> str:
+    sizes = [f"{size:,}" if isinstance(size, int) else size for size in shape]
+    return "×".join(sizes)
+
+
+def _format_progress(
+    state: State, running: str, clock: str, queued: str
 ) -> tuple[str, list[str]]:
-    running = state.running
-    step = (
-        state.plan.step(running.key)
-        if running and isinstance(running.key, int)
-        else None
-    )
+    """Return the mark and the parts of the line on the plan and the running cell."""
     if queued:
-        return WAITS, [_next(state), one_line(queued, SAID)]
+        return QUEUED_MARK, [_format_next(state), one_line(queued, MESSAGE_LIMIT)]
     if clock:
-        return RUNS, [_step(state, step) if step else where, clock]
+        step = _find_step(state, state.running.key if state.running else None)
+        name = _format_step(state, step) if step else running
+        return RUNNING_MARK, [name, clock]
     if state.stop:
-        failed = (
-            state.plan.step(state.stop.key) if isinstance(state.stop.key, int) else None
-        )
-        return STOPPED, [
-            _step(state, failed) if failed else "",
-            f"stopped: {one_line(state.stop.error, SAID)}",
-        ]
+        step = _find_step(state, state.stop.key)
+        name = _format_step(state, step) if step else ""
+        error = one_line(state.stop.error, MESSAGE_LIMIT)
+        return STOPPED_MARK, [name, f"stopped: {error}"]
     if state.complete:
-        total = len(state.plan.steps)
-        skipped = sum(
-            state.standing(step.id) is StepStatus.SKIPPED for step in state.plan.steps
-        )
-        if skipped:
-            return COMPLETE, [f"complete, {total - skipped} done, {skipped} skipped"]
-        return COMPLETE, [f"{total}/{total} complete"]
+        return COMPLETE_MARK, [_format_complete(state)]
     if state.plan.steps and not state.left and state.open_cells:
-        mark = FAILED if state.failing else RESTS
-        failed_cells = [
-            cell for cell in state.open_cells if cell.status == StepStatus.FAILED.value
-        ]
-        shown = failed_cells or state.open_cells
-        more = f" and {len(shown) - 1} more" if len(shown) > 1 else ""
-        first = shown[0]
-        over = f"{format_count(len(state.plan.steps), 'step')} over"
-        return mark, [over, f"cell {first.number}{more} {OPEN_WORDS[first.status]}"]
-    last = state.plan.step(state.last) if isinstance(state.last, int) else None
+        return _format_open_cells(state)
+    last = _find_step(state, state.last)
     if last and state.standing(last.id) is StepStatus.FAILED:
         attempts = state.of(last.id).attempts
-        return FAILED, [
-            _step(state, last),
-            f"failed, {attempts} of its retries used" if attempts else "failed",
-        ]
-    return RESTS, [_next(state)]
+        used = f", {attempts} of its retries used" if attempts else ""
+        return FAILED_MARK, [_format_step(state, last), f"failed{used}"]
+    return IDLE_MARK, [_format_next(state)]
 
 
-def _next(state: State) -> str:
-    """Return the step that is to come."""
-    step = next(
-        (step for step in state.plan.steps if state.standing(step.id) not in OVER), None
-    )
-    return _step(state, step) if step else ""
+def _find_step(state: State, key: Key | None) -> Step | None:
+    return state.plan.step(key) if isinstance(key, int) else None
 
 
-def _step(state: State, step: Step) -> str:
-    return f"{state.plan.position(step.id)}/{len(state.plan.steps)} {one_line(step.title, TITLE)}"
+def _format_complete(state: State) -> str:
+    total = len(state.plan.steps)
+    statuses = [state.standing(step.id) for step in state.plan.steps]
+    skipped = statuses.count(StepStatus.SKIPPED)
+    if skipped:
+        return f"complete, {total - skipped} done, {skipped} skipped"
+    return f"{total}/{total} complete"
 
 
-def clock(seconds: float, timeout: float) -> str:
-    """Return for how long a cell runs, of its deadline."""
-    took = f"{seconds:.0f} s" if seconds < 600 else f"{seconds / 60:.0f} min"
-    return f"{took} of {span(timeout).removesuffix(' s') if seconds < 600 else span(timeout)}"
+def _format_open_cells(state: State) -> tuple[str, list[str]]:
+    """Return the mark and parts for cells outside the plan that failed or did not run."""
+    mark = FAILED_MARK if state.failing else IDLE_MARK
+    failed = [
+        cell for cell in state.open_cells if cell.status == StepStatus.FAILED.value
+    ]
+    cells = failed or state.open_cells
+    more = f" and {len(cells) - 1} more" if len(cells) > 1 else ""
+    steps = f"{format_count(len(state.plan.steps), 'step')} over"
+    first = cells[0]
+    return mark, [steps, f"cell {first.number}{more} {OPEN_WORDS[first.status]}"]
 
 
-def frame(known: Namespace, before: str) -> str:
-    """Return the name of what is shown of a kernel: the last bound of what has a shape, else the one `before`."""
-    shaped = [name for name, variable in known.variables.items() if variable.shape]
-    fresh = [name for name in known.rebound if name in shaped]
-    if fresh or before in shaped:
-        return fresh[-1] if fresh else before
-    return max(shaped, key=lambda name: known.variables[name].bytes, default="")
+def _format_next(state: State) -> str:
+    """Return the next step, '' if none is open."""
+    for step in state.plan.steps:
+        if state.standing(step.id) not in OVER:
+            return _format_step(state, step)
+    return ""
+
+
+def _format_step(state: State, step: Step) -> str:
+    position = f"{state.plan.position(step.id)}/{len(state.plan.steps)}"
+    return f"{position} {one_line(step.title, TITLE_LIMIT)}"
+
+
+def format_clock(seconds: float, timeout: float) -> str:
+    """Return how long a cell has been running, and its deadline."""
+    deadline = format_span(timeout)
+    if seconds < 600:
+        return f"{seconds:.0f} s of {deadline.removesuffix(' s')}"
+    return f"{seconds / 60:.0f} min of {deadline}"
+
+
+def choose_frame(namespace: Namespace, previous: str) -> str:
+    """Return the variable whose shape is shown.
+
+    This is the last assigned variable with a shape, else the previous choice, else the
+    largest one; '' if no variable has a shape.
+    """
+    shaped = [name for name, variable in namespace.variables.items() if variable.shape]
+    assigned = [name for name in namespace.rebound if name in shaped]
+    if assigned:
+        return assigned[-1]
+    if previous in shaped:
+        return previous
+    return max(shaped, key=lambda name: namespace.variables[name].bytes, default="")

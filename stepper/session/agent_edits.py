@@ -51,12 +51,12 @@ async def edited(
         cells = session.mended().cells
         cell = plan.edited_cell(cells, edit)
         if cell is None:
-            return run_report.not_run(
+            return run_report.format_not_run(
                 f"no cell {edit.cell_id!r} in {session.name}",
                 "Read the notebook again: its cell ids are shown there",
             )
         if waits and edit.source and cell.source != edit.source:
-            return run_report.not_run(
+            return run_report.format_not_run(
                 f"{cell.label} was replaced while it waited in line: its new source runs in its turn"
             )
         new = [cell] if edit.mode == "insert" else []
@@ -103,7 +103,9 @@ async def written(
         new = [cell for cell in to_run if cell.id not in ran_ever]
         found, _ = await attempt(session, cells, to_run, new, write.consent, caller)
         return (
-            run_report.joined([before, found]) if before and found else before or found
+            run_report.join_reports([before, found])
+            if before and found
+            else before or found
         )
 
 
@@ -130,12 +132,16 @@ async def attempt(
         except StepperError as error:
             if not ended and not error.accepted:
                 raise
-            found = (run_report.unknown if error.accepted else run_report.not_run)(
-                error.message, error.hint
-            )
+            found = (
+                run_report.format_unknown
+                if error.accepted
+                else run_report.format_not_run
+            )(error.message, error.hint)
         if not isinstance(found, Ended):
             told = (
-                run_report.joined([run_report.of_runs(ended, len(to_run)), found])
+                run_report.join_reports(
+                    [run_report.format_runs(ended, len(to_run)), found]
+                )
                 if ended and found
                 else found
             )
@@ -147,9 +153,11 @@ async def attempt(
         return _left_behind(session), ended
     ended[-1] = replace(
         ended[-1],
-        follows=stale_cells.report_new(session, cells, [each.cell for each in ended]),
+        stale_lines=stale_cells.report_new(
+            session, cells, [each.cell for each in ended]
+        ),
     )
-    return session.kept(run_report.of_runs(ended, len(to_run)), ended[-1]), ended
+    return session.kept(run_report.format_runs(ended, len(to_run)), ended[-1]), ended
 
 
 def _left_behind(session: Session) -> Report | None:
@@ -180,12 +188,12 @@ async def _attempt(
         return command_messages.waits(decided.why, commands.terminal("run"))
     if decided.do is not run_decisions.Do.RUN:
         return (
-            run_report.not_run(decided.why)
+            run_report.format_not_run(decided.why)
             if decided.do is run_decisions.Do.REFUSE
             else None
         )
     if decided.repeats is not None and await _same(session, cell, decided.repeats):
-        return run_report.not_run(
+        return run_report.format_not_run(
             repeated_errors.explain_repeated_run(session.state, decided.repeats)
         )
     held = await _held(session, cells, cell, caller) if decided.look_ahead else None
@@ -232,7 +240,7 @@ async def _held(
     session.log(found)
     ended = replace(
         summed(session, work, found, Execution(found.outcome)),
-        held=True,
+        preflight_failed=True,
         counted=follows.counts,
     )
     if follows.act is run_decisions.Act.STOP:

@@ -8,7 +8,7 @@ import shlex
 from stepper.common.errors import KernelUnreachableError, StepperError
 from stepper.common.text import one_line
 from stepper.messages import attached_clients
-from stepper.messages.quoted_output import elsewhere
+from stepper.messages.quoted_output import format_location
 from stepper.policy.commands.command_lines import CommandLines
 from stepper.session.responses import Attached
 from stepper.session.session import Session
@@ -28,7 +28,9 @@ async def attach(session: Session) -> Attached:
     if kernel.away:
         raise KernelUnreachableError(kernel.away)
     about = kernel.about()
-    where = elsewhere(about.where, about.left, about.trouble) or f"pid {about.pid}"
+    where = (
+        format_location(about.where, about.left, about.trouble) or f"pid {about.pid}"
+    )
     file = kernel.connection_file()
     if not file:
         text = attached_clients.format_attach_by_url(

@@ -189,9 +189,9 @@ def came_of(call: Call) -> Report:
     try:
         found = call.work.result()
     except StepperError as error:
-        found = run_report.not_run(error.message, error.hint)
+        found = run_report.format_not_run(error.message, error.hint)
     except Exception as error:  # noqa: BLE001  # it is told, as the request's would be
-        found = run_report.not_run(
+        found = run_report.format_not_run(
             f"stepper itself failed: {type(error).__name__}: {error}", "stepper doctor"
         )
     if not found:
@@ -283,7 +283,7 @@ async def _recalled(session: Session, name: str, again: Caller) -> Report | None
         if session.keeper.kernel is None:
             # a job may wait in a queue for this cell
             await session.keeper.end("nobody waits for it any more")
-        return run_report.not_run("the daemon ended while it waited in line")
+        return run_report.format_not_run("the daemon ended while it waited in line")
 
 
 async def caught_up(session: Session) -> None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from stepper.messages import background_runs, command_messages
-from stepper.messages.quoted_output import elsewhere
+from stepper.messages.quoted_output import format_location
 from stepper.messages.run_report import Report
 from stepper.policy import cell_changes, cell_directives
 from stepper.policy.model import Cell
@@ -71,7 +71,7 @@ def goes_on(session: Session, call: Call) -> Report:
     about = kernel.about() if kernel else About("")
     began = None if about.left is None else about.left + now_runs.seconds
     at = (
-        elsewhere(about.where, about.left, about.trouble),
+        format_location(about.where, about.left, about.trouble),
         command_messages.beyond(running.timeout, about.where, began),
     )
     return background_runs.goes_on(

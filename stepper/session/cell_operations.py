@@ -173,7 +173,7 @@ async def _written(
     if session.seen(caller.call):
         async with session.turn(caller):
             found = session.answered(caller.call)
-            return found or run_report.not_run(
+            return found or run_report.format_not_run(
                 "this call was handled before; nothing is known of its run"
             )
     try:
@@ -240,7 +240,7 @@ async def _ran(
                 session, cells, to_run, new, consent, caller, alone
             )
         except StepperError as error:
-            found = run_report.not_run(error.message, error.hint)
+            found = run_report.format_not_run(error.message, error.hint)
     else:
         undelivered_reports.untold(session, cell_changes.select_runnable(written))
         tell = words.written if changed else words.nothing_to_run
@@ -273,7 +273,7 @@ def of_runs(session: Session, done: responses.Ran, ended: Sequence[Ended]) -> Ca
             state="nothing to run" if done.ok else "not run",
         )
     found, last, stop = (
-        run_report.of_runs(ended, done.cells, "code cells"),
+        run_report.format_runs(ended, done.cells, "code cells"),
         ended[-1],
         session.state.stop,
     )

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from stepper.common.errors import NotebookError, StepperError
-from stepper.messages.run_report import left_out
+from stepper.messages.run_report import format_left_out
 from stepper.policy import journal_events
 from stepper.policy.cell_changes import hash_source
 from stepper.policy.model import Cell, Limits, Outcome
@@ -76,7 +76,7 @@ class Outputs:
         notes = [*execution.notes]
         if execution.left_out:
             notes.append(
-                f"{left_out(execution.left_out)} (max_output_bytes {limits.max_output_bytes:,})"
+                f"{format_left_out(execution.left_out)} (max_output_bytes {limits.max_output_bytes:,})"
             )
         if models is not None and models.left_out:
             notes.append(

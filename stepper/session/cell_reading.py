@@ -10,7 +10,12 @@ from dataclasses import replace
 from stepper.common.errors import NotebookError, UsageError
 from stepper.common.text import TRUNCATED, format_count
 from stepper.messages import mcp_cells as words
-from stepper.messages.quoted_output import Kept, outputs_text, paged, text_of
+from stepper.messages.quoted_output import (
+    Completeness,
+    format_outputs,
+    get_output_text,
+    split_pages,
+)
 from stepper.policy import cell_list_edits
 from stepper.policy.cell_changes import hash_source
 from stepper.policy.commands import mcp_commands
@@ -121,15 +126,15 @@ def _outputs(session: Session, cell: Cell, how: str) -> str:
         if how == "none" or not cell.is_code
         else session.file.read_outputs(Target.of(cell))
     )
-    kept = Kept.WHOLE
-    if any(TRUNCATED in text_of(output) for output in outputs):
+    kept = Completeness.WHOLE
+    if any(TRUNCATED in get_output_text(output) for output in outputs):
         # a cell may print that line, and another checkout may have written it
         shown = session.state.shown.get(cell.id)
-        kept = Kept.PART if shown and shown.left_out else Kept.UNKNOWN
+        kept = Completeness.PART if shown and shown.left_out else Completeness.UNKNOWN
     text = (
-        outputs_text(outputs, BRIEF, "", errors=True, kept=kept)
+        format_outputs(outputs, BRIEF, "", errors=True, completeness=kept)
         if how == "brief"
-        else paged(outputs)
+        else split_pages(outputs)
         if outputs
         else []
     )

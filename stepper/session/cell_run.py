@@ -17,7 +17,7 @@ from stepper.common.errors import (
 )
 from stepper.common.text import one_line
 from stepper.messages import attached_clients, command_messages, local_modules
-from stepper.messages.quoted_output import Kept, elsewhere
+from stepper.messages.quoted_output import Completeness, format_location
 from stepper.messages.run_report import Ended
 from stepper.policy import (
     cell_changes,
@@ -259,7 +259,12 @@ async def tell(
     met = execution.checked is not None and execution.checked.holds
     origins = _origins(session, work.cells) if run.fault else {}
     ended = replace(
-        ended, origins=origins, seen=seen, doubts=left, met=met, unmet=run.unmet
+        ended,
+        origins=origins,
+        figures=seen,
+        warnings=left,
+        criterion_met=met,
+        unmet=run.unmet,
     )
     # only the agent's own runs stop the agent
     if follows.act is run_decisions.Act.STOP and not run.outside_agent:
@@ -281,7 +286,7 @@ async def tell(
                 session.replays,
             )
             ended = replace(
-                ended, tail=tail, complete=command_messages.completed(session.state)
+                ended, tail=tail, completion=command_messages.completed(session.state)
             )
     elif (
         session.state.plan.steps and not session.state.left and session.state.open_cells
@@ -308,27 +313,27 @@ def summed(session: Session, work: Work, run: Run, execution: Execution) -> Ende
         attempts=state.of(work.key).attempts,
         max_retries=work.limits.max_retries,
         timeout=work.timeout,
-        most=work.limits.max_cell_timeout_seconds,
+        max_timeout=work.limits.max_cell_timeout_seconds,
         notes=[
             *work.notes,
             *command_messages.came(state, work.cells),
             *attached_clients.format_executions(state),
         ],
         captured=execution.captured,
-        kept=_kept(execution),
+        completeness=_kept(execution),
         modules=local_modules.format_module_changes(execution.modules, session.name),
-        next_inputs=execution.next_inputs,
+        inserted_sources=execution.next_inputs,
         comment=session.comment,
         commands=state.commands,
-        where=elsewhere(about.where, about.left, about.trouble) if about else "",
+        where=format_location(about.where, about.left, about.trouble) if about else "",
     )
 
 
-def _kept(execution: Execution) -> Kept:
+def _kept(execution: Execution) -> Completeness:
     """Return how much of a run's outputs the notebook holds."""
     if not execution.in_notebook:
-        return Kept.UNKNOWN
-    return Kept.PART if execution.left_out else Kept.WHOLE
+        return Completeness.UNKNOWN
+    return Completeness.PART if execution.left_out else Completeness.WHOLE
 
 
 def _besides(

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from stepper.common.errors import KernelUnreachableError
 from stepper.common.text import one_line
 from stepper.messages import interrupts
-from stepper.messages.quoted_output import TROUBLE
+from stepper.messages.quoted_output import TROUBLE_LIMIT
 from stepper.policy.journal_events import Started
 from stepper.session import responses
 from stepper.session.kernel_manager import Activity
@@ -39,7 +39,7 @@ async def interrupt(session: Session) -> responses.Interrupted:
     what = f"cell {running.number or '?'}" if running else "the code"
     if trouble and (interrupted or running):
         raise KernelUnreachableError(
-            interrupts.format_disconnected(what, one_line(trouble, TROUBLE))
+            interrupts.format_disconnected(what, one_line(trouble, TROUBLE_LIMIT))
         )
     if not interrupted:
         return responses.Interrupted(session.name, False, interrupts.NOTHING_RUNS)

@@ -6,8 +6,8 @@ import asyncio
 from dataclasses import replace
 
 from stepper.common.text import one_line
-from stepper.messages.quoted_output import new_lines
-from stepper.messages.run_report import seconds
+from stepper.messages.quoted_output import take_new_lines
+from stepper.messages.run_report import format_seconds
 from stepper.session import progress_events, responses, status_queries
 from stepper.session.clients import Caller
 from stepper.session.protocols import Target
@@ -42,7 +42,9 @@ async def follow(
             much = sum(len(output.get("text", "")) for output in outputs) > MOST
             tell(
                 progress_events.Printed(
-                    lines=[] if much else new_lines(outputs, told, ended=False),
+                    lines=[]
+                    if much
+                    else take_new_lines(outputs, told, has_ended=False),
                     last=last,
                 )
             )
@@ -52,14 +54,14 @@ async def follow(
     much = sum(len(output.get("text", "")) for output in outputs) > MOST
     tell(
         progress_events.Printed(
-            lines=[] if much else new_lines(outputs, told, ended=True), last=""
+            lines=[] if much else take_new_lines(outputs, told, has_ended=True), last=""
         )
     )
     ended = next(
         (known for known in reversed(session.state.runs) if known.run == run.run), None
     )
     how = (
-        f"{ended.outcome.value} after {seconds(ended.duration_s)}"
+        f"{ended.outcome.value} after {format_seconds(ended.duration_s)}"
         if ended
         else "it did not run"
     )

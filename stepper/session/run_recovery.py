@@ -61,7 +61,7 @@ async def settle(session: Session) -> None:
             work.cell, execution, run.step, run.run, work.keep_time
         )
     ended = await tell(session, work, run, execution, follows)
-    session.kept(run_report.of_run(ended), ended)
+    session.kept(run_report.format_run(ended), ended)
     if cut.tool_use_id in session.state.handed:
         return  # it is told as what was handed on
     fine = run.verdict is Verdict.FINE

@@ -16,8 +16,8 @@ from typing import Any
 from stepper.common.errors import StepperError
 from stepper.messages import mcp_cells as words
 from stepper.messages.background_runs import in_queue
-from stepper.messages.quoted_output import outputs_text
-from stepper.messages.run_report import Report, bounded
+from stepper.messages.quoted_output import format_outputs
+from stepper.messages.run_report import Report, limit_report
 from stepper.policy import cell_changes, cell_list_edits, journal_events
 from stepper.policy.model import Cell, Verdict
 from stepper.session import background_runs, status_queries, undelivered_reports
@@ -71,7 +71,11 @@ async def waited(
         )
         return found
     missed = undelivered_reports.take_missed(session)
-    return replace(found, text=bounded(f"{missed}\n{found.text}")) if missed else found
+    return (
+        replace(found, text=limit_report(f"{missed}\n{found.text}"))
+        if missed
+        else found
+    )
 
 
 async def over(
@@ -144,7 +148,7 @@ def goes_on(session: Session, call: Call) -> CellRan:
             session.name, "", "running", found.text, found.line, call=call.id
         )
     outputs = kernel.coming.outputs() if kernel and kernel.coming else []
-    printed = outputs_text(outputs, words.LINES, "Last lines") or [
+    printed = format_outputs(outputs, words.LINES, "Last lines") or [
         "It has printed nothing yet."
     ]
     found = words.goes_on(

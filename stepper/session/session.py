@@ -524,8 +524,11 @@ class Session:
 
     def stop(self, key: Key, ended: Ended, retries: int, mend: str = "") -> None:
         """Stop the notebook: no further cell runs until the person says so."""
-        error, asked = ": ".join(run_report.error_of(ended)), run_report.question(ended)
-        block = run_report.stop_block(ended, retries, mend) + (
+        error, asked = (
+            ": ".join(run_report.get_error(ended)),
+            run_report.format_question(ended),
+        )
+        block = run_report.format_stop_block(ended, retries, mend) + (
             f"\n\n{asked}" if asked else ""
         )
         self.log(

@@ -11,9 +11,9 @@ from stepper.common.text import clean, format_count, one_line
 from stepper.messages import command_messages
 from stepper.messages import run_report as reports
 from stepper.messages.background_runs import in_queue
-from stepper.messages.quoted_output import elsewhere, paged
-from stepper.messages.quoted_output import running as told_of
-from stepper.messages.run_report import step_name
+from stepper.messages.quoted_output import format_location, split_pages
+from stepper.messages.quoted_output import format_running as told_of
+from stepper.messages.run_report import format_step
 from stepper.messages.stale_cells import Mark
 from stepper.policy import cell_changes, cell_list_edits, journal_reducer, plan
 from stepper.policy.kernel_namespace import UNKNOWN_NAMESPACE, Namespace
@@ -97,7 +97,7 @@ def last_verdict(session: Session) -> responses.LastVerdict | None:
     except NotebookError:
         return None
     seconds = max(0.0, (datetime.now(timezone.utc) - instant(last.at)).total_seconds())
-    text = verify_report.standing(last.reproduces, last.text, seconds, holds)
+    text = verify_report.format_last_verdict(last.reproduces, last.text, seconds, holds)
     return responses.LastVerdict(last.reproduces, last.at, holds, text)
 
 
@@ -150,9 +150,9 @@ def shown(session: Session) -> str:
     if now is None or now.seconds < SHOWN_SECONDS:
         return ""
     step = plan.step(now.step)
-    name = step_name(plan, step) if step else now.name
+    name = format_step(plan, step) if step else now.name
     about = session.keeper.kernel.about() if session.keeper.kernel else None
-    where = elsewhere(about.where, about.left, about.trouble) if about else ""
+    where = format_location(about.where, about.left, about.trouble) if about else ""
     return told_of(name, now.seconds, now.timeout, now.line, now.left_seconds, where)
 
 
@@ -339,7 +339,7 @@ def report(session: Session, number: int | None) -> responses.Report:
             if number
             else f"no cell of {session.name} has run here"
         )
-    text = reports.bounded(clean(state.reports.get(number or 0, "")))
+    text = reports.limit_report(clean(state.reports.get(number or 0, "")))
     known = {
         key: getattr(run, key, None)
         for key in ("run", "cell_id", "step", "outcome", "fault")
@@ -360,7 +360,7 @@ def named(session: Session, name: str) -> Cell:
 def output(session: Session, name: str, page: int) -> responses.Page:
     """Return a page of a cell's text outputs, as the notebook holds them; raise UsageError."""
     cell = named(session, name)
-    pages = paged(session.file.read_outputs(Target.of(cell)))
+    pages = split_pages(session.file.read_outputs(Target.of(cell)))
     if not 1 <= page <= len(pages):
         raise UsageError(
             f"the output of {cell.label} has {format_count(len(pages), 'page')}"

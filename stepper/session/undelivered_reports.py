@@ -25,9 +25,9 @@ def missed(session: Session, text: str, line: str) -> None:
 
 def text(session: Session) -> str:
     """Return what reached nobody, '' where all did."""
-    return run_report.bounded(
+    return run_report.limit_report(
         clean("\n".join(each.text for each in session.state.unheard)),
-        run_report.MISSED_LIMIT,
+        run_report.UNDELIVERED_LIMIT,
     )
 
 

@@ -21,7 +21,7 @@ from stepper.common.errors import (
 )
 from stepper.messages import changed_outputs, command_messages, local_modules
 from stepper.messages import run_report as reports
-from stepper.messages.quoted_output import TEXT_LIMIT, plain
+from stepper.messages.quoted_output import TEXT_LIMIT, get_terminal_text
 from stepper.policy import (
     cell_changes,
     cell_directives,
@@ -203,14 +203,14 @@ async def _run(
         ended = await run_cell(session, notebook, cell, caller, keep_time=False)
         progress(
             progress_events.CellEnded(
-                position=position, of=len(cells), line=reports.person_line(ended)
+                position=position, of=len(cells), line=reports.format_line(ended)
             )
         )
         results.append(_result(ended))
         runs.append(ended)
         if all_ended is not None:
             all_ended.append(ended)
-        found = session.kept(reports.of_run(ended), ended)
+        found = session.kept(reports.format_run(ended), ended)
         if ended.run.verdict is not Verdict.FINE:
             failed = found
             break
@@ -242,7 +242,7 @@ async def _run(
         lines = [*changed_outputs.format_changed_outputs(changed), cause, check, left]
         left = "\n".join(filter(None, lines))
     if left and all_ended:
-        all_ended[-1] = replace(all_ended[-1], follows=left)
+        all_ended[-1] = replace(all_ended[-1], stale_lines=left)
     return responses.Ran(
         session.name,
         failed is None,
@@ -259,7 +259,7 @@ async def _run(
 
 
 def _result(ended: reports.Ended) -> responses.CellResult:
-    run, output = ended.run, plain(ended.outputs)[:TEXT_LIMIT]
+    run, output = ended.run, get_terminal_text(ended.outputs)[:TEXT_LIMIT]
     return responses.CellResult(
         ended.cell.number,
         run.cell_id,
@@ -333,21 +333,21 @@ async def evaluate(
             if shows_pictures
             else []
         )
-        text = reports.of_scratch(
+        text = reports.format_scratch(
             reports.Ended(
                 cell,
                 run,
                 execution.outputs,
                 timeout=timeout,
-                most=most,
-                seen=seen,
+                max_timeout=most,
+                figures=seen,
                 modules=local_modules.format_module_changes(
                     execution.modules, session.name
                 ),
             )
         )
         output, figures = (
-            plain(execution.outputs),
+            get_terminal_text(execution.outputs),
             session.adviser.saved(0)[: len(execution.pictures)],
         )
         return responses.Evaluated(
@@ -482,7 +482,7 @@ def confirm(session: Session, words: str) -> str:
     if not reason:
         raise UsageError(
             "say why the step is done although its criterion is false",
-            state.commands.shell("confirm", '"WORDS"'),
+            state.commands.shell("confirm", '"REASON"'),
         )
     session.log(journal_events.Confirmed(at=now(), key=doubted[0], reason=reason))
     return command_messages.after_confirm(session.name, state, doubted[0], reason)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stepper.messages import verify_report as words
-from stepper.messages.run_report import Ended, seconds
+from stepper.messages.run_report import Ended, format_seconds
 from stepper.policy import cell_changes, journal_events, run_decisions
 from stepper.policy.cell_changes import hash_source
 from stepper.policy.commands.command_lines import CommandLines
@@ -148,8 +148,11 @@ async def verify(
         failing=failing,
         open_steps=len(session.state.left),
     )
-    made = replace(made, text=words.told(made))
-    sources, counts = verify_results.hash_sources(document.cells), words.recorded(made)
+    made = replace(made, text=words.format_verify(made))
+    sources, counts = (
+        verify_results.hash_sources(document.cells),
+        words.format_recorded(made),
+    )
     unstable = tuple(
         each.cell_id for each in verdicts if each.verdict is ReplayVerdict.UNSTABLE
     )
@@ -272,7 +275,7 @@ def _failure(session: Session, document: Notebook, ended: Ended) -> str:
             if "timeout" in ended.cell.source.partition("\n")[0]
             else f" (`{MORE}` as its first line gives more)"
         )
-        return f"no end within its deadline of {seconds(ended.timeout)}{more}"
+        return f"no end within its deadline of {format_seconds(ended.timeout)}{more}"
     missing = (
         MISSING.search(run.fault.evalue)
         if run.fault and run.fault.ename == "NameError"

@@ -20,7 +20,7 @@ from stepper.policy.notebook_state import State
 
 # How a line of a report with a warning starts. Lines that a cell printed start with `|
 # `.
-WARNING_PREFIX = "Doubt: "
+WARNING_PREFIXES = ("Warning: ", "Doubt: ")  # the second one in older journals
 CHUNK_BYTES = 1 << 26  # of a journal, read at a time
 REASON_CHARACTERS = 300
 CLIENT_CHARACTERS = 10
@@ -170,11 +170,12 @@ class RunHistory:
 
 def _find_warnings(report: str) -> list[str]:
     """Return the warnings of a report."""
-    return [
-        line.removeprefix(WARNING_PREFIX)
-        for line in report.splitlines()
-        if line.startswith(WARNING_PREFIX)
-    ]
+    warnings = []
+    for line in report.splitlines():
+        for prefix in WARNING_PREFIXES:
+            if line.startswith(prefix):
+                warnings.append(line.removeprefix(prefix))
+    return warnings
 
 
 def _make_past_run(event: RunEvent) -> PastRun:

@@ -24,8 +24,8 @@ from stepper.common.paths import Paths
 from stepper.common.text import clean, one_line
 from stepper.hook import client
 from stepper.messages.command_messages import MARKS
-from stepper.messages.quoted_output import span, text_of
-from stepper.messages.run_report import seconds
+from stepper.messages.quoted_output import format_span, get_output_text
+from stepper.messages.run_report import format_seconds
 from stepper.policy.commands.command_lines import PROGRAM, CommandLines
 from stepper.web.notebook_list import NotebookList
 from stepper.web.notebook_view import NotebookView, Row
@@ -205,12 +205,12 @@ def render_running_cell(cell: Row, outputs: Sequence[Mapping[str, Any]]) -> Pane
     timeout = cell["timeout"]
     title = f"{cell['name']} · {duration:.1f} s"
     if timeout:
-        title += f" of {span(timeout)}"
+        title += f" of {format_span(timeout)}"
     if cell["left"]:
-        title += f", about {seconds(cell['left'])} left"
+        title += f", about {format_seconds(cell['left'])} left"
     bar_total = timeout or 1
     bar = ProgressBar(total=bar_total, completed=min(duration, bar_total))
-    text = "".join(map(text_of, outputs[-LAST_OUTPUTS:]))
+    text = "".join(map(get_output_text, outputs[-LAST_OUTPUTS:]))
     lines = clean(text).splitlines()[-OUTPUT_LINES:] or [cell["line"]]
     output = "\n".join([one_line(line, OUTPUT_CHARACTERS) for line in lines])
     return Panel(

@@ -96,7 +96,7 @@ class Seen:
     stopped: tuple[str, ...]  # preparing cells that did not run ok
     doubts: tuple[str, ...]  # about preparing cells
     look: float  # seconds, in the kernel
-    held: bool  # found before it ran
+    held: bool  # did not run (preflight check)
     swallowed: tuple[str, ...] = ()  # failures of the helper's own
 
     @property
@@ -274,7 +274,7 @@ class Bench:
                 [
                     line
                     for line in report.text.splitlines()
-                    if line.startswith("Doubt: ")
+                    if line.startswith("Warning: ")
                 ]
                 if report
                 else []

@@ -97,7 +97,7 @@ def test_what_a_pager_shows_and_what_jupyter_would_make_is_told(
     ]
     _, answer = notebook.insert("get_ipython().set_next_input('x = 1\\ny = 2')")
     assert (
-        "Jupyter would make a cell below it, which stepper does not:\n| x = 1\n| y = 2"
+        "Jupyter would insert a cell below with this source; stepper does not:\n| x = 1\n| y = 2"
         in answer.text
     )
     _, answer = notebook.insert("get_ipython().run_cell('1 / 0')\nprint('on')")

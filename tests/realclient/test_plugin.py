@@ -269,7 +269,7 @@ def test_beside_an_installation(
     )
     assert [run["outcome"] for run in runs(project, notebook)] == ["ok", "ok"]
     assert model.shown().count("ran ok") == 2
-    assert model.shown().count("FAILED before it ran") == 1
+    assert model.shown().count("did NOT run. The preflight check found") == 1
     (servers,) = [
         event["mcp_servers"]
         for event in result.events

@@ -573,10 +573,14 @@ def test_the_agent_looks_before_a_retry_and_at_the_picture_that_the_report_names
 
     claude(model).prompt("Plot the prices.")
 
-    assert "FAILED before it ran: NameError: name 'prices_of' is not defined" in news(
-        model, 2
+    assert (
+        "did NOT run. The preflight check found NameError: name 'prices_of' is not defined"
+        in news(model, 2)
     )
-    assert "Nothing of the cell ran; no attempt is counted." in news(model, 2)
+    assert (
+        "This does not count as an attempt. To run it anyway, submit the same code"
+        in news(model, 2)
+    )
     assert "Suggestion: `prices` (dict) has 'high '; 1 key in all" in news(model, 3)
     assert "stepper: eval ran ok in" in news(model, 4) and "| ['high ']" in news(
         model, 4

@@ -137,7 +137,7 @@ def test_verify_auto_is_told_with_the_next_prompt_and_holds_until_a_source_chang
     )
     client.prompt("Tell one more.", "--continue")
     text_of = stepper(project, "status")
-    assert f"{HELD}; that no longer holds: a source was changed since" in text_of
+    assert f"{HELD}; outdated: a cell changed since" in text_of
 
 
 def test_esc_ends_a_replay(

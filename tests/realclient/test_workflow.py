@@ -211,8 +211,8 @@ Error Type: {name}
 Error Message: {message}
 Attempted Fixes: {retries}
 Suggestion: {action}"""
-LACKS = "tell the agent what it lacks: /fix HINT, or /skip to leave this step out"
-DECIDE = "answer what the message asks: /continue ANSWER, or /fix HINT"
+LACKS = "give the agent a hint: /fix HINT, or /skip to skip this step"
+DECIDE = "answer the question: /continue ANSWER, or /fix HINT"
 
 
 def test_a_plan_is_worked_through_until_the_notebook_is_complete(
@@ -859,9 +859,7 @@ def test_a_write_that_drops_the_metadata_keeps_the_plan_and_the_count(
     )
     client(model).prompt("Begin.")
 
-    assert 'Step 1 of 3 "Load": failed; retries made 2, left 1 (of 3).' in news(
-        model, -1
-    )
+    assert 'Step 1 of 3 "Load": failed; 2 of 3 retries used, 1 left.' in news(model, -1)
     assert json.loads(notebook.read_text())["metadata"]["stepper"] == plan
     assert standing(notebook) == ("ready", ["failed", "pending", "pending"])
 
@@ -1012,10 +1010,9 @@ def test_a_criterion_that_is_false_leaves_the_step_open(
     )
 
     asked, sent_on, told = (shown_in(model.requests[n]) for n in (2, 3, 4))
-    assert "Doubt: its criterion `score > 0.9` is false: score is 0.85" in asked
+    assert "Warning: its criterion `score > 0.9` is false: score is 0.85" in asked
     assert (
-        'Step 1 of 2 "Train": not done. Replace its cell, or say why it is done all the same'
-        in asked
+        'Step 1 of 2 "Train": not done. Replace its cell, or give a reason why' in asked
     )
     assert (
         "2 of 2 steps" in sent_on

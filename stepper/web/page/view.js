@@ -222,7 +222,7 @@ class Card {
     const failed = runs.filter((run) => !run.fine).length;
     put(this.head, sign(stands), h("h3", {}, step ? `${step.id}. ${step.title}` : `Cell ${this.row.number}`),
       h("span", { class: "told" }, step ? h("span", {}, `cell ${this.row.number}`) : null, runs.length > 1 ? h("span", {}, `run ${runs.length} times${failed ? `, ${failed} failed` : ""}`) : null,
-        this.running ? h("span", { class: "clock num" }) : last ? h("span", { title: `run ${last.run}, ${new Date(last.at).toLocaleString()}` }, last.held ? "found before it ran" : took(last.took)) : h("span", {}, "not run"),
+        this.running ? h("span", { class: "clock num" }) : last ? h("span", { title: `run ${last.run}, ${new Date(last.at).toLocaleString()}` }, last.held ? "did not run (preflight check)" : took(last.took)) : h("span", {}, "not run"),
         !this.running && last && !last.fine ? h("span", {}, WORDS[last.outcome] || last.outcome) : null), copies("Copy the source", this.source));
     put(this.foot, ...this.below(runs, last, step, stale));
   }
@@ -238,7 +238,7 @@ class Card {
     }
     if (runs.length > 1) {
       const rows = runs.slice(-50).reverse().map((run) => h("li", {}, sign(run.fine ? "ok" : "error"), h("button", { type: "button", onclick: (event) => this.attempt(event.currentTarget, run) },
-        `run ${run.run} · ${dayOf(run.at)} ${clock(run.at, { second: "2-digit" })} · ${run.held ? "found before it ran" : took(run.took)}${run.why ? ` · ${run.why}` : ""}`)));
+        `run ${run.run} · ${dayOf(run.at)} ${clock(run.at, { second: "2-digit" })} · ${run.held ? "did not run (preflight check)" : took(run.took)}${run.why ? ` · ${run.why}` : ""}`)));
       found.push(h("details", {}, h("summary", {}, `Attempts: ${runs.length}`), h("ol", {}, ...rows)));
     }
     return found;
@@ -386,7 +386,7 @@ function drawRuns() {
     axis(at, x);
     const last = before.get(keyOf(run));
     if (last && !last.fine) bars.push(s("path", { class: "again", d: `M${last.x} ${y + 10} L${x} ${y + 10}` }));
-    const bar = s("g", { class: `run ${run.fine ? "" : run.outcome === "cancelled" ? "stoppedby" : "bad"}` }, s("title", {}, document.createTextNode(`run ${run.run}, ${clock(run.at, { second: "2-digit" })}: ${run.held ? "found before it ran" : took(run.took)}, ${run.fine ? "ok" : run.why || run.outcome}`)), s("rect", { x, y: y + (run.held ? 7 : 4), width, height: run.held ? 6 : 12, rx: 2.5 }));
+    const bar = s("g", { class: `run ${run.fine ? "" : run.outcome === "cancelled" ? "stoppedby" : "bad"}` }, s("title", {}, document.createTextNode(`run ${run.run}, ${clock(run.at, { second: "2-digit" })}: ${run.held ? "did not run (preflight check)" : took(run.took)}, ${run.fine ? "ok" : run.why || run.outcome}`)), s("rect", { x, y: y + (run.held ? 7 : 4), width, height: run.held ? 6 : 12, rx: 2.5 }));
     bar.addEventListener("click", () => go(run.cell));
     bars.push(bar);
     before.set(keyOf(run), { x: x + width, fine: run.fine });
