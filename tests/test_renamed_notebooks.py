@@ -15,6 +15,7 @@ from stepper.daemon.config import Config
 from stepper.daemon.notebook_paths import Places
 from stepper.policy import journal_events, journal_reducer, notebook_identity
 from stepper.policy.model import Cell
+from stepper.web.notebook_list import NotebookList
 from tests.conftest import Notebook, Project, code, reused, text_of
 from tests.test_mcp import Client, play, text
 from tests.test_recovery import in_background
@@ -192,6 +193,24 @@ def test_a_list_shows_a_renamed_notebook_once(project: Project) -> None:
     after = listed(project)
     assert after["notebooks/renamed.ipynb"] == before[old]
     assert old not in after
+
+
+def test_who_looks_on_in_another_process_sees_the_history_under_the_new_name(
+    project: Project,
+) -> None:
+    viewed = NotebookList(project.paths)
+
+    def runs(name: str) -> int | None:
+        rows = {row["notebook"]: row["runs"] for row in viewed.list_rows()}
+        return rows.get(f"notebooks/{name}.ipynb")
+
+    notebook = project.new()
+    notebook.insert("x = 1")
+    assert runs(notebook.path.stem) == 1
+    moved = move(notebook, "notebooks/looked-at.ipynb")
+    assert runs("looked-at") == 0  # nobody has told the daemon yet
+    moved.insert("x + 1")
+    assert (runs("looked-at"), runs(notebook.path.stem)) == (2, None)
 
 
 def test_a_rename_there_and_back_and_a_new_notebook_under_the_old_name(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from functools import partial
 from typing import Any
 
 from stepper.common import private_files
@@ -69,7 +70,9 @@ class NotebookList:
         journal = self._get_journal(path)
         if not os.path.exists(path) and not os.path.exists(journal):
             return None
-        history = self._histories.pop(name, None) or RunHistory(journal)
+        history = self._histories.pop(name, None)
+        if history is None:
+            history = RunHistory(partial(self._get_journal, path))
         view = NotebookView(
             project,
             name,
@@ -147,10 +150,10 @@ class NotebookList:
         else:
             path = os.path.join(self.paths.project, name)
             try:
-                journal = self._get_journal(self.places.resolve(path))
+                resolved = self.places.resolve(path)
             except UsageError:
                 return None
-            history = RunHistory(journal)
+            history = RunHistory(partial(self._get_journal, resolved))
             self._histories[name] = history
         history.refresh()
         return history

@@ -6,12 +6,15 @@ journal aside.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from stepper.common import private_files
+from stepper.common.errors import StepperError
 from stepper.common.text import one_line
 from stepper.notebooks.notebook_json import load_json_exact
 from stepper.policy import journal_events, journal_reducer
@@ -57,8 +60,10 @@ class LinePosition(NamedTuple):
 class RunHistory:
     """The contents of one journal. Several threads may use it."""
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    def __init__(self, path: str | Callable[[], str]) -> None:
+        # The journal of a path is another one after a notebook was renamed to it.
+        self._get_path = path if callable(path) else lambda: path
+        self.path = self._get_path()
         self.lock = threading.RLock()
         self.changes = 0  # the number of events
         self.generation = 0  # the number of journals that the path has led to
@@ -85,6 +90,8 @@ class RunHistory:
             return (self.changes, self.generation) != before
 
     def _read_new_lines(self) -> None:
+        with contextlib.suppress(StepperError):  # the configuration is invalid
+            self.path = self._get_path()
         try:
             status = os.stat(self.path)
             if self._is_current(status):
