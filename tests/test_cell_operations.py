@@ -342,13 +342,13 @@ def test_a_cell_is_replaced_edited_and_run_again(agent: Agent) -> None:
         ({"source": "a = '\ud800'"}, "half of a character"),
         (
             {"source": "1", "wait_seconds": float("nan")},
-            "'wait_seconds' is out of all bounds",
+            "'wait_seconds' is out of range",
         ),
         (
             {"source": "1", "wait_seconds": 10**400},
-            "'wait_seconds' is out of all bounds",
+            "'wait_seconds' is out of range",
         ),
-        ({"source": "1", "cell_id": True}, "'cell_id' must be of the kind str or int"),
+        ({"source": "1", "cell_id": True}, "'cell_id' must be of type str or int"),
     ],
 )
 def test_wrong_usage_writes_nothing(

@@ -17,7 +17,7 @@ from stepper.common.program import find_program
 from stepper.mcp import mcp_wording
 from stepper.policy import edit_gate
 from stepper.policy.commands.cli_commands import COMMANDS
-from stepper.policy.commands.command_lines import UNNAMED, CommandLines, called_as
+from stepper.policy.commands.command_lines import UNNAMED, CommandLines, replace_program
 from tests import test_session
 from tests.conftest import ROOT, Notebook, code
 from tests.realclient.repository import repository
@@ -64,7 +64,7 @@ def test_a_slash_command() -> None:
 NOTEBOOK_COMMANDS = [
     name
     for name, row in COMMANDS.items()
-    if row.face == "shell" and "notebook" in row.arguments.__dataclass_fields__
+    if row.interface == "shell" and "notebook" in row.arguments.__dataclass_fields__
 ]
 # What names a command, and offers none: (module, how the text begins).
 ABOUT_COMMANDS = {
@@ -317,7 +317,7 @@ def test_a_command_is_written_as_it_works_in_the_users_terminal() -> None:
         "| print('stepper restore')\n"
         "stepper fix: 3 fresh retries; .stepper/env/bin/stepper doctor; stepper ran it"
     )
-    assert called_as(text, "/p/stepper") == (
+    assert replace_program(text, "/p/stepper") == (
         "stepper: the cell did not run. Run `/p/stepper restore` or /p/stepper run x.ipynb\n"
         "| print('stepper restore')\n"
         "stepper fix: 3 fresh retries; .stepper/env/bin/stepper doctor; stepper ran it"

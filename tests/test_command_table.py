@@ -59,10 +59,12 @@ def keys(answer: type) -> str:
 
 
 def test_each_row_has_one_document_and_one_rendering() -> None:
-    assert set(DOCUMENTS) == {name for name, row in COMMANDS.items() if row.daemon}
+    assert set(DOCUMENTS) == {
+        name for name, row in COMMANDS.items() if row.needs_daemon
+    }
     assert set(RENDERINGS) == set(COMMANDS)
     assert set(LOCAL_COMMANDS) == {
-        name for name, row in COMMANDS.items() if not row.daemon
+        name for name, row in COMMANDS.items() if not row.needs_daemon
     } | {
         "attach",
         "shutdown",
@@ -91,14 +93,17 @@ def test_the_command_line_has_each_row(name: str) -> None:
     more = {"as_json"} if RENDERINGS[name].has_json else set()
     more |= {"plan"} if name == "new" else set()
     more |= {"utc"} if RENDERINGS[name].has_times else set()
-    given = {field.name for field in command_schema.of_shell(COMMANDS[name].arguments)}
+    given = {
+        field.name
+        for field in command_schema.list_cli_arguments(COMMANDS[name].arguments)
+    }
     assert {parameter.name for parameter in command.params} == given | more
-    assert COMMANDS[name].about
+    assert COMMANDS[name].help
 
 
 def test_whose_commands_they_are() -> None:
     """Literally, because a row that loses its word would let an agent lift its own stop."""
-    persons = {name for name, row in COMMANDS.items() if row.persons}
+    persons = {name for name, row in COMMANDS.items() if row.needs_user}
     assert persons == {
         "continue",
         "fix",
@@ -117,7 +122,7 @@ def test_whose_commands_they_are() -> None:
     }
     for name, row in COMMANDS.items():
         assert edit_gate.asks_person(f"stepper {name} x") == (
-            name if row.persons else None
+            name if row.needs_user else None
         )
         assert edit_gate.runs_code(f"stepper {name} x") == (
             name if row.runs_code else None
@@ -129,21 +134,21 @@ def test_whose_commands_they_are() -> None:
     [
         (cli_commands.Output, {}, "'cell' is missing"),
         (cli_commands.Output, {"cell": None}, "'cell' is missing"),
-        (cli_commands.Output, {"cell": 1}, "'cell' must be of the kind str"),
+        (cli_commands.Output, {"cell": 1}, "'cell' must be of type str"),
         (
             cli_commands.PlanMove,
             {"id": 1, "after": "2"},
-            "'after' must be of the kind int",
+            "'after' must be of type int",
         ),
         (
             cli_commands.New,
             {"problem": "p", "steps": "one"},
-            "'steps' must be of the kind list",
+            "'steps' must be of type list",
         ),
         (
             cli_commands.Run,
             {"notebook": "n", "all": 1},
-            "'all' must be of the kind bool",
+            "'all' must be of type bool",
         ),
     ],
 )
@@ -151,11 +156,11 @@ def test_arguments_that_are_not_so_are_named(
     row: type, told: dict, problem: str
 ) -> None:
     with pytest.raises(UsageError, match=f"the request's argument {problem}"):
-        command_schema.read(row, told)
+        command_schema.parse_arguments(row, told)
 
 
 def test_what_is_null_or_unknown_is_left_out() -> None:
-    told = command_schema.read(
+    told = command_schema.parse_arguments(
         cli_commands.Output, {"cell": "a", "page": None, "of": "a newer stepper's"}
     )
     assert dataclasses.asdict(told) == {

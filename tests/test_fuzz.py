@@ -848,10 +848,11 @@ def test_plans(data: Any) -> None:
 @given(told=ARGUMENTS.map(spelled) | st.binary(max_size=30) | DEEP.map(str.encode))
 def test_arguments(told: bytes) -> None:
     assert mcp_commands.CellRun in [
-        row.arguments for row in command_schema.VERBS.values()
+        row.arguments for row in command_schema.ALL_COMMANDS.values()
     ]
-    for row in command_schema.VERBS.values():
+    for row in command_schema.ALL_COMMANDS.values():
         with contextlib.suppress(UsageError):
             assert isinstance(
-                command_schema.read(row.arguments, load_arguments(told)), row.arguments
+                command_schema.parse_arguments(row.arguments, load_arguments(told)),
+                row.arguments,
             )

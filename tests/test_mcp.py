@@ -161,7 +161,8 @@ def test_what_a_daemon_is_asked_it_knows() -> None:
         verb, told = tool.verb({**dict.fromkeys(tool.arguments, None), **given})
         if verb:
             known = {
-                each.name for each in dataclasses.fields(told_of.VERBS[verb].arguments)
+                each.name
+                for each in dataclasses.fields(told_of.ALL_COMMANDS[verb].arguments)
             }
             assert {*told} - {"id"} <= known, tool.name
     assert {*mcp_client_config.clients()} == {*cli_commands.CLIENTS}

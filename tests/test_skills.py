@@ -23,7 +23,7 @@ TEXTS = [
 LIFTING = {
     skill.name
     for skill in SKILLS
-    if skill.name in COMMANDS and COMMANDS[skill.name].persons
+    if skill.name in COMMANDS and COMMANDS[skill.name].needs_user
 }
 
 

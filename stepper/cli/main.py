@@ -26,9 +26,10 @@ from stepper.policy.commands.cli_commands import COMMANDS
 from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.commands.command_schema import (
     GROUPS,
+    HELP,
     Command,
-    kind,
-    of_shell,
+    argument_type,
+    list_cli_arguments,
 )
 
 # Commands that are more than a request to the daemon. Their modules are imported only
@@ -233,7 +234,7 @@ def run_command(
     **values: Any,
 ) -> None:
     """Run a command and print its answer; exit with 1 if its work failed."""
-    for argument in of_shell(row.arguments):
+    for argument in list_cli_arguments(row.arguments):
         value = values[argument.name]
         values[argument.name] = _convert_value(argument, value)
     if plan is not None:
@@ -295,7 +296,7 @@ def import_object(name: str) -> Any:
 def make_parameter(argument: Field[Any]) -> click.Parameter:
     """Return the click parameter for an argument of a command."""
     metadata = argument.metadata
-    value_type = kind(argument)
+    value_type = argument_type(argument)
     required = argument.default is MISSING
     options: dict[str, Any] = {"type": value_type}
     if "choice" in metadata:
@@ -303,7 +304,7 @@ def make_parameter(argument: Field[Any]) -> click.Parameter:
     if argument.name in COMPLETIONS:
         completion = COMPLETIONS[argument.name]
         options["shell_complete"] = functools.partial(complete_argument, completion)
-    if "about" not in metadata:
+    if HELP not in metadata:
         if metadata.get("many"):
             options["nargs"] = -1
         else:
@@ -320,7 +321,7 @@ def make_parameter(argument: Field[Any]) -> click.Parameter:
     flag = metadata.get("flag", f"--{argument.name}")
     return click.Option(
         [flag, argument.name],
-        help=metadata["about"],
+        help=metadata[HELP],
         required=required,
         **options,
     )
@@ -339,7 +340,9 @@ def complete_argument(
 
 def make_command(row: Command, name: str) -> click.Command:
     """Return the click command for a row of the table."""
-    parameters = [make_parameter(argument) for argument in of_shell(row.arguments)]
+    parameters = [
+        make_parameter(argument) for argument in list_cli_arguments(row.arguments)
+    ]
     rendering = RENDERINGS[row.name]
     if row.name == "new":
         parameters.append(PLAN_OPTION)
@@ -363,7 +366,7 @@ def make_command(row: Command, name: str) -> click.Command:
         name,
         params=parameters,
         callback=functools.partial(run_command, row),
-        help=row.about,
+        help=row.help,
         short_help=row.summary,
         epilog=format_epilog(row.examples),
         hidden=row.name in HIDDEN_COMMANDS,

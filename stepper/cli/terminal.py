@@ -18,7 +18,7 @@ from stepper.common.paths import Paths, resolve_project
 from stepper.common.program import find_program
 from stepper.common.text import clean
 from stepper.hook.client import current_folder
-from stepper.policy.commands.command_lines import PROGRAM, called_as
+from stepper.policy.commands.command_lines import PROGRAM, replace_program
 
 COLOURS = {
     "✓": "green",
@@ -37,7 +37,7 @@ def print_text(text: str, err: bool = False, is_output: bool = False) -> None:
     """
     if f"{PROGRAM} " in text and not is_output:
         path = os.environ.get("PATH", os.defpath)
-        text = called_as(text, program_name(current_folder(), path))
+        text = replace_program(text, program_name(current_folder(), path))
     color = wants_colour(sys.stderr if err else sys.stdout)
     text = clean(text)
     if color:

@@ -67,14 +67,14 @@ async def answer(verb: str, payload: bytes, request: Request) -> bytes:
     """Return the JSON of a command's answer; raise StepperError."""
     if verb.startswith("cell "):
         import_module("stepper.policy.commands.mcp_commands")
-    row = command_schema.VERBS.get(verb)
-    if row is None or not row.daemon:
+    row = command_schema.ALL_COMMANDS.get(verb)
+    if row is None or not row.needs_daemon:
         raise StepperError(
             f"this daemon ({__version__}) does not know {verb[:100]!r}",
             "stepper shutdown",
         )
     told, of_cells = (
-        _placed(command_schema.read(row.arguments, load_arguments(payload))),
+        _placed(command_schema.parse_arguments(row.arguments, load_arguments(payload))),
         verb in CELLS,
     )
     # the person's own commands ask nobody
@@ -359,7 +359,7 @@ async def _done(request: Request, session: Session, told: Any) -> object:
             )
         case cli_commands.Output():
             return status_queries.output(session, told.cell, told.page)
-        case cli_commands.Look():
+        case cli_commands.Snapshot():
             from stepper.session import view_snapshot
 
             return await view_snapshot.look(

@@ -27,7 +27,7 @@ from stepper.session.session import Session
 
 async def of_cells(request: Request, session: Session, told: Any) -> object:
     """Do a command on cells; return its answer."""
-    if not isinstance(told, mcp_commands.Cells):
+    if not isinstance(told, mcp_commands.CellEditArguments):
         return await _done(request, session, told)
     workspace = request.workspace
     before = workspace.currents()
@@ -67,7 +67,7 @@ async def begin(
     """Write the first cells of a new notebook, and run them."""
     given = {name: getattr(told, name) for name in ("cells", "run", "wait_seconds")}
     return await _written(
-        request, session, command_schema.read(mcp_commands.CellAdd, given)
+        request, session, command_schema.parse_arguments(mcp_commands.CellAdd, given)
     )
 
 

@@ -21,7 +21,7 @@ ASK = "`auto_run` is `ask` in .stepper/config.yaml"
 # A call of a command. Each option is found in one way only: the time is linear.
 CALL = r"\bstepper[\\'\")]*(?:\s+[\\'\"]*-\S*)*\s[\s\\'\")]*({})\b"
 PERSONS = re.compile(
-    CALL.format("|".join(name for name, row in COMMANDS.items() if row.persons))
+    CALL.format("|".join(name for name, row in COMMANDS.items() if row.needs_user))
 )
 NEW = re.compile(CALL.format("new"))
 PLAN_FIRST = (

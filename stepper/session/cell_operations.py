@@ -149,9 +149,9 @@ def _new(told: object) -> Cell:
     if not isinstance(told, dict) or not isinstance(told.get("source"), str):
         raise UsageError("each of `cells` must be an object with a text `source`")
     kind = told.get("cell_type") or "code"
-    if kind not in mcp_commands.TYPES:
+    if kind not in mcp_commands.CELL_TYPES:
         raise UsageError(
-            f"a cell's `cell_type` must be one of {', '.join(mcp_commands.TYPES)}"
+            f"a cell's `cell_type` must be one of {', '.join(mcp_commands.CELL_TYPES)}"
         )
     if why := cell_changes.find_encoding_problem(told["source"]):
         raise UsageError(f"{why}; nothing was written")

@@ -37,7 +37,7 @@ class Looked:
 
 
 async def look(
-    session: Session, others: Sequence[Session], told: cli_commands.Look
+    session: Session, others: Sequence[Session], told: cli_commands.Snapshot
 ) -> Looked:
     """Return what runs in a notebook and what came of it since it was told last; raise nothing of the notebook's."""
     kernel = await session.keeper.find()

@@ -1,8 +1,8 @@
-"""The commands of a shell, a row each: its name, what it is told, whether it runs code, whether it is the person's.
+"""The commands of the command line, each with typed arguments and its help text.
 
-Help says them below their groups' titles. The daemon has a case for each (`daemon/command_handlers.py`), the command line a
-command and a rendering (`cli/rendering.py`), the gate its patterns. `unshown` arguments are other agents'.
-(Over 300 lines: a table.)
+The daemon executes them (`daemon/command_handlers.py`), the command line renders their
+results (`cli/rendering.py`), and `policy/edit_gate.py` decides which ones agents may
+call. MCP tools also pass the hidden arguments.
 """
 
 from __future__ import annotations
@@ -11,33 +11,43 @@ from dataclasses import MISSING
 from typing import Any
 
 from stepper.policy.commands.command_schema import (
+    ALL_COMMANDS,
     KERNEL,
-    PERSONS,
     PLAN,
     SETUP,
-    VERBS,
+    SHELL,
+    USER_DECISIONS,
+    WEB,
     Arguments,
+    hidden,
     option,
-    unshown,
-    word,
+    positional,
 )
 
-WAIT_FOR_CELL = (
-    "Wait until the cell that runs has ended, then run. Without it, a call from an agent's shell fails at once while"
-    " a cell runs; in your own terminal it waits."
-)
 CLIENTS = (
-    *("claude", "cursor", "codex", "gemini", "vscode", "zed", "jupyter-ai"),
-    *("claude-desktop", "windsurf"),
+    "claude",
+    "cursor",
+    "codex",
+    "gemini",
+    "vscode",
+    "zed",
+    "jupyter-ai",
+    "claude-desktop",
+    "windsurf",
 )
+NOTEBOOK_HELP = "The notebook. Default: the current one."
+WAIT_FOR_CELL_HELP = (
+    "Wait until the running cell has finished, then run. Without this option, a call"
+    " from an agent's shell fails at once while a cell runs; in your own terminal the"
+    " command waits."
+)
+CELLS_WAIT_HELP = "How many seconds the response waits for the cells."
 
-WHICH = "Which notebook; the current one when not given."
 
+class NotebookArguments(Arguments):
+    """Base of the commands on one notebook, by default the current one."""
 
-class OfNotebook(Arguments):
-    """Which notebook, the current one when not given."""
-
-    notebook: str | None = word(None)
+    notebook: str | None = positional(None)
 
 
 class New(
@@ -45,44 +55,51 @@ class New(
     name="new",
     examples=('new "How wet is Seattle?" --step "Load :: 1461 rows" --step Plot',),
 ):
-    """Make a notebook for PROBLEM, with its plan; it becomes the current one.
+    """Create a notebook for PROBLEM, with its plan, and make it the current one.
 
-    A step that takes minutes or hours ends with `:: long`: its cell has no deadline. What runs longer than 20 s is
-    handed on: the agent goes on with text, plan, reading, other notebooks, and is woken at the cell's end, or by a line
-    that it prints. A cell's first line says more: `# stepper: timeout=6h|none wait=45s|none wake="loss.*nan"`.
+    Add `:: long` to a step that takes minutes or hours: its cell has no deadline. A
+    cell that runs longer than 20 s continues in the background: the agent can work on
+    text, the plan and other notebooks, and is woken when the cell finishes or prints a
+    line that matches a pattern. The first line of a cell can change this:
+    `# stepper: timeout=6h|none wait=45s|none wake="loss.*nan"`.
     """
 
-    problem: str = word()
-    name: str | None = option("The file name's part; from the problem when not given.")
+    problem: str = positional()
+    name: str | None = option("Part of the file name. Default: from the problem.")
     steps: list[Any] | None = option(
-        'A step, in order: "TITLE", "TITLE :: CRITERION", "… :: long".', flag="--step"
+        'A step, in order: "TITLE", "TITLE :: CRITERION", "… :: long".',
+        flag="--step",
     )
     kernel: str | None = option(
-        "Where its kernel runs: a name in `kernels:` of .stepper/config.yaml, or `local`."
+        "The backend of its kernel: a name in `kernels:` of .stepper/config.yaml, or"
+        " `local`."
     )
-    cells: list[Any] | None = unshown("Cells to begin with, as `cell add` takes them.")
-    run: bool = unshown("Whether these cells run.", default=True)
-    wait_seconds: float = unshown(
-        "How long the answer waits for these cells.", default=60
-    )
+    cells: list[Any] | None = hidden("The first cells, as for `cell add`.")
+    run: bool = hidden("Whether to run these cells.", default=True)
+    wait_seconds: float = hidden(CELLS_WAIT_HELP, default=60)
 
 
-class Status(OfNotebook, name="status", examples=("status", "status --json")):
-    """Show where a notebook stands: its steps (its cells, without a plan), what stopped it, its kernel, the daemon."""
+class Status(NotebookArguments, name="status", examples=("status", "status --json")):
+    """Show the status of a notebook.
 
-    wait_seconds: float | None = unshown(
-        "How long the answer waits for what this caller has running there."
+    This includes its plan (without a plan, its cells), why it is stopped, its kernel
+    and the daemon.
+    """
+
+    wait_seconds: float | None = hidden(
+        "How many seconds the response waits for the running cells of this client."
     )
-    details: bool = unshown(
-        "What the kernel holds, and what it and the machine have of CPU, memory, GPU.",
+    details: bool = hidden(
+        "Whether to include the kernel's variables, and CPU, memory and GPU of the"
+        " kernel and the machine.",
         default=False,
     )
-    resumes: bool = unshown(
-        "Whether the notebook is the one that `continue` without a notebook acts on.",
+    resumes: bool = hidden(
+        "Whether to select the notebook that `continue` without a notebook resumes.",
         default=False,
     )
-    unread: bool = unshown(
-        "Whether no agent reads the answer: what it was not told yet stays untold.",
+    unread: bool = hidden(
+        "Whether no agent reads the response: undelivered reports stay undelivered.",
         default=False,
     )
 
@@ -90,11 +107,12 @@ class Status(OfNotebook, name="status", examples=("status", "status --json")):
 class List(Arguments, name="list", examples=("list", "list --all")):
     """Show all notebooks: state, progress, kernel, memory, age; `*` is the current one.
 
-    A deleted notebook is listed as long as it has a kernel: `stepper shutdown NOTEBOOK` ends it.
+    A deleted notebook is listed while its kernel runs: `stepper shutdown NOTEBOOK`
+    shuts the kernel down.
     """
 
     all: bool = option(
-        "Search every folder of a large project, however long that takes.",
+        "Search every folder, also in a large project, where this may take long.",
         default=False,
     )
 
@@ -102,134 +120,156 @@ class List(Arguments, name="list", examples=("list", "list --all")):
 class Use(
     Arguments, name="use", examples=("use analysis", "use analysis --kernel gpu")
 ):
-    """Make NOTEBOOK the current one; in Claude Code's own shell, that of its session."""
+    """Make NOTEBOOK the current one; in Claude Code's shell, for its session."""
 
-    notebook: str = word()
+    notebook: str = positional()
     kernel: str | None = option(
-        "Where its next kernel runs: a name in `kernels:` of .stepper/config.yaml, or `local`."
+        "The backend of its next kernel: a name in `kernels:` of .stepper/config.yaml,"
+        " or `local`."
     )
 
 
 class Run(
-    OfNotebook,
+    NotebookArguments,
     name="run",
     runs_code=True,
     examples=("run analysis", "run analysis --all --json", "run --stale"),
 ):
-    """Run the cells of NOTEBOOK that have not run here yet; exit 1 at the first that fails.
+    """Run the cells that have not run in the current kernel; exit with 1 if one fails.
 
-    Ctrl-C interrupts the cell that runs, and says what became of it.
+    The run stops at the first cell that fails. Ctrl-C interrupts the running cell and
+    prints its result.
     """
 
-    all: bool = option("Every cell from the top, in a fresh kernel.", default=False)
+    all: bool = option(
+        "Run every cell from top to bottom, in a new kernel.", default=False
+    )
     stale: bool = option(
-        "The cells that read what a cell above them has bound anew since, in order.",
+        "Run the stale cells in order: cells that read a variable that a cell above has"
+        " reassigned since.",
         default=False,
     )
-    wait: bool = option(WAIT_FOR_CELL, default=False)
-    which: str = unshown(
-        "`pending`: those that have not run here; `all`: each, in a fresh kernel; `stale`: those that read"
-        " what a cell above has bound anew since, or were changed since; `restore`: as the command of that name.",
+    wait: bool = option(WAIT_FOR_CELL_HELP, default=False)
+    which: str = hidden(
+        "`pending`: the cells that have not run in the current kernel; `all`: every"
+        " cell, in a new kernel; `stale`: the stale cells, and the cells that they need"
+        " and that changed; `restore`: as the command of that name.",
         default="pending",
         choice=("pending", "all", "stale", "restore"),
     )
-    wait_seconds: float | None = unshown("How long the answer waits for the cells.")
-    timeout_seconds: float | None = unshown(
+    wait_seconds: float | None = hidden(CELLS_WAIT_HELP)
+    timeout_seconds: float | None = hidden(
         "The deadline of each cell, in seconds.", positive=True
     )
 
 
 class Verify(
-    OfNotebook,
+    NotebookArguments,
     name="verify",
     runs_code=True,
     examples=("verify", "verify analysis --json", "verify --scratch"),
 ):
-    """Replay NOTEBOOK from the top in a fresh kernel of its own; exit 1 where it is not as recorded.
+    """Replay NOTEBOOK in a new kernel; exit with 1 if the outputs are not reproduced.
 
-    The living kernel and the file are not touched. What differs runs a second time, with another hash seed: what two
-    fresh runs do not agree on either is unstable.
+    The live kernel and the file are not touched. If outputs differ from the recorded
+    ones, the notebook runs again with another hash seed: outputs that also differ between
+    two fresh runs are nondeterministic ("unstable").
     """
 
     once: bool = option(
-        "No further run: what is unstable counts as changed.", default=False
+        "Run only once: nondeterministic outputs count as changed.", default=False
     )
     scratch: bool = option(
-        "In a copy of the folder in which its cells run (1 GB at most).", default=False
+        "Run in a copy of the kernel's working folder (at most 1 GB).", default=False
     )
     kernel: str | None = option(
-        "Where it is replayed: a name in `kernels:` of .stepper/config.yaml, or `local`."
+        "The backend for the replay: a name in `kernels:` of .stepper/config.yaml, or"
+        " `local`."
     )
 
 
-class History(OfNotebook, name="history"):
+class History(NotebookArguments, name="history"):
     """Show every run of a notebook's cells."""
 
 
 class Report(Arguments, name="report", examples=("report", "report 12")):
-    """Show again the report of a run, the last one when RUN is not given."""
+    """Show the report of a run again. Default: the last run."""
 
-    run: int | None = word(None)
-    notebook: str | None = option(WHICH)
+    run: int | None = positional(None)
+    notebook: str | None = option(NOTEBOOK_HELP)
 
 
 class Output(Arguments, name="output", examples=("output 3 --page 2",)):
-    """Show the text output of a code cell (its number or id), of which a report left some out."""
+    """Show the full text output of a cell; the report may have truncated it.
 
-    cell: str = word()
-    page: int = option("Which page of a long output.", default=1)
+    CELL is the number of a code cell, or an id.
+    """
+
+    cell: str = positional()
+    page: int = option("The page of a long output.", default=1)
     follow: bool = option(
-        "Go on with what comes until the cell ends; Ctrl-C ends this, not the cell.",
+        "Show new output until the cell finishes. Ctrl-C stops the display, not the"
+        " cell.",
         default=False,
     )
     figure: bool = option(
-        "Render the cell's plotly figures as PNG with the project's kaleido, and name the files. Takes seconds.",
+        "Render the cell's Plotly figures as PNG with the project's kaleido, and print"
+        " the names of the files. This takes seconds.",
         default=False,
     )
-    notebook: str | None = option(WHICH)
+    notebook: str | None = option(NOTEBOOK_HELP)
 
 
 class Context(
     Arguments, name="context", examples=("context", "context --for Cohere --lang ja")
 ):
-    """Show what an agent must know to go on with the current notebook.
+    """Show what an agent must know to continue with the current notebook.
 
-    With --for: the system text for an agent that has neither MCP nor skills.
+    With --for, print the system prompt for an agent that has neither MCP nor skills.
     """
 
     agent: str | None = option(
-        "The agent's name: its system text, with what it must hold to.", flag="--for"
+        "The name of the agent: print its system prompt, with the rules to follow.",
+        flag="--for",
     )
-    lang: str = option("The language of that text.", default="en", choice=("en", "ja"))
+    lang: str = option(
+        "The language of the system prompt.", default="en", choice=("en", "ja")
+    )
 
 
 class View(
-    OfNotebook,
+    NotebookArguments,
     name="view",
-    daemon=False,
+    needs_daemon=False,
     examples=("view", "view analysis --port 8765 --no-browser"),
 ):
-    """Open a page that shows live what happens in NOTEBOOK: plan, cells, outputs, reports. Ctrl-C ends it.
+    """Open a live page of NOTEBOOK: plan, cells, outputs, reports. Ctrl-C stops it.
 
-    Read only, on 127.0.0.1, for you alone. Without NOTEBOOK it follows the current one.
+    The page is read-only and is served to you alone, on 127.0.0.1. Without NOTEBOOK, it
+    shows whichever notebook is the current one.
     """
 
-    port: int = option(
-        "The port of 127.0.0.1; any that is free when not given.", default=0
-    )
+    port: int = option("The port on 127.0.0.1. Default: any free port.", default=0)
     quiet: bool = option(
-        "Print the address alone; open no browser.", default=False, flag="--no-browser"
+        "Print the URL only; do not open a browser.", default=False, flag="--no-browser"
     )
 
 
-class Watch(OfNotebook, name="watch", daemon=False, examples=("watch",)):
-    """Show the same in this terminal: the plan, the cell that runs, the last report, a stop. Ctrl-C ends it."""
+class Watch(NotebookArguments, name="watch", needs_daemon=False, examples=("watch",)):
+    """Show live progress in this terminal. Ctrl-C stops it.
+
+    This includes the plan, the running cell, the last report, and why the notebook is
+    stopped.
+    """
 
 
 class Plan(
-    OfNotebook, name="plan", group=PLAN, examples=("plan", "plan show analysis --json")
+    NotebookArguments,
+    name="plan",
+    group=PLAN,
+    examples=("plan", "plan show analysis --json"),
 ):
-    """Show the plan with each step's status; `plan` alone does too."""
+    """Show the plan with the status of each step; the same as `plan` alone."""
 
 
 class PlanAdd(
@@ -238,13 +278,13 @@ class PlanAdd(
     group=PLAN,
     examples=('plan add "Plot :: has a legend" --after 3',),
 ):
-    """Add a step: "TITLE" or "TITLE :: CRITERION", with ":: long" behind where its cell is to have no deadline."""
+    """Add a step: "TITLE" or "TITLE :: CRITERION"; append ":: long" for no deadline."""
 
-    title: str = word()
+    title: str = positional()
     after: int | None = option(
-        "The step it comes after (0: first); at the end when not given."
+        "The step before the new one (0: none). Default: add it at the end."
     )
-    notebook: str | None = option(WHICH)
+    notebook: str | None = option(NOTEBOOK_HELP)
 
 
 class PlanEdit(
@@ -253,14 +293,15 @@ class PlanEdit(
     group=PLAN,
     examples=('plan edit 4 "Plot the wet days"',),
 ):
-    """Change a step that has not run: "TITLE", "TITLE :: CRITERION", ":: long" behind either.
+    """Change a step that has not run: "TITLE" or "TITLE :: CRITERION".
 
-    What is not said stays, but a criterion without ":: long" makes the step no long one.
+    Append ":: long" for no deadline. Omitted parts are kept, but a criterion without
+    ":: long" restores the deadline.
     """
 
-    id: int = word()
-    title: str = word()
-    notebook: str | None = option(WHICH)
+    id: int = positional()
+    title: str = positional()
+    notebook: str | None = option(NOTEBOOK_HELP)
 
 
 class PlanRemove(
@@ -268,17 +309,21 @@ class PlanRemove(
 ):
     """Remove a step that has not run."""
 
-    id: int = word()
-    notebook: str | None = option(WHICH)
+    id: int = positional()
+    notebook: str | None = option(NOTEBOOK_HELP)
 
 
 class PlanReopen(
-    Arguments, name="plan reopen", persons=True, group=PLAN, examples=("plan reopen 7",)
+    Arguments,
+    name="plan reopen",
+    needs_user=True,
+    group=PLAN,
+    examples=("plan reopen 7",),
 ):
-    """Reopen a skipped step: it is open again and can run."""
+    """Reopen a skipped step, so that it can run."""
 
-    id: int = word()
-    notebook: str | None = option(WHICH)
+    id: int = positional()
+    notebook: str | None = option(NOTEBOOK_HELP)
 
 
 class PlanMove(
@@ -286,9 +331,9 @@ class PlanMove(
 ):
     """Move a step that has not run."""
 
-    id: int = word()
-    after: int = option("The step it is to come after (0: first).", default=MISSING)
-    notebook: str | None = option(WHICH)
+    id: int = positional()
+    after: int = option("The step before its new position (0: none).", default=MISSING)
+    notebook: str | None = option(NOTEBOOK_HELP)
 
 
 class Confirm(
@@ -297,10 +342,13 @@ class Confirm(
     group=PLAN,
     examples=('confirm "two stations report in feet"',),
 ):
-    """Take the step whose criterion is false for done all the same; WORDS say why (`-`: from standard input)."""
+    """Mark a step done although its criterion is false; WORDS are the reason.
 
-    words: str = word("", many=True, stdin=True)
-    notebook: str | None = option(WHICH)
+    `-` reads WORDS from standard input.
+    """
+
+    words: str = positional("", many=True, stdin=True)
+    notebook: str | None = option(NOTEBOOK_HELP)
 
 
 class Eval(
@@ -310,12 +358,15 @@ class Eval(
     group=KERNEL,
     examples=('eval "df.columns"', "eval - < look.py"),
 ):
-    """Run CODE in the live kernel without touching the notebook (`-`: from standard input); exit 1 where it fails."""
+    """Run CODE in the live kernel without touching the notebook; exit with 1 on errors.
 
-    source: str = word(metavar="CODE", stdin=True)
-    wait: bool = option(WAIT_FOR_CELL, default=False)
-    notebook: str | None = option(WHICH)
-    timeout_seconds: float | None = unshown(
+    `-` reads CODE from standard input.
+    """
+
+    source: str = positional(metavar="CODE", stdin=True)
+    wait: bool = option(WAIT_FOR_CELL_HELP, default=False)
+    notebook: str | None = option(NOTEBOOK_HELP)
+    timeout_seconds: float | None = hidden(
         "The deadline of the code, in seconds.", positive=True
     )
 
@@ -323,116 +374,139 @@ class Eval(
 class Kernels(
     Arguments, name="kernels", group=KERNEL, examples=("kernels", "kernels --json")
 ):
-    """List the places where kernels may run: what they are, whether they can be reached, what they offer.
+    """List the kernel backends, whether they can be reached, and what they offer.
 
-    `kernels:` in .stepper/config.yaml names them. All are looked at at once, for ten seconds at most; nothing is asked
-    of one that you have not accepted (stepper trust).
+    They are defined by `kernels:` in .stepper/config.yaml. All are checked at the same
+    time, for at most ten seconds. A backend that you have not accepted (stepper trust)
+    is not contacted.
     """
 
 
 class KernelsWait(
-    OfNotebook, name="kernels wait", group=KERNEL, examples=("kernels wait",)
+    NotebookArguments, name="kernels wait", group=KERNEL, examples=("kernels wait",)
 ):
-    """Wait until a notebook's kernel is there, such as one whose job waits in a queue; start one where none is."""
+    """Wait until a notebook's kernel is ready, for example while its job is queued.
+
+    If the notebook has no kernel, start one.
+    """
 
 
 class Attach(
-    OfNotebook,
+    NotebookArguments,
     name="attach",
     group=KERNEL,
     examples=("attach", "attach analysis --console"),
 ):
-    """Tell what attaches to the living kernel beside stepper: a console, JupyterLab.
+    """Show how to attach a console or JupyterLab to the live kernel.
 
-    What is run there is known here: the next report says how much that was and which names it bound.
+    stepper tracks what you run there: the next report says how many cells ran and which
+    names they assigned.
     """
 
     console: bool = option(
-        "Start the console: the project's jupyter-console, or that on the PATH.",
+        "Start the console: the project's jupyter-console, or the one on the PATH.",
         default=False,
     )
 
 
-class Interrupt(OfNotebook, name="interrupt", group=KERNEL):
-    """Interrupt the cell that runs; the kernel keeps its state."""
+class Interrupt(NotebookArguments, name="interrupt", group=KERNEL):
+    """Interrupt the running cell; the kernel keeps its variables."""
 
 
-class Restart(OfNotebook, name="restart", runs_code=True, persons=True, group=KERNEL):
-    """Start a fresh kernel: the state of the old one is lost."""
+class Restart(
+    NotebookArguments, name="restart", runs_code=True, needs_user=True, group=KERNEL
+):
+    """Start a new kernel; all variables are lost."""
 
 
-class Restore(OfNotebook, name="restore", runs_code=True, persons=True, group=KERNEL):
-    """Run the cells that had ended well again, in a fresh kernel; exit 1 at the first that ends otherwise.
+class Restore(
+    NotebookArguments, name="restore", runs_code=True, needs_user=True, group=KERNEL
+):
+    """Re-run the cells that succeeded, in a new kernel; exit with 1 if one fails.
 
-    For a kernel that died. The cell that ended it is left out.
+    Use this after a kernel died. The cell that was running when it died does not run.
     """
 
 
 class Shutdown(
-    OfNotebook,
+    NotebookArguments,
     name="shutdown",
     group=KERNEL,
     examples=("shutdown", "shutdown analysis"),
 ):
-    """End the kernel of NOTEBOOK; without one the daemon and all kernels of this project. Nothing else is touched."""
+    """Shut down the kernel of NOTEBOOK; without NOTEBOOK, all kernels and the daemon.
+
+    Only this project is affected.
+    """
 
 
 class Continue(
     Arguments,
     name="continue",
-    persons=True,
-    group=PERSONS,
+    needs_user=True,
+    group=USER_DECISIONS,
     examples=("continue yes, drop them",),
 ):
-    """Lift a stop; say where to go on. The agent reads ANSWER (`-`: from standard input)."""
+    """Resume a stopped notebook, and show the next step.
 
-    answer: str = word("", many=True, stdin=True)
-    notebook: str | None = option(WHICH)
+    The agent reads ANSWER (`-`: from standard input).
+    """
+
+    answer: str = positional("", many=True, stdin=True)
+    notebook: str | None = option(NOTEBOOK_HELP)
 
 
 class Fix(
     Arguments,
     name="fix",
-    persons=True,
-    group=PERSONS,
+    needs_user=True,
+    group=USER_DECISIONS,
     examples=("fix the dates are in UTC",),
 ):
-    """Lift a stop and grant the failed step fresh retries; show what failed and what was tried.
+    """Resume a stopped notebook with new retries for the failed step.
 
-    The agent reads HINT (`-`: from standard input).
+    The command shows what failed and what was tried. The agent reads HINT (`-`: from
+    standard input).
     """
 
-    hint: str = word("", many=True, stdin=True)
-    notebook: str | None = option(WHICH)
+    hint: str = positional("", many=True, stdin=True)
+    notebook: str | None = option(NOTEBOOK_HELP)
 
 
 class Skip(
     Arguments,
     name="skip",
-    persons=True,
-    group=PERSONS,
+    needs_user=True,
+    group=USER_DECISIONS,
     examples=("skip the data are not there yet",),
 ):
-    """Skip the step that failed, else the next one; REASON is kept (`-`: from standard input)."""
+    """Skip the failed step, or the next one if none failed.
 
-    reason: str = word("", many=True, stdin=True)
-    notebook: str | None = option(WHICH)
+    REASON is recorded (`-`: from standard input).
+    """
+
+    reason: str = positional("", many=True, stdin=True)
+    notebook: str | None = option(NOTEBOOK_HELP)
 
 
-class Doctor(Arguments, name="doctor", daemon=False, group=SETUP):
-    """Check the installation: what is wrong and the command that mends it."""
+class Doctor(Arguments, name="doctor", needs_daemon=False, group=SETUP):
+    """Check the installation, and show a command that fixes each problem."""
 
 
-class Trust(Arguments, name="trust", persons=True, daemon=False, group=SETUP):
-    """Show what this checkout names to run (interpreter, environment, kernel backends), ask, and accept it."""
+class Trust(Arguments, name="trust", needs_user=True, needs_daemon=False, group=SETUP):
+    """Show what this checkout can run, ask, and accept it.
 
-    yes: bool = option("Accept it without a question, as scripts must.", default=False)
+    This is the interpreter, the environment and the kernel backends that its files
+    name.
+    """
+
+    yes: bool = option("Accept without asking, for scripts.", default=False)
 
 
 class Mcp(
     Arguments,
     name="mcp",
-    daemon=False,
+    needs_daemon=False,
     group=SETUP,
     examples=(
         "mcp",
@@ -441,54 +515,66 @@ class Mcp(
         "mcp --http 8777",
     ),
 ):
-    """Serve other agents (Cursor, Codex, Gemini, VS Code …) by MCP, on standard input and output.
+    """Serve other agents (Cursor, Codex, VS Code …) with MCP on standard input/output.
 
-    Their clients start it: `--config CLIENT` prints the lines that have them do it, `--install` puts them there.
+    Their clients start this command: `--config CLIENT` prints the configuration for it,
+    `--install` writes the configuration.
     """
 
     http: int | None = option(
-        "Serve on this port of 127.0.0.1 instead, to whoever has the key that is printed."
+        "Serve HTTP on this port of 127.0.0.1 instead. Clients need the printed key."
     )
     config: str | None = option(
-        "Print the lines for a client, and the file they belong in.", choice=CLIENTS
+        "Print the configuration for a client, and the file that contains it.",
+        choice=CLIENTS,
     )
     install: bool = option(
-        "With --config: put them there; all else there is kept.", default=False
+        "With --config: write the configuration; keep the rest of the file.",
+        default=False,
     )
 
 
-class Statusline(Arguments, name="statusline", daemon=False, group=SETUP):
-    """Print the line for Claude Code's status line: how far the notebook is, what runs, what the kernel holds.
+class Statusline(Arguments, name="statusline", needs_daemon=False, group=SETUP):
+    """Print the status line for Claude Code: progress, running cell, kernel.
 
-    `install.sh --statusline` has Claude Code show it, below your own.
+    `install.sh --statusline` makes Claude Code show it below your own.
     """
 
 
-class Look(Arguments, name="look", face="web"):
-    """Tell those who look on what only the daemon knows. It counts as no use, starts nothing, changes nothing."""
+class Snapshot(Arguments, name="look", interface=WEB):
+    """Return what the live views need from the daemon.
 
-    notebook: str = unshown("Which notebook.", default=MISSING)
-    run: int = unshown("The run whose outputs were told last, 0 for none.", default=0)
-    changes: int = unshown("How many of its changes were in them.", default=0)
-    marks: bool = unshown("Whether stale cells are looked for.", default=False)
+    The request has no effects: it starts no kernel and does not count as use.
+    """
+
+    notebook: str = hidden("The notebook.", default=MISSING)
+    run: int = hidden("The run whose outputs the view has, 0 for none.", default=0)
+    changes: int = hidden(
+        "The number of output changes of that run that the view has.", default=0
+    )
+    marks: bool = hidden("Whether to search stale cells.", default=False)
 
 
 class Completion(
     Arguments,
     name="completion",
-    daemon=False,
+    needs_daemon=False,
     group=SETUP,
     examples=(
         'completion zsh > "${fpath[1]}/_stepper"',
         "completion fish > ~/.config/fish/completions/stepper.fish",
     ),
 ):
-    """Print what completes commands, options, notebooks and cells in bash, zsh or fish.
+    """Print a completion script for commands, options, notebooks and cells.
 
     bash: `stepper completion bash > ~/.local/share/bash-completion/completions/stepper`
     """
 
-    shell: str = word(choice=("bash", "zsh", "fish"))
+    shell: str = positional(choice=("bash", "zsh", "fish"))
 
 
-COMMANDS = {name: row for name, row in VERBS.items() if row.face == "shell"}
+COMMANDS = {
+    name: command
+    for name, command in ALL_COMMANDS.items()
+    if command.interface == SHELL
+}

@@ -1,10 +1,11 @@
-"""How texts write the commands for one notebook: in a shell and as slash commands of Claude Code.
+"""Commands in texts, for one notebook: as shell commands and as slash commands.
 
-A command without a notebook acts on the current one. Where the project has several notebooks, the current one may be
-another, so each command names its own. No other module puts a notebook's name into a command.
+A command without a notebook acts on the current one. If the project has several
+notebooks, each printed command names its notebook. No other module adds a notebook to a
+command.
 
-In an agent's shell `stepper` is on the PATH. In the user's terminal it may not be: what the user is to run there is
-written with the `program` that works in it, and texts that are read there alone with `called_as`.
+In an agent's shell, `stepper` is on the PATH. In the user's terminal it may not be:
+`terminal` and `replace_program` write commands as they work there.
 """
 
 from __future__ import annotations
@@ -14,69 +15,75 @@ import shlex
 from dataclasses import dataclass, fields
 
 from stepper.policy.commands.cli_commands import COMMANDS
+from stepper.policy.commands.command_schema import HELP
 
 PROGRAM = "stepper"
-# a command in a text; `stepper fix: 3 fresh retries` is none
-CALLED = re.compile(
-    rf"(?<![\w./-]){PROGRAM}(?= (?:{'|'.join({name.split()[0] for name in COMMANDS})})\b(?!:))"
-)
+FIRST_WORDS = "|".join({name.split()[0] for name in COMMANDS})
+# A command in a text, but not the message `stepper fix: 3 fresh retries`.
+COMMAND = re.compile(rf"(?<![\w./-]){PROGRAM}(?= (?:{FIRST_WORDS})\b(?!:))")
+# Starts the lines of a report that quote cells and outputs.
+QUOTE_PREFIX = "| "
 
 
 @dataclass(frozen=True)
 class CommandLines:
-    """The commands for one notebook. `notebook` is its name, '' while the project has no other notebook.
+    """The commands for one notebook.
 
-    `program` calls stepper in the user's terminal.
+    `notebook` is '' while the project has no other notebook. `program` is how the
+    user's terminal calls stepper.
     """
 
     notebook: str = ""
     program: str = PROGRAM
 
     def shell(self, command: str, words: str = "") -> str:
-        """Return a command for the shell of whoever reads it: `stepper fix --notebook a.ipynb "HINT"`.
+        """Return a shell command, such as `stepper fix --notebook a.ipynb "HINT"`.
 
-        `command` may have options (`run --stale`); `words` are its further arguments, quoted as the shell needs them.
+        `command` may include options (`run --stale`). `words` are further arguments,
+        already quoted for the shell.
         """
-        name = _name(command)
+        name = _find_name(command)
         options = command.removeprefix(name).strip()
-        parts = [PROGRAM, name, self._argument(name), options, words]
+        parts = [PROGRAM, name, self._format_notebook(name), options, words]
         return " ".join(filter(None, parts))
 
     def terminal(self, command: str, words: str = "") -> str:
-        """Return a command for the user's terminal."""
-        return called_as(self.shell(command, words), self.program)
+        """Return a shell command for the user's terminal."""
+        return replace_program(self.shell(command, words), self.program)
 
     def slash(self, command: str, words: str = "") -> str:
-        """Return a slash command as it is typed in Claude Code: `/fix a.ipynb HINT`."""
-        quoted = f'"{self.notebook}"' if " " in self.notebook else self.notebook
-        return " ".join(filter(None, [f"/{command}", quoted, words]))
+        """Return a slash command of Claude Code, such as `/fix a.ipynb HINT`."""
+        notebook = f'"{self.notebook}"' if " " in self.notebook else self.notebook
+        return " ".join(filter(None, [f"/{command}", notebook, words]))
 
-    def _argument(self, name: str) -> str:
-        """Return the notebook as that command takes it, '' if the command takes none."""
-        row = COMMANDS[name].arguments
-        taken = next((each for each in fields(row) if each.name == "notebook"), None)
-        if taken is None or not self.notebook:
+    def _format_notebook(self, command: str) -> str:
+        """Return the argument for the notebook, '' if the command does not have one."""
+        if not self.notebook:
             return ""
-        quoted = shlex.quote(self.notebook)
-        is_option = "about" in taken.metadata
-        return f"--notebook {quoted}" if is_option else quoted
+        for argument in fields(COMMANDS[command].arguments):
+            if argument.name == "notebook":
+                quoted = shlex.quote(self.notebook)
+                is_option = HELP in argument.metadata
+                return f"--notebook {quoted}" if is_option else quoted
+        return ""
 
 
-def called_as(text: str, program: str) -> str:
-    """Return a text whose commands work where `program` calls stepper; lines of cells (`| `) stay as they are."""
+def replace_program(text: str, program: str) -> str:
+    """Return a text in which commands call `program`, except in quoted lines."""
     if program == PROGRAM or PROGRAM not in text:
         return text
-    return "\n".join(
-        line if line.startswith("| ") else CALLED.sub(lambda _: program, line)
+    lines = [
+        line if line.startswith(QUOTE_PREFIX) else COMMAND.sub(lambda _: program, line)
         for line in text.split("\n")
-    )
+    ]
+    return "\n".join(lines)
 
 
-def _name(command: str) -> str:
-    """Return the name of the command that a command line begins with: of one or two words."""
-    words = command.split()
-    pair = " ".join(words[:2])
-    return pair if pair in COMMANDS else words[0]
+def _find_name(command_line: str) -> str:
+    """Return the name of the command, of one or two words, that starts a line."""
+    words = command_line.split()
+    first_two = " ".join(words[:2])
+    return first_two if first_two in COMMANDS else words[0]
 
 
 UNNAMED = CommandLines()

@@ -1,6 +1,7 @@
-"""What a command is told, as types: the machinery of the tables `commands` and `cellcommands`.
+"""Base of the command tables: a command is a dataclass of typed arguments.
 
-A row is a frozen dataclass: its fields are the arguments, its docstring is what help says.
+The fields of the class are the arguments, its docstring is the help text. A subclass of
+`Arguments` that names its command is added to `ALL_COMMANDS`.
 """
 
 from __future__ import annotations
@@ -12,17 +13,24 @@ from typing import Any, TypeVar
 
 from stepper.common.errors import UsageError
 
-Told = TypeVar("Told", bound="Arguments")
-NOTEBOOKS, PLAN, KERNEL, PERSONS, SETUP = (
-    "Notebooks",
-    "The plan",
-    "The kernel",
-    "Yours to decide, when a notebook is stopped",
-    "The installation",
-)
-SECONDS = 1e9  # more than any wait
-GROUPS = (NOTEBOOKS, PLAN, KERNEL, PERSONS, SETUP)
-KINDS: dict[str, tuple[type, ...]] = {
+ArgumentsType = TypeVar("ArgumentsType", bound="Arguments")
+# The titles of the groups in the help, in this order.
+NOTEBOOKS = "Notebooks"
+PLAN = "The plan"
+KERNEL = "The kernel"
+USER_DECISIONS = "Yours to decide, when a notebook is stopped"
+SETUP = "The installation"
+GROUPS = (NOTEBOOKS, PLAN, KERNEL, USER_DECISIONS, SETUP)
+# Every number of seconds must be below this.
+MAX_SECONDS = 1e9
+# Where a command is available: in a shell, as an MCP tool, for the web page.
+SHELL = "shell"
+MCP = "mcp"
+WEB = "web"
+# The key of a field's metadata that contains the help of an option.
+HELP = "help"
+# The types that an annotation accepts. The first one is the type of the argument.
+TYPES: dict[str, tuple[type, ...]] = {
     "str": (str,),
     "int": (int,),
     "float": (float, int),
@@ -34,130 +42,143 @@ KINDS: dict[str, tuple[type, ...]] = {
 
 @dataclass(frozen=True)
 class Command:
-    """A row."""
+    """A row of the command table."""
 
     name: str
     arguments: type[Any]
-    runs_code: bool  # nothing that an edit may not run here may be run by it
-    persons: bool  # what it does is the person's to decide: an agent's call of it asks
-    daemon: bool  # the daemon answers it, not the command line by itself
+    # Whether the command runs code. If edits may not run code, neither may agents call
+    # this command.
+    runs_code: bool
+    # Whether only the user may decide on it: a call from an agent asks the user.
+    needs_user: bool
+    # Whether the daemon executes the command, not the command line process.
+    needs_daemon: bool
     group: str  # one of GROUPS
-    examples: tuple[str, ...]  # calls, without `stepper`
-    alias: str  # the same by another name
-    face: str  # who gives it: in a shell, or through mcp
+    examples: tuple[str, ...]  # without `stepper`
+    alias: str  # another name of a subcommand
+    interface: str  # SHELL, MCP or WEB
 
     @property
-    def about(self) -> str:
-        """What help says of it."""
+    def help(self) -> str:
+        """The help text."""
         return inspect.cleandoc(self.arguments.__doc__ or "")
 
     @property
     def summary(self) -> str:
-        """What the list of commands says of it: the first paragraph, in one line."""
-        return " ".join(self.about.split("\n\n")[0].split())
+        """The first paragraph of the help text, in one line."""
+        first_paragraph = self.help.split("\n\n")[0]
+        return " ".join(first_paragraph.split())
 
 
-# all that the daemon is asked for; those of `cellcommands` once that is loaded
-VERBS: dict[str, Command] = {}
+# All commands that were imported. Those for MCP are in `mcp_commands`.
+ALL_COMMANDS: dict[str, Command] = {}
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """What a command is told; a class that names its command is a row of the table."""
+    """The arguments of a command."""
 
     def __init_subclass__(
         cls,
         name: str = "",
         runs_code: bool = False,
-        persons: bool = False,
-        daemon: bool = True,
+        needs_user: bool = False,
+        needs_daemon: bool = True,
         group: str = NOTEBOOKS,
         examples: tuple[str, ...] = (),
         alias: str = "",
-        face: str = "shell",
+        interface: str = SHELL,
     ) -> None:
-        """Make the class a frozen dataclass; one that inherits all is one already: each takes a millisecond."""
+        """Make the class a frozen dataclass, and add its command to the table.
+
+        A class without own fields already is one. Making one takes a millisecond.
+        """
         if inspect.get_annotations(cls):
             dataclass(frozen=True, kw_only=True, eq=False, repr=False)(cls)
         if name:
-            VERBS[name] = Command(
+            ALL_COMMANDS[name] = Command(
                 name,
                 cls,
                 runs_code,
-                persons,
-                daemon,
+                needs_user,
+                needs_daemon,
                 group,
                 examples or (name,),
                 alias,
-                face,
+                interface,
             )
 
 
-def word(default: Any = MISSING, **shell: Any) -> Any:
-    """An argument that a shell gives by its place: `metavar`, `many` (words, joined), `stdin` (`-`), `choice`."""
-    return field(default=default, metadata=shell)
+def positional(default: Any = MISSING, **metadata: Any) -> Any:
+    """Declare a positional argument of the command line.
+
+    Metadata: `metavar`, `many` (join all words), `stdin` (`-` reads standard input),
+    `choice` (allowed values).
+    """
+    return field(default=default, metadata=metadata)
 
 
-def option(about: str, default: Any = None, **shell: Any) -> Any:
-    """An argument that a shell gives by `--NAME`, or by `flag`."""
-    return field(default=default, metadata={"about": about, **shell})
+def option(text: str, default: Any = None, **metadata: Any) -> Any:
+    """Declare an option with a help text: `--NAME`, or `flag` in the metadata."""
+    return field(default=default, metadata={HELP: text, **metadata})
 
 
-def unshown(about: str, default: Any = None, **more: Any) -> Any:
-    """An argument that no shell gives: other agents do."""
-    return field(default=default, metadata={"about": about, "unshown": True, **more})
+def hidden(text: str, default: Any = None, **metadata: Any) -> Any:
+    """Declare an argument that the command line does not have."""
+    return field(default=default, metadata={HELP: text, "hidden": True, **metadata})
 
 
-def of_shell(arguments: type[Arguments]) -> list[Field[Any]]:
-    """Return the arguments that a shell gives."""
-    return [each for each in fields(arguments) if not each.metadata.get("unshown")]
+def list_cli_arguments(arguments: type[Arguments]) -> list[Field[Any]]:
+    """Return the arguments that the command line has."""
+    return [
+        argument
+        for argument in fields(arguments)
+        if not argument.metadata.get("hidden")
+    ]
 
 
-def kind(argument: Field[Any]) -> type:
-    """Return the type of an argument that is given."""
-    return kinds(argument)[0]
+def argument_type(argument: Field[Any]) -> type:
+    """Return the type of an argument."""
+    return accepted_types(argument)[0]
 
 
-def kinds(argument: Field[Any]) -> tuple[type, ...]:
-    """Return the types that an argument may have."""
-    return KINDS[str(argument.type).removesuffix(" | None")]
+def accepted_types(argument: Field[Any]) -> tuple[type, ...]:
+    """Return all types that an argument accepts."""
+    return TYPES[str(argument.type).removesuffix(" | None")]
 
 
-def read(arguments: type[Told], told: Mapping[str, Any]) -> Told:
-    """Return the arguments that a request tells, those that are null left out; raise UsageError."""
-    given = {}
-    for each in fields(arguments):
-        value = told.get(each.name)
+def parse_arguments(
+    arguments: type[ArgumentsType], values: Mapping[str, Any]
+) -> ArgumentsType:
+    """Return the arguments of a request; raise UsageError.
+
+    Unknown arguments are ignored, and null counts as missing.
+    """
+    parsed = {}
+    for argument in fields(arguments):
+        value = values.get(argument.name)
         if value is not None:
-            of = kinds(each)
-            if not isinstance(value, of) or (
-                isinstance(value, bool) and bool not in of
-            ):
-                named = " or ".join(one.__name__ for one in of)
-                raise UsageError(
-                    f"the request's argument {each.name!r} must be of the kind {named}"
-                )
-            if (
-                of[0] is float
-                and isinstance(value, float | int)
-                and not abs(value) < SECONDS
-            ):
-                raise UsageError(
-                    f"the request's argument {each.name!r} is out of all bounds"
-                )
-            if (
-                each.metadata.get("positive")
-                and isinstance(value, float | int)
-                and value <= 0
-            ):
-                raise UsageError(
-                    f"the request's argument {each.name!r} must be more than 0"
-                )
-            if value not in (choice := each.metadata.get("choice", [value])):
-                raise UsageError(
-                    f"the request's argument {each.name!r} must be one of {', '.join(choice)}"
-                )
-            given[each.name] = value
-        elif each.default is MISSING:
-            raise UsageError(f"the request's argument {each.name!r} is missing")
-    return arguments(**given)
+            _check_value(argument, value)
+            parsed[argument.name] = value
+        elif argument.default is MISSING:
+            raise UsageError(f"the request's argument {argument.name!r} is missing")
+    return arguments(**parsed)
+
+
+def _check_value(argument: Field[Any], value: Any) -> None:
+    """Raise UsageError if an argument does not accept a value."""
+    name = f"the request's argument {argument.name!r}"
+    types = accepted_types(argument)
+    is_unexpected_bool = isinstance(value, bool) and bool not in types
+    if not isinstance(value, types) or is_unexpected_bool:
+        type_names = " or ".join(accepted.__name__ for accepted in types)
+        raise UsageError(f"{name} must be of type {type_names}")
+    if isinstance(value, float | int):
+        # The comparison is false for NaN.
+        if types[0] is float and not abs(value) < MAX_SECONDS:
+            raise UsageError(f"{name} is out of range")
+        if argument.metadata.get("positive") and value <= 0:
+            raise UsageError(f"{name} must be greater than 0")
+    choices = argument.metadata.get("choice")
+    if choices is not None and value not in choices:
+        raise UsageError(f"{name} must be one of {', '.join(choices)}")
