@@ -18,7 +18,7 @@ ArgumentsType = TypeVar("ArgumentsType", bound="Arguments")
 NOTEBOOKS = "Notebooks"
 PLAN = "The plan"
 KERNEL = "The kernel"
-USER_DECISIONS = "Yours to decide, when a notebook is stopped"
+USER_DECISIONS = "Resuming a stopped notebook"
 SETUP = "The installation"
 GROUPS = (NOTEBOOKS, PLAN, KERNEL, USER_DECISIONS, SETUP)
 # Every number of seconds must be below this.
