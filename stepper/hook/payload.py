@@ -11,7 +11,7 @@ from typing import Any
 from stepper.common.errors import StepperError
 from stepper.common.text import clean
 from stepper.messages.run_report import Report, format_not_run
-from stepper.policy.commands.command_lines import PROGRAM, CommandLines, called_as
+from stepper.policy.commands.command_lines import PROGRAM, CommandLines, replace_program
 from stepper.policy.model import CellEdit, Consent, FileWrite
 
 SILENT = b""
@@ -264,7 +264,7 @@ def for_terminal(answer: bytes, program: str) -> bytes:
     told = json.loads(answer)
     for name in ("systemMessage", "stopReason"):
         if name in told:
-            told[name] = called_as(told[name], program)
+            told[name] = replace_program(told[name], program)
     return _dump(told)
 
 
