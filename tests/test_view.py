@@ -512,7 +512,7 @@ def test_what_is_followed_stays_in_sight_while_the_page_grows(
     assert page.js("scrollY") < 200
     gate.touch()
     runs.join()
-    page.js("following(false)")
+    page.js("setFollowing(false)")
     page.js("document.querySelector('.cell').scrollIntoView()")
     page.until("document.querySelector('#plan a.here')?.innerText.includes('Part 0')")
     page.send("Emulation.setFocusEmulationEnabled", enabled=True)
@@ -562,7 +562,7 @@ def test_stale_cells_and_the_last_verify(
     notebook.replace(first, "rows = 2")
     page.until("document.querySelector('.cell .stale')?.innerText.includes('rows')")
     page.until(
-        "document.querySelector('#notices').innerText.includes('stepper run --stale')"
+        "/stepper run( \\S+)? --stale/.test(document.querySelector('#notices').innerText)"
     )
     page.until("document.querySelector('#facts').innerText.includes('changed since')")
     project.stepper("run", "--stale")
@@ -869,7 +869,7 @@ CONTRAST = """(() => {
   for (const each of document.querySelectorAll('body *')) {
     const own = [...each.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
     const box = each.getBoundingClientRect(), style = getComputedStyle(each);
-    if (!own || !box.width || style.visibility === 'hidden' || each.closest('.unseen, .skip, option')) continue;
+    if (!own || !box.width || style.visibility === 'hidden' || each.closest('.visually-hidden, .skip, option')) continue;
     let behind = [255, 255, 255, 0];
     for (let up = each; up && behind[3] < 255; up = up.parentElement) { const c = rgb(getComputedStyle(up).backgroundColor); if (c[3] === 255) behind = c; else if (c[3] > 0) throw new Error('a mixed background'); }
     if (behind[3] < 255) behind = rgb(matchMedia('(prefers-color-scheme: dark)').matches ? '#000' : '#fff');
@@ -1031,7 +1031,7 @@ def test_who_looks_on_keeps_no_daemon_and_ends_none(untouched: Project) -> None:
         )  # it had been there, with one of another version looking on, and ended by itself
         assert other.request_snapshot(
             "a.ipynb", 0, 0, False
-        ) is None and other.error.startswith("the daemon is not running")
+        ) is None and other.error.startswith("no daemon is running")
     assert not [*Path(untouched.paths.kernels).rglob("*.json")]
 
 
@@ -1108,7 +1108,7 @@ def test_the_pictures_of_the_docs(
         "/epoch +\\d\\d/.test(document.querySelector('.cell.running .outputs')?.textContent || '')"
     )
     page.js(
-        "following(false); scrollTo({top: document.querySelector('.cell.running').offsetTop - 560, behavior: 'instant'})"
+        "setFollowing(false); scrollTo({top: document.querySelector('.cell.running').offsetTop - 560, behavior: 'instant'})"
     )
     keep(page, tmp_path / "view.png")
     console = Console(

@@ -15,7 +15,7 @@ from stepper.common.errors import StepperError
 from stepper.common.socket_path import HookPaths, encode_path
 from stepper.hook import client
 
-NOT_RUNNING = "the daemon is not running, so this view shows the journal only"
+NOT_RUNNING = "no daemon is running, so this view shows the journal only"
 NOT_RESPONDING = "the daemon does not respond"
 OTHER_VERSION = "the daemon has version {}, but this view {}: restart this view"
 TIMEOUT_SECONDS = 3.0  # the daemon acknowledges a request at once

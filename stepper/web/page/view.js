@@ -1,520 +1,1586 @@
-// The page of `stepper view`. Whatever comes of a notebook is put in as text, never as markup.
+// The page of `stepper view`. The contents of a notebook are added as text, never as
+// HTML.
+//
+// The server sends events with the parts of the page (`connect`). Each event updates
+// `state`, and `draw` updates the elements whose data changed.
 "use strict";
-const $ = (id) => document.getElementById(id);
-const asked = new URLSearchParams(location.search).get("notebook") || "";
-const S = { project: { notebooks: [] }, status: null, cells: [], runs: [], live: null, day: "", follow: true, said: "" };
-const cards = new Map();
-const SIGNS = { stale: "~", done: "✓", failed: "✗", doubted: "?", skipped: "–", running: "▶", pending: "·", interrupted: "■", changed: "≠",
-  ok: "✓", error: "✗", stopped: "■", complete: "✓", failing: "✗", ready: "·" };
-const WORDS = { error: "failed", timeout: "over its deadline", memory: "out of memory", kernel_died: "kernel died", cancelled: "interrupted" };
-let shift = 0; // what the server's clock is ahead of ours, in milliseconds
 
-// --- small tools
-function h(tag, given = {}, ...inner) {
-  const made = document.createElement(tag);
-  for (const [name, value] of Object.entries(given)) {
+const MARKS = {
+  stale: "~",
+  done: "✓",
+  failed: "✗",
+  doubted: "?",
+  skipped: "–",
+  running: "▶",
+  pending: "·",
+  interrupted: "■",
+  changed: "≠",
+  ok: "✓",
+  error: "✗",
+  stopped: "■",
+  complete: "✓",
+  failing: "✗",
+  ready: "·",
+};
+const OUTCOMES = {
+  error: "failed",
+  timeout: "timed out",
+  memory: "out of memory",
+  kernel_died: "kernel died",
+  cancelled: "interrupted",
+};
+const STEP_NOTES = {
+  doubted: "its criterion is false",
+  changed: "changed since it ran",
+  interrupted: "interrupted",
+  skipped: "skipped",
+};
+const NO_DAEMON = "no daemon is running";
+const MINUTE = 60;
+const HOUR = 3600;
+const DAY = 86400;
+const LONG_SOURCE_LINES = 16;
+const FOLLOW_MARGIN = 30; // pixels from the end of an output
+const MAX_ATTEMPTS = 50; // that a cell lists
+const MAX_RUNS = 200; // in the list of runs
+const MAX_DAYS = 8; // in the timeline
+const COPIED_MS = 1600;
+const SVG_NAMESPACE = "http://www.w3.org/2000/svg";
+
+const requestedNotebook = new URLSearchParams(location.search).get("notebook") || "";
+const state = {
+  project: { notebooks: [] },
+  status: null,
+  cells: [],
+  runs: [],
+  live: null,
+  day: "", // that the timeline shows
+  isFollowing: true,
+  isConnected: false, // a status has arrived
+  connectionError: "",
+  announcement: "",
+};
+const cards = new Map(); // cell id → Card
+let clockOffset = 0; // how far the server's clock is ahead, in milliseconds
+
+// --- elements
+
+function $(id) {
+  return document.getElementById(id);
+}
+
+/** Create an HTML element. Attributes that start with "on" are event listeners. */
+function h(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
     if (value === undefined || value === null || value === false) continue;
-    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
-    else if (name === "class") made.className = value;
-    else made.setAttribute(name, value === true ? "" : value);
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (name === "class") element.className = value;
+    else element.setAttribute(name, value === true ? "" : value);
   }
-  made.append(...inner.filter((each) => each !== null && each !== undefined && each !== ""));
-  return made;
+  element.append(...children.filter(isPresent));
+  return element;
 }
-function s(tag, given = {}, ...inner) {
-  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  for (const [name, value] of Object.entries(given)) made.setAttribute(name, value);
-  made.append(...inner);
-  return made;
+
+/** Create an SVG element. */
+function svg(tag, attributes = {}, ...children) {
+  const element = document.createElementNS(SVG_NAMESPACE, tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    element.setAttribute(name, value);
+  }
+  element.append(...children);
+  return element;
 }
-const sign = (status) => h("span", { class: `sign ${status}`, "aria-hidden": "true" }, SIGNS[status] || "·");
-const took = (sec) => sec < 10 ? `${sec.toFixed(2)} s` : sec < 600 ? `${sec.toFixed(0)} s` : sec < 36000 ? `${(sec / 60).toFixed(0)} min` : `${(sec / 3600).toFixed(1)} h`;
-const span = (sec) => sec >= 7200 && sec % 3600 === 0 ? `${sec / 3600} h` : sec >= 120 && sec % 60 === 0 ? `${sec / 60} min` : `${+sec.toFixed(1)} s`;
-const clock = (at, more) => new Date(at).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hourCycle: "h23", ...more });
-const dayOf = (at) => new Date(at).toLocaleDateString([], { year: "numeric", month: "short", day: "numeric" });
-const now = () => Date.now() + shift;
-function age(ms) {
-  const sec = Math.max(0, ms / 1000);
-  return sec < 60 ? "just now" : sec < 3600 ? `${Math.floor(sec / 60)} min ago` : sec < 86400 ? `${Math.floor(sec / 3600)} h ago` : `${Math.floor(sec / 86400)} d ago`;
+
+function isPresent(child) {
+  return child !== null && child !== undefined && child !== "";
 }
-function link(path, more) {
-  return `${path}?${new URLSearchParams({ notebook: S.status ? S.status.notebook : "", ...more })}`;
+
+function replaceChildren(element, ...children) {
+  element.replaceChildren(...children.filter(isPresent));
 }
-async function fetched(path, more) {
-  const answer = await fetch(link(path, more));
-  if (!answer.ok) throw new Error(`${answer.status}`);
-  return answer.json();
-}
-function put(box, ...inner) { box.replaceChildren(...inner.filter((each) => each !== null && each !== "")); }
-function same(box, told) { // whether a box shows that already
-  const mark = JSON.stringify(told);
-  if (box.shown === mark) return true;
-  box.shown = mark;
+
+/** Return whether an element shows this data already, and remember the data. */
+function isShown(element, data) {
+  const version = JSON.stringify(data);
+  if (element.shownVersion === version) return true;
+  element.shownVersion = version;
   return false;
 }
-function copies(text, from) { // what it says, or what another box does
-  return h("button", { type: "button", class: from ? "copy" : null, "aria-label": from ? text : null, onclick: async (event) => {
-    const button = event.currentTarget, told = from ? from.textContent : text;
-    try { await navigator.clipboard.writeText(told); } catch { getSelection().selectAllChildren(from || button); return; }
-    button.classList.add("copied");
-    say(from ? "Copied" : `Copied: ${text}`);
-    setTimeout(() => button.classList.remove("copied"), 1600);
-  } }, from ? null : text);
-}
-function say(text) { if (text !== S.said) { S.said = text; $("announce").textContent = text; } }
 
-// --- texts: a terminal's colours, Python's words, plain Markdown
-function ansi(text) {
-  const found = [], state = { f: "", b: false, i: false, u: false };
-  const parts = text.split(/\x1b\[([\d;:]*)m/);
-  parts.forEach((part, place) => {
-    if (place % 2 === 0) {
-      const plain = part.replace(/\x1b\[[\d;?]*[A-Za-z]|\x1b\][^\x07\x1b]*(\x07|\x1b\\)?|\x1b.|[\x00-\x08\x0b-\x1f\x7f]/g, "");
-      if (!plain) return;
-      const names = [state.f, state.b && "b", state.i && "i", state.u && "u"].filter(Boolean).join(" ");
-      found.push(names ? h("span", { class: names }, plain) : plain);
+function markOf(status) {
+  const attributes = { class: `sign ${status}`, "aria-hidden": "true" };
+  return h("span", attributes, MARKS[status] || "·");
+}
+
+function textLink(href, text) {
+  return h("a", { href, target: "_blank", rel: "noopener" }, text);
+}
+
+/** Return a button that copies its own text, or the text of `source`. */
+function copyButton(text, source) {
+  const attributes = { type: "button", onclick: (event) => copy(event, text, source) };
+  if (source) {
+    return h("button", { ...attributes, class: "copy", "aria-label": text });
+  }
+  return h("button", attributes, text);
+}
+
+async function copy(event, text, source) {
+  const button = event.currentTarget;
+  try {
+    await navigator.clipboard.writeText(source ? source.textContent : text);
+  } catch {
+    getSelection().selectAllChildren(source || button);
+    return;
+  }
+  button.classList.add("copied");
+  announce(source ? "Copied" : `Copied: ${text}`);
+  setTimeout(() => button.classList.remove("copied"), COPIED_MS);
+}
+
+/** Have screen readers read a text. */
+function announce(text) {
+  if (text === state.announcement) return;
+  state.announcement = text;
+  $("announce").textContent = text;
+}
+
+// --- numbers and times
+
+function formatDuration(seconds) {
+  if (seconds < 10) return `${seconds.toFixed(2)} s`;
+  if (seconds < 10 * MINUTE) return `${seconds.toFixed(0)} s`;
+  if (seconds < 10 * HOUR) return `${(seconds / MINUTE).toFixed(0)} min`;
+  return `${(seconds / HOUR).toFixed(1)} h`;
+}
+
+function formatElapsed(seconds) {
+  if (seconds < MINUTE) return `${seconds.toFixed(1)} s`;
+  if (seconds >= HOUR) return `${(seconds / HOUR).toFixed(2)} h`;
+  const rest = String(Math.floor(seconds % MINUTE)).padStart(2, "0");
+  return `${Math.floor(seconds / MINUTE)}:${rest} min`;
+}
+
+function formatTimeout(seconds) {
+  if (seconds >= 2 * HOUR && seconds % HOUR === 0) return `${seconds / HOUR} h`;
+  if (seconds >= 2 * MINUTE && seconds % MINUTE === 0) {
+    return `${seconds / MINUTE} min`;
+  }
+  return `${+seconds.toFixed(1)} s`;
+}
+
+function formatTime(time, options) {
+  return new Date(time).toLocaleTimeString([], {
+    hour: "2-digit",
+    minute: "2-digit",
+    hourCycle: "h23",
+    ...options,
+  });
+}
+
+function formatTimeWithSeconds(time) {
+  return formatTime(time, { second: "2-digit" });
+}
+
+function formatDay(time) {
+  const options = { year: "numeric", month: "short", day: "numeric" };
+  return new Date(time).toLocaleDateString([], options);
+}
+
+/** Return the server's time in milliseconds. */
+function getServerTime() {
+  return Date.now() + clockOffset;
+}
+
+function formatAge(milliseconds) {
+  const seconds = Math.max(0, milliseconds / 1000);
+  if (seconds < MINUTE) return "just now";
+  if (seconds < HOUR) return `${Math.floor(seconds / MINUTE)} min ago`;
+  if (seconds < DAY) return `${Math.floor(seconds / HOUR)} h ago`;
+  return `${Math.floor(seconds / DAY)} d ago`;
+}
+
+function count(number, singular, plural) {
+  return `${number} ${number === 1 ? singular : plural}`;
+}
+
+function formatProgress(done, total, skipped) {
+  const text = `${done} of ${total}`;
+  return skipped ? `${text}, ${skipped} skipped` : text;
+}
+
+function removeFolderAndSuffix(path) {
+  return path.replace(/^.*\//, "").replace(/\.ipynb$/, "");
+}
+
+// --- requests
+
+function makeAddress(path, parameters) {
+  const notebook = state.status ? state.status.notebook : "";
+  return `${path}?${new URLSearchParams({ notebook, ...parameters })}`;
+}
+
+async function fetchJson(path, parameters) {
+  const response = await fetch(makeAddress(path, parameters));
+  if (!response.ok) throw new Error(`${response.status}`);
+  return response.json();
+}
+
+// --- terminal colours, Python source, Markdown
+
+const COLOUR_CODES = /\x1b\[([\d;:]*)m/;
+const OTHER_ESCAPES = new RegExp(
+  [
+    /\x1b\[[\d;?]*[A-Za-z]/.source,
+    /\x1b\][^\x07\x1b]*(\x07|\x1b\\)?/.source,
+    /\x1b./.source,
+    /[\x00-\x08\x0b-\x1f\x7f]/.source,
+  ].join("|"),
+  "g",
+);
+const PLAIN_STYLE = { colour: "", bold: false, italic: false, underline: false };
+
+/** Return a text with terminal escapes as text nodes and coloured elements. */
+function renderAnsi(text) {
+  const nodes = [];
+  const style = { ...PLAIN_STYLE };
+  text.split(COLOUR_CODES).forEach((part, index) => {
+    if (index % 2 === 1) {
+      applyColourCodes(style, part.split(/[;:]/).map(Number));
       return;
     }
-    const codes = part.split(/[;:]/).map(Number);
-    for (let at = 0; at < codes.length; at++) {
-      const code = codes[at];
-      if (code === 0) Object.assign(state, { f: "", b: false, i: false, u: false });
-      else if (code === 1) state.b = true;
-      else if (code === 3) state.i = true;
-      else if (code === 4) state.u = true;
-      else if (code === 22) state.b = false;
-      else if (code === 23) state.i = false;
-      else if (code === 24) state.u = false;
-      else if (code >= 30 && code <= 37) state.f = code === 37 ? "" : `f${code - 30}`;
-      else if (code >= 90 && code <= 97) state.f = code === 97 ? "" : `f${code === 90 ? 8 : code - 90}`;
-      else if (code === 39) state.f = "";
-      else if (code === 38 || code === 48) {
-        const few = codes[at + 1] === 5, value = few ? codes[at + 2] : 0;
-        if (code === 38) state.f = few ? hue(value) : nearest(codes.slice(at + 2, at + 5));
-        at += few ? 2 : 4;
-      }
-    }
+    const plain = part.replace(OTHER_ESCAPES, "");
+    if (!plain) return;
+    const classes = getStyleClasses(style);
+    nodes.push(classes ? h("span", { class: classes }, plain) : plain);
   });
-  return found;
+  return nodes;
 }
-function hue(value) {
-  if (value < 16) return value % 8 === 7 ? "" : `f${value === 8 ? 8 : value % 8}`;
+
+function getStyleClasses(style) {
+  const classes = [
+    style.colour,
+    style.bold && "b",
+    style.italic && "i",
+    style.underline && "u",
+  ];
+  return classes.filter(Boolean).join(" ");
+}
+
+function applyColourCodes(style, codes) {
+  for (let index = 0; index < codes.length; index++) {
+    const code = codes[index];
+    if (code === 38 || code === 48) {
+      const isPalette = codes[index + 1] === 5;
+      if (code === 38) {
+        style.colour = isPalette
+          ? getPaletteColour(codes[index + 2])
+          : getNearestColour(codes.slice(index + 2, index + 5));
+      }
+      index += isPalette ? 2 : 4;
+    } else {
+      applySimpleCode(style, code);
+    }
+  }
+}
+
+function applySimpleCode(style, code) {
+  if (code === 0) Object.assign(style, PLAIN_STYLE);
+  else if (code === 1) style.bold = true;
+  else if (code === 3) style.italic = true;
+  else if (code === 4) style.underline = true;
+  else if (code === 22) style.bold = false;
+  else if (code === 23) style.italic = false;
+  else if (code === 24) style.underline = false;
+  else if (code === 39) style.colour = "";
+  else if (code >= 30 && code <= 37) style.colour = getPaletteColour(code - 30);
+  else if (code >= 90 && code <= 97) style.colour = getPaletteColour(code - 82);
+}
+
+/** Return the class of one of 256 colours. White is the default colour. */
+function getPaletteColour(value) {
+  if (value < 16) {
+    if (value % 8 === 7) return "";
+    return value === 8 ? "f8" : `f${value % 8}`;
+  }
   if (value > 231) return value > 250 ? "" : "f8";
-  const rest = value - 16;
-  return nearest([Math.floor(rest / 36), Math.floor(rest / 6) % 6, rest % 6].map((part) => part * 51));
+  const index = value - 16;
+  const levels = [Math.floor(index / 36), Math.floor(index / 6) % 6, index % 6];
+  return getNearestColour(levels.map((level) => level * 51));
 }
-function nearest(rgb) {
-  const most = Math.max(...rgb), bits = rgb.map((part) => (part > most * 0.6 && most > 60 ? 1 : 0));
-  const code = bits[0] + 2 * bits[1] + 4 * bits[2];
+
+/** Return the class of the terminal colour that is nearest to red, green and blue. */
+function getNearestColour(rgb) {
+  const brightest = Math.max(...rgb);
+  const isOn = (part) => part > brightest * 0.6 && brightest > 60;
+  const [red, green, blue] = rgb.map((part) => (isOn(part) ? 1 : 0));
+  const code = red + 2 * green + 4 * blue;
   return code === 7 || code === 0 ? "" : `f${code}`;
 }
-const TOKENS = /(#[^\n]*)|((?:\b[rRbBfFuU]{1,2})?(?:"""[\s\S]*?(?:"""|$)|'''[\s\S]*?(?:'''|$)|"(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?))|\b(False|None|True|and|as|assert|async|await|break|class|continue|def|del|elif|else|except|finally|for|from|global|if|import|in|is|lambda|match|nonlocal|not|or|pass|raise|return|try|while|with|yield)\b|\b(\d[\w.]*)/g;
-function coloured(source) {
-  const found = [];
-  let from = 0;
-  for (const token of source.matchAll(TOKENS)) {
-    found.push(source.slice(from, token.index), h("span", { class: token[1] ? "c" : token[2] ? "s" : token[3] ? "k" : "n" }, token[0]));
-    from = token.index + token[0].length;
+
+const KEYWORDS = [
+  "False None True and as assert async await break class continue def del elif else",
+  "except finally for from global if import in is lambda match nonlocal not or pass",
+  "raise return try while with yield",
+].join(" ");
+const TOKENS = new RegExp(
+  [
+    /(#[^\n]*)/.source,
+    "((?:\\b[rRbBfFuU]{1,2})?(?:" +
+      [
+        /"""[\s\S]*?(?:"""|$)/.source,
+        /'''[\s\S]*?(?:'''|$)/.source,
+        /"(?:\\.|[^"\\\n])*"?/.source,
+        /'(?:\\.|[^'\\\n])*'?/.source,
+      ].join("|") +
+      "))",
+    `\\b(${KEYWORDS.replaceAll(" ", "|")})\\b`,
+    /\b(\d[\w.]*)/.source,
+  ].join("|"),
+  "g",
+);
+// The classes of the groups of TOKENS: comments, strings, keywords, numbers.
+const TOKEN_CLASSES = ["c", "s", "k", "n"];
+
+/** Return Python source as text nodes and coloured elements. */
+function renderSource(source) {
+  const nodes = [];
+  let position = 0;
+  for (const match of source.matchAll(TOKENS)) {
+    const [token, ...groups] = match;
+    const group = groups.findIndex(Boolean);
+    const element = h("span", { class: TOKEN_CLASSES[group] }, token);
+    nodes.push(source.slice(position, match.index), element);
+    position = match.index + token.length;
   }
-  return [...found, source.slice(from)];
+  nodes.push(source.slice(position));
+  return nodes;
 }
-function inline(text) {
-  return text.split(/(`[^`]+`|\*\*[^*]+\*\*)/).map((part) =>
-    part.startsWith("`") && part.length > 2 ? h("code", {}, part.slice(1, -1)) : part.startsWith("**") && part.length > 4 ? h("strong", {}, part.slice(2, -2)) : part);
-}
-function prose(text) {
-  return text.split(/(```[\s\S]*?(?:```|$))|\n{2,}/).filter(Boolean).flatMap((block) => {
-    if (block.startsWith("```")) return [h("pre", {}, h("code", {}, block.replace(/^```[^\n]*\n?|```$/g, "")))];
-    const lines = block.trim().split("\n"), head = /^(#{1,6})\s+(.*)/.exec(lines[0]);
-    const rest = head ? lines.slice(1) : lines, made = head ? [h(head[1].length > 2 ? "h3" : "h2", { class: head[1].length === 1 ? "top" : null }, ...inline(head[2]))] : [];
-    if (!rest.join("").trim()) return made;
-    const items = rest.every((line) => /^\s*([-*+]|\d+\.)\s/.test(line));
-    return [...made, items ? h("ul", {}, ...rest.map((line) => h("li", {}, ...inline(line.replace(/^\s*([-*+]|\d+\.)\s+/, ""))))) : h("p", {}, ...inline(rest.join("\n")))];
+
+const INLINE_MARKUP = /(`[^`]+`|\*\*[^*]+\*\*)/;
+const MARKDOWN_BLOCKS = /(```[\s\S]*?(?:```|$))|\n{2,}/;
+const CODE_FENCE = /^```[^\n]*\n?|```$/g;
+const HEADING = /^(#{1,6})\s+(.*)/;
+const LIST_ITEM = /^\s*([-*+]|\d+\.)\s+/;
+
+/** Return a line of Markdown with its code and bold text. */
+function renderInline(text) {
+  return text.split(INLINE_MARKUP).map((part) => {
+    if (part.startsWith("`") && part.length > 2) {
+      return h("code", {}, part.slice(1, -1));
+    }
+    if (part.startsWith("**") && part.length > 4) {
+      return h("strong", {}, part.slice(2, -2));
+    }
+    return part;
   });
 }
 
-// --- a cell's outputs
-function output(told, cell) {
-  const where = link("output", { cell, n: told.n, v: told.v || "" });
-  if (told.kind === "text") {
-    const box = h("pre", { class: told.name, tabindex: "0" }, ...ansi(told.text));
-    if (told.tail === undefined) return box;
-    box.append(h("a", { href: where, target: "_blank", rel: "noopener" }, `\n… ${told.left.toLocaleString()} more characters in the notebook …\n`), ...ansi(told.tail));
-    return box;
-  }
-  if (told.kind === "picture") return h("img", { src: where, alt: told.alt, loading: "lazy", decoding: "async", width: told.width || null, height: told.height || null });
-  if (told.kind === "html") return h("iframe", { src: where, sandbox: "", loading: "lazy", title: "What the cell shows as HTML", height: told.lines * 26 + 20 });
-  if (told.kind === "markdown") return h("div", { class: "prose" }, ...prose(told.text));
-  if (told.kind === "table") return h("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "Table" }, ...told.tables.map((each) => table(each, where)));
-  if (told.kind === "widget") return h("div", {}, ...told.rows.map((row) => h("div", { class: "widget" }, row.label ? h("span", { class: "soft" }, row.label) : null,
-    row.part !== undefined ? h("progress", { max: 1, value: Math.min(1, Math.max(0, row.part)), "aria-label": row.label || "progress" }) : null, h("span", { class: "num" }, row.text))));
-  return h("div", { class: "words" }, told.text);
-}
-function table(told, where) {
-  const line = (row) => h("tr", {}, ...row.map((each) => h(each.head ? "th" : "td", { colspan: each.colspan, rowspan: each.rowspan }, each.text)));
-  return h("div", {}, h("table", {}, h("thead", {}, ...told.head.map(line)), h("tbody", {}, ...told.body.map(line))), told.left ? h("a", { class: "soft", href: where, target: "_blank", rel: "noopener" }, `… ${told.left.toLocaleString()} more rows in the notebook`) : null, told.foot.trim() ? h("div", { class: "soft" }, told.foot.trim()) : null);
+/** Return simple Markdown as elements: headings, lists, code and paragraphs. */
+function renderMarkdown(text) {
+  const blocks = text.split(MARKDOWN_BLOCKS).filter(Boolean);
+  return blocks.flatMap(renderMarkdownBlock);
 }
 
-// --- a cell
+function renderMarkdownBlock(block) {
+  if (block.startsWith("```")) {
+    const code = h("code", {}, block.replace(CODE_FENCE, ""));
+    return [h("pre", {}, code)];
+  }
+  const elements = [];
+  let lines = block.trim().split("\n");
+  const heading = HEADING.exec(lines[0]);
+  if (heading) {
+    const [, { length: level }, title] = heading;
+    const tag = level > 2 ? "h3" : "h2";
+    const attributes = { class: level === 1 ? "top" : null };
+    elements.push(h(tag, attributes, ...renderInline(title)));
+    lines = lines.slice(1);
+  }
+  if (!lines.join("").trim()) return elements;
+  if (lines.every((line) => LIST_ITEM.test(line))) {
+    const items = lines.map((line) => {
+      return h("li", {}, ...renderInline(line.replace(LIST_ITEM, "")));
+    });
+    elements.push(h("ul", {}, ...items));
+  } else {
+    elements.push(h("p", {}, ...renderInline(lines.join("\n"))));
+  }
+  return elements;
+}
+
+// --- outputs
+
+const OUTPUT_RENDERERS = {
+  text: renderTextOutput,
+  picture: renderImage,
+  html: renderFrame,
+  markdown: (output) => h("div", { class: "prose" }, ...renderMarkdown(output.text)),
+  table: renderTables,
+  widget: (output) => h("div", {}, ...output.rows.map(renderWidgetRow)),
+};
+
+/** Return the element for an output of a cell. */
+function renderOutput(output, cell) {
+  const address = makeAddress("output", { cell, n: output.n, v: output.v || "" });
+  const renderer = OUTPUT_RENDERERS[output.kind];
+  return renderer
+    ? renderer(output, address)
+    : h("div", { class: "words" }, output.text);
+}
+
+function renderTextOutput(output, address) {
+  const attributes = { class: output.name, tabindex: "0" };
+  const box = h("pre", attributes, ...renderAnsi(output.text));
+  if (output.tail === undefined) return box;
+  const omitted = `${output.left.toLocaleString()} more characters in the notebook`;
+  box.append(textLink(address, `\n… ${omitted} …\n`), ...renderAnsi(output.tail));
+  return box;
+}
+
+function renderImage(output, address) {
+  return h("img", {
+    src: address,
+    alt: output.alt,
+    loading: "lazy",
+    decoding: "async",
+    width: output.width || null,
+    height: output.height || null,
+  });
+}
+
+function renderFrame(output, address) {
+  return h("iframe", {
+    src: address,
+    sandbox: "",
+    loading: "lazy",
+    title: "HTML output of the cell",
+    height: output.lines * 26 + 20,
+  });
+}
+
+function renderTables(output, address) {
+  const attributes = {
+    class: "wide",
+    tabindex: "0",
+    role: "region",
+    "aria-label": "Table",
+  };
+  const tables = output.tables.map((table) => renderTable(table, address));
+  return h("div", attributes, ...tables);
+}
+
+function renderTable(table, address) {
+  const box = h(
+    "div",
+    {},
+    h(
+      "table",
+      {},
+      h("thead", {}, ...table.head.map(renderTableRow)),
+      h("tbody", {}, ...table.body.map(renderTableRow)),
+    ),
+  );
+  if (table.left) {
+    const omitted = `${table.left.toLocaleString()} more rows in the notebook`;
+    const link = textLink(address, `… ${omitted}`);
+    link.className = "soft";
+    box.append(link);
+  }
+  const foot = table.foot.trim();
+  if (foot) box.append(h("div", { class: "soft" }, foot));
+  return box;
+}
+
+function renderTableRow(row) {
+  const cells = row.map((cell) => {
+    const attributes = { colspan: cell.colspan, rowspan: cell.rowspan };
+    return h(cell.head ? "th" : "td", attributes, cell.text);
+  });
+  return h("tr", {}, ...cells);
+}
+
+function renderWidgetRow(row) {
+  const box = h("div", { class: "widget" });
+  if (row.label) box.append(h("span", { class: "soft" }, row.label));
+  if (row.part !== undefined) {
+    const value = Math.min(1, Math.max(0, row.part));
+    const label = row.label || "progress";
+    box.append(h("progress", { max: 1, value, "aria-label": label }));
+  }
+  box.append(h("span", { class: "num" }, row.text));
+  return box;
+}
+
+// --- cells
+
+/** The element of a cell. Its contents are loaded only while it is near the screen. */
 class Card {
   constructor(id, type) {
-    Object.assign(this, { id, type, row: {}, near: false, mark: "", loading: false, tall: 0 });
-    this.box = type === "code"
-      ? h("article", { class: "cell", id: `cell-${id}`, tabindex: "-1" }, this.head = h("header"), this.source = h("pre", { class: "source", tabindex: "0" }), this.outputs = h("div", { class: "outputs" }), this.foot = h("div", { class: "foot" }))
-      : h("div", { class: "prose", id: `cell-${id}` });
+    this.id = id;
+    this.type = type;
+    this.row = {};
+    this.isNear = false;
+    this.isLoading = false;
+    this.loadedMark = ""; // of the contents that are shown
+    this.box = type === "code" ? this.createCodeBox() : this.createTextBox();
     this.box.card = this;
-    nearby.observe(this.box);
+    nearObserver.observe(this.box);
   }
+
+  createCodeBox() {
+    this.head = h("header");
+    this.source = h("pre", { class: "source", tabindex: "0" });
+    this.outputs = h("div", { class: "outputs" });
+    this.foot = h("div", { class: "foot" });
+    return h(
+      "article",
+      { class: "cell", id: `cell-${this.id}`, tabindex: "-1" },
+      this.head,
+      this.source,
+      this.outputs,
+      this.foot,
+    );
+  }
+
+  createTextBox() {
+    return h("div", { class: "prose", id: `cell-${this.id}` });
+  }
+
+  remove() {
+    nearObserver.unobserve(this.box);
+    this.box.remove();
+  }
+
   update(row) {
     this.row = row;
-    if (this.type === "code") this.about();
-    if (row.mark !== this.mark) this.load();
+    if (this.type === "code") this.drawHead();
+    if (row.mark !== this.loadedMark) this.load();
   }
-  look(near) {
-    this.near = near;
-    if (near) { this.load(); return; }
-    if (this.type !== "code" || !this.mark) return;
-    this.tall = this.outputs.offsetHeight; // far away it holds its place, and nothing else
-    this.outputs.style.minHeight = `${this.tall}px`;
-    this.mark = "";
-    put(this.outputs);
-  }
-  async load() {
-    if (!this.near || document.hidden || this.loading || this.mark === this.row.mark) return;
-    this.loading = true;
-    const mark = this.row.mark;
-    try {
-      const told = await fetched("cell", { cell: this.id });
-      if (this.near) { this.show(told); this.mark = mark; }
-    } catch { setTimeout(() => this.load(), 1000); return; } finally { this.loading = false; }
-    if (this.row.mark !== this.mark) setTimeout(() => this.load(), 100);
-  }
-  show(told) {
-    if (this.type !== "code") {
-      if (!same(this.box, told.source)) put(this.box, ...prose(told.source));
-      this.box.classList.toggle("said", this.box === $("cells").firstChild && this.box.textContent === $("title").textContent); // the page says it already
+
+  /** Load the contents near the screen; far from it, keep only the height. */
+  setNear(isNear) {
+    this.isNear = isNear;
+    if (isNear) {
+      this.load();
       return;
     }
-    if (!same(this.source, told.source)) {
-      put(this.source, h("code", {}, ...coloured(told.source)));
-      this.source.classList.toggle("long", told.source.split("\n").length > 16);
+    if (this.type !== "code" || !this.loadedMark) return;
+    this.outputs.style.minHeight = `${this.outputs.offsetHeight}px`;
+    this.loadedMark = "";
+    replaceChildren(this.outputs);
+  }
+
+  async load() {
+    const isCurrent = this.loadedMark === this.row.mark;
+    if (!this.isNear || document.hidden || this.isLoading || isCurrent) return;
+    this.isLoading = true;
+    const mark = this.row.mark;
+    try {
+      const contents = await fetchJson("cell", { cell: this.id });
+      if (this.isNear) {
+        this.show(contents);
+        this.loadedMark = mark;
+      }
+    } catch {
+      setTimeout(() => this.load(), 1000);
+      return;
+    } finally {
+      this.isLoading = false;
     }
-    const box = this.outputs, ended = [...box.querySelectorAll("pre")].map((each) => each.scrollHeight - each.scrollTop - each.clientHeight < 30);
-    told.outputs.forEach((each, place) => {
-      const mark = JSON.stringify(each), before = box.children[place];
-      if (before && before.shown === mark) return;
-      const made = output(each, this.id);
-      made.shown = mark;
-      if (before) before.replaceWith(made); else box.append(made);
+    if (this.row.mark !== this.loadedMark) setTimeout(() => this.load(), 100);
+  }
+
+  show(contents) {
+    if (this.type !== "code") {
+      this.showText(contents.source);
+      return;
+    }
+    if (!isShown(this.source, contents.source)) {
+      replaceChildren(this.source, h("code", {}, ...renderSource(contents.source)));
+      const lineCount = contents.source.split("\n").length;
+      this.source.classList.toggle("long", lineCount > LONG_SOURCE_LINES);
+    }
+    this.showOutputs(contents.outputs);
+  }
+
+  showText(source) {
+    if (!isShown(this.box, source)) {
+      replaceChildren(this.box, ...renderMarkdown(source));
+    }
+    // The page shows the title of the notebook above the cells.
+    const isFirst = this.box === $("cells").firstChild;
+    const isTitle = this.box.textContent === $("title").textContent;
+    this.box.classList.toggle("repeated", isFirst && isTitle);
+  }
+
+  showOutputs(outputs) {
+    const box = this.outputs;
+    const wasAtEnd = [...box.querySelectorAll("pre")].map((text) => {
+      return text.scrollHeight - text.scrollTop - text.clientHeight < FOLLOW_MARGIN;
     });
-    while (box.children.length > told.outputs.length) box.lastChild.remove();
+    outputs.forEach((output, index) => {
+      const version = JSON.stringify(output);
+      const shown = box.children[index];
+      if (shown && shown.shownVersion === version) return;
+      const element = renderOutput(output, this.id);
+      element.shownVersion = version;
+      if (shown) shown.replaceWith(element);
+      else box.append(element);
+    });
+    while (box.children.length > outputs.length) box.lastChild.remove();
     box.style.minHeight = "";
-    if (this.running) [...box.querySelectorAll("pre")].forEach((each, place) => { if (ended[place] !== false) each.scrollTop = each.scrollHeight; });
+    if (!this.isRunning) return;
+    box.querySelectorAll("pre").forEach((text, index) => {
+      if (wasAtEnd[index] !== false) text.scrollTop = text.scrollHeight;
+    });
   }
-  get running() { return Boolean(S.live && S.live.running && S.live.running.cell === this.id); }
-  about() {
-    const status = S.status, runs = S.runs.filter((run) => run.cell === this.id), last = runs[runs.length - 1];
-    const step = status.steps.find((each) => each.cell === this.id), stale = status.marks[this.id], stop = status.stop;
-    const stands = this.running ? "running" : step && step.status !== "pending" ? step.status : last ? (last.fine ? "done" : last.outcome === "cancelled" ? "interrupted" : "failed") : "pending";
-    const told = [stands, step, last, runs.length, stale, this.row.doubts, stop && stop.cell === this.id, this.row.number];
-    if (same(this.head, told)) return;
-    this.box.className = `cell ${stands}${stop && stop.cell === this.id ? " stopped" : ""}`;
-    const failed = runs.filter((run) => !run.fine).length;
-    put(this.head, sign(stands), h("h3", {}, step ? `${step.id}. ${step.title}` : `Cell ${this.row.number}`),
-      h("span", { class: "told" }, step ? h("span", {}, `cell ${this.row.number}`) : null, runs.length > 1 ? h("span", {}, `run ${runs.length} times${failed ? `, ${failed} failed` : ""}`) : null,
-        this.running ? h("span", { class: "clock num" }) : last ? h("span", { title: `run ${last.run}, ${new Date(last.at).toLocaleString()}` }, last.held ? "did not run (preflight check)" : took(last.took)) : h("span", {}, "not run"),
-        !this.running && last && !last.fine ? h("span", {}, WORDS[last.outcome] || last.outcome) : null), copies("Copy the source", this.source));
-    put(this.foot, ...this.below(runs, last, step, stale));
+
+  get isRunning() {
+    const running = getRunningCell();
+    return Boolean(running) && running.cell === this.id;
   }
-  below(runs, last, step, stale) {
-    const found = [];
-    if (step && step.status === "doubted" && step.reason) found.push(h("p", { class: "doubt" }, `? its criterion ${step.reason}`));
-    for (const doubt of this.row.doubts || []) found.push(h("p", { class: "doubt" }, `? ${doubt}`));
-    if (stale) found.push(h("p", { class: "stale" }, `≠ ${stale}`));
-    if (last && !this.running) {
-      const report = h("details", { ontoggle: (event) => event.target.open && this.report(event.target, last.run) }, h("summary", {}, "Report"));
-      if (!last.fine && S.status.last === last.run) report.open = true;
-      found.push(report);
-    }
+
+  getStatus(step, lastRun) {
+    if (this.isRunning) return "running";
+    if (step && step.status !== "pending") return step.status;
+    if (!lastRun) return "pending";
+    if (lastRun.fine) return "done";
+    return lastRun.outcome === "cancelled" ? "interrupted" : "failed";
+  }
+
+  /** Draw the header, and the notes below the outputs. */
+  drawHead() {
+    const { steps, marks, stop } = state.status;
+    const runs = state.runs.filter((run) => run.cell === this.id);
+    const lastRun = runs[runs.length - 1];
+    const step = steps.find((each) => each.cell === this.id);
+    const staleReason = marks[this.id];
+    const isStopped = Boolean(stop) && stop.cell === this.id;
+    const status = this.getStatus(step, lastRun);
+    const { number, doubts } = this.row;
+    const data = [status, step, lastRun, runs.length, staleReason, doubts];
+    if (isShown(this.head, [...data, isStopped, number])) return;
+    this.box.className = `cell ${status}${isStopped ? " stopped" : ""}`;
+    replaceChildren(
+      this.head,
+      markOf(status),
+      h("h3", {}, step ? `${step.id}. ${step.title}` : `Cell ${number}`),
+      h("span", { class: "details" }, ...this.listDetails(step, runs, lastRun)),
+      copyButton("Copy the source", this.source),
+    );
+    replaceChildren(this.foot, ...this.listNotes(runs, lastRun, step, staleReason));
+  }
+
+  listDetails(step, runs, lastRun) {
+    const details = [];
+    if (step) details.push(h("span", {}, `cell ${this.row.number}`));
     if (runs.length > 1) {
-      const rows = runs.slice(-50).reverse().map((run) => h("li", {}, sign(run.fine ? "ok" : "error"), h("button", { type: "button", onclick: (event) => this.attempt(event.currentTarget, run) },
-        `run ${run.run} · ${dayOf(run.at)} ${clock(run.at, { second: "2-digit" })} · ${run.held ? "did not run (preflight check)" : took(run.took)}${run.why ? ` · ${run.why}` : ""}`)));
-      found.push(h("details", {}, h("summary", {}, `Attempts: ${runs.length}`), h("ol", {}, ...rows)));
+      const failedCount = runs.filter((run) => !run.fine).length;
+      const failed = failedCount ? `, ${failedCount} failed` : "";
+      details.push(h("span", {}, `run ${runs.length} times${failed}`));
     }
-    return found;
+    if (this.isRunning) {
+      details.push(h("span", { class: "clock num" }));
+    } else if (lastRun) {
+      const started = new Date(lastRun.at).toLocaleString();
+      const title = `run ${lastRun.run}, ${started}`;
+      details.push(h("span", { title }, formatRunDuration(lastRun)));
+    } else {
+      details.push(h("span", {}, "not run"));
+    }
+    if (!this.isRunning && lastRun && !lastRun.fine) {
+      details.push(h("span", {}, OUTCOMES[lastRun.outcome] || lastRun.outcome));
+    }
+    return details;
   }
-  async report(box, run) {
+
+  listNotes(runs, lastRun, step, staleReason) {
+    const notes = [];
+    if (step && step.status === "doubted" && step.reason) {
+      notes.push(h("p", { class: "doubt" }, `? its criterion ${step.reason}`));
+    }
+    for (const warning of this.row.doubts || []) {
+      notes.push(h("p", { class: "doubt" }, `? ${warning}`));
+    }
+    if (staleReason) notes.push(h("p", { class: "stale" }, `≠ ${staleReason}`));
+    if (lastRun && !this.isRunning) notes.push(this.createReport(lastRun));
+    if (runs.length > 1) notes.push(this.createAttempts(runs));
+    return notes;
+  }
+
+  createReport(run) {
+    const load = (event) => event.target.open && this.loadReport(event.target, run.run);
+    const report = h("details", { ontoggle: load }, h("summary", {}, "Report"));
+    if (!run.fine && state.status.last === run.run) report.open = true;
+    return report;
+  }
+
+  createAttempts(runs) {
+    const items = runs
+      .slice(-MAX_ATTEMPTS)
+      .reverse()
+      .map((run) => {
+        const time = `${formatDay(run.at)} ${formatTimeWithSeconds(run.at)}`;
+        const parts = [`run ${run.run}`, time, formatRunDuration(run), run.why];
+        const button = h(
+          "button",
+          { type: "button", onclick: (event) => toggleRun(event.currentTarget, run) },
+          parts.filter(Boolean).join(" · "),
+        );
+        return h("li", {}, markOf(run.fine ? "ok" : "error"), button);
+      });
+    const summary = h("summary", {}, `Attempts: ${runs.length}`);
+    return h("details", {}, summary, h("ol", {}, ...items));
+  }
+
+  async loadReport(box, run) {
     if (box.children.length > 1) return;
-    const told = await fetched("run", { run });
-    if (box.children.length < 2) box.append(h("pre", { tabindex: "0" }, told.report || "No report of this run is in the journal."));
-  }
-  async attempt(button, run) {
-    if (button.nextSibling) { while (button.nextSibling) button.nextSibling.remove(); return; }
-    const told = await fetched("run", { run: run.run });
-    button.after(h("pre", { tabindex: "0" }, h("code", {}, ...coloured(told.source || "what ran then is not in the journal"))), h("pre", { tabindex: "0" }, told.report || "no report"));
+    const { report } = await fetchJson("run", { run });
+    if (box.children.length > 1) return;
+    const text = report || "The journal has no report of this run.";
+    box.append(h("pre", { tabindex: "0" }, text));
   }
 }
-const nearby = new IntersectionObserver((seen) => seen.forEach((each) => each.target.card.look(each.isIntersecting)), { rootMargin: "900px 0px" });
-document.addEventListener("visibilitychange", () => { if (!document.hidden) cards.forEach((card) => card.load()); });
+
+function formatRunDuration(run) {
+  return run.held ? "did not run (preflight check)" : formatDuration(run.took);
+}
+
+/** Show or hide the source and the report of a run, below its button. */
+async function toggleRun(button, run) {
+  if (button.nextSibling) {
+    while (button.nextSibling) button.nextSibling.remove();
+    return;
+  }
+  const { source, report } = await fetchJson("run", { run: run.run });
+  const code = renderSource(
+    source || "The journal does not have the source of this run.",
+  );
+  button.after(
+    h("pre", { tabindex: "0" }, h("code", {}, ...code)),
+    h("pre", { tabindex: "0" }, report || "The journal has no report of this run."),
+  );
+}
+
+const nearObserver = new IntersectionObserver(
+  (entries) => {
+    for (const entry of entries) entry.target.card.setNear(entry.isIntersecting);
+  },
+  { rootMargin: "900px 0px" },
+);
+document.addEventListener("visibilitychange", () => {
+  if (!document.hidden) cards.forEach((card) => card.load());
+});
+
+function getRunningCell() {
+  return state.live && state.live.running;
+}
 
 function drawCells() {
-  const box = $("cells"), there = new Set(S.cells.map((row) => row.id));
-  for (const [id, card] of cards) if (!there.has(id)) { nearby.unobserve(card.box); card.box.remove(); cards.delete(id); }
-  S.cells.forEach((row, place) => {
+  const box = $("cells");
+  const ids = new Set(state.cells.map((row) => row.id));
+  for (const [id, card] of cards) {
+    if (!ids.has(id)) {
+      card.remove();
+      cards.delete(id);
+    }
+  }
+  state.cells.forEach((row, index) => {
     let card = cards.get(row.id);
-    if (card && card.type !== row.type) { nearby.unobserve(card.box); card.box.remove(); card = null; }
-    if (!card) cards.set(row.id, card = new Card(row.id, row.type));
-    if (box.children[place] !== card.box) box.insertBefore(card.box, box.children[place] || null);
+    if (card && card.type !== row.type) {
+      card.remove();
+      card = null;
+    }
+    if (!card) {
+      card = new Card(row.id, row.type);
+      cards.set(row.id, card);
+    }
+    const shown = box.children[index];
+    if (shown !== card.box) box.insertBefore(card.box, shown || null);
     card.update(row);
   });
 }
 
-// --- the side, the head, the notices
-function drawSide() {
-  const { project, status } = S;
-  if (status && !same($("plan"), [status.steps, status.marks, status.off_plan])) {
-    const over = status.steps.filter((each) => each.status === "done").length;
-    const skipped = status.steps.filter((each) => each.status === "skipped").length;
-    $("far").textContent = status.steps.length ? `${over} of ${status.steps.length}${skipped ? `, ${skipped} skipped` : ""}` : "";
-    put($("plan"), ...status.steps.map((step) => h("li", {}, h("a", { href: step.cell ? `#cell-${step.cell}` : null, "aria-current": step.status === "running" ? "step" : null, title: step.criterion || null },
-      sign(step.status), h("span", {}, step.title, h("span", { class: "unseen" }, `: ${step.status}`)), notes(step) ? h("small", {}, notes(step)) : null))),
-      ...status.off_plan.map((cell) => h("li", {}, h("a", { href: `#cell-${cell.cell}` },
-        sign(cell.status), h("span", {}, `cell ${cell.number}`, h("span", { class: "unseen" }, `: ${cell.status}`)), h("small", {}, `outside the plan · ${cell.status === "pending" ? "not run" : cell.status}`)))));
-    $("planned").parentNode.hidden = !status.steps.length;
-  }
-  const here = status && status.notebook;
-  if (!same($("shelf"), [project.notebooks, here])) {
-    put($("shelf"), ...project.notebooks.map((row) => h("li", {}, h("a", { href: `/?${new URLSearchParams({ notebook: row.notebook })}`, "aria-current": row.notebook === here ? "page" : null, title: row.notebook },
-      sign(row.running ? "running" : row.state), h("span", {}, row.notebook.replace(/^.*\//, "").replace(/\.ipynb$/, "")),
-      h("small", {}, [row.of ? `${row.done} of ${row.of}${row.skipped ? `, ${row.skipped} skipped` : ""}` : row.runs ? `${row.runs} runs` : "not run", row.state !== "ready" ? row.state : "", row.notebook === project.current ? "current" : "", age(now() - row.changed * 1000)].filter(Boolean).join(" · "))))));
-  }
-}
-function notes(step) {
-  const found = [];
-  if (step.retries) found.push(`${step.retries} ${step.retries === 1 ? "retry" : "retries"}`);
-  if (["doubted", "changed", "interrupted", "skipped"].includes(step.status)) found.push({ doubted: "its criterion is false", changed: "changed since it ran" }[step.status] || step.status);
-  if (step.cell && S.status.marks[step.cell]) found.push("stale");
-  if (step.criterion && step.status !== "done") found.push(step.criterion);
-  if (step.reason && step.status === "skipped") found.push(step.reason);
-  return found.join(" · ");
-}
-function drawHead() {
-  const { status, live } = S;
-  const name = status.notebook, state = live && live.running ? "running" : status.state;
-  $("title").textContent = status.title || name.replace(/^.*\//, "").replace(/\.ipynb$/, "");
-  $("state").textContent = state === "gone" ? "the file is gone" : state;
-  $("state").className = `pill ${state}`;
-  const over = status.steps.filter((each) => each.status === "done").length;
-    const skipped = status.steps.filter((each) => each.status === "skipped").length;
-  document.title = `${SIGNS[state] || "·"} ${status.steps.length ? `${over}/${status.steps.length}${skipped ? `, ${skipped} skipped` : ""} ` : ""}${$("title").textContent} – stepper`;
-  const facts = [["file", name]];
-  if (live) {
-    facts.push(["kernel", [live.waits ? `waits: ${live.waits}` : live.state === "none" ? "none" : live.state, live.pid ? `pid ${live.pid}` : "", live.where].filter(Boolean).join(", ")]);
-    if (live.memory) facts.push(["memory", `${live.memory.toLocaleString()} MB`]);
-    if (status.started && live.state !== "none") facts.push(["age", `${age(now() - new Date(status.started)).replace(" ago", "")}, since ${dayOf(status.started) === dayOf(now()) ? "" : `${dayOf(status.started)}, `}${clock(status.started)}`]);
-    if (live.left) facts.push(["walltime left", took(live.left)]);
-  }
-  const last = status.verified;
-  if (last) facts.push(["verified", `${age(now() - new Date(last.at))}: ${last.reproduces ? "reproduces" : "does not reproduce"} (${last.text})${last.holds ? "" : "; changed since"}`]);
-  if (!same($("facts"), facts)) put($("facts"), ...facts.map(([term, value]) => h("div", {}, h("dt", {}, term), h("dd", {}, value))));
-}
-function drawNotices() {
-  const { status, live, project } = S, stop = status.stop, found = [];
-  const stale = Object.keys(status.marks).length;
-  const told = [stop, status.trouble, status.daemon, status.lost, live && live.trouble, stale, project.trouble, S.broken];
-  if (same($("notices"), told)) return;
-  if (S.broken) found.push(h("p", { class: "note warn" }, S.broken));
-  if (stop) {
-    const lines = stop.block.split("\n").slice(1).map((line) => line.split(/: (.*)/)).filter((parts) => parts.length > 1 && parts[0] !== "The agent asks");
-    found.push(h("div", { class: "stop" }, h("h2", {}, stop.block.split("\n")[0].replace("❌", "✗")), stop.question ? h("p", { class: "asks" }, `The agent asks: ${stop.question}`) : null,
-      h("dl", {}, ...lines.flatMap(([term, value]) => [h("dt", {}, term), h("dd", {}, value)])),
-      h("ul", { class: "ways" }, ...stop.ways.map((way) => h("li", {}, copies(way.command), h("span", { class: "soft" }, way.argument ? `${way.argument}: ${way.about}` : way.about))))));
-  }
-  if (stale) found.push(h("div", { class: "note warn ways" }, h("li", {}, copies(status.run_stale), h("span", {}, `${stale} ${stale === 1 ? "cell no longer follows" : "cells no longer follow"} from what stands above`))));
-  for (const text of [status.state === "gone" ? "The notebook's file is gone; what ran is shown from the journal." : status.trouble, project.trouble, status.daemon && live && live.running ? `${status.daemon}; the kernel may go on by itself` : status.daemon && status.daemon.startsWith("the daemon") ? status.daemon : "", status.lost && `The kernel's state is lost: ${status.lost}`, live && live.trouble])
-    if (text) found.push(h("p", { class: "note warn" }, text));
-  put($("notices"), ...found);
-}
-function drawNow() {
-  const live = S.live, run = live && live.running, box = $("now");
-  box.hidden = !run;
-  if (!run) return;
-  const step = S.status.steps.find((each) => each.cell === run.cell);
-  if (!same(box, [run.cell, run.timeout, step])) put(box, h("div", { class: "what" }, h("span", { class: "dot", "aria-hidden": "true" }), h("a", { href: run.cell ? `#cell-${run.cell}` : null }, step ? `Step ${step.id} of ${S.status.steps.length}: ${step.title}` : run.name),
-    h("span", { class: "clock num" })), h("div", { class: "last mono" }), h("div", { class: "to" }));
-  box.querySelector(".last").textContent = run.line.replace(/\x1b\[[\d;?]*[A-Za-z]/g, "");
-  tick();
-}
-function tick() {
-  const run = S.live && S.live.running;
-  if (!run || !$("now").firstChild) return;
-  const seconds = Math.max(0, (now() - run.at) / 1000), box = $("now");
-  const told = seconds < 60 ? `${seconds.toFixed(1)} s` : seconds < 3600 ? `${Math.floor(seconds / 60)}:${String(Math.floor(seconds % 60)).padStart(2, "0")} min` : `${(seconds / 3600).toFixed(2)} h`;
-  put(box.querySelector(".clock"), told, h("small", {}, run.timeout > 0 && run.timeout < 1e8 ? ` of ${span(run.timeout)}` : "", run.left ? `, about ${took(run.left)} left` : ""));
-  box.querySelector(".to").style.width = `${Math.min(100, run.timeout > 0 ? (100 * seconds) / run.timeout : 0)}%`;
-  const card = cards.get(run.cell), mine = card && card.head && card.head.querySelector(".clock");
-  if (mine) mine.textContent = told;
-}
-setInterval(() => { if (!document.hidden) tick(); }, 100);
+// --- sidebar
 
-// --- the runs in time
-function drawRuns() {
-  const days = new Map();
-  for (const run of S.runs) { const day = dayOf(run.at); days.set(day, [...(days.get(day) || []), run]); }
-  const names = [...days.keys()], today = names[names.length - 1] || "";
-  const day = days.has(S.day) ? S.day : today, live = S.live && S.live.running;
-  $("line").hidden = !S.runs.length;
-  if (!same($("days"), [names, day])) put($("days"), ...(names.length > 1 ? names.slice(-8).reverse().map((each) => h("button", { type: "button", "aria-pressed": String(each === day), onclick: () => { S.day = each; drawRuns(); } }, each)) : []));
-  const runs = days.get(day) || [], status = S.status;
-  if (same($("lanes"), [day, runs.length, runs.length && runs[0].run, status.steps.map((each) => [each.id, each.title, each.cell]), live && live.cell])) return;
-  const numbers = new Map(S.cells.map((row) => [row.id, row.number]));
-  const keys = status.steps.map((step) => [`s${step.id}`, `${step.id}. ${step.title}`]), known = new Set(keys.map(([key]) => key));
-  const keyOf = (run) => (run.step && known.has(`s${run.step}`) ? `s${run.step}` : run.cell);
-  const loose = [...new Set(runs.map(keyOf).filter((key) => !known.has(key)))].sort((a, b) => (numbers.get(a) || 1e9) - (numbers.get(b) || 1e9));
-  for (const key of loose) keys.push([key, numbers.has(key) ? `cell ${numbers.get(key)}` : "a cell that is gone"]);
-  const row = new Map(keys.map(([key], place) => [key, place])), bars = [], before = new Map();
-  const wide = (run) => 5 + 9 * Math.log2(1 + run.took), all = runs.reduce((sum, run) => sum + wide(run) + 3, 60);
-  const scale = Math.max(1, Math.min(3, ($("lanes").clientWidth - 200) / all));
-  let x = 8, end = 0, labelled = -99, label = "";
-  const axis = (at, place) => {
-    const told = clock(at);
-    if (place > labelled + 62 && told !== label) { bars.push(s("text", { x: place, y: 13 }, told)); labelled = place; label = told; }
+function drawSidebar() {
+  const { project, status } = state;
+  if (status && !isShown($("plan"), [status.steps, status.marks, status.off_plan])) {
+    drawPlan(status);
+  }
+  const current = status && status.notebook;
+  if (!isShown($("shelf"), [project.notebooks, current])) {
+    const items = project.notebooks.map((row) => createNotebookItem(row, current));
+    replaceChildren($("shelf"), ...items);
+  }
+}
+
+function drawPlan(status) {
+  const steps = status.steps;
+  const skipped = countSteps(steps, "skipped");
+  $("far").textContent = steps.length
+    ? formatProgress(countSteps(steps, "done"), steps.length, skipped)
+    : "";
+  replaceChildren(
+    $("plan"),
+    ...steps.map(createStepItem),
+    ...status.off_plan.map(createOffPlanItem),
+  );
+  $("planned").parentNode.hidden = !steps.length;
+}
+
+function countSteps(steps, status) {
+  return steps.filter((step) => step.status === status).length;
+}
+
+function createStepItem(step) {
+  const notes = formatStepNotes(step);
+  const attributes = {
+    href: step.cell ? `#cell-${step.cell}` : null,
+    "aria-current": step.status === "running" ? "step" : null,
+    title: step.criterion || null,
   };
-  for (const run of runs) {
-    const at = +new Date(run.at), width = Math.min(160, scale * wide(run)), y = 20 + 20 * row.get(keyOf(run));
-    if (end && at - end > 600000) { bars.push(s("line", { class: "gap", x1: x + 8, x2: x + 8, y1: 18, y2: 20 + 20 * keys.length })); x += 16; labelled = -99; }
-    axis(at, x);
-    const last = before.get(keyOf(run));
-    if (last && !last.fine) bars.push(s("path", { class: "again", d: `M${last.x} ${y + 10} L${x} ${y + 10}` }));
-    const bar = s("g", { class: `run ${run.fine ? "" : run.outcome === "cancelled" ? "stoppedby" : "bad"}` }, s("title", {}, document.createTextNode(`run ${run.run}, ${clock(run.at, { second: "2-digit" })}: ${run.held ? "did not run (preflight check)" : took(run.took)}, ${run.fine ? "ok" : run.why || run.outcome}`)), s("rect", { x, y: y + (run.held ? 7 : 4), width, height: run.held ? 6 : 12, rx: 2.5 }));
-    bar.addEventListener("click", () => go(run.cell));
-    bars.push(bar);
-    before.set(keyOf(run), { x: x + width, fine: run.fine });
-    x += width + 3 * scale;
-    end = at + run.took * 1000;
+  const link = h(
+    "a",
+    attributes,
+    markOf(step.status),
+    h("span", {}, step.title, createHiddenStatus(step.status)),
+    notes ? h("small", {}, notes) : null,
+  );
+  return h("li", {}, link);
+}
+
+function createOffPlanItem(cell) {
+  const status = cell.status === "pending" ? "not run" : cell.status;
+  const link = h(
+    "a",
+    { href: `#cell-${cell.cell}` },
+    markOf(cell.status),
+    h("span", {}, `cell ${cell.number}`, createHiddenStatus(cell.status)),
+    h("small", {}, `outside the plan · ${status}`),
+  );
+  return h("li", {}, link);
+}
+
+/** Return a status for screen readers: they do not read the marks. */
+function createHiddenStatus(status) {
+  return h("span", { class: "visually-hidden" }, `: ${status}`);
+}
+
+function formatStepNotes(step) {
+  const notes = [];
+  if (step.retries) notes.push(count(step.retries, "retry", "retries"));
+  if (STEP_NOTES[step.status]) notes.push(STEP_NOTES[step.status]);
+  if (step.cell && state.status.marks[step.cell]) notes.push("stale");
+  if (step.criterion && step.status !== "done") notes.push(step.criterion);
+  if (step.reason && step.status === "skipped") notes.push(step.reason);
+  return notes.join(" · ");
+}
+
+function createNotebookItem(row, current) {
+  const attributes = {
+    href: makeNotebookAddress(row.notebook),
+    "aria-current": row.notebook === current ? "page" : null,
+    title: row.notebook,
+  };
+  const link = h(
+    "a",
+    attributes,
+    markOf(row.running ? "running" : row.state),
+    h("span", {}, removeFolderAndSuffix(row.notebook)),
+    h("small", {}, formatNotebookNotes(row)),
+  );
+  return h("li", {}, link);
+}
+
+function makeNotebookAddress(notebook) {
+  return `/?${new URLSearchParams({ notebook })}`;
+}
+
+function formatNotebookNotes(row) {
+  const notes = [formatNotebookProgress(row)];
+  if (row.state !== "ready") notes.push(row.state);
+  if (row.notebook === state.project.current) notes.push("current");
+  notes.push(formatAge(getServerTime() - row.changed * 1000));
+  return notes.join(" · ");
+}
+
+function formatNotebookProgress(row) {
+  if (row.of) return formatProgress(row.done, row.of, row.skipped);
+  return row.runs ? count(row.runs, "run", "runs") : "not run";
+}
+
+// --- head and notices
+
+function drawHead() {
+  const { status, live } = state;
+  const name = status.notebook;
+  const notebookState = getRunningCell() ? "running" : status.state;
+  $("title").textContent = status.title || removeFolderAndSuffix(name);
+  $("state").textContent =
+    notebookState === "gone" ? "the file is gone" : notebookState;
+  $("state").className = `pill ${notebookState}`;
+  document.title = formatPageTitle(status, notebookState);
+  const facts = [["file", name]];
+  if (live) facts.push(...listKernelFacts(status, live));
+  if (status.verified) facts.push(["verified", formatVerification(status.verified)]);
+  if (isShown($("facts"), facts)) return;
+  const rows = facts.map(([term, value]) => {
+    return h("div", {}, h("dt", {}, term), h("dd", {}, value));
+  });
+  replaceChildren($("facts"), ...rows);
+}
+
+function formatPageTitle(status, notebookState) {
+  const parts = [MARKS[notebookState] || "·"];
+  const steps = status.steps;
+  if (steps.length) {
+    const skipped = countSteps(steps, "skipped");
+    const progress = `${countSteps(steps, "done")}/${steps.length}`;
+    parts.push(skipped ? `${progress}, ${skipped} skipped` : progress);
   }
-  if (live && day === today) {
-    const step = status.steps.find((each) => each.cell === live.cell), place = row.get(step ? `s${step.id}` : live.cell);
-    if (place !== undefined) bars.push(s("g", { class: "run now" }, s("rect", { x, y: 24 + 20 * place, width: 26, height: 12, rx: 2.5 })));
-    x += 30;
+  return `${parts.join(" ")} ${$("title").textContent} – stepper`;
+}
+
+function listKernelFacts(status, live) {
+  const kernel = [
+    live.waits ? `waiting: ${live.waits}` : live.state,
+    live.pid ? `pid ${live.pid}` : "",
+    live.where,
+  ];
+  const facts = [["kernel", kernel.filter(Boolean).join(", ")]];
+  if (live.memory) facts.push(["memory", `${live.memory.toLocaleString()} MB`]);
+  if (status.started && live.state !== "none") {
+    facts.push(["age", formatKernelAge(status.started)]);
   }
-  const tall = 24 + 20 * keys.length, total = Math.max(x + 12, $("lanes").clientWidth - 175), svg = s("svg", { width: total, height: tall, role: "img", "aria-label": `${runs.length} runs on ${day}, ${runs.filter((run) => !run.fine).length} of them failed; the list below has them all` });
-  keys.forEach((_, place) => svg.append(s("line", { class: "lane", x1: 0, x2: total, y1: 30 + 20 * place, y2: 30 + 20 * place })));
-  svg.append(...bars);
-  const strip = h("div", { class: "strip", tabindex: "0", role: "region", "aria-label": "Timeline of runs" }, svg);
-  put($("lanes"), h("div", { class: "names", "aria-hidden": "true" }, ...keys.map(([, name]) => h("div", { title: name }, name))), strip);
-  strip.scrollLeft = strip.scrollWidth;
+  if (live.left) facts.push(["walltime left", formatDuration(live.left)]);
+  return facts;
+}
+
+function formatKernelAge(started) {
+  const age = formatAge(getServerTime() - new Date(started)).replace(" ago", "");
+  const day = formatDay(started);
+  const prefix = day === formatDay(getServerTime()) ? "" : `${day}, `;
+  return `${age}, since ${prefix}${formatTime(started)}`;
+}
+
+function formatVerification(verification) {
+  const age = formatAge(getServerTime() - new Date(verification.at));
+  const verdict = verification.reproduces ? "reproduces" : "does not reproduce";
+  const note = verification.holds ? "" : "; cells changed since";
+  return `${age}: ${verdict} (${verification.text})${note}`;
+}
+
+function drawNotices() {
+  const { status, connectionError } = state;
+  const staleCount = Object.keys(status.marks).length;
+  const texts = listNotices();
+  const data = [status.stop, staleCount, status.run_stale, texts, connectionError];
+  if (isShown($("notices"), data)) return;
+  const notices = [];
+  if (connectionError) notices.push(createNotice(connectionError));
+  if (status.stop) notices.push(createStop(status.stop));
+  if (staleCount) notices.push(createStaleNotice(staleCount, status.run_stale));
+  notices.push(...texts.map(createNotice));
+  replaceChildren($("notices"), ...notices);
+}
+
+function createNotice(text) {
+  return h("p", { class: "note warn" }, text);
+}
+
+function listNotices() {
+  const { status, live, project } = state;
+  const notices = [status.trouble, project.trouble];
+  if (status.state === "gone") {
+    notices[0] = "The notebook's file is gone. The page shows the journal instead.";
+  }
+  if (status.daemon && getRunningCell()) {
+    notices.push(`${status.daemon}; the kernel may still be running`);
+  } else if (status.daemon && !status.daemon.startsWith(NO_DAEMON)) {
+    notices.push(status.daemon);
+  }
+  if (status.lost) notices.push(`The kernel's state is lost: ${status.lost}`);
+  if (live) notices.push(live.trouble);
+  return notices.filter(Boolean);
+}
+
+function createStop(stop) {
+  const [headline, ...lines] = stop.block.split("\n");
+  const pairs = lines
+    .map((line) => line.split(/: (.*)/))
+    .filter((parts) => parts.length > 1 && parts[0] !== "The agent asks");
+  const facts = pairs.flatMap(([term, value]) => [
+    h("dt", {}, term),
+    h("dd", {}, value),
+  ]);
+  const question = stop.question ? `The agent asks: ${stop.question}` : null;
+  const ways = stop.ways.map((way) => {
+    const text = way.argument ? `${way.argument}: ${way.about}` : way.about;
+    return h("li", {}, copyButton(way.command), h("span", { class: "soft" }, text));
+  });
+  return h(
+    "div",
+    { class: "stop" },
+    h("h2", {}, headline.replace("❌", "✗")),
+    question ? h("p", { class: "asks" }, question) : null,
+    h("dl", {}, ...facts),
+    h("ul", { class: "ways" }, ...ways),
+  );
+}
+
+function createStaleNotice(staleCount, command) {
+  const text = `${count(staleCount, "cell is", "cells are")} stale`;
+  const item = h("li", {}, copyButton(command), h("span", {}, text));
+  return h("div", { class: "note warn ways" }, item);
+}
+
+// --- the running cell
+
+function drawRunningCell() {
+  const running = getRunningCell();
+  const box = $("now");
+  box.hidden = !running;
+  if (!running) return;
+  const steps = state.status.steps;
+  const step = steps.find((each) => each.cell === running.cell);
+  if (!isShown(box, [running.cell, running.timeout, step])) {
+    const title = step
+      ? `Step ${step.id} of ${steps.length}: ${step.title}`
+      : running.name;
+    const link = h("a", { href: running.cell ? `#cell-${running.cell}` : null }, title);
+    const dot = h("span", { class: "dot", "aria-hidden": "true" });
+    replaceChildren(
+      box,
+      h("div", { class: "what" }, dot, link, h("span", { class: "clock num" })),
+      h("div", { class: "last mono" }),
+      h("div", { class: "to" }),
+    );
+  }
+  box.querySelector(".last").textContent = running.line.replace(OTHER_ESCAPES, "");
+  drawClocks();
+}
+
+/** Update the duration of the running cell, in its notice and in its card. */
+function drawClocks() {
+  const running = getRunningCell();
+  const box = $("now");
+  if (!running || !box.firstChild) return;
+  const seconds = Math.max(0, (getServerTime() - running.at) / 1000);
+  const elapsed = formatElapsed(seconds);
+  const hasTimeout = running.timeout > 0 && running.timeout < 1e8;
+  const timeout = hasTimeout ? ` of ${formatTimeout(running.timeout)}` : "";
+  const left = running.left ? `, about ${formatDuration(running.left)} left` : "";
+  const clock = box.querySelector(".clock");
+  replaceChildren(clock, elapsed, h("small", {}, timeout + left));
+  const part = running.timeout > 0 ? seconds / running.timeout : 0;
+  box.querySelector(".to").style.width = `${Math.min(100, 100 * part)}%`;
+  const card = cards.get(running.cell);
+  const cardClock = card && card.head && card.head.querySelector(".clock");
+  if (cardClock) cardClock.textContent = elapsed;
+}
+setInterval(() => {
+  if (!document.hidden) drawClocks();
+}, 100);
+
+// --- timeline
+
+const LANE_HEIGHT = 20;
+const AXIS_HEIGHT = 20;
+const RUN_GAP = 3;
+const MAX_RUN_WIDTH = 160;
+const LABEL_WIDTH = 62;
+const PAUSE_MS = 600000; // between two runs, that the timeline shows as a gap
+const NAMES_WIDTH = 200;
+
+function drawRuns() {
+  const days = groupByDay(state.runs);
+  const names = [...days.keys()];
+  const today = names[names.length - 1] || "";
+  const day = days.has(state.day) ? state.day : today;
+  $("line").hidden = !state.runs.length;
+  if (!isShown($("days"), [names, day])) {
+    const buttons = names
+      .slice(-MAX_DAYS)
+      .reverse()
+      .map((name) => {
+        return createDayButton(name, name === day);
+      });
+    replaceChildren($("days"), ...(names.length > 1 ? buttons : []));
+  }
+  const runs = days.get(day) || [];
+  const running = day === today ? getRunningCell() : null;
+  const steps = state.status.steps.map((step) => [step.id, step.title, step.cell]);
+  const firstRun = runs.length && runs[0].run;
+  const data = [day, runs.length, firstRun, steps, running && running.cell];
+  if (isShown($("lanes"), data)) return;
+  drawTimeline(day, runs, running);
   drawHistory();
 }
+
+function groupByDay(runs) {
+  const days = new Map();
+  for (const run of runs) {
+    const day = formatDay(run.at);
+    if (!days.has(day)) days.set(day, []);
+    days.get(day).push(run);
+  }
+  return days;
+}
+
+function createDayButton(name, isPressed) {
+  const select = () => {
+    state.day = name;
+    drawRuns();
+  };
+  const attributes = {
+    type: "button",
+    "aria-pressed": String(isPressed),
+    onclick: select,
+  };
+  return h("button", attributes, name);
+}
+
+/** Return the lanes of the timeline as [key, name]: steps, then other cells. */
+function listLanes(runs) {
+  const numbers = getCellNumbers();
+  const lanes = state.status.steps.map((step) => {
+    return [`s${step.id}`, `${step.id}. ${step.title}`];
+  });
+  const stepKeys = new Set(lanes.map(([key]) => key));
+  const cellIds = new Set(runs.map((run) => getLaneKey(run, stepKeys)));
+  const otherIds = [...cellIds].filter((id) => !stepKeys.has(id));
+  const order = (id) => numbers.get(id) || 1e9; // deleted cells come last
+  otherIds.sort((first, second) => order(first) - order(second));
+  for (const id of otherIds) {
+    lanes.push([id, numbers.has(id) ? `cell ${numbers.get(id)}` : "a deleted cell"]);
+  }
+  return { lanes, stepKeys };
+}
+
+function getLaneKey(run, stepKeys) {
+  const key = `s${run.step}`;
+  return run.step && stepKeys.has(key) ? key : run.cell;
+}
+
+function getCellNumbers() {
+  return new Map(state.cells.map((row) => [row.id, row.number]));
+}
+
+/** Return the width of a run, which grows with the logarithm of its duration. */
+function getRunWidth(run) {
+  return 5 + 9 * Math.log2(1 + run.took);
+}
+
+function drawTimeline(day, runs, running) {
+  const { lanes, stepKeys } = listLanes(runs);
+  const laneIndex = new Map(lanes.map(([key], index) => [key, index]));
+  const lanesHeight = LANE_HEIGHT * lanes.length;
+  const available = $("lanes").clientWidth;
+  const needed = runs.reduce((sum, run) => sum + getRunWidth(run) + RUN_GAP, 60);
+  const scale = Math.max(1, Math.min(3, (available - NAMES_WIDTH) / needed));
+  const bars = [];
+  const previousBars = new Map(); // lane key → the end of its last bar
+  let x = 8;
+  let lastEnd = 0;
+  let labelX = -Infinity;
+  let label = "";
+  for (const run of runs) {
+    const started = +new Date(run.at);
+    if (lastEnd && started - lastEnd > PAUSE_MS) {
+      const position = { x1: x + 8, x2: x + 8, y1: 18, y2: AXIS_HEIGHT + lanesHeight };
+      bars.push(svg("line", { class: "gap", ...position }));
+      x += 16;
+      labelX = -Infinity;
+    }
+    const time = formatTime(started);
+    if (x > labelX + LABEL_WIDTH && time !== label) {
+      bars.push(svg("text", { x, y: 13 }, time));
+      labelX = x;
+      label = time;
+    }
+    const key = getLaneKey(run, stepKeys);
+    const y = AXIS_HEIGHT + LANE_HEIGHT * laneIndex.get(key);
+    const width = Math.min(MAX_RUN_WIDTH, scale * getRunWidth(run));
+    const previous = previousBars.get(key);
+    if (previous && !previous.isFine) {
+      const path = `M${previous.x} ${y + 10} L${x} ${y + 10}`;
+      bars.push(svg("path", { class: "again", d: path }));
+    }
+    bars.push(createRunBar(run, x, y, width));
+    previousBars.set(key, { x: x + width, isFine: run.fine });
+    x += width + RUN_GAP * scale;
+    lastEnd = started + run.took * 1000;
+  }
+  if (running) {
+    const step = state.status.steps.find((each) => each.cell === running.cell);
+    const index = laneIndex.get(step ? `s${step.id}` : running.cell);
+    if (index !== undefined) bars.push(createRunningBar(x, index));
+    x += 30;
+  }
+  const width = Math.max(x + 12, available - 175);
+  const chart = createChart(width, lanes.length, formatTimelineLabel(day, runs));
+  chart.append(...bars);
+  showTimeline(lanes, chart);
+}
+
+function createRunBar(run, x, y, width) {
+  let outcome = "bad";
+  if (run.fine) outcome = "";
+  else if (run.outcome === "cancelled") outcome = "interrupted";
+  const result = run.fine ? "ok" : run.why || run.outcome;
+  const time = formatTimeWithSeconds(run.at);
+  const title = `run ${run.run}, ${time}: ${formatRunDuration(run)}, ${result}`;
+  const bar = svg(
+    "g",
+    { class: `run ${outcome}` },
+    svg("title", {}, title),
+    svg("rect", {
+      x,
+      y: y + (run.held ? 7 : 4),
+      width,
+      height: run.held ? 6 : 12,
+      rx: 2.5,
+    }),
+  );
+  bar.addEventListener("click", () => goToCell(run.cell));
+  return bar;
+}
+
+function createRunningBar(x, laneIndex) {
+  const y = AXIS_HEIGHT + LANE_HEIGHT * laneIndex + 4;
+  const bar = svg("rect", { x, y, width: 26, height: 12, rx: 2.5 });
+  return svg("g", { class: "run now" }, bar);
+}
+
+function formatTimelineLabel(day, runs) {
+  const failedCount = runs.filter((run) => !run.fine).length;
+  const runCount = count(runs.length, "run", "runs");
+  const summary = `${runCount} on ${day}, ${failedCount} failed.`;
+  return `${summary} The list below contains all runs.`;
+}
+
+function createChart(width, laneCount, label) {
+  const height = AXIS_HEIGHT + LANE_HEIGHT * laneCount + 4;
+  const chart = svg("svg", { width, height, role: "img", "aria-label": label });
+  for (let index = 0; index < laneCount; index++) {
+    const y = AXIS_HEIGHT + LANE_HEIGHT * index + 10;
+    chart.append(svg("line", { class: "lane", x1: 0, x2: width, y1: y, y2: y }));
+  }
+  return chart;
+}
+
+function showTimeline(lanes, chart) {
+  const attributes = {
+    class: "strip",
+    tabindex: "0",
+    role: "region",
+    "aria-label": "Timeline of runs",
+  };
+  const strip = h("div", attributes, chart);
+  const names = lanes.map(([, name]) => h("div", { title: name }, name));
+  replaceChildren(
+    $("lanes"),
+    h("div", { class: "names", "aria-hidden": "true" }, ...names),
+    strip,
+  );
+  strip.scrollLeft = strip.scrollWidth;
+}
+
+const HISTORY_COLUMNS = ["run", "started", "cell", "step", "took", "by", "outcome"];
+
+/** Draw the list of runs, if it is open. */
 function drawHistory() {
   if (!$("history").open) return;
-  const rows = S.runs.slice(-200).reverse(), left = S.runs.length - rows.length, numbers = new Map(S.cells.map((row) => [row.id, row.number]));
-  put($("ran"), h("thead", {}, h("tr", {}, ...["run", "started", "cell", "step", "took", "by", "outcome"].map((name) => h("th", { scope: "col" }, name)))),
-    h("tbody", {}, ...rows.map((run) => h("tr", {}, ...[run.run, new Date(run.at).toLocaleString(), numbers.get(run.cell) || "–", run.step || "–", took(run.took), run.by || "–", run.why || run.outcome].map((each) => h("td", {}, String(each)))))), left ? h("caption", {}, `The last 200; ${left} earlier: stepper history`) : null);
+  const runs = state.runs.slice(-MAX_RUNS).reverse();
+  const omitted = state.runs.length - runs.length;
+  const numbers = getCellNumbers();
+  const headers = HISTORY_COLUMNS.map((name) => h("th", { scope: "col" }, name));
+  const rows = runs.map((run) => createHistoryRow(run, numbers));
+  const note = `The last ${MAX_RUNS}. To see ${omitted} earlier ones: stepper history`;
+  replaceChildren(
+    $("ran"),
+    h("thead", {}, h("tr", {}, ...headers)),
+    h("tbody", {}, ...rows),
+    omitted ? h("caption", {}, note) : null,
+  );
+}
+
+function createHistoryRow(run, numbers) {
+  const values = [
+    run.run,
+    new Date(run.at).toLocaleString(),
+    numbers.get(run.cell) || "–",
+    run.step || "–",
+    formatDuration(run.took),
+    run.by || "–",
+    run.why || run.outcome,
+  ];
+  return h("tr", {}, ...values.map((value) => h("td", {}, String(value))));
 }
 $("history").addEventListener("toggle", drawHistory);
 
-// --- going there, following
-let spies = 0;
-function spy() { // the step that is read, in the plan
-  spies = 0;
-  const tops = S.status ? S.status.steps.map((step) => [step.cell, cards.has(step.cell) ? cards.get(step.cell).box.getBoundingClientRect().top : Infinity]) : [];
-  const read = tops.filter(([, top]) => top < innerHeight * 0.4).pop();
-  for (const each of $("plan").querySelectorAll("a")) each.classList.toggle("here", Boolean(read) && each.hash === `#cell-${read[0]}`);
+// --- scrolling
+
+let scrollFrame = 0;
+
+/** Highlight the step that is at the top of the screen in the plan. */
+function highlightVisibleStep() {
+  scrollFrame = 0;
+  const steps = state.status ? state.status.steps : [];
+  const visible = steps.filter((step) => {
+    const card = cards.get(step.cell);
+    return card && card.box.getBoundingClientRect().top < innerHeight * 0.4;
+  });
+  const current = visible.pop();
+  for (const link of $("plan").querySelectorAll("a")) {
+    const isCurrent = Boolean(current) && link.hash === `#cell-${current.cell}`;
+    link.classList.toggle("here", isCurrent);
+  }
 }
-addEventListener("scroll", () => { spies = spies || requestAnimationFrame(spy); }, { passive: true });
-function go(id) {
+addEventListener(
+  "scroll",
+  () => {
+    scrollFrame = scrollFrame || requestAnimationFrame(highlightVisibleStep);
+  },
+  { passive: true },
+);
+
+function goToCell(id) {
   const box = document.getElementById(`cell-${id}`);
-  if (box) { box.scrollIntoView({ block: "start" }); box.focus({ preventScroll: true }); }
+  if (!box) return;
+  box.scrollIntoView({ block: "start" });
+  box.focus({ preventScroll: true });
 }
 document.addEventListener("click", (event) => {
-  const to = event.target.closest("a[href^='#cell-']");
-  if (to) { event.preventDefault(); following(false); go(to.getAttribute("href").slice(6)); }
+  const link = event.target.closest("a[href^='#cell-']");
+  if (!link) return;
+  event.preventDefault();
+  setFollowing(false);
+  goToCell(link.getAttribute("href").replace("#cell-", ""));
 });
-function following(on) {
-  S.follow = on;
-  $("follow").setAttribute("aria-pressed", String(on));
-  $("follow").textContent = on ? "Following" : "Follow";
-  if (on) follow();
+
+function setFollowing(isFollowing) {
+  state.isFollowing = isFollowing;
+  $("follow").setAttribute("aria-pressed", String(isFollowing));
+  $("follow").textContent = isFollowing ? "Following" : "Follow";
+  if (isFollowing) scrollToLastRun();
 }
-function follow() {
-  const run = (S.live && S.live.running) || S.runs[S.runs.length - 1], card = run && cards.get(run.cell);
-  if (!S.follow || !card) return;
+
+// Whether this page scrolled last, and not the user. While cells above grow, the page
+// then scrolls again.
+let hasScrolled = false;
+
+/** Scroll to the running cell, or to the cell of the last run, if following. */
+function scrollToLastRun() {
+  const run = getRunningCell() || state.runs[state.runs.length - 1];
+  const card = run && cards.get(run.cell);
+  if (!state.isFollowing || !card) return;
   card.box.scrollIntoView({ block: "nearest" });
-  led = true;
+  hasScrolled = true;
 }
-let led = false; // what it shows, and what stands above that, grows: it stays in sight, until the person does something
-new ResizeObserver(() => led && follow()).observe($("cells"));
-for (const kind of ["pointerdown", "keydown", "wheel", "touchmove"]) addEventListener(kind, () => { led = false; }, { passive: true });
-$("follow").addEventListener("click", () => following(!S.follow));
-for (const kind of ["wheel", "touchmove"]) addEventListener(kind, () => S.follow && following(false), { passive: true });
-addEventListener("keydown", (event) => { if (["PageUp", "PageDown", "Home", "End"].includes(event.key)) following(false); });
+new ResizeObserver(() => hasScrolled && scrollToLastRun()).observe($("cells"));
+for (const name of ["pointerdown", "keydown", "wheel", "touchmove"]) {
+  addEventListener(name, () => (hasScrolled = false), { passive: true });
+}
+for (const name of ["wheel", "touchmove"]) {
+  addEventListener(name, () => state.isFollowing && setFollowing(false), {
+    passive: true,
+  });
+}
+addEventListener("keydown", (event) => {
+  if (["PageUp", "PageDown", "Home", "End"].includes(event.key)) setFollowing(false);
+});
+$("follow").addEventListener("click", () => setFollowing(!state.isFollowing));
 
 // --- colours
-function themed(name) {
-  if (name) document.documentElement.dataset.theme = name; else delete document.documentElement.dataset.theme;
-  $("theme").textContent = { light: "Light", dark: "Dark" }[name] || "Auto";
-  $("theme").setAttribute("aria-label", `Colours: ${name || "as the system"}`);
-  try { localStorage.setItem("theme", name); } catch { /* it holds for this page */ }
-}
-$("theme").addEventListener("click", () => themed({ "": "light", light: "dark", dark: "" }[document.documentElement.dataset.theme || ""]));
-try { themed(localStorage.getItem("theme") || ""); } catch { themed(""); }
 
-// --- what the server tells
-let waits = 0;
-function draw() { // once a frame, however much was told; of a page that is hidden, for its title
-  if (!waits) waits = setTimeout(drawn, document.hidden ? 300 : 16);
+const THEME_NAMES = { light: "Light", dark: "Dark" };
+const NEXT_THEME = { "": "light", light: "dark", dark: "" };
+
+function setTheme(theme) {
+  const root = document.documentElement;
+  if (theme) root.dataset.theme = theme;
+  else delete root.dataset.theme;
+  const label = `Colours: ${theme || "like the system"}`;
+  $("theme").textContent = THEME_NAMES[theme] || "Auto";
+  $("theme").setAttribute("aria-label", label);
+  try {
+    localStorage.setItem("theme", theme);
+  } catch {
+    // Without storage, the setting applies to this page only.
+  }
 }
-function drawn() {
-  waits = 0;
-  drawSide();
-  $("head").hidden = !S.status;
-  if (!S.status) { if (S.told) empty(); return; }
-  $("cells").classList.remove("none");
-  drawHead(); drawNotices(); drawNow(); drawCells(); drawRuns(); announce(); spy();
-  if (!S.cells.length) none("This notebook has no cells yet", "They appear here as the agent writes them, each run the moment it is written.");
+
+function loadTheme() {
+  try {
+    return localStorage.getItem("theme") || "";
+  } catch {
+    return "";
+  }
 }
-function empty() {
-  const there = S.project.notebooks.length;
-  for (const id of ["notices", "now", "line"]) $(id).hidden = id !== "notices";
-  put($("notices"), S.project.trouble ? h("p", { class: "note warn" }, S.project.trouble) : null);
-  $("notices").shown = "";
-  const lead = there ? "Choose one of the list, or begin another." : "Ask Claude Code for an analysis, or begin one yourself:";
+$("theme").addEventListener("click", () => {
+  setTheme(NEXT_THEME[document.documentElement.dataset.theme || ""]);
+});
+setTheme(loadTheme());
+
+// --- events
+
+let drawTimer = 0;
+
+/** Draw at most once per frame, and less often if the page is hidden. */
+function scheduleDraw() {
+  if (!drawTimer) drawTimer = setTimeout(draw, document.hidden ? 300 : 16);
+}
+
+function draw() {
+  drawTimer = 0;
+  drawSidebar();
+  $("head").hidden = !state.status;
+  if (!state.status) {
+    if (state.isConnected) drawEmptyProject();
+    return;
+  }
+  drawHead();
+  drawNotices();
+  drawRunningCell();
+  drawCells();
+  drawRuns();
+  announceChanges();
+  highlightVisibleStep();
+  if (!state.cells.length) {
+    drawPlaceholder(
+      "This notebook has no cells yet",
+      "They appear here as the agent writes them. Each cell runs when it is written.",
+    );
+  }
+}
+
+/** Draw the page of a project without a current notebook. */
+function drawEmptyProject() {
+  const { project } = state;
+  const hasNotebooks = project.notebooks.length > 0;
+  for (const id of ["now", "line"]) $(id).hidden = true;
+  $("notices").hidden = false;
+  const notice = project.trouble ? createNotice(project.trouble) : null;
+  replaceChildren($("notices"), notice);
+  $("notices").shownVersion = "";
   $("planned").parentNode.hidden = true;
-  none(S.project.missing ? `There is no notebook ${S.project.missing}` : there ? "No notebook is current" : "No notebook is here yet", lead, S.project.new, S.project.notebooks.map((row) => row.notebook));
+  let title = hasNotebooks ? "No notebook is current" : "There is no notebook yet";
+  if (project.missing) title = `There is no notebook ${project.missing}`;
+  const text = hasNotebooks
+    ? "Choose a notebook, or create one:"
+    : "Ask Claude Code for an analysis, or create a notebook:";
+  const names = project.notebooks.map((row) => row.notebook);
+  drawPlaceholder(title, text, project.new, names);
   document.title = "stepper";
 }
-function none(title, text, command, names = []) {
-  if (same($("cells"), [title, text, names])) return;
+
+/** Show a text, links to notebooks and a command in place of the cells. */
+function drawPlaceholder(title, text, command, notebooks = []) {
+  if (isShown($("cells"), [title, text, notebooks])) return;
   cards.clear();
-  put($("cells"), h("div", { class: "empty" }, h("h2", {}, title), h("p", {}, text), ...names.map((name) => h("p", {}, h("a", { href: `/?${new URLSearchParams({ notebook: name })}` }, name))), command ? h("ul", { class: "ways" }, h("li", {}, copies(command))) : null));
-}
-let before = null;
-function announce() {
-  const run = S.live && S.live.running, stop = S.status.stop, last = S.runs[S.runs.length - 1];
-  const told = stop ? `Stopped: ${stop.error}` : run ? `${run.name} runs` : last ? `Run ${last.run} ${last.fine ? "ended well" : `failed: ${last.why}`}` : "";
-  if (before !== null && told !== before) say(told);
-  if (told !== before && (run || before !== null)) follow();
-  before = told;
-}
-function connect() {
-  const source = new EventSource(`events?${new URLSearchParams(asked ? { notebook: asked } : {})}`);
-  const on = (name, work) => source.addEventListener(name, (event) => { work(JSON.parse(event.data)); draw(); });
-  on("hello", (told) => { shift = told.now - Date.now(); S.broken = ""; $("project").textContent = told.project.replace(/^.*\//, ""); $("project").title = told.project; });
-  on("project", (told) => { S.project = told; });
-  on("status", (told) => {
-    if (!told || !S.status || told.notebook !== S.status.notebook) { cards.forEach((card) => card.box.remove()); cards.clear(); put($("cells")); $("cells").shown = ""; S.cells = []; S.live = null; before = null; }
-    S.status = told;
-    S.told = true;
+  const links = notebooks.map((name) => {
+    return h("p", {}, h("a", { href: makeNotebookAddress(name) }, name));
   });
-  on("cells", (told) => { if ($("cells").querySelector(".empty")) { put($("cells")); $("cells").shown = ""; } S.cells = told; });
-  on("live", (told) => { S.live = told; });
-  on("runs", (told) => { S.runs = [...S.runs.slice(0, told.from), ...told.runs]; });
+  const item = command ? h("li", {}, copyButton(command)) : null;
+  const box = h(
+    "div",
+    { class: "empty" },
+    h("h2", {}, title),
+    h("p", {}, text),
+    ...links,
+    item ? h("ul", { class: "ways" }, item) : null,
+  );
+  replaceChildren($("cells"), box);
+}
+
+let lastAnnouncement = null;
+
+/** Announce a new run, its result or a stop; then scroll to the run if following. */
+function announceChanges() {
+  const text = formatAnnouncement();
+  const isFirst = lastAnnouncement === null;
+  if (text !== lastAnnouncement) {
+    if (!isFirst) announce(text);
+    if (!isFirst || getRunningCell()) scrollToLastRun();
+  }
+  lastAnnouncement = text;
+}
+
+function formatAnnouncement() {
+  const { stop } = state.status;
+  const running = getRunningCell();
+  const lastRun = state.runs[state.runs.length - 1];
+  if (stop) return `Stopped: ${stop.error}`;
+  if (running) return `${running.name} is running`;
+  if (!lastRun) return "";
+  const result = lastRun.fine ? "succeeded" : `failed: ${lastRun.why}`;
+  return `Run ${lastRun.run} ${result}`;
+}
+
+const EVENT_HANDLERS = {
+  hello(data) {
+    clockOffset = data.now - Date.now();
+    state.connectionError = "";
+    $("project").textContent = data.project.replace(/^.*\//, "");
+    $("project").title = data.project;
+  },
+  project(data) {
+    state.project = data;
+  },
+  status(data) {
+    const isSame = data && state.status && data.notebook === state.status.notebook;
+    if (!isSame) resetNotebook();
+    state.status = data;
+    state.isConnected = true;
+  },
+  cells(data) {
+    if ($("cells").querySelector(".empty")) clearCells();
+    state.cells = data;
+  },
+  live(data) {
+    state.live = data;
+  },
+  runs(data) {
+    state.runs = [...state.runs.slice(0, data.from), ...data.runs];
+  },
+};
+
+/** Forget everything about the notebook that was shown. */
+function resetNotebook() {
+  cards.forEach((card) => card.remove());
+  cards.clear();
+  clearCells();
+  state.cells = [];
+  state.live = null;
+  lastAnnouncement = null;
+}
+
+function clearCells() {
+  replaceChildren($("cells"));
+  $("cells").shownVersion = "";
+}
+
+function connect() {
+  const parameters = requestedNotebook ? { notebook: requestedNotebook } : {};
+  const source = new EventSource(`events?${new URLSearchParams(parameters)}`);
+  for (const [name, handle] of Object.entries(EVENT_HANDLERS)) {
+    source.addEventListener(name, (event) => {
+      handle(JSON.parse(event.data));
+      scheduleDraw();
+    });
+  }
   source.onerror = () => {
-    S.broken = "The view does not answer: it was ended, or is started again. `stepper view` opens it anew.";
-    if (S.status) draw(); else put($("notices"), h("p", { class: "note warn" }, S.broken));
+    state.connectionError =
+      "`stepper view` does not respond: it was stopped, or it is starting." +
+      " To open the page again, run: stepper view";
+    if (state.status) scheduleDraw();
+    else replaceChildren($("notices"), createNotice(state.connectionError));
     if (source.readyState === EventSource.CLOSED) setTimeout(connect, 2000);
   };
 }
-following(true);
+setFollowing(true);
 connect();
