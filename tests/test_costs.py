@@ -16,7 +16,7 @@ import pytest
 from stepper.policy.cell_changes import hash_source
 from stepper.policy.dataflow import cell_dependencies, name_analysis
 from stepper.policy.dataflow.name_effects import NameUsage
-from stepper.policy.journal_events import Ran
+from stepper.policy.journal_events import RunEnded
 from stepper.policy.model import Cell, Outcome, Verdict
 from tests.conftest import ROOT, STATE, Project, bare_env, code
 
@@ -237,7 +237,7 @@ def test_who_is_stale(cells: int) -> None:
         asked.append(source)
         return flow(source)
 
-    past, runs = cell_dependencies.History(counted), list[Ran]()
+    past, runs = cell_dependencies.History(counted), list[RunEnded]()
     notebook = [
         Cell(name, at, at + 1, "code", source)
         for at, (name, source) in enumerate(sources.items())
@@ -251,7 +251,7 @@ def test_who_is_stale(cells: int) -> None:
             "duration_s": 0.0,
         }
         runs.append(
-            Ran(
+            RunEnded(
                 run=len(runs) + 1,
                 cell_id=cell.id,
                 number=cell.number,

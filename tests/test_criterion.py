@@ -286,15 +286,15 @@ def test_signs_of_mathematics_and_a_code_span_are_read() -> None:
     assert plan.expression("`0 ≤ score ≠ 1`") == "0 <= score != 1"
 
 
-def started(source: str = "x") -> journal_events.Started:
-    return journal_events.Started(run=1, key=1, at=AT, cell_id="id0", source=source)
+def started(source: str = "x") -> journal_events.RunStarted:
+    return journal_events.RunStarted(run=1, key=1, at=AT, cell_id="id0", source=source)
 
 
 FALSE_ONE = Checked(False, (("score", "0.85"),))
 
 
-def doubted(number: int = 1, source: str = "x") -> journal_events.Ran:
-    return journal_events.Ran(
+def doubted(number: int = 1, source: str = "x") -> journal_events.RunEnded:
+    return journal_events.RunEnded(
         **{
             **vars(run(number, FINE, source)),
             "unmet": "`score > 0.9` is false: score is 0.85",
@@ -391,7 +391,7 @@ def test_what_was_confirmed_is_not_asked_again_of_the_same_source() -> None:
 def test_only_a_steps_own_criterion_is_asked_for() -> None:
     made, steps = state(), (Step(1, "a", "x > 1"), Step(2, "b", "it is good"))
     journal_reducer.apply(
-        journal_events.Planned(plan=plan.to_json(Plan("p", steps))), made
+        journal_events.PlanChanged(plan=plan.to_json(Plan("p", steps))), made
     )
     asked_for = [
         run_decisions.task(made, [], cell(0, source), Limits()).criterion

@@ -13,7 +13,7 @@ from stepper.messages import stale_cells as words
 from stepper.policy.cell_changes import hash_source
 from stepper.policy.dataflow import cell_dependencies, name_analysis
 from stepper.policy.dataflow.cell_dependencies import BindingTable, History
-from stepper.policy.journal_events import Ran
+from stepper.policy.journal_events import RunEnded
 from stepper.policy.model import Cell, Outcome, Verdict
 
 FLOWS = [  # source; what it reads, binds, changes in place
@@ -209,7 +209,7 @@ class Played:
     def __init__(self, **sources: str) -> None:
         self.sources, self.runs, self.hashes = (
             dict(sources),
-            list[Ran](),
+            list[RunEnded](),
             dict[str, str](),
         )
         self.past = History(name_analysis.analyze_source)
@@ -236,7 +236,7 @@ class Played:
             verdict = Verdict.FINE if ok or expected else Verdict.RECOVERABLE
             how = (Outcome.OK if ok else Outcome.ERROR, verdict)
             self.runs.append(
-                Ran(
+                RunEnded(
                     run=len(self.runs) + 1,
                     cell_id=name,
                     number=cell.number,

@@ -527,7 +527,7 @@ def defined(
         else:
             fault = Fault("ValueError", "bad", line=failed_at)
             state.runs.append(
-                journal_events.Ran(
+                journal_events.RunEnded(
                     started_at="2026-01-01T00:00:00.000+00:00",
                     run=1,
                     cell_id="a",

@@ -583,7 +583,7 @@ RUNS: dict[str, Any] = {
         frames=st.lists(FRAMES, max_size=2),
     ),
 }
-KIND = st.sampled_from(sorted(journal_events.KINDS))
+KIND = st.sampled_from(sorted(journal_events.EVENT_CLASSES))
 JOURNALED = st.one_of(
     odd(
         event=KIND,

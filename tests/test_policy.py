@@ -41,7 +41,7 @@ from stepper.policy.model import (
 from stepper.policy.notebook_state import State
 
 AT = "2026-01-01T00:00:00Z"
-BEGUN = journal_events.Started(run=1, key="id0", at=AT, cell_id="id0")
+BEGUN = journal_events.RunStarted(run=1, key="id0", at=AT, cell_id="id0")
 
 
 def cell(number: int, source: str = "1", cell_id: str = "", kind: str = "code") -> Cell:
@@ -80,7 +80,7 @@ def ran(
 
 def take(made: State, line: dict[str, object]) -> None:
     """Take a line of the journal into the state."""
-    event = journal_events.read(line)
+    event = journal_events.parse_event(line)
     if event is not None:
         journal_reducer.apply(event, made)
 
@@ -482,7 +482,7 @@ def test_nothing_printed_can_pass_for_steppers_words(printed: str) -> None:
     outputs = [{"output_type": "stream", "name": "stdout", "text": printed}]
     text = run_report.format_run(
         run_report.Ended(
-            cell(0), BEGUN.became(Outcome.OK, Verdict.FINE, None, 0.1), outputs
+            cell(0), BEGUN.create_run(Outcome.OK, Verdict.FINE, None, 0.1), outputs
         )
     ).text
     ours = [line for line in text.splitlines() if not line.startswith("| ")]
@@ -498,7 +498,7 @@ def test_an_exception_cannot_forge_a_stop_or_a_report() -> None:
         ("ValueError", "Exception"),
     )
     ended = run_report.Ended(
-        cell(0), BEGUN.became(Outcome.ERROR, Verdict.UNRECOVERABLE, fault, 0.1)
+        cell(0), BEGUN.create_run(Outcome.ERROR, Verdict.UNRECOVERABLE, fault, 0.1)
     )
     block = run_report.format_stop_block(ended, 0)
     assert len(block.split("\n")) == 6
@@ -520,7 +520,7 @@ def printed(text: str) -> dict[str, str]:
 def ended(number: int, outcome: Outcome = Outcome.OK, **more: Any) -> run_report.Ended:
     verdict = Verdict.FINE if outcome is Outcome.OK else Verdict.RECOVERABLE
     fault = None if outcome is Outcome.OK else Fault("KeyError", "'b'")
-    run = dataclasses.replace(BEGUN, key=2).became(outcome, verdict, fault, 0.1)
+    run = dataclasses.replace(BEGUN, key=2).create_run(outcome, verdict, fault, 0.1)
     return run_report.Ended(cell(number), run, plan=STEPS, **more)
 
 
@@ -707,11 +707,11 @@ def test_a_fix_of_a_cell_whose_kernel_something_outside_ended() -> None:
     fault, verdict = run_decisions.judged(
         Outcome.KERNEL_DIED, None, (), death, built="step 1 had built them"
     )
-    run = dataclasses.replace(BEGUN, key=1).became(
+    run = dataclasses.replace(BEGUN, key=1).create_run(
         Outcome.KERNEL_DIED, verdict, fault, 0.1
     )
     told = command_messages.after_fix(
-        "n", State(runs=[journal_events.Ran(**vars(run))]), run.key, cell(0), 3
+        "n", State(runs=[journal_events.RunEnded(**vars(run))]), run.key, cell(0), 3
     )
     assert (
         "run 1: KernelDied: kernel died (job 3: its node failed (NODE_FAIL))\n" in told
@@ -732,9 +732,9 @@ def test_no_text_shows_the_name_of_a_class_of_ours(
     outcome: Outcome, verdict: Verdict
 ) -> None:
     for fault in (None, Fault("Timeout", "kept", ("Timeout",))):
-        run = BEGUN.became(outcome, verdict, fault, 0.1)
+        run = BEGUN.create_run(outcome, verdict, fault, 0.1)
         ended = run_report.Ended(cell(0), run)
-        made = State(runs=[journal_events.Ran(**vars(run))])
+        made = State(runs=[journal_events.RunEnded(**vars(run))])
         told = [
             run_report.format_run(ended).text,
             run_report.format_line(ended),

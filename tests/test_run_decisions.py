@@ -46,9 +46,9 @@ def run(
     key: int | str = 1,
     at: int = 0,
     repeat: int = 0,
-) -> journal_events.Ran:
+) -> journal_events.RunEnded:
     fault = None if verdict is FINE else Fault("KeyError", "'a'", ("KeyError",))
-    return journal_events.Ran(
+    return journal_events.RunEnded(
         run=number,
         cell_id=f"id{at}",
         index=at,
@@ -68,7 +68,7 @@ def state(*happened: journal_events.Event) -> State:
     made = State()
     steps = tuple(Step(number, f"step {number}") for number in (1, 2))
     for event in (
-        journal_events.Planned(plan=plan.to_json(Plan("p", steps))),
+        journal_events.PlanChanged(plan=plan.to_json(Plan("p", steps))),
         *happened,
     ):
         journal_reducer.apply(event, made)
@@ -78,7 +78,7 @@ def state(*happened: journal_events.Event) -> State:
 STOP = journal_events.Stopped(
     key=1, cell_id="id0", block="❌", error="MemoryError: no room"
 )
-HELD = journal_events.Held(
+HELD = journal_events.PreflightFailed(
     **{
         name: value
         for name, value in vars(run(0, FIXABLE)).items()
@@ -150,7 +150,7 @@ def test_what_is_decided_before(
         ((run(1, FIXABLE),), "x", True),
         ((run(1, FIXABLE),), "y", False),
         ((run(1, NET),), "x", False),
-        ((run(1, FIXABLE), journal_events.Evaluated()), "x", False),
+        ((run(1, FIXABLE), journal_events.ScratchExecuted()), "x", False),
         ((run(1, FIXABLE), run(2, FINE, key="id1", at=1)), "x", False),
         ((run(1, FIXABLE), journal_events.Fixed(key=1)), "x", False),
     ],
@@ -222,7 +222,7 @@ def test_a_decision_changes_nothing() -> None:
     ],
 )
 def test_what_follows_a_run(
-    happened, ended: journal_events.Ran, act: Act, attempts: int, note: str
+    happened, ended: journal_events.RunEnded, act: Act, attempts: int, note: str
 ) -> None:
     follows = run_decisions.after(state(*happened), ended, Limits())
     assert (follows.act, follows.attempts, [*follows.notes]) == (
@@ -295,7 +295,7 @@ def test_how_a_cell_is_to_run() -> None:
     )
 
 
-@pytest.mark.parametrize("kind", sorted(journal_events.KINDS))
+@pytest.mark.parametrize("kind", sorted(journal_events.EVENT_CLASSES))
 def test_a_line_is_read_as_it_was_written(kind: str) -> None:
     lines = {
         "kernel": {"what": "started", "kernel": "k", "pid": 1, "at": AT},
@@ -404,7 +404,7 @@ def test_a_line_is_read_as_it_was_written(kind: str) -> None:
     }
     lines["held"] = {**ended, "at": AT}
     line = {"event": kind, **lines.get(kind, {"at": AT})}
-    event = journal_events.read(line)
+    event = journal_events.parse_event(line)
     assert event is not None
     written = orjson.loads(orjson.dumps(event.to_json()))
     assert (written, list(written)) == (line, list(line))
@@ -426,4 +426,4 @@ def test_a_line_is_read_as_it_was_written(kind: str) -> None:
 )
 def test_a_line_that_is_not_so_is_refused(line: dict[str, object]) -> None:
     with pytest.raises((KeyError, TypeError, ValueError)):
-        journal_events.read(line)
+        journal_events.parse_event(line)

@@ -49,7 +49,7 @@ def state(*done: int, running: int | None = None) -> State:
 
     for number in done:
         journal_reducer.apply(
-            journal_events.Ran(
+            journal_events.RunEnded(
                 run=number,
                 cell_id=f"c{number}",
                 index=number,
@@ -64,7 +64,7 @@ def state(*done: int, running: int | None = None) -> State:
             made,
         )
     if running:
-        made.running = journal_events.Started(
+        made.running = journal_events.RunStarted(
             run=9, key=running, at=AT, cell_id="c", timeout=30
         )
     return made

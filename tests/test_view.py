@@ -793,8 +793,8 @@ def large(project: Project) -> Notebook:
             fault = None if fine else Fault("KeyError", "'x'")
             verdict = Verdict.FINE if fine else Verdict.RECOVERABLE
             told = [
-                journal_events.Started(**about, at=at, source=cell["source"]),
-                journal_events.Ran(
+                journal_events.RunStarted(**about, at=at, source=cell["source"]),
+                journal_events.RunEnded(
                     **about,
                     index=0,
                     step=None,

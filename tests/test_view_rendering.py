@@ -321,8 +321,8 @@ def lines(number: int, fine: bool = True) -> bytes:
         (Outcome.OK, Verdict.FINE) if fine else (Outcome.ERROR, Verdict.RECOVERABLE)
     )
     told = [
-        journal_events.Started(**cell, at=AT, source=f"x = {number}"),
-        journal_events.Ran(
+        journal_events.RunStarted(**cell, at=AT, source=f"x = {number}"),
+        journal_events.RunEnded(
             **cell,
             index=0,
             step=1,
@@ -333,7 +333,7 @@ def lines(number: int, fine: bool = True) -> bytes:
             verdict=verdict,
             fault=fault,
         ),
-        journal_events.Reported(
+        journal_events.RunReported(
             run=number,
             text=f"stepper: run {number}\nWarning: all values are NaN\n| Warning: printed",
         ),

@@ -452,7 +452,7 @@ async def _resume(
     in_terminal = request.caller.by == "cli" and not request.owner
     if in_terminal and message.strip():
         text = command_messages.from_terminal(session.name, command, stop, message)
-        session.log(journal_events.Unheard(at=now(), text=text))
+        session.log(journal_events.Undelivered(at=now(), text=text))
     _show_user(request, session, command, response)
     return responses.Said(response)
 

@@ -136,7 +136,7 @@ async def unasked(workspace: Workspace, session: Session) -> None:
     except StepperError as error:
         told = f"{one_line(session.name)} could not be verified: {error.message}"
     if not request.caller.left.is_set():  # the daemon ends
-        session.log(journal_events.Unheard(at=now(), text=f"stepper: {told}"))
+        session.log(journal_events.Undelivered(at=now(), text=f"stepper: {told}"))
         workspace.mark()
 
 

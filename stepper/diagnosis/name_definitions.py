@@ -27,7 +27,7 @@ from stepper.policy.dataflow.name_effects import (
     Mention,
     NameUsage,
 )
-from stepper.policy.journal_events import Ran
+from stepper.policy.journal_events import RunEnded
 from stepper.policy.kernel_namespace import Namespace
 from stepper.policy.model import Cell, Outcome
 from stepper.policy.notebook_state import State
@@ -117,7 +117,7 @@ class Notebook:
         last = state.ran.get(cell.id, state.ran_ever.get(cell.id))
         return self.ran_here(cell) and last == hash_source(cell.source)
 
-    def last_run(self, cell: Cell) -> Ran | None:
+    def last_run(self, cell: Cell) -> RunEnded | None:
         """Return the last run of a cell, None where none is on record."""
         runs = (run for run in reversed(self.state.runs) if run.cell_id == cell.id)
         return next(runs, None)
@@ -225,7 +225,7 @@ class Notebook:
         return ""
 
 
-def failure(run: Ran) -> str:
+def failure(run: RunEnded) -> str:
     """Return how a run ended that did not end well."""
     return FAILURES.get(run.outcome, "failed")
 

@@ -59,7 +59,9 @@ class Late:
         came["updates"] += kind == UPDATE
         came["shows"] += kind not in ("stream", "clear_output", UPDATE)
 
-    def put(self, models: Models | None, so_far: Outputs) -> list[journal_events.Late]:
+    def put(
+        self, models: Models | None, so_far: Outputs
+    ) -> list[journal_events.LateOutput]:
         """Put all of it on the cells, the state of widgets, and what a running cell has `so_far`; return what became
         of what came late. Raise NotebookError.
         """
@@ -69,7 +71,7 @@ class Late:
         }
         gone = self.file.write_late_outputs(found, models, so_far)
         arrived = [
-            journal_events.Late(
+            journal_events.LateOutput(
                 **vars(target),
                 characters=came["characters"],
                 shows=came["shows"],

@@ -22,7 +22,7 @@ from stepper.policy.model import (
     Verdict,
 )
 
-KINDS: dict[str, type[Event]] = {}
+EVENT_CLASSES: dict[str, type[Event]] = {}
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Event:
     def __init_subclass__(cls, kind: str, optional: tuple[str, ...] = ()) -> None:
         """Have lines of that kind read as this class."""
         cls.kind, cls.optional = kind, optional
-        KINDS[kind] = cls
+        EVENT_CLASSES[kind] = cls
 
     def to_json(self) -> dict[str, Any]:
         """Return the line (dataclasses.asdict copies each value, which costs more than a write)."""
@@ -82,7 +82,7 @@ class AgentWrote(Event, kind="agent_wrote"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Planned(Event, kind="plan"):
+class PlanChanged(Event, kind="plan"):
     """The plan as it is from now on, in the form of `plan.to_json`."""
 
     at: Moment = ""
@@ -90,7 +90,7 @@ class Planned(Event, kind="plan"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Started(Event, kind="start", optional=("by", "outside_agent")):
+class RunStarted(Event, kind="start", optional=("by", "outside_agent")):
     """A run is to begin: all that a daemon needs which finds it unfinished."""
 
     run: int
@@ -108,7 +108,7 @@ class Started(Event, kind="start", optional=("by", "outside_agent")):
     tags: tuple[str, ...] = ()
     kernel: str = ""
 
-    def became(
+    def create_run(
         self, outcome: Outcome, verdict: Verdict, fault: Fault | None, seconds: float
     ) -> Run:
         """Return the run that it became."""
@@ -133,7 +133,7 @@ class Started(Event, kind="start", optional=("by", "outside_agent")):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Voided(Event, kind="void"):
+class RunVoided(Event, kind="void"):
     """A run that was to begin never did: the call may yet run it."""
 
     run: int = 0
@@ -141,7 +141,7 @@ class Voided(Event, kind="void"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ran(
+class RunEnded(
     Run,
     Event,
     kind="run",
@@ -179,14 +179,14 @@ class Ran(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Held(Run, Event, kind="held", optional=("by", "outside_agent")):
+class PreflightFailed(Run, Event, kind="held", optional=("by", "outside_agent")):
     """A fault was found before a cell ran: it did not run."""
 
     at: Moment = ""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluated(Event, kind="scratch"):
+class ScratchExecuted(Event, kind="scratch"):
     """`stepper eval` ran code, which may have changed anything."""
 
     at: Moment = ""
@@ -197,7 +197,7 @@ class Evaluated(Event, kind="scratch"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Elsewhere(Event, kind="elsewhere", optional=("error", "bound")):
+class ExternalExecution(Event, kind="elsewhere", optional=("error", "bound")):
     """Another client (a console, JupyterLab) had the kernel run code, of which the first line is kept.
 
     `after` is the last run that came before it.
@@ -238,7 +238,7 @@ class Stopped(Event, kind="stop", optional=("error",)):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reported(Event, kind="report"):
+class RunReported(Event, kind="report"):
     """What the agent read of a run; run 0 where nothing ran."""
 
     run: int
@@ -246,7 +246,7 @@ class Reported(Event, kind="report"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Handed(Event, kind="handed", optional=("matched",)):
+class Backgrounded(Event, kind="handed", optional=("matched",)):
     """A call was handed on: who made it was told that it goes on, and is to be told once how it ended.
 
     `session` is who is told: another one that learns of it at its start takes it over. `matched`: the line that it was
@@ -260,7 +260,7 @@ class Handed(Event, kind="handed", optional=("matched",)):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told(Event, kind="told"):
+class BackgroundReported(Event, kind="told"):
     """How a call that was handed on ended was told."""
 
     at: Moment = ""
@@ -268,7 +268,7 @@ class Told(Event, kind="told"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Unheard(Event, kind="unheard", optional=("call", "session", "line")):
+class Undelivered(Event, kind="unheard", optional=("call", "session", "line")):
     """What came of an edit reached nobody: the agent is to be told, and with `line` the user.
 
     `call` is one that was handed on to `session`.
@@ -282,14 +282,14 @@ class Unheard(Event, kind="unheard", optional=("call", "session", "line")):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Heard(Event, kind="heard"):
+class Delivered(Event, kind="heard"):
     """All that was unheard has been told."""
 
     at: Moment = ""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Late(Event, kind="late", optional=("why",)):
+class LateOutput(Event, kind="late", optional=("why",)):
     """Something came for a cell besides its run. `there`: it is on the cell."""
 
     at: Moment = ""
@@ -305,7 +305,7 @@ class Late(Event, kind="late", optional=("why",)):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Unwritten(Event, kind="unwritten"):
+class OutputsPending(Event, kind="unwritten"):
     """Outputs that could not be written into the notebook and wait."""
 
     run: int
@@ -319,7 +319,7 @@ class Unwritten(Event, kind="unwritten"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Written(Event, kind="written"):
+class OutputsWritten(Event, kind="written"):
     """Outputs that waited wait no longer: written, or left out for a reason."""
 
     run: int = 0
@@ -389,11 +389,11 @@ class Verified(Event, kind="verified", optional=("unstable",)):
     unstable: tuple[str, ...] = ()  # ids of cells that differed between fresh runs
 
 
-def read(line: Mapping[str, Any]) -> Event | None:
+def parse_event(line: Mapping[str, Any]) -> Event | None:
     """Return the event that a line of the journal is, None for one of an unknown kind (a newer stepper's).
 
     Raise KeyError, TypeError or ValueError where it is not as stepper writes it.
     """
     kind = line.get("event")
-    event = KINDS.get(kind) if isinstance(kind, str) else None
+    event = EVENT_CLASSES.get(kind) if isinstance(kind, str) else None
     return json_decode.decode(event, line) if event else None

@@ -19,7 +19,7 @@ def replay(lines: Iterable[Mapping[str, Any]]) -> State:
     state = State()
     for line in lines:
         try:
-            event = journal_events.read(line)
+            event = journal_events.parse_event(line)
         except (KeyError, TypeError, ValueError, RecursionError):
             # a line that somebody else wrote
             state.unread += 1
@@ -41,37 +41,37 @@ def apply(event: Event, state: State) -> None:
                 unread=state.unread,
             )
             state.__dict__.update(fresh.__dict__)
-        case journal_events.Renamed() | journal_events.Planned():
+        case journal_events.Renamed() | journal_events.PlanChanged():
             _notebook_changed(event, state)
-        case journal_events.Started():
+        case journal_events.RunStarted():
             state.running = event
             state.next_run = max(state.next_run, event.run + 1)
             if event.tool_use_id:
                 state.tool_use_ids.add(event.tool_use_id)
-        case journal_events.Voided():
+        case journal_events.RunVoided():
             state.running = None
             state.tool_use_ids.discard(event.tool_use_id or "")
-        case journal_events.Ran():
+        case journal_events.RunEnded():
             _ran(event, state)
-        case journal_events.Held():
+        case journal_events.PreflightFailed():
             _held(event, state)
         case (
-            journal_events.Handed()
-            | journal_events.Told()
-            | journal_events.Unheard()
-            | journal_events.Heard()
+            journal_events.Backgrounded()
+            | journal_events.BackgroundReported()
+            | journal_events.Undelivered()
+            | journal_events.Delivered()
         ):
             _told(event, state)
-        case journal_events.Late() | journal_events.Elsewhere():
+        case journal_events.LateOutput() | journal_events.ExternalExecution():
             _besides(event, state)
-        case journal_events.Unwritten():
+        case journal_events.OutputsPending():
             state.unwritten[event.cell_id] = event
-        case journal_events.Written():
+        case journal_events.OutputsWritten():
             state.unwritten.pop(event.cell_id, None)
-        case journal_events.Reported():
+        case journal_events.RunReported():
             state.reports[event.run], state.last_report = event.text, event.run
             state.came, state.elsewhere_told = {}, len(state.elsewhere)  # it is told
-        case journal_events.Evaluated():
+        case journal_events.ScratchExecuted():
             state.unchanged = False
         case journal_events.KernelChanged():
             _kernel(event, state)
@@ -101,7 +101,7 @@ def apply(event: Event, state: State) -> None:
 
 
 def _notebook_changed(
-    event: journal_events.Renamed | journal_events.Planned, state: State
+    event: journal_events.Renamed | journal_events.PlanChanged, state: State
 ) -> None:
     """The notebook has another name, or its plan was changed."""
     if isinstance(event, journal_events.Renamed):
@@ -161,26 +161,26 @@ def _resumed(
 
 
 def _told(
-    event: journal_events.Handed
-    | journal_events.Told
-    | journal_events.Unheard
-    | journal_events.Heard,
+    event: journal_events.Backgrounded
+    | journal_events.BackgroundReported
+    | journal_events.Undelivered
+    | journal_events.Delivered,
     state: State,
 ) -> None:
     """Take note of what the agent is owed, and of what it was told."""
     match event:
-        case journal_events.Handed():
+        case journal_events.Backgrounded():
             state.handed[event.call] = event
-        case journal_events.Told():
+        case journal_events.BackgroundReported():
             state.handed.pop(event.call, None)
-        case journal_events.Unheard():
+        case journal_events.Undelivered():
             state.unheard.append(event)
             state.handed.pop(event.call, None)
-        case journal_events.Heard():
+        case journal_events.Delivered():
             state.unheard = []
 
 
-def _held(event: journal_events.Held, state: State) -> None:
+def _held(event: journal_events.PreflightFailed, state: State) -> None:
     """A fault was found before the cell ran: no run; the third in a row counts as an attempt."""
     if event.tool_use_id:
         state.tool_use_ids.add(event.tool_use_id)
@@ -200,7 +200,7 @@ def _held(event: journal_events.Held, state: State) -> None:
     state.ran.pop(event.cell_id, None)
 
 
-def _ran(event: journal_events.Ran, state: State) -> None:
+def _ran(event: journal_events.RunEnded, state: State) -> None:
     cell_id, source, verdict, progress = (
         event.cell_id,
         event.source_hash,
@@ -261,10 +261,10 @@ def _ran(event: journal_events.Ran, state: State) -> None:
 
 
 def _besides(
-    event: journal_events.Late | journal_events.Elsewhere, state: State
+    event: journal_events.LateOutput | journal_events.ExternalExecution, state: State
 ) -> None:
     """Something came besides the runs: for a cell, or another client had the kernel run code."""
-    if isinstance(event, journal_events.Elsewhere):
+    if isinstance(event, journal_events.ExternalExecution):
         state.elsewhere.append(event)
         state.unchanged = False
         return

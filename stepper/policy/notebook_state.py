@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from stepper.policy import cell_changes
 from stepper.policy.commands.command_lines import UNNAMED, CommandLines
 from stepper.policy.journal_events import (
-    Elsewhere,
-    Handed,
-    Ran,
-    Started,
+    Backgrounded,
+    ExternalExecution,
+    OutputsPending,
+    RunEnded,
+    RunStarted,
     Stopped,
-    Unheard,
-    Unwritten,
+    Undelivered,
     Verified,
 )
 from stepper.policy.model import (
@@ -98,10 +98,10 @@ class State:
     stop: Stopped | None = None  # no further cell runs until the person says so
     # of the notebook as the agent left it since it is stopped: `notebook_identity.marks`
     agent_marks: set[str] = field(default_factory=set)
-    runs: list[Ran] = field(default_factory=list)
+    runs: list[RunEnded] = field(default_factory=list)
     sources: dict[str, str] = field(default_factory=dict)  # of what ran here: hash →
     next_run: int = 1
-    running: Started | None = None
+    running: RunStarted | None = None
     renamed_from: str = ""  # the notebook's former name, until a cell has run since
     lost: str = ""  # why the last kernel's state is gone; told once, with the next run
     # cell id → source hash, ok in the present kernel
@@ -118,7 +118,7 @@ class State:
     shown: dict[str, Shown] = field(default_factory=dict)
     came: dict[str, Came] = field(default_factory=dict)  # cell id →
     # executions of other clients
-    elsewhere: list[Elsewhere] = field(default_factory=list)
+    elsewhere: list[ExternalExecution] = field(default_factory=list)
     elsewhere_told: int = 0  # how many of them, from the first on
     # run → what the agent read; 0: where nothing ran
     reports: dict[int, str] = field(default_factory=dict)
@@ -130,11 +130,11 @@ class State:
     # as the notebook was read last
     open_cells: list[OpenCell] = field(default_factory=list)
     # by call: how they end is owed to somebody
-    handed: dict[str, Handed] = field(default_factory=dict)
+    handed: dict[str, Backgrounded] = field(default_factory=dict)
     # what became of edits whose report nobody could read
-    unheard: list[Unheard] = field(default_factory=list)
+    unheard: list[Undelivered] = field(default_factory=list)
     # cell id → outputs that wait for the notebook
-    unwritten: dict[str, Unwritten] = field(default_factory=dict)
+    unwritten: dict[str, OutputsPending] = field(default_factory=dict)
     # → the version that the last run which used it had
     packages: dict[str, str] = field(default_factory=dict)
     # modules of the project → those of the project that they import

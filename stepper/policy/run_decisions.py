@@ -19,7 +19,7 @@ from stepper.policy import (
     plan,
     repeated_errors,
 )
-from stepper.policy.journal_events import Held, Ran, Started
+from stepper.policy.journal_events import PreflightFailed, RunEnded, RunStarted
 from stepper.policy.kernel_namespace import Namespace
 from stepper.policy.model import (
     Cell,
@@ -179,7 +179,9 @@ def judged(
     return fault, error_classification.classify_run(outcome, fault)
 
 
-def unmet(state: State, begun: Started, criterion: str, checked: Checked | None) -> str:
+def unmet(
+    state: State, begun: RunStarted, criterion: str, checked: Checked | None
+) -> str:
     """Return in what a step's criterion is false after its cell; '' where it is not, or that source was confirmed."""
     progress = state.of(begun.key)
     confirmed = progress.status is StepStatus.DONE and progress.reason
@@ -267,7 +269,7 @@ def decided(
     )
 
 
-def after(state: State, run: Ran, limits: Limits) -> After:
+def after(state: State, run: RunEnded, limits: Limits) -> After:
     """Decide what follows a run that was judged; the state does not hold it yet."""
     attempts = state.attempts_after(
         run.key, run.verdict, run.repeat > 0, run.outside_agent
@@ -279,7 +281,7 @@ def after(state: State, run: Ran, limits: Limits) -> After:
     )
 
 
-def held(state: State, found: Held, limits: Limits) -> After:
+def held(state: State, found: PreflightFailed, limits: Limits) -> After:
     """Decide what follows a fault that was found before the cell ran; the state does not hold it yet."""
     attempts, counts = state.attempts_held(found.key)
     act, wait = (

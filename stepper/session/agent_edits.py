@@ -232,8 +232,8 @@ async def _held(
         work_on(session, cells, cell), timeout=0.0, notes=session.take_notes()
     )
     begun = work.begun(0, caller)
-    found = journal_events.Held(
-        **vars(begun.became(Outcome.ERROR, Verdict.RECOVERABLE, fault, 0.0)),
+    found = journal_events.PreflightFailed(
+        **vars(begun.create_run(Outcome.ERROR, Verdict.RECOVERABLE, fault, 0.0)),
         at=begun.at,
     )
     follows = run_decisions.held(session.state, found, work.limits)

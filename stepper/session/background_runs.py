@@ -55,7 +55,7 @@ def waited_for(session: Session, call: Call) -> None:
     """Who asked waits: that a former daemon handed it on was not read."""
     if call.handed:
         call.handed = False
-        session.log(journal_events.Told(at=now(), call=call.id))
+        session.log(journal_events.BackgroundReported(at=now(), call=call.id))
 
 
 async def in_time(session: Session, call: Call, owner: str) -> bool:
@@ -67,7 +67,9 @@ async def in_time(session: Session, call: Call, owner: str) -> bool:
             and any(waker.waits for waker in call.wakers)
             and not call.caller.left.is_set()
         ):
-            session.log(journal_events.Handed(at=now(), call=call.id, session=owner))
+            session.log(
+                journal_events.Backgrounded(at=now(), call=call.id, session=owner)
+            )
             call.handed, call.matched = True, bool(backgrounding.matched(session, call))
             return False
         await asyncio.wait(
@@ -178,7 +180,7 @@ def _missed(session: Session, call: Call) -> None:
         background_runs.meanwhile(session.name, came_of(call).text),
     )
     session.log(
-        journal_events.Unheard(
+        journal_events.Undelivered(
             at=now(), text=text, call=call.id, session=owed.session if owed else ""
         )
     )
@@ -218,7 +220,7 @@ def _ended(session: Session, call: Call) -> None:
 def forget(session: Session, call: Call) -> None:
     """How a call ended was told."""
     session.calls.pop(call.id, None)
-    session.log(journal_events.Told(at=now(), call=call.id))
+    session.log(journal_events.BackgroundReported(at=now(), call=call.id))
     _let_go(call)
 
 

@@ -88,7 +88,7 @@ class Outputs:
             execution.in_notebook = not why
         except NotebookError as error:
             self.log(
-                journal_events.Unwritten(
+                journal_events.OutputsPending(
                     run=run,
                     cell_id=cell.id,
                     number=cell.number,
@@ -131,7 +131,9 @@ class Outputs:
                 # somebody else wrote that line
                 why = "they are no outputs"
             self.log(
-                journal_events.Written(run=waiting.run, cell_id=cell.id, why_not=why)
+                journal_events.OutputsWritten(
+                    run=waiting.run, cell_id=cell.id, why_not=why
+                )
             )
             told = f"were left out ({why})" if why else "are in the notebook now"
             self.trouble(
@@ -238,7 +240,7 @@ class Outputs:
         except NotebookError as error:
             size = len(str(message["content"].get("text", "")))
             self.log(
-                journal_events.Late(
+                journal_events.LateOutput(
                     at=now(),
                     **vars(target),
                     characters=size,

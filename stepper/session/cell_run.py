@@ -64,10 +64,10 @@ class Work:
 
     def begun(
         self, run: int, caller: Caller, kernel: str = ""
-    ) -> journal_events.Started:
+    ) -> journal_events.RunStarted:
         """Return its run, as the journal knows it from the beginning on."""
         cell = self.cell
-        return journal_events.Started(
+        return journal_events.RunStarted(
             run=run,
             key=self.key,
             at=now(),
@@ -166,10 +166,10 @@ async def run_cell(
 async def conclude(
     session: Session,
     work: Work,
-    begun: journal_events.Started,
+    begun: journal_events.RunStarted,
     execution: Execution,
     elapsed: float,
-) -> tuple[journal_events.Ran, run_decisions.After]:
+) -> tuple[journal_events.RunEnded, run_decisions.After]:
     """Judge an execution, put its outputs away and journal the run; return it and what follows.
 
     `elapsed` is how long it took from here, with all waiting for the kernel.
@@ -185,8 +185,8 @@ async def conclude(
     execution.checked = (
         session.adviser.checked(execution.told) if work.criterion else None
     )
-    run = journal_events.Ran(
-        **vars(begun.became(execution.outcome, verdict, fault, seconds)),
+    run = journal_events.RunEnded(
+        **vars(begun.create_run(execution.outcome, verdict, fault, seconds)),
         repeat=work.repeat,
         execution_count=execution.execution_count,
         displays=execution.displays,
@@ -243,7 +243,7 @@ async def judged(
 async def tell(
     session: Session,
     work: Work,
-    run: journal_events.Ran,
+    run: journal_events.RunEnded,
     execution: Execution,
     follows: run_decisions.After,
 ) -> Ended:
@@ -385,7 +385,7 @@ def _not_started(
         f"the cell was NOT run: {error.message}",
         ("KernelStartFailed",),
     )
-    run = work.begun(0, caller).became(
+    run = work.begun(0, caller).create_run(
         Outcome.KERNEL_DIED, Verdict.UNRECOVERABLE, fault, 0.0
     )
     work.notes, work.timeout = [], 0.0

@@ -14,7 +14,7 @@ from stepper.common.errors import KernelUnreachableError
 from stepper.common.text import one_line
 from stepper.messages import interrupts
 from stepper.messages.quoted_output import TROUBLE_LIMIT
-from stepper.policy.journal_events import Started
+from stepper.policy.journal_events import RunStarted
 from stepper.session import responses
 from stepper.session.kernel_manager import Activity
 from stepper.session.session import Session
@@ -69,7 +69,9 @@ async def _wait(over: Callable[[], bool]) -> bool:
     return over()
 
 
-def _of_run(session: Session, what: str, running: Started | None, ended: bool) -> str:
+def _of_run(
+    session: Session, what: str, running: RunStarted | None, ended: bool
+) -> str:
     """Return what an interrupt did to the run or the scratch execution it met."""
     if not ended:
         return interrupts.format_pending(what)

@@ -18,7 +18,7 @@ from stepper.policy.comparison.clock_values import RunTime
 from stepper.policy.comparison.output_comparison import CellOutputs
 from stepper.policy.comparison.recorded_outputs import ChangedOutput
 from stepper.policy.dataflow import cell_dependencies
-from stepper.policy.journal_events import Ran
+from stepper.policy.journal_events import RunEnded
 from stepper.policy.model import Cell, Verdict, instant
 from stepper.session.protocols import Notebook, Target
 from stepper.session.replay import LATE_SECONDS
@@ -66,7 +66,7 @@ class RecordedOutputs:
             for each in ended
             if each.cell.index in self.recorded
             and each.run.verdict is Verdict.FINE
-            and not (isinstance(each.run, Ran) and each.run.left_out)
+            and not (isinstance(each.run, RunEnded) and each.run.left_out)
         ]
         fresh = {each.cell.index: [*each.outputs] for each in compared}
         found = await asyncio.to_thread(self._differences, compared, fresh)

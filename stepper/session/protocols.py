@@ -405,7 +405,9 @@ class Late(Protocol):
         Raise NotebookError where the notebook can't be read: nothing is taken then.
         """
 
-    def put(self, models: Models | None, so_far: Outputs) -> list[journal_events.Late]:
+    def put(
+        self, models: Models | None, so_far: Outputs
+    ) -> list[journal_events.LateOutput]:
         """Put all of it on the cells, beside what a running one has; return what became of it. Raise NotebookError."""
 
 

@@ -11,7 +11,7 @@ from stepper.common.errors import KernelError, KernelUnreachableError, NotebookE
 from stepper.messages import run_report
 from stepper.policy import cell_directives, error_classification, plan, run_decisions
 from stepper.policy.commands.command_lines import CommandLines
-from stepper.policy.journal_events import Started, Voided
+from stepper.policy.journal_events import RunStarted, RunVoided
 from stepper.policy.model import Cell, Death, Outcome, Verdict, instant
 from stepper.session.cell_run import Work, conclude, tell, work_on
 from stepper.session.protocols import Execution
@@ -36,7 +36,7 @@ async def settle(session: Session) -> None:
             why, CommandLines(session.name).shell("status")
         ) from None
     if execution is None:
-        session.log(Voided(run=cut.run, tool_use_id=cut.tool_use_id))
+        session.log(RunVoided(run=cut.run, tool_use_id=cut.tool_use_id))
         if cut.tool_use_id not in session.asking:  # else it runs now
             session.trouble(
                 f"{where} had not begun when it lost {lost}: it was NOT run",
@@ -70,7 +70,7 @@ async def settle(session: Session) -> None:
     session.trouble(f"{where} lost {lost} and went on: it {how}. `{report}`", cut.run)
 
 
-async def _recalled(session: Session, cut: Started) -> Execution | None:
+async def _recalled(session: Session, cut: RunStarted) -> Execution | None:
     """Return what came of the run, None where it never began."""
     kernel, limits = session.keeper.kernel, session.limits()
     if kernel is None or kernel.id != cut.kernel:
@@ -100,7 +100,7 @@ async def _recalled(session: Session, cut: Started) -> Execution | None:
         )
 
 
-def _work(session: Session, cut: Started) -> Work:
+def _work(session: Session, cut: RunStarted) -> Work:
     """Return the work that the run was, with the cell as it was sent to the kernel."""
     cell = Cell(cut.cell_id, cut.index, cut.number, "code", cut.source, cut.tags)
     cells: Sequence[Cell] = ()
@@ -115,6 +115,6 @@ def _work(session: Session, cut: Started) -> Work:
     return work
 
 
-def _age(cut: Started) -> float:
+def _age(cut: RunStarted) -> float:
     """Return how long ago a run began, in seconds; a clock that was set does not make it less than none."""
     return max(0.0, (datetime.now(timezone.utc) - instant(cut.at)).total_seconds())

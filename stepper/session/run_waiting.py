@@ -56,7 +56,7 @@ async def waited(
     )
     await asyncio.wait([call.work], timeout=max(seconds, LEAST_SECONDS))
     if not call.work.done() and not caller.left.is_set():
-        session.log(journal_events.Handed(at=now(), call=call.id, session=owner))
+        session.log(journal_events.Backgrounded(at=now(), call=call.id, session=owner))
         call.handed = True
         return goes_on(session, call)
     await asyncio.wait([call.work])
@@ -65,7 +65,7 @@ async def waited(
         background_runs.forget(session, call)
     if caller.left.is_set():
         session.log(
-            journal_events.Unheard(
+            journal_events.Undelivered(
                 at=now(), text=words.unheard(session.name, found.text)
             )
         )
@@ -122,7 +122,7 @@ async def over(
     background_runs.forget(session, told)
     if caller.left.is_set():
         session.log(
-            journal_events.Unheard(
+            journal_events.Undelivered(
                 at=now(), text=words.unheard(session.name, found.text)
             )
         )

@@ -98,7 +98,7 @@ class Session:
         # called with each journal event
         self.changed: Callable[[], None] = lambda: None
         self.pixels: PixelComparison = lambda *_: None  # how far two pictures differ
-        self.looks: journal_events.Started | None = (
+        self.looks: journal_events.RunStarted | None = (
             None  # what runs in no cell, while it does
         )
         self.last_used = time.monotonic()
@@ -262,7 +262,7 @@ class Session:
             and (new := replace(known, kernel=told.kernel) if known.steps else told)
             != known
         ):
-            self.log(journal_events.Planned(at=now(), plan=plan.to_json(new)))
+            self.log(journal_events.PlanChanged(at=now(), plan=plan.to_json(new)))
         if not self.runs(document):
             raise NotebookError(
                 f"{self.name} is a notebook of the language {document.language!r}, and its kernel here is Python's",
@@ -413,7 +413,7 @@ class Session:
             return
         running, after = self.state.running, self.state.next_run - 1
         self.log(
-            journal_events.Elsewhere(
+            journal_events.ExternalExecution(
                 at=done.at,
                 after=running.run - 1 if running else after,
                 kernel=self.keeper.kernel.id,
@@ -463,7 +463,7 @@ class Session:
 
     def log(self, event: journal_events.Event, sync: bool | None = True) -> None:
         """Write an event to the journal and take it into the state; what can't be written is told with the next run."""
-        beginning = isinstance(event, journal_events.Started)  # nothing ran yet
+        beginning = isinstance(event, journal_events.RunStarted)  # nothing ran yet
         try:
             self.journal.append(event.to_json(), sync, keep=not beginning)
         except OSError as error:
@@ -515,7 +515,7 @@ class Session:
         if self.state.stop and not found.ok:
             found = replace(found, stop=self.state.stop.block)
         self.log(
-            journal_events.Reported(
+            journal_events.RunReported(
                 run=ended.run.run, text=f"{found.text}\n{found.stop}".strip()
             ),
             sync=False,

@@ -17,7 +17,7 @@ def missed(session: Session, text: str, line: str) -> None:
     """What came of an edit reached nobody: agent and user are told with the next thing that they read."""
     told = command_messages.unheard(session.name, text)
     session.log(
-        journal_events.Unheard(
+        journal_events.Undelivered(
             at=now(), text=told, line=command_messages.unheard_line(session.name, line)
         )
     )
@@ -33,7 +33,7 @@ def text(session: Session) -> str:
 
 def heard(session: Session) -> None:
     """What reached nobody is told now."""
-    session.log(journal_events.Heard(at=now()), sync=None)
+    session.log(journal_events.Delivered(at=now()), sync=None)
 
 
 def take_missed(session: Session) -> str:

@@ -53,7 +53,7 @@ async def create(session: Session, made: Plan) -> None:
     async with session.turn():
         await session.keeper.end("its notebook was replaced by a new one of that name")
         session.log(journal_events.Created(at=now()))
-        session.log(journal_events.Planned(at=now(), plan=plan.to_json(made)))
+        session.log(journal_events.PlanChanged(at=now(), plan=plan.to_json(made)))
 
 
 async def run(
@@ -298,7 +298,7 @@ async def evaluate(
         )
         began, at = time.monotonic(), now()
         cell = Cell("eval", -1, 0, "code", source)
-        begun = journal_events.Started(
+        begun = journal_events.RunStarted(
             run=0, key=cell.id, at=at, cell_id=cell.id, source=source, timeout=timeout
         )
         session.looks = begun
@@ -317,9 +317,9 @@ async def evaluate(
                 cells = [*session.read().cells]
         fault, verdict = await judged(session, cell, execution, cells)
         session.ended(execution, "`stepper eval`")
-        run = begun.became(execution.outcome, verdict, fault, took)
+        run = begun.create_run(execution.outcome, verdict, fault, took)
         session.log(
-            journal_events.Evaluated(
+            journal_events.ScratchExecuted(
                 at=at,
                 source=source,
                 outcome=run.outcome,
@@ -465,7 +465,7 @@ def use_kernel(session: Session, name: str, kernel: KernelMetadata) -> None:
     """Have the notebook's next kernel run in the place of that name ('' for the project's); raise NotebookError."""
     made = replace(session.state.plan, kernel=name)
     session.file.write_plan(made, kernel)
-    session.log(journal_events.Planned(at=now(), plan=plan.to_json(made)))
+    session.log(journal_events.PlanChanged(at=now(), plan=plan.to_json(made)))
 
 
 def confirm(session: Session, words: str) -> str:
@@ -528,6 +528,6 @@ async def change_plan(
             changed = change(session.state)
         except ValueError as error:
             raise UsageError(str(error), _shows_steps(session)) from None
-        session.log(journal_events.Planned(at=now(), plan=plan.to_json(changed)))
+        session.log(journal_events.PlanChanged(at=now(), plan=plan.to_json(changed)))
         session.file.write_plan(changed)
     return status_queries.planned(session)

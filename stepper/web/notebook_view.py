@@ -24,7 +24,7 @@ from stepper.notebooks.notebook_file import IpynbFile
 from stepper.policy import plan
 from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.comparison import verify_results
-from stepper.policy.journal_events import Started
+from stepper.policy.journal_events import RunStarted
 from stepper.policy.model import Cell, Plan, Step, instant
 from stepper.web.daemon_client import DaemonClient
 from stepper.web.run_history import PastRun, RunHistory
@@ -315,7 +315,7 @@ class NotebookView:
             )
         return cells
 
-    def _get_running_fields(self, running: Started) -> Row:
+    def _get_running_fields(self, running: RunStarted) -> Row:
         mark = f"{running.run}.{self.snapshot['changes']}"
         return {"run": running.run, "doubts": [], "mark": mark}
 
@@ -391,7 +391,7 @@ class NotebookView:
         return None, {}
 
 
-def _format_run_name(running: Started) -> str:
+def _format_run_name(running: RunStarted) -> str:
     if isinstance(running.key, int):
         return f"step {running.key}"
     return f"cell {running.number}"

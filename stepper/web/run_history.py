@@ -30,7 +30,7 @@ CLIENT_CHARACTERS = 10
 NO_FILE = 0  # an inode
 INVALID_EVENT = (KeyError, TypeError, ValueError, AttributeError, RecursionError)
 
-RunEvent = journal_events.Ran | journal_events.Held
+RunEvent = journal_events.RunEnded | journal_events.PreflightFailed
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class RunHistory:
 
     def _apply_line(self, line: bytes) -> None:
         try:
-            event = journal_events.read(load_json_exact(line))
+            event = journal_events.parse_event(load_json_exact(line))
         except INVALID_EVENT:  # another program wrote the line
             return
         if event is None:
@@ -135,16 +135,16 @@ class RunHistory:
         self.changes += 1
         journal_reducer.apply(event, self.state)
         match event:
-            case journal_events.Started():
+            case journal_events.RunStarted():
                 self._keep_position(event.kind, event.run, line)
-            case journal_events.Reported():
+            case journal_events.RunReported():
                 self._keep_position(event.kind, event.run, line)
                 warnings = _find_warnings(event.text)
                 if warnings:
                     self.warnings[event.run] = warnings
             case journal_events.KernelChanged():
                 self.kernel_at = event.at if event.what == "started" else ""
-            case journal_events.Ran() | journal_events.Held():
+            case journal_events.RunEnded() | journal_events.PreflightFailed():
                 self.runs.append(_make_past_run(event))
 
     def _keep_position(self, kind: str, run: int, line: bytes) -> None:
@@ -152,8 +152,8 @@ class RunHistory:
 
     def read_run(self, run: int) -> dict[str, Any]:
         """Return the source and the report of a run; both are None if unknown."""
-        start = self._read_event(journal_events.Started.kind, run)
-        report = self._read_event(journal_events.Reported.kind, run)
+        start = self._read_event(journal_events.RunStarted.kind, run)
+        report = self._read_event(journal_events.RunReported.kind, run)
         return {"source": start.get("source"), "report": report.get("text")}
 
     def _read_event(self, kind: str, run: int) -> dict[str, Any]:
@@ -188,7 +188,7 @@ def _find_warnings(report: str) -> list[str]:
 def _make_past_run(event: RunEvent) -> PastRun:
     reason = event.error if event.fault else ""
     repeat = 0
-    if isinstance(event, journal_events.Ran):
+    if isinstance(event, journal_events.RunEnded):
         repeat = event.repeat
         if not event.fault:
             reason = event.unmet
@@ -203,5 +203,5 @@ def _make_past_run(event: RunEvent) -> PastRun:
         why=one_line(reason, REASON_CHARACTERS),
         by=one_line(event.by, CLIENT_CHARACTERS),
         repeat=repeat,
-        held=isinstance(event, journal_events.Held),
+        held=isinstance(event, journal_events.PreflightFailed),
     )

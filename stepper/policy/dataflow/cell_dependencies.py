@@ -22,7 +22,7 @@ from stepper.policy.dataflow.name_effects import (
     NameUsage,
     changed_arguments,
 )
-from stepper.policy.journal_events import Elsewhere, Ran
+from stepper.policy.journal_events import ExternalExecution, RunEnded
 from stepper.policy.kernel_namespace import Namespace
 from stepper.policy.model import Cell, Outcome
 
@@ -270,7 +270,7 @@ class History:
     last_runs: dict[str, RunRecord] = field(default_factory=dict)
     # All runs by number; executions of other clients have negative numbers.
     records: dict[int, RunRecord] = field(default_factory=dict)
-    runs: Sequence[Ran] = ()
+    runs: Sequence[RunEnded] = ()
     external_count: int = 0
     # Name → the modules that it may have been imported from.
     imports: dict[str, set[str]] = field(default_factory=dict)
@@ -285,9 +285,9 @@ class History:
 
     def catch_up(
         self,
-        runs: Sequence[Ran],
+        runs: Sequence[RunEnded],
         sources: Mapping[str, str],
-        external: Sequence[Elsewhere] = (),
+        external: Sequence[ExternalExecution] = (),
     ) -> None:
         """Apply the runs since the last call; start again for another list of runs."""
         if runs is not self.runs:
@@ -304,7 +304,7 @@ class History:
             self._apply_external(external, run.run)
             self._apply_run(run, source)
 
-    def _apply_run(self, run: Ran, source: str) -> None:
+    def _apply_run(self, run: RunEnded, source: str) -> None:
         succeeded = run.outcome is Outcome.OK
         usage = self.analyze(source)
         reads = self.table.apply(run.run, usage, run.bound, succeeded)
@@ -346,7 +346,7 @@ class History:
             return ()
         return star.modules
 
-    def _record_modules(self, run: Ran) -> None:
+    def _record_modules(self, run: RunEnded) -> None:
         """Record the project's modules whose source differs from the run before."""
         self.module_imports.update(run.imports)
         for name, version in run.packages.items():
@@ -379,7 +379,9 @@ class History:
                     used.append(imported)
         return sorted((name, via[name]) for name in changed & via.keys())
 
-    def _apply_external(self, external: Sequence[Elsewhere], before: int) -> None:
+    def _apply_external(
+        self, external: Sequence[ExternalExecution], before: int
+    ) -> None:
         """Apply other clients' executions before a run, with numbers below 0."""
         for execution in external[self.external_count :]:
             if execution.after >= before:
