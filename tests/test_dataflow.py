@@ -375,7 +375,7 @@ def test_other_values_have_other_prints_however_they_are_looked_at(
 ) -> None:
     at_once = [value_fingerprints.render_value(value, [200]) for value in VALUES]
     assert "" not in at_once and len({*at_once}) == len(VALUES)
-    monkeypatch.setattr(value_fingerprints, "SMALL", 0)
+    monkeypatch.setattr(value_fingerprints, "SAFE_SIZE", 0)
     assert [
         value_fingerprints.render_value(value, [200]) for value in VALUES
     ] == at_once

@@ -162,12 +162,14 @@ def test_a_long_text_is_read_in_pieces(
     ).encode("utf-8", "replace")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(message_decoding, "PIECE", piece)
-        found = [*message_decoding.pieces(content)]
+        found = [*message_decoding.split_stream_text(content)]
     assert (
         "".join(found) == json.loads(content)["text"]
         and len(found) >= len(text) / piece
     )
-    assert list(message_decoding.pieces(b'{"text": "x", "name": "stdout"}')) == ["x"]
+    assert list(
+        message_decoding.split_stream_text(b'{"text": "x", "name": "stdout"}')
+    ) == ["x"]
 
 
 def stream(text: str) -> dict:

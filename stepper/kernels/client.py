@@ -103,7 +103,7 @@ class LiveKernel(Connection):
         done = await self._housekeeping(
             helper_loader.INSTALL,
             seconds,
-            helper_loader.given(self.parts, self.process.stack),
+            helper_loader.build_metadata(self.parts, self.process.stack),
         )
         if done.outcome is not Outcome.OK:
             how = done.death.how if done.death else done.outcome
@@ -278,7 +278,7 @@ class LiveKernel(Connection):
                 else await Running(self, 0.0, limits).heard(before)
             )
         done = await self._housekeeping(
-            helper_loader.RECALL.format(request), GRACE_SECONDS
+            helper_loader.PUBLISH_RECORD.format(request), GRACE_SECONDS
         )
         if done.outcome is not Outcome.OK:
             raise KernelError(f"it did not tell what came of the run: {done.outcome}")
@@ -316,9 +316,9 @@ class LiveKernel(Connection):
         if not self.helped:
             return []
         told = await self._housekeeping(
-            helper_loader.RECALL.format(request), GRACE_SECONDS
+            helper_loader.PUBLISH_RECORD.format(request), GRACE_SECONDS
         )
-        messages = [*helper_loader.recorded(told.told)]
+        messages = [*helper_loader.iterate_recorded_messages(told.told)]
         ends = [
             n
             for n, message in enumerate(messages)
@@ -336,4 +336,6 @@ class LiveKernel(Connection):
         # whoever asked first is not held up, nor waited for
         if not self.helped or self.others.since:
             return UNKNOWN_NAMESPACE
-        return (await self._housekeeping(helper_loader.ASK, GRACE_SECONDS)).namespace
+        return (
+            await self._housekeeping(helper_loader.PUBLISH_FACTS, GRACE_SECONDS)
+        ).namespace

@@ -174,7 +174,7 @@ class Running:
         self.done = Execution(Outcome.OK, memory=self.done.memory)
         record, header = told["record"], dict[str, Any]()
         missing = f"{record['lost']:,} bytes of its output are missing: {why}"
-        for place, message in enumerate(helper_loader.recorded(told)):
+        for place, message in enumerate(helper_loader.iterate_recorded_messages(told)):
             if record["lost"] and place == record.get("head"):
                 said = {"name": "stderr", "text": f"… {missing} …\n"}
                 self.take(
@@ -275,7 +275,7 @@ class Running:
             widget.take(message)
             self.captured.take(message)
             self.caught = self.caught or kind == "error"
-        elif kind == helper_loader.MESSAGE:
+        elif kind == helper_loader.MESSAGE_TYPE:
             self.done.told = (
                 {**content, "frames": message["buffers"]}
                 if "record" in content

@@ -1,9 +1,11 @@
-"""The helper that lives in the kernel: `kernels/in_kernel/` and the parts handed in, as text; what sets it up there.
+"""The code that installs the helper in a kernel.
 
-It is executed once, silently. Its modules have builtins and an import of their own, and are in no `sys.modules`:
-nothing of it is in the user's namespace, `dir()`, `%who` or the history, and nothing that a cell redefines is in its
-way. The sources come beside the code, in the request's metadata: IPython goes over code so often that 200 kB of it
-cost 0.1 s.
+The helper consists of `kernels/in_kernel/` and of parts from other packages. It is sent
+as text and executed once, silently. Its modules have their own builtins and import
+function and are not in `sys.modules`, so that it does not appear in the user's
+namespace, `dir()`, `%who` or the history, and no cell can redefine what it uses. The
+sources are in the metadata of the request: IPython transforms `code` so often that
+200 kB of it cost 0.1 s.
 """
 
 from __future__ import annotations
@@ -14,78 +16,85 @@ from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from typing import Any
 
-from stepper.kernels.message_decoding import read
+from stepper.kernels.message_decoding import read_message
 
-MESSAGE = "stepper_facts"
-# it tells how a run ended and what the namespace holds without any other part
-INSIDE = "stepper.kernels.in_kernel"
+MESSAGE_TYPE = "stepper_facts"
+HELPER_PACKAGE = "stepper.kernels.in_kernel"
 
-SET_UP = """
+# `dataclasses` looks up a module by its name, so that all have the name of one in
+# sys.modules. If the same version is installed, its state is kept.
+INSTALLER = """
 import sys, types
 from IPython import get_ipython
-SOURCES, PARTS, VERSION, STACK = get_ipython().kernel.get_parent("shell")["metadata"]["stepper_helper"]
+REQUEST = get_ipython().kernel.get_parent("shell")
+SOURCES, PARTS, VERSION, STACK = REQUEST["metadata"]["stepper_helper"]
 loaded = {}
 
 def load(name):
     if name not in loaded:
-        module = types.ModuleType("_stepper_helper")  # the name of one that is there: dataclasses look it up
+        module = types.ModuleType("_stepper_helper")
         module.__dict__["__builtins__"] = BUILTINS
-        exec(compile(SOURCES[name], f"<stepper helper {name}>", "exec"), module.__dict__)
+        code = compile(SOURCES[name], f"<stepper helper {name}>", "exec")
+        exec(code, module.__dict__)
         loaded[name] = module
     return loaded[name]
 
-def bring(name, scope=None, local=None, wanted=(), level=0):
+def import_module(name, globals=None, locals=None, fromlist=(), level=0):
     if not name.startswith("stepper."):
-        return __import__(name, scope, local, wanted, level)
+        return __import__(name, globals, locals, fromlist, level)
     name = name.rpartition(".")[2]
-    return load(name) if name in SOURCES else types.SimpleNamespace(**{name: load(name) for name in wanted})
+    if name in SOURCES:
+        return load(name)
+    return types.SimpleNamespace(**{name: load(name) for name in fromlist})
 
-BUILTINS = {**__builtins__, "__import__": bring}
-old = sys.modules.get("_stepper_helper")
-if getattr(old, "version", None) != VERSION:  # a daemon that starts anew finds it there, with what it remembers
-    getattr(old, "end", bool)()
-    load("run_hooks").begin(VERSION, STACK, load, PARTS)
+BUILTINS = {**__builtins__, "__import__": import_module}
+installed = sys.modules.get("_stepper_helper")
+if getattr(installed, "version", None) == VERSION:
+    installed.on_reconnect()
 else:
-    old.come()
+    getattr(installed, "end", bool)()
+    load("run_hooks").install(VERSION, STACK, load, PARTS)
 """
-# An expression statement: it binds no name in the user's namespace.
+# An expression statement binds no name in the user's namespace.
 INSTALL = (
-    f"__import__('builtins').exec(compile({SET_UP!r}, '<stepper helper>', 'exec'),"
+    f"__import__('builtins').exec(compile({INSTALLER!r}, '<stepper helper>', 'exec'),"
     " {'__builtins__': dict(vars(__import__('builtins')))})"
 )
-THERE = "__import__('sys').modules['_stepper_helper']"
-ASK = f"{THERE}.tell()"
-RECALL = THERE + ".recall({!r})"  # what a request published and how it ended
+HELPER = "__import__('sys').modules['_stepper_helper']"
+PUBLISH_FACTS = f"{HELPER}.tell()"
+# The messages of a request, which the helper has recorded.
+PUBLISH_RECORD = HELPER + ".recall({!r})"
 
 
-def given(parts: Mapping[str, str], stack: str) -> dict[str, Any]:
-    """Return the metadata of the request that sets it up; `stack` is the file for samples of what runs.
+def build_metadata(parts: Mapping[str, str], stack_path: str) -> dict[str, Any]:
+    """Return the metadata of the request that installs the helper.
 
-    `parts` are loaded there when they are needed: name → package.
+    `parts` maps the name of a part, which the helper loads when needed, to its package.
+    `stack_path` is the file for stack samples.
     """
-    sources, version = _sources(tuple(dict.fromkeys((INSIDE, *parts.values()))))
-    return {"stepper_helper": [sources, [*parts], version, stack]}
+    packages = tuple(dict.fromkeys((HELPER_PACKAGE, *parts.values())))
+    sources, version = _read_sources(packages)
+    return {"stepper_helper": [sources, [*parts], version, stack_path]}
 
 
 @functools.cache
-def _sources(packages: tuple[str, ...]) -> tuple[dict[str, str], str]:
-    """Return the modules of these packages, which are one package there, and what tells them from other versions."""
-    paths = sorted(
-        (path for package in packages for path in files(package).iterdir()), key=str
-    )
-    modules = [
-        path
-        for path in paths
-        if path.name.endswith(".py") and path.name != "__init__.py"
-    ]
-    texts = {path.name.removesuffix(".py"): path.read_text("utf-8") for path in modules}
-    return texts, hashlib.sha256("".join(texts.values()).encode()).hexdigest()[:16]
+def _read_sources(packages: tuple[str, ...]) -> tuple[dict[str, str], str]:
+    """Return the sources of all modules of these packages, and their common hash."""
+    paths = [path for package in packages for path in files(package).iterdir()]
+    sources = {}
+    for path in sorted(paths, key=str):
+        if path.name.endswith(".py") and path.name != "__init__.py":
+            sources[path.name.removesuffix(".py")] = path.read_text("utf-8")
+    digest = hashlib.sha256("".join(sources.values()).encode()).hexdigest()
+    return sources, digest[:16]
 
 
-def recorded(told: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the messages of the helper's record, as far as they can be read."""
-    frames = iter(told.get("frames") or [])
-    for count in (told.get("record") or {}).get("counts", []):
-        message = read([frame for _, frame in zip(range(count), frames, strict=False)])
+def iterate_recorded_messages(facts: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the readable messages of the helper's record."""
+    frames = iter(facts.get("frames") or [])
+    record = facts.get("record") or {}
+    for count in record.get("counts", []):
+        message_frames = [frame for _, frame in zip(range(count), frames, strict=False)]
+        message = read_message(message_frames)
         if message is not None:
             yield message

@@ -1,4 +1,9 @@
-"""Messages of a kernel, read many at a time: jupyter_client's own reading costs a poll and two dates each."""
+"""Decoding of kernel messages.
+
+jupyter_client's decoding costs a poll and the parsing of two dates for each message,
+which is too slow for cells that print much. orjson is fast, but turns integers of more
+than 64 bits into floats, so messages with such integers are decoded by `json`.
+"""
 
 from __future__ import annotations
 
@@ -10,88 +15,108 @@ from typing import Any
 import orjson
 
 LONG_INTEGER = re.compile(rb"[:,\[]\s*-?\d{19}")
-# bytes of a stream's text that are read in pieces: fresh memory is dearer than reading
-LARGE, PIECE = 1 << 20, 1 << 18
+# The text of a stream message above LARGE bytes is decoded in chunks of PIECE bytes,
+# because allocating memory costs more than decoding.
+LARGE = 1 << 20
+PIECE = 1 << 18
 STREAM = re.compile(rb'\{"name": ?"(stdout|stderr)", ?"text": ?"')
-HIGH = re.compile(rb"\\u[dD][89abAB]")
+HIGH_SURROGATE = re.compile(rb"\\u[dD][89abAB]")
+SURROGATE_LENGTH = 6
+DECODE_ERRORS = (
+    ValueError,
+    KeyError,
+    TypeError,
+    IndexError,
+    AttributeError,
+    RecursionError,
+)
 Message = dict[str, Any]
 
 
-def read(parts: list[bytes]) -> Message | None:
-    """Return a message from its frames (header, parent, metadata, content, buffers), None where they say nothing."""
+def read_message(frames: list[bytes]) -> Message | None:
+    """Return the message in these frames, None if they cannot be decoded.
+
+    The frames are the header, the parent header, the metadata, the content and the
+    buffers. The text of a large stream message is left out: see `split_message`.
+    """
     try:
-        header, parent = loads(parts[0]), loads(parts[1])
-        kind = header["msg_type"]
-        stream = (
-            STREAM.match(parts[3])
-            if kind == "stream" and len(parts[3]) > LARGE
-            else None
-        )
-        content = (
-            {"name": stream[1].decode(), "text": ""} if stream else loads(parts[3])
-        )
-        data = content.get("data")
-        nested = isinstance(data, dict) and not all(
-            isinstance(part, str) for part in data.values()
-        )
-        if nested and LONG_INTEGER.search(parts[3]):
-            # orjson makes floats of them
-            content = json.loads(parts[3].decode("utf-8", "replace"))
-        size = len(parts[3]) + sum(map(len, parts[4:]))
-        return {
-            "header": header,
-            "msg_type": kind,
-            "parent_header": parent,
-            "content": content,
-            "buffers": parts[4:],
-            "size": size,
-        }
-    except (
-        ValueError,
-        KeyError,
-        TypeError,
-        IndexError,
-        AttributeError,
-        RecursionError,
-    ):
+        return _decode_frames(frames)
+    except DECODE_ERRORS:
         return None
 
 
-def in_pieces(message: Message, parts: list[bytes]) -> Iterator[Message]:
-    """Yield a message that was read from these frames, a stream's long text in several."""
-    if message["msg_type"] != "stream" or len(parts[3]) <= LARGE:
+def _decode_frames(frames: list[bytes]) -> Message:
+    header = decode_json(frames[0])
+    parent_header = decode_json(frames[1])
+    raw_content = frames[3]
+    message_type = header["msg_type"]
+    stream = None
+    if message_type == "stream" and len(raw_content) > LARGE:
+        stream = STREAM.match(raw_content)
+    if stream:
+        content = {"name": stream[1].decode(), "text": ""}
+    else:
+        content = decode_json(raw_content)
+    data = content.get("data")
+    is_nested = isinstance(data, dict) and not all(
+        isinstance(value, str) for value in data.values()
+    )
+    if is_nested and LONG_INTEGER.search(raw_content):
+        content = json.loads(raw_content.decode("utf-8", "replace"))
+    return {
+        "header": header,
+        "msg_type": message_type,
+        "parent_header": parent_header,
+        "content": content,
+        "buffers": frames[4:],
+        "size": len(raw_content) + sum(map(len, frames[4:])),
+    }
+
+
+def split_message(message: Message, frames: list[bytes]) -> Iterator[Message]:
+    """Yield a decoded message, or several with the text of a large stream message."""
+    if message["msg_type"] != "stream" or len(frames[3]) <= LARGE:
         yield message
         return
-    for text in pieces(parts[3]):
+    for text in split_stream_text(frames[3]):
         yield {**message, "content": {**message["content"], "text": text}}
 
 
-def pieces(content: bytes) -> Iterator[str]:
-    """Yield the text of a stream's content, as JSON, in pieces: no escape and no character is cut in two."""
+def split_stream_text(content: bytes) -> Iterator[str]:
+    """Yield the text of a stream message in chunks that split no character or escape."""
     stream = STREAM.match(content)
     if stream is None:
-        yield loads(content)["text"]
+        yield decode_json(content)["text"]
         return
-    at, end = stream.end(), content.rindex(b'"')
-    while at < end:
-        cut = min(at + PIECE, end)
+    start = stream.end()
+    end = content.rindex(b'"')
+    while start < end:
+        cut = min(start + PIECE, end)
         if cut < end:
-            slash = content.rfind(b"\\", cut - 6, cut)
-            if slash >= 0:
-                run = 1
-                while content[slash - run : slash - run + 1] == b"\\":
-                    run += 1
-                # an escape begins there, or one has just ended
-                cut = slash if run % 2 else slash + 1
-                cut -= 6 * bool(HIGH.match(content, cut - 6))
-            while content[cut] & 0xC0 == 0x80:
-                cut -= 1
-        yield loads(b'"' + content[at:cut] + b'"')
-        at = cut
+            cut = _find_boundary(content, cut)
+        yield decode_json(b'"' + content[start:cut] + b'"')
+        start = cut
 
 
-def loads(data: bytes) -> Any:
-    """Return what JSON says, also where it holds NaN or bytes that are no UTF-8."""
+def _find_boundary(content: bytes, cut: int) -> int:
+    """Return the last index up to `cut` that is not within a character or an escape."""
+    slash = content.rfind(b"\\", cut - SURROGATE_LENGTH, cut)
+    if slash >= 0:
+        slash_count = 1
+        while content[slash - slash_count : slash - slash_count + 1] == b"\\":
+            slash_count += 1
+        # An escape begins at the last of an odd number of backslashes, and ends after
+        # the last of an even number.
+        cut = slash if slash_count % 2 else slash + 1
+        if HIGH_SURROGATE.match(content, cut - SURROGATE_LENGTH):
+            cut -= SURROGATE_LENGTH
+    while content[cut] & 0xC0 == 0x80:
+        cut -= 1
+    return cut
+
+
+def decode_json(data: bytes) -> Any:
+    """Return a decoded JSON value; NaN and invalid UTF-8 are accepted."""
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError:

@@ -21,7 +21,7 @@ from jupyter_client.channels import ZMQSocketChannel
 from jupyter_client.session import DELIM
 
 from stepper.kernels.external_executions import OURS
-from stepper.kernels.message_decoding import Message, in_pieces, read
+from stepper.kernels.message_decoding import Message, read_message, split_message
 
 # a kernel that starts is not there at the first try; ZeroMQ would wait 100 for the next
 RECONNECT_MS = 5
@@ -96,7 +96,7 @@ class Inbox:
             right = len(frames) >= 4 and hmac.compare_digest(
                 signature, self.session.sign(frames[:4])
             )
-            message = read(frames) if right else None
+            message = read_message(frames) if right else None
             if message is None:
                 self.unread += 1
                 log.warning(
@@ -104,7 +104,7 @@ class Inbox:
                     sum(map(len, parts)),
                 )
             else:
-                yield from in_pieces(message, frames)
+                yield from split_message(message, frames)
 
 
 class Channels:

@@ -1,4 +1,8 @@
-"""The cells as they were written, and the way from a frame back to a cell's line or to a file of the user's own."""
+"""The sources of the cells that ran, and how a frame maps to a line of a cell or file.
+
+IPython runs a transformed copy of a cell. The lines reported to the user are those of
+the cell as written, which this module keeps by execution count.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +15,26 @@ from typing import Any
 
 from stepper.kernels.in_kernel.safe_inspect import get_cell_files, shorten
 
-FRAMES, AROUND, CELLS = 12, 2, 500
-# execution count → cell as written; IPython's history can be off
+MAX_FRAMES = 12
+CONTEXT_LINES = 2  # above and below the line of a frame
+MAX_CELLS = 500
+# Execution count → cell as written. IPython's own history can be switched off.
 sources: dict[int, str] = {}
+# "number" identifies what runs or ran last, "cell" is the last execution count.
 run_state: dict[str, Any] = {"number": 0, "shown": 0, "cell": 0}
-# number of what `stepper eval` ran → that of the last cell before it
-looked_after: dict[int, int] = {}
-global_names: set[str] = (
-    set()
-)  # names that some function of a cell may bind by `global`
-AT_WILL = re.compile(r"\b(?:exec|globals|user_ns|setattr|__main__|get_ipython)\b")
-# with one of those: a call may bind any name, later too
-DEFINES = re.compile(r"\b(?:def|lambda)\b")
+# The number of a scratch execution → that of the last cell before it.
+cells_before_scratch: dict[int, int] = {}
+# Names that a function of some cell may bind by `global`.
+global_names: set[str] = set()
+# A cell with one of these words may bind any name. If it also defines a function, a
+# later call may do so too.
+BINDS_ANY_NAME = re.compile(
+    r"\b(?:exec|globals|user_ns|setattr|__main__|get_ipython)\b"
+)
+DEFINES_FUNCTION = re.compile(r"\b(?:def|lambda)\b")
 GLOBAL = re.compile(r"\bglobal[ \t]+(\w+(?:[ \t]*,[ \t]*\w+)*)")
 TIMED_FILENAMES = ("<timed exec>", "<timed eval>")
+# The folders of the standard library and of installed packages.
 INSTALLED = tuple(
     os.path.join(os.path.realpath(folder), "")
     for folder in {*sysconfig.get_paths().values()}
@@ -33,137 +43,170 @@ INSTALLED = tuple(
 
 
 def remember_source(number: int, raw: str) -> None:
+    """Store the source of a cell or a scratch execution that has run."""
     run_state["number"] = number
-    run_state["cell"] = max(
-        number or 0, run_state["cell"]
-    )  # None where IPython itself failed
-    global_names.update(
-        name
-        for names in GLOBAL.findall(raw)
-        for name in names.replace(" ", "").split(",")
-    )
-    if AT_WILL.search(raw) and DEFINES.search(raw):
-        run_state["at_will"] = True
+    # The execution count is None if IPython itself failed.
+    run_state["cell"] = max(number or 0, run_state["cell"])
+    for names in GLOBAL.findall(raw):
+        global_names.update(names.replace(" ", "").split(","))
+    if BINDS_ANY_NAME.search(raw) and DEFINES_FUNCTION.search(raw):
+        run_state["binds_any_name"] = True
     sources[number] = raw
-    if len(sources) > CELLS:
+    if len(sources) > MAX_CELLS:
         del sources[next(iter(sources))]
 
 
 def remember_scratch(raw: str) -> None:
-    """Remember what `stepper eval` ran under a number of its own: below 0, so that no cell has it."""
-    run_state["looks"] = run_state.get("looks", 0) - 1
-    looked_after[run_state["looks"]] = run_state["cell"]
-    if len(looked_after) > CELLS:
-        del looked_after[next(iter(looked_after))]
-    for filename, number in list(get_cell_files().items())[-1:]:
-        if number not in sources:  # the next cell's, which it was given
-            get_cell_files()[filename] = run_state["looks"]
-    remember_source(run_state["looks"], raw)
+    """Store the source of a scratch execution under a negative number of its own."""
+    number = run_state.get("last_scratch", 0) - 1
+    run_state["last_scratch"] = number
+    cells_before_scratch[number] = run_state["cell"]
+    if len(cells_before_scratch) > MAX_CELLS:
+        del cells_before_scratch[next(iter(cells_before_scratch))]
+    for filename, assigned_number in list(get_cell_files().items())[-1:]:
+        # IPython assigned the execution count of the next cell.
+        if assigned_number not in sources:
+            get_cell_files()[filename] = number
+    remember_source(number, raw)
 
 
 def order(number: int) -> tuple[int, int]:
-    """When something ran, by its execution count: greater is later."""
-    return (number, 0) if number >= 0 else (looked_after.get(number, 0), -number)
+    """Return a sort key by the time of execution: a greater key ran later."""
+    if number >= 0:
+        return number, 0
+    return cells_before_scratch.get(number, 0), -number
 
 
 def get_source_lines(number: int) -> list[str]:
+    """Return the lines of a cell as written, [] if the cell is unknown."""
     return sources[number].split("\n") if number in sources else []
 
 
+def find_first_line(lines: list[str]) -> int:
+    """Return the index of the first line that is not blank, 0 if there is none."""
+    for index, text in enumerate(lines):
+        if text.strip():
+            return index
+    return 0
+
+
 def find_cell_magic(number: int) -> tuple[int, int] | None:
+    """Return the cell and the line of its cell magic, None if the cell has none."""
     lines = get_source_lines(number)
-    head = next((index for index, text in enumerate(lines) if text.strip()), 0)
-    return (number, head + 1) if lines and lines[head].startswith("%%") else None
+    first = find_first_line(lines)
+    if lines and lines[first].startswith("%%"):
+        return number, first + 1
+    return None
 
 
 def find_cell_line(filename: str, line: int) -> tuple[int, int]:
-    # IPython cuts blank lines at a cell's head and joins continued magics: lines only
-    # ever move up
+    """Return the cell, and the line as written, for a line of IPython's transformed code.
+
+    IPython removes blank lines at the top of a cell and joins continued magics, so a
+    line can only have moved up.
+    """
     number = get_cell_files()[filename]
-    # one that a magic runs has the next cell's
-    number = number if number in sources else run_state["number"]
-    raw, run = get_source_lines(number), linecache.getlines(filename)
-    text = run[line - 1].strip() if line <= len(run) else ""
-    for index in range(line - 1, len(raw)):
-        if text and raw[index].strip() == text:
+    # Code that a magic executes has the execution count of the next cell.
+    if number not in sources:
+        number = run_state["number"]
+    raw_lines = get_source_lines(number)
+    executed_lines = linecache.getlines(filename)
+    text = ""
+    if line <= len(executed_lines):
+        text = executed_lines[line - 1].strip()
+    for index in range(line - 1, len(raw_lines)):
+        if text and raw_lines[index].strip() == text:
             return number, index + 1
-    head = next((index for index, text in enumerate(raw) if text.strip()), 0)
-    return number, min(line + head, max(1, len(raw)))
+    last_line = max(1, len(raw_lines))
+    return number, min(line + find_first_line(raw_lines), last_line)
 
 
 def find_running_cell_line(filename: str, line: int) -> int | None:
-    """The line of the cell that runs, as it was written, or None where it is none of this cell's."""
+    """Return the line of the running cell as written, None for code outside it."""
+    running = run_state["number"]
     if filename in TIMED_FILENAMES:
-        magic = find_cell_magic(run_state["number"])
-        return (
-            None
-            if magic is None
-            else min(magic[1] + line, len(get_source_lines(run_state["number"])))
-        )
-    number, line = (
-        find_cell_line(filename, line) if filename in get_cell_files() else (0, 0)
-    )
-    return line if number == run_state["number"] else None
+        magic = find_cell_magic(running)
+        if magic is None:
+            return None
+        return min(magic[1] + line, len(get_source_lines(running)))
+    number = 0
+    if filename in get_cell_files():
+        number, line = find_cell_line(filename, line)
+    return line if number == running else None
 
 
 def is_user_file(filename: str) -> bool:
-    """Whether a file is the user's: neither the standard library nor installed, and no piece of generated code."""
+    """Return whether code is from a cell or from a file that was not installed."""
     if filename in get_cell_files() or filename in TIMED_FILENAMES:
         return True
     path = os.path.realpath(filename)
-    parts = path.split(os.sep)
-    apart = (
-        "site-packages" in parts
-        or "dist-packages" in parts
-        or path.startswith(INSTALLED)
-    )
-    return not apart and not filename.startswith("<") and os.path.isfile(path)
+    folders = path.split(os.sep)
+    if "site-packages" in folders or "dist-packages" in folders:
+        return False
+    if path.startswith(INSTALLED) or filename.startswith("<"):
+        return False
+    return os.path.isfile(path)
 
 
 def list_user_frames(trace: TracebackType | None) -> list[tuple[FrameType, int, int]]:
-    """The traceback's entries in the user's own code, outermost first: (frame, line, index of the instruction)."""
-    found = []
+    """Return the entries of a traceback that are in user code, outermost first.
+
+    Each is a tuple of the frame, the line and the index of the instruction.
+    """
+    entries = []
     while trace is not None:
         if is_user_file(trace.tb_frame.f_code.co_filename):
-            found.append((trace.tb_frame, trace.tb_lineno, trace.tb_lasti))
+            entries.append((trace.tb_frame, trace.tb_lineno, trace.tb_lasti))
         trace = trace.tb_next
-    return found
+    return entries
 
 
 def describe_frames(trace: TracebackType | None) -> list[dict[str, Any]]:
-    spots = [
-        (frame.f_code.co_filename, line, frame.f_code.co_name)
-        for frame, line, _ in list_user_frames(trace)
-    ]
-    if len(spots) > FRAMES:
-        spots = spots[: FRAMES // 2] + spots[-FRAMES // 2 :]
-    found: list[dict[str, Any]] = []
-    for filename, line, function in spots:
+    """Return the user frames of a traceback as JSON, without the middle of many."""
+    entries = list_user_frames(trace)
+    if len(entries) > MAX_FRAMES:
+        entries = entries[: MAX_FRAMES // 2] + entries[-MAX_FRAMES // 2 :]
+    facts: list[dict[str, Any]] = []
+    for frame, line, _ in entries:
+        filename = frame.f_code.co_filename
+        function = frame.f_code.co_name
+        number = None
         if filename in TIMED_FILENAMES:
             magic = find_cell_magic(run_state["number"])
             if magic is None:
-                continue  # of a line magic: its own frame tells more
+                continue  # the frame of the line magic itself says more
             if function == "<module>":
-                found = [one for one in found if (one["cell"], one["line"]) != magic]
-            # the body of a cell magic counts from below it
-            number, line = magic[0], magic[1] + line
+                facts = [
+                    fact for fact in facts if (fact["cell"], fact["line"]) != magic
+                ]
+            # The lines of the body are counted from the line below the magic.
+            number = magic[0]
+            line += magic[1]
         elif filename in get_cell_files():
             number, line = find_cell_line(filename, line)
-        else:
-            number = None
-        found.append(told(number, filename, line, function))
-    return found
+        facts.append(describe_frame(number, filename, line, function))
+    return facts
 
 
-def told(number: int | None, filename: str, line: int, function: str) -> dict[str, Any]:
-    raw = (
-        get_source_lines(number)
-        if number is not None
-        else [text.rstrip("\n") for text in linecache.getlines(filename)]
-    )
-    around = range(max(1, line - AROUND), min(len(raw), line + AROUND) + 1)
-    context = [[n, shorten(raw[n - 1].rstrip())] for n in around]
-    path = "" if number is not None else shorten(os.path.relpath(filename))
+def describe_frame(
+    number: int | None, filename: str, line: int, function: str
+) -> dict[str, Any]:
+    """Return a frame as JSON, with the lines around its line.
+
+    `number` is the execution count of its cell, None for a file.
+    """
+    if number is None:
+        lines = [text.rstrip("\n") for text in linecache.getlines(filename)]
+        path = shorten(os.path.relpath(filename))
+    else:
+        lines = get_source_lines(number)
+        path = ""
+    first = max(1, line - CONTEXT_LINES)
+    last = min(len(lines), line + CONTEXT_LINES)
+    context = []
+    for context_line in range(first, last + 1):
+        text = lines[context_line - 1].rstrip()
+        context.append([context_line, shorten(text)])
     return {
         "cell": number or 0,
         "file": path,

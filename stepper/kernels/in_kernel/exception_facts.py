@@ -1,4 +1,7 @@
-"""An exception as facts: classes, message, attributes, what is below it and the lines of the user's own code."""
+"""An exception as JSON: classes, message, attributes, causes and frames of user code.
+
+The only user code that runs here is the exception's `__str__`.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from typing import Any
 
 from stepper.kernels.in_kernel.cell_sources import describe_frames, find_cell_line
 from stepper.kernels.in_kernel.safe_inspect import (
-    CAUSES,
+    MAX_CAUSES,
     call_safely,
     get_cell_files,
     is_a,
@@ -17,7 +20,9 @@ from stepper.kernels.in_kernel.safe_inspect import (
     to_plain_value,
 )
 
-MESSAGE = 10000
+MAX_MESSAGE = 10_000  # characters
+MAX_CHAIN_MESSAGE = 300
+MAX_GROUP = 3  # exceptions of a group
 ATTRIBUTES = (
     "errno",
     "name",
@@ -34,99 +39,116 @@ ATTRIBUTES = (
 
 
 def find_reason(error: BaseException) -> BaseException | None:
+    """Return the exception that another one wraps, None if there is none."""
     arguments = peek(error, "args")
-    found = [
-        peek(error, "reason"),
-        peek(error, "__cause__"),
-        *(arguments if type(arguments) is tuple else ()),
-    ]
-    return next(filter(is_error, found), None)
+    candidates = [peek(error, "reason"), peek(error, "__cause__")]
+    if type(arguments) is tuple:
+        candidates.extend(arguments)
+    return next(filter(is_error, candidates), None)
 
 
 def collect_attributes(error: BaseException) -> dict[str, Any]:
-    told = {
-        get_class_name: to_plain_value(peek(error, get_class_name))
-        for get_class_name in ATTRIBUTES
-    }
-    told["key"] = (
-        to_plain_value(error.args[0]) if is_a(error, KeyError) and error.args else None
-    )
-    found = {
-        get_class_name: value
-        for get_class_name, value in told.items()
-        if value is not None
-    }
-    if (
-        is_a(error, SyntaxError)
-        and found.get("filename") in get_cell_files()
-        and "lineno" in found
-    ):
-        found["lineno"] = find_cell_line(found["filename"], found["lineno"])[1]
-    status = [peek(peek(error, "response"), "status_code"), peek(error, "status")]
-    status += (
-        [found.get("code")]
-        if "urllib.error.HTTPError" in list_class_names_of_error(error)
-        else []
-    )
-    status = [number for number in status if is_a(number, int) and 100 <= number <= 599]
-    if status:
-        found["status"] = int(status[0])
-    reason, depth = find_reason(error), 0
-    while reason is not None and depth < CAUSES:
-        known = found.setdefault("reason_mro", [])
-        known.extend(
-            get_class_name
-            for get_class_name in list_class_names_of_error(reason)
-            if get_class_name not in known
-        )
+    """Return the attributes that help to classify an exception."""
+    values = {name: to_plain_value(peek(error, name)) for name in ATTRIBUTES}
+    if is_a(error, KeyError) and error.args:
+        values["key"] = to_plain_value(error.args[0])
+    facts = {name: value for name, value in values.items() if value is not None}
+    if is_a(error, SyntaxError) and "lineno" in facts:
+        filename = facts.get("filename")
+        if filename in get_cell_files():
+            facts["lineno"] = find_cell_line(filename, facts["lineno"])[1]
+    status = find_http_status(error, facts)
+    if status is not None:
+        facts["status"] = status
+    facts.update(describe_reasons(error))
+    return facts
+
+
+def find_http_status(error: BaseException, facts: dict[str, Any]) -> int | None:
+    """Return the HTTP status of the response behind an exception, None without one."""
+    candidates = [
+        peek(peek(error, "response"), "status_code"),
+        peek(error, "status"),
+    ]
+    if "urllib.error.HTTPError" in list_class_names_of_error(error):
+        candidates.append(facts.get("code"))
+    for candidate in candidates:
+        if is_a(candidate, int) and 100 <= candidate <= 599:
+            return int(candidate)
+    return None
+
+
+def describe_reasons(error: BaseException) -> dict[str, Any]:
+    """Return the class names and the error number of the exceptions it wraps."""
+    facts: dict[str, Any] = {}
+    reason = find_reason(error)
+    depth = 0
+    while reason is not None and depth < MAX_CAUSES:
+        names = facts.setdefault("reason_mro", [])
+        for name in list_class_names_of_error(reason):
+            if name not in names:
+                names.append(name)
         number = to_plain_value(peek(reason, "errno"))
         if isinstance(number, int):
-            found["reason_errno"] = number
-        reason, depth = find_reason(reason), depth + 1
-    return found
+            facts["reason_errno"] = number
+        reason = find_reason(reason)
+        depth += 1
+    return facts
 
 
 def get_class_name(error: BaseException) -> str:
+    """Return the unqualified name of an exception's class."""
     return shorten(type.__dict__["__name__"].__get__(type(error)))
 
 
 def get_message(error: BaseException) -> str:
-    said = peek(error, "msg") if is_a(error, SyntaxError) else None
-    said = call_safely(
-        shorten,
-        said if type(said) is str and said else call_safely(str, error),
-        MESSAGE,
-    )
-    return "<exception str() failed>" if said is None else said
+    """Return the message of an exception; its `__str__` may run."""
+    message = peek(error, "msg") if is_a(error, SyntaxError) else None
+    if type(message) is not str or not message:
+        message = call_safely(str, error)
+    text = call_safely(shorten, message, MAX_MESSAGE)
+    return "<exception str() failed>" if text is None else text
 
 
 def describe_chain(error: BaseException) -> list[list[str]]:
-    """What led to it, nearest first: [how, class, message]; the errors of a group with it."""
-    seen, inside = {id(error)}, peek(error, "exceptions")
-    group = filter(is_error, inside[:3] if type(inside) is tuple else ())
-    found = [
-        ["one of its group", get_class_name(one), get_message(one)[:300]]
-        for one in group
-    ]
-    while len(found) < CAUSES:
-        cause, context = peek(error, "__cause__"), peek(error, "__context__")
-        how = "caused by" if is_error(cause) else "while handling"
-        above: Any = (
-            cause
-            if is_error(cause)
-            else None
-            if peek(error, "__suppress_context__")
-            else context
-        )
-        if not is_error(above) or id(above) in seen:
+    """Return the causes of an exception, nearest first, as [relation, class, message].
+
+    The exceptions of an exception group come before its causes.
+    """
+    chain = []
+    group = peek(error, "exceptions")
+    if type(group) is tuple:
+        for member in filter(is_error, group[:MAX_GROUP]):
+            chain.append(describe_link("one of its group", member))
+    seen = {id(error)}
+    while len(chain) < MAX_CAUSES:
+        relation, cause = find_cause(error)
+        if not is_error(cause) or id(cause) in seen:
             break
-        error = above
+        error = cause
         seen.add(id(error))
-        found.append([how, get_class_name(error), get_message(error)[:300]])
-    return found
+        chain.append(describe_link(relation, error))
+    return chain
+
+
+def find_cause(error: BaseException) -> tuple[str, Any]:
+    """Return how Python relates an exception to its cause or context, and that one."""
+    cause = peek(error, "__cause__")
+    context = peek(error, "__context__")
+    if is_error(cause):
+        return "caused by", cause
+    if peek(error, "__suppress_context__"):
+        return "while handling", None
+    return "while handling", context
+
+
+def describe_link(relation: str, error: BaseException) -> list[str]:
+    """Return one entry of `describe_chain`."""
+    return [relation, get_class_name(error), get_message(error)[:MAX_CHAIN_MESSAGE]]
 
 
 def describe_exception(error: BaseException) -> dict[str, Any]:
+    """Return an exception as JSON."""
     return {
         "ename": get_class_name(error),
         "evalue": get_message(error),

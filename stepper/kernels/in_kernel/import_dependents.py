@@ -1,8 +1,8 @@
 """Whether a module computes something from other modules while it is imported.
 
-`from .rates import RATE` alone does not count: such a name can be bound again. `DOUBLE = RATE * 2`
-does, and so do base classes, decorators and default arguments: only a reload of the module
-gives them new values. It is loaded when a module has changed.
+`from .rates import RATE` alone does not count, because such a name can be bound again.
+`DOUBLE = RATE * 2` counts, and so do base classes, decorators and default arguments:
+only a reload gives them new values. This module is loaded once a module has changed.
 """
 
 from __future__ import annotations
@@ -25,108 +25,115 @@ DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 def depends_at_import(
     name: str, path: str, updated: set[str], snapshots: dict[str, Any]
 ) -> bool:
-    """Whether a module evaluates, at its import, a name that another one gave it and that is new there."""
+    """Return whether importing a module evaluates a name that an update changed.
+
+    `updated` are the updated modules, `snapshots` their namespaces before the update.
+    """
     tree = parse_source(path)
     if tree is None:
         return False
-    imported = imported_names(tree, get_package(name, path), updated, snapshots)
+    package = get_package(name, path)
+    imported = list_changed_imports(tree, package, updated, snapshots)
     if not imported:
         return False
-    loads = loads_at_import(tree.body)
+    loads = find_loads_at_import(tree.body)
     if not imported.isdisjoint(loads.used | loads.bases):
         return True
-    # also through the module's own functions and classes: `TABLE = make_table()`
-    definitions = {
-        node.name: every_load(node)
-        for node in tree.body
-        if isinstance(node, DEFINITIONS)
-    }
+    # A function or class of the module may use the name: `TABLE = make_table()`.
+    definitions = {}
+    for node in tree.body:
+        if isinstance(node, DEFINITIONS):
+            definitions[node.name] = list_loaded_names(node)
     indirect = set(imported)
     size = 0
     while len(indirect) > size:
         size = len(indirect)
-        indirect.update(
-            own for own, used in definitions.items() if not indirect.isdisjoint(used)
-        )
+        for own_name, loaded_names in definitions.items():
+            if not indirect.isdisjoint(loaded_names):
+                indirect.add(own_name)
     return not indirect.isdisjoint(loads.used)
 
 
-def imported_names(
+def list_changed_imports(
     tree: ast.Module, package: str, updated: set[str], snapshots: dict[str, Any]
 ) -> set[str]:
-    """The names that imports bind to updated modules, or to what is new in one."""
-    found: set[str] = set()
+    """Return the names that imports bind to updated modules or to changed values."""
+    names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 if alias.name in updated:
-                    found.add(alias.asname or alias.name.partition(".")[0])
+                    names.add(alias.asname or alias.name.partition(".")[0])
         elif isinstance(node, ast.ImportFrom):
-            module = resolve_module_name(
-                "." * node.level + (node.module or ""), package
-            )
-            found |= names_from(node, module, updated, snapshots)
-    return found
+            source = "." * node.level + (node.module or "")
+            module = resolve_module_name(source, package)
+            names |= list_changed_names(node, module, updated, snapshots)
+    return names
 
 
-def names_from(
+def list_changed_names(
     node: ast.ImportFrom, module: str, updated: set[str], snapshots: dict[str, Any]
 ) -> set[str]:
-    found = {
-        alias.asname or alias.name
-        for alias in node.names
-        if f"{module}.{alias.name}" in updated
-    }
-    then = snapshots.get(module)
-    if module not in updated or then is None:
-        return found
+    """Return the names of one `from` statement whose values an update changed."""
+    changed = set()
+    for alias in node.names:
+        if f"{module}.{alias.name}" in updated:
+            changed.add(alias.asname or alias.name)
+    snapshot = snapshots.get(module)
+    if module not in updated or snapshot is None:
+        return changed
     present = own_names(sys.modules[module])
     for alias in node.names:
-        names = [name for name in then if name[:1] != "_"]
-        if alias.name != "*":
-            names = [alias.name] if alias.name in then else []
+        if alias.name == "*":
+            names = [name for name in snapshot if name[:1] != "_"]
+        else:
+            names = [alias.name] if alias.name in snapshot else []
         for name in names:
-            if present.get(name) is not then[name]:
-                found.add(alias.asname or name)
-    return found
+            if present.get(name) is not snapshot[name]:
+                changed.add(alias.asname or name)
+    return changed
 
 
 class Loads:
-    """The names that statements load; `bases` are those that stand for the bases of classes."""
+    """The names that statements load: `bases` in base classes, `used` elsewhere."""
 
     def __init__(self) -> None:
         self.used: set[str] = set()
         self.bases: set[str] = set()
 
 
-def loads_at_import(statements: list[ast.stmt]) -> Loads:
-    """The names that are loaded when statements are executed, without the bodies of functions."""
+def find_loads_at_import(statements: list[ast.stmt]) -> Loads:
+    """Return the names that statements load, without the bodies of functions."""
     loads = Loads()
-    todo: list[tuple[Any, bool]] = [(node, False) for node in statements]
-    while todo:
-        node, is_base = todo.pop()
+    pending: list[tuple[Any, bool]] = [(node, False) for node in statements]
+    while pending:
+        node, is_base = pending.pop()
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-            (loads.bases if is_base else loads.used).add(node.id)
+            names = loads.bases if is_base else loads.used
+            names.add(node.id)
         elif isinstance(node, FUNCTIONS):
-            outer = [*getattr(node, "decorator_list", ()), *node.args.defaults]
-            outer += [default for default in node.args.kw_defaults if default]
-            todo += [(each, is_base) for each in outer]
+            decorators = getattr(node, "decorator_list", ())
+            keyword_defaults = filter(None, node.args.kw_defaults)
+            evaluated = [*decorators, *node.args.defaults, *keyword_defaults]
+            pending += [(child, is_base) for child in evaluated]
         elif isinstance(node, ast.ClassDef):
-            todo += [(each, True) for each in (*node.bases, *node.keywords)]
-            todo += [(each, is_base) for each in (*node.decorator_list, *node.body)]
+            pending += [(base, True) for base in (*node.bases, *node.keywords)]
+            evaluated = [*node.decorator_list, *node.body]
+            pending += [(child, is_base) for child in evaluated]
         elif not is_main_guard(node):
-            todo += [(each, is_base) for each in ast.iter_child_nodes(node)]
+            pending += [(child, is_base) for child in ast.iter_child_nodes(node)]
     return loads
 
 
 def is_main_guard(node: Any) -> bool:
-    """Whether a statement is `if __name__ == …`: its body does not run at an import."""
-    return isinstance(node, ast.If) and "__name__" in every_load(node.test)
+    """Return whether a statement is `if __name__ == …`, which an import skips."""
+    return isinstance(node, ast.If) and "__name__" in list_loaded_names(node.test)
 
 
-def every_load(tree: ast.AST) -> set[str]:
-    return {
-        node.id
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
-    }
+def list_loaded_names(tree: ast.AST) -> set[str]:
+    """Return all names that a syntax tree loads."""
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            names.add(node.id)
+    return names

@@ -1,6 +1,7 @@
-"""What a cell can load and import: for the look at the next one before it runs.
+"""The names and modules that a cell can use, for the preflight check of the next cell.
 
-All but the user's names seldom changes, and is told only where it has.
+Only the user's names change often. The rest is sent once per change, with a mark by
+which the daemon says that it already has it.
 """
 
 from __future__ import annotations
@@ -25,167 +26,195 @@ from stepper.kernels.in_kernel.safe_inspect import (
     shorten,
 )
 
-ALL = 60_000  # characters of all names that are told
+MAX_NAMES_SIZE = 60_000  # characters of all names together
+MAX_MODULES = 3000
+MAX_PATHS = 100
+MAX_PATH = 4096  # characters
+MAX_VERSION = 40
 STORE_GLOBAL = dis.opmap["STORE_GLOBAL"]
-# Finders of modules that bring none which a listing of sys.path does not show.
-FINDERS = {
+DIST_INFO = ".dist-info"
+# Finders that find only modules which a listing of sys.path shows.
+KNOWN_FINDERS = {
     "BuiltinImporter",
     "FrozenImporter",
     "PathFinder",
     "DistutilsMetaFinder",
     "_SixMetaPathImporter",
 }
-FIRST = set(sys.modules)  # what no cell imported
-PYTHON = {"Python": sys.version.split()[0]}
-last: dict[str, Any] = {
-    "seen": None,
+INITIAL_MODULES = set(sys.modules)  # those that no cell imported
+PYTHON_VERSION = {"Python": sys.version.split()[0]}
+# The environment that was described last, its mark and description, and the installed
+# versions with the state of the folders from which they were read.
+cache: dict[str, Any] = {
+    "environment": None,
     "mark": "",
-    "told": {},
+    "description": {},
     "folders": None,
     "installed": {},
 }
 
 
-def describe_loadable(known: Any) -> dict[str, Any]:
+def describe_loadable(known_mark: Any) -> dict[str, Any]:
+    """Return what the preflight check needs, as JSON.
+
+    `known_mark` is the mark of the environment that the daemon already has.
+    """
+    names = [] if transforms_cells() else list_loadable_names()
     return {
-        "names": [] if altered() else every_name(),
+        "names": names,
         "own_input": shell.user_ns.get("input", missing) is not missing,
-        "cwd": shorten(os.getcwd(), 4096),
-        "lasting": lasting(known),
+        "cwd": shorten(os.getcwd(), MAX_PATH),
+        "lasting": describe_environment(known_mark),
     }
 
 
-def every_name() -> list[str]:
-    """All names that a cell can load, builtins aside, or none: half of them would raise false alarms."""
-    codes = [
-        value.__code__
-        for value in list(shell.user_ns.values())
-        if type(value) is types.FunctionType
+def list_loadable_names() -> list[str]:
+    """Return all names that a cell can load except builtins, or [] if any are unknown.
+
+    An incomplete list would cause false alarms.
+    """
+    names = [*shell.user_ns, *global_names]
+    for value in list(shell.user_ns.values()):
+        if type(value) is types.FunctionType:
+            code = value.__code__
+            # A call of a function with `global x` may bind x.
+            if STORE_GLOBAL in code.co_code[::2]:
+                names.extend(code.co_names)
+    loadable = [
+        name for name in names if type(name) is str and not is_history_name(name)
     ]
-    # `global x`: what a function may bind in the namespace when it is called
-    bound = [
-        name
-        for code in codes
-        if STORE_GLOBAL in code.co_code[::2]
-        for name in code.co_names
-    ]
-    names = [
-        name
-        for name in (*shell.user_ns, *global_names, *bound)
-        if type(name) is str and not numbered(name)
-    ]
-    if sum(map(len, names)) > ALL or run_state.get("at_will"):
+    is_too_long = sum(map(len, loadable)) > MAX_NAMES_SIZE
+    if is_too_long or run_state.get("binds_any_name"):
         return []
-    return [shorten(name) for name in names]
+    return [shorten(name) for name in loadable]
 
 
-def numbered(name: str) -> bool:
-    """Whether IPython may keep an input or an output by that name, more of them with each cell: no look judges one."""
+def is_history_name(name: str) -> bool:
+    """Return whether IPython uses a name for inputs and outputs, such as `_i7`.
+
+    There are more of them after each cell, and the preflight check ignores them.
+    """
     return name[:1] == "_" and name.lstrip("_").removeprefix("i").isdecimal()
 
 
-def altered() -> bool:
-    """Whether something else than IPython's own goes over a cell before it is run."""
-    others = [
-        one
-        for one in shell.ast_transformers
-        if not type(one).__module__.startswith("_stepper_helper")
-    ]
-    return (
-        bool(others)
-        or bool(shell.input_transformers_post)
-        or steps(shell.input_transformer_manager) != USUAL
-    )
+def transforms_cells() -> bool:
+    """Return whether other code than IPython's and the helper's transforms cells."""
+    for transformer in shell.ast_transformers:
+        if not type(transformer).__module__.startswith("_stepper_helper"):
+            return True
+    if shell.input_transformers_post:
+        return True
+    transforms = count_transforms(shell.input_transformer_manager)
+    return bool(transforms != DEFAULT_TRANSFORMS)
 
 
-def steps(transformers: Any) -> int:
-    return len(transformers.cleanup_transforms) + len(transformers.line_transforms)
+def count_transforms(manager: Any) -> int:
+    """Return how many input transforms an IPython transformer manager has."""
+    return len(manager.cleanup_transforms) + len(manager.line_transforms)
 
 
-USUAL = call_safely(lambda: steps(type(shell.input_transformer_manager)()))
+def count_default_transforms() -> int:
+    """Return how many input transforms a new transformer manager has."""
+    return count_transforms(type(shell.input_transformer_manager)())
 
 
-def lasting(known: Any) -> dict[str, Any]:
-    """The mark of what is there now, with all of it unless `known`, which the daemon holds, is that mark."""
-    seen = (
+DEFAULT_TRANSFORMS = call_safely(count_default_transforms)
+
+
+def describe_environment(known_mark: Any) -> dict[str, Any]:
+    """Return the mark of the environment, and its description if the mark is new."""
+    environment = (
         {name for name in list(sys.modules) if type(name) is str},
-        [one for one in sys.path if type(one) is str][:100],
-        [getattr(one, "__name__", type(one).__name__) for one in sys.meta_path],
-        magics(),
+        [folder for folder in sys.path if type(folder) is str][:MAX_PATHS],
+        [
+            getattr(finder, "__name__", type(finder).__name__)
+            for finder in sys.meta_path
+        ],
+        list_automagics(),
         [name for name in vars(builtins) if type(name) is str],
         list_loaded_versions(),
     )
-    if seen != last["seen"]:
-        modules, path, finders, called, built_in, local = seen
-        told = {
-            "imported": sorted({shorten(name.split(".")[0]) for name in modules})[
-                :3000
-            ],
-            "path": [shorten(one, 4096) for one in path],
-            "other_finders": bool({*finders} - FINDERS),
-            "magics": called,
-            "builtins": [shorten(name) for name in built_in],
+    if environment != cache["environment"]:
+        modules, path, finders, magics, builtin_names, local_versions = environment
+        packages = {shorten(name.split(".")[0]) for name in modules}
+        description = {
+            "imported": sorted(packages)[:MAX_MODULES],
+            "path": [shorten(folder, MAX_PATH) for folder in path],
+            "other_finders": bool({*finders} - KNOWN_FINDERS),
+            "magics": magics,
+            "builtins": [shorten(name) for name in builtin_names],
             "python": list(sys.version_info[:2]),
-            "versions": {
-                **{
-                    name: version
-                    for name in modules - FIRST
-                    if (version := call_safely(version_of, name))
-                },
-                **local,
-                **PYTHON,
-            },
+            "versions": list_versions(modules, local_versions),
             "local_imports": call_safely(list_local_imports) or {},
         }
-        last.update(seen=seen, mark=str(clock()), told=told)
-    return {"mark": last["mark"], **({} if known == last["mark"] else last["told"])}
+        mark = str(clock())
+        cache.update(environment=environment, mark=mark, description=description)
+    if known_mark == cache["mark"]:
+        return {"mark": cache["mark"]}
+    return {"mark": cache["mark"], **cache["description"]}
 
 
-def version_of(name: str) -> str | None:
-    """What a package says of itself, without asking it: a lazy one is loaded by any attribute."""
-    if (
-        "." in name
-        or name[:1] == "_"
-        or name in getattr(sys, "stdlib_module_names", ())
-    ):
+def list_versions(modules: set[str], local_versions: dict[str, str]) -> dict[str, str]:
+    """Return the versions of the modules that cells imported, and of Python."""
+    versions = {}
+    for name in modules - INITIAL_MODULES:
+        version = call_safely(find_version, name)
+        if version:
+            versions[name] = version
+    return {**versions, **local_versions, **PYTHON_VERSION}
+
+
+def find_version(name: str) -> str | None:
+    """Return the version of a package, None if it is not known.
+
+    Reads the module's `__dict__`, because any attribute access loads a lazy module.
+    """
+    if "." in name or name[:1] == "_":
         return None
-    for module, said in ((name, "__version__"), (f"{name}._version", "version")):
-        if isinstance(sys.modules.get(module), types.ModuleType):
-            version = object.__getattribute__(sys.modules[module], "__dict__").get(said)
+    if name in getattr(sys, "stdlib_module_names", ()):
+        return None
+    for module_name, attribute in (
+        (name, "__version__"),
+        (f"{name}._version", "version"),
+    ):
+        module = sys.modules.get(module_name)
+        if isinstance(module, types.ModuleType):
+            version = object.__getattribute__(module, "__dict__").get(attribute)
             if type(version) is str and version:
-                return str(shorten(version, 40))
-    found: dict[str, str] = call_safely(installed) or {}
-    return found.get(name.lower())
+                return str(shorten(version, MAX_VERSION))
+    installed: dict[str, str] = call_safely(list_installed_versions) or {}
+    return installed.get(name.lower())
 
 
-def installed() -> Any:
-    """The versions of what is installed, by the names of the folders that say it: nothing is imported or read."""
-    folders = [
-        one
-        for one in sys.path
-        if type(one) is str and one.endswith("-packages") and os.path.isdir(one)
-    ]
-    seen = [(folder, os.stat(folder).st_mtime_ns) for folder in folders]
-    if seen != last["folders"]:
-        found: dict[str, str] = {}
-        for entry in (
-            entry
-            for folder in folders
-            for entry in os.listdir(folder)
-            if entry.endswith(".dist-info")
-        ):
-            name, _, version = entry[: -len(".dist-info")].partition("-")
-            found.setdefault(name.lower(), shorten(version, 40))
-        last.update(folders=seen, installed=found)
-    return last["installed"]
+def list_installed_versions() -> Any:
+    """Return the versions of installed packages, from the names of their folders.
+
+    Nothing is imported, and no file is read.
+    """
+    folders = []
+    for folder in sys.path:
+        is_packages = type(folder) is str and folder.endswith("-packages")
+        if is_packages and os.path.isdir(folder):
+            folders.append(folder)
+    stamps = [(folder, os.stat(folder).st_mtime_ns) for folder in folders]
+    if stamps != cache["folders"]:
+        versions: dict[str, str] = {}
+        for folder in folders:
+            for entry in os.listdir(folder):
+                if entry.endswith(DIST_INFO):
+                    name, _, version = entry[: -len(DIST_INFO)].partition("-")
+                    versions.setdefault(name.lower(), shorten(version, MAX_VERSION))
+        cache.update(folders=stamps, installed=versions)
+    return cache["installed"]
 
 
-def magics() -> list[str] | None:
-    """The names that call a magic without `%`; None where any name may."""
+def list_automagics() -> list[str] | None:
+    """Return the names that call a magic without `%`, None if any name may."""
     if shell.autocall:
         return None
-    return (
-        [name for kind in shell.magics_manager.lsmagic().values() for name in kind]
-        if shell.automagic
-        else []
-    )
+    if not shell.automagic:
+        return []
+    names = []
+    for magics in shell.magics_manager.lsmagic().values():
+        names.extend(magics)
+    return names

@@ -1,8 +1,10 @@
-"""What the last run published, and what came after it: for a daemon that was not there when it was.
+"""A buffer of the iopub messages of the last run and of those that came after it.
 
-Whatever goes to iopub, from threads and forked children too, passes one method of ipykernel's own thread for it. The
-frames are kept as they are sent: nothing is measured or copied in a step but their sizes. Of much the head and the
-tail stay, of one long text too: a run of hours ends with what matters.
+A daemon that was not running when the messages were sent asks for them. All iopub
+messages, also those of threads and forked children, pass through one method of
+ipykernel's iopub thread. The buffer keeps their frames as they are sent; a step costs
+only the sum of their sizes. If there is too much, the beginning and the end are kept,
+also of a single long text.
 """
 
 from __future__ import annotations
@@ -13,21 +15,24 @@ from typing import Any
 
 from stepper.kernels.in_kernel.safe_inspect import shell
 
-LIMIT = 1 << 20  # bytes of messages
-# of one long text: with its headers it has a place behind the head
-TAIL = LIMIT // 2 - 2048
+MAX_BYTES = 1 << 20  # of all messages
+MAX_HEAD = MAX_BYTES // 2
+# Of one long text. With its headers, the end fits in behind the first half.
+TAIL = MAX_BYTES // 2 - 2048
 DELIMITER = b"<IDS|MSG>"
 STREAM = re.compile(rb'\{"name": ?"std(?:out|err)", ?"text": ?"')
-CLOSED = b'"}'
-# In its text as JSON: characters and escapes that are whole; where one begins for
-# certain.
-WHOLE = re.compile(
+STREAM_END = b'"}'
+# Complete characters and escapes in a text as JSON.
+COMPLETE = re.compile(
     rb"(?:[^\\\x80-\xff]+|[\xc0-\xdf].|[\xe0-\xef]..|[\xf0-\xff]...|\\u....|\\[^u])*",
     re.DOTALL,
 )
-BEGINS = re.compile(rb"(?<=[^\\])\\|(?<=[^\\]{5})[^\\\x80-\xbf]")
-# kept whatever is lost: they are few and small
-ALWAYS = (b'"status"', b'"execute_input"', b'"stepper_facts"')
+# A place in such a text where a character or an escape certainly begins.
+BOUNDARY = re.compile(rb"(?<=[^\\])\\|(?<=[^\\]{5})[^\\\x80-\xbf]")
+# Messages that are always kept: they are few and small.
+ALWAYS_KEPT = (b'"status"', b'"execute_input"', b'"stepper_facts"')
+# The last run: its request id, its messages, how many there were, how many of them
+# belong to the head, the size of those kept and the bytes that were dropped.
 last: dict[str, Any] = {
     "id": b"",
     "messages": [],
@@ -37,102 +42,141 @@ last: dict[str, Any] = {
     "lost": 0,
     "payload": [],
 }
-# the `busy` of a request, which comes before it is known to be a run
-before: list[list[Any]] = []
+# The last status message: the `busy` of a request comes before its execute_input.
+last_status: list[list[Any]] = []
 
 
-def begin() -> None:
+def install() -> None:
+    """Start to record the messages of ipykernel's iopub thread."""
     thread = shell.kernel.iopub_thread
     send = thread.send_multipart
 
-    def remembering(message: list[Any], *given: Any, **named: Any) -> None:
-        send(message, *given, **named)
-        # an interrupt goes on its way: it is meant for the cell
+    def send_and_record(message: list[Any], *args: Any, **kwargs: Any) -> None:
+        send(message, *args, **kwargs)
+        # KeyboardInterrupt passes: the interrupt is meant for the cell.
         with contextlib.suppress(Exception):
-            take(list(message))
+            record(list(message))
 
-    thread.send_multipart = remembering
+    thread.send_multipart = send_and_record
 
 
-def end() -> None:
+def uninstall() -> None:
+    """Stop to record messages."""
     vars(shell.kernel.iopub_thread).pop("send_multipart", None)
 
 
-def take(message: list[Any]) -> None:
-    # without the signature: header, parent, metadata, content, buffers
+def record(message: list[Any]) -> None:
+    """Add a message to the buffer if it belongs to the last run."""
+    # Without the signature: header, parent, metadata, content, buffers.
     parts = message[message.index(DELIMITER) + 2 :]
-    header, parent = bytes(parts[0]), bytes(parts[1])
+    header = bytes(parts[0])
+    parent = bytes(parts[1])
     if b'"execute_input"' in header:
-        # as it stands in each parent's JSON
-        request = parent.partition(b'"msg_id"')[2].split(b'"', 2)[1]
-        last.update(
-            id=request,
-            messages=[*before],
-            count=len(before),
-            head=0,
-            size=0,
-            lost=0,
-            payload=[],
-        )
+        start_run(parent)
     elif b'"status"' in header:
-        before[:] = [parts]
+        last_status[:] = [parts]
     if not last["id"] or last["id"] not in parent:
         return
-    last["count"] += 1  # whoever heard as many has heard all
-    size, messages = 0 if always(parts) else sum(map(len, parts)), last["messages"]
-    if size > LIMIT // 2:
-        first, content, lost = split_long_stream(
-            bytes(parts[3]), 0 if last["lost"] else max(0, LIMIT // 2 - last["size"])
-        )
-        if first:
-            messages.append([*parts[:3], first])
-            last.update(size=last["size"] + len(first), head=len(messages))
-        last["lost"] += lost if content else size
-        if not content:
+    # A daemon that received as many messages has received all of them.
+    last["count"] += 1
+    size = 0 if is_always_kept(parts) else sum(map(len, parts))
+    if size > MAX_HEAD:
+        shortened_parts = keep_ends(parts, size)
+        if shortened_parts is None:
             return
-        parts = [*parts[:3], content]
+        parts = shortened_parts
         size = sum(map(len, parts))
-    messages.append(parts)
+    last["messages"].append(parts)
     last["size"] += size
-    if last["size"] <= LIMIT // 2 and not last["lost"]:
-        last["head"] = len(messages)
-    at = last["head"]
-    while last["size"] > LIMIT and at < len(messages):
-        if always(messages[at]):
-            at += 1
-            continue
-        gone = sum(map(len, messages.pop(at)))
-        last["size"] -= gone
-        last["lost"] += gone
+    if last["size"] <= MAX_HEAD and not last["lost"]:
+        last["head"] = len(last["messages"])
+    drop_middle()
 
 
-def split_long_stream(content: bytes, room: int) -> tuple[bytes, bytes, int]:
-    """The head of a stream's long text, of that many bytes at most, its tail, and how many bytes are in neither."""
-    stream = STREAM.match(content)
-    if stream is None:  # such as a picture: a part of it is nothing
-        return b"", b"", len(content)
-    until = (WHOLE.match(content, stream.end(), stream.end() + room) or stream).end()
-    begins = until
-    if until < len(content) - TAIL:
-        tail = BEGINS.search(content, len(content) - TAIL)
-        begins = tail.start() if tail is not None else len(content) - len(CLOSED)
-    return (
-        (content[:until] + CLOSED if until > stream.end() else b""),
-        stream[0] + content[begins:],
-        begins - until,
+def start_run(parent: bytes) -> None:
+    """Forget the previous run and start with the busy status of the new one."""
+    # The id as it is written in the JSON of each parent header.
+    request = parent.partition(b'"msg_id"')[2].split(b'"', 2)[1]
+    last.update(
+        id=request,
+        messages=[*last_status],
+        count=len(last_status),
+        head=0,
+        size=0,
+        lost=0,
+        payload=[],
     )
 
 
-def always(parts: list[Any]) -> bool:
-    return any(kind in bytes(parts[0]) for kind in ALWAYS)
+def keep_ends(parts: list[Any], size: int) -> list[Any] | None:
+    """Record the beginning of a long text; return a message with its end.
+
+    Returns None for a message that is not text, which is dropped.
+    """
+    room = 0 if last["lost"] else max(0, MAX_HEAD - last["size"])
+    head, tail, dropped_bytes = split_long_stream(bytes(parts[3]), room)
+    if head:
+        last["messages"].append([*parts[:3], head])
+        last["size"] += len(head)
+        last["head"] = len(last["messages"])
+    if not tail:
+        last["lost"] += size
+        return None
+    last["lost"] += dropped_bytes
+    return [*parts[:3], tail]
 
 
-def of(request: str) -> tuple[dict[str, Any] | None, list[bytes]]:
-    """What is remembered of a request, and its messages' frames; None where it is not the last run or did not begin."""
+def drop_middle() -> None:
+    """Drop messages behind the head until the rest is within the limit."""
+    messages = last["messages"]
+    index = last["head"]
+    while last["size"] > MAX_BYTES and index < len(messages):
+        if is_always_kept(messages[index]):
+            index += 1
+            continue
+        dropped_bytes = sum(map(len, messages.pop(index)))
+        last["size"] -= dropped_bytes
+        last["lost"] += dropped_bytes
+
+
+def split_long_stream(content: bytes, room: int) -> tuple[bytes, bytes, int]:
+    """Return the beginning and the end of a stream message's long text.
+
+    The beginning has at most `room` bytes, the end `TAIL`. The third value is the
+    number of bytes in neither. Both are empty for other content, such as an image.
+    """
+    stream = STREAM.match(content)
+    if stream is None:
+        return b"", b"", len(content)
+    start = stream.end()
+    complete = COMPLETE.match(content, start, start + room)
+    head_end = complete.end() if complete else start
+    tail_start = head_end
+    if head_end < len(content) - TAIL:
+        boundary = BOUNDARY.search(content, len(content) - TAIL)
+        if boundary is not None:
+            tail_start = boundary.start()
+        else:
+            tail_start = len(content) - len(STREAM_END)
+    head = content[:head_end] + STREAM_END if head_end > start else b""
+    tail = stream[0] + content[tail_start:]
+    return head, tail, tail_start - head_end
+
+
+def is_always_kept(parts: list[Any]) -> bool:
+    """Return whether a message is kept in any case, by its type."""
+    header = bytes(parts[0])
+    return any(message_type in header for message_type in ALWAYS_KEPT)
+
+
+def get_record(request: str) -> tuple[dict[str, Any] | None, list[bytes]]:
+    """Return the record of a request and the frames of its messages.
+
+    The record is None if the request was not the last run or did not start.
+    """
     if not request or request.encode() != last["id"]:
         return None, []
-    counts = [len(parts) for parts in last["messages"]]
-    told = {name: last[name] for name in ("count", "head", "lost", "payload")} | {
-        "counts": counts
-    }
-    return told, [bytes(frame) for parts in last["messages"] for frame in parts]
+    fields = {name: last[name] for name in ("count", "head", "lost", "payload")}
+    fields["counts"] = [len(parts) for parts in last["messages"]]
+    frames = [bytes(frame) for parts in last["messages"] for frame in parts]
+    return fields, frames

@@ -1,8 +1,8 @@
 """The project's modules that cells imported, and whether their files have changed since.
 
-Before a cell runs, `os.stat` checks each file, and a file is hashed only if that differs. IPython's
-autoreload (`superreload`) reloads a changed module: it updates functions and classes in place.
-Modules of the Python environment are not checked.
+Before a cell runs, `os.stat` checks each file, and a file is hashed only if its status
+differs. IPython's autoreload (`superreload`) reloads a changed module: it updates
+functions and classes in place. Modules of the Python environment are not checked.
 """
 
 from __future__ import annotations
@@ -42,14 +42,19 @@ from stepper.kernels.in_kernel.safe_inspect import (
 
 MARKERS = (".git", "pyproject.toml", "setup.py", "setup.cfg", "requirements.txt")
 ENVIRONMENTS = {"site-packages", "dist-packages", "node_modules", "__pypackages__"}
-RECENT_NS = 2_000_000_000  # a file so young may change again without another time stamp
+ENVIRONMENT_FILES = ("pyvenv.cfg", "conda-meta")
+# A file so young may change again without a new time stamp.
+RECENT_NS = 2_000_000_000
 COMPILED = (".so", ".pyd")
 NETWORK = ("nfs", "cifs", "smb", "afs", "lustre", "gpfs", "beegfs", "ceph", "fuse")
-# a cell may replace them
-stat, fstat, open_file, close_file = os.stat, os.fstat, os.open, os.close
+# References that stay valid if a cell replaces the originals.
+stat = os.stat
+fstat = os.fstat
+open_file = os.open
+close_file = os.close
 now_ns = time.time_ns
 OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)
-records: dict[str, Any] = {}  # name → what is known of a local module
+records: dict[str, Any] = {}  # name → the Record of a local module
 state: dict[str, Any] = {
     "seen": set(),
     "since": 0,
@@ -62,7 +67,14 @@ state: dict[str, Any] = {
 
 
 class Record:
-    """A local module as it was imported: the file, and the hash of the source that was loaded."""
+    """A local module: its file, and the hash of the source that was loaded.
+
+    `disk` is the hash of the file now. `tried` is the hash with which a reload failed,
+    for the reasons in `failure`. `reported` is the hash that was reported as not loaded.
+    `outdated` means that it uses a changed module at its import and could not be
+    reloaded. `mentions` are the modules that its imports name, in the source with the
+    hash `mentions_of`.
+    """
 
     def __init__(
         self, path: str, spec: Any, mark: Any, list_loaded_versions: str
@@ -73,79 +85,88 @@ class Record:
         self.loaded = list_loaded_versions
         self.disk = list_loaded_versions
         self.recent = True
-        self.tried = ""  # the hash with which a reload failed
+        self.tried = ""
         self.failure: dict[str, Any] = {}
-        self.told = ""  # the hash of which it was told that it is not loaded
-        # it uses a changed module at its import, and could not be reloaded
+        self.reported = ""
         self.outdated = False
-        # the modules that its imports name, and the hash of the source with them
         self.mentions: frozenset[str] = frozenset()
         self.mentions_of = ""
 
 
 class ReloadError(Exception):
-    """A module ended with what is no `Exception`: `superreload` restores the old one only for those."""
+    """A reload raised a BaseException such as KeyboardInterrupt.
+
+    `superreload` restores the old module only after an `Exception`.
+    """
 
 
 def find_project_root() -> str:
-    """The project's folder: the nearest above the kernel's with `.stepper`, else with another mark of a project."""
+    """Return the project's folder.
+
+    It is the nearest parent of the working folder with `.stepper`, else the nearest with
+    another project file, else the working folder.
+    """
     if state["root"] is None:
-        here = os.path.realpath(os.getcwd())
-        above = [here]
-        while os.path.dirname(above[-1]) != above[-1]:
-            above.append(os.path.dirname(above[-1]))
-        found = [
-            folder
-            for folder in above
-            if os.path.isdir(os.path.join(folder, ".stepper"))
-        ]
-        found += [
-            folder
-            for folder in above
-            if any(os.path.exists(os.path.join(folder, one)) for one in MARKERS)
-        ]
-        state["root"] = (found or [here])[0]
+        state["root"] = search_project_root(os.path.realpath(os.getcwd()))
     return str(state["root"])
 
 
+def search_project_root(folder: str) -> str:
+    """Return the project's folder of a working folder."""
+    parents = [folder]
+    while os.path.dirname(parents[-1]) != parents[-1]:
+        parents.append(os.path.dirname(parents[-1]))
+    for parent in parents:
+        if os.path.isdir(os.path.join(parent, ".stepper")):
+            return parent
+    for parent in parents:
+        if contains_any(parent, MARKERS):
+            return parent
+    return folder
+
+
+def contains_any(folder: str, names: tuple[str, ...]) -> bool:
+    """Return whether a folder contains a file or folder with one of these names."""
+    return any(os.path.exists(os.path.join(folder, name)) for name in names)
+
+
 def is_local(path: str) -> bool:
-    """Whether a file is in the project and in no environment."""
-    if not path.startswith(os.path.join(find_project_root(), "")) or path.startswith(
-        INSTALLED
-    ):
+    """Return whether a file is in the project and not in a Python environment."""
+    prefix = os.path.join(find_project_root(), "")
+    if not path.startswith(prefix) or path.startswith(INSTALLED):
         return False
     folder = os.path.dirname(path)
     if folder not in state["folders"]:
-        state["folders"][folder] = not in_environment(folder)
+        state["folders"][folder] = not is_in_environment(folder)
     return bool(state["folders"][folder])
 
 
-def in_environment(folder: str) -> bool:
-    while len(folder) > len(find_project_root()):
-        named = os.path.basename(folder)
-        marked = any(
-            os.path.exists(os.path.join(folder, one))
-            for one in ("pyvenv.cfg", "conda-meta")
-        )
-        if named in ENVIRONMENTS or marked:
+def is_in_environment(folder: str) -> bool:
+    """Return whether a folder of the project is part of a Python environment."""
+    root = find_project_root()
+    while len(folder) > len(root):
+        if os.path.basename(folder) in ENVIRONMENTS:
+            return True
+        if contains_any(folder, ENVIRONMENT_FILES):
             return True
         folder = os.path.dirname(folder)
     return False
 
 
-def mark_of(path: str) -> Any:
+def read_mark(path: str) -> Any:
+    """Return the times and the size of a file, None if it does not exist."""
     try:
-        about = attributes(path)
+        status = read_status(path)
     except OSError:
         return None
-    return about.st_mtime_ns, about.st_size, about.st_ctime_ns
+    return status.st_mtime_ns, status.st_size, status.st_ctime_ns
 
 
-def attributes(path: str) -> os.stat_result:
-    """What the file system says of a file.
+def read_status(path: str) -> os.stat_result:
+    """Return the status of a file.
 
-    On a network file system, `stat` may answer from a cache that is seconds old. Opening a file
-    asks the server.
+    On a network file system, `stat` may use a cache that is seconds old. Opening the
+    file asks the server.
     """
     if state["network"] is None:
         state["network"] = call_safely(is_on_network, find_project_root()) or False
@@ -155,7 +176,7 @@ def attributes(path: str) -> os.stat_result:
         number = open_file(path, OPEN_FLAGS)
     except FileNotFoundError:
         raise
-    except OSError:  # it can't be read
+    except OSError:  # the file cannot be opened
         return stat(path)
     try:
         return fstat(number)
@@ -164,7 +185,7 @@ def attributes(path: str) -> os.stat_result:
 
 
 def is_on_network(folder: str, mounts: str = "/proc/self/mounts") -> bool:
-    """Whether a folder lies on a network file system."""
+    """Return whether a folder is on a network file system."""
     kinds: dict[str, str] = {}
     with open(mounts, encoding="utf-8", errors="replace") as stream:
         for line in stream:
@@ -175,7 +196,8 @@ def is_on_network(folder: str, mounts: str = "/proc/self/mounts") -> bool:
     return kinds.get(folder, "").startswith(NETWORK)
 
 
-def hash_of(path: str, mark: Any) -> str:
+def hash_file(path: str, mark: Any) -> str:
+    """Return the hash of a source file, or of the mark of a compiled module."""
     if mark is None:
         return "deleted"
     if path.endswith(COMPILED):
@@ -187,29 +209,32 @@ def hash_of(path: str, mark: Any) -> str:
 
 
 def is_recent(mark: Any) -> bool:
+    """Return whether a file may have changed again without a new time stamp."""
     return mark is not None and max(mark[0], mark[2]) > now_ns() - RECENT_NS
 
 
 def register() -> None:
-    """Record the local modules that were imported, or reloaded by a cell, since the last time."""
+    """Record the local modules that cells imported or reloaded since the last call."""
     since = state["since"]
     state["since"] = now_ns()
     names = set(sys.modules)
     for name in names - state["seen"]:
-        take_in(name, since)
+        add_record(name, since)
     state["seen"] = names
     for name, record in list(records.items()):
         module = sys.modules.get(name)
         if module is None:
             del records[name]
         elif own_names(module).get("__spec__") is not record.spec:
-            take_in(name, since)
+            add_record(name, since)
 
 
-def take_in(name: str, since: int) -> None:
+def add_record(name: str, since: int) -> None:
+    """Record a module if it is local; `since` is when the cell that imported it began."""
     module: Any = sys.modules.get(name)
-    own = own_names(module)
-    path, spec = own.get("__file__"), own.get("__spec__")
+    module_dict = own_names(module)
+    path = module_dict.get("__file__")
+    spec = module_dict.get("__spec__")
     if name in ("__main__", "__mp_main__") or spec is None or type(path) is not str:
         return
     if not path.endswith((".py", *COMPILED)):
@@ -217,73 +242,73 @@ def take_in(name: str, since: int) -> None:
     path = os.path.realpath(path)
     if not is_local(path):
         return
-    mark = mark_of(path)
-    list_loaded_versions = hash_of(path, mark)
-    edited = mark is not None and max(mark[0], mark[2]) > since - RECENT_NS
-    if edited and path.endswith(".py") and not call_safely(holds, module, path):
-        list_loaded_versions = "another"  # it was edited between its import and now
-    record = Record(path, spec, mark, list_loaded_versions)
-    record.disk = hash_of(path, mark)
+    mark = read_mark(path)
+    loaded = hash_file(path, mark)
+    is_edited = mark is not None and max(mark[0], mark[2]) > since - RECENT_NS
+    is_suspect = is_edited and path.endswith(".py")
+    if is_suspect and not call_safely(matches_source, module, path):
+        loaded = "another"  # the file was edited after the import
+    record = Record(path, spec, mark, loaded)
+    record.disk = hash_file(path, mark)
     records[name] = record
 
 
-def holds(module: Any, path: str) -> bool:
-    """Whether a module was made of the source that its file holds now: by its functions, and by the bytecode file."""
-    text = read_source(path)
+def matches_source(module: Any, path: str) -> bool:
+    """Return whether a module was loaded from the present source of its file.
+
+    Its functions and the bytecode file are compared.
+    """
     try:
-        code = compile(text, path, "exec", dont_inherit=True)
+        code = compile_source(path)
     except (SyntaxError, ValueError):
         return False
-    known, todo = {code}, [code]
-    while todo:
-        inner = [one for one in todo.pop().co_consts if isinstance(one, types.CodeType)]
-        known.update(inner)
-        todo += inner
+    codes = {code}
+    pending = [code]
+    while pending:
+        for constant in pending.pop().co_consts:
+            if isinstance(constant, types.CodeType):
+                codes.add(constant)
+                pending.append(constant)
     for value in list(own_names(module).values()):
-        own = (
-            getattr(value, "__code__", None)
-            if type(value) is types.FunctionType
-            else None
-        )
-        if (
-            own is not None
-            and os.path.realpath(own.co_filename) == path
-            and own not in known
-        ):
-            return False
-    data = bytecode(path)
-    return data is None or marshal.loads(data[16:]) == code  # noqa: S302  # Python itself loads it
+        if type(value) is types.FunctionType:
+            is_own = os.path.realpath(value.__code__.co_filename) == path
+            if is_own and value.__code__ not in codes:
+                return False
+    data = read_bytecode(path)
+    if data is None:
+        return True
+    return bool(marshal.loads(data[16:]) == code)  # noqa: S302  # as Python does
 
 
-def bytecode(path: str) -> Any:
-    """The content of the bytecode file that Python takes for this source's, None where there is none."""
+def read_bytecode(path: str) -> Any:
+    """Return the bytecode file that Python would use for a source, None without one."""
     try:
-        about = stat(path)
+        status = stat(path)
         with open(importlib.util.cache_from_source(path), "rb") as stream:
             data = stream.read()
     except (OSError, NotImplementedError):
         return None
-    expected = (int(about.st_mtime) & 0xFFFFFFFF).to_bytes(4, "little") + (
-        about.st_size & 0xFFFFFFFF
-    ).to_bytes(4, "little")
-    return data if data[4:16] == bytes(4) + expected else None
+    mtime = int(status.st_mtime) & 0xFFFFFFFF
+    size = status.st_size & 0xFFFFFFFF
+    expected = bytes(4) + mtime.to_bytes(4, "little") + size.to_bytes(4, "little")
+    return data if data[4:16] == expected else None
 
 
-def changed() -> list[str]:
-    """The names of the modules whose file holds another source than was loaded."""
+def list_changed_modules() -> list[str]:
+    """Return the modules whose files differ from the source that was loaded."""
     for name, record in list(records.items()):
         module = sys.modules.get(name)
         if module is None:
             del records[name]
             continue
         if own_names(module).get("__spec__") is not record.spec:
-            take_in(name, state["since"])
+            add_record(name, state["since"])
             continue
-        mark = mark_of(record.path)
+        mark = read_mark(record.path)
         if mark != record.mark or record.recent:
             record.mark = mark
             record.recent = is_recent(mark)
-            record.disk = hash_of(record.path, mark)
+            record.disk = hash_file(record.path, mark)
     return [
         name
         for name, record in records.items()
@@ -291,148 +316,176 @@ def changed() -> list[str]:
     ]
 
 
-def own_reloader() -> Any:
-    """IPython's reloader where the user has switched it on: `%autoreload`."""
+def find_autoreload() -> Any:
+    """Return IPython's reloader if the user enabled `%autoreload`, else None."""
     magics = shell.magics_manager.registry.get("AutoreloadMagics")
     reloader = getattr(magics, "_reloader", None)
     return reloader if getattr(reloader, "enabled", False) else None
 
 
 def drop_bytecode(path: str, code: Any) -> None:
-    """Remove a bytecode file of the source before: Python knows one by whole seconds and the size of the source."""
-    data = bytecode(path)
+    """Remove a bytecode file of an earlier source.
+
+    Python identifies the source by its size and its time in whole seconds.
+    """
+    data = read_bytecode(path)
     if data is not None and call_safely(marshal.loads, data[16:]) != code:
         call_safely(os.unlink, importlib.util.cache_from_source(path))
 
 
-def compiled(path: str) -> Any:
+def compile_source(path: str) -> Any:
+    """Return the code object of a source file."""
     return compile(read_source(path), path, "exec", dont_inherit=True)
 
 
-def before(raw: str, mode: str) -> Any:
-    """Reload what has changed, or tell that it was not: `reload` or `warn`. None where nothing has changed."""
-    names = changed()
+def update_modules(raw: str, mode: str) -> Any:
+    """Reload changed modules in `reload` mode, or only report them in `warn` mode.
+
+    Returns what was reloaded and what is not up to date as JSON, None if nothing is.
+    """
+    names = list_changed_modules()
     if not names:
         return None
-    told: dict[str, Any] = {
+    changes: dict[str, Any] = {
         "reloaded": [],
         "dependents": [],
         "old": [],
         "lost": [],
         "classes": False,
     }
-    interrupted = False
-    reloader = own_reloader()
+    is_interrupted = False
+    reloader = find_autoreload()
     if reloader is not None:
-        for name in [name for name in names if is_users(reloader, name)]:
+        leave_to_autoreload(names, reloader)
+    elif mode == "reload":
+        try:
+            reload_all(names, changes)
+        except KeyboardInterrupt:
+            is_interrupted = True
+            reject_cell()
+    reason = "autoreload" if reloader is not None else "warn"
+    if is_interrupted:
+        reason = "interrupted"
+    report_outdated(raw, names, reason, changes["old"])
+    lists = ("reloaded", "dependents", "old", "lost")
+    return changes if any(changes[key] for key in lists) else None
+
+
+def leave_to_autoreload(names: list[str], reloader: Any) -> None:
+    """Remove the modules that the user's `%autoreload` will reload from `names`."""
+    for name in list(names):
+        if is_autoreloaded(reloader, name):
             record = records[name]
-            code = call_safely(compiled, record.path)
+            code = call_safely(compile_source, record.path)
             if code is not None:
                 drop_bytecode(record.path, code)
             record.loaded = record.disk
             names.remove(name)
-    if mode == "reload" and reloader is None:
-        try:
-            reload_all(names, told)
-        except KeyboardInterrupt:
-            interrupted = True
-            reject()
-    old = [
+
+
+def report_outdated(
+    raw: str, names: list[str], reason: str, reports: list[dict[str, Any]]
+) -> None:
+    """Add a report on each module that is not up to date.
+
+    A module is reported once for each version of its file, and again for a cell that
+    uses the module. `reason` applies to modules without a reason of their own.
+    """
+    outdated = [
         name
         for name, record in records.items()
         if record.outdated or (name in names and record.disk != record.loaded)
     ]
-    words = set(WORD.findall(raw)) if old else set()
-    for name in old:
+    words = set(WORD.findall(raw)) if outdated else set()
+    for name in outdated:
         record = records[name]
-        if record.told != record.disk or any(
-            uses(user, words) for user in affected_by(name)
+        is_reported = record.reported == record.disk
+        if is_reported and not any(
+            is_used(module, words) for module in list_affected(name)
         ):
-            record.told = record.disk
-            why = {"why": "autoreload" if reloader is not None else "warn"}
-            if record.disk == "deleted":
-                why = {"why": "deleted"}
-            elif record.tried == record.disk:
-                why = record.failure
-            elif interrupted:
-                why = {"why": "interrupted"}
-            told["old"].append(
-                {
-                    "name": shorten(name),
-                    "file": shorten(os.path.relpath(record.path, find_project_root())),
-                    **why,
-                }
-            )
-    lists = ("reloaded", "dependents", "old", "lost")
-    return told if any(told[name] for name in lists) else None
+            continue
+        record.reported = record.disk
+        path = os.path.relpath(record.path, find_project_root())
+        report = {"name": shorten(name), "file": shorten(path)}
+        if record.disk == "deleted":
+            report["why"] = "deleted"
+        elif record.tried == record.disk:
+            report.update(record.failure)
+        else:
+            report["why"] = reason
+        reports.append(report)
 
 
-def is_users(reloader: Any, name: str) -> bool:
-    """Whether the user's own autoreload reloads a module."""
-    every = getattr(reloader, "check_all", False) and name not in getattr(
-        reloader, "skip_modules", ()
-    )
-    return every or name in getattr(reloader, "modules", ())
+def is_autoreloaded(reloader: Any, name: str) -> bool:
+    """Return whether the user's `%autoreload` reloads a module."""
+    if name in getattr(reloader, "modules", ()):
+        return True
+    if name in getattr(reloader, "skip_modules", ()):
+        return False
+    return bool(getattr(reloader, "check_all", False))
 
 
-def own_module(holder: Any) -> Any:
-    """The name of the module in which a function or a class was defined."""
-    if type(holder) is types.FunctionType:
-        return holder.__module__
-    return module_of(holder)
+def get_defining_module(definition: Any) -> Any:
+    """Return the name of the module that defines a function or a class."""
+    if type(definition) is types.FunctionType:
+        return definition.__module__
+    return module_of(definition)
 
 
-def uses(name: str, words: set[str]) -> bool:
-    """Whether a cell mentions a module, or a name of the notebook's that comes from it."""
+def is_used(name: str, words: set[str]) -> bool:
+    """Return whether a cell with these words uses a module, or a value from it."""
     if name.rpartition(".")[2] in words:
         return True
     for word in words & set(shell.user_ns):
         value = shell.user_ns[word]
         if isinstance(value, types.ModuleType):
-            of = own_names(value).get("__name__")
-            if type(of) is str and (of == name or name.startswith(of + ".")):
+            package = own_names(value).get("__name__")
+            if type(package) is str and f"{name}.".startswith(f"{package}."):
                 return True
             continue
-        holder = value if isinstance(value, (type, types.FunctionType)) else type(value)
-        if own_module(holder) == name:
+        is_definition = isinstance(value, (type, types.FunctionType))
+        definition = value if is_definition else type(value)
+        if get_defining_module(definition) == name:
             return True
     return False
 
 
-def reload_all(names: list[str], told: dict[str, Any]) -> None:
-    """Reload changed modules and bind anew what was imported from them, in the order of the imports.
+def reload_all(names: list[str], changes: dict[str, Any]) -> None:
+    """Reload changed modules in the order of their imports, and rebind imported names.
 
-    A module that computes something from them when it is imported is reloaded as well: as in a
-    fresh kernel, its values are then made of the new source.
+    A module that computes something from them at its import is reloaded as well, so that
+    its values are those of the new source, as in a new kernel.
     """
     from stepper.kernels.in_kernel.import_dependents import depends_at_import
 
     snapshots = {name: dict(own_names(sys.modules[name])) for name in records}
-    updated: set[str] = set()  # modules of which something is new
+    updated: set[str] = set()  # modules in which something changed
     try:
-        for name in in_order(list(records)):
+        for name in sort_by_imports(list(records)):
             record = records[name]
-            is_dependent = bool(imported(name) & updated) and call_safely(
+            is_dependent = bool(list_imported(name) & updated) and call_safely(
                 depends_at_import, name, record.path, updated, snapshots
             )
             is_untried = name in names and record.tried != record.disk
-            is_reloaded = (is_untried or is_dependent) and reload_record(name, told)
-            if is_reloaded or call_safely(bind_module, name, snapshots):
+            is_reloaded = False
+            if is_untried or is_dependent:
+                is_reloaded = reload_record(name, changes)
+            if is_reloaded or call_safely(rebind_in_module, name, snapshots):
                 updated.add(name)
     finally:
         if updated:
-            for name in list(records):  # of modules that import each other
-                call_safely(bind_module, name, snapshots)
+            for name in list(records):  # again, for modules that import each other
+                call_safely(rebind_in_module, name, snapshots)
             for raw in list(sources.values()):
                 if "import" in raw:
-                    call_safely(bind_in_notebook, raw, snapshots, told["lost"])
+                    call_safely(rebind_in_notebook, raw, snapshots, changes["lost"])
 
 
-def reload_record(name: str, told: dict[str, Any]) -> bool:
-    """Reload a module and note how that went; whether it was reloaded."""
+def reload_record(name: str, changes: dict[str, Any]) -> bool:
+    """Reload a module, update its record and return whether that succeeded."""
     record = records[name]
     is_changed = record.disk != record.loaded
-    record.failure = reload_one(name, record, told)
+    record.failure = reload_one(name, record, changes)
     if record.failure:
         record.tried = record.disk
         record.outdated = not is_changed
@@ -443,22 +496,25 @@ def reload_record(name: str, told: dict[str, Any]) -> bool:
     record.outdated = False
     record.loaded = record.disk
     record.spec = own_names(sys.modules[name]).get("__spec__")
-    told["reloaded" if is_changed else "dependents"].append(shorten(name))
+    reloaded = changes["reloaded"] if is_changed else changes["dependents"]
+    reloaded.append(shorten(name))
     return True
 
 
-def reload_one(name: str, record: Any, told: dict[str, Any]) -> dict[str, Any]:
-    """Reload a module; return why it could not be, as it is told: nothing where it was."""
-    if record.disk == "deleted" and (path := call_safely(other_path, name)):
-        record.path = path
-        record.mark = mark_of(path)
-        record.disk = hash_of(path, record.mark)
+def reload_one(name: str, record: Any, changes: dict[str, Any]) -> dict[str, Any]:
+    """Reload a module; return the reason for a failure as JSON, {} on success."""
+    if record.disk == "deleted":
+        path = call_safely(find_moved_source, name)
+        if path:
+            record.path = path
+            record.mark = read_mark(path)
+            record.disk = hash_file(path, record.mark)
     if record.disk == "deleted":
         return {"why": "deleted"}
     if record.path.endswith(COMPILED):
         return {"why": "compiled"}
     try:
-        code = compiled(record.path)
+        code = compile_source(record.path)
     except (OSError, SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
         message = error.msg if isinstance(error, SyntaxError) else error
@@ -469,11 +525,10 @@ def reload_one(name: str, record: Any, told: dict[str, Any]) -> dict[str, Any]:
         }
     drop_bytecode(record.path, code)
     module: Any = sys.modules[name]
-    classes = [
-        one
-        for one in list(own_names(module).values())
-        if isinstance(one, type) and one.__module__ == name
-    ]
+    has_classes = any(
+        isinstance(value, type) and value.__module__ == name
+        for value in list(own_names(module).values())
+    )
     autoreload: Any = importlib.import_module("IPython.extensions.autoreload")
 
     importlib.invalidate_caches()
@@ -488,23 +543,31 @@ def reload_one(name: str, record: Any, told: dict[str, Any]) -> dict[str, Any]:
             return {
                 "why": "raised",
                 "error": shorten(f"{type(cause).__name__}: {cause}"),
-                "line": line_in(cause, record.path),
+                "line": find_error_line(cause, record.path),
             }
-    told["classes"] = told["classes"] or bool(classes)
+    changes["classes"] = changes["classes"] or has_classes
     return {}
 
 
-def other_path(name: str) -> Any:
-    """The file from which a module would be imported now: `a.py` may have become `a/__init__.py`."""
+def find_moved_source(name: str) -> Any:
+    """Return the file from which a deleted module would be imported now, None if none.
+
+    For example, `a.py` may have become `a/__init__.py`.
+    """
     importlib.invalidate_caches()
     package = name.rpartition(".")[0]
-    folders = list(own_names(sys.modules[package])["__path__"]) if package else None
+    folders = None
+    if package:
+        folders = list(own_names(sys.modules[package])["__path__"])
     spec = importlib.machinery.PathFinder.find_spec(name, folders)
-    path = os.path.realpath(spec.origin) if spec and spec.origin else ""
+    if spec is None or not spec.origin:
+        return None
+    path = os.path.realpath(spec.origin)
     return path if path.endswith(".py") and is_local(path) else None
 
 
 def reload_module(module: Any) -> Any:
+    """Reload a module and restore its namespace if that fails."""
     spec = own_names(module).get("__spec__")
     before = own_names(module).copy()
     try:
@@ -518,9 +581,10 @@ def reload_module(module: Any) -> Any:
             module.__dict__.update(before, __spec__=spec)
 
 
-def line_in(error: Any, path: str) -> int:
-    """The line of a file in which an error was raised."""
-    line, trace = 0, getattr(error, "__traceback__", None)
+def find_error_line(error: Any, path: str) -> int:
+    """Return the line of a file in which an error was raised, 0 if in none."""
+    line = 0
+    trace = getattr(error, "__traceback__", None)
     while trace is not None:
         if os.path.realpath(trace.tb_frame.f_code.co_filename) == path:
             line = trace.tb_lineno
@@ -528,45 +592,49 @@ def line_in(error: Any, path: str) -> int:
     return line
 
 
-def in_order(names: list[str]) -> list[str]:
-    """Modules, each after those that it imports."""
-    found: list[str] = []
+def sort_by_imports(names: list[str]) -> list[str]:
+    """Return modules sorted so that each comes after those that it imports."""
+    ordered: list[str] = []
 
-    def visit(name: str, above: tuple[str, ...]) -> None:
-        if name in found or name in above:
+    def visit(name: str, importers: tuple[str, ...]) -> None:
+        if name in ordered or name in importers:
             return
-        for other in sorted(imported(name)):
-            visit(other, (*above, name))
-        found.append(name)
+        for imported_name in sorted(list_imported(name)):
+            visit(imported_name, (*importers, name))
+        ordered.append(name)
 
     for name in sorted(names):
         visit(name, ())
-    return [name for name in found if name in names]
+    return [name for name in ordered if name in names]
 
 
 def may_import_local(raw: str) -> bool:
-    """Whether a local module is loaded, or a cell imports one."""
+    """Return whether a local module is loaded or a cell imports one."""
     if records:
         return True
-    for source, _, plain in IMPORTS.findall(raw) if "import" in raw else ():
-        for name in [source, *plain.split(",")]:
+    if "import" not in raw:
+        return False
+    for source, _, plain_imports in IMPORTS.findall(raw):
+        for name in [source, *plain_imports.split(",")]:
             top = name.strip().split(" ")[0].partition(".")[0]
-            if top and top not in sys.modules and found_in_project(top):
+            if top and top not in sys.modules and is_in_project(top):
                 return True
     return False
 
 
-def found_in_project(top: str) -> bool:
-    """Whether a module of that name would come from the project."""
+def is_in_project(top: str) -> bool:
+    """Return whether a top-level module would be imported from the project."""
     spec = PathFinder.find_spec(top)
-    places = [spec.origin, *(spec.submodule_search_locations or ())] if spec else ()
-    return any(
-        is_local(os.path.realpath(place)) for place in places if type(place) is str
-    )
+    if spec is None:
+        return False
+    for path in (spec.origin, *(spec.submodule_search_locations or ())):
+        if type(path) is str and is_local(os.path.realpath(path)):
+            return True
+    return False
 
 
-def imported(name: str) -> set[str]:
-    """The local modules that a module's source imports."""
+def list_imported(name: str) -> set[str]:
+    """Return the local modules that a module's source imports."""
     record = records[name]
     if record.mentions_of != record.disk:
         record.mentions_of = record.disk
@@ -576,99 +644,107 @@ def imported(name: str) -> set[str]:
     return set(record.mentions & records.keys()) - {name}
 
 
-def affected_by(name: str) -> list[str]:
-    """A module, and those that import it, directly or through others."""
-    found = [name]
-    for each in found:
-        found += [
-            other for other in records if other not in found and each in imported(other)
-        ]
-    return found
+def list_affected(name: str) -> list[str]:
+    """Return a module and those that import it, directly or through others."""
+    affected = [name]
+    for module in affected:
+        for other in records:
+            if other not in affected and module in list_imported(other):
+                affected.append(other)
+    return affected
 
 
-def bind_module(name: str, snapshots: dict[str, Any]) -> bool:
-    """Have a module's imported names hold what the modules hold now; whether one did not."""
+def rebind_in_module(name: str, snapshots: dict[str, Any]) -> bool:
+    """Update the imported names of a module; return whether one changed."""
     path = records[name].path
     tree = parse_source(path)
     if tree is None:
         return False
-    package = get_package(name, path)
-    return bind_anew(own_names(sys.modules[name]), tree, package, snapshots, None)
+    namespace = own_names(sys.modules[name])
+    return rebind_names(namespace, tree, get_package(name, path), snapshots, None)
 
 
-def bind_in_notebook(raw: str, snapshots: dict[str, Any], lost: Any) -> None:
-    """Have the names that a cell imported hold what the modules hold now."""
+def rebind_in_notebook(raw: str, snapshots: dict[str, Any], lost: Any) -> None:
+    """Update the names that a cell imported; add removed ones to `lost`."""
     tree = ast.parse(shell.transform_cell(raw))
-    bind_anew(shell.user_ns, tree, "", snapshots, lost)
+    rebind_names(shell.user_ns, tree, "", snapshots, lost)
 
 
-def bind_anew(
-    holder: dict[str, Any],
+def rebind_names(
+    namespace: dict[str, Any],
     tree: ast.Module,
     package: str,
     snapshots: dict[str, Any],
     lost: Any,
 ) -> bool:
-    """Have names that `from … import` bound in a namespace hold what the modules hold now; whether one did not."""
-    bound_anew = False
+    """Update the names that `from … import` bound; return whether one changed.
+
+    A name is left alone if it was bound to another value since. `snapshots` are the
+    namespaces of the modules before the reload.
+    """
+    has_changed = False
     for node in ast.walk(tree):
         if not isinstance(node, ast.ImportFrom):
             continue
-        module = resolve_module_name("." * node.level + (node.module or ""), package)
-        then = snapshots.get(module)
-        if then is None:
+        source = "." * node.level + (node.module or "")
+        module = resolve_module_name(source, package)
+        snapshot = snapshots.get(module)
+        if snapshot is None:
             continue
         present = own_names(sys.modules[module])
         pairs = [(alias.name, alias.asname or alias.name) for alias in node.names]
         if pairs[:1] == [("*", "*")]:
-            pairs = [(name, name) for name in then if name[:1] != "_"]
-        for name, bound in pairs:
-            if (
-                name not in then
-                or bound not in holder
-                or holder[bound] is not then[name]
-            ):
+            pairs = [(name, name) for name in snapshot if name[:1] != "_"]
+        for name, bound_name in pairs:
+            if name not in snapshot or bound_name not in namespace:
+                continue
+            if namespace[bound_name] is not snapshot[name]:
                 continue
             if name in present:
-                bound_anew = bound_anew or present[name] is not then[name]
-                holder[bound] = present[name]
-            elif lost is not None and [bound, module] not in lost:
-                lost.append([bound, module])
-    return bound_anew
+                has_changed = has_changed or present[name] is not snapshot[name]
+                namespace[bound_name] = present[name]
+            elif lost is not None and [bound_name, module] not in lost:
+                lost.append([bound_name, module])
+    return has_changed
 
 
 def list_loaded_versions() -> dict[str, str]:
-    """The local modules, each with the hash of the source that was loaded as its version."""
-    return {
-        shorten(name): f"source {record.loaded[:10]}"
-        for name, record in records.items()
-    }
+    """Return the local modules with the hash of the loaded source as the version."""
+    versions = {}
+    for name, record in records.items():
+        versions[shorten(name)] = f"source {record.loaded[:10]}"
+    return versions
 
 
 def list_local_imports() -> dict[str, list[str]]:
-    """The local modules that import others of them, each with those."""
-    found = {
-        shorten(name): sorted(map(shorten, imported(name))) for name in list(records)
-    }
-    return {name: others for name, others in found.items() if others}
+    """Return the local modules that import other local modules, with those."""
+    imports = {}
+    for name in list(records):
+        imported_names = list_imported(name)
+        if imported_names:
+            imports[shorten(name)] = sorted(map(shorten, imported_names))
+    return imports
 
 
-class Rejecting:
-    """Rejects the cell for which modules were reloaded when the user interrupted that."""
+class CellRejecter:
+    """An AST transformer that rejects a cell, because its reload was interrupted."""
 
     def visit(self, node: Any) -> Any:
-        forget()
+        """Raise InputRejected, which IPython reports without running the cell."""
+        remove_rejection()
         raise InputRejected(
             "interrupted while changed modules were reloaded: the cell did not run"
         )
 
 
-def reject() -> None:
-    state["reject"] = Rejecting()
+def reject_cell() -> None:
+    """Make IPython reject the cell that is about to run."""
+    state["reject"] = CellRejecter()
     shell.ast_transformers.append(state["reject"])
 
 
-def forget() -> None:
+def remove_rejection() -> None:
+    """Remove the transformer of `reject_cell`, if there is one."""
     if state["reject"] in shell.ast_transformers:
         shell.ast_transformers.remove(state["reject"])
     state["reject"] = None

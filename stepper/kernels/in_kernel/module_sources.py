@@ -1,25 +1,31 @@
-"""The source files of local modules: their text, their syntax tree, and what they import."""
+"""The source files of local modules: text, syntax tree and imports.
+
+The imports are found by a regular expression, because parsing every file would make
+the first step slow.
+"""
 
 from __future__ import annotations
 
 import ast
 import re
 
-LARGEST = 5_000_000  # bytes of a source that are read
+MAX_SOURCE = 5_000_000  # bytes that are read of a source file
 IMPORTS = re.compile(
-    r"^[ \t]*(?:from[ \t]+(\.*[\w.]*)[ \t]+import[ \t]+(\([^)]*\)|[^\n]*)|import[ \t]+([^\n]*))",
+    r"^[ \t]*(?:from[ \t]+(\.*[\w.]*)[ \t]+import[ \t]+(\([^)]*\)|[^\n]*)"
+    r"|import[ \t]+([^\n]*))",
     re.M,
 )
 WORD = re.compile(r"[^\W\d]\w*")
 
 
 def read_source(path: str) -> bytes:
+    """Return the content of a source file, at most `MAX_SOURCE` bytes."""
     with open(path, "rb") as stream:
-        return stream.read(LARGEST)
+        return stream.read(MAX_SOURCE)
 
 
 def parse_source(path: str) -> ast.Module | None:
-    """The syntax tree of a module's file, or None if there is none."""
+    """Return the syntax tree of a module's file, None if it cannot be parsed."""
     if not path.endswith(".py"):
         return None
     try:
@@ -29,29 +35,38 @@ def parse_source(path: str) -> ast.Module | None:
 
 
 def list_mentioned_modules(name: str, path: str) -> frozenset[str]:
-    """The modules that the imports of a file name; also names that are no modules."""
+    """Return the modules that a file imports, and names that may not be modules."""
     if not path.endswith(".py"):
         return frozenset()
     package = get_package(name, path)
-    found: set[str] = set()
+    modules: set[str] = set()
     text = read_source(path).decode("utf-8", "replace")
-    for source, names, plain in IMPORTS.findall(text):
+    for source, names, plain_imports in IMPORTS.findall(text):
         if source:
             base = resolve_module_name(source, package)
-            found.update({base, *(f"{base}.{one}" for one in WORD.findall(names))})
-        found.update(part.split()[0] for part in plain.split(",") if part.split())
-    return frozenset(found)
+            modules.add(base)
+            modules.update(f"{base}.{word}" for word in WORD.findall(names))
+        for plain_import in plain_imports.split(","):
+            words = plain_import.split()
+            if words:
+                modules.add(words[0])
+    return frozenset(modules)
 
 
 def get_package(name: str, path: str) -> str:
-    """The package to which the relative imports of a module refer."""
-    return name if path.endswith("__init__.py") else name.rpartition(".")[0]
+    """Return the package that the relative imports of a module refer to."""
+    if path.endswith("__init__.py"):
+        return name
+    return name.rpartition(".")[0]
 
 
 def resolve_module_name(source: str, package: str) -> str:
-    """The full name of a module in a `from` statement, which may begin with dots."""
+    """Return the full name of the module in a `from` statement, relative or not."""
     level = len(source) - len(source.lstrip("."))
     if not level:
         return source
-    parts = package.split(".")[: len(package.split(".")) - level + 1]
-    return ".".join([*parts, *filter(None, [source[level:]])])
+    parents = package.split(".")
+    parts = parents[: len(parents) - level + 1]
+    if source[level:]:
+        parts.append(source[level:])
+    return ".".join(parts)

@@ -1,4 +1,8 @@
-"""The user's namespace in short: modules, functions, classes, variables with type, shape, length and size."""
+"""A summary of the user's namespace: modules, functions, classes and variables.
+
+It is sent after each cell, so it is limited in time and in the number of names. No
+value of the user's is kept alive between cells, only ids and texts.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +13,8 @@ from typing import Any
 from stepper.kernels.in_kernel.cell_sources import run_state
 from stepper.kernels.in_kernel.importable_modules import describe_loadable
 from stepper.kernels.in_kernel.safe_inspect import (
-    CLASSES,
     FUNCTION_TYPES,
+    MAX_CLASSES,
     SIZED_TYPES,
     call_safely,
     class_name,
@@ -34,65 +38,84 @@ from stepper.kernels.in_kernel.value_fingerprints import (
     fingerprint_value,
 )
 
-# of a container that are asked for their size
-ITEMS, PLAIN = 100, (str, bytes, bytearray)
-# … not: most of what is held, told by its class's id
-SCALARS = {*map(id, (int, float, complex, bool, type(None)))}
-NAMES = 300  # how many are told with their facts
-named = {"In", "Out", "exit", "quit", "get_ipython", "open"}
-# name → (id, in short, class) after the last cell: no object is kept
+MAX_NAMES = 300  # that are described
+MAX_NAME = 80  # characters
+MAX_ITEMS = 100  # of a container, whose sizes are added
+MAX_COLUMNS = 1000  # of a DataFrame, whose sizes are added
+MAX_FRAMES = 100  # DataFrames whose columns are remembered
+MAX_LABELS = 300  # columns of such a DataFrame
+MAX_VALUE = 40  # characters of a value
+MAX_INTEGER_BITS = 100
+BYTE_TYPES = (str, bytes, bytearray)
+# The ids of classes whose values are small. Most items are of one of these.
+SCALAR_TYPE_IDS = {*map(id, (int, float, complex, bool, type(None)))}
+UNSUMMARIZED_TYPES = (types.ModuleType, type, types.FunctionType, types.MethodType)
+ipython_names = {"In", "Out", "exit", "quit", "get_ipython", "open"}
+# name → (id, summary, class) after the last cell
 previous_values: dict[str, tuple[int, str, str]] = {}
-# how many frames' columns are remembered, of frames with how many columns
-FRAMES, LABELS = 100, 300
-# name → the columns of its frame after the last run
+# name → the columns of its DataFrame after the last cell
 frame_labels: dict[str, frozenset[str]] = {}
 # name → column → execution count of the run that removed it, 0 if unknown
 removed_labels: dict[str, dict[str, int]] = {}
 
 
-def summarize_namespace(deadline: float, known: Any) -> dict[str, Any]:
-    modules, functions, variables = (
-        dict[str, str](),
-        dict[str, str](),
-        dict[str, dict[str, Any]](),
-    )
-    classes, prints, left = list[str](), dict[str, Any](), 0
-    for name, value in list_user_variables():
-        if (
-            len(modules) + len(functions) + len(classes) + len(variables) >= NAMES
-            or clock() > deadline
-        ):
-            left += 1
+def summarize_namespace(deadline: float, known_mark: Any) -> dict[str, Any]:
+    """Return the summary as JSON; names after the deadline are only counted.
+
+    `known_mark` is the mark of the environment that the daemon already has.
+    """
+    modules = dict[str, str]()
+    functions = dict[str, str]()
+    variables = dict[str, dict[str, Any]]()
+    classes = list[str]()
+    fingerprints = dict[str, Any]()
+    left_out = 0
+    count = 0
+    for full_name, value in list_user_variables():
+        if count >= MAX_NAMES or clock() > deadline:
+            left_out += 1
             continue
-        name, kind = shorten(name), type(value)
-        # its dict, because a lazy module is loaded by any attribute
+        name = shorten(full_name)
+        kind = type(value)
         if issubclass(kind, types.ModuleType):
-            told = to_plain_value(
-                object.__getattribute__(value, "__dict__").get("__name__")
-            )
-            modules[name] = told if type(told) is str and told else name
+            modules[name] = get_module_name(value) or name
         elif issubclass(kind, type):
             classes.append(name)
         elif is_one_of(kind, FUNCTION_TYPES):
             functions[name] = call_safely(format_signature, value) or "(…)"
         else:
-            variables[name] = {"type": class_name(kind)}
-            call_safely(measure, value, kind, variables[name])
-            prints[name] = fingerprint_value(value, deadline)
-            variables[name].update({"print": prints[name]} if prints[name] else {})
-    found = {
+            facts = {"type": class_name(kind)}
+            variables[name] = facts
+            call_safely(add_size, value, kind, facts)
+            fingerprint = fingerprint_value(value, deadline)
+            fingerprints[name] = fingerprint
+            if fingerprint:
+                facts["print"] = fingerprint
+        count = len(modules) + len(functions) + len(classes) + len(variables)
+    rebound = find_rebound_names(list_user_variables(), fingerprints)
+    return {
         "modules": modules,
         "functions": functions,
         "classes": classes,
         "variables": variables,
-        "left_out": left,
+        "left_out": left_out,
+        "rebound": rebound[:MAX_NAMES],
+        **(call_safely(describe_loadable, known_mark) or {}),
     }
-    found["rebound"] = find_rebound_names(list_user_variables(), prints)[:NAMES]
-    return {**found, **(call_safely(describe_loadable, known) or {})}
+
+
+def get_module_name(module: Any) -> str:
+    """Return the name of a module, '' if it has none.
+
+    Reads `__dict__`, because any attribute access loads a lazy module.
+    """
+    module_dict = object.__getattribute__(module, "__dict__")
+    name = to_plain_value(module_dict.get("__name__"))
+    return name if type(name) is str else ""
 
 
 def list_user_variables() -> list[tuple[str, Any]]:
-    """What the user's cells have bound."""
+    """Return the names and values that the user's cells have bound."""
     hidden = shell.user_ns_hidden
     return [
         (name, value)
@@ -100,137 +123,140 @@ def list_user_variables() -> list[tuple[str, Any]]:
         if type(name) is str
         and name[:1] != "_"
         and value is not hidden.get(name, missing)
-        and name not in named
+        and name not in ipython_names
     ]
 
 
-def measure(value: Any, kind: Any, fact: dict[str, Any]) -> None:
-    base = next(
-        (base for base in classes_of(kind) if is_one_of(base, SIZED_TYPES)), None
-    )
-    if base is not None:
-        fact["len"] = base.__len__(value)
-        fact["bytes"] = base.__sizeof__(value) + held(value, kind)
-    elif is_one_of(kind, (int, float, complex, bool)):
-        fact["bytes"] = getsizeof(value)
+def add_size(value: Any, kind: Any, facts: dict[str, Any]) -> None:
+    """Add the length or shape and the size in bytes to the facts about a value."""
+    for base in classes_of(kind):
+        if is_one_of(base, SIZED_TYPES):
+            facts["len"] = base.__len__(value)
+            facts["bytes"] = base.__sizeof__(value) + sum_item_sizes(value, kind)
+            return
+    if is_one_of(kind, (int, float, complex, bool)):
+        facts["bytes"] = getsizeof(value)
     elif is_library_object(value):
         shape = getattr(value, "shape", None)
         if isinstance(shape, tuple):
-            fact["shape"] = [
-                n if type(n) is int else shorten(str(n)) for n in shape[:CLASSES]
+            facts["shape"] = [
+                length if type(length) is int else shorten(str(length))
+                for length in shape[:MAX_CLASSES]
             ]
-        used = size(value, fact.get("shape", ()))
-        if used is not None:
-            fact["bytes"] = used
+        size = measure_library_object(value, facts.get("shape", ()))
+        if size is not None:
+            facts["bytes"] = size
 
 
-def held(value: Any, kind: Any) -> int:
-    """The bytes of the items of a plain container: a list of arrays is as large as they are."""
-    if not is_one_of(kind, (list, tuple, dict)) or len(value) > ITEMS:
+def sum_item_sizes(value: Any, kind: Any) -> int:
+    """Return the size of the items of a plain container, in bytes.
+
+    A list of arrays is as large as the arrays are.
+    """
+    if not is_one_of(kind, (list, tuple, dict)) or len(value) > MAX_ITEMS:
         return 0
     items = dict.values(value) if kind is dict else value
-    sizes = (
-        getattr(one, "nbytes", 0)
-        if is_library_object(one)
-        else getsizeof(one)
-        if is_one_of(type(one), PLAIN)
-        else 0
-        for one in items
-        if id(type(one)) not in SCALARS
-    )
-    return sum(one for one in sizes if type(one) is int)
+    total = 0
+    for item in items:
+        item_type = type(item)
+        if id(item_type) in SCALAR_TYPE_IDS:
+            continue
+        size = 0
+        if is_library_object(item):
+            size = getattr(item, "nbytes", 0)
+        elif is_one_of(item_type, BYTE_TYPES):
+            size = getsizeof(item)
+        if type(size) is int:
+            total += size
+    return total
 
 
-def size(value: Any, shape: Any) -> int | None:
-    # without looking into objects
+def measure_library_object(value: Any, shape: Any) -> int | None:
+    """Return the size of a library's object in bytes, without the objects in it.
+
+    The result is None for a DataFrame with too many columns.
+    """
     if len(shape) == 2 and is_pandas(value, "DataFrame"):
-        return (
-            int(
-                value.index.memory_usage()
-                + sum(one.nbytes for one in list_columns(value))
-            )
-            if shape[1] <= 1000
-            else None
-        )
-    usage = getattr(value, "memory_usage", None)
-    if callable(usage):
-        return int(usage(deep=False))
-    found = getattr(value, "nbytes", None)
-    return found if type(found) is int else getsizeof(value)
+        if shape[1] > MAX_COLUMNS:
+            return None
+        column_sizes = [column.nbytes for column in list_columns(value)]
+        return int(value.index.memory_usage() + sum(column_sizes))
+    memory_usage = getattr(value, "memory_usage", None)
+    if callable(memory_usage):
+        return int(memory_usage(deep=False))
+    size = getattr(value, "nbytes", None)
+    return size if type(size) is int else getsizeof(value)
 
 
 def remember_values() -> None:
-    """Remember what the names hold now, for the next cell."""
+    """Store what the names refer to, for comparison after the next cell."""
     previous_values.clear()
     previous_values.update(summarize_values())
-    call_safely(keep_labels)
+    call_safely(remember_labels)
 
 
-def keep_labels() -> None:
-    """Remember the columns of the frames, and of those that are gone which run removed them."""
-    after = labels_by_name()
-    for name in [name for name in removed_labels if name not in after]:
-        del removed_labels[name]
-    for name, labels in after.items():
-        earlier = frame_labels.get(name, labels)
-        if earlier is labels or earlier == labels:
+def remember_labels() -> None:
+    """Store the columns of the DataFrames, and which run removed a column."""
+    current = list_labels()
+    for name in list(removed_labels):
+        if name not in current:
+            del removed_labels[name]
+    for name, labels in current.items():
+        previous_labels = frame_labels.get(name, labels)
+        if previous_labels is labels or previous_labels == labels:
             continue
-        lost = removed_labels.setdefault(name, {})
-        lost.update(dict.fromkeys(earlier - labels, run_state.get("attributed", 0)))
-        for label in labels.intersection(lost):
-            del lost[label]
+        removed = removed_labels.setdefault(name, {})
+        run = run_state.get("attributed", 0)
+        removed.update(dict.fromkeys(previous_labels - labels, run))
+        for label in labels.intersection(removed):
+            del removed[label]
     frame_labels.clear()
-    frame_labels.update(after)
+    frame_labels.update(current)
 
 
-def labels_by_name() -> dict[str, frozenset[str]]:
-    """The columns of the user's frames: texts in a plain Index only."""
+def list_labels() -> dict[str, frozenset[str]]:
+    """Return the columns of the user's DataFrames: only strings in a plain Index."""
     pandas = sys.modules.get("pandas")
-    index = getattr(pandas, "Index", None)
-    frames = (
-        [
-            (name, value)
-            for name, value in list_user_variables()
-            if is_pandas(value, "DataFrame")
-        ]
-        if index
-        else []
-    )
-    found = dict[str, frozenset[str]]()
-    for name, value in frames[:FRAMES]:
-        labels = value.columns
-        if type(labels) is index and len(labels) <= LABELS:
-            found[shorten(name, 80)] = frozenset(
-                label for label in labels.tolist() if type(label) is str
-            )
-    return found
+    index_type = getattr(pandas, "Index", None)
+    labels_by_name = dict[str, frozenset[str]]()
+    if not index_type:
+        return labels_by_name
+    frames = []
+    for name, value in list_user_variables():
+        if is_pandas(value, "DataFrame"):
+            frames.append((name, value))
+    for name, frame in frames[:MAX_FRAMES]:
+        columns = frame.columns
+        if type(columns) is index_type and len(columns) <= MAX_LABELS:
+            labels = {label for label in columns.tolist() if type(label) is str}
+            labels_by_name[shorten(name, MAX_NAME)] = frozenset(labels)
+    return labels_by_name
 
 
 def summarize_values() -> dict[str, tuple[int, str, str]]:
-    other = (types.ModuleType, type, types.FunctionType, types.MethodType)
-    values = [
-        (name, value) for name, value in list_user_variables() if not is_a(value, other)
-    ]
-    return {
-        shorten(name, 80): (id(value), summary(value), class_name(type(value)))
-        for name, value in values[:NAMES]
-    }
+    """Return name → (id, summary, class) of the user's variables."""
+    summaries = dict[str, tuple[int, str, str]]()
+    for name, value in list_user_variables():
+        if len(summaries) >= MAX_NAMES:
+            break
+        if not is_a(value, UNSUMMARIZED_TYPES):
+            kind = class_name(type(value))
+            summaries[shorten(name, MAX_NAME)] = (id(value), summarize(value), kind)
+    return summaries
 
 
-def summary(value: Any) -> str:
-    shape = (
-        getattr(value, "shape", None)
-        if top_module(type(value)) in ("pandas", "numpy")
-        else None
-    )
-    if type(shape) is tuple and shape:
-        return " × ".join(str(n) for n in shape)
-    if type(value) is str:
-        return shorten(repr(value[:40]), 40)
-    if is_one_of(type(value), (int, float, bool)) and not (
-        type(value) is int and value.bit_length() > 100
-    ):
-        return shorten(repr(value), 40)
-    if is_one_of(type(value), (list, dict, tuple, set)):
+def summarize(value: Any) -> str:
+    """Return the shape, length, value or class of a value as a short text."""
+    kind = type(value)
+    if top_module(kind) in ("pandas", "numpy"):
+        shape = getattr(value, "shape", None)
+        if type(shape) is tuple and shape:
+            return " × ".join(str(length) for length in shape)
+    if kind is str:
+        return shorten(repr(value[:MAX_VALUE]), MAX_VALUE)
+    is_long = kind is int and value.bit_length() > MAX_INTEGER_BITS
+    if is_one_of(kind, (int, float, bool)) and not is_long:
+        return shorten(repr(value), MAX_VALUE)
+    if is_one_of(kind, (list, dict, tuple, set)):
         return f"length {len(value)}"
-    return class_name(type(value)).rsplit(".", 1)[-1]
+    return class_name(kind).rsplit(".", 1)[-1]

@@ -1,7 +1,7 @@
-"""The helper's one private message for each run, published within the execution, and what must be done before a run.
+"""The hooks that run before and after each cell, and the helper's message on the run.
 
-Within the execution (IPython's `post_run_cell`), because `user_expressions` come back empty when a cell raised and
-every further round trip costs 3 to 4 ms.
+The message is published within the execution, by IPython's `post_run_cell` event:
+`user_expressions` are empty after an exception, and another round trip costs 3 to 4 ms.
 """
 
 from __future__ import annotations
@@ -41,16 +41,18 @@ from stepper.kernels.in_kernel.safe_inspect import (
 )
 from stepper.kernels.in_kernel.value_fingerprints import find_rebound_names
 
-SECONDS = 1.0
-# What a source or an imported module must hold for a part of the helper to be worth its
-# 20 to 100 ms.
-WORTH = {
+SUMMARY_SECONDS = 1.0
+HELPER = "_stepper_helper"  # in sys.modules
+# A part is loaded, in 20 to 100 ms, once a cell contains one of its words or such a
+# module is imported.
+PART_WORDS = {
     "matplotlib_facts": ("matplotlib", "plt", "plot", "seaborn", "sns"),
     "warning_checks": ("pandas", "numpy", "except", "warn"),
     "shell_commands": ("!", "%", "get_ipython"),
 }
-# … and what it holds where it may write files. What is not caught is told without a
-# claim of whose it is.
+PARTS_BEFORE_RUN = ("warning_checks", "shell_commands", "file_writes")
+PARTS_TO_END = ("matplotlib_facts", "shell_commands", "file_writes")
+# A cell with one of these may write files. Writes of other cells are not attributed.
 WRITES = re.compile(
     r"open|writ|save|dump|export|mkdir|makedirs|rmtree|unlink|rename|touch|shutil|Path|"
     r"download|retrieve|extract|checkpoint|memmap|tofile|[Ss]tore|logging|sqlite|%run|"
@@ -58,237 +60,273 @@ WRITES = re.compile(
     r"\.to_(?!datetime|dict|frame|list|numeric|numpy|period|records|timedelta)"
 )
 MAGIC = re.compile(r"^\s*[%!]|=\s*[%!]", re.MULTILINE)
-CACHE = shell.displayhook.cache_size
-# how a part is loaded, which there are; the parts that are loaded
+CACHE_SIZE = shell.displayhook.cache_size
+# The loaded parts by name; also "load", the function that loads one, and "names", the
+# parts that can be loaded.
 parts: dict[str, Any] = {"load": None, "names": ()}
 
 
-def parent() -> Any:
+def get_request() -> Any:
+    """Return the request that the kernel is executing."""
     return shell.kernel.get_parent("shell")
 
 
-def before_run(info: Any) -> None:
+def prepare_run(info: Any) -> None:
+    """Reload changed modules, and load and start the parts that a cell needs."""
     run_state["shown"] = id(getattr(sys, "last_value", None))
-    request = parent()["header"]["msg_id"]
-    if request == run_state.get("request"):  # a cell runs another one
+    request = get_request()
+    request_id = request["header"]["msg_id"]
+    if request_id == run_state.get("request"):  # a cell that runs another one
         return
-    run_state["request"] = request
+    run_state["request"] = request_id
     if is_scratch():
-        shell.displayhook.cache_size = 0  # what it shows is nobody's `_` or `Out`
-    mode = parent()["metadata"].get("stepper_modules")
-    run_state["modules"] = (
-        call_safely(module_reload.before, info.raw_cell, mode)
-        if mode in ("reload", "warn")
-        else None
-    )
-    for name, words in WORTH.items():
-        if name in parts["names"] and any(
-            word in info.raw_cell or word in sys.modules for word in words
-        ):
-            part(name)
+        # The result of a scratch execution must not appear in `_` or `Out`.
+        shell.displayhook.cache_size = 0
+    mode = request["metadata"].get("stepper_modules")
+    changes = None
+    if mode in ("reload", "warn"):
+        changes = call_safely(module_reload.update_modules, info.raw_cell, mode)
+    run_state["modules"] = changes
+    load_needed_parts(info.raw_cell)
     if "matplotlib_facts" in parts:
         parts["matplotlib_facts"].reset()
-    if "file_writes" in parts["names"] and call_safely(may_write_files, info.raw_cell):
-        part("file_writes")
-    for name in ("warning_checks", "shell_commands", "file_writes"):
+    for name in PARTS_BEFORE_RUN:
         if name in parts:
             call_safely(parts[name].before, info.raw_cell)
 
 
+def load_needed_parts(raw: str) -> None:
+    """Load the parts of the helper that the source of a cell calls for."""
+    for name, words in PART_WORDS.items():
+        is_needed = any(word in raw or word in sys.modules for word in words)
+        if is_needed and name in parts["names"]:
+            load_part(name)
+    if "file_writes" in parts["names"] and call_safely(may_write_files, raw):
+        load_part("file_writes")
+
+
 def may_write_files(raw: str) -> bool:
-    """Whether a cell may write files, by its source; the project's own modules may always."""
+    """Return whether a cell may write files; local modules always may."""
     return bool(WRITES.search(raw)) or module_reload.may_import_local(raw)
 
 
-def part(name: str) -> Any:
-    """A part of the helper, loaded where it is not."""
+def load_part(name: str) -> Any:
+    """Return a part of the helper, loading it if need be."""
     if name not in parts:
-        found = parts["load"](name)
-        call_safely(getattr(found, "begin", bool))
-        parts[name] = found
+        part = parts["load"](name)
+        call_safely(getattr(part, "begin", bool))
+        parts[name] = part
     return parts[name]
 
 
 def is_scratch() -> bool:
-    """Whether `stepper eval` asked."""
-    return parent()["content"].get("store_history") is False
+    """Return whether the request is a scratch execution, outside the notebook."""
+    return get_request()["content"].get("store_history") is False
 
 
-def after_run(result: Any) -> None:
-    if result.info.store_history:
-        remember_source(result.execution_count, result.info.raw_cell)
+def report_run(result: Any) -> None:
+    """Publish the helper's message on a cell that has finished."""
+    raw = result.info.raw_cell
+    is_cell = result.info.store_history
+    if is_cell:
+        remember_source(result.execution_count, raw)
     elif is_scratch():
-        shell.displayhook.cache_size = CACHE
-        remember_scratch(result.info.raw_cell)
-    known = result.info.store_history or is_scratch()  # else a cell runs another one
-    run_state["attributed"] = run_state["number"] if known else 0
-    call_safely(module_reload.forget)
+        shell.displayhook.cache_size = CACHE_SIZE
+        remember_scratch(raw)
+    # Otherwise, a cell ran another one.
+    is_attributable = is_cell or is_scratch()
+    run_state["attributed"] = run_state["number"] if is_attributable else 0
+    call_safely(module_reload.remove_rejection)
     call_safely(module_reload.register)
-    local = run_state.pop("modules", None)
-    error = result.error_before_exec or result.error_in_exec
-    # one may show an error and end well: %time, %%capture
+    module_changes = run_state.pop("modules", None)
+    error = find_error(result)
+    facts: dict[str, Any] = {
+        "doubts": call_part("warning_checks", "after", raw, error is None),
+        "figures": call_part("matplotlib_facts", "collected"),
+        "commands": call_part("shell_commands", "after", raw, error),
+    }
+    if error is None and "criterion_check" in parts["names"]:
+        criterion = get_request()["metadata"].get("stepper_criterion")
+        if criterion:
+            evaluation = call_safely(evaluate_criterion, criterion)
+            if evaluation:
+                facts["criterion"] = evaluation
+    if is_scratch():
+        facts["scratch"] = True
+    if module_changes:
+        facts["modules"] = module_changes
+    publish_facts(error, **facts)
+
+
+def find_error(result: Any) -> BaseException | None:
+    """Return the exception of a cell, also one that a magic showed.
+
+    A cell with %time or %%capture can show an error and still succeed.
+    """
+    error: BaseException | None = result.error_before_exec or result.error_in_exec
     if error is None and MAGIC.search(result.info.raw_cell):
         last = getattr(sys, "last_value", None)
-        error = last if is_error(last) and id(last) != run_state["shown"] else None
-    odd = (
-        call_safely(parts["warning_checks"].after, result.info.raw_cell, error is None)
-        if "warning_checks" in parts
-        else []
-    )
-    shown = (
-        call_safely(parts["matplotlib_facts"].collected)
-        if "matplotlib_facts" in parts
-        else []
-    )
-    ended = (
-        call_safely(parts["shell_commands"].after, result.info.raw_cell, error)
-        if "shell_commands" in parts
-        else []
-    )
-    asked = (
-        parent()["metadata"].get("stepper_criterion")
-        if error is None and "criterion_check" in parts["names"]
-        else ""
-    )
-    met = call_safely(lambda: part("criterion_check").holds(asked)) if asked else None
-    tell(
-        error,
-        doubts=odd or [],
-        figures=shown or [],
-        commands=ended or [],
-        **({"criterion": met} if met else {}),
-        **({"scratch": True} if is_scratch() else {}),
-        **({"modules": local} if local else {}),
-    )
+        if is_error(last) and id(last) != run_state["shown"]:
+            return last
+    return error
 
 
-def tell(error: BaseException | None = None, **facts: Any) -> None:
+def call_part(name: str, function: str, *arguments: Any) -> Any:
+    """Return the result of a function of a part, [] if the part is not loaded."""
+    if name not in parts:
+        return []
+    return call_safely(getattr(parts[name], function), *arguments) or []
+
+
+def evaluate_criterion(criterion: str) -> Any:
+    """Return whether the criterion of a plan step is met, as JSON."""
+    return load_part("criterion_check").holds(criterion)
+
+
+def describe_error(error: BaseException) -> Any:
+    """Return an exception as JSON."""
+    return load_part("exception_facts").describe_exception(error)
+
+
+def diagnose_error(error: BaseException) -> Any:
+    """Return the facts about an exception that depend on its class and message."""
+    return load_part("error_facts").facts(error)
+
+
+def publish_facts(error: BaseException | None = None, **facts: Any) -> None:
+    """Publish a message with these facts, an error and the namespace."""
     began = clock()
-    message = parent()
+    request = get_request()
     if error is not None:
-        facts["fault"] = call_safely(
-            lambda: part("exception_facts").describe_exception(error)
-        )
+        facts["fault"] = call_safely(describe_error, error)
         if "error_facts" in parts["names"]:
-            facts.update(call_safely(lambda: part("error_facts").facts(error)) or {})
+            facts.update(call_safely(diagnose_error, error) or {})
     call_safely(remember_values)
-    facts["namespace"] = (
-        call_safely(
-            summarize_namespace,
-            began + SECONDS,
-            message["metadata"].get("stepper_known"),
-        )
-        or {}
-    )
+    known_mark = request["metadata"].get("stepper_known")
+    deadline = began + SUMMARY_SECONDS
+    namespace = call_safely(summarize_namespace, deadline, known_mark)
+    facts["namespace"] = namespace or {}
     facts["seconds"] = round(clock() - began, 4)
     if suppressed_errors:
         facts["swallowed"] = dict(suppressed_errors)
         suppressed_errors.clear()
     try:
-        send(facts, message)
-    except UnicodeEncodeError:  # a lone surrogate in a name or a text of the user's
-        send(
-            json.loads(
-                json.dumps(facts, ensure_ascii=False).encode("utf-8", "replace")
-            ),
-            message,
-        )
+        send(facts, request)
+    except UnicodeEncodeError:  # a lone surrogate in one of the user's strings
+        text = json.dumps(facts, ensure_ascii=False)
+        send(json.loads(text.encode("utf-8", "replace")), request)
 
 
 def send(
-    facts: dict[str, Any], message: Any, frames: list[bytes] | None = None
+    facts: dict[str, Any], request: Any, frames: list[bytes] | None = None
 ) -> None:
+    """Send the helper's private message on iopub."""
     shell.kernel.session.send(
         shell.kernel.iopub_socket,
         "stepper_facts",
         facts,
-        parent=message,
+        parent=request,
         buffers=frames,
     )
 
 
-def recall(request: str) -> None:
-    """For a daemon that was not there: what a run published."""
-    told, frames = iopub_buffer.of(request)
-    send({"record": told}, parent(), frames)
+def publish_record(request_id: str) -> None:
+    """Publish the recorded messages of a run, for a daemon that did not receive them."""
+    record, frames = iopub_buffer.get_record(request_id)
+    send({"record": record}, get_request(), frames)
 
 
 def on_pre_run(info: Any) -> None:
-    warmup.busy()
-    call_safely(before_run, info)
+    """Handle IPython's `pre_run_cell` event."""
+    warmup.pause()
+    call_safely(prepare_run, info)
 
 
 def on_post_run(result: Any) -> None:
+    """Handle IPython's `post_run_cell` event."""
     call_safely(subprocess_output.drain)
-    call_safely(after_run, result)
-    iopub_buffer.last["payload"] = (
-        call_safely(lambda: list(shell.payload_manager._payload)) or []
-    )
-    call_safely(
-        warmup.idle,
-        lambda: [
-            part(name)
-            for name in ("exception_facts", *({"error_facts"} & {*parts["names"]}))
-        ],
-    )
+    call_safely(report_run, result)
+    iopub_buffer.last["payload"] = call_safely(list_payload) or []
+    call_safely(warmup.resume, load_error_parts)
 
 
-def begin(version: str, stack: str, load: Any, names: list[str]) -> None:
+def list_payload() -> list[Any]:
+    """Return the payload of the execute reply, such as the text of a pager."""
+    return list(shell.payload_manager._payload)
+
+
+def load_error_parts() -> None:
+    """Load the parts that describe an error."""
+    load_part("exception_facts")
+    if "error_facts" in parts["names"]:
+        load_part("error_facts")
+
+
+def install(version: str, stack_path: str, load: Any, names: list[str]) -> None:
+    """Register the hooks, and the helper's module by which the daemon calls them.
+
+    `stack_path` is the file for stack samples, '' for none. `names` are the parts that
+    `load` can load.
+    """
     parts.update(load=load, names=names)
-    name = "_stepper_helper"
-    # the table of the audit hook that an earlier helper added: it can't be removed
-    handlers = getattr(sys.modules.get(name), "audit_handlers", None)
-    sys.modules[name] = types.ModuleType(name)
-    vars(sys.modules[name]).update(
+    # The table of the audit hook of an earlier helper: a hook cannot be removed.
+    audit_handlers = getattr(sys.modules.get(HELPER), "audit_handlers", None)
+    sys.modules[HELPER] = types.ModuleType(HELPER)
+    # A daemon of another version calls `end` and `recall`: keep these names.
+    vars(sys.modules[HELPER]).update(
         version=version,
-        tell=tell,
-        recall=recall,
-        end=end,
-        come=unbounded,
-        audit_handlers=handlers,
+        tell=publish_facts,
+        recall=publish_record,
+        end=uninstall,
+        on_reconnect=remove_iopub_limit,
+        audit_handlers=audit_handlers,
     )
     shell.events.register("pre_run_cell", on_pre_run)
     shell.events.register("post_run_cell", on_post_run)
-    call_safely(sampled, stack)
-    call_safely(unbounded)
-    call_safely(iopub_buffer.begin)
+    call_safely(enable_stack_samples, stack_path)
+    call_safely(remove_iopub_limit)
+    call_safely(iopub_buffer.install)
     call_safely(module_reload.register)
-    # what is there already, no cell that is to come has bound
-    call_safely(lambda: find_rebound_names(list_user_variables(), {}))
+    # Names that exist already were not bound by the next cell.
+    call_safely(remember_existing_names)
 
 
-def end() -> None:
-    """For a helper of another version, which takes over."""
+def remember_existing_names() -> None:
+    """Store the present values of all names, for comparison after the first cell."""
+    find_rebound_names(list_user_variables(), {})
+
+
+def uninstall() -> None:
+    """Remove the hooks, because a helper of another version replaces this one."""
     shell.events.unregister("pre_run_cell", on_pre_run)
     shell.events.unregister("post_run_cell", on_post_run)
-    call_safely(iopub_buffer.end)
-    for name in ("matplotlib_facts", "shell_commands", "file_writes"):
+    call_safely(iopub_buffer.uninstall)
+    for name in PARTS_TO_END:
         if name in parts:
             call_safely(parts[name].end)
 
 
-def unbounded() -> None:
-    """ZeroMQ drops what is over 1,000 messages where the daemon reads more slowly than a cell writes.
+def remove_iopub_limit() -> None:
+    """Remove the limit of 1,000 messages, above which ZeroMQ drops iopub messages.
 
-    It holds for those who listen now; each daemon that comes has it said. Not before each run: where somebody who
-    listened is just leaving, libzmq tells a pipe that is freed, and the kernel dies of SIGSEGV.
+    The option applies to present subscribers, so each daemon that connects calls this.
+    It must not be set before each run: if a subscriber is just disconnecting, libzmq
+    uses a freed pipe, and the kernel crashes with SIGSEGV.
     """
     thread = shell.kernel.iopub_thread
     thread.schedule(lambda: thread.socket.setsockopt(zmq.SNDHWM, 0))
 
 
-def sampled(stack: str) -> None:
-    """Let a signal write down what runs: also where Python itself can't answer, stuck in C or deaf to an interrupt.
+def enable_stack_samples(stack_path: str) -> None:
+    """Write the stack of all threads to a file on a signal, also if Python is stuck in C.
 
-    SIGURG, because whoever has no handler for it ignores it. A crash is written where nobody has to read it from a
-    pipe: the kernel's own stderr, which ipykernel keeps a copy of.
+    The signal is SIGURG, which processes without a handler ignore. A crash is written
+    to the kernel's original stderr, of which ipykernel keeps a copy, because nobody
+    may be reading the pipe.
     """
-    faulthandler.enable(
-        getattr(sys.stderr, "_original_stdstream_copy", None) or 2, all_threads=False
-    )
-    if stack:  # none where nobody could send the signal
-        faulthandler.register(
-            signal.SIGURG,
-            file=open(stack, "ab", 0),  # noqa: SIM115  # it stays open
-            all_threads=True,
-        )
+    stderr_copy = getattr(sys.stderr, "_original_stdstream_copy", None)
+    faulthandler.enable(stderr_copy or 2, all_threads=False)
+    if stack_path:
+        # The file must stay open.
+        stream = open(stack_path, "ab", 0)  # noqa: SIM115
+        faulthandler.register(signal.SIGURG, file=stream, all_threads=True)

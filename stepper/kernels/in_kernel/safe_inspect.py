@@ -1,5 +1,8 @@
-"""Looking at objects without running the user's code: no property, `__repr__` or `__getattr__` can be stopped once it
-sleeps. Classes are asked by `type(x)`, never by `x.__class__`."""
+"""Inspection of objects without running the user's code.
+
+No property, `__repr__` or `__getattr__` of the user's is called, because code that
+sleeps cannot be stopped. The class of an object is `type(x)`, never `x.__class__`.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,16 @@ from typing import Any
 
 from IPython import get_ipython
 
-TEXT, CLASSES, CAUSES = 200, 40, 8
-clock, getsizeof = time.monotonic, sys.getsizeof  # a cell may replace them
+MAX_TEXT = 200  # characters
+MAX_CLASSES = 40
+MAX_CAUSES = 8
+# References that stay valid if a cell replaces the originals.
+clock = time.monotonic
+getsizeof = sys.getsizeof
 shell: Any = get_ipython()
 missing: Any = object()
-# Their objects are asked by their own methods and properties: known to return soon and
-# to change nothing.
+# Methods and properties of these libraries' objects may be called: they return soon
+# and change nothing.
 LIBRARIES = {
     "numpy",
     "pandas",
@@ -47,117 +54,136 @@ SIZED_TYPES = (
     range,
     collections.deque,
 )
+SLOT_TYPES = (types.MemberDescriptorType, types.GetSetDescriptorType)
 name_of: Callable[[type], str] = type.__dict__["__qualname__"].__get__
 module_of: Callable[[type], Any] = type.__dict__["__module__"].__get__
 classes_of: Callable[[Any], tuple[Any, ...]] = type.__dict__["__mro__"].__get__
 class_dict_of: Callable[[Any], Any] = type.__dict__["__dict__"].__get__
-# how many errors `guarded` kept quiet in this run, and where the first was
+# The errors that `call_safely` suppressed in this run: "count", and where the "first"
+# was raised.
 suppressed_errors: dict[str, Any] = {}
 
 
-def call_safely(make: Callable[..., Any], *given: Any) -> Any:
-    """What a function returns, None where it fails: a look must not fail a cell. Each failure is counted and told."""
+def call_safely(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return the result of a function, or None if it raises anything.
+
+    An inspection must not fail a cell. Each failure is counted and reported.
+    """
     try:
-        return make(*given)
-    except BaseException as error:  # SystemExit too: whatever the user's objects do
+        return function(*arguments)
+    except BaseException as error:  # user objects may even raise SystemExit
         count_failure(error)
         return None
 
 
 def count_failure(error: BaseException) -> None:
+    """Count a suppressed error for the report on this run."""
     suppressed_errors["count"] = suppressed_errors.get("count", 0) + 1
-    suppressed_errors.setdefault(
-        "first", f"{type(error).__name__} in {find_origin(error.__traceback__)}"
-    )
+    if "first" not in suppressed_errors:
+        origin = find_origin(error.__traceback__)
+        suppressed_errors["first"] = f"{type(error).__name__} in {origin}"
 
 
 def find_origin(trace: types.TracebackType | None) -> str:
-    """The innermost line of the helper's own on the way to an error."""
-    codes = [(frame.f_code, line) for frame, line in traceback.walk_tb(trace)]
-    code, line = (
-        [found for found in codes if found[0].co_filename.startswith("<stepper helper")]
-        or codes
-    )[-1]
+    """Return the innermost line of the helper in a traceback, as text."""
+    entries = [(frame.f_code, line) for frame, line in traceback.walk_tb(trace)]
+    helper_entries = [
+        entry for entry in entries if entry[0].co_filename.startswith("<stepper helper")
+    ]
+    code, line = (helper_entries or entries)[-1]
     return f"{code.co_filename} line {line}, {code.co_name}"
 
 
-def shorten(text: str, limit: int = TEXT) -> str:
-    text = text if len(text) <= limit else text[: limit - 1] + "…"
+def shorten(text: str, limit: int = MAX_TEXT) -> str:
+    """Return at most `limit` characters of a text, as valid Unicode."""
+    if len(text) > limit:
+        text = text[: limit - 1] + "…"
     return text.encode("utf-8", "replace").decode()
 
 
-# not `in`: it would ask the metaclass
 def is_one_of(kind: Any, kinds: Iterable[Any]) -> bool:
-    for one in kinds:  # noqa: SIM110  # `any` takes three times as long, for each name after each cell
-        if kind is one:
+    """Return whether a class is one of these: `in` would call its metaclass."""
+    # `any` takes three times as long, and this runs for each name after each cell.
+    for candidate in kinds:  # noqa: SIM110
+        if kind is candidate:
             return True
     return False
 
 
 def is_a(value: Any, kind: Any) -> bool:
+    """Return whether a value is an instance of a class or of a subclass."""
     return issubclass(type(value), kind)
 
 
 def to_plain_value(value: Any) -> Any:
+    """Return a string, bool or 64-bit integer as such, and None for other values."""
     if type(value) is str:
         return shorten(value)
-    return (
-        value
-        if type(value) is bool or (type(value) is int and abs(value) < 2**63)
-        else None
-    )
+    if type(value) is bool:
+        return value
+    if type(value) is int and abs(value) < 2**63:
+        return value
+    return None
 
 
 def class_name(kind: Any) -> str:
+    """Return the name of a class with its module, which is left out for builtins."""
     module = module_of(kind)
-    return shorten(
-        name_of(kind)
-        if type(module) is not str or module == "builtins"
-        else module + "." + name_of(kind)
-    )
+    if type(module) is not str or module == "builtins":
+        return shorten(name_of(kind))
+    return shorten(module + "." + name_of(kind))
 
 
 def class_names(kind: Any) -> list[str]:
-    return [class_name(one) for one in classes_of(kind)]
+    """Return the names of a class and its base classes, in the order of its MRO."""
+    return [class_name(base) for base in classes_of(kind)]
 
 
 def top_module(kind: Any) -> str:
+    """Return the top-level package of a class, '' if its module is not known."""
     module = module_of(kind)
     return module.split(".")[0] if type(module) is str else ""
 
 
 def is_library_object(value: Any) -> bool:
+    """Return whether the methods of a value are known to be safe to call."""
     return top_module(type(value)) in LIBRARIES
 
 
 def is_pandas(value: Any, name: str) -> bool:
-    """Whether it is of that class of pandas, which lies elsewhere from version to version."""
-    # a class of the user's own may run code of theirs
-    kinds = classes_of(type(value)) if is_library_object(value) else ()
-    return any(name_of(kind) == name and top_module(kind) == "pandas" for kind in kinds)
+    """Return whether a value is of a pandas class, whichever module contains it."""
+    # A class of the user's may have a metaclass that runs code.
+    if not is_library_object(value):
+        return False
+    for kind in classes_of(type(value)):
+        if name_of(kind) == name and top_module(kind) == "pandas":
+            return True
+    return False
 
 
 def list_columns(frame: Any) -> list[Any]:
-    """The columns of a pandas frame as arrays, of numpy's or pandas' own kinds, or as series.
+    """Return the columns of a pandas DataFrame as arrays or, if need be, as Series.
 
-    By its own manager where that can tell: a series made of each column would cost a step in which many frames are
-    about as much as the rest of it.
+    Uses the frame's block manager if possible. Creating a Series for each column would
+    double the cost of a step in a notebook with many frames.
     """
-    values = getattr(getattr(frame, "_mgr", None), "iget_values", None)
-    return [values(at) if values else frame.iloc[:, at] for at in range(frame.shape[1])]
+    get_values = getattr(getattr(frame, "_mgr", None), "iget_values", None)
+    positions = range(frame.shape[1])
+    if get_values:
+        return [get_values(position) for position in positions]
+    return [frame.iloc[:, position] for position in positions]
 
 
 def list_class_names_of_error(error: BaseException) -> list[str]:
+    """Return the class names of an exception, without the middle of a long MRO."""
     names = class_names(type(error))
-    return (
-        names
-        if len(names) <= CLASSES
-        else names[: CLASSES // 2] + names[-CLASSES // 2 :]
-    )
+    if len(names) > MAX_CLASSES:
+        names = names[: MAX_CLASSES // 2] + names[-MAX_CLASSES // 2 :]
+    return names
 
 
 def own_names(thing: Any) -> dict[str, Any]:
-    """What a thing stores itself; nothing where it has no dict of its own."""
+    """Return the `__dict__` of an object, {} if it has none."""
     try:
         own = object.__getattribute__(thing, "__dict__")
     except AttributeError:
@@ -166,28 +192,27 @@ def own_names(thing: Any) -> dict[str, Any]:
 
 
 def peek(thing: Any, name: str, default: Any = None) -> Any:
-    """An attribute as it is stored: a property or a method comes back as itself, never called."""
+    """Return an attribute as it is stored: properties and methods are not called."""
     own = own_names(thing)
     if name in own:
         return own[name]
     for kind in classes_of(type(thing)):
-        found = class_dict_of(kind).get(name, missing)
-        if is_one_of(
-            type(found), (types.MemberDescriptorType, types.GetSetDescriptorType)
-        ):
+        attribute = class_dict_of(kind).get(name, missing)
+        if is_one_of(type(attribute), SLOT_TYPES):
             try:
-                return found.__get__(thing)
-            except AttributeError:  # a slot that holds nothing
+                return attribute.__get__(thing)
+            except AttributeError:  # an empty slot
                 return None
-        if found is not missing:
-            return found
+        if attribute is not missing:
+            return attribute
     return default
 
 
 def is_error(value: Any) -> bool:
+    """Return whether a value is an exception."""
     return is_a(value, BaseException)
 
 
 def get_cell_files() -> dict[str, int]:
-    """IPython's map of the file names of cells to execution counts."""
+    """Return IPython's map from the file names of cells to execution counts."""
     return getattr(shell.compile, "_filename_map", {})

@@ -1,4 +1,8 @@
-"""Signatures as text, without calling a `__repr__` of the user's: not inspect's, which shows defaults by it."""
+"""Signatures of callables as text.
+
+`inspect.signature` formats default values by their `__repr__`, which may be the
+user's. Here only the defaults of well-known types are shown.
+"""
 
 from __future__ import annotations
 
@@ -19,122 +23,153 @@ from stepper.kernels.in_kernel.safe_inspect import (
     shorten,
 )
 
-KNOWN = LIBRARIES | {
+MAX_DEFAULT = 40  # characters of a string
+MAX_ANNOTATION = 80
+MAX_WRAPPERS = 8
+VARARGS = inspect.CO_VARARGS
+VARKEYWORDS = inspect.CO_VARKEYWORDS
+# Packages whose default values may be formatted by their `__repr__`.
+TRUSTED_PACKAGES = LIBRARIES | {
     "sklearn",
     "matplotlib",
     "seaborn",
     "requests",
     *getattr(sys, "stdlib_module_names", ()),
 }
+C_FUNCTION_TYPES = (
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+)
 
 
 def format_signature(function: Any) -> str:
+    """Return the signature of a Python function, '' for a function written in C."""
     function = unwrap(function)
-    if type(function) is not types.FunctionType:  # `[].append`, `len`: made of C
+    if type(function) is not types.FunctionType:
         return ""
-    note = format_annotation(get_annotations(function).get("return", ()))
-    return shorten(
-        "("
-        + ", ".join(format_parameters(function))
-        + ")"
-        + (" -> " + note if note else "")
-    )
+    text = "(" + ", ".join(format_parameters(function)) + ")"
+    annotation = format_annotation(get_annotations(function).get("return", ()))
+    if annotation:
+        text += " -> " + annotation
+    return shorten(text)
 
 
 def get_annotations(function: Any) -> dict[str, Any]:
+    """Return the annotations of a function, {} if evaluating them fails."""
     return call_safely(getattr, function, "__annotations__") or {}
 
 
 def format_parameters(function: Any) -> list[str]:
+    """Return the parameters of a Python function as text, with `/` and `*`."""
     code = function.__code__
-    count, only = code.co_argcount, code.co_kwonlyargcount
-    names, notes = list(code.co_varnames), get_annotations(function)
-    defaults = dict(
-        zip(names[:count][::-1], (function.__defaults__ or ())[::-1]),
-        **(function.__kwdefaults__ or {}),
-    )
-    told = [format_argument(name, notes, defaults) for name in names[:count]]
+    count = code.co_argcount
+    keyword_end = count + code.co_kwonlyargcount
+    names = list(code.co_varnames)
+    annotations = get_annotations(function)
+    last_names = names[:count][::-1]
+    last_defaults = (function.__defaults__ or ())[::-1]
+    defaults = dict(zip(last_names, last_defaults))
+    defaults.update(function.__kwdefaults__ or {})
+
+    def format_all(selected: list[str]) -> list[str]:
+        return [format_argument(name, annotations, defaults) for name in selected]
+
+    parameters = format_all(names[:count])
     if code.co_posonlyargcount:
-        told.insert(code.co_posonlyargcount, "/")
-    rest = names[count + only :]
-    if code.co_flags & 4:
-        told.append("*" + format_argument(rest.pop(0), notes, {}))
-    elif only:
-        told.append("*")
-    told += [
-        format_argument(name, notes, defaults) for name in names[count : count + only]
-    ]
-    if code.co_flags & 8:
-        told.append("**" + format_argument(rest.pop(0), notes, {}))
-    return told
+        parameters.insert(code.co_posonlyargcount, "/")
+    remaining = names[keyword_end:]
+    if code.co_flags & VARARGS:
+        parameters.append("*" + format_argument(remaining.pop(0), annotations, {}))
+    elif code.co_kwonlyargcount:
+        parameters.append("*")
+    parameters += format_all(names[count:keyword_end])
+    if code.co_flags & VARKEYWORDS:
+        parameters.append("**" + format_argument(remaining.pop(0), annotations, {}))
+    return parameters
 
 
-def format_argument(name: str, notes: dict[str, Any], defaults: dict[str, Any]) -> str:
-    note = format_annotation(notes.get(name, ()))
-    text = name + ": " + note if note else name
+def format_argument(
+    name: str, annotations: dict[str, Any], defaults: dict[str, Any]
+) -> str:
+    """Return a parameter with its annotation and default value."""
+    annotation = format_annotation(annotations.get(name, ()))
+    text = f"{name}: {annotation}" if annotation else name
     if name not in defaults:
         return text
-    value = defaults[name]
+    separator = " = " if annotation else "="
+    return text + separator + format_default(defaults[name])
+
+
+def format_default(value: Any) -> str:
+    """Return a default value as text, `…` for one whose `__repr__` may be unsafe."""
     kind = type(value)
-    known = (
-        value is None
-        or kind is bool
-        or kind is float
-        or (kind is int and abs(value) < 2**63)
-        or kind is str
-    )
-    shown = (
-        (repr(value) if kind is not str else repr(shorten(value, 40))) if known else "…"
-    )
-    return text + (" = " if note else "=") + shown
+    if kind is str:
+        return repr(shorten(value, MAX_DEFAULT))
+    if kind is int and abs(value) >= 2**63:
+        return "…"
+    if value is None or kind in (bool, float, int):
+        return repr(value)
+    return "…"
 
 
-def format_annotation(note: Any) -> str:
-    if note is None or type(note) is str:
-        return shorten(str(note), 80)
-    return name_of(note) if is_a(note, type) else ""
+def format_annotation(annotation: Any) -> str:
+    """Return an annotation as text, '' if it is neither a class nor a string."""
+    if annotation is None or type(annotation) is str:
+        return shorten(str(annotation), MAX_ANNOTATION)
+    return name_of(annotation) if is_a(annotation, type) else ""
 
 
 def describe_callable(thing: Any) -> tuple[str, list[str]] | None:
-    """How a callable is called: (text, names of its parameters), or None where that is not known."""
-    function, skip = thing, 0
+    """Return the signature of a callable and its parameters' names, None if unknown."""
+    function = thing
+    skip = 0  # parameters that the caller does not pass
     if is_a(thing, type):
-        made = next(
-            (
-                class_dict_of(kind)["__init__"]
-                for kind in classes_of(thing)
-                if "__init__" in class_dict_of(kind)
-            ),
-            None,
-        )
-        if type(made) is types.FunctionType:
-            function, skip = made, 1
+        initializer = find_initializer(thing)
+        if type(initializer) is types.FunctionType:
+            function = initializer
+            skip = 1
         elif not has_standard_defaults(thing):
             return None
     elif type(thing) is types.MethodType:
-        function, skip = thing.__func__, 1
+        function = thing.__func__
+        skip = 1
     if type(function) in (staticmethod, classmethod):
-        function, skip = function.__func__, int(type(function) is classmethod)
-    # matplotlib sets it: the one that people read
-    shown = getattr(function, "__dict__", {}).get("__signature__")
-    if type(function) is types.FunctionType and shown is None:
-        told = format_parameters(unwrap(function))[skip:]
-        names = [one.lstrip("*").split(":")[0].split("=")[0].strip() for one in told]
-        return "(" + ", ".join(told) + ")", [
-            name for name in names if name and name != "/"
-        ]
+        skip = int(type(function) is classmethod)
+        function = function.__func__
+    # matplotlib sets `__signature__`, which is easier to read than the real one.
+    documented = getattr(function, "__dict__", {}).get("__signature__")
+    if type(function) is types.FunctionType and documented is None:
+        parameters = format_parameters(unwrap(function))[skip:]
+        names = []
+        for parameter in parameters:
+            name = parameter.lstrip("*").split(":")[0].split("=")[0].strip()
+            if name and name != "/":
+                names.append(name)
+        return "(" + ", ".join(parameters) + ")", names
     if not has_standard_defaults(function) and not is_library_object(function):
         return None
     try:
-        found = inspect.signature(function)
-    except (TypeError, ValueError):  # one made of C that has none
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # a C function without one
         return None
-    names = list(found.parameters)[1 if skip and shown is not None else 0 :]
-    return str(found.replace(return_annotation=found.empty)), names
+    names = list(signature.parameters)
+    if skip and documented is not None:
+        names = names[1:]
+    return str(signature.replace(return_annotation=signature.empty)), names
+
+
+def find_initializer(kind: Any) -> Any:
+    """Return the `__init__` that a class defines or inherits, None without one."""
+    for base in classes_of(kind):
+        if "__init__" in class_dict_of(base):
+            return class_dict_of(base)["__init__"]
+    return None
 
 
 def unwrap(function: Any) -> Any:
-    for _ in range(8):
+    """Return the function that decorators wrapped."""
+    for _ in range(MAX_WRAPPERS):
         inner = getattr(function, "__dict__", {}).get("__wrapped__")
         if type(inner) is not types.FunctionType:
             return function
@@ -143,15 +178,10 @@ def unwrap(function: Any) -> Any:
 
 
 def has_standard_defaults(thing: Any) -> bool:
-    """Whether it is the interpreter's or a known library's own: its defaults may be shown."""
-    module = peek(thing, "__module__")
-    kind = type(thing)
-    if kind in (
-        types.BuiltinFunctionType,
-        types.MethodDescriptorType,
-        types.WrapperDescriptorType,
-    ):
+    """Return whether a callable is from a package whose defaults are safe to format."""
+    if type(thing) in C_FUNCTION_TYPES:
         return True
-    return type(module) is str and (
-        module == "builtins" or module.split(".")[0] in KNOWN
-    )
+    module = peek(thing, "__module__")
+    if type(module) is not str:
+        return False
+    return module == "builtins" or module.split(".")[0] in TRUSTED_PACKAGES

@@ -1,7 +1,8 @@
-"""What children and C code write to the descriptors 1 and 2 is read by ipykernel on two threads of its own.
+"""Waiting for the output of subprocesses and C code at the end of a cell.
 
-Nothing waits for those at a cell's end: a report on `subprocess.run` might hold nothing of what it printed. Here the
-last of it is waited for, a few milliseconds where something was written, none where nothing was.
+ipykernel reads what they write to descriptors 1 and 2 in two threads, and nothing
+waits for these threads when a cell finishes: the report on `subprocess.run` might lack
+what it printed. `drain` waits a few milliseconds if something was written.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from typing import Any
 
 from stepper.kernels.in_kernel.safe_inspect import clock
 
-SECONDS = 0.1  # a child that writes on and on is not waited for
-# between two looks at the reader; how often in a row it must be found idle
-PAUSE, QUIET = 0.001, 3
+MAX_SECONDS = 0.1  # for a subprocess that keeps writing
+PAUSE_SECONDS = 0.001  # between two checks of the reader thread
+IDLE_CHECKS = 3  # in a row, after which the reader counts as idle
 streams: list[Any] = [
     stream
     for stream in (sys.stdout, sys.stderr)
@@ -26,30 +27,36 @@ streams: list[Any] = [
 
 
 def drain() -> None:
-    until = clock() + SECONDS
+    """Wait until ipykernel has read what was written to the descriptors."""
+    deadline = clock() + MAX_SECONDS
     for stream in streams:
-        now, quiet = state(stream), 0
-        if now == seen[stream] and now[0] == 0 and now[1] is not None:
+        state = read_state(stream)
+        unread, thread_time = state
+        if state == idle_states[stream] and unread == 0 and thread_time is not None:
             continue
-        while quiet < QUIET and clock() < until:
-            time.sleep(PAUSE)
-            before, now = now, state(stream)
-            quiet = quiet + 1 if now == before and now[0] == 0 else 0
-        seen[stream] = now
+        idle_checks = 0
+        while idle_checks < IDLE_CHECKS and clock() < deadline:
+            time.sleep(PAUSE_SECONDS)
+            previous = state
+            state = read_state(stream)
+            is_idle = state == previous and state[0] == 0
+            idle_checks = idle_checks + 1 if is_idle else 0
+        idle_states[stream] = state
 
 
-def state(stream: Any) -> tuple[int, int | None]:
-    """How many bytes nobody has read yet, and the processor time of the thread that reads, which grows with each read;
-    None where the system does not tell."""
-    unread: int = struct.unpack(
-        "i", fcntl.ioctl(stream._fid, termios.FIONREAD, b"1234")
-    )[0]
+def read_state(stream: Any) -> tuple[int, int | None]:
+    """Return the number of unread bytes, and the CPU time of the reader thread in ns.
+
+    The CPU time grows with each read. It is None if the system does not report it.
+    """
+    buffer = fcntl.ioctl(stream._fid, termios.FIONREAD, b"1234")
+    unread: int = struct.unpack("i", buffer)[0]
     try:
-        return unread, time.clock_gettime_ns(
-            time.pthread_getcpuclockid(stream.watch_fd_thread.ident)
-        )
+        thread_clock = time.pthread_getcpuclockid(stream.watch_fd_thread.ident)
+        return unread, time.clock_gettime_ns(thread_clock)
     except (AttributeError, OSError, TypeError):
         return unread, None
 
 
-seen = {stream: state(stream) for stream in streams}  # when it was idle last
+# stream → its state when the reader was last idle
+idle_states = {stream: read_state(stream) for stream in streams}

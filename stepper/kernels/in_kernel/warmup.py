@@ -1,9 +1,10 @@
-"""What a kernel's first error needs, loaded while nothing runs.
+"""Loading of what a kernel's first error needs, while no cell runs.
 
-Of an error that shows frames of a large library most of the time is IPython's own: it parses each file of the frames,
-and keeps 40 MB of pandas'. That must not be paid where nothing ever fails. What can be had ahead for 3 MB are the
-helper's part, Pygments' tables and what `inspect` knows of the modules' files; modules of a class of their own are not
-asked. A step takes some 50 ms, and begins when no cell has run for a while.
+Most of the time of a traceback through a large library is spent by IPython, which
+parses the files of all frames and keeps 40 MB for pandas. That cost must not be paid
+before something fails. Loaded here, for 3 MB: the helper's own part, the tables of
+Pygments, and what `inspect` knows of the modules' files. Modules of a subclass of
+`ModuleType` are skipped. A step takes about 50 ms.
 """
 
 from __future__ import annotations
@@ -20,59 +21,71 @@ import IPython
 
 from stepper.kernels.in_kernel.safe_inspect import call_safely, clock, own_names, shell
 
-# seconds after a cell, between two steps; modules of a step
-WAIT, PAUSE, FILES = 0.5, 0.1, 300
-NEEDED = ("executing", "asttokens", "pure_eval", "stack_data", "pygments")
+IDLE_SECONDS = 0.5  # after a cell, before the first step
+PAUSE_SECONDS = 0.1  # between two steps
+MODULES_PER_STEP = 300
+IPYTHON_DEPENDENCIES = ("executing", "asttokens", "pure_eval", "stack_data", "pygments")
 state: dict[str, Any] = {"busy": False, "ended": 0.0, "steps": None, "modules": 0}
 
 
-def busy() -> None:
-    """A cell begins."""
+def pause() -> None:
+    """Pause the warm-up, because a cell starts."""
     state["busy"] = True
 
 
-def idle(parts: Callable[[], Any]) -> None:
-    """A cell has ended; `parts` loads the helper's own."""
+def resume(load_parts: Callable[[], Any]) -> None:
+    """Schedule the warm-up, because a cell has finished.
+
+    `load_parts` loads the helper's own parts for errors.
+    """
     state.update(busy=False, ended=clock())
     if state["steps"] is None and len(sys.modules) != state["modules"]:
-        state.update(steps=steps(parts), modules=len(sys.modules))
-        shell.kernel.io_loop.call_later(WAIT, step)
+        state.update(steps=iterate_steps(load_parts), modules=len(sys.modules))
+        shell.kernel.io_loop.call_later(IDLE_SECONDS, run_step)
 
 
-def step() -> None:
-    resting = not state["busy"] and clock() - state["ended"] >= WAIT
-    if resting and call_safely(next, state["steps"], state) is state:
-        state["steps"] = None
+def run_step() -> None:
+    """Run the next step if the kernel is idle, and schedule the one after it."""
+    is_idle = not state["busy"] and clock() - state["ended"] >= IDLE_SECONDS
+    if is_idle and call_safely(next, state["steps"], state) is state:
+        state["steps"] = None  # all steps are done
     else:
-        shell.kernel.io_loop.call_later(PAUSE if resting else WAIT, step)
+        delay = PAUSE_SECONDS if is_idle else IDLE_SECONDS
+        shell.kernel.io_loop.call_later(delay, run_step)
 
 
-def steps(parts: Callable[[], Any]) -> Iterator[None]:
-    if not all(map(by_ipython, NEEDED)):
+def iterate_steps(load_parts: Callable[[], Any]) -> Iterator[None]:
+    """Run the warm-up, one step for each value."""
+    if not all(map(is_from_ipython, IPYTHON_DEPENDENCIES)):
         return
-    parts()
+    load_parts()
     yield
-    highlighted()
+    load_highlighting()
     yield
-    known = [
-        name for name, module in list(sys.modules.items()) if type(module) is ModuleType
-    ]
-    for first in range(0, len(known), FILES):
-        located(known[first : first + FILES])
+    names = []
+    for name, module in list(sys.modules.items()):
+        if type(module) is ModuleType:
+            names.append(name)
+    for first in range(0, len(names), MODULES_PER_STEP):
+        register_module_files(names[first : first + MODULES_PER_STEP])
         yield
 
 
-def by_ipython(name: str) -> bool:
-    """Whether a module would come from where IPython lies: one of that name beside the notebook is the user's."""
-    spec = None if name in sys.modules else PathFinder.find_spec(name)
-    home = os.path.dirname(os.path.dirname(IPython.__file__))
-    return name in sys.modules or bool(
-        spec and (spec.origin or "").startswith(os.path.join(home, ""))
-    )
+def is_from_ipython(name: str) -> bool:
+    """Return whether a module is installed next to IPython.
+
+    A module of that name next to the notebook is the user's and must not be imported.
+    """
+    if name in sys.modules:
+        return True
+    spec = PathFinder.find_spec(name)
+    packages = os.path.dirname(os.path.dirname(IPython.__file__))
+    prefix = os.path.join(packages, "")
+    return spec is not None and (spec.origin or "").startswith(prefix)
 
 
-def highlighted() -> None:
-    """Have Pygments make its tables."""
+def load_highlighting() -> None:
+    """Make Pygments build its tables."""
     with suppress(ImportError):
         from pygments import highlight
         from pygments.formatters.terminal256 import Terminal256Formatter
@@ -81,20 +94,22 @@ def highlighted() -> None:
         highlight("x = 1", PythonLexer(), Terminal256Formatter())
 
 
-def located(names: list[str]) -> None:
-    """Tell `inspect` of the modules' files, as `inspect.getmodule` does for all of them at once."""
-    known, modules = (
-        vars(inspect).get(table, {}) for table in ("_filesbymodname", "modulesbyfile")
-    )
+def register_module_files(names: list[str]) -> None:
+    """Register the files of modules with `inspect`.
+
+    `inspect.getmodule` does the same for all modules at once.
+    """
+    files_by_name = vars(inspect).get("_filesbymodname", {})
+    names_by_file = vars(inspect).get("modulesbyfile", {})
     for name in names:
         module: Any = sys.modules.get(name)
-        file, own = (own_names(module).get(key) for key in ("__file__", "__name__"))
-        if (
-            type(file) is str
-            and type(own) is str
-            and known.get(name) != file
-            and os.path.isfile(file)
-        ):
+        module_dict = own_names(module)
+        file = module_dict.get("__file__")
+        own_name = module_dict.get("__name__")
+        if type(file) is not str or type(own_name) is not str:
+            continue
+        if files_by_name.get(name) != file and os.path.isfile(file):
             source = inspect.getabsfile(module)
-            modules[source] = modules[os.path.realpath(source)] = own
-            known[name] = file
+            names_by_file[source] = own_name
+            names_by_file[os.path.realpath(source)] = own_name
+            files_by_name[name] = file

@@ -30,7 +30,7 @@ from tornado.websocket import (
 
 from stepper.common.errors import KernelError
 from stepper.kernels.backends.jupyter.server_api import Server
-from stepper.kernels.message_decoding import Message, in_pieces, read
+from stepper.kernels.message_decoding import Message, read_message, split_message
 
 PROTOCOL = "v1.kernel.websocket.jupyter.org"
 # before each try to come back; the last one from then on
@@ -325,12 +325,12 @@ def of_frames(data: str | bytes) -> tuple[str, list[Message]]:
         (count,) = struct.unpack_from("<Q", data)
         places = struct.unpack_from(f"<{count}Q", data, 8)
         channel, *parts = [data[begin:end] for begin, end in pairwise(places)]
-        message = read(parts)
+        message = read_message(parts)
         right = message is not None and all(
             isinstance(message[part], dict) for part in ("header", "parent_header")
         )
         return channel.decode(), [
-            *in_pieces(message, parts)
+            *split_message(message, parts)
         ] if message is not None and right else []
     except (ValueError, AssertionError, struct.error, MemoryError, OverflowError):
         return "", []
