@@ -312,10 +312,10 @@ def test_a_false_criterion_leaves_the_step_open() -> None:
     )
     journal_reducer.apply(doubted(), made)
     assert (
-        made.of(1).status,
-        made.of(1).attempts,
-        made.open_step(),
-        made.complete,
+        made.progress_of(1).status,
+        made.progress_of(1).attempts,
+        made.find_open_step(),
+        made.is_complete,
     ) == (
         StepStatus.DOUBTED,
         0,
@@ -348,9 +348,9 @@ def test_the_work_may_go_on_past_a_doubted_step() -> None:
     journal_reducer.apply(run(2, FIXABLE, key=2, at=1), made)
     assert "is not fixed" in (edit_gate.waiting(made, [cell(0), new], 2) or "")
     journal_reducer.apply(run(3, FINE, key=2, at=1), made)
-    assert (made.open_step(), made.complete) == (1, False)
+    assert (made.find_open_step(), made.is_complete) == (1, False)
     journal_reducer.apply(journal_events.Confirmed(key=1, reason="enough"), made)
-    assert made.complete
+    assert made.is_complete
 
 
 @pytest.mark.parametrize(
@@ -379,7 +379,7 @@ def test_the_work_may_go_on_past_a_doubted_step() -> None:
 )
 def test_what_ends_a_doubt(then: list[Any], status: StepStatus, reason: str) -> None:
     made = state(doubted(), *then)
-    assert (made.of(1).status, made.of(1).reason) == (status, reason)
+    assert (made.progress_of(1).status, made.progress_of(1).reason) == (status, reason)
 
 
 def test_what_was_confirmed_is_not_asked_again_of_the_same_source() -> None:

@@ -99,8 +99,8 @@ def said(
     ]
     state = State("n.ipynb")
     sources = {cell.id: hash_source(cell.source) for cell in cells}
-    state.ran = {cell_id: sources[cell_id] for cell_id in ran}
-    state.counts = {4: "a"}
+    state.succeeded_sources = {cell_id: sources[cell_id] for cell_id in ran}
+    state.cells_by_execution_count = {4: "a"}
     variables = {name: Variable(kind) for name, kind in (live or {}).items()}
     known = Namespace(variables=variables, cwd="/project/notebooks", lasting=LASTING)
     cell = Cell("own", 9, 9, "code", source)
@@ -521,9 +521,12 @@ def defined(
     )
     state = State("n.ipynb")
     if ran:
-        state.counts, state.ran_ever = {4: "a"}, {"a": hash_source(ran)}
+        state.cells_by_execution_count, state.last_sources = (
+            {4: "a"},
+            {"a": hash_source(ran)},
+        )
         if ended == "ok":
-            state.ran = {"a": hash_source(ran)}
+            state.succeeded_sources = {"a": hash_source(ran)}
         else:
             fault = Fault("ValueError", "bad", line=failed_at)
             state.runs.append(
@@ -686,7 +689,7 @@ def test_the_run_that_removed_a_column_is_named(
     lost: dict[str, Any], counts: dict[int, str], told: str
 ) -> None:
     state = State("n.ipynb")
-    state.counts = counts
+    state.cells_by_execution_count = counts
     cell = Cell("own", 9, 9, "code", "df['Amount']")
     notebook = Notebook(cell, [ONE, cell], state, Namespace(), str)
     finding = Finding("`df` has b", lost=Lost("df", "'Amount'", **lost))

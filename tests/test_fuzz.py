@@ -613,7 +613,7 @@ def test_journals(tmp_path: Path, lines: list[bytes]) -> None:
     path.write_bytes(b"\n".join(lines))
     journaled, _ = JournalFile(str(path)).load()
     state = journal_reducer.replay(journaled)
-    assert 0 <= state.unread <= len(journaled)
+    assert 0 <= state.unreadable_events <= len(journaled)
     assert "\n" not in (edit_gate.stopped(state) or "")
     for key in (*state.progress, None):
         assert command_messages.after_fix("n", state, key, None, 3)
@@ -621,8 +621,8 @@ def test_journals(tmp_path: Path, lines: list[bytes]) -> None:
     assert command_messages.context("n", state, Namespace(), True)
     assert (
         command_messages.built(state) is not None
-        and state.name
-        and state.under_way in (True, False)
+        and state.status_name
+        and state.has_open_work in (True, False)
     )
     for run in state.runs:
         assert command_messages.of_journaled(

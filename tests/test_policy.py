@@ -297,7 +297,10 @@ def test_how_runs_move_a_step(verdicts: str, status: str, attempts: int) -> None
     made = state("one")
     for verdict in verdicts.split():
         ran(made, 1, verdict)
-    assert (made.of(1).status.value, made.of(1).attempts) == (status, attempts)
+    assert (made.progress_of(1).status.value, made.progress_of(1).attempts) == (
+        status,
+        attempts,
+    )
 
 
 def test_steppers_own_repetitions_are_no_attempts() -> None:
@@ -305,16 +308,16 @@ def test_steppers_own_repetitions_are_no_attempts() -> None:
     ran(made, 1, "transient")
     ran(made, 1, "transient", repeat=1)
     ran(made, 1, "recoverable", repeat=2)
-    assert made.of(1).attempts == 0
+    assert made.progress_of(1).attempts == 0
     ran(made, 1, "recoverable")
-    assert made.of(1).attempts == 1
+    assert made.progress_of(1).attempts == 1
 
 
 def test_events_of_a_newer_stepper_change_nothing() -> None:
     made = state("one")
     take(made, {"event": "from the future"})
     take(made, {})
-    assert made.name == "ready"
+    assert made.status_name == "ready"
 
 
 def test_complete_needs_the_validation_to_pass() -> None:
@@ -323,11 +326,11 @@ def test_complete_needs_the_validation_to_pass() -> None:
     take(made, {"event": "plan", "plan": plan.to_json(Plan("p", steps))})
     ran(made, 1)
     take(made, {"event": "skip", "key": 2})
-    assert not made.complete
+    assert not made.is_complete
     ran(made, 2, cell_id="id1")
-    assert made.complete
-    assert made.name == "complete"
-    assert not State().complete  # without a plan never
+    assert made.is_complete
+    assert made.status_name == "complete"
+    assert not State().is_complete  # without a plan never
 
 
 def test_a_stop_and_its_lifting() -> None:
@@ -343,19 +346,23 @@ def test_a_stop_and_its_lifting() -> None:
                 "block": "❌\nError Type: X\nError Message: m",
             },
         )
-        assert made.name == "stopped"
+        assert made.status_name == "stopped"
         assert "X: m" in (edit_gate.stopped(made) or "")
         take(made, {"event": lift, "key": 1})
-        assert made.name == "ready"
+        assert made.status_name == "ready"
 
 
 def test_a_lost_kernel_forgets_what_ran_in_it() -> None:
     made = state()
     take(made, {"event": "kernel", "what": "started", "kernel": "k"})
     ran(made, "id0")
-    assert made.ran == {"id0": "h"}
+    assert made.succeeded_sources == {"id0": "h"}
     take(made, {"event": "kernel", "what": "lost", "why": "it died"})
-    assert (made.ran, made.lost, made.ran_ever) == ({}, "it died", {"id0": "h"})
+    assert (made.succeeded_sources, made.lost_reason, made.last_sources) == (
+        {},
+        "it died",
+        {"id0": "h"},
+    )
 
 
 @pytest.mark.parametrize(
@@ -597,15 +604,15 @@ def test_retries_are_counted_over_the_whole_history() -> None:
     made = state("a")
     for _ in range(4):
         ran(made, 1, "recoverable", cell_id="id1")
-    assert made.of(1).attempts == 3
+    assert made.progress_of(1).attempts == 3
     journal_reducer.apply(journal_events.Fixed(key=1), made)
     ran(made, 1, "fine", cell_id="id1")
-    assert made.of(1).attempts == 1 and made.of(1).retries == 4
+    assert made.progress_of(1).attempts == 1 and made.progress_of(1).retries == 4
     assert command_messages.completed(made).startswith(
         "notebook complete: 1 step, 4 retries"
     )
     ran(made, 1, "fine", cell_id="id1")
-    assert made.of(1).attempts == 0 and made.of(1).retries == 4
+    assert made.progress_of(1).attempts == 0 and made.progress_of(1).retries == 4
 
 
 def test_an_answered_question_is_no_retry() -> None:
@@ -617,7 +624,7 @@ def test_an_answered_question_is_no_retry() -> None:
     }
     ran(made, 1, "unrecoverable", cell_id="id1", fault=asked)
     ran(made, 1, "fine", cell_id="id1")
-    assert made.of(1).attempts == 0 and made.of(1).retries == 0
+    assert made.progress_of(1).attempts == 0 and made.progress_of(1).retries == 0
 
 
 def test_a_cell_outside_the_plan_that_is_open_keeps_a_notebook_from_being_complete() -> (
@@ -630,9 +637,9 @@ def test_a_cell_outside_the_plan_that_is_open_keeps_a_notebook_from_being_comple
         Cell(name, place, place + 1, "code", source)
         for place, (name, source) in enumerate(sources)
     ]
-    made.ran_ever["id1"] = cell_changes.hash_source("x = 1")
-    made.compare(cells[:1])
-    assert made.complete and made.name == "complete"
+    made.last_sources["id1"] = cell_changes.hash_source("x = 1")
+    made.compare_with_notebook(cells[:1])
+    assert made.is_complete and made.status_name == "complete"
     ran(
         made,
         "id2",
@@ -640,8 +647,8 @@ def test_a_cell_outside_the_plan_that_is_open_keeps_a_notebook_from_being_comple
         cell_id="id2",
         source_hash=cell_changes.hash_source("1 / 0"),
     )
-    made.compare(cells)
-    assert not made.complete and made.name == "failing" and made.under_way
+    made.compare_with_notebook(cells)
+    assert not made.is_complete and made.status_name == "failing" and made.has_open_work
     assert [(cell.number, cell.status) for cell in made.open_cells] == [
         (2, "failed"),
         (4, "pending"),
@@ -652,7 +659,7 @@ def test_a_cell_outside_the_plan_that_is_open_keeps_a_notebook_from_being_comple
         statusline.format_status_line(made, "", "", "", UNKNOWN_NAMESPACE, "", 0)
         == "✗ 1 step over · cell 2 failed"
     )
-    made.stale = {"id2"}
+    made.stale_ids = {"id2"}
     ran(
         made,
         "id2",
@@ -660,13 +667,13 @@ def test_a_cell_outside_the_plan_that_is_open_keeps_a_notebook_from_being_comple
         cell_id="id2",
         source_hash=cell_changes.hash_source("1 / 0"),
     )
-    made.compare(cells[:3])
+    made.compare_with_notebook(cells[:3])
     assert [cell.status for cell in made.open_cells] == [
         "stale"
-    ] and made.name == "ready"
-    made.stale = set()
-    made.compare(cells[:3])
-    assert made.complete
+    ] and made.status_name == "ready"
+    made.stale_ids = set()
+    made.compare_with_notebook(cells[:3])
+    assert made.is_complete
 
 
 def test_a_truncated_output_is_not_said_to_be_whole() -> None:

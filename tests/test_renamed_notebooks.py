@@ -82,7 +82,7 @@ def test_the_journal_tells_of_a_rename_until_a_cell_has_run() -> None:
         at="2026-11-24T10:00:00.000Z", former="notebooks/a.ipynb"
     ).to_json()
     state = journal_reducer.replay([renamed])
-    assert (state.renamed_from, state.unread) == ("notebooks/a.ipynb", 0)
+    assert (state.renamed_from, state.unreadable_events) == ("notebooks/a.ipynb", 0)
 
 
 def places(folder: Path) -> Places:

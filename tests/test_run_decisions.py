@@ -250,7 +250,7 @@ def test_what_follows_a_cell_that_did_not_run(
     follows = run_decisions.held(made, HELD, Limits())
     assert (follows.act, follows.attempts, follows.counts) == (act, attempts, counts)
     journal_reducer.apply(HELD, made)
-    assert made.of(1).attempts == attempts
+    assert made.progress_of(1).attempts == attempts
 
 
 def test_how_a_cell_is_to_run() -> None:

@@ -77,7 +77,7 @@ async def render(request: Request, session: Session, name: str) -> responses.Pag
 
 def _figures(session: Session, cell: Cell) -> list[Any]:
     """Return the plotly figures among a cell's outputs; raise UsageError."""
-    if session.state.ran_ever.get(cell.id) != hash_source(cell.source):
+    if session.state.last_sources.get(cell.id) != hash_source(cell.source):
         raise UsageError(
             f"{cell.label} has not run here as it stands: its figure is not rendered",
             session.state.commands.shell("run"),

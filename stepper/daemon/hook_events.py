@@ -167,7 +167,7 @@ async def _work(
             raise
         found = run_report.format_not_run(error.message, error.hint)  # it is told later
     # it may work elsewhere
-    if found is not None and change.tool_use_id not in session.state.handed:
+    if found is not None and change.tool_use_id not in session.state.background_calls:
         _works(workspace, session, change)
     return found
 
@@ -197,7 +197,11 @@ async def wake(workspace: Workspace, event: Event, caller: Caller, again: bool) 
     if used not in session.over:
         caller.keep(event.asked_again)
     known = session.calls.get(used)
-    if again and used in session.state.handed and (known is None or known.recalled):
+    if (
+        again
+        and used in session.state.background_calls
+        and (known is None or known.recalled)
+    ):
         alone = Caller(caller.environ)
         known = background_runs.begin(
             session, used, alone, _work(workspace, session, change, alone, True)
@@ -205,7 +209,7 @@ async def wake(workspace: Workspace, event: Event, caller: Caller, again: bool) 
     if (
         again
         and known is None
-        and any(used == each.call for each in session.state.unheard)
+        and any(used == each.call for each in session.state.undelivered)
     ):
         await _tell_missed(session, caller)
     else:
@@ -224,7 +228,7 @@ async def rearm(workspace: Workspace, event: Event, caller: Caller) -> None:
         background_runs.taken_over(current, event.session, event.client)
     elif current is not None:
         background_runs.arrived(sessions, event.session, "")
-        if current.state.unheard:
+        if current.state.undelivered:
             await _tell_missed(current, caller)
             return
     await background_runs.wakes(background_runs.owed(sessions, event.session), caller)
@@ -443,26 +447,32 @@ async def _left(workspace: Workspace, event: Event) -> str:
     with contextlib.suppress(NotebookError):
         undelivered_reports.compare(session)
     state, name = session.state, one_line(session.name)
-    steps, failing = len(state.plan.steps), state.failing
-    progress = session.name, -state.next_run if failing else steps - len(state.left)
+    steps, failing = len(state.plan.steps), state.is_failing
+    progress = (
+        session.name,
+        -state.next_run if failing else steps - len(state.open_steps),
+    )
     if (
-        not (state.left or failing or state.open_cells)
+        not (state.open_steps or failing or state.open_cells)
         or workspace.sent_on.get(owner) == progress
     ):
         return ""
     # by the person
-    if state.left and state.standing(state.left[0].id) is StepStatus.INTERRUPTED:
+    if (
+        state.open_steps
+        and state.status_of(state.open_steps[0].id) is StepStatus.INTERRUPTED
+    ):
         return ""
     # it is about to be woken
     if any(call.said or call.telling for call in session.calls.values()):
         return ""
     workspace.sent_on[owner] = progress
-    if steps and not state.left:
+    if steps and not state.open_steps:
         said = f"all steps of {name} are over, but the notebook is not complete. {command_messages.open_cells(state)}"
     elif failing:
         said = f"the last run of {name} failed and is not mended. {command_messages.failing(state)}"
     else:
-        said = f"{len(state.left)} of {steps} steps of {name} are not done. {command_messages.next_line(state)}"
+        said = f"{len(state.open_steps)} of {steps} steps of {name} are not done. {command_messages.next_line(state)}"
     return f"stepper: {said} If something stands in the way of it, the user can be told what."
 
 

@@ -120,7 +120,7 @@ def brings_code(session: Session, change: CellEdit | FileWrite) -> bool:
     if isinstance(change, FileWrite):
         return bool(
             cell_changes.select_not_run(
-                session.file.parse(change.content).cells, session.state.ran_ever
+                session.file.parse(change.content).cells, session.state.last_sources
             )
         )
     kind = change.cell_type

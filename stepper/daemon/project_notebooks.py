@@ -400,12 +400,12 @@ class Workspace:
             )
         except UsageError:  # whoever names it is told
             return None
-        return found if found is not None and found.state.under_way else None
+        return found if found is not None and found.state.has_open_work else None
 
     def mark(self) -> None:
         """Keep the marker file by which hooks know, without asking the daemon, that something is under way."""
         owed = any(
-            session.state.handed or session.state.unheard
+            session.state.background_calls or session.state.undelivered
             for session in self.sessions.values()
         )
         work = owed or any(map(self._working, set(self.currents().values())))

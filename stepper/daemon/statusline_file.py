@@ -89,7 +89,7 @@ class StatusLines:
             kernel and kernel.id,
             session.state.next_run,
             now is None,
-            len(session.state.elsewhere),
+            len(session.state.external_executions),
         )
         if weigh and clock > shown.due and (now or mark != shown.mark):
             shown.mark, shown.due = mark, clock + WEIGH_SECONDS

@@ -328,7 +328,7 @@ def lost_column(lost: Lost, notebook: Notebook) -> str:
     then = f"changed `{lost.name}`, which had {lost.label} before"
     if lost.now:
         return f"this run of the cell {then}"
-    cell_id = notebook.state.counts.get(lost.cell)
+    cell_id = notebook.state.cells_by_execution_count.get(lost.cell)
     if cell_id is not None and cell_id == notebook.cell.id:
         return f"an earlier run of this cell {then}"
     other = next((cell for cell in notebook.cells if cell.id == cell_id), None)
@@ -339,7 +339,7 @@ def place(cell: int, file: str, notebook: Notebook) -> str:
     """Return how a report names a place: a file, or a cell by its execution count."""
     if file:
         return one_line(file, 200)
-    counts = notebook.state.counts
+    counts = notebook.state.cells_by_execution_count
     if cell not in counts:
         newest = max(counts, default=0)
         is_this = cell == notebook.count if notebook.count else cell > newest

@@ -84,7 +84,10 @@ class Notebook:
 
     def fate(self, cell: Cell, line: int, name: str) -> tuple[str, bool]:
         """Return why a name that a line of a cell binds is not there, and whether the cell ran to its end."""
-        if cell.id not in self.state.ran_ever and cell.id not in self.state.ran:
+        if (
+            cell.id not in self.state.last_sources
+            and cell.id not in self.state.succeeded_sources
+        ):
             return "which has not run", False
         if not self.ran_here(cell):
             return "which has not run in this kernel", False
@@ -109,12 +112,15 @@ class Notebook:
 
     def ran_here(self, cell: Cell) -> bool:
         """Whether a cell ran in the present kernel, well or not."""
-        return cell.id in self.state.ran or cell.id in self.state.counts.values()
+        return (
+            cell.id in self.state.succeeded_sources
+            or cell.id in self.state.cells_by_execution_count.values()
+        )
 
     def ran_as_it_stands(self, cell: Cell) -> bool:
         """Whether what ran of a cell in the present kernel is its present source."""
         state = self.state
-        last = state.ran.get(cell.id, state.ran_ever.get(cell.id))
+        last = state.succeeded_sources.get(cell.id, state.last_sources.get(cell.id))
         return self.ran_here(cell) and last == hash_source(cell.source)
 
     def last_run(self, cell: Cell) -> RunEnded | None:
@@ -209,7 +215,7 @@ class Notebook:
         present = {cell.id: cell for cell in self.cells}
         standing = {hash_source(cell.source) for cell in self.cells}
         for run in self.state.runs[: -RUNS_BACK - 1 : -1]:
-            source = self.state.sources.get(run.source_hash, "")
+            source = self.state.sources_by_hash.get(run.source_hash, "")
             if run.source_hash in standing or name not in source:
                 continue
             lines = changes_as_written(source, name, self.transform)

@@ -51,7 +51,7 @@ def format_executions(state: State) -> list[str]:
 
     The list is empty if there were none.
     """
-    executions = state.elsewhere[state.elsewhere_told :]
+    executions = state.external_executions[state.reported_external_count :]
     if not executions:
         return []
     names = dict.fromkeys(name for execution in executions for name in execution.bound)

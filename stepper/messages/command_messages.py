@@ -29,7 +29,7 @@ from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.journal_events import Stopped
 from stepper.policy.kernel_namespace import Namespace, Variable
 from stepper.policy.model import Cell, Key, Outcome, Run, StepStatus, Verdict
-from stepper.policy.notebook_state import Came, State
+from stepper.policy.notebook_state import LateOutputSummary, State
 
 MARKS = {
     StepStatus.DONE: "✓",
@@ -81,7 +81,7 @@ def ways(state: State) -> list[Way]:
     """Return the ways out of a notebook's stop, as they are typed in a terminal."""
     found = []
     for name, effect in WAYS.items():
-        if name == "restore" and not state.lost:
+        if name == "restore" and not state.lost_reason:
             continue
         command = state.commands.terminal(name)
         typed = state.commands.slash(name)
@@ -93,7 +93,7 @@ def plan_lines(state: State) -> list[str]:
     """Return the plan, a line a step."""
     lines = []
     for step in state.plan.steps:
-        progress = state.of(step.id)
+        progress = state.progress_of(step.id)
         more = [f"criterion: {one_line(step.criterion, 200)}"] if step.criterion else []
         more += [step.kind.value] if step.kind.value != "step" else []
         more += ["long"] * step.long
@@ -105,7 +105,7 @@ def plan_lines(state: State) -> list[str]:
         )
         told = f" ({'; '.join(more)})" if more else ""
         lines.append(
-            f"  {MARKS[state.standing(step.id)]} {step.id}. {one_line(step.title, 120)}{told}"
+            f"  {MARKS[state.status_of(step.id)]} {step.id}. {one_line(step.title, 120)}{told}"
         )
     return lines
 
@@ -135,7 +135,7 @@ def open_cells(state: State) -> str:
 
 def next_line(state: State) -> str:
     """Return what comes next."""
-    step = next(iter(state.left), None)
+    step = next(iter(state.open_steps), None)
     if step is None:
         done = " ".join(
             filter(None, ["No step of the plan is left.", open_cells(state)])
@@ -149,7 +149,7 @@ def next_line(state: State) -> str:
         f"; criterion: {one_line(step.criterion, 200)}" if step.criterion else ""
     )
     confirm = state.commands.shell("confirm", '"REASON"')
-    again = AGAIN.get(state.standing(step.id), "").format(confirm=confirm)
+    again = AGAIN.get(state.status_of(step.id), "").format(confirm=confirm)
     return f"Next: {format_step(state.plan, step)}{again}{criterion}."
 
 
@@ -228,7 +228,9 @@ def _listed(names: Sequence[str]) -> str:
 def context(name: str, state: State, known: Namespace, alive: bool) -> str:
     """Return what an agent must know to go on with a notebook that is under way."""
     stands = (
-        "complete" if state.complete and not state.stop else f"under way ({state.name})"
+        "complete"
+        if state.is_complete and not state.stop
+        else f"under way ({state.status_name})"
     )
     lines = [f"stepper: the notebook {one_line(name)} is {stands}.", *plan_lines(state)]
     if why := edit_gate.stopped(state):
@@ -248,10 +250,12 @@ def context(name: str, state: State, known: Namespace, alive: bool) -> str:
 def built(state: State) -> str:
     """Return what had built the present kernel's variables, and how to have them again; '' for none."""
     steps = [
-        step.id for step in state.plan.steps if state.of(step.id).cell_id in state.ran
+        step.id
+        for step in state.plan.steps
+        if state.progress_of(step.id).cell_id in state.succeeded_sources
     ]
-    loose = len(state.ran) - len(steps)
-    if not state.ran:
+    loose = len(state.succeeded_sources) - len(steps)
+    if not state.succeeded_sources:
         return ""
     named = (
         [f"{'steps' if len(steps) > 1 else 'step'} {', '.join(map(str, steps))}"]
@@ -401,7 +405,9 @@ def line_down(label: str, trouble: str) -> str:
 
 def failing(state: State) -> str:
     """Return what failed last in a notebook without a plan."""
-    last = next((run for run in reversed(state.runs) if run.key == state.last), None)
+    last = next(
+        (run for run in reversed(state.runs) if run.key == state.last_key), None
+    )
     if last is None:
         return "Its last cell was found to fail before it ran."
     return f"Cell {last.number or '?'} (id {one_line(last.cell_id, 100)}) ended with {last.error}."
@@ -591,12 +597,12 @@ def completion(
     )
     if verifies:
         replays = "It is replayed in a fresh kernel now (verify: auto): the next prompt says whether others get the same."
-    statuses = [state.of(step.id).status for step in state.plan.steps]
-    attempts = sum(state.of(step.id).retries for step in state.plan.steps)
+    statuses = [state.progress_of(step.id).status for step in state.plan.steps]
+    attempts = sum(state.progress_of(step.id).retries for step in state.plan.steps)
     return [
         f"The notebook is complete: {format_count(statuses.count(StepStatus.DONE), 'step')} done,"
         f" {statuses.count(StepStatus.SKIPPED)} skipped; {format_count(len(state.runs), 'run')},"
-        f" {format_count(attempts, 'attempt')} at fixes, {format_seconds(state.seconds)} in all; {format_count(figures, 'figure')}.",
+        f" {format_count(attempts, 'attempt')} at fixes, {format_seconds(state.run_seconds)} in all; {format_count(figures, 'figure')}.",
         f"It is {here}.",
         *filter(None, [order]),
         replays,
@@ -605,32 +611,32 @@ def completion(
 
 def completed(state: State) -> str:
     """Return the same in short, for the person."""
-    statuses = [state.of(step.id).status for step in state.plan.steps]
+    statuses = [state.progress_of(step.id).status for step in state.plan.steps]
     skipped = statuses.count(StepStatus.SKIPPED)
-    retries = sum(state.of(step.id).retries for step in state.plan.steps)
+    retries = sum(state.progress_of(step.id).retries for step in state.plan.steps)
     parts = [format_count(len(statuses), "step")]
     if skipped:
         parts = [f"{len(statuses) - skipped} done", f"{skipped} skipped"]
     parts += [
         f"{retries} {'retry' if retries == 1 else 'retries'}",
-        format_seconds(state.seconds),
+        format_seconds(state.run_seconds),
     ]
     return f"notebook complete: {', '.join(parts)}"
 
 
 def came(state: State, cells: Sequence[Cell]) -> list[str]:
     """Return what came for cells besides their runs since the last report, a sentence a cell."""
-    names = {cell.id: cell.label for cell in cells if cell.id in state.came}
+    names = {cell.id: cell.label for cell in cells if cell.id in state.late_outputs}
     return [
         _came(
             names.get(cell_id, f"a cell that is gone (id {one_line(cell_id, 100)})"),
             what,
         )
-        for cell_id, what in state.came.items()
+        for cell_id, what in state.late_outputs.items()
     ]
 
 
-def _came(name: str, what: Came) -> str:
+def _came(name: str, what: LateOutputSummary) -> str:
     parts = [f"{what.characters:,} characters"] if what.characters else []
     parts += (
         [f"{what.outputs:,} output{'s' * (what.outputs > 1)}"] if what.outputs else []
@@ -641,7 +647,7 @@ def _came(name: str, what: Came) -> str:
         else []
     )
     told = " and ".join(parts) or "a clearing of its outputs"
-    if what.lost:
+    if what.is_outdated:
         return f"{told} came for {name} after its run; it was changed or deleted since, so they are left out"
     gone = f"; in all, {format_left_out(what.left_out)}" if what.left_out else ""
     return f"after its run {name} got {told}: they are on it{gone}"

@@ -6,7 +6,7 @@ from stepper.common.text import format_count, one_line
 from stepper.messages.quoted_output import format_span
 from stepper.policy.kernel_namespace import Namespace
 from stepper.policy.model import Key, Step, StepStatus
-from stepper.policy.notebook_state import OVER, State
+from stepper.policy.notebook_state import FINISHED, State
 
 # Marks at the start of the line.
 RUNNING_MARK = "⏵"
@@ -76,13 +76,13 @@ def _format_progress(
         name = _format_step(state, step) if step else ""
         error = one_line(state.stop.error, MESSAGE_LIMIT)
         return STOPPED_MARK, [name, f"stopped: {error}"]
-    if state.complete:
+    if state.is_complete:
         return COMPLETE_MARK, [_format_complete(state)]
-    if state.plan.steps and not state.left and state.open_cells:
+    if state.plan.steps and not state.open_steps and state.open_cells:
         return _format_open_cells(state)
-    last = _find_step(state, state.last)
-    if last and state.standing(last.id) is StepStatus.FAILED:
-        attempts = state.of(last.id).attempts
+    last = _find_step(state, state.last_key)
+    if last and state.status_of(last.id) is StepStatus.FAILED:
+        attempts = state.progress_of(last.id).attempts
         used = f", {attempts} of its retries used" if attempts else ""
         return FAILED_MARK, [_format_step(state, last), f"failed{used}"]
     return IDLE_MARK, [_format_next(state)]
@@ -94,7 +94,7 @@ def _find_step(state: State, key: Key | None) -> Step | None:
 
 def _format_complete(state: State) -> str:
     total = len(state.plan.steps)
-    statuses = [state.standing(step.id) for step in state.plan.steps]
+    statuses = [state.status_of(step.id) for step in state.plan.steps]
     skipped = statuses.count(StepStatus.SKIPPED)
     if skipped:
         return f"complete, {total - skipped} done, {skipped} skipped"
@@ -103,7 +103,7 @@ def _format_complete(state: State) -> str:
 
 def _format_open_cells(state: State) -> tuple[str, list[str]]:
     """Return the mark and parts for cells outside the plan that failed or did not run."""
-    mark = FAILED_MARK if state.failing else IDLE_MARK
+    mark = FAILED_MARK if state.is_failing else IDLE_MARK
     failed = [
         cell for cell in state.open_cells if cell.status == StepStatus.FAILED.value
     ]
@@ -117,7 +117,7 @@ def _format_open_cells(state: State) -> tuple[str, list[str]]:
 def _format_next(state: State) -> str:
     """Return the next step, '' if none is open."""
     for step in state.plan.steps:
-        if state.standing(step.id) not in OVER:
+        if state.status_of(step.id) not in FINISHED:
             return _format_step(state, step)
     return ""
 

@@ -110,7 +110,7 @@ def restore_lifts(state: State, by_agent: bool) -> bool:
 
 def waiting(state: State, cells: Sequence[Cell], index: int) -> str | None:
     """Return why a new code cell that would stand at `index` must wait: a failed cell above it is not fixed."""
-    number = state.open_step(StepStatus.DOUBTED)
+    number = state.find_open_step(StepStatus.DOUBTED)
     failed = plan.failed_cell(state, cells, number) if number is not None else None
     if failed is None or index <= failed.index:
         return None

@@ -9,7 +9,7 @@ from typing import Any
 from stepper.policy import error_classification, journal_events, plan
 from stepper.policy.journal_events import Event
 from stepper.policy.model import Outcome, Plan, StepStatus, Verdict
-from stepper.policy.notebook_state import Came, Shown, State
+from stepper.policy.notebook_state import DisplayedOutput, LateOutputSummary, State
 
 KEPT = 50  # runs of which fault and report are in memory; the journal has all of them
 
@@ -22,7 +22,7 @@ def replay(lines: Iterable[Mapping[str, Any]]) -> State:
             event = journal_events.parse_event(line)
         except (KeyError, TypeError, ValueError, RecursionError):
             # a line that somebody else wrote
-            state.unread += 1
+            state.unreadable_events += 1
             continue
         if event is not None:
             apply(event, state)
@@ -38,7 +38,7 @@ def apply(event: Event, state: State) -> None:
                 commands=state.commands,
                 next_run=state.next_run,
                 tool_use_ids=state.tool_use_ids,
-                unread=state.unread,
+                unreadable_events=state.unreadable_events,
             )
             state.__dict__.update(fresh.__dict__)
         case journal_events.Renamed() | journal_events.PlanChanged():
@@ -65,12 +65,15 @@ def apply(event: Event, state: State) -> None:
         case journal_events.LateOutput() | journal_events.ExternalExecution():
             _besides(event, state)
         case journal_events.OutputsPending():
-            state.unwritten[event.cell_id] = event
+            state.pending_outputs[event.cell_id] = event
         case journal_events.OutputsWritten():
-            state.unwritten.pop(event.cell_id, None)
+            state.pending_outputs.pop(event.cell_id, None)
         case journal_events.RunReported():
             state.reports[event.run], state.last_report = event.text, event.run
-            state.came, state.elsewhere_told = {}, len(state.elsewhere)  # it is told
+            state.late_outputs, state.reported_external_count = (
+                {},
+                len(state.external_executions),
+            )  # it is told
         case journal_events.ScratchExecuted():
             state.unchanged = False
         case journal_events.KernelChanged():
@@ -88,9 +91,9 @@ def apply(event: Event, state: State) -> None:
         case journal_events.Fixed():
             state.stop, state.unchanged = None, False
             if event.key is not None:
-                state.of(event.key).attempts = 0
+                state.progress_of(event.key).attempts = 0
         case journal_events.Skipped():
-            state.stop, progress = None, state.of(event.key)
+            state.stop, progress = None, state.progress_of(event.key)
             progress.status, progress.reason, progress.interrupted = (
                 StepStatus.SKIPPED,
                 event.reason,
@@ -114,7 +117,7 @@ def _decided(
     event: journal_events.Reopened | journal_events.Confirmed, state: State
 ) -> None:
     """A step is open again, or done although its criterion is false."""
-    progress = state.of(event.key)
+    progress = state.progress_of(event.key)
     if isinstance(event, journal_events.Reopened):
         progress.status = StepStatus.PENDING
         progress.reason = ""
@@ -144,7 +147,7 @@ def _replaced(state: State) -> None:
     state.stop = None
     state.plan = Plan()
     state.progress = {}
-    state.last = None
+    state.last_key = None
     state.open_cells = []
     state.agent_marks = set()
     state.verified = None
@@ -170,34 +173,34 @@ def _told(
     """Take note of what the agent is owed, and of what it was told."""
     match event:
         case journal_events.Backgrounded():
-            state.handed[event.call] = event
+            state.background_calls[event.call] = event
         case journal_events.BackgroundReported():
-            state.handed.pop(event.call, None)
+            state.background_calls.pop(event.call, None)
         case journal_events.Undelivered():
-            state.unheard.append(event)
-            state.handed.pop(event.call, None)
+            state.undelivered.append(event)
+            state.background_calls.pop(event.call, None)
         case journal_events.Delivered():
-            state.unheard = []
+            state.undelivered = []
 
 
 def _held(event: journal_events.PreflightFailed, state: State) -> None:
     """A fault was found before the cell ran: no run; the third in a row counts as an attempt."""
     if event.tool_use_id:
         state.tool_use_ids.add(event.tool_use_id)
-    progress = state.of(event.key)
-    progress.attempts, counts = state.attempts_held(event.key)
+    progress = state.progress_of(event.key)
+    progress.attempts, counts = state.count_attempts_after_preflight(event.key)
     progress.retries += counts
-    progress.held, progress.held_count = (
+    progress.preflight_hash, progress.preflight_failures = (
         event.source_hash,
-        0 if counts else progress.held_count + 1,
+        0 if counts else progress.preflight_failures + 1,
     )
     progress.status, progress.cell_id, progress.index = (
         StepStatus.FAILED,
         event.cell_id,
         event.index,
     )
-    progress.interrupted, state.last = False, event.key
-    state.ran.pop(event.cell_id, None)
+    progress.interrupted, state.last_key = False, event.key
+    state.succeeded_sources.pop(event.cell_id, None)
 
 
 def _ran(event: journal_events.RunEnded, state: State) -> None:
@@ -205,57 +208,62 @@ def _ran(event: journal_events.RunEnded, state: State) -> None:
         event.cell_id,
         event.source_hash,
         event.verdict,
-        state.of(event.key),
+        state.progress_of(event.key),
     )
-    state.seconds += event.duration_s
+    state.run_seconds += event.duration_s
     if state.running is not None and state.running.cell_id == cell_id:
-        state.sources[source] = state.running.source
+        state.sources_by_hash[source] = state.running.source
     state.running = None
     state.renamed_from = ""  # it was told with this run
     state.runs.append(event)
-    if cell_id in state.unwritten and state.unwritten[cell_id].run != event.run:
-        del state.unwritten[cell_id]  # an older run's
+    if (
+        cell_id in state.pending_outputs
+        and state.pending_outputs[cell_id].run != event.run
+    ):
+        del state.pending_outputs[cell_id]  # an older run's
     if len(state.runs) > KEPT:
         old = state.runs[-KEPT - 1]
         state.reports.pop(old.run, None)
         state.runs[-KEPT - 1] = replace(old, fault=None, displays={})
     state.next_run = max(state.next_run, event.run + 1)
     if event.execution_count is not None:
-        state.counts[event.execution_count] = cell_id
+        state.cells_by_execution_count[event.execution_count] = cell_id
     as_confirmed = (
-        progress.status is StepStatus.DONE and state.ran_ever.get(cell_id) == source
+        progress.status is StepStatus.DONE and state.last_sources.get(cell_id) == source
     )
-    state.ran_ever[cell_id] = source
-    state.changed.discard(cell_id)
+    state.last_sources[cell_id] = source
+    state.changed_ids.discard(cell_id)
     state.packages |= event.packages
     state.imports |= event.imports
     if event.request:
-        state.requests[event.request] = cell_id, source
-    state.shown[cell_id] = Shown(source, event.displays, event.left_out)
+        state.cells_by_request[event.request] = cell_id, source
+    state.displayed_outputs[cell_id] = DisplayedOutput(
+        source, event.displays, event.left_out
+    )
     if verdict is Verdict.FINE:
-        state.ran[cell_id] = source
+        state.succeeded_sources[cell_id] = source
     else:
-        state.ran.pop(cell_id, None)
+        state.succeeded_sources.pop(cell_id, None)
     state.unchanged = True
-    progress.held, progress.held_count = "", 0
+    progress.preflight_hash, progress.preflight_failures = "", 0
     progress.interrupted = verdict is Verdict.CANCELLED
     if progress.interrupted:  # the step stays where it was
         if progress.status is StepStatus.PENDING:
             progress.cell_id, progress.index = cell_id, event.index
         return
-    state.last = event.key
+    state.last_key = event.key
     # A done step that runs again starts a fresh count; stepper's own repetitions are
     # nobody's attempt.
     progress.retries += state.is_retry(event.key, event.repeat > 0, event.outside_agent)
-    progress.attempts = state.attempts_after(
+    progress.attempts = state.count_attempts_after(
         event.key, verdict, event.repeat > 0, event.outside_agent
     )
-    progress.asked = event.outcome is Outcome.ERROR and bool(
+    progress.asked_user = event.outcome is Outcome.ERROR and bool(
         error_classification.extract_question(event.error)
     )
-    progress.failing = verdict is not Verdict.FINE
+    progress.is_failing = verdict is not Verdict.FINE
     status = StepStatus.DOUBTED if event.unmet else StepStatus.DONE
-    progress.status = StepStatus.FAILED if progress.failing else status
+    progress.status = StepStatus.FAILED if progress.is_failing else status
     progress.reason = event.unmet or (progress.reason if as_confirmed else "")
     progress.cell_id, progress.index = cell_id, event.index
 
@@ -265,15 +273,15 @@ def _besides(
 ) -> None:
     """Something came besides the runs: for a cell, or another client had the kernel run code."""
     if isinstance(event, journal_events.ExternalExecution):
-        state.elsewhere.append(event)
+        state.external_executions.append(event)
         state.unchanged = False
         return
-    came = state.came.setdefault(event.cell_id, Came())
+    came = state.late_outputs.setdefault(event.cell_id, LateOutputSummary())
     came.characters += event.characters
     came.outputs += event.shows
     came.updates += event.updates
-    came.left_out, came.lost = event.left_out, not event.there
-    shown = state.shown.get(event.cell_id)
+    came.left_out, came.is_outdated = event.left_out, not event.there
+    shown = state.displayed_outputs.get(event.cell_id)
     if shown is not None and event.there:
         shown.displays, shown.left_out = event.displays, event.left_out
         shown.late_characters += event.characters
@@ -283,20 +291,28 @@ def _besides(
 def _kernel(event: journal_events.KernelChanged, state: State) -> None:
     state.unchanged = False
     if event.what == "started":
-        state.ran, state.counts, state.lost, state.requests, state.shown = (
+        (
+            state.succeeded_sources,
+            state.cells_by_execution_count,
+            state.lost_reason,
+            state.cells_by_request,
+            state.displayed_outputs,
+        ) = (
             {},
             {},
             "",
             {},
             {},
         )
-        state.elsewhere_told = len(state.elsewhere)  # what they bound is gone
+        state.reported_external_count = len(
+            state.external_executions
+        )  # what they bound is gone
     else:
         # died, restarted, shut down: told with the next run, and only if there was
         # something to lose
-        if state.ran:
-            state.lost = event.why
-        state.ran = {}
+        if state.succeeded_sources:
+            state.lost_reason = event.why
+        state.succeeded_sources = {}
 
 
 def _named_in(block: str) -> str:

@@ -26,7 +26,7 @@ def list_run_hashes(state: State) -> dict[str, str]:
 
     A run in progress counts.
     """
-    hashes = dict(state.ran_ever)
+    hashes = dict(state.last_sources)
     if state.running is not None:
         hashes[state.running.cell_id] = hash_source(state.running.source)
     return hashes
@@ -68,7 +68,9 @@ def list_known_marks(state: State) -> set[str]:
     since the stop.
     """
     hashes = list_run_hashes(state)
-    preflight_failures = {progress.held for progress in state.progress.values()}
+    preflight_failures = {
+        progress.preflight_hash for progress in state.progress.values()
+    }
     stopped_ids = {state.stop.cell_id} if state.stop else set()
     marks = {
         *hashes,

@@ -32,9 +32,9 @@ from stepper.policy.model import (
     Verdict,
 )
 
-OVER = (StepStatus.DONE, StepStatus.SKIPPED)
+FINISHED = (StepStatus.DONE, StepStatus.SKIPPED)
 STALE = "stale"
-HELD_IN_A_ROW = 3  # faults found before a cell ran that count as one attempt
+FAILURES_PER_ATTEMPT = 3  # faults found before a cell ran that count as one attempt
 
 
 @dataclass
@@ -48,17 +48,17 @@ class Progress:
     attempts: int = 0
     # over the whole history; `/fix` starts `attempts` afresh, not these
     retries: int = 0
-    failing: bool = False
+    is_failing: bool = False
     # its last run ended with a question to the user (`STOP: QUESTION`)
-    asked: bool = False
+    asked_user: bool = False
     reason: str = ""  # why it was skipped, is doubted, or is done although it was
     # the source hash that was not run last, because of what was found before
-    held: str = ""
-    held_count: int = 0  # how often in a row
+    preflight_hash: str = ""
+    preflight_failures: int = 0  # how often in a row
 
 
 @dataclass
-class Shown:
+class DisplayedOutput:
     """What a cell shows of its last run: display id → which outputs; what the limits leave out; by which source."""
 
     source_hash: str
@@ -69,14 +69,14 @@ class Shown:
 
 
 @dataclass
-class Came:
+class LateOutputSummary:
     """What came for a cell besides its run and was not told yet."""
 
     characters: int = 0
     outputs: int = 0
     updates: int = 0
     left_out: LeftOut = NOTHING  # of all that the cell got
-    lost: bool = False  # the cell was changed or deleted since it ran
+    is_outdated: bool = False  # the cell was changed or deleted since it ran
 
 
 @dataclass(frozen=True)
@@ -99,68 +99,76 @@ class State:
     # of the notebook as the agent left it since it is stopped: `notebook_identity.marks`
     agent_marks: set[str] = field(default_factory=set)
     runs: list[RunEnded] = field(default_factory=list)
-    sources: dict[str, str] = field(default_factory=dict)  # of what ran here: hash →
+    sources_by_hash: dict[str, str] = field(
+        default_factory=dict
+    )  # of what ran here: hash →
     next_run: int = 1
     running: RunStarted | None = None
     renamed_from: str = ""  # the notebook's former name, until a cell has run since
-    lost: str = ""  # why the last kernel's state is gone; told once, with the next run
+    lost_reason: str = (
+        ""  # why the last kernel's state is gone; told once, with the next run
+    )
     # cell id → source hash, ok in the present kernel
-    ran: dict[str, str] = field(default_factory=dict)
+    succeeded_sources: dict[str, str] = field(default_factory=dict)
     # cell id → source hash, whatever became of it
-    ran_ever: dict[str, str] = field(default_factory=dict)
+    last_sources: dict[str, str] = field(default_factory=dict)
     tool_use_ids: set[str] = field(default_factory=set)
-    seconds: float = 0.0  # spent in runs
+    run_seconds: float = 0.0  # spent in runs
     # execution count → cell id, in the present kernel
-    counts: dict[int, str] = field(default_factory=dict)
+    cells_by_execution_count: dict[int, str] = field(default_factory=dict)
     # → cell id, source hash; in the present kernel
-    requests: dict[str, tuple[str, str]] = field(default_factory=dict)
+    cells_by_request: dict[str, tuple[str, str]] = field(default_factory=dict)
     # cell id →, in the present kernel
-    shown: dict[str, Shown] = field(default_factory=dict)
-    came: dict[str, Came] = field(default_factory=dict)  # cell id →
+    displayed_outputs: dict[str, DisplayedOutput] = field(default_factory=dict)
+    late_outputs: dict[str, LateOutputSummary] = field(
+        default_factory=dict
+    )  # cell id →
     # executions of other clients
-    elsewhere: list[ExternalExecution] = field(default_factory=list)
-    elsewhere_told: int = 0  # how many of them, from the first on
+    external_executions: list[ExternalExecution] = field(default_factory=list)
+    reported_external_count: int = 0  # how many of them, from the first on
     # run → what the agent read; 0: where nothing ran
     reports: dict[int, str] = field(default_factory=dict)
     last_report: int | None = None
-    last: Key | None = None  # what ran last, or was held back
+    last_key: Key | None = None  # what ran last, or was held back
     # cells that ran with another source than the file has: as seen last
-    changed: set[str] = field(default_factory=set)
-    stale: set[str] = field(default_factory=set)  # ids of stale cells, as last analysed
+    changed_ids: set[str] = field(default_factory=set)
+    stale_ids: set[str] = field(
+        default_factory=set
+    )  # ids of stale cells, as last analysed
     # as the notebook was read last
     open_cells: list[OpenCell] = field(default_factory=list)
     # by call: how they end is owed to somebody
-    handed: dict[str, Backgrounded] = field(default_factory=dict)
+    background_calls: dict[str, Backgrounded] = field(default_factory=dict)
     # what became of edits whose report nobody could read
-    unheard: list[Undelivered] = field(default_factory=list)
+    undelivered: list[Undelivered] = field(default_factory=list)
     # cell id → outputs that wait for the notebook
-    unwritten: dict[str, OutputsPending] = field(default_factory=dict)
+    pending_outputs: dict[str, OutputsPending] = field(default_factory=dict)
     # → the version that the last run which used it had
     packages: dict[str, str] = field(default_factory=dict)
     # modules of the project → those of the project that they import
     imports: dict[str, tuple[str, ...]] = field(default_factory=dict)
     verified: Verified | None = None  # the last replay's verdict
-    unread: int = 0  # events that could not be understood
+    unreadable_events: int = 0  # events that could not be understood
     # nothing of stepper's happened since the last run that could change how it ends
     unchanged: bool = False
 
-    def of(self, key: Key) -> Progress:
+    def progress_of(self, key: Key) -> Progress:
         """Return the standing of a step or a cell in no step; made where it is new."""
         return self.progress.setdefault(key, Progress())
 
-    def standing(self, key: Key) -> StepStatus:
+    def status_of(self, key: Key) -> StepStatus:
         """Return where a step stands for those who look: a run broken off or a cell changed takes `done` from it."""
-        progress = self.of(key)
+        progress = self.progress_of(key)
         ran = progress.status in (StepStatus.DONE, StepStatus.DOUBTED)
         if progress.interrupted and (ran or progress.status is StepStatus.PENDING):
             return StepStatus.INTERRUPTED
-        changed = ran and progress.cell_id in self.changed
+        changed = ran and progress.cell_id in self.changed_ids
         return StepStatus.CHANGED if changed else progress.status
 
-    def compare(self, cells: Sequence[Cell]) -> list[Cell]:
+    def compare_with_notebook(self, cells: Sequence[Cell]) -> list[Cell]:
         """Compare the notebook's cells with what ran; return those that have not run as they stand."""
-        fresh, self.changed = cell_changes.find_changes(cells, self.ran_ever)
-        in_plan = {self.of(step.id).cell_id for step in self.plan.steps}
+        fresh, self.changed_ids = cell_changes.find_changes(cells, self.last_sources)
+        in_plan = {self.progress_of(step.id).cell_id for step in self.plan.steps}
         known = {
             progress.cell_id: progress
             for key, progress in self.progress.items()
@@ -181,28 +189,31 @@ class State:
         self, cell: Cell, progress: Progress | None, is_fresh: bool
     ) -> str:
         """Return why a cell outside the plan is open; '' if it is not."""
-        held = progress is not None and progress.held == cell_changes.hash_source(
-            cell.source
+        held = (
+            progress is not None
+            and progress.preflight_hash == cell_changes.hash_source(cell.source)
         )
         if is_fresh and not held:
             status = (
-                StepStatus.CHANGED if cell.id in self.ran_ever else StepStatus.PENDING
+                StepStatus.CHANGED
+                if cell.id in self.last_sources
+                else StepStatus.PENDING
             )
             return str(status.value)
         if progress is not None and progress.interrupted:
             return str(StepStatus.INTERRUPTED.value)
         if progress is not None and progress.status is StepStatus.FAILED:
             return str(StepStatus.FAILED.value)
-        return STALE if cell.id in self.stale else ""
+        return STALE if cell.id in self.stale_ids else ""
 
-    def attempts_after(
+    def count_attempts_after(
         self, key: Key, verdict: Verdict, repeat: bool, outside_agent: bool = False
     ) -> int:
         """Return how many retries the agent will have made when a run with that verdict is applied.
 
         A run that was asked for outside the agent is not one of them.
         """
-        progress = self.of(key)
+        progress = self.progress_of(key)
         if verdict is Verdict.CANCELLED:
             return progress.attempts
         fresh = progress.status is StepStatus.DONE
@@ -214,90 +225,101 @@ class State:
 
     def is_retry(self, key: Key, repeat: bool, outside_agent: bool = False) -> bool:
         """Return whether the next run of a step is a retry: its last run failed and did not ask the user."""
-        progress = self.of(key)
+        progress = self.progress_of(key)
         return (
-            progress.failing and not progress.asked and not repeat and not outside_agent
+            progress.is_failing
+            and not progress.asked_user
+            and not repeat
+            and not outside_agent
         )
 
-    def attempts_held(self, key: Key) -> tuple[int, bool]:
+    def count_attempts_after_preflight(self, key: Key) -> tuple[int, bool]:
         """Return how many retries will have been made once a fault is found before a cell runs; whether it counts."""
-        progress = self.of(key)
-        counts = progress.held_count + 1 == HELD_IN_A_ROW
+        progress = self.progress_of(key)
+        counts = progress.preflight_failures + 1 == FAILURES_PER_ATTEMPT
         return (
             0 if progress.status is StepStatus.DONE else progress.attempts
         ) + counts, counts
 
-    def open_step(self, *ran: StepStatus) -> int | None:
+    def find_open_step(self, *ran: StepStatus) -> int | None:
         """Return the id of the first step that is neither done nor skipped, nor of the statuses given, or None."""
         return next(
             (
                 step.id
                 for step in self.plan.steps
-                if self.of(step.id).status not in (*OVER, *ran)
+                if self.progress_of(step.id).status not in (*FINISHED, *ran)
             ),
             None,
         )
 
     @property
-    def runs_on(self) -> bool:
+    def runs_in_background(self) -> bool:
         """Whether what runs was handed on: nobody waits for it any more."""
-        return self.running is not None and self.running.tool_use_id in self.handed
+        return (
+            self.running is not None
+            and self.running.tool_use_id in self.background_calls
+        )
 
     @property
-    def left(self) -> list[Step]:
+    def open_steps(self) -> list[Step]:
         """The steps that are not over, or no longer: their cell was broken off or changed since."""
-        return [step for step in self.plan.steps if self.standing(step.id) not in OVER]
+        return [
+            step for step in self.plan.steps if self.status_of(step.id) not in FINISHED
+        ]
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether every step is done or skipped, the validation step, if any, passed, and no other cell is open.
 
         Without a plan never.
         """
         passed = all(
-            self.of(step.id).status is StepStatus.DONE
+            self.progress_of(step.id).status is StepStatus.DONE
             for step in self.plan.steps
             if step.kind is Kind.VALIDATION
         )
         return (
-            bool(self.plan.steps) and not self.left and passed and not self.open_cells
+            bool(self.plan.steps)
+            and not self.open_steps
+            and passed
+            and not self.open_cells
         )
 
     @property
-    def failing(self) -> bool:
+    def is_failing(self) -> bool:
         """Whether the last run failed in a notebook without a plan, or a cell outside a plan without open steps."""
-        if self.plan.steps and not self.left:
+        if self.plan.steps and not self.open_steps:
             return any(
                 cell.status == StepStatus.FAILED.value for cell in self.open_cells
             )
         return (
             not self.plan.steps
-            and self.last is not None
-            and self.of(self.last).status is StepStatus.FAILED
+            and self.last_key is not None
+            and self.progress_of(self.last_key).status is StepStatus.FAILED
         )
 
     @property
-    def name(self) -> str:
+    def status_name(self) -> str:
         """The notebook's state for people and `--json`: `stopped`, `complete`, `failing` or `ready`."""
         return (
             "stopped"
             if self.stop
             else "complete"
-            if self.complete
+            if self.is_complete
             else "failing"
-            if self.failing
+            if self.is_failing
             else "ready"
         )
 
     @property
-    def under_way(self) -> bool:
+    def has_open_work(self) -> bool:
         """Whether there is work to go on with: a step that waits, a stop, or a notebook without a plan that ran."""
-        loose = not self.plan.steps and (self.ran or self.failing)
+        loose = not self.plan.steps and (self.succeeded_sources or self.is_failing)
         return bool(
             self.stop
-            or self.left
+            or self.open_steps
             or self.open_cells
             or loose
-            or self.unheard
-            or self.handed
+            or self.undelivered
+            or self.background_calls
         )

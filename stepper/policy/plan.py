@@ -169,16 +169,16 @@ def step_of(state: State, cells: Sequence[Cell], cell: Cell) -> int | None:
     if asked.step is not None and state.plan.step(asked.step):
         return asked.step
     for step in state.plan.steps:
-        if state.of(step.id).cell_id == cell.id:
+        if state.progress_of(step.id).cell_id == cell.id:
             return step.id
-    number = state.open_step()
-    progress = state.of(number) if number is not None else None
+    number = state.find_open_step()
+    progress = state.progress_of(number) if number is not None else None
     if (
         progress
         and progress.status is StepStatus.DOUBTED
         and find_cell(cells, progress.cell_id or "")
     ):
-        number = state.open_step(StepStatus.DOUBTED)
+        number = state.find_open_step(StepStatus.DOUBTED)
     if cell.id in state.progress or (
         number is not None and failed_cell(state, cells, number) is not None
     ):
@@ -198,7 +198,7 @@ def key(state: State, cells: Sequence[Cell], cell: Cell) -> Key:
         in_its_place = progress.cell_id not in ids and progress.index == cell.index
         if (
             isinstance(known, str)
-            and progress.failing
+            and progress.is_failing
             and (progress.cell_id == cell.id or in_its_place)
         ):
             return known
@@ -207,7 +207,7 @@ def key(state: State, cells: Sequence[Cell], cell: Cell) -> Key:
 
 def failed_cell(state: State, cells: Sequence[Cell], number: int) -> Cell | None:
     """Return the cell of a failed step that still stands in the notebook and waits for its fix, or None."""
-    progress = state.of(number)
+    progress = state.progress_of(number)
     failed = progress.status is StepStatus.FAILED
     return next(
         (
@@ -275,10 +275,10 @@ def _not_run(state: State, number: int) -> Step:
     found = state.plan.step(number)
     if found is None:
         raise ValueError(f"there is no step {number}")
-    if state.of(number).status is StepStatus.SKIPPED:
+    if state.progress_of(number).status is StepStatus.SKIPPED:
         reopen = state.commands.terminal("plan reopen", str(number))
         raise ValueError(f"step {number} is skipped: reopen it first ({reopen})")
-    if state.of(number).status is not StepStatus.PENDING:
+    if state.progress_of(number).status is not StepStatus.PENDING:
         skip = state.commands.terminal("skip")
         raise ValueError(f"step {number} ran already: it can only be skipped ({skip})")
     return found
@@ -292,10 +292,14 @@ def _placed(
         raise ValueError(f"there is no step {after} to put it after")
     at = len(steps) if after is None else ids.index(after) + 1 if after else 0
     ran = next(
-        (s.id for s in steps[at:] if state.of(s.id).status is not StepStatus.PENDING),
+        (
+            s.id
+            for s in steps[at:]
+            if state.progress_of(s.id).status is not StepStatus.PENDING
+        ),
         None,
     )
-    if ran is not None and state.of(ran).status is StepStatus.SKIPPED:
+    if ran is not None and state.progress_of(ran).status is StepStatus.SKIPPED:
         raise ValueError(f"step {ran} is skipped: no step can be put before it")
     if ran is not None:
         raise ValueError(f"step {ran} ran already: no step can be put before it")

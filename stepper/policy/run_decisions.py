@@ -91,7 +91,7 @@ def before(
         return Before(Do.REFUSE, why)
     key, source = plan.key(state, cells, cell), cell_changes.hash_source(cell.source)
     # written once more, it runs
-    as_held = state.progress.get(key, Progress()).held == source
+    as_held = state.progress.get(key, Progress()).preflight_hash == source
     look_ahead = (
         limits.preflight and not as_held and cell_changes.RAISES_TAG not in cell.tags
     )
@@ -128,7 +128,9 @@ def task(
     default = most if step and step.long else limits.cell_timeout_seconds
     timeout = cell_directives.select_deadline(asked, default, most, timeout_of_call)
     below = [
-        other for other in cells if other.index > cell.index and other.id in state.ran
+        other
+        for other in cells
+        if other.index > cell.index and other.id in state.succeeded_sources
     ]
     order = (
         [f"out of order: it ran after cell {below[-1].number}, which stands below it"]
@@ -183,11 +185,11 @@ def unmet(
     state: State, begun: RunStarted, criterion: str, checked: Checked | None
 ) -> str:
     """Return in what a step's criterion is false after its cell; '' where it is not, or that source was confirmed."""
-    progress = state.of(begun.key)
+    progress = state.progress_of(begun.key)
     confirmed = progress.status is StepStatus.DONE and progress.reason
-    same = confirmed and state.ran_ever.get(begun.cell_id) == cell_changes.hash_source(
-        begun.source
-    )
+    same = confirmed and state.last_sources.get(
+        begun.cell_id
+    ) == cell_changes.hash_source(begun.source)
     if checked is None or checked.holds or same:
         return ""
     values = ", ".join(
@@ -221,7 +223,7 @@ def replays(state: State, limits: Limits, cells: Iterable[Cell]) -> bool:
     """Whether a notebook that is complete now is replayed unasked: each cell ran here, and quickly enough."""
     last = {run.cell_id: run.duration_s for run in state.runs}
     # nobody had them run: a replay unasked is not the first to
-    unseen = cell_changes.select_not_run(cells, state.ran_ever)
+    unseen = cell_changes.select_not_run(cells, state.last_sources)
     return (
         limits.verify == "auto"
         and not unseen
@@ -271,7 +273,7 @@ def decided(
 
 def after(state: State, run: RunEnded, limits: Limits) -> After:
     """Decide what follows a run that was judged; the state does not hold it yet."""
-    attempts = state.attempts_after(
+    attempts = state.count_attempts_after(
         run.key, run.verdict, run.repeat > 0, run.outside_agent
     )
     return After(
@@ -283,7 +285,7 @@ def after(state: State, run: RunEnded, limits: Limits) -> After:
 
 def held(state: State, found: PreflightFailed, limits: Limits) -> After:
     """Decide what follows a fault that was found before the cell ran; the state does not hold it yet."""
-    attempts, counts = state.attempts_held(found.key)
+    attempts, counts = state.count_attempts_after_preflight(found.key)
     act, wait = (
         decided(found.verdict, attempts, 0, limits) if counts else (Act.FIX, 0.0)
     )

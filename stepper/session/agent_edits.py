@@ -96,7 +96,7 @@ async def written(
         ):
             return before
         ran_ever, cells = (
-            session.state.ran_ever,
+            session.state.last_sources,
             _planned(session, session.mended()).cells,
         )
         to_run = cell_changes.select_not_run(cells, ran_ever)

@@ -43,7 +43,7 @@ def begin(
         name or uuid.uuid4().hex, caller, asyncio.create_task(work), recalled=recalled
     )
     former = session.calls.get(call.id)
-    owed = session.state.handed.get(call.id)
+    owed = session.state.background_calls.get(call.id)
     call.handed, call.matched = owed is not None, owed is not None and owed.matched
     call.wakers = former.wakers if former else []
     session.calls[call.id] = call
@@ -104,7 +104,7 @@ def owed(sessions: Iterable[Session], owner: str) -> list[tuple[Session, Call]]:
         for session in sessions
         for call in session.calls.values()
         if not call.said
-        and (told := session.state.handed.get(call.id))
+        and (told := session.state.background_calls.get(call.id))
         and told.session == owner
         and not any(waker.waits for waker in call.wakers)
     ]
@@ -136,7 +136,7 @@ async def wakes(calls: Iterable[tuple[Session, Call]], caller: Caller) -> None:
     told.telling = False
     if taken:
         session.news.append(news)
-        if not over and (owed := session.state.handed.get(told.id)):
+        if not over and (owed := session.state.background_calls.get(told.id)):
             session.log(replace(owed, at=now(), matched=True))
         told.said, told.passed, told.teller = news if over else None, 0, caller
     else:
@@ -176,7 +176,7 @@ def _tell(session: Session, call: Call) -> None:
 def _missed(session: Session, call: Call) -> None:
     session.calls.pop(call.id)
     owed, text = (
-        session.state.handed.get(call.id),
+        session.state.background_calls.get(call.id),
         background_runs.meanwhile(session.name, came_of(call).text),
     )
     session.log(
@@ -249,7 +249,7 @@ def arrived(sessions: Iterable[Session], owner: str, prompt: str) -> list[str]:
         for news in read:
             session.news.remove(news)
         for call in list(session.calls.values()):
-            owed = session.state.handed.get(call.id)
+            owed = session.state.background_calls.get(call.id)
             call.passed += bool(owed and owed.session == owner)
             if call.said and (call.said in read or call.passed > 1):
                 forget(session, call)
@@ -270,7 +270,7 @@ def look(session: Session, since: float) -> None:
             _tell(session, call)
         elif call.said and call.teller and not call.teller.lives():
             _missed(session, call)
-    for name in list(session.state.handed):
+    for name in list(session.state.background_calls):
         if name not in session.calls and (
             session.seen(name) or time.monotonic() > since + COMES_SECONDS
         ):
@@ -303,7 +303,7 @@ def taken_over(session: Session, owner: str, client: str) -> None:
     """
     for call in session.calls.values():
         owed, same = (
-            session.state.handed.get(call.id),
+            session.state.background_calls.get(call.id),
             client and call.caller.environ.get(CLIENT) == client,
         )
         alone = not (
@@ -328,7 +328,7 @@ async def stopped(session: Session, owner: str, seconds: float) -> str:
     mine = [
         call
         for call in session.calls.values()
-        if (owed := session.state.handed.get(call.id))
+        if (owed := session.state.background_calls.get(call.id))
         and owed.session == owner
         and not (call.said or call.telling)
     ]

@@ -134,7 +134,7 @@ def code_besides(session: Session, cells: Sequence[Cell]) -> list[Cell]:
     """Return the code cells that have not run as they stand, but for the one that runs."""
     running, fresh = (
         session.state.running,
-        cell_changes.select_not_run(cells, session.state.ran_ever),
+        cell_changes.select_not_run(cells, session.state.last_sources),
     )
     return [
         cell
@@ -152,7 +152,9 @@ def _wakes(session: Session, owner: str) -> bool:
         else [call.id for call in session.calls.values() if call.handed]
     )
     return any(
-        owed.session == owner for each in of if (owed := session.state.handed.get(each))
+        owed.session == owner
+        for each in of
+        if (owed := session.state.background_calls.get(each))
     )
 
 

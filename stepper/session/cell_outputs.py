@@ -13,7 +13,7 @@ from stepper.messages.run_report import format_left_out
 from stepper.policy import journal_events
 from stepper.policy.cell_changes import hash_source
 from stepper.policy.model import Cell, Limits, Outcome
-from stepper.policy.notebook_state import Shown, State
+from stepper.policy.notebook_state import DisplayedOutput, State
 from stepper.session.kernel_manager import now
 from stepper.session.protocols import (
     Coming,
@@ -106,7 +106,7 @@ class Outputs:
     def put_waiting(self) -> None:
         """Write the outputs that wait, where that is possible now; what became of them is told with the next run."""
         began = time.monotonic()
-        for waiting in list(self.state.unwritten.values()):
+        for waiting in list(self.state.pending_outputs.values()):
             cell = Cell(waiting.cell_id, -1, waiting.number, "code", waiting.source)
             outcome = next(
                 (
@@ -153,7 +153,7 @@ class Outputs:
             if isinstance(transient, dict)
             else ""
         )
-        own = state.requests.get(request)
+        own = state.cells_by_request.get(request)
         if late:
             if not request or (running and request == running.request):
                 return True  # the kernel's own words; what its record holds
@@ -163,12 +163,15 @@ class Outputs:
             )
             if cell_id == (running.cell_id if running else ""):
                 return False  # it can't be told apart, or would be written over
-            shows = cell_id in state.shown and mark in state.shown[cell_id].displays
+            shows = (
+                cell_id in state.displayed_outputs
+                and mark in state.displayed_outputs[cell_id].displays
+            )
             if shows or message["msg_type"] != "update_display_data":
                 self._take(Target(cell_id, source), message)
             return True
         not_in = own[0] if own else running and running.cell_id
-        for cell_id, shown in state.shown.items():
+        for cell_id, shown in state.displayed_outputs.items():
             if mark and mark in shown.displays and cell_id != not_in:
                 self._take(
                     Target(cell_id, shown.source_hash),
@@ -179,8 +182,12 @@ class Outputs:
     async def take_missed(self, kernel: Kernel) -> None:
         """Take what the last run published after its end while no daemon was there, less what the last one had put."""
         last = self.state.runs[-1] if self.state.runs else None
-        shown = self.state.shown.get(last.cell_id) if last else None
-        if last is None or last.request not in self.state.requests or shown is None:
+        shown = self.state.displayed_outputs.get(last.cell_id) if last else None
+        if (
+            last is None
+            or last.request not in self.state.cells_by_request
+            or shown is None
+        ):
             return
         characters, others = shown.late_characters, shown.late_others
         for message in await kernel.missed(last.request):
@@ -207,7 +214,7 @@ class Outputs:
         news = mark[1] > 0 and mark != self.so_far
         try:
             # those are written first
-            if self.state.unwritten or not (
+            if self.state.pending_outputs or not (
                 self.late.pending or models is not None or news
             ):
                 return
@@ -225,8 +232,8 @@ class Outputs:
             self.log(replace(came, at=now()), sync=False)
 
     def _take(self, target: Target, message: dict[str, Any]) -> None:
-        shown = self.state.shown.get(target.cell_id, Shown(""))
-        waiting = self.state.unwritten.get(target.cell_id)
+        shown = self.state.displayed_outputs.get(target.cell_id, DisplayedOutput(""))
+        waiting = self.state.pending_outputs.get(target.cell_id)
         outputs = waiting.outputs if waiting else None
         try:
             self.late.take(

@@ -91,7 +91,9 @@ def _about(
         session.state,
         {(run.cell_id, run.source_hash): run for run in session.state.runs},
     )
-    counts = {name: count for count, name in reversed(state.counts.items())}
+    counts = {
+        name: count for count, name in reversed(state.cells_by_execution_count.items())
+    }
     steps = {
         progress.cell_id: key for key, progress in reversed(state.progress.items())
     }
@@ -129,7 +131,7 @@ def _outputs(session: Session, cell: Cell, how: str) -> str:
     kept = Completeness.WHOLE
     if any(TRUNCATED in get_output_text(output) for output in outputs):
         # a cell may print that line, and another checkout may have written it
-        shown = session.state.shown.get(cell.id)
+        shown = session.state.displayed_outputs.get(cell.id)
         kept = Completeness.PART if shown and shown.left_out else Completeness.UNKNOWN
     text = (
         format_outputs(outputs, BRIEF, "", errors=True, completeness=kept)

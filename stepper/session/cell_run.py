@@ -95,7 +95,7 @@ def work_on(
     """Return the work on a cell."""
     limits = session.limits()
     task = run_decisions.task(session.state, cells, cell, limits, timeout_of_call)
-    notes, was_complete = [*task.notes], session.state.complete
+    notes, was_complete = [*task.notes], session.state.is_complete
     # what reads like Python may mean something else
     criterion = task.criterion if session.speaks_python else ""
     how = (notes, was_complete, criterion, task.wake)
@@ -269,9 +269,9 @@ async def tell(
     # only the agent's own runs stop the agent
     if follows.act is run_decisions.Act.STOP and not run.outside_agent:
         session.stop(work.key, ended, follows.attempts + work.repeat)
-    if session.state.plan.steps and not session.state.left:
-        session.state.compare(work.cells)
-    if session.state.complete and not work.was_complete:
+    if session.state.plan.steps and not session.state.open_steps:
+        session.state.compare_with_notebook(work.cells)
+    if session.state.is_complete and not work.was_complete:
         with contextlib.suppress(NotebookError):  # it may be gone by now
             document = session.file.read()
             stands = format_order(session, document.cells)
@@ -289,7 +289,9 @@ async def tell(
                 ended, tail=tail, completion=command_messages.completed(session.state)
             )
     elif (
-        session.state.plan.steps and not session.state.left and session.state.open_cells
+        session.state.plan.steps
+        and not session.state.open_steps
+        and session.state.open_cells
     ):
         tail = [
             f"No step is left, but the notebook is not complete. {command_messages.open_cells(session.state)}"
@@ -308,9 +310,9 @@ def summed(session: Session, work: Work, run: Run, execution: Execution) -> Ende
         outputs=execution.outputs,
         plan=state.plan,
         next_step=state.plan.step(
-            state.open_step(StepStatus.DOUBTED) or state.open_step()
+            state.find_open_step(StepStatus.DOUBTED) or state.find_open_step()
         ),
-        attempts=state.of(work.key).attempts,
+        attempts=state.progress_of(work.key).attempts,
         max_retries=work.limits.max_retries,
         timeout=work.timeout,
         max_timeout=work.limits.max_cell_timeout_seconds,
@@ -391,7 +393,9 @@ def _not_started(
     work.notes, work.timeout = [], 0.0
     ended = summed(session, work, run, Execution(run.outcome))
     if not caller.outside_agent:
-        session.stop(work.key, ended, session.state.of(work.key).attempts, error.hint)
+        session.stop(
+            work.key, ended, session.state.progress_of(work.key).attempts, error.hint
+        )
     return ended
 
 
@@ -400,5 +404,5 @@ def _origins(session: Session, cells: Sequence[Cell]) -> dict[int, str]:
     names = {cell.id: cell.label for cell in cells if cell.is_code}
     return {
         n: names.get(cell_id, "a cell that is gone")
-        for n, cell_id in session.state.counts.items()
+        for n, cell_id in session.state.cells_by_execution_count.items()
     }

@@ -151,8 +151,8 @@ class Keeper:
             kernel.hears, kernel.others.ended = self.hears, self.from_elsewhere
         finally:
             self.starting = False
-        if self.state.lost:
-            self.news = f"state lost: {self.state.lost}. A fresh kernel is there, without any earlier variable"
+        if self.state.lost_reason:
+            self.news = f"state lost: {self.state.lost_reason}. A fresh kernel is there, without any earlier variable"
         about = kernel.about()
         self.elsewhere = bool(about.where)
         if about.lacks and not self.lacked:

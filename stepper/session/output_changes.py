@@ -92,7 +92,7 @@ class RecordedOutputs:
     def _written(self, ended: Ended) -> list[Any]:
         """Return a cell's outputs as they are in the notebook; those of the run if they could not be written."""
         outputs = list[Any]()
-        if ended.cell.id not in self.session.state.unwritten:
+        if ended.cell.id not in self.session.state.pending_outputs:
             with contextlib.suppress(NotebookError):
                 outputs = self.session.file.read_outputs(Target.of(ended.cell))
         return outputs or [*ended.outputs]
@@ -130,7 +130,7 @@ def _modules_changed_since(session: Session, cells: Sequence[Cell]) -> set[str]:
     if not session.speaks_python:
         return set()
     state, past = session.state, session.past
-    past.catch_up(state.runs, state.sources, state.elsewhere)
+    past.catch_up(state.runs, state.sources_by_hash, state.external_executions)
     runs = [
         past.last_runs.get(
             cell_dependencies.cell_key(cell.id, hash_source(cell.source))

@@ -84,7 +84,7 @@ async def replay(
                 await asyncio.sleep(LATE_SECONDS)
                 kernel.listen()
             fresh.put_late()
-            if fresh.state.unwritten:
+            if fresh.state.pending_outputs:
                 why = (
                     f": {'; '.join(fresh.troubles.values())}" if fresh.troubles else ""
                 )

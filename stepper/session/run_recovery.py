@@ -62,7 +62,7 @@ async def settle(session: Session) -> None:
         )
     ended = await tell(session, work, run, execution, follows)
     session.kept(run_report.format_run(ended), ended)
-    if cut.tool_use_id in session.state.handed:
+    if cut.tool_use_id in session.state.background_calls:
         return  # it is told as what was handed on
     fine = run.verdict is Verdict.FINE
     how = "ran ok, its outputs are on the cell" if fine else f"ended with {run.error}"
@@ -78,8 +78,12 @@ async def _recalled(session: Session, cut: RunStarted) -> Execution | None:
         if kernel is not None:
             await kernel.shutdown()
         # it was let go, its line was down
-        if kernel is None and session.state.lost and not session.keeper.found_dead:
-            return Execution(Outcome.CANCELLED, death=Death(session.state.lost))
+        if (
+            kernel is None
+            and session.state.lost_reason
+            and not session.keeper.found_dead
+        ):
+            return Execution(Outcome.CANCELLED, death=Death(session.state.lost_reason))
         death = session.keeper.found_dead or Death("its process is gone")
         session.keeper.found_dead = None
         return Execution(Outcome.KERNEL_DIED, death=death)

@@ -130,7 +130,7 @@ async def over(
 
 
 def _owner(session: Session, call: Call) -> str:
-    handed = session.state.handed.get(call.id)
+    handed = session.state.background_calls.get(call.id)
     return handed.session if handed else ""
 
 
@@ -172,7 +172,7 @@ def _below(session: Session, name: str) -> list[Cell]:
         index = cell_list_edits.get_referenced_cell(cells, name).index
         return [
             cell
-            for cell in cell_changes.select_not_run(cells, session.state.ran_ever)
+            for cell in cell_changes.select_not_run(cells, session.state.last_sources)
             if cell.index > index
         ]
     return []

@@ -117,9 +117,9 @@ class Session:
         self.troubles: dict[Hashable, str] = {}
         if trouble:
             self.trouble(trouble)
-        if self.state.unread:
+        if self.state.unreadable_events:
             self.trouble(
-                f"{self.state.unread} line(s) of the journal say nothing that stepper understands"
+                f"{self.state.unreadable_events} line(s) of the journal say nothing that stepper understands"
             )
         self.outputs = Outputs(file, late, self.state, limits, self.log, self.trouble)
         self.keeper = Keeper(
@@ -203,7 +203,9 @@ class Session:
         died = self.keeper.found_dead or (
             kernel is not None and await kernel.death() is not None
         )
-        waits = self.state.unwritten and time.monotonic() > self.outputs.put_again_at
+        waits = (
+            self.state.pending_outputs and time.monotonic() > self.outputs.put_again_at
+        )
         if (died or self.state.running or waits) and not self.lock.locked():
             async with self.turn():
                 pass
@@ -315,7 +317,7 @@ class Session:
     def put_late(self) -> None:
         """Write what came besides runs; while a cell runs the state of widgets waits for its end."""
         kernel = self.keeper.kernel
-        waits = kernel is None or self.lock.locked() or self.state.unwritten
+        waits = kernel is None or self.lock.locked() or self.state.pending_outputs
         self.outputs.put_late(
             None if waits or kernel is None else kernel.models(), self.coming
         )
@@ -326,7 +328,7 @@ class Session:
         waits = self.keeper.queued and any(
             call.handed and not call.work.done() for call in self.calls.values()
         )
-        return self.state.runs_on or bool(waits)
+        return self.state.runs_in_background or bool(waits)
 
     @property
     def is_idle(self) -> bool:

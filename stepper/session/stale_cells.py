@@ -28,13 +28,13 @@ def find_dependencies(session: Session, cells: Sequence[Cell]) -> Dependencies:
         return Dependencies()
     _catch_up(session)
     dependencies = cell_dependencies.find_dependencies(cells, session.past)
-    session.state.stale = {entry.cell.id for entry in dependencies.stale}
+    session.state.stale_ids = {entry.cell.id for entry in dependencies.stale}
     return dependencies
 
 
 def _catch_up(session: Session) -> None:
     state = session.state
-    session.past.catch_up(state.runs, state.sources, state.elsewhere)
+    session.past.catch_up(state.runs, state.sources_by_hash, state.external_executions)
 
 
 def report_new(
@@ -113,11 +113,13 @@ def select_cells_to_run(
     dependencies = find_dependencies(session, cells)
     state = session.state
     selected = {entry.cell.id for entry in dependencies.stale}
-    changed = {cell.id for cell in cell_changes.select_changed(cells, state.ran_ever)}
+    changed = {
+        cell.id for cell in cell_changes.select_changed(cells, state.last_sources)
+    }
     # Cells that ran in the present kernel, also those that failed there.
-    in_kernel = {*state.ran}
-    if state.ran:
-        in_kernel.update(state.counts.values())
+    in_kernel = {*state.succeeded_sources}
+    if state.succeeded_sources:
+        in_kernel.update(state.cells_by_execution_count.values())
     current = in_kernel - changed
     pending = [*selected]
     while pending:

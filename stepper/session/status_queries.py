@@ -41,7 +41,7 @@ async def status(session: Session) -> responses.Status:
             else (stale, hidden)
         )
         if session.runs(document):
-            session.state.compare(document.cells)
+            session.state.compare_with_notebook(document.cells)
         titles = {cell.id: one_line(cell.source, 100) for cell in document.cells}
         off_plan = [
             responses.CellStatus(
@@ -61,18 +61,18 @@ async def status(session: Session) -> responses.Status:
     )
     kernel, missed = (
         await session.keeper.status(),
-        "\n".join(each.text for each in state.unheard),
+        "\n".join(each.text for each in state.undelivered),
     )
     kernel = replace(kernel, trouble=kernel.trouble or _hindered(session))
     return responses.Status(
         session.name,
-        state.name,
+        state.status_name,
         steps,
         running(session),
         kernel,
         cells=cells,
         stop=told,
-        lost=state.lost,
+        lost=state.lost_reason,
         unheard=missed,
         verified=last_verdict(session),
         stale=stale,
@@ -137,7 +137,7 @@ def running(session: Session) -> responses.Running | None:
         took,
         begun.timeout,
         line,
-        session.state.runs_on,
+        session.state.runs_in_background,
         left and round(left),
     )
 
@@ -187,7 +187,7 @@ async def listed(session: Session, current: bool, age: float) -> responses.Liste
     what = "steps"
     try:
         steps, cells = _stands(session)
-        name = session.state.name
+        name = session.state.status_name
         stands, what = [*steps, *cells], "steps" if steps else "cells"
     except NotebookError:
         name = "unreadable"
@@ -240,11 +240,11 @@ def cell_status(session: Session, cell: Cell) -> responses.CellStatus:
     elif cell_changes.SKIP_TAG in cell.tags:
         status = StepStatus.SKIPPED
     elif key is not None and source in (
-        state.ran_ever.get(cell.id),
-        state.of(key).held,
+        state.last_sources.get(cell.id),
+        state.progress_of(key).preflight_hash,
     ):
-        status = state.standing(key)
-    elif cell.id in state.ran_ever:
+        status = state.status_of(key)
+    elif cell.id in state.last_sources:
         status = StepStatus.CHANGED
     return responses.CellStatus(
         cell.number, cell.id, one_line(cell.source, 100), status.value
@@ -252,9 +252,9 @@ def cell_status(session: Session, cell: Cell) -> responses.CellStatus:
 
 
 def _step(session: Session, step: Step) -> responses.StepStatus:
-    progress = session.state.of(step.id)
+    progress = session.state.progress_of(step.id)
     running = session.state.running is not None and session.state.running.key == step.id
-    status = "running" if running else session.state.standing(step.id).value
+    status = "running" if running else session.state.status_of(step.id).value
     return responses.StepStatus(
         step.id,
         step.title,
@@ -275,8 +275,8 @@ def planned(session: Session) -> responses.Planned:
             step.title,
             step.criterion,
             step.kind,
-            state.standing(step.id),
-            state.of(step.id).reason,
+            state.status_of(step.id),
+            state.progress_of(step.id).reason,
             step.long,
         )
         for step in state.plan.steps
@@ -319,7 +319,7 @@ def history(session: Session) -> list[responses.PastRun]:
                 [*each.bound],
             ),
         )
-        for each in session.state.elsewhere
+        for each in session.state.external_executions
     ]
     return [row for _, row in sorted([*runs, *others], key=lambda each: each[0])]
 

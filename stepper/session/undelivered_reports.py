@@ -26,7 +26,7 @@ def missed(session: Session, text: str, line: str) -> None:
 def text(session: Session) -> str:
     """Return what reached nobody, '' where all did."""
     return run_report.limit_report(
-        clean("\n".join(each.text for each in session.state.unheard)),
+        clean("\n".join(each.text for each in session.state.undelivered)),
         run_report.UNDELIVERED_LIMIT,
     )
 
@@ -44,7 +44,7 @@ def take_missed(session: Session) -> str:
 def take_report(session: Session) -> run_report.Report:
     """Return the same as a report, with the user's line."""
     told = text(session)
-    line = "; ".join(each.line for each in session.state.unheard if each.line)
+    line = "; ".join(each.line for each in session.state.undelivered if each.line)
     if told:
         heard(session)
     return run_report.Report(told, line)
@@ -61,7 +61,7 @@ def take_elsewhere(
     for session in sessions:
         mine = [
             each
-            for each in session.state.unheard
+            for each in session.state.undelivered
             if each.call and owner in (None, each.session)
         ]
         told += [take_missed(session)] if mine and session is not current else []
@@ -78,14 +78,14 @@ def compare(
     document, state = read or session.file.read_uncached(), session.state
     if not session.runs(document):
         return document, []
-    fresh = state.compare(document.cells)
+    fresh = state.compare_with_notebook(document.cells)
     session.unrun = {
         cell.id: session.unrun[cell.id] for cell in fresh if cell.id in session.unrun
     }
-    if state.last is not None and state.of(state.last).cell_id not in {
+    if state.last_key is not None and state.progress_of(state.last_key).cell_id not in {
         cell.id for cell in document.cells
     }:
-        state.last = None  # what failed is gone
+        state.last_key = None  # what failed is gone
     return document, fresh
 
 

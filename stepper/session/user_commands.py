@@ -75,7 +75,7 @@ async def run(
         document, state = session.mended(), session.state
         notebook = document.cells
         cells = cell_changes.select_not_run(
-            notebook, {} if which == "all" else state.ran
+            notebook, {} if which == "all" else state.succeeded_sources
         )
         recorded = again = None
         if which == "all":
@@ -160,7 +160,7 @@ async def _fresh(session: Session, caller: Caller, why: str) -> None:
     """End the kernel because it was asked for: nobody need be told that its state is gone."""
     await _may_start(session, caller)
     await session.keeper.end(why)
-    session.state.lost = ""
+    session.state.lost_reason = ""
 
 
 async def _may_start(session: Session, caller: Caller) -> None:
@@ -283,7 +283,7 @@ async def evaluate(
         raise UsageError(why)
     async with session.turn(caller=caller):
         kernel = session.keeper.kernel
-        if kernel is None and starts and not session.state.lost:
+        if kernel is None and starts and not session.state.lost_reason:
             session.read()  # none is begun for another language's
             kernel = await session.keeper.get(caller.environ, caller.left)
         if kernel is not None:
@@ -434,7 +434,11 @@ async def skip(session: Session, reason: str) -> str:
     key, reason = failed_key(session), " ".join(reason.split())
     if session.state.stop is not None and key is None:  # no cell is to blame
         return await go_on(session)
-    key = next((step.id for step in session.state.left), None) if key is None else key
+    key = (
+        next((step.id for step in session.state.open_steps), None)
+        if key is None
+        else key
+    )
     if key is not None:
         cell = _cell(session, key)
         session.log(journal_events.Skipped(at=now(), key=key, reason=reason))
@@ -448,7 +452,7 @@ def reopen(session: Session, number: int) -> responses.Planned:
     state = session.state
     if state.plan.step(number) is None:
         raise UsageError(f"there is no step {number}", _shows_steps(session))
-    if state.of(number).status is not StepStatus.SKIPPED:
+    if state.progress_of(number).status is not StepStatus.SKIPPED:
         raise UsageError(f"step {number} is not skipped", _shows_steps(session))
     cell = _cell(session, number)
     if cell is not None:
@@ -474,7 +478,7 @@ def confirm(session: Session, words: str) -> str:
     doubted = [
         step.id
         for step in state.plan.steps
-        if state.standing(step.id) is StepStatus.DOUBTED
+        if state.status_of(step.id) is StepStatus.DOUBTED
     ]
     if not doubted:
         why = f"no step of {session.name} has a criterion that is false: there is nothing to confirm"
@@ -494,7 +498,9 @@ def failed_key(session: Session) -> Key | None:
     if state.stop is not None:
         return state.stop.key
     failing = [
-        run.key for run in state.runs if state.of(run.key).status is StepStatus.FAILED
+        run.key
+        for run in state.runs
+        if state.progress_of(run.key).status is StepStatus.FAILED
     ]
     steps = [key for key in failing if isinstance(key, int)]
     loose = [
@@ -507,7 +513,7 @@ def failed_key(session: Session) -> Key | None:
 
 def _cell(session: Session, key: Key | None) -> Cell | None:
     """Return the cell of a step (or the cell of that id), None where it is gone."""
-    name = None if key is None else session.state.of(key).cell_id or key
+    name = None if key is None else session.state.progress_of(key).cell_id or key
     with contextlib.suppress(NotebookError):
         return (
             plan.find_cell(session.file.read().cells, name)

@@ -146,7 +146,7 @@ async def verify(
         ),
         way.where,
         failing=failing,
-        open_steps=len(session.state.left),
+        open_steps=len(session.state.open_steps),
     )
     made = replace(made, text=words.format_verify(made))
     sources, counts = (

@@ -128,12 +128,12 @@ class NotebookList:
         with history.lock:
             state = history.state
             steps = state.plan.steps
-            statuses = [state.standing(step.id) for step in steps]
+            statuses = [state.status_of(step.id) for step in steps]
             skipped = statuses.count(StepStatus.SKIPPED)
             return {
                 "notebook": name,
-                "state": state.name,
-                "done": len(steps) - len(state.left) - skipped,
+                "state": state.status_name,
+                "done": len(steps) - len(state.open_steps) - skipped,
                 "skipped": skipped,
                 "of": len(steps),
                 "runs": len(history.runs),

@@ -195,7 +195,7 @@ class NotebookView:
         return {
             "notebook": self.name,
             "title": one_line(planned.problem, TITLE_CHARACTERS) if planned else "",
-            "state": state.name if exists else "gone",
+            "state": state.status_name if exists else "gone",
             "trouble": self.file_error,
             "daemon": self.daemon.error,
             "steps": [self._get_step(step) for step in planned.steps]
@@ -206,7 +206,7 @@ class NotebookView:
                 for cell in state.open_cells
             ],
             "stop": self._get_stop(),
-            "lost": one_line(state.lost),
+            "lost": one_line(state.lost_reason),
             "marks": self.marks,
             "run_stale": state.commands.terminal("run --stale"),
             "verified": self._get_verification(),
@@ -228,13 +228,13 @@ class NotebookView:
         """
         if self.document is not None:
             state = self.history.state
-            state.stale = set(self.marks)
-            state.compare(self.document.cells)
+            state.stale_ids = set(self.marks)
+            state.compare_with_notebook(self.document.cells)
 
     def _get_step(self, step: Step) -> Row:
         state = self.history.state
-        progress = state.of(step.id)
-        status: str = state.standing(step.id)
+        progress = state.progress_of(step.id)
+        status: str = state.status_of(step.id)
         cell_id = progress.cell_id
         running = state.running
         if running is not None and running.key == step.id:
