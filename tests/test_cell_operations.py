@@ -1333,7 +1333,9 @@ def test_what_the_machine_tells(
 ) -> None:
     busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
-        found = resource_usage.look(responses.KernelStatus(busy.pid, "busy", 5))
+        found = resource_usage.measure_resources(
+            responses.KernelStatus(busy.pid, "busy", 5)
+        )
     finally:
         busy.kill()
         busy.wait()
@@ -1342,21 +1344,21 @@ def test_what_the_machine_tells(
         and found.kernel.cpu_percent
         and found.kernel.memory_bytes == 5
     )
-    assert resource_usage.look(responses.KernelStatus(busy.pid)).kernel == Load(
-        None, None, None
-    )
+    assert resource_usage.measure_resources(
+        responses.KernelStatus(busy.pid)
+    ).kernel == Load(None, None, None)
     smi = tmp_path / "nvidia-smi"
     smi.write_text(
         "#!/bin/sh\necho 'NVIDIA A100, 80GB, 37, 1024, 81920'\necho 'Old, [N/A], [N/A], 512'\necho odd\n"
     )
     smi.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert resource_usage.gpus() == [
+    assert resource_usage.list_gpus() == [
         Gpu("NVIDIA A100, 80GB", 37, 1 << 30, 80 << 30),
         Gpu("Old", None, None, 512 << 20),
     ]
     smi.write_text("#!/bin/sh\nexit 9\n")
-    assert resource_usage.gpus() == []
+    assert resource_usage.list_gpus() == []
 
 
 # --- with real kernels -------------------------------------------------------------------------------------------------

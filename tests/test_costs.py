@@ -28,7 +28,7 @@ COUNTING = """
 import collections, json, os, sys
 from jupyter_client.session import Session
 from stepper.daemon import server
-from stepper.daemon.statusline_file import StatusLines
+from stepper.daemon.statusline_file import StatusLineFile
 from stepper.notebooks import background_io as afterwards
 
 counts, told = collections.Counter(), sys.argv.pop()
@@ -69,7 +69,7 @@ async def hook(*given):
     return answer
 
 handled, server.hook = server.hook, hook
-StatusLines.look = lambda lines, weigh=True: None
+StatusLineFile.update = lambda lines, measure_memory=True: None
 os.fsync = counting(os.fsync, "fsyncs")
 Session.send = counting(Session.send, "requests")
 sys.addaudithook(heard)

@@ -16,7 +16,7 @@ import pytest
 
 from stepper.common import private_files, wire_format
 from stepper.common.paths import Paths
-from stepper.daemon.daemon_log import PrivateLog
+from stepper.daemon.daemon_log import PrivateLogHandler
 from stepper.install import trust
 from tests.conftest import Project, code, some_nightly, text_of
 
@@ -339,7 +339,9 @@ def test_what_another_user_made_is_refused(project: Project, name: str) -> None:
 
 @pytest.mark.usefixtures("_open_to_all")
 def test_the_log_is_the_users_alone_when_it_is_rotated(tmp_path: Path) -> None:
-    handler = PrivateLog(str(tmp_path / "daemon.log"), maxBytes=100, backupCount=1)
+    handler = PrivateLogHandler(
+        str(tmp_path / "daemon.log"), maxBytes=100, backupCount=1
+    )
     for _ in range(10):
         handler.emit(logging.LogRecord("x", logging.INFO, "", 0, "y" * 60, None, None))
     handler.close()

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from stepper.common.errors import StepperError
-from stepper.daemon.kernel_environment import kernel_environ
+from stepper.daemon.kernel_environment import build_kernel_environ
 from stepper.install import install_checks, installer, uninstall
 from tests.conftest import ROOT, some_nightly
 from tests.test_worktree import ENVIRON, Checkout, added, git, main
@@ -190,7 +190,7 @@ def test_a_kernel_gets_the_environment_on_its_path_by_neither_name(
     main: Checkout,
 ) -> None:
     own = [f"{folder}/bin" for folder in (main.paths.env, main.paths.env_link)]
-    found = kernel_environ(
+    found = build_kernel_environ(
         {"PATH": os.pathsep.join(["/usr/bin", *own, "/bin"])},
         "/x/bin/python",
         main.paths.active_env,

@@ -25,7 +25,7 @@ from examples import demo
 from stepper.cli.rendering import RunProgress
 from stepper.common import private_files
 from stepper.daemon import replay_workspace as replays
-from stepper.daemon.file_changes import Written
+from stepper.daemon.file_changes import FolderSnapshot
 from stepper.install import trust
 from stepper.kernels.backends.local.process_identity import MARKER
 from stepper.session import progress_events, responses
@@ -342,13 +342,13 @@ def test_files_that_cells_write_are_told(project: Quick) -> None:
 def test_files_too_large_to_be_compared_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stepper.daemon.file_changes.LARGEST", 10)
+    monkeypatch.setattr("stepper.daemon.file_changes.MAX_FILE_BYTES", 10)
     (tmp_path / "large").write_text("x" * 20)
-    written = Written(str(tmp_path), str(tmp_path / "a.ipynb"))
+    written = FolderSnapshot(str(tmp_path), str(tmp_path / "a.ipynb"))
     time.sleep(0.02)
     (tmp_path / "large").write_text("y" * 20)
     (tmp_path / "a.ipynb").write_text("{}")
-    assert [(each.name, each.change) for each in written.changes()] == [
+    assert [(each.name, each.change) for each in written.list_changes()] == [
         ("large", "written")
     ]
 
@@ -359,13 +359,15 @@ def test_of_a_folder_too_large_to_be_walked_nothing_is_told_that_is_not_so(
     for number in range(30):
         (tmp_path / f"{number}.csv").write_text("1")
     monkeypatch.setattr("stepper.common.project_files.ENTRIES", 10)
-    written = Written(str(tmp_path), str(tmp_path / "a.ipynb"))
+    written = FolderSnapshot(str(tmp_path), str(tmp_path / "a.ipynb"))
     monkeypatch.setattr("stepper.common.project_files.ENTRIES", 100)
-    assert written.changes() == [], "those that were not looked at before are not new"
-    written = Written(str(tmp_path), str(tmp_path / "a.ipynb"))
+    assert written.list_changes() == [], (
+        "those that were not looked at before are not new"
+    )
+    written = FolderSnapshot(str(tmp_path), str(tmp_path / "a.ipynb"))
     (tmp_path / "7.csv").unlink()
     monkeypatch.setattr("stepper.common.project_files.ENTRIES", 10)
-    assert [(each.name, each.change) for each in written.changes()] == [
+    assert [(each.name, each.change) for each in written.list_changes()] == [
         ("7.csv", "deleted")
     ]
 

@@ -16,7 +16,7 @@ from stepper import __version__
 from stepper.common.errors import StepperError, UsageError
 from stepper.daemon import resume_target
 from stepper.daemon.project_notebooks import plan_of
-from stepper.daemon.request import Request, telling
+from stepper.daemon.request import Request, report_progress
 from stepper.messages import attached_clients as beside_words
 from stepper.messages import command_messages
 from stepper.notebooks import jupyter_saves
@@ -137,7 +137,9 @@ async def _of_project(request: Request, told: Any) -> object:
         ):
             if isinstance(told, cli_commands.Context):
                 return _system(told, responses.Context())
-            return replace(await _status(request, None, told), daemon=request.about)
+            return replace(
+                await _status(request, None, told), daemon=request.daemon_info
+            )
         case cli_commands.List():
             return await _listed(request, told.all)
         case cli_commands.Kernels():
@@ -145,7 +147,7 @@ async def _of_project(request: Request, told: Any) -> object:
 
             return await kernel_backends.listed(request)
         case cli_commands.Shutdown() if not named:
-            request.end()
+            request.shut_down()
             ending = (
                 user_commands.shutdown(session, SHUTDOWN)
                 for session in workspace.all_sessions()
@@ -320,7 +322,9 @@ async def _done(request: Request, session: Session, told: Any) -> object:
         request.progress(progress_events.Waits(line=waits))
     match told:
         case cli_commands.Status():
-            found = replace(await _status(request, session, told), daemon=request.about)
+            found = replace(
+                await _status(request, session, told), daemon=request.daemon_info
+            )
             if not request.workspace.exists(session):
                 found = replace(found, state=DELETED)
             reads = request.owner and not told.unread
@@ -376,7 +380,7 @@ async def _done(request: Request, session: Session, told: Any) -> object:
         case cli_commands.Interrupt():
             return await interrupts.interrupt(session)
         case cli_commands.Restart():
-            async with telling(request, session):
+            async with report_progress(request, session):
                 return responses.Restarted(
                     session.name, await user_commands.restart(session, request.caller)
                 )
@@ -487,7 +491,7 @@ async def _run(
         from stepper.daemon import mcp_handlers
 
         return await mcp_handlers.run(request, session, which, wait)
-    async with telling(request, session):
+    async with report_progress(request, session):
         return await user_commands.run(session, which, request.caller, request.progress)
 
 
@@ -538,7 +542,7 @@ async def _eval(request: Request, session: Session, source: str) -> responses.Ev
     )  # the person may look
     if why:
         raise StepperError(f"nothing ran: {why}")
-    async with telling(request, session):
+    async with report_progress(request, session):
         return await user_commands.evaluate(
             session, source, request.caller, starts=request.caller.by == "mcp"
         )

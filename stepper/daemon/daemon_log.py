@@ -1,4 +1,8 @@
-"""The daemon's log, each of its files the user's alone."""
+"""Logging of the daemon to a rotating file that only the user can read.
+
+The log may quote code and error messages, so every file of the rotation is created with
+private permissions.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +12,11 @@ from typing import Any
 
 from stepper.common import private_files
 
+MAX_BYTES = 1 << 20  # of one log file, before it is rotated
 
-class PrivateLog(RotatingFileHandler):
-    """The daemon's log, each of its files the user's alone."""
+
+class PrivateLogHandler(RotatingFileHandler):
+    """A rotating log handler whose files are readable by the user alone."""
 
     def _open(self) -> Any:
         return open(
@@ -22,8 +28,8 @@ class PrivateLog(RotatingFileHandler):
         )
 
 
-def begin(path: str) -> None:
-    """Write what is logged from now on there."""
-    handler = PrivateLog(path, maxBytes=1 << 20, backupCount=1)
+def configure_logging(path: str) -> None:
+    """Send all log records of this process to the file `path`."""
+    handler = PrivateLogHandler(path, maxBytes=MAX_BYTES, backupCount=1)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])

@@ -1,4 +1,7 @@
-"""Which files below a folder were written since, and whether their bytes are others. Within bounds: for a thread."""
+"""The files below a folder that changed during a replay, and whether their bytes differ.
+
+Contents are hashed within the limits below. The functions block: call them in a thread.
+"""
 
 from __future__ import annotations
 
@@ -8,88 +11,103 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from stepper.common.project_files import walk
-from stepper.messages import verify_report as words
+from stepper.messages import verify_report
 from stepper.notebooks.atomic_write import TEMPORARY
 from stepper.policy.comparison.verify_results import FileChange
 
-# bytes that are hashed: at once, of a file, of all files before
-AT_ONCE, LARGEST, ALL = 1 << 20, 1 << 28, 1 << 29
+CHUNK_BYTES = 1 << 20  # read from a file at once
+MAX_FILE_BYTES = 1 << 28  # larger files are not hashed
+MAX_TOTAL_BYTES = 1 << 29  # hashed in one snapshot
 
 Stamp = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
-class Seen:
-    """A file: what a write changes of it, how large it is, its hash where that was taken."""
+class FileState:
+    """A file at one moment; `digest` is None if its contents were not hashed."""
 
     stamp: Stamp
     size: int
     digest: bytes | None
 
 
-class Written:
-    """The files below a folder, seen now; `besides` is none of them."""
+class FolderSnapshot:
+    """The files below a folder when the object was created, without the `excluded` one."""
 
-    def __init__(self, folder: str, besides: str) -> None:
-        self.folder, self.besides, self.left = folder, os.path.realpath(besides), ALL
-        self.cut = False  # there is more than was looked at
-        stamps = self._stamps()
-        smallest = sorted(stamps, key=lambda name: stamps[name][1])
-        self.before = {
-            name: Seen(stamps[name], stamps[name][1], self._digest(name, stamps[name]))
-            for name in smallest
-        }
+    def __init__(self, folder: str, excluded: str) -> None:
+        self.folder = folder
+        self.excluded = os.path.realpath(excluded)
+        self.bytes_left = MAX_TOTAL_BYTES
+        # Whether the folder has more files than were listed.
+        self.is_truncated = False
+        stamps = self._list_stamps()
+        self.before: dict[str, FileState] = {}
+        # Small files first: they are hashed before the limit is reached.
+        for name in sorted(stamps, key=lambda name: stamps[name][1]):
+            stamp = stamps[name]
+            digest = self._hash_file(name, stamp)
+            self.before[name] = FileState(stamp, stamp[1], digest)
 
-    def changes(self) -> list[FileChange]:
-        """Return what was written since."""
-        cut, found = self.cut, list[FileChange]()
-        now = self._stamps()
-        for name in sorted({*self.before, *now}):
-            before, stamp = self.before.get(name), now.get(name)
+    def list_changes(self) -> list[FileChange]:
+        """Return the files that were created, changed or deleted since the snapshot."""
+        was_truncated = self.is_truncated
+        stamps = self._list_stamps()
+        changes = list[FileChange]()
+        for name in sorted({*self.before, *stamps}):
+            before = self.before.get(name)
+            stamp = stamps.get(name)
             if before is None:
-                # it may have been there
-                found += [] if cut else [words.describe_file(name, "new")]
+                # If the snapshot is truncated, the file may have existed before.
+                if not was_truncated:
+                    changes.append(verify_report.describe_file(name, "new"))
             elif stamp is None:
-                gone = not os.path.lexists(os.path.join(self.folder, name))
-                found += [words.describe_file(name, "deleted")] if gone else []
+                if not os.path.lexists(os.path.join(self.folder, name)):
+                    changes.append(verify_report.describe_file(name, "deleted"))
             elif stamp != before.stamp:
-                self.left = ALL
-                digest = self._digest(name, stamp) if before.digest else None
-                known = stamp[1] != before.size or digest is not None
-                change = (
-                    "same"
-                    if digest and digest == before.digest
-                    else "changed"
-                    if known
-                    else "written"
-                )
-                found.append(words.describe_file(name, change, before.size, stamp[1]))
-        return found
+                changes.append(self._compare(name, before, stamp))
+        return changes
 
-    def _stamps(self) -> dict[str, Stamp]:
-        found, tree = dict[str, Stamp](), walk(self.folder)
-        self.cut = tree.truncated
+    def _compare(self, name: str, before: FileState, stamp: Stamp) -> FileChange:
+        """Return how a file that was written differs from its state before."""
+        self.bytes_left = MAX_TOTAL_BYTES
+        digest = None
+        if before.digest:
+            digest = self._hash_file(name, stamp)
+        if digest and digest == before.digest:
+            change = "same"
+        elif stamp[1] != before.size or digest is not None:
+            change = "changed"
+        else:
+            change = "written"
+        return verify_report.describe_file(name, change, before.size, stamp[1])
+
+    def _list_stamps(self) -> dict[str, Stamp]:
+        """Return modification time, size and inode of each file, by relative path."""
+        tree = walk(self.folder)
+        self.is_truncated = tree.truncated
+        stamps = dict[str, Stamp]()
         for name in tree.files:
             if TEMPORARY.fullmatch(name):  # a notebook that stepper is writing
                 continue
             path = os.path.join(self.folder, name)
             with suppress(OSError):
-                about = os.stat(path)
-                if os.path.realpath(path) != self.besides:
-                    found[name] = (about.st_mtime_ns, about.st_size, about.st_ino)
-        return found
+                status = os.stat(path)
+                if os.path.realpath(path) != self.excluded:
+                    stamps[name] = (status.st_mtime_ns, status.st_size, status.st_ino)
+        return stamps
 
-    def _digest(self, name: str, stamp: Stamp) -> bytes | None:
-        """Return a file's hash, None where there is no room for it or it is no file like others."""
+    def _hash_file(self, name: str, stamp: Stamp) -> bytes | None:
+        """Return the hash of a file, None if it is too large, special or unreadable."""
         path = os.path.join(self.folder, name)
-        if stamp[1] > min(LARGEST, self.left) or not os.path.isfile(path):
+        size = stamp[1]
+        if size > min(MAX_FILE_BYTES, self.bytes_left) or not os.path.isfile(path):
             return None
-        self.left -= stamp[1]
-        made = hashlib.blake2b(digest_size=16)
+        self.bytes_left -= size
+        digest = hashlib.blake2b(digest_size=16)
         try:
             with open(path, "rb") as stream:
-                while piece := stream.read(AT_ONCE):
-                    made.update(piece)
+                while chunk := stream.read(CHUNK_BYTES):
+                    digest.update(chunk)
         except OSError:
             return None
-        return made.digest()
+        return digest.digest()

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from stepper.common.errors import KernelError, UsageError
 from stepper.common.paths import Paths
 from stepper.common.text import one_line
-from stepper.daemon.request import Request, telling
+from stepper.daemon.request import Request, report_progress
 from stepper.kernels import backend_registry
 from stepper.policy import kernel_config
 from stepper.policy.model import Limits
@@ -59,7 +59,7 @@ async def use(request: Request, session: Session, name: str) -> responses.Used:
 
 async def wait(request: Request, session: Session) -> responses.Waited:
     """Wait until a notebook's kernel is there, started where none is and nobody else starts one. Raise StepperError."""
-    async with telling(request, session):
+    async with report_progress(request, session):
         while (
             session.keeper.kernel is None
             and session.lock.locked()

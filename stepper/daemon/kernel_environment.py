@@ -1,4 +1,8 @@
-"""What a kernel inherits of its caller's environment, wherever it runs."""
+"""The environment variables that a kernel gets, on every kernel backend.
+
+They are those of the process that requested the kernel, without the agent's keys and
+settings and without stepper's own environment.
+"""
 
 from __future__ import annotations
 
@@ -6,32 +10,43 @@ import os
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
-# What a kernel must not inherit: the agent's keys and settings, and who asked for it,
-# are not the notebook's business.
-HIDDEN_ENVIRON = ("ANTHROPIC_", "CLAUDE", "AI_AGENT", "STEPPER_FACE", "STEPPER_MODE")
+# Prefixes of variables that kernels don't inherit: the agent's keys and settings, and
+# what identifies the caller of stepper.
+HIDDEN_PREFIXES = ("ANTHROPIC_", "CLAUDE", "AI_AGENT", "STEPPER_FACE", "STEPPER_MODE")
 
 
-def kernel_environ(
-    environ: Mapping[str, str], python: str, own: str, hidden: Sequence[str] = ()
+def build_kernel_environ(
+    environ: Mapping[str, str],
+    python: str,
+    own_prefix: str,
+    hidden: Sequence[str] = (),
 ) -> dict[str, str]:
-    """Return a kernel's environment: the caller's, as if its interpreter's (`python`, '' for none) was activated.
+    """Return the environment of a kernel, as if its interpreter's one was activated.
 
-    stepper's own environment is taken off PATH, else `!pip install` in a cell would install there. `hidden` are names
-    and patterns (`AWS_*`) of what it does not get.
+    `environ` is the caller's environment, `python` the path of the kernel's interpreter
+    or '' if there is none. The folder of stepper's own environment, `own_prefix`, is
+    removed from PATH: otherwise `!pip install` in a cell would install into it. `hidden`
+    are names and patterns (`AWS_*`) of variables to leave out.
     """
-    found = {
+    variables = {
         name: value
         for name, value in environ.items()
-        if not name.startswith(HIDDEN_ENVIRON)
+        if not name.startswith(HIDDEN_PREFIXES)
         and not any(fnmatchcase(name, pattern) for pattern in hidden)
     }
-    # it has two names
-    folder, ours = os.path.dirname(python), os.path.realpath(os.path.join(own, "bin"))
-    path = found.get("PATH", os.defpath).split(os.pathsep)
-    others = [
-        part for part in path if part != folder and os.path.realpath(part) != ours
+    python_folder = os.path.dirname(python)
+    # The folder may be on PATH under another name, through a link.
+    own_folder = os.path.realpath(os.path.join(own_prefix, "bin"))
+    search_path = variables.get("PATH", os.defpath).split(os.pathsep)
+    folders = [
+        folder
+        for folder in search_path
+        if folder != python_folder and os.path.realpath(folder) != own_folder
     ]
-    found["PATH"] = os.pathsep.join([folder, *others] if python else others)
-    if python and os.path.exists(os.path.join(os.path.dirname(folder), "pyvenv.cfg")):
-        found["VIRTUAL_ENV"] = os.path.dirname(folder)
-    return found
+    if python:
+        folders.insert(0, python_folder)
+    variables["PATH"] = os.pathsep.join(folders)
+    environment = os.path.dirname(python_folder)
+    if python and os.path.exists(os.path.join(environment, "pyvenv.cfg")):
+        variables["VIRTUAL_ENV"] = environment
+    return variables

@@ -8,7 +8,7 @@ from typing import Any
 
 from stepper.common.errors import StepperError
 from stepper.daemon import resource_usage
-from stepper.daemon.request import Request, telling
+from stepper.daemon.request import Request, report_progress
 from stepper.messages.run_report import Ended
 from stepper.policy.commands import cli_commands, command_schema, mcp_commands
 from stepper.session import (
@@ -84,7 +84,7 @@ async def _written(
             return cell_operations.run(session, told, caller, consent)
         return cell_operations.add(session, told, caller, consent)
 
-    async with telling(request, session):
+    async with report_progress(request, session):
         return await run_waiting.waited(
             session, request.owner, caller, told.wait_seconds, work
         )
@@ -102,7 +102,7 @@ async def run(
         )
         return cell_operations.of_runs(session, done, ended)
 
-    async with telling(request, session):
+    async with report_progress(request, session):
         return await run_waiting.waited(
             session, request.owner, request.caller, wait, work
         )
@@ -114,7 +114,7 @@ async def status(
     """Return the standing of a notebook with all that is asked for besides, once what goes on has ended."""
     ended = None
     if session and told.wait_seconds is not None:
-        async with telling(request, session):
+        async with report_progress(request, session):
             ended = await run_waiting.over(
                 session, request.owner, request.caller, told.wait_seconds
             )
@@ -125,7 +125,7 @@ async def status(
     )
     if not told.details:
         return found
-    machine = await asyncio.to_thread(resource_usage.look, found.kernel)
+    machine = await asyncio.to_thread(resource_usage.measure_resources, found.kernel)
     return replace(
         found,
         resources=machine,

@@ -1,4 +1,8 @@
-"""The daemon's own memory, given back after large outputs and requests."""
+"""Return of the daemon's freed memory to the system, with glibc's malloc_trim.
+
+The daemon runs for days. Without a trim, glibc keeps the memory that large outputs and
+requests needed.
+"""
 
 from __future__ import annotations
 
@@ -7,27 +11,30 @@ import gc
 
 import psutil
 
-GROWN_BYTES = 8 << 20  # after which freed memory is given back
-# glibc's mallopt: what is larger is mapped, and unmapped when it is freed
-MMAP_THRESHOLD = -3
+# The growth since the last trim after which memory is trimmed again.
+GROWTH_BYTES = 8 << 20
+# Larger blocks are mapped separately and returned to the system when they are freed.
+MMAP_THRESHOLD_BYTES = 256 << 10
+M_MMAP_THRESHOLD = -3  # a parameter of glibc's mallopt
 
 
-class Footprint:
-    """The memory of this process: what it freed goes back to the system, which glibc would keep."""
+class MemoryTrimmer:
+    """Returns the freed memory of this process to the system."""
 
     def __init__(self) -> None:
         libc = ctypes.CDLL(None)
-        self.trim = getattr(libc, "malloc_trim", None)
-        if self.trim is not None:
-            # else glibc raises it with the first large buffer that is freed
-            libc.mallopt(MMAP_THRESHOLD, 256 << 10)
-        self.process = psutil.Process()
-        self.settled: int = self.process.memory_info().rss
+        self._malloc_trim = getattr(libc, "malloc_trim", None)
+        if self._malloc_trim is not None:
+            # Otherwise, glibc raises the threshold when the first large buffer is freed.
+            libc.mallopt(M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES)
+        self._process = psutil.Process()
+        self._trimmed_rss: int = self._process.memory_info().rss
 
-    def settle(self) -> None:
-        """Give back what is free, where the process has grown much since the last time."""
-        if self.process.memory_info().rss > self.settled + GROWN_BYTES:
-            gc.collect()
-            if self.trim is not None:
-                self.trim(0)
-            self.settled = self.process.memory_info().rss
+    def trim_if_grown(self) -> None:
+        """Trim the memory if the process has grown since the last trim."""
+        if self._process.memory_info().rss <= self._trimmed_rss + GROWTH_BYTES:
+            return
+        gc.collect()
+        if self._malloc_trim is not None:
+            self._malloc_trim(0)
+        self._trimmed_rss = self._process.memory_info().rss

@@ -21,7 +21,7 @@ from stepper.common.program import find_program
 from stepper.common.text import escape_controls, one_line
 from stepper.daemon.config import Config
 from stepper.daemon.external_changes import Elsewhere
-from stepper.daemon.kernel_environment import kernel_environ
+from stepper.daemon.kernel_environment import build_kernel_environ
 from stepper.daemon.notebook_paths import Places, UncoveredError
 from stepper.daemon.notebook_rows import NotebookRows
 from stepper.daemon.renamed_notebooks import RenamedNotebooks
@@ -461,7 +461,7 @@ class Workspace:
         own = self.paths.active_env
         # its own is the provider's
         tokens = [each.token_env for each in limits.kernels.values() if each is not at]
-        given = kernel_environ(environ, python, own, [*limits.hide_env, *tokens])
+        given = build_kernel_environ(environ, python, own, [*limits.hide_env, *tokens])
         return KernelPlace(python, cwd, given, ipykernel_folder(own), at)
 
     def _accepted(self, path: str, limits: Limits, kernel: str) -> BackendConfig | None:

@@ -22,8 +22,8 @@ from stepper.common.paths import Paths
 from stepper.common.project_files import scan_folder
 from stepper.common.text import one_line
 from stepper.daemon import kernel_backends as places
-from stepper.daemon.file_changes import Written
-from stepper.daemon.request import Request, telling
+from stepper.daemon.file_changes import FolderSnapshot
+from stepper.daemon.request import Request, report_progress
 from stepper.kernels import backend_registry, image_diff
 from stepper.policy import journal_events, kernel_config
 from stepper.policy.commands import cli_commands
@@ -97,7 +97,7 @@ async def asked(
                     told.kernel or "",
                     metadata,
                 )
-                written = await asyncio.to_thread(Written, cwd, path)
+                written = await asyncio.to_thread(FolderSnapshot, cwd, path)
                 way = _way(request, session, room, told)
                 if place.at is not None and not place.at.is_local:
                     where = f"{one_line(place.at.name, 100)} ({kernel_config.describe_backend(place.at)})"
@@ -107,7 +107,12 @@ async def asked(
                         )
                     )
                 return await verify(
-                    session, document, way, caller, request.progress, written.changes
+                    session,
+                    document,
+                    way,
+                    caller,
+                    request.progress,
+                    written.list_changes,
                 )
             except OSError as error:
                 why = f"{session.name} can't be replayed: {error.strerror}"
@@ -204,7 +209,7 @@ def _way(
         )
         if room.metadata is not None:
             user_commands.use_kernel(made, room.kernel, room.metadata)
-        async with telling(request, made):
+        async with report_progress(request, made):
             yield made
 
     return Way(

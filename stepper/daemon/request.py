@@ -1,4 +1,4 @@
-"""What the daemon is asked: by whom, from where, with what way to tell of progress."""
+"""A request to the daemon: its caller, its folder and the channel for progress events."""
 
 from __future__ import annotations
 
@@ -14,52 +14,59 @@ from stepper.session import progress_events, status_queries
 from stepper.session.clients import Caller
 from stepper.session.session import Session
 
-TICK_SECONDS = 1.0  # between two words to another agent on the cell that it waits for
+PROGRESS_SECONDS = 1.0  # between two progress events about the running cell
 
 
 @dataclass(frozen=True)
 class Request:
-    """One request: who asks, the folder it was asked in, the way to tell of progress, what the daemon is."""
+    """A request, and the facts about the daemon that a response may contain.
+
+    `progress` sends a progress event to the caller; `shut_down` stops the daemon once
+    the request is answered.
+    """
 
     workspace: Workspace
     caller: Caller
     cwd: str
     progress: progress_events.Progress
-    about: Mapping[str, Any]
-    end: Callable[[], None] = lambda: None  # the daemon, once this is answered
+    daemon_info: Mapping[str, Any]
+    shut_down: Callable[[], None] = lambda: None
 
     @property
     def owner(self) -> str:
-        """The session of Claude Code in whose shell the command was given; '' elsewhere."""
+        """The Claude Code session whose shell ran the command, '' for other callers."""
         return self.caller.environ.get("STEPPER_SESSION", "")
 
     @property
     def consent(self) -> Consent:
-        """Whether the person has accepted what other agents do: as far as their client tells its mode."""
-        return (
-            Consent.WITHHELD
-            if self.caller.environ.get("STEPPER_MODE") == "plan"
-            else Consent.ASKED
-        )
+        """Whether the user has approved the agent's actions, as far as the client says."""
+        if self.caller.environ.get("STEPPER_MODE") == "plan":
+            return Consent.WITHHELD
+        return Consent.ASKED
 
 
 @contextlib.asynccontextmanager
-async def telling(request: Request, session: Session) -> AsyncIterator[None]:
-    """Tell another agent each second what runs, as long as it waits; anybody how the queue stands for the kernel."""
+async def report_progress(request: Request, session: Session) -> AsyncIterator[None]:
+    """Send progress events to the caller of a request until the block exits.
 
-    async def tell() -> None:
-        told = ""
+    An MCP client gets the running cell every second; every caller gets the state of the
+    queue that the kernel waits in, when it changes.
+    """
+
+    async def send_events() -> None:
+        last_text = ""
         while True:
-            await asyncio.sleep(TICK_SECONDS)
-            running, queued = status_queries.running(session), session.keeper.queued
+            await asyncio.sleep(PROGRESS_SECONDS)
+            running = status_queries.running(session)
+            queued = session.keeper.queued
             if running and request.caller.by == "mcp":
                 request.progress(progress_events.CellRuns(running=running))
-            if queued and queued.text != told:
-                told = queued.text
-                request.progress(progress_events.Waits(line=f"queued: {told}"))
+            if queued and queued.text != last_text:
+                last_text = queued.text
+                request.progress(progress_events.Waits(line=f"queued: {last_text}"))
 
-    teller = asyncio.create_task(tell())
+    sender = asyncio.create_task(send_events())
     try:
         yield
     finally:
-        teller.cancel()
+        sender.cancel()

@@ -28,10 +28,10 @@ from stepper.common.text import format_count
 from stepper.daemon import daemon_log
 from stepper.daemon.command_handlers import answer
 from stepper.daemon.hook_events import hook
-from stepper.daemon.memory_trim import Footprint
+from stepper.daemon.memory_trim import MemoryTrimmer
 from stepper.daemon.project_notebooks import Workspace
 from stepper.daemon.request import Request
-from stepper.daemon.statusline_file import StatusLines
+from stepper.daemon.statusline_file import StatusLineFile
 from stepper.diagnosis import ipython_syntax
 from stepper.diagnosis.diagnoser import Adviser
 from stepper.diagnosis.project_environment import Surroundings
@@ -91,9 +91,9 @@ class Daemon:
         self.replays = set[asyncio.Task[None]]()  # that nobody asked for
         self.working, self.wakers = 0, set[asyncio.Task[tuple[bytes, bytes]]]()
         self.began = time.monotonic()
-        self.memory = Footprint()
+        self.memory = MemoryTrimmer()
         self.beat_at = 0.0  # when the person is told next of what nobody waits for
-        self.lines = StatusLines(self.workspace)
+        self.lines = StatusLineFile(self.workspace)
         self.shown = True  # what runs is, in files; a former daemon may have left them
         self.refreshing = False
         self.last_used = time.monotonic()
@@ -213,7 +213,7 @@ class Daemon:
         background_io.start_pending_jobs()
         self.workspace.mark()
         self._show([])
-        self.lines.end()
+        self.lines.remove()
         private_files.remove(self.paths.daemon_json)
         log.info("daemon ended")
 
@@ -263,13 +263,13 @@ class Daemon:
                 # one that waits holds up no other
                 if session.name not in looks or looks[session.name].done():
                     looks[session.name] = asyncio.create_task(self._look_at(session))
-            self.lines.look()
+            self.lines.update()
             self._show_running()
             await asyncio.sleep(LOOK_SECONDS)
 
     def _changed(self) -> None:
         """Schedule a refresh where a line says that something runs: it may have ended."""
-        if self.refreshing or not (self.shown or self.lines.runs):
+        if self.refreshing or not (self.shown or self.lines.has_running):
             return
         self.refreshing = True
         asyncio.get_running_loop().call_later(REFRESH_SECONDS, self._refresh)
@@ -279,7 +279,7 @@ class Daemon:
         self.refreshing = False
         if self.ending.is_set():
             return
-        self.lines.look(weigh=False)
+        self.lines.update(measure_memory=False)
         self._show_running()
 
     def _show_running(self) -> None:
@@ -417,7 +417,7 @@ class Daemon:
 
     def _settle(self) -> None:
         if self.working <= len(self.wakers):  # those wait for hours
-            self.memory.settle()
+            self.memory.trim_if_grown()
 
     async def _answer(
         self,
@@ -572,5 +572,5 @@ def main() -> None:
             "an earlier one still runs a cell: ask again when that is through "
             "(`stepper shutdown` ends it, and the kernels with their state)"
         )
-    daemon_log.begin(paths.log)
+    daemon_log.configure_logging(paths.log)
     asyncio.run(Daemon(paths).serve())

@@ -1,7 +1,8 @@
-"""The lines of clients' status lines, kept in a file: whoever shows them starts no Python and asks no daemon.
+"""The file that status lines of clients show; they read it without asking the daemon.
 
-The first line of the file is the daemon's process and until when its words hold: while a cell runs for some seconds,
-else as long as that process lives. Each further one has the session of Claude Code that it is for, `-` for all others.
+The first line is the process id of the daemon and the time until which the lines are
+valid: some seconds ahead while a cell runs, otherwise as long as the daemon lives. Each
+further line starts with the Claude Code session that it is for, or `-` for all others.
 """
 
 from __future__ import annotations
@@ -17,92 +18,116 @@ from stepper.messages import statusline
 from stepper.session import status_queries
 from stepper.session.session import Session
 
-HOLDS_SECONDS = 10  # from a look at what runs
-ALWAYS = 9_999_999_999  # as long as the daemon lives
-# at least, between two looks at the memory of a kernel: no step is to wait for one
-WEIGH_SECONDS = 5.0
+VALID_SECONDS = 10  # of a file that was written while a cell runs
+ALWAYS = 9_999_999_999  # valid as long as the daemon lives
+# The minimum between two measurements of a kernel's memory: a step must not wait for it.
+MEMORY_SECONDS = 5.0
 
 
 @dataclass
-class Shown:
-    """What is shown of a notebook's kernel, and at what it was looked last."""
+class KernelDisplay:
+    """What the status line shows of a notebook's kernel."""
 
     frame: str = ""
     memory: int = 0
+    # The state of the notebook at the last measurement of the memory.
     mark: tuple[object, ...] = ()
-    due: float = 0.0
+    next_measurement: float = 0.0
 
 
-class StatusLines:
-    """Keeps the file. To be called each second."""
+class StatusLineFile:
+    """Writes the file. Call `update` every second."""
 
     def __init__(self, workspace: Workspace) -> None:
-        self.workspace, self.path = workspace, workspace.paths.statusline
-        self.shown: dict[str, Shown] = {}
-        self.told = "?"  # a former daemon's may be there
-        self.runs = False  # whether a line says that something runs or waits
+        self.workspace = workspace
+        self.path = workspace.paths.statusline
+        self.displays: dict[str, KernelDisplay] = {}
+        # Unknown: a former daemon may have left a file.
+        self.written_text: str | None = None
+        # Whether a line says that something runs or waits.
+        self.has_running = False
 
-    def look(self, weigh: bool = True) -> None:
-        """Write what has changed; while something runs its clock does.
+    def update(self, measure_memory: bool = True) -> None:
+        """Write the file if a line has changed; a running cell's clock always changes.
 
-        With `weigh` the memory of the kernels is measured again where that is due.
+        `measure_memory`: measure the memory of the kernels again if that is due.
         """
-        lines, runs = list[str](), False
-        for session, name in self.workspace.currents().items():
-            found = self.workspace.sessions.get(name)
-            if found is not None and (text := self._line(found, weigh)):
-                runs = runs or bool(
-                    found.state.running
-                    or found.looks
-                    or found.keeper.waits
-                    or found.keeper.queued
-                )
-                lines.append(f"{session or '-'} {text}\n")
-        self.runs = runs
-        told = "".join(lines)
-        if told == self.told and not runs:
+        lines = list[str]()
+        has_running = False
+        for owner, name in self.workspace.currents().items():
+            session = self.workspace.sessions.get(name)
+            if session is None:
+                continue
+            text = self._format_line(session, measure_memory)
+            if not text:
+                continue
+            has_running = has_running or _is_active(session)
+            lines.append(f"{owner or '-'} {text}\n")
+        self.has_running = has_running
+        text = "".join(lines)
+        if text == self.written_text and not has_running:
             return
-        self.told = told
+        self.written_text = text
         with contextlib.suppress(OSError):
-            if not told:
+            if text:
+                self._write(text)
+            else:
                 private_files.remove(self.path)
-                return
-            until = int(time.time()) + HOLDS_SECONDS if runs else ALWAYS
-            private_files.replace(
-                self.path, f"{os.getpid()} {until}\n{told}".encode("utf-8", "replace")
-            )
 
-    def end(self) -> None:
-        """Have nothing shown any more."""
+    def _write(self, text: str) -> None:
+        valid_until = ALWAYS
+        if self.has_running:
+            valid_until = int(time.time()) + VALID_SECONDS
+        content = f"{os.getpid()} {valid_until}\n{text}"
+        private_files.replace(self.path, content.encode("utf-8", "replace"))
+
+    def remove(self) -> None:
+        """Remove the file: nothing is shown any more."""
         with contextlib.suppress(OSError):
             private_files.remove(self.path)
 
-    def _line(self, session: Session, weigh: bool) -> str:
-        now, queued = status_queries.running(session), session.keeper.queued
-        shown = self.shown.setdefault(session.name, Shown())
-        known, kernel, clock = (
-            session.namespace,
-            session.keeper.kernel,
-            time.monotonic(),
-        )
+    def _format_line(self, session: Session, measure_memory: bool) -> str:
+        running = status_queries.running(session)
+        queued = session.keeper.queued
+        kernel = session.keeper.kernel
+        namespace = session.namespace
+        display = self.displays.setdefault(session.name, KernelDisplay())
+        clock = time.monotonic()
         mark = (
             kernel and kernel.id,
             session.state.next_run,
-            now is None,
+            running is None,
             len(session.state.external_executions),
         )
-        if weigh and clock > shown.due and (now or mark != shown.mark):
-            shown.mark, shown.due = mark, clock + WEIGH_SECONDS
-            shown.memory = kernel.memory() if kernel else 0
-        shown.frame = statusline.choose_frame(known, shown.frame) if kernel else ""
-        said = statusline.format_clock(now.seconds, now.timeout) if now else ""
-        told = now.name if now else ""
+        is_due = clock > display.next_measurement
+        if measure_memory and is_due and (running or mark != display.mark):
+            display.mark = mark
+            display.next_measurement = clock + MEMORY_SECONDS
+            display.memory = kernel.memory() if kernel else 0
+        display.frame = (
+            statusline.choose_frame(namespace, display.frame) if kernel else ""
+        )
+        cell_name = elapsed = ""
+        if running:
+            cell_name = running.name
+            elapsed = statusline.format_clock(running.seconds, running.timeout)
+        queue_text = queued.text if queued else ""
         return statusline.format_status_line(
             session.state,
-            told,
-            said,
-            queued.text if queued else "",
-            known,
-            shown.frame,
-            shown.memory,
+            cell_name,
+            elapsed,
+            queue_text,
+            namespace,
+            display.frame,
+            display.memory,
         )
+
+
+def _is_active(session: Session) -> bool:
+    """Whether a cell runs or something waits for the kernel."""
+    return bool(
+        session.state.running
+        or session.looks
+        or session.keeper.waits
+        or session.keeper.queued
+    )
