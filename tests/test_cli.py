@@ -144,7 +144,7 @@ def test_status_of_a_stopped_notebook_says_why_what_was_asked_and_the_ways_out(
 def test_a_complete_notebook_is_not_called_under_way(project: Project) -> None:
     notebook = project.new("Load", "Look")
     notebook.insert("x = 1")
-    assert "is under way (ready)." in project.stepper("context").stdout
+    assert "is in progress (ready)." in project.stepper("context").stdout
     notebook.insert("x")
     assert f"{notebook.path.name} is complete.\n" in project.stepper("context").stdout
 

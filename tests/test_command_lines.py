@@ -262,7 +262,7 @@ def test_the_slash_command_takes_a_notebook_before_the_message(
     typed = f"/fix {first.name} the dates are in UTC"
     assert typed in refused
     said = project.stepper("fix", typed.removeprefix("/fix ")).stdout
-    assert "What the user adds" in said or "the user answers: the dates" in said
+    assert "The user's hint" in said or '": the dates' in said
     assert state(project, first) != "stopped"
     assert state(project, second) == "stopped"
     missing = project.stepper("fix", "notebooks/none.ipynb the dates", check=2).stderr

@@ -328,11 +328,11 @@ def test_a_false_criterion_leaves_the_step_open() -> None:
     )
     assert (
         "? 1. step 1 (why: `score > 0.9` is false: score is 0.85)"
-        in command_messages.plan_lines(made)[0]
+        in command_messages.format_plan(made)[0]
     )
     assert (
         '(its criterion is false: replace its cell, or `stepper confirm "REASON"`)'
-        in command_messages.next_line(made)
+        in command_messages.format_next(made)
     )
     with pytest.raises(ValueError, match="ran already"):
         plan.removed(made, 1)

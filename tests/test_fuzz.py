@@ -543,7 +543,7 @@ def test_notebooks(tmp_path: Path, data: bytes) -> None:
     assert document.language is not None and document.figure_count >= 0
     made = plan.from_json(document.plan) or plan.Plan()
     state = State(plan=made)
-    assert command_messages.context("n", state, Namespace(), False)
+    assert command_messages.format_context("n", state, Namespace(), False)
     for cell in select_runnable(document.cells):
         cell_directives.parse(cell.source)
         assert cell.label
@@ -616,16 +616,16 @@ def test_journals(tmp_path: Path, lines: list[bytes]) -> None:
     assert 0 <= state.unreadable_events <= len(journaled)
     assert "\n" not in (edit_gate.stopped(state) or "")
     for key in (*state.progress, None):
-        assert command_messages.after_fix("n", state, key, None, 3)
-        assert command_messages.after_skip("n", state, key, "because")
-    assert command_messages.context("n", state, Namespace(), True)
+        assert command_messages.format_fix("n", state, key, None, 3)
+        assert command_messages.format_skip("n", state, key, "because")
+    assert command_messages.format_context("n", state, Namespace(), True)
     assert (
-        command_messages.built(state) is not None
+        command_messages.format_rebuild(state) is not None
         and state.status_name
         and state.has_open_work in (True, False)
     )
     for run in state.runs:
-        assert command_messages.of_journaled(
+        assert command_messages.format_journaled_run(
             run, state.reports.get(run.run), state.stop
         ).text
     assert rendering.RENDERINGS["history"].text(
@@ -840,7 +840,7 @@ def test_plans(data: Any) -> None:
     if made is not None:
         assert plan.from_json(plan.to_json(made)) == made
         assert all(
-            "\n" not in line for line in command_messages.plan_lines(State(plan=made))
+            "\n" not in line for line in command_messages.format_plan(State(plan=made))
         )
 
 

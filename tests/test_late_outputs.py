@@ -137,7 +137,10 @@ def test_a_task_that_goes_on_writes_on_its_own_cell(
     (one, two, three), told = written(notebook, TASK.format(write=write))
     assert "first" in one and one.count("LATE") > 20
     assert "LATE" not in two + three and two.count("mine") == 50
-    assert "Note: after its run cell 1 (id " in told and ": they are on it" in told
+    assert (
+        "Note: cell 1 (id " in told
+        and "after its run; they are in the notebook" in told
+    )
 
 
 @pytest.mark.nightly
@@ -168,7 +171,7 @@ def test_it_is_on_the_cell_soon_and_told_with_the_next_report(
     assert "LATE" in notebook.project.stepper("output", cell).stdout
     _, answer = notebook.insert("1")
     assert (
-        f"Note: after its run cell 1 (id {cell}) got 5 characters: they are on it."
+        f"Note: cell 1 (id {cell}) got 5 characters after its run; they are in the notebook."
         in answer.text
     )
     _, answer = notebook.insert("2")
@@ -248,11 +251,11 @@ def test_late_output_of_a_cell_that_was_changed_is_said_to_be_left_out(
     until(
         lambda: (
             texts.append(notebook.insert("await asyncio.sleep(0.1)")[1].text)
-            or "came for cell 1" in texts[-1]
+            or "arrived for cell 1" in texts[-1]
         )
     )
     assert (
-        "5 characters came for cell 1" in texts[-1]
+        "5 characters arrived for cell 1" in texts[-1]
         and "so they are left out" in texts[-1]
     )
     assert "LATE" not in notebook.path.read_text()
@@ -264,7 +267,7 @@ def test_displays_are_updated_wherever_they_show(notebook: Notebook) -> None:
     )
     _, answer = notebook.insert("h.update('two')")
     assert shown(notebook, one) == "above\nbelow\n'two'"
-    assert f"after its run cell 1 (id {one}) got 1 update of a display" in answer.text
+    assert f"cell 1 (id {one}) got 1 update of a display after its run" in answer.text
     three, _ = notebook.insert("display('same', display_id='id');")
     four, _ = notebook.insert("display('again', display_id='id');\nh.update('three')")
     assert (shown(notebook, three), shown(notebook, four)) == ("'again'", "'again'")

@@ -1865,7 +1865,7 @@ def test_uninstall_takes_the_lines_out(
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ([], "Never make a new one unless"),
+        ([], "Do not create another notebook unless"),
         (["--lang", "ja"], "新しいノートブックを作らないこと"),
     ],
 )

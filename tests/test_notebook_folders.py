@@ -29,9 +29,9 @@ def test_each_edit_that_is_not_covered_gets_a_line_and_the_first_of_a_session_th
         said.text.startswith("stepper: the cell was NOT run")
         and "outputs may be stale" in said.text
     )
-    assert 'what covers it: notebooks: ["notebooks", "*.ipynb"]' in said.text
+    assert 'to include it, set: notebooks: ["notebooks", "*.ipynb"]' in said.text
     assert (
-        said.line.startswith("✗ nothing runs: top.ipynb is covered by no pattern")
+        said.line.startswith("✗ nothing runs: top.ipynb does not match `notebooks:`")
         and "\n" not in said.text
     )
     again = one.insert("2")[1]
@@ -45,10 +45,12 @@ def test_each_edit_that_is_not_covered_gets_a_line_and_the_first_of_a_session_th
     )
     assert 'notebooks: ["notebooks", "analysis"]' in other.insert("2")[1].line
     one.session = "another"
-    assert "is covered by no pattern" in one.insert("4")[1].line
+    assert "does not match `notebooks:`" in one.insert("4")[1].line
     for name in (".venv/share/x.ipynb", "../of-nobody.ipynb"):
         assert (
-            at(shared, name).insert("5")[1].line.endswith("; it lies where none leads")
+            at(shared, name)
+            .insert("5")[1]
+            .line.endswith("; no pattern can include a notebook there")
         )
     assert not (shared.folder / "ran").exists()
     # the line that is named covers it from the next edit on, and no hook is bound to a folder

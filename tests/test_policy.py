@@ -595,7 +595,7 @@ def test_the_end_in_short() -> None:
     for key, verdict in ((1, "fine"), (2, "recoverable"), (2, "fine"), (3, "fine")):
         ran(made, key, verdict, cell_id=f"id{key}")
     assert (
-        command_messages.completed(made)
+        command_messages.format_completion_line(made)
         == "notebook complete: 3 steps, 1 retry, 4.00 s"
     )
 
@@ -608,7 +608,7 @@ def test_retries_are_counted_over_the_whole_history() -> None:
     journal_reducer.apply(journal_events.Fixed(key=1), made)
     ran(made, 1, "fine", cell_id="id1")
     assert made.progress_of(1).attempts == 1 and made.progress_of(1).retries == 4
-    assert command_messages.completed(made).startswith(
+    assert command_messages.format_completion_line(made).startswith(
         "notebook complete: 1 step, 4 retries"
     )
     ran(made, 1, "fine", cell_id="id1")
@@ -654,7 +654,7 @@ def test_a_cell_outside_the_plan_that_is_open_keeps_a_notebook_from_being_comple
         (4, "pending"),
     ]
     told = "No step of the plan is left. Outside the plan: cell 2 (id id2) failed; cell 4 (id id4) has not run."
-    assert command_messages.next_line(made) == told
+    assert command_messages.format_next(made) == told
     assert (
         statusline.format_status_line(made, "", "", "", UNKNOWN_NAMESPACE, "", 0)
         == "✗ 1 step over · cell 2 failed"
@@ -702,7 +702,7 @@ def test_a_skipped_step_is_not_done() -> None:
     made = state("a", "b")
     ran(made, 1, "fine", cell_id="id1")
     journal_reducer.apply(journal_events.Skipped(key=2), made)
-    assert command_messages.completed(made).startswith(
+    assert command_messages.format_completion_line(made).startswith(
         "notebook complete: 1 done, 1 skipped, 0 retries"
     )
     told = statusline.format_status_line(made, "", "", "", UNKNOWN_NAMESPACE, "", 0)
@@ -717,14 +717,14 @@ def test_a_fix_of_a_cell_whose_kernel_something_outside_ended() -> None:
     run = dataclasses.replace(BEGUN, key=1).create_run(
         Outcome.KERNEL_DIED, verdict, fault, 0.1
     )
-    told = command_messages.after_fix(
+    told = command_messages.format_fix(
         "n", State(runs=[journal_events.RunEnded(**vars(run))]), run.key, cell(0), 3
     )
     assert (
         "run 1: KernelDied: kernel died (job 3: its node failed (NODE_FAIL))\n" in told
     )
     assert (
-        "Nothing in it ended the kernel: replaced, if only by the same source, it runs again (cell_id id0)."
+        "This cell did not cause the kernel's end: replace it, even with the same source, and it runs again (cell_id id0)."
         in told
     )
     said = run_report.format_run(
@@ -749,8 +749,8 @@ def test_no_text_shows_the_name_of_a_class_of_ours(
             run_report.format_stop_block(ended, 0),
         ]
         told += [
-            command_messages.of_journaled(run, None, None).text,
-            command_messages.after_fix("n", made, run.key, None, 3),
+            command_messages.format_journaled_run(run, None, None).text,
+            command_messages.format_fix("n", made, run.key, None, 3),
         ]
         told += [
             *repeated_errors.note_returning_source(

@@ -234,7 +234,7 @@ def test_a_cell_that_ends_its_kernel_stops_and_restore_leaves_it_out(
     notebook.insert("y = x * 2")
     cell_id, answer = notebook.insert("die('SIGSEGV')")
     assert "Error Type: KernelDied" in answer.stop
-    died = "kernel died (SIGSEGV): all variables are lost; steps 1, 2 had built them; `stepper restore` builds"
+    died = "kernel died (SIGSEGV): all variables are lost; steps 1, 2 had made them; `stepper restore` makes"
     assert f"Error Message: {died}" in answer.stop
     assert notebook.before("insert", "1", cell_id).denied
     restored = project.json("restore")
@@ -468,7 +468,7 @@ def test_words_from_a_terminal_reach_the_agent_once(project: Quick) -> None:
     cell_id, _ = notebook.insert("raise RuntimeError('STOP: which column?')")
     project.stepper("continue", "the second one")
     text = notebook.replace(cell_id, "x = 1").text
-    assert 'To "which column?" the user answers: the second one' in text
+    assert 'The user\'s answer to "which column?": the second one' in text
     assert "in a terminal, which resumed the stopped notebook" in text
     assert "the second one" not in notebook.insert("y = 1")[1].text
 
@@ -480,9 +480,9 @@ def test_a_plain_answer_to_a_question_resumes_the_notebook_and_the_user_reads_so
     notebook.insert("raise RuntimeError('STOP: may I use price?')")
     payload = notebook.payload("UserPromptSubmit", "", {}, prompt="yes, use it")
     answer = project.hook("UserPromptSubmit", payload)
-    assert 'To "may I use price?" the user answers: yes, use it' in answer.text
+    assert 'The user\'s answer to "may I use price?": yes, use it' in answer.text
     assert answer.line.startswith(
-        "stepper: understood as /continue: The stop is lifted"
+        "stepper: understood as /continue: The notebook is resumed"
     )
     assert status(project) == "ready"
 
@@ -499,7 +499,7 @@ def test_the_user_reads_once_what_a_typed_command_did(
     batch = notebook.payload("PostToolBatch", "", {}, tool_calls=[])
     line = project.hook("PostToolBatch", batch).line
     name = f"notebooks/{notebook.path.name}"
-    assert line == f'stepper fix: 3 fresh retries for step 1 of 2 "Load" in {name}.'
+    assert line == f'stepper fix: 3 new retries for step 1 of 2 "Load" in {name}.'
     assert project.hook("PostToolBatch", batch).line == ""
     project.stepper("skip", "no data")
     prompt = notebook.payload("UserPromptSubmit", "", {}, prompt="/skip no data")
@@ -511,7 +511,7 @@ def test_the_user_reads_once_what_a_typed_command_did(
     end = notebook.payload("Stop", "", {}, last_assistant_message="Shall I go on?")
     assert (
         project.hook("Stop", end).line
-        == f"stepper continue: Nothing was stopped. Go on. ({name})"
+        == f"stepper continue: The notebook was not stopped. Continue. ({name})"
     )
     assert project.hook("Stop", end).line == ""
 

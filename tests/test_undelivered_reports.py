@@ -81,19 +81,19 @@ def test_after_escape_the_next_prompt_tells_once_what_became_of_the_cell(
         and '■ step 2 of 2 "Count" · cancelled · ' in answer.line
     )
     assert (
-        f"an edit of notebooks/{notebook.path.name} WAS made" in told
+        f"an edit of notebooks/{notebook.path.name} WAS applied" in told
         and "was rejected" in told
     )
     assert (
         f"Cell 2 (id {cell_id}) was CANCELLED after" in told
-        and "replace that cell rather than insert" in told
+        and "replace that cell instead of inserting" in told
     )
     assert (
         "rebound `rows`" in told and "made.csv (3 bytes)" in told and "| begun" in told
     )
     assert say(notebook, "And now?") == ""
-    assert "WAS made" not in start_session(notebook)
-    assert "WAS made" not in notebook.replace(cell_id, "len(rows)").text
+    assert "WAS applied" not in start_session(notebook)
+    assert "WAS applied" not in notebook.replace(cell_id, "len(rows)").text
     assert statuses(project) == ["done", "done"]
 
 
@@ -104,17 +104,17 @@ def test_it_survives_the_daemon_and_another_session_reads_it(
     notebook.insert("rows = [1, 2, 3]")
     broken_off(notebook, SLOW)
     project.kill_daemon()
-    assert "WAS made" in project.stepper("status").stdout  # the person may look …
+    assert "WAS applied" in project.stepper("status").stdout  # the person may look …
     other = Notebook(project, notebook.path, session="another")
     told = start_session(other, "resume")
     assert (
         told.startswith("stepper: an edit of ") and "was CANCELLED after" in told
     )  # … and the agent is told
     assert "■ 2. Count" in told and '"Count" (its cell was interrupted)' in told
-    assert "WAS made" not in start_session(notebook)
+    assert "WAS applied" not in start_session(notebook)
     broken_off(notebook, SLOW)
     monkeypatch.setenv("STEPPER_SESSION", "session-1")
-    assert "WAS made" in project.json("status")["unheard"]  # the agent's own shell
+    assert "WAS applied" in project.json("status")["unheard"]  # the agent's own shell
     assert project.json("status")["unheard"] == ""
 
 
@@ -134,7 +134,7 @@ def test_the_next_report_tells_it_too(project: Project) -> None:
         and "is in the notebook" in answer.line
         and "cancelled" in answer.line
     )
-    assert "WAS made" not in notebook.insert("print('later')", first)[1].text
+    assert "WAS applied" not in notebook.insert("print('later')", first)[1].text
 
 
 def test_a_prompt_waits_for_the_cell_that_is_being_interrupted(
@@ -158,12 +158,12 @@ def test_a_cell_that_never_ran_is_told_too(project: Project) -> None:
     running.start()
     wait_until(lambda: project.json("status")["kernel"]["state"] == "busy")
     broken_off(notebook, "print('waits')", settled=False)
-    wait_until(lambda: "WAS made" in project.json("status")["unheard"])
+    wait_until(lambda: "WAS applied" in project.json("status")["unheard"])
     project.stepper("interrupt")  # the person's: its report is read
     running.join(20)
     told = answers[0].text
     assert (
-        told.index("WAS made")
+        told.index("WAS applied")
         < told.index("it waited for another cell")
         < told.index("CANCELLED")
     )

@@ -64,10 +64,10 @@ def test_the_happy_path_to_complete(project: Project) -> None:
         "from IPython.display import Image, display\nimport base64\npng = base64.b64decode('iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==')\ndisplay(Image(png))"
     )
     assert (
-        "The notebook is complete: 2 steps done, 0 skipped; 2 runs, 0 attempts"
+        "The notebook is complete: 2 steps done, 0 skipped; 2 runs, 0 retries"
         in answer.text
     )
-    assert "in all; 1 figure." in answer.text
+    assert "in total; 1 figure." in answer.text
     assert str(notebook.path.name) in answer.text.splitlines()[-1]
     status = project.json("status")
     assert status["state"] == "complete"
@@ -271,11 +271,11 @@ def test_continue_lifts_a_stop_and_says_where_to_go_on(project: Project) -> None
     cell_id, answer = notebook.insert("raise ValueError('please STOP here')")
     assert answer.stop
     said = project.stepper("continue").stdout
-    assert "The stop is lifted" in said and "The person" not in said
+    assert "The notebook is resumed" in said and "The person" not in said
     assert 'Next: step 2 of 2 "Plot"' in said
     assert "math" in said and "area(r, scale=1)" in said and "rows: list of 2" in said
     assert project.json("status")["state"] == "ready"
-    assert "Nothing was stopped" in project.stepper("continue").stdout
+    assert "The notebook was not stopped" in project.stepper("continue").stdout
     assert "ran ok" in notebook.replace(cell_id, "1").text
 
 
@@ -285,7 +285,8 @@ def test_an_answer_is_handed_on_and_journaled(project: Project) -> None:
     cell_id, _ = notebook.insert("raise RuntimeError('STOP: `a` or \"b\"?')")
     said = project.stepper("continue", "take", "`b`;", "$(echo no) & 'go on'").stdout
     assert (
-        'To "`a` or "b"?" the user answers: take `b`; $(echo no) & \'go on\'\n' in said
+        'The user\'s answer to "`a` or "b"?": take `b`; $(echo no) & \'go on\'\n'
+        in said
     )
     assert notebook.replace(cell_id, "raise MemoryError").stop
     fix = notebook.commands.slash("fix", "HINT")
@@ -293,10 +294,10 @@ def test_an_answer_is_handed_on_and_journaled(project: Project) -> None:
     said = project.stepper(
         "fix", "half", "of it", "--notebook", notebook.path.name
     ).stdout
-    assert said.splitlines()[-1] == "What the user adds: half of it"
+    assert said.splitlines()[-1] == "The user's hint: half of it"
     notebook.replace(cell_id, "raise MemoryError")
     assert (
-        "lifted" in project.stepper("continue", notebook.path.name).stdout
+        "resumed" in project.stepper("continue", notebook.path.name).stdout
     )  # a notebook's name alone answers nothing
     journal = project.folder / ".stepper/journal" / f"{notebook.path.stem}.jsonl"
     lines = [json.loads(line) for line in journal.read_text().splitlines()]
@@ -582,8 +583,8 @@ def test_plain_words_and_near_misses(project: Project) -> None:
             in said
         ), near
         assert (
-            "lifts nothing" in said
-            and f"for the user to give: `{answer_command}`." in said
+            "does not resume the notebook" in said
+            and f"Ask the user to type: `{answer_command}`." in said
         )
     for other in (
         "/help",
@@ -594,14 +595,15 @@ def test_plain_words_and_near_misses(project: Project) -> None:
     assert project.json("status")["state"] == "stopped"
     assert "stopped" in say(notebook, " Show Status, please \n")
     said = say(notebook, "Please FIX AND RETRY, the second one\nof the two")
-    assert "fresh retries" in said
+    assert "new retries" in said
     assert (
-        'To "which of the two columns?" the user answers: the second one of the two'
+        'The user\'s answer to "which of the two columns?": the second one of the two'
         in said
     )
     assert say(notebook, "the first one") == ""  # nothing is in force any more
-    assert "Nothing was stopped. Go on.\nWhat the user adds: drop the rows" in say(
-        notebook, "continue notebook, drop the rows"
+    assert (
+        "The notebook was not stopped. Continue.\nThe user's hint: drop the rows"
+        in say(notebook, "continue notebook, drop the rows")
     )
     assert "is skipped (because we lack data)" in say(
         notebook, "Skip cell because we lack data"
@@ -713,7 +715,7 @@ def test_a_session_start_tells_what_is_under_way(project: Project) -> None:
         assert notebook.path.name in said
         assert "✓ 1. One" in said and "· 2. Two" in said
         assert "j (json)" in said and "values: dict of 1" in said
-        assert "Further cells go into this notebook" in said
+        assert "Add new cells to this notebook" in said
     project.kill_daemon()
     assert "values: dict of 1" in start_session(
         notebook

@@ -455,7 +455,9 @@ async def _resume(
         response = await user_commands.fix(session, message)
     in_terminal = request.caller.by == "cli" and not request.owner
     if in_terminal and message.strip():
-        text = command_messages.from_terminal(session.name, command, stop, message)
+        text = command_messages.format_from_terminal(
+            session.name, command, stop, message
+        )
         session.log(journal_events.Undelivered(at=now(), text=text))
     _show_user(request, session, command, response)
     return responses.Said(response)
@@ -464,7 +466,7 @@ async def _resume(
 def _show_user(request: Request, session: Session, command: str, response: str) -> None:
     """Have Claude Code's user read with the session's next event what a typed command did: only the agent reads it."""
     if request.caller.by == "cli" and request.owner:
-        line = command_messages.steered(session.name, command, response)
+        line = command_messages.format_command_line(session.name, command, response)
         request.workspace.steered.setdefault(request.owner, []).append(line)
 
 

@@ -105,10 +105,10 @@ async def after_tool(
             renamed = workspace.renames.describe_uncovered(change.notebook)
             return payload.answer(
                 "PostToolUse",
-                command_messages.uncovered(error.name, error.line, renamed),
+                command_messages.format_uncovered(error.name, error.line, renamed),
             )
         return payload.answer(
-            "PostToolUse", command_messages.still_uncovered(error.name)
+            "PostToolUse", command_messages.format_still_uncovered(error.name)
         )
     session, used = workspace.session(path), change.tool_use_id
     if used in session.calls and not again:
@@ -290,7 +290,7 @@ async def session_start(workspace: Workspace, event: Event) -> bytes:
     text = run_report.limit_report("\n".join(filter(None, parts)))
     lines = [*replaced, missed.line]
     if not event.goes_on:
-        lines.append(command_messages.stopped_line(session.name, session.state))
+        lines.append(command_messages.format_stopped_line(session.name, session.state))
     line = "\n".join(filter(None, lines))
     return payload.answer("SessionStart", run_report.Report(text, line))
 
@@ -369,7 +369,9 @@ async def prompt(workspace: Workspace, event: Event) -> bytes:
             )
     elif session.state.stop and not event.is_slash:
         said.append(
-            command_messages.in_force(session.name, session.state.stop, session.state)
+            command_messages.format_prompt_while_stopped(
+                session.name, session.state.stop, session.state
+            )
         )
     workspace.mark()
     text = "\n".join(filter(None, said))
@@ -468,11 +470,11 @@ async def _left(workspace: Workspace, event: Event) -> str:
         return ""
     workspace.sent_on[owner] = progress
     if steps and not state.open_steps:
-        said = f"all steps of {name} are over, but the notebook is not complete. {command_messages.open_cells(state)}"
+        said = f"all steps of {name} are over, but the notebook is not complete. {command_messages.format_open_cells(state)}"
     elif failing:
-        said = f"the last run of {name} failed and is not mended. {command_messages.failing(state)}"
+        said = f"the last run of {name} failed and is not mended. {command_messages.format_failing(state)}"
     else:
-        said = f"{len(state.open_steps)} of {steps} steps of {name} are not done. {command_messages.next_line(state)}"
+        said = f"{len(state.open_steps)} of {steps} steps of {name} are not done. {command_messages.format_next(state)}"
     return f"stepper: {said} If something stands in the way of it, the user can be told what."
 
 
@@ -484,7 +486,7 @@ def _context(event: str, text: str) -> bytes:
 
 async def _status(session: Session, _: str) -> str:
     now = await status_queries.status(session)
-    stands = command_messages.kernel(
+    stands = command_messages.format_kernel_state(
         now.kernel.state, now.kernel.where, now.kernel.left_seconds, now.kernel.trouble
     )
     head = f"stepper: {one_line(session.name)}: {now.state}; kernel {stands}."
@@ -497,10 +499,10 @@ async def _status(session: Session, _: str) -> str:
     return "\n".join(
         [
             head,
-            *command_messages.plan_lines(session.state),
+            *command_messages.format_plan(session.state),
             *cells,
             *stop,
-            command_messages.next_line(session.state),
+            command_messages.format_next(session.state),
         ]
     )
 

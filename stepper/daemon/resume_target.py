@@ -60,7 +60,7 @@ def _reopens(session: Session, asked: Resume) -> bool:
 
 def _several(stopped: Sequence[Session], asked: Resume) -> UsageError:
     """Return the error that lists the stopped notebooks, with the command for each."""
-    why = command_messages.several_stopped(
+    why = command_messages.format_ambiguous_resume(
         [(session.name, session.state.stop) for session in stopped], asked.command
     )
     commands = [_typed(CommandLines(session.name), asked) for session in stopped]
@@ -77,7 +77,7 @@ def _how(face: str) -> str:
 def _typed(commands: CommandLines, asked: Resume) -> str:
     message = " ".join(asked.message.split())
     if len(message) > LONGEST:
-        message = command_messages.WORDS[asked.command]
+        message = command_messages.RESUME_ARGUMENTS[asked.command]
     if asked.face == "tool":
         return f"`lift_stop` with `notebook: {commands.notebook}`"
     if asked.face == "slash":

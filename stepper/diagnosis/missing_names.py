@@ -116,7 +116,7 @@ def live_names_like(
         if not other.startswith("_") and other not in OF_IPYTHON
     }
     live |= {
-        other: f" ({command_messages.describe(variable)})"
+        other: f" ({command_messages.describe_variable(variable)})"
         for other, variable in known.variables.items()
     }
     live |= {

@@ -36,7 +36,7 @@ FORM: dict[str, Any] = {
             "type": "string",
             "title": "What now?",
             "enum": [*WORDS],
-            "description": "continue: go on; fix: fresh retries for the failed step; skip: leave that step out",
+            "description": "continue: go on; fix: new retries for the failed step; skip: leave that step out",
         },
         "words": {
             "type": "string",

@@ -72,7 +72,7 @@ PHRASES = tuple(
         # of execute_code
         (r"^stepper: eval (?=FAILED|ran|was|timed)", "stepper: The code "),
         (r"without --scratch", "without `scratch`"),
-        (r" NotebookEdit needs a Read of it first in this session\.", ""),
+        (r" NotebookEdit requires a Read of the notebook in this session first\.", ""),
         (r"(?<![\w/.`-])`?/(?:stepper:)?notebook-status\b`?", "`notebook_status`"),
         (r"(?<![\w/.`-])`?/(?:stepper:)?new-notebook\b`?", "`create_notebook`"),
     )
@@ -118,7 +118,7 @@ def _translate_texts(value: Any) -> Any:
 
 def question(text: str) -> str:
     """Return the text of a stop as the user reads it above a form that offers the ways out."""
-    return translate(text.partition("\nWays out:")[0], for_user=True)
+    return translate(text.partition("\nTo resume:")[0], for_user=True)
 
 
 def _line(line: str, for_user: bool) -> str:

@@ -185,7 +185,9 @@ async def _attempt(
     )
     if decided.do is run_decisions.Do.WAIT:
         commands = CommandLines(session.name, session.state.commands.program)
-        return command_messages.waits(decided.why, commands.terminal("run"))
+        return command_messages.format_waits_for_user(
+            decided.why, commands.terminal("run")
+        )
     if decided.do is not run_decisions.Do.RUN:
         return (
             run_report.format_not_run(decided.why)

@@ -72,7 +72,7 @@ def goes_on(session: Session, call: Call) -> Report:
     began = None if about.left is None else about.left + now_runs.seconds
     at = (
         format_location(about.where, about.left, about.trouble),
-        command_messages.beyond(running.timeout, about.where, began),
+        command_messages.warn_walltime(running.timeout, about.where, began),
     )
     return background_runs.goes_on(
         session.name,

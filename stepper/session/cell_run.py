@@ -125,7 +125,7 @@ async def run_cell(
                 CommandLines(session.name).shell("use --kernel NAME"),
             )
         about = kernel.about()
-        beyond = command_messages.beyond(work.timeout, about.where, about.left)
+        beyond = command_messages.warn_walltime(work.timeout, about.where, about.left)
         work.notes = [*session.take_notes(), *work.notes, *beyond]
         if caller.left.is_set():
             raise StepperError(
@@ -144,7 +144,7 @@ async def run_cell(
         except KernelUnreachableError as error:
             # the journal knows that it began: the next turn asks what came of it
             error = KernelUnreachableError(
-                command_messages.line_down(cell.label, error.message),
+                command_messages.format_disconnected(cell.label, error.message),
                 CommandLines(session.name).shell("status"),
             )
             error.accepted = True
@@ -180,7 +180,7 @@ async def conclude(
         seconds, elapsed, execution.reconnected
     )
     fault, verdict = await judged(
-        session, cell, execution, work.cells, command_messages.built(state)
+        session, cell, execution, work.cells, command_messages.format_rebuild(state)
     )
     execution.checked = (
         session.adviser.checked(execution.told) if work.criterion else None
@@ -229,7 +229,7 @@ async def judged(
         before, after = execution.namespace_before, execution.namespace
         if after is before:  # nothing was reported at its end
             after = UNKNOWN_NAMESPACE
-        memory = "; ".join([memory, *command_messages.largest(before, after)])
+        memory = "; ".join([memory, *command_messages.format_largest(before, after)])
     fault, verdict = run_decisions.judged(
         execution.outcome, execution.fault, cell.tags, execution.death, memory, built
     )
@@ -278,7 +278,7 @@ async def tell(
             session.replays = run_decisions.replays(
                 session.state, work.limits, document.cells
             )
-            tail = command_messages.completion(
+            tail = command_messages.format_completion(
                 session.name,
                 session.state,
                 document.figure_count,
@@ -286,7 +286,9 @@ async def tell(
                 session.replays,
             )
             ended = replace(
-                ended, tail=tail, completion=command_messages.completed(session.state)
+                ended,
+                tail=tail,
+                completion=command_messages.format_completion_line(session.state),
             )
     elif (
         session.state.plan.steps
@@ -294,7 +296,7 @@ async def tell(
         and session.state.open_cells
     ):
         tail = [
-            f"No step is left, but the notebook is not complete. {command_messages.open_cells(session.state)}"
+            f"No step is left, but the notebook is not complete. {command_messages.format_open_cells(session.state)}"
         ]
         ended = replace(ended, tail=tail)
     return ended
@@ -318,7 +320,7 @@ def summed(session: Session, work: Work, run: Run, execution: Execution) -> Ende
         max_timeout=work.limits.max_cell_timeout_seconds,
         notes=[
             *work.notes,
-            *command_messages.came(state, work.cells),
+            *command_messages.format_late_outputs(state, work.cells),
             *attached_clients.format_executions(state),
         ],
         captured=execution.captured,
@@ -358,7 +360,7 @@ def _besides(
     if is_here and adviser.can_render(execution):
         seen = [
             *seen,
-            command_messages.render_figure(session.state.commands, run.number),
+            command_messages.format_render_hint(session.state.commands, run.number),
         ]
     return seen, left
 

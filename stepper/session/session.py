@@ -239,11 +239,11 @@ class Session:
 
     async def _died_idle(self, death: Death) -> None:
         """The kernel died while no cell ran: where state went with it, the notebook stops."""
-        built = command_messages.built(self.state)
+        built = command_messages.format_rebuild(self.state)
         why = f"the kernel died ({death.how}) while no cell ran"
         await self.keeper.end(why)
         if built:
-            error, block = command_messages.stop_of_death(
+            error, block = command_messages.format_death_stop(
                 why, built, death.stderr, self.state.commands
             )
             self.log(
@@ -510,7 +510,7 @@ class Session:
         if last is None:
             return None if text is None else Report(text, "", ok=False)
         self.troubles.pop(last.run, None)  # it is told now
-        return command_messages.of_journaled(last, text, self.state.stop)
+        return command_messages.format_journaled_run(last, text, self.state.stop)
 
     def kept(self, found: Report, ended: Ended) -> Report:
         """Journal the report, so that it can be had again, and add the stop, if there is one."""

@@ -54,7 +54,7 @@ async def status(session: Session) -> responses.Status:
         responses.Stop(
             stop.error,
             stop.cell_id or None,
-            *command_messages.stopped(state, stop),
+            *command_messages.format_stop(state, stop),
         )
         if stop
         else None
@@ -373,7 +373,7 @@ async def context(session: Session) -> responses.Context:
     await session.notice_death()
     known, alive = await namespace(session)
     steps = planned(session).steps
-    text = command_messages.context(session.name, session.state, known, alive)
+    text = command_messages.format_context(session.name, session.state, known, alive)
     return responses.Context(**vars(_holds(session, known)), plan=steps, text=text)
 
 
@@ -384,7 +384,7 @@ async def holds(session: Session) -> responses.Holds:
 
 def _holds(session: Session, known: Namespace) -> responses.Holds:
     variables = {
-        name: command_messages.describe(variable)
+        name: command_messages.describe_variable(variable)
         for name, variable in known.variables.items()
     }
     return responses.Holds(session.name, known.modules, known.functions, variables)

@@ -15,10 +15,12 @@ from stepper.session.session import Session
 
 def missed(session: Session, text: str, line: str) -> None:
     """What came of an edit reached nobody: agent and user are told with the next thing that they read."""
-    told = command_messages.unheard(session.name, text)
+    told = command_messages.format_undelivered(session.name, text)
     session.log(
         journal_events.Undelivered(
-            at=now(), text=told, line=command_messages.unheard_line(session.name, line)
+            at=now(),
+            text=told,
+            line=command_messages.format_undelivered_line(session.name, line),
         )
     )
 

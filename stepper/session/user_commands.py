@@ -151,7 +151,9 @@ async def restore(
         if keeps_stop and ended.ok:
             ended = replace(
                 ended,
-                report=command_messages.still_stopped(session.name, session.state),
+                report=command_messages.format_still_stopped(
+                    session.name, session.state
+                ),
             )
         return responses.Restored(**vars(ended), gone=gone)
 
@@ -229,7 +231,7 @@ async def _run(
     )
     stop = ""
     if which != "restore" and caller.outside_agent:
-        stop = command_messages.agent_stopped(session.name, session.state)
+        stop = command_messages.format_agent_stopped(session.name, session.state)
     changed = list[ChangedOutput]()
     if recorded is not None:
         changed = await recorded.changed(runs)
@@ -398,11 +400,11 @@ async def go_on(session: Session, answer: str = "") -> str:
     number = skipped_step(session, answer)
     if number is not None:
         reopen(session, number)
-        return command_messages.after_reopen(session.name, session.state, number)
+        return command_messages.format_reopen(session.name, session.state, number)
     if lifted is not None:
         session.log(journal_events.Continued(at=now(), answer=answer.strip()))
     known, alive = await status_queries.namespace(session)
-    return command_messages.after_continue(
+    return command_messages.format_continue(
         session.name, session.state, known, alive, lifted, answer
     )
 
@@ -423,10 +425,10 @@ async def fix(session: Session, hint: str = "") -> str:
     key, stop = failed_key(session), session.state.stop
     session.log(journal_events.Fixed(at=now(), key=key, hint=hint.strip()))
     cell = _cell(session, key)
-    said = command_messages.after_fix(
+    said = command_messages.format_fix(
         session.name, session.state, key, cell, session.limits().max_retries
     )
-    return "\n".join([said, *command_messages.answered(stop, hint)])
+    return "\n".join([said, *command_messages.format_answer(stop, hint)])
 
 
 async def skip(session: Session, reason: str) -> str:
@@ -444,7 +446,7 @@ async def skip(session: Session, reason: str) -> str:
         session.log(journal_events.Skipped(at=now(), key=key, reason=reason))
         if cell is not None:
             session.file.add_tag(cell, cell_changes.SKIP_TAG)
-    return command_messages.after_skip(session.name, session.state, key, reason)
+    return command_messages.format_skip(session.name, session.state, key, reason)
 
 
 def reopen(session: Session, number: int) -> responses.Planned:
@@ -489,7 +491,7 @@ def confirm(session: Session, words: str) -> str:
             state.commands.shell("confirm", '"REASON"'),
         )
     session.log(journal_events.Confirmed(at=now(), key=doubted[0], reason=reason))
-    return command_messages.after_confirm(session.name, state, doubted[0], reason)
+    return command_messages.format_confirm(session.name, state, doubted[0], reason)
 
 
 def failed_key(session: Session) -> Key | None:

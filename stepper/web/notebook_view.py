@@ -259,12 +259,14 @@ class NotebookView:
         stop = state.stop
         if stop is None:
             return None
-        question, _, _ = command_messages.stopped(state, stop)
+        question, _, _ = command_messages.format_stop(state, stop)
         return {
             "error": stop.error,
             "cell": stop.cell_id,
             "question": question,
-            "ways": [asdict(way) for way in command_messages.ways(state)],
+            "ways": [
+                asdict(way) for way in command_messages.list_resume_commands(state)
+            ],
             "block": clean(stop.block),
         }
 

@@ -116,7 +116,7 @@ def test_in_manual_mode_a_step_asks_once_and_says_above_it_what_yes_means(
         "says: ✗ nothing runs: top.ipynb is covered by no pattern of `notebooks:`"
         in screen
     )
-    assert 'what covers it: notebooks: ["notebooks", "*.ipynb"]' in screen
+    assert 'to include it, set: notebooks: ["notebooks", "*.ipynb"]' in screen
     assert "top.ipynb is covered by no pattern" in model.shown() and ran(notebook) == 2
 
 

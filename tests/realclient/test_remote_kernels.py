@@ -248,7 +248,7 @@ def test_on_slurm_with_a_queue_a_killed_daemon_a_walltime_that_ends_and_a_node_t
         model, 5
     ) and "| part 1 of 6 is here\n| part 2" in news(model, 5)
     assert f"Kernel: job {first} on n" in news(model, 7)
-    assert f"its deadline (10 min) lies beyond the walltime of job {first}" in news(
+    assert f"its deadline (10 min) is beyond the walltime of job {first}" in news(
         model, 7
     )
     assert [*cluster.jobs()] == [first] and runs(notebook) == ok(1, 2, 3)

@@ -92,7 +92,7 @@ def test_each_command_shows_the_user_in_one_line_what_it_did(
     client.send("/fix look at the divisor")
     screen = flat(client.wait_for("what next?", 40))
     screen = flat(client.wait_for("stepper fix:", 20))
-    assert 'says: stepper fix: 3 fresh retries for step 2 of 3 "Plot" in' in screen
+    assert 'says: stepper fix: 3 new retries for step 2 of 3 "Plot" in' in screen
 
     model.then(edit(notebook, "1 / 0 + 9", "replace"), *failing(notebook)[1:])
     client.send("Try again.")
@@ -156,7 +156,7 @@ def test_after_a_machine_restart_user_and_agent_read_the_way_out_first(
     client.send("go on")  # with the variables, or without them: nobody knows
     client.wait_for("What now?", 60)
     shown = model.shown()
-    assert "What the user wrote here does not resume it. To rebuild" in shown
+    assert "The user's message does not resume it. To rebuild" in shown
     assert json.loads(stepper(project, "status", "--json"))["state"] == "stopped"
 
     restore = tool("Bash", {"command": "stepper restore", "description": "Rebuild"})

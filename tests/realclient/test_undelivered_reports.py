@@ -119,7 +119,7 @@ def test_nothing_is_unseen_and_no_turn_ends_with_an_alarm(
     client.wait_for("That is the end.")
     told = news(model, 8)
     assert (
-        "NOT written" in told and f"an edit of {name} WAS made" in told
+        "NOT written" in told and f"an edit of {name} WAS applied" in told
     )  # the client's word, and ours
     assert (
         f"Cell 2 (id {ids[1]}) was CANCELLED after" in told
@@ -131,7 +131,7 @@ def test_nothing_is_unseen_and_no_turn_ends_with_an_alarm(
         f"the last edit of {name} is in the notebook" in screen
         and '"Count" · cancelled' in screen
     )
-    assert "ran ok in" in news(model, 9) and "WAS made" not in news(model, 9)
+    assert "ran ok in" in news(model, 9) and "WAS applied" not in news(model, 9)
     assert statuses(notebook) == ["complete", "done", "done"]
     assert "problem" not in client.screen()
 
@@ -160,12 +160,12 @@ def test_another_session_reads_what_the_first_one_could_not(
         [bash("stepper status")], [text("I see, the person decides. Which way?")]
     )
     claude(model).prompt("Go on.", "--continue")
-    assert "WAS made" in news(model, 3) and "(its cell was interrupted)" in news(
+    assert "WAS applied" in news(model, 3) and "(its cell was interrupted)" in news(
         model, 3
     )
     assert "■ 2. Count  (interrupted)" in tool_results(model.requests[-1])[
         -1
-    ] and "WAS made" not in news(model, 4)
+    ] and "WAS applied" not in news(model, 4)
 
 
 @pytest.mark.nightly

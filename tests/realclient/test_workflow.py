@@ -339,12 +339,12 @@ def test_three_failed_retries_stop_the_notebook_until_the_person_says_fix(
     )
     client(model).prompt("/fix divide by one", "--continue")
     said = shown_in(model.requests[9])
-    assert 'stepper: 3 fresh retries for step 1 of 3 "Load"' in said
+    assert 'stepper: 3 new retries for step 1 of 3 "Load"' in said
     assert all(
         f"  run {run}: ZeroDivisionError: division by zero" in said
         for run in (1, 2, 3, 4)
     )
-    assert "What the user adds: divide by one" in said
+    assert "The user's hint: divide by one" in said
     assert standing(notebook) == ("ready", ["done", "pending", "pending"])
     assert status(notebook)["steps"][0]["attempts"] <= 1
 
@@ -457,16 +457,16 @@ def test_continue_lifts_a_stop(
 
     assert (session_of(second) == session_of(first)) is (session == "resumed")
     said = shown_in(model.requests[before])
-    assert "The stop is lifted. Go on." in said
+    assert "The notebook is resumed. Continue." in said
     assert (
-        f'To "drop the empty rows?" the user answers: {" ".join(answer.split())}'
+        f'The user\'s answer to "drop the empty rows?": {" ".join(answer.split())}'
         in said
     )
     assert not (notebook.parent.parent / "no").exists()
     assert (
         'Next: step 2 of 3 "Count" (its cell failed).' in said and "rows: int" in said
     )
-    assert "is under way (stopped)" in said  # SessionStart, startup or resume
+    assert "is in progress (stopped)" in said  # SessionStart, startup or resume
     assert standing(notebook) == ("ready", ["done", "done", "pending"])
     assert outcomes(notebook) == ["ok", "error", "ok"]
 
@@ -555,14 +555,12 @@ def test_plain_words_are_commands(
     )
     said = says("  Continue Notebook, the first one ")
     assert (
-        'The stop is lifted. Go on.\nTo "which one?" the user answers: the first one'
+        'The notebook is resumed. Continue.\nThe user\'s answer to "which one?": the first one'
         in said
     )
     assert standing(notebook)[0] == "ready"
     said = says("Fix and Retry with the other file")
-    assert (
-        "3 fresh retries" in said and "What the user adds: with the other file" in said
-    )
+    assert "3 fresh retries" in said and "The user's hint: with the other file" in said
     said = says("SKIP CELL because we lack data")
     assert 'step 1 of 3 "Load"' in said and "is skipped (because we lack data)" in said
     assert standing(notebook)[1] == ["skipped", "pending", "pending"]
@@ -671,7 +669,7 @@ def test_the_person_sees_the_stop_and_goes_on_with_a_slash_command(
     screen.send("/fix")
     seen = " ".join(screen.wait_for("Shall I go on now?").split())
     assert (
-        'stepper fix: 3 fresh retries for step 1 of 3 "Load"' in seen
+        'stepper fix: 3 new retries for step 1 of 3 "Load"' in seen
     )  # the user's line; the agent reads the rest
     assert "3 fresh retries" in news(model, 2) and "ran ok in" in news(model, 3)
     assert standing(notebook) == ("ready", ["done", "pending", "pending"])
@@ -947,7 +945,7 @@ def test_a_question_is_answered_in_one_message(
     screen.send("/continue yes, drop 'em")
     assert "✓ step 1 of 3" in screen.wait_for("Dropped.")
     assert (
-        'To "drop the 3 rows without a price?" the user answers: yes, drop \'em'
+        "The user's answer to \"drop the 3 rows without a price?\": yes, drop 'em"
         in model.shown()
     )
     assert standing(notebook) == ("ready", ["done", "pending", "pending"])
@@ -1058,7 +1056,7 @@ def test_a_slash_command_without_a_name_resumes_none_of_two_stopped_notebooks(
     client(model).prompt(f"/fix notebooks/{notebooks[0].name} the first one")
     shown = shown_in(model.requests[before])
     assert f"in notebooks/{notebooks[0].name}." in shown
-    assert 'To "which file?" the user answers: the first one' in shown
+    assert 'The user\'s answer to "which file?": the first one' in shown
     states = [status(notebook)["state"] for notebook in notebooks]
     assert states == ["ready", "stopped"]
 
