@@ -280,7 +280,7 @@ def test_mcp_names_the_tools_with_their_notebook(commands: CommandLines) -> None
     assert "stepper" not in restore
     stale = told(f"To fix this, run: {commands.shell('run --stale')}")
     assert "`which: stale`" in stale and named in stale
-    resume = told(edit_gate.resume(commands))
+    resume = told(edit_gate.format_resume_commands(commands))
     assert "`lift_stop`" in resume and "/fix" not in resume
     assert ("`notebook: " in resume) == bool(name)
 

@@ -121,10 +121,10 @@ def test_whose_commands_they_are() -> None:
         "restore",
     }
     for name, row in COMMANDS.items():
-        assert edit_gate.asks_person(f"stepper {name} x") == (
+        assert edit_gate.find_user_command(f"stepper {name} x") == (
             name if row.needs_user else None
         )
-        assert edit_gate.runs_code(f"stepper {name} x") == (
+        assert edit_gate.find_running_command(f"stepper {name} x") == (
             name if row.runs_code else None
         )
 

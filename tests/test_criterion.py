@@ -17,7 +17,7 @@ from stepper.policy import (
     plan,
     run_decisions,
 )
-from stepper.policy.model import Checked, Limits, Plan, Step, StepStatus
+from stepper.policy.model import CriterionResult, Limits, Plan, Step, StepStatus
 from stepper.session.protocols import Execution
 from tests.environments import environment, old_python
 from tests.test_kernel_helper import OLD, Lab, text
@@ -145,7 +145,7 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
 
 
 def asked(lab: Lab, criterion: str, code: str = "pass") -> Execution:
-    given = plan.expression(criterion)
+    given = plan.parse_criterion(criterion)
     assert given, criterion
     return lab.loop.run_until_complete(
         lab.kernel.execute(code, 30, Limits(), criterion=given)
@@ -228,7 +228,7 @@ def test_it_is_looked_at_where_it_is_asked_and_the_cell_ended_well(lab: Lab) -> 
     ],
 )
 def test_a_criterion_in_prose_is_the_agents_to_judge(prose: str) -> None:
-    assert plan.expression(prose) == ""
+    assert plan.parse_criterion(prose) == ""
 
 
 @pytest.mark.parametrize(
@@ -249,9 +249,9 @@ def test_a_criterion_with_a_slip_is_refused_as_the_plan_is_made(
     criterion: str, problem: str
 ) -> None:
     with pytest.raises(ValueError, match=re.escape(problem)):
-        plan.step_from_text(1, f"Train :: {criterion}")
+        plan.parse_step(1, f"Train :: {criterion}")
     with pytest.raises(ValueError, match=re.escape(problem)):
-        plan.new_step(1, "Train", criterion)
+        plan.make_checked_step(1, "Train", criterion)
     # a notebook that has such a plan already keeps it
     kept = {"problem": "p", "steps": [{"id": 1, "title": "T", "criterion": criterion}]}
     assert plan.from_json(kept) is not None
@@ -279,18 +279,18 @@ def test_a_criterion_with_a_slip_is_refused_as_the_plan_is_made(
     ],
 )
 def test_prose_and_comparisons_are_accepted(criterion: str) -> None:
-    assert plan.step_from_text(1, f"Train :: {criterion}").criterion == criterion
+    assert plan.parse_step(1, f"Train :: {criterion}").criterion == criterion
 
 
 def test_signs_of_mathematics_and_a_code_span_are_read() -> None:
-    assert plan.expression("`0 ≤ score ≠ 1`") == "0 <= score != 1"
+    assert plan.parse_criterion("`0 ≤ score ≠ 1`") == "0 <= score != 1"
 
 
 def started(source: str = "x") -> journal_events.RunStarted:
     return journal_events.RunStarted(run=1, key=1, at=AT, cell_id="id0", source=source)
 
 
-FALSE_ONE = Checked(False, (("score", "0.85"),))
+FALSE_ONE = CriterionResult(False, (("score", "0.85"),))
 
 
 def doubted(number: int = 1, source: str = "x") -> journal_events.RunEnded:
@@ -304,10 +304,18 @@ def doubted(number: int = 1, source: str = "x") -> journal_events.RunEnded:
 
 def test_a_false_criterion_leaves_the_step_open() -> None:
     made = state()
-    assert run_decisions.unmet(made, started(), "score > 0.9", None) == ""
-    assert run_decisions.unmet(made, started(), "score > 0.9", Checked(True)) == ""
     assert (
-        run_decisions.unmet(made, started(), "score > 0.9", FALSE_ONE)
+        run_decisions.explain_false_criterion(made, started(), "score > 0.9", None)
+        == ""
+    )
+    assert (
+        run_decisions.explain_false_criterion(
+            made, started(), "score > 0.9", CriterionResult(True)
+        )
+        == ""
+    )
+    assert (
+        run_decisions.explain_false_criterion(made, started(), "score > 0.9", FALSE_ONE)
         == doubted().unmet
     )
     journal_reducer.apply(doubted(), made)
@@ -323,8 +331,8 @@ def test_a_false_criterion_leaves_the_step_open() -> None:
         False,
     )
     assert (
-        plan.step_of(made, [cell(0)], cell(0)) == 1
-        and plan.failed_cell(made, [cell(0)], 1) is None
+        plan.find_step_id(made, [cell(0)], cell(0)) == 1
+        and plan.find_failed_cell(made, [cell(0)], 1) is None
     )
     assert (
         "? 1. step 1 (why: `score > 0.9` is false: score is 0.85)"
@@ -335,18 +343,20 @@ def test_a_false_criterion_leaves_the_step_open() -> None:
         in command_messages.format_next(made)
     )
     with pytest.raises(ValueError, match="ran already"):
-        plan.removed(made, 1)
+        plan.remove_step(made, 1)
 
 
 def test_the_work_may_go_on_past_a_doubted_step() -> None:
     made, new = state(doubted()), cell(1)
     assert (
-        plan.step_of(made, [cell(0), new], new) == 2
+        plan.find_step_id(made, [cell(0), new], new) == 2
     )  # the next one's: the doubted one has its cell
-    assert plan.step_of(made, [cell(2), new], new) == 1  # whose cell is gone
-    assert edit_gate.waiting(made, [cell(0), new], 2) is None
+    assert plan.find_step_id(made, [cell(2), new], new) == 1  # whose cell is gone
+    assert edit_gate.check_failed_step(made, [cell(0), new], 2) is None
     journal_reducer.apply(run(2, FIXABLE, key=2, at=1), made)
-    assert "is not fixed" in (edit_gate.waiting(made, [cell(0), new], 2) or "")
+    assert "is not fixed" in (
+        edit_gate.check_failed_step(made, [cell(0), new], 2) or ""
+    )
     journal_reducer.apply(run(3, FINE, key=2, at=1), made)
     assert (made.find_open_step(), made.is_complete) == (1, False)
     journal_reducer.apply(journal_events.Confirmed(key=1, reason="enough"), made)
@@ -384,8 +394,16 @@ def test_what_ends_a_doubt(then: list[Any], status: StepStatus, reason: str) -> 
 
 def test_what_was_confirmed_is_not_asked_again_of_the_same_source() -> None:
     made = state(doubted(), journal_events.Confirmed(key=1, reason="enough"))
-    assert run_decisions.unmet(made, started(), "score > 0.9", FALSE_ONE) == ""
-    assert run_decisions.unmet(made, started("y"), "score > 0.9", FALSE_ONE) != ""
+    assert (
+        run_decisions.explain_false_criterion(made, started(), "score > 0.9", FALSE_ONE)
+        == ""
+    )
+    assert (
+        run_decisions.explain_false_criterion(
+            made, started("y"), "score > 0.9", FALSE_ONE
+        )
+        != ""
+    )
 
 
 def test_only_a_steps_own_criterion_is_asked_for() -> None:
@@ -394,7 +412,7 @@ def test_only_a_steps_own_criterion_is_asked_for() -> None:
         journal_events.PlanChanged(plan=plan.to_json(Plan("p", steps))), made
     )
     asked_for = [
-        run_decisions.task(made, [], cell(0, source), Limits()).criterion
+        run_decisions.make_run_parameters(made, [], cell(0, source), Limits()).criterion
         for source in ("x", "# stepper: step=2\nx", "# stepper: scratch\nx")
     ]
     assert asked_for == ["x > 1", "", ""]

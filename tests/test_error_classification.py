@@ -709,10 +709,10 @@ def test_every_outcome_has_a_verdict() -> None:
 
 
 GO_ON, FIX, AGAIN, STOP = (
-    run_decisions.Act.GO_ON,
-    run_decisions.Act.FIX,
-    run_decisions.Act.AGAIN,
-    run_decisions.Act.STOP,
+    run_decisions.NextAction.CONTINUE,
+    run_decisions.NextAction.FIX,
+    run_decisions.NextAction.RETRY,
+    run_decisions.NextAction.STOP,
 )
 
 
@@ -735,16 +735,19 @@ GO_ON, FIX, AGAIN, STOP = (
     ],
 )
 def test_what_follows(
-    verdict: Verdict, attempts: int, repeats: int, act: run_decisions.Act, wait: float
+    verdict: Verdict,
+    attempts: int,
+    repeats: int,
+    act: run_decisions.NextAction,
+    wait: float,
 ) -> None:
-    assert run_decisions.decided(verdict, attempts, repeats, Limits()) == (act, wait)
+    assert run_decisions.decide(verdict, attempts, repeats, Limits()) == (act, wait)
 
 
 def test_what_follows_without_retries() -> None:
     none = Limits(max_retries=0, network_retries=0)
     assert [
-        run_decisions.decided(verdict, 0, 0, none)[0]
-        for verdict in (R, T, Verdict.FINE)
+        run_decisions.decide(verdict, 0, 0, none)[0] for verdict in (R, T, Verdict.FINE)
     ] == [STOP, STOP, GO_ON]
 
 

@@ -465,7 +465,7 @@ def test_a_huge_payload_leaves_nothing_behind(place: Project) -> None:
 )
 def test_no_shell_command_keeps_the_daemon_busy(text: str) -> None:
     began = time.process_time()
-    edit_gate.asks_person(text)
+    edit_gate.find_user_command(text)
     assert time.process_time() - began < 2
 
 
@@ -614,7 +614,7 @@ def test_journals(tmp_path: Path, lines: list[bytes]) -> None:
     journaled, _ = JournalFile(str(path)).load()
     state = journal_reducer.replay(journaled)
     assert 0 <= state.unreadable_events <= len(journaled)
-    assert "\n" not in (edit_gate.stopped(state) or "")
+    assert "\n" not in (edit_gate.check_stop(state) or "")
     for key in (*state.progress, None):
         assert command_messages.format_fix("n", state, key, None, 3)
         assert command_messages.format_skip("n", state, key, "because")
@@ -786,7 +786,7 @@ def test_directives(rest: str) -> None:
     assert 0 < cell_directives.select_deadline(asked_for, 30, 3600) <= 3600
     assert all("\n" not in problem for problem in asked_for.problems)
     cells = [Cell("one", 0, 1, "code", f"# stepper: {rest}")]
-    plan.step_of(State(), cells, cells[0])
+    plan.find_step_id(State(), cells, cells[0])
 
 
 WAKES = [

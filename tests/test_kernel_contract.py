@@ -22,7 +22,7 @@ from jupyter_client import BlockingKernelClient
 
 from stepper.kernels.backend_registry import AnyPlace
 from stepper.policy.kernel_namespace import UNKNOWN_NAMESPACE
-from stepper.policy.model import Death, LeftOut, Limits, Outcome
+from stepper.policy.model import Death, Limits, OmittedOutput, Outcome
 from stepper.session.fake_kernel import FakeKernels
 from stepper.session.protocols import (
     Execution,
@@ -318,9 +318,9 @@ def test_what_its_outputs_may_take_is_kept_and_the_rest_counted(
     (gap,) = GAP.findall(said)
     head, _, tail = GAP.sub("\0", said).partition("\0")
     assert whole.startswith(head) and whole.endswith(tail) and len(said) < 4000
-    assert done.left_out == LeftOut(int(gap.replace(",", ""))) and len(head) + len(
-        tail
-    ) + done.left_out[0] == len(whole)
+    assert done.left_out == OmittedOutput(int(gap.replace(",", ""))) and len(
+        head
+    ) + len(tail) + done.left_out[0] == len(whole)
 
 
 @contract("helper", by_day=("jupyter",))

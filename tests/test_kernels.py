@@ -398,7 +398,7 @@ def test_no_configuration_is_more_than_refused(places: Any, named: Any) -> None:
 
 
 def test_a_plan_keeps_the_name_of_its_kernel() -> None:
-    made = Plan("p", (plan.step(1, "Load"),), "gpu")
+    made = Plan("p", (plan.make_step(1, "Load"),), "gpu")
     assert plan.from_json(plan.to_json(made)) == made
     assert "kernel" not in plan.to_json(Plan("p"))
     assert (

@@ -307,7 +307,7 @@ def test_without_any_counter_nothing_is_claimed(tmp_path: Path) -> None:
 
 def test_what_is_said_of_it() -> None:
     death = Death("killed by the system: out of memory (SIGKILL)", cause="OutOfMemory")
-    fault, verdict = run_decisions.judged(Outcome.KERNEL_DIED, None, (), death)
+    fault, verdict = run_decisions.judge_run(Outcome.KERNEL_DIED, None, (), death)
     assert (
         fault is not None
         and verdict is Verdict.UNRECOVERABLE

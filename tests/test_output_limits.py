@@ -13,7 +13,7 @@ from stepper.kernels import message_decoding
 from stepper.kernels.output_area import OutputArea, size
 from stepper.kernels.stream_text import Stream
 from stepper.kernels.wake_pattern import Watch
-from stepper.policy.model import LeftOut
+from stepper.policy.model import OmittedOutput
 from tests.conftest import Project, text_of
 from tests.stream_folding import folded
 
@@ -139,7 +139,7 @@ def test_what_goes_back_without_end_keeps_nobody_waiting(text: str) -> None:
 
 def capped(outputs: list[dict], limit: int) -> list[dict]:
     """What is left of outputs within a limit."""
-    return OutputArea.of(outputs, {}, LeftOut(), limit).outputs()
+    return OutputArea.of(outputs, {}, OmittedOutput(), limit).outputs()
 
 
 @settings(deadline=None)

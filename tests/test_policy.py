@@ -30,11 +30,11 @@ from stepper.policy.model import (
     Cell,
     Death,
     Fault,
-    Kind,
     Limits,
     Outcome,
     Plan,
     Step,
+    StepKind,
     StepStatus,
     Verdict,
 )
@@ -100,7 +100,7 @@ def take(made: State, line: dict[str, object]) -> None:
     ],
 )
 def test_slugs(problem: str, slug: str) -> None:
-    assert plan.slug(problem.replace("ß", "ss")) == slug
+    assert plan.make_slug(problem.replace("ß", "ss")) == slug
     assert len(slug) <= 40
 
 
@@ -230,18 +230,18 @@ def test_a_deadline_is_bounded() -> None:
 def test_which_step_a_cell_belongs_to() -> None:
     made = state("one", "two", "three")
     cells = [cell(0), cell(1)]
-    assert plan.step_of(made, cells, cells[0]) == 1
+    assert plan.find_step_id(made, cells, cells[0]) == 1
     ran(made, 1)
-    assert plan.step_of(made, cells, cells[1]) == 2
-    assert plan.step_of(made, cells, cells[0]) == 1  # its own cell again
+    assert plan.find_step_id(made, cells, cells[1]) == 2
+    assert plan.find_step_id(made, cells, cells[0]) == 1  # its own cell again
     ran(made, 2, "recoverable", "id1")
     assert (
-        plan.step_of(made, [*cells, cell(2)], cell(2)) is None
+        plan.find_step_id(made, [*cells, cell(2)], cell(2)) is None
     )  # the failed cell waits
-    assert plan.step_of(made, [cells[0], cell(2)], cell(2)) == 2  # it was deleted
-    assert plan.step_of(made, cells, cell(5, "# stepper: step=3")) == 3
-    assert plan.step_of(made, cells, cell(5, "# stepper: step=9")) is None
-    assert plan.step_of(made, cells, cell(1, "# stepper: scratch")) is None
+    assert plan.find_step_id(made, [cells[0], cell(2)], cell(2)) == 2  # it was deleted
+    assert plan.find_step_id(made, cells, cell(5, "# stepper: step=3")) == 3
+    assert plan.find_step_id(made, cells, cell(5, "# stepper: step=9")) is None
+    assert plan.find_step_id(made, cells, cell(1, "# stepper: scratch")) is None
 
 
 @pytest.mark.parametrize(
@@ -257,7 +257,7 @@ def test_which_step_a_cell_belongs_to() -> None:
     ],
 )
 def test_a_step_as_it_is_written(text: str, made: Step) -> None:
-    assert plan.step_from_text(1, text) == made
+    assert plan.parse_step(1, text) == made
     whole = Plan("", (made,))
     assert plan.from_json(plan.to_json(whole)) == whole
 
@@ -275,7 +275,7 @@ def test_a_step_as_it_is_written(text: str, made: Step) -> None:
 def test_a_step_is_edited(text: str, made: Step) -> None:
     there = State()
     there.plan = Plan("", (Step(1, "Train", "old", long=True),))
-    assert plan.edited(there, 1, text).steps == (made,)
+    assert plan.edit_step(there, 1, text).steps == (made,)
 
 
 @pytest.mark.parametrize(
@@ -322,7 +322,7 @@ def test_events_of_a_newer_stepper_change_nothing() -> None:
 
 def test_complete_needs_the_validation_to_pass() -> None:
     made = State()
-    steps = (Step(1, "one"), Step(2, "check", kind=Kind.VALIDATION))
+    steps = (Step(1, "one"), Step(2, "check", kind=StepKind.VALIDATION))
     take(made, {"event": "plan", "plan": plan.to_json(Plan("p", steps))})
     ran(made, 1)
     take(made, {"event": "skip", "key": 2})
@@ -347,7 +347,7 @@ def test_a_stop_and_its_lifting() -> None:
             },
         )
         assert made.status_name == "stopped"
-        assert "X: m" in (edit_gate.stopped(made) or "")
+        assert "X: m" in (edit_gate.check_stop(made) or "")
         take(made, {"event": lift, "key": 1})
         assert made.status_name == "ready"
 
@@ -368,11 +368,11 @@ def test_a_lost_kernel_forgets_what_ran_in_it() -> None:
 @pytest.mark.parametrize(
     ("change", "ids"),
     [
-        (lambda s: plan.added(s, "new", None), [1, 2, 3, 4]),
-        (lambda s: plan.added(s, "new", 1), [1, 4, 2, 3]),
-        (lambda s: plan.removed(s, 2), [1, 3]),
-        (lambda s: plan.moved(s, 3, 1), [1, 3, 2]),
-        (lambda s: plan.edited(s, 2, "other :: c"), [1, 2, 3]),
+        (lambda s: plan.add_step(s, "new", None), [1, 2, 3, 4]),
+        (lambda s: plan.add_step(s, "new", 1), [1, 4, 2, 3]),
+        (lambda s: plan.remove_step(s, 2), [1, 3]),
+        (lambda s: plan.move_step(s, 3, 1), [1, 3, 2]),
+        (lambda s: plan.edit_step(s, 2, "other :: c"), [1, 2, 3]),
     ],
 )
 def test_changes_of_a_plan(change, ids: list[int]) -> None:
@@ -384,14 +384,14 @@ def test_changes_of_a_plan(change, ids: list[int]) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        lambda s: plan.removed(s, 1),
-        lambda s: plan.edited(s, 1, "x"),
-        lambda s: plan.moved(s, 1, 3),
-        lambda s: plan.moved(s, 3, 0),
-        lambda s: plan.added(s, "x", 0),
-        lambda s: plan.added(s, "x", 9),
-        lambda s: plan.added(s, "  ", None),
-        lambda s: plan.removed(s, 9),
+        lambda s: plan.remove_step(s, 1),
+        lambda s: plan.edit_step(s, 1, "x"),
+        lambda s: plan.move_step(s, 1, 3),
+        lambda s: plan.move_step(s, 3, 0),
+        lambda s: plan.add_step(s, "x", 0),
+        lambda s: plan.add_step(s, "x", 9),
+        lambda s: plan.add_step(s, "  ", None),
+        lambda s: plan.remove_step(s, 9),
     ],
 )
 def test_changes_of_a_plan_that_are_refused_change_nothing(change) -> None:
@@ -711,7 +711,7 @@ def test_a_skipped_step_is_not_done() -> None:
 
 def test_a_fix_of_a_cell_whose_kernel_something_outside_ended() -> None:
     death = Death("job 3: its node failed (NODE_FAIL)", cause="EndedOutside")
-    fault, verdict = run_decisions.judged(
+    fault, verdict = run_decisions.judge_run(
         Outcome.KERNEL_DIED, None, (), death, built="step 1 had built them"
     )
     run = dataclasses.replace(BEGUN, key=1).create_run(
@@ -761,7 +761,7 @@ def test_no_text_shows_the_name_of_a_class_of_ours(
         assert [
             text for text in told if re.search(r"(Outcome|Verdict|Death|Fault)\b", text)
         ] == []
-    for word in (*Outcome, *Verdict, *StepStatus, *Kind):
+    for word in (*Outcome, *Verdict, *StepStatus, *StepKind):
         assert (f"{word}", str(word), f"{word:>20}".strip()) == (word.value,) * 3
 
 

@@ -21,7 +21,7 @@ from stepper.policy.model import (
     Verdict,
 )
 from stepper.policy.notebook_state import State
-from stepper.policy.run_decisions import Act, Do
+from stepper.policy.run_decisions import CellAction, NextAction
 
 AT = "2026-01-01T00:00:00Z"
 GIVEN, ASKED, WITHHELD = Consent.GIVEN, Consent.ASKED, Consent.WITHHELD
@@ -91,57 +91,89 @@ TWO = [cell(0), cell(1)]
 @pytest.mark.parametrize(
     ("happened", "written", "consent", "limits", "new", "do", "why"),
     [
-        ((), cell(1), GIVEN, Limits(), True, Do.RUN, ""),
-        ((), cell(1, " "), GIVEN, Limits(), True, Do.NOTHING, ""),
-        ((), cell(1, kind="markdown"), GIVEN, Limits(), True, Do.NOTHING, ""),
-        ((), cell(1, tags=("skip-execution",)), GIVEN, Limits(), True, Do.NOTHING, ""),
-        ((), cell(1), WITHHELD, Limits(), True, Do.WAIT, "plan mode"),
-        ((), cell(1), ASKED, Limits(), True, Do.RUN, ""),
+        ((), cell(1), GIVEN, Limits(), True, CellAction.RUN, ""),
+        ((), cell(1, " "), GIVEN, Limits(), True, CellAction.NOTHING, ""),
+        ((), cell(1, kind="markdown"), GIVEN, Limits(), True, CellAction.NOTHING, ""),
+        (
+            (),
+            cell(1, tags=("skip-execution",)),
+            GIVEN,
+            Limits(),
+            True,
+            CellAction.NOTHING,
+            "",
+        ),
+        ((), cell(1), WITHHELD, Limits(), True, CellAction.WAIT, "plan mode"),
+        ((), cell(1), ASKED, Limits(), True, CellAction.RUN, ""),
         (
             (),
             cell(1),
             ASKED,
             Limits(auto_run="ask"),
             True,
-            Do.WAIT,
+            CellAction.WAIT,
             "`auto_run` is `ask`",
         ),
-        ((), cell(1), GIVEN, Limits(auto_run="ask"), True, Do.RUN, ""),
-        ((STOP,), cell(1), GIVEN, Limits(), True, Do.REFUSE, "MemoryError: no room"),
-        ((STOP,), cell(1), WITHHELD, Limits(), True, Do.WAIT, "plan mode"),
+        ((), cell(1), GIVEN, Limits(auto_run="ask"), True, CellAction.RUN, ""),
+        (
+            (STOP,),
+            cell(1),
+            GIVEN,
+            Limits(),
+            True,
+            CellAction.REFUSE,
+            "MemoryError: no room",
+        ),
+        ((STOP,), cell(1), WITHHELD, Limits(), True, CellAction.WAIT, "plan mode"),
         (
             (STOP, journal_events.Continued()),
             cell(1),
             GIVEN,
             Limits(),
             True,
-            Do.RUN,
+            CellAction.RUN,
             "",
         ),
-        ((run(1, FIXABLE),), cell(1), GIVEN, Limits(), True, Do.REFUSE, "is not fixed"),
-        ((run(1, FIXABLE),), cell(1), GIVEN, Limits(), False, Do.RUN, ""),
-        ((run(1, FIXABLE), run(2, FINE)), cell(1), GIVEN, Limits(), True, Do.RUN, ""),
+        (
+            (run(1, FIXABLE),),
+            cell(1),
+            GIVEN,
+            Limits(),
+            True,
+            CellAction.REFUSE,
+            "is not fixed",
+        ),
+        ((run(1, FIXABLE),), cell(1), GIVEN, Limits(), False, CellAction.RUN, ""),
+        (
+            (run(1, FIXABLE), run(2, FINE)),
+            cell(1),
+            GIVEN,
+            Limits(),
+            True,
+            CellAction.RUN,
+            "",
+        ),
         (
             (),
             cell(1),
             GIVEN,
             Limits(max_cells=1),
             True,
-            Do.REFUSE,
+            CellAction.REFUSE,
             "2 code cells are more than the limit of 1",
         ),
-        ((), cell(1), GIVEN, Limits(max_cells=1), False, Do.RUN, ""),
+        ((), cell(1), GIVEN, Limits(max_cells=1), False, CellAction.RUN, ""),
     ],
 )
 def test_what_is_decided_before(
-    happened, written, consent, limits, new, do: Do, why: str
+    happened, written, consent, limits, new, do: CellAction, why: str
 ) -> None:
     made = state(*happened)
-    decided = run_decisions.before(
+    decided = run_decisions.decide_on_written_cell(
         made, [cell(0), written], written, consent, lambda: limits, new
     )
-    assert decided.do is do
-    assert why in decided.why and bool(why) == bool(decided.why)
+    assert decided.action is do
+    assert why in decided.reason and bool(why) == bool(decided.reason)
 
 
 @pytest.mark.parametrize(
@@ -157,16 +189,16 @@ def test_what_is_decided_before(
 )
 def test_what_would_only_repeat_itself(happened, source: str, repeats: bool) -> None:
     written = cell(0, source)
-    decided = run_decisions.before(
+    decided = run_decisions.decide_on_written_cell(
         state(*happened), [written], written, GIVEN, Limits, False
     )
     assert (
-        run_decisions.before(
+        run_decisions.decide_on_written_cell(
             state(*happened), [written], written, GIVEN, Limits, False, alone=False
         ).repeats
         is None
     )
-    assert decided.do is Do.RUN
+    assert decided.action is CellAction.RUN
     assert (decided.repeats is not None) == repeats
 
 
@@ -184,17 +216,17 @@ def test_when_is_looked_ahead(
     happened, written: Cell, limits: Limits, looks: bool
 ) -> None:
     assert (
-        run_decisions.before(
+        run_decisions.decide_on_written_cell(
             state(*happened), [written], written, GIVEN, lambda: limits, False
-        ).look_ahead
+        ).needs_preflight
         == looks
     )
 
 
 def test_a_decision_changes_nothing() -> None:
     made = state()
-    run_decisions.before(made, TWO, TWO[1], GIVEN, Limits, True)
-    run_decisions.task(made, TWO, TWO[1], Limits())
+    run_decisions.decide_on_written_cell(made, TWO, TWO[1], GIVEN, Limits, True)
+    run_decisions.make_run_parameters(made, TWO, TWO[1], Limits())
     assert (
         vars(made) == vars(state()) | {"progress": made.progress}
         and "id1" not in made.progress
@@ -204,28 +236,34 @@ def test_a_decision_changes_nothing() -> None:
 @pytest.mark.parametrize(
     ("happened", "ended", "act", "attempts", "note"),
     [
-        ((), run(1, FINE), Act.GO_ON, 0, ""),
-        ((), run(1, FIXABLE), Act.FIX, 0, ""),
-        ((run(1, FIXABLE),), run(2, FIXABLE), Act.FIX, 1, ""),
+        ((), run(1, FINE), NextAction.CONTINUE, 0, ""),
+        ((), run(1, FIXABLE), NextAction.FIX, 0, ""),
+        ((run(1, FIXABLE),), run(2, FIXABLE), NextAction.FIX, 1, ""),
         (
             (run(1, FIXABLE),),
             run(2, FIXABLE, "y"),
-            Act.FIX,
+            NextAction.FIX,
             1,
             "second time KeyError: 'a', from 2 sources",
         ),
-        ([run(n, FIXABLE) for n in range(1, 4)], run(4, FIXABLE), Act.STOP, 3, ""),
-        ((), run(1, NET), Act.AGAIN, 0, ""),
-        ((run(1, NET),), run(2, NET, repeat=3), Act.STOP, 0, ""),
-        ((), run(1, BAD), Act.STOP, 0, ""),
-        ((run(1, FIXABLE),), run(2, Verdict.CANCELLED), Act.GO_ON, 0, ""),
+        (
+            [run(n, FIXABLE) for n in range(1, 4)],
+            run(4, FIXABLE),
+            NextAction.STOP,
+            3,
+            "",
+        ),
+        ((), run(1, NET), NextAction.RETRY, 0, ""),
+        ((run(1, NET),), run(2, NET, repeat=3), NextAction.STOP, 0, ""),
+        ((), run(1, BAD), NextAction.STOP, 0, ""),
+        ((run(1, FIXABLE),), run(2, Verdict.CANCELLED), NextAction.CONTINUE, 0, ""),
     ],
 )
 def test_what_follows_a_run(
-    happened, ended: journal_events.RunEnded, act: Act, attempts: int, note: str
+    happened, ended: journal_events.RunEnded, act: NextAction, attempts: int, note: str
 ) -> None:
-    follows = run_decisions.after(state(*happened), ended, Limits())
-    assert (follows.act, follows.attempts, [*follows.notes]) == (
+    follows = run_decisions.decide_after_run(state(*happened), ended, Limits())
+    assert (follows.action, follows.attempts, [*follows.notes]) == (
         act,
         attempts,
         [note] if note else [],
@@ -235,20 +273,30 @@ def test_what_follows_a_run(
 @pytest.mark.parametrize(
     ("happened", "act", "attempts", "counts"),
     [
-        ((), Act.FIX, 0, False),
-        ((HELD, HELD), Act.FIX, 1, True),
-        ((HELD, HELD, run(1, FIXABLE)), Act.FIX, 0, False),  # only three in a row count
-        ((run(1, FINE), HELD, HELD), Act.FIX, 1, True),
-        ([*(run(n, FIXABLE) for n in range(1, 4)), HELD, HELD], Act.STOP, 3, True),
-        ([run(n, FIXABLE) for n in range(1, 5)], Act.FIX, 3, False),
+        ((), NextAction.FIX, 0, False),
+        ((HELD, HELD), NextAction.FIX, 1, True),
+        (
+            (HELD, HELD, run(1, FIXABLE)),
+            NextAction.FIX,
+            0,
+            False,
+        ),  # only three in a row count
+        ((run(1, FINE), HELD, HELD), NextAction.FIX, 1, True),
+        (
+            [*(run(n, FIXABLE) for n in range(1, 4)), HELD, HELD],
+            NextAction.STOP,
+            3,
+            True,
+        ),
+        ([run(n, FIXABLE) for n in range(1, 5)], NextAction.FIX, 3, False),
     ],
 )
 def test_what_follows_a_cell_that_did_not_run(
-    happened, act: Act, attempts: int, counts: bool
+    happened, act: NextAction, attempts: int, counts: bool
 ) -> None:
     made = state(*happened)
-    follows = run_decisions.held(made, HELD, Limits())
-    assert (follows.act, follows.attempts, follows.counts) == (act, attempts, counts)
+    follows = run_decisions.decide_after_preflight(made, HELD, Limits())
+    assert (follows.action, follows.attempts, follows.counts) == (act, attempts, counts)
     journal_reducer.apply(HELD, made)
     assert made.progress_of(1).attempts == attempts
 
@@ -258,18 +306,20 @@ def test_how_a_cell_is_to_run() -> None:
         run(1, FIXABLE, "a"), run(2, FIXABLE, "b"), run(3, FINE, key="id1", at=1)
     )
     written = cell(0, "a")
-    task = run_decisions.task(made, [written, cell(1)], written, Limits())
+    task = run_decisions.make_run_parameters(
+        made, [written, cell(1)], written, Limits()
+    )
     assert (task.key, task.timeout) == (1, 30)
     assert task.notes == (
         "out of order: it ran after cell 2, which stands below it",
         "this source is the same as in run 1 (KeyError: 'a')",
     )
-    asked = run_decisions.task(
+    asked = run_decisions.make_run_parameters(
         made, [], cell(2, '# stepper: timeout=48h scratch x wake="loss.*nan"'), Limits()
     )
     assert (asked.timeout, asked.wake) == (86400, "loss.*nan")
     assert (
-        run_decisions.task(
+        run_decisions.make_run_parameters(
             made, [], cell(2, "# stepper: timeout=none"), Limits()
         ).timeout
         == 86400
@@ -278,19 +328,21 @@ def test_how_a_cell_is_to_run() -> None:
         made.plan, steps=tuple(replace(step, long=True) for step in made.plan.steps)
     )
     assert (
-        run_decisions.task(
+        run_decisions.make_run_parameters(
             made, [], written, Limits(max_cell_timeout_seconds=7200)
         ).timeout
         == 7200
     )
     assert (
-        run_decisions.task(
+        run_decisions.make_run_parameters(
             made, [], cell(0, "# stepper: step=1 timeout=10m"), Limits()
         ).timeout
         == 600
     )
     assert (
-        run_decisions.task(made, [], cell(0, "# stepper: scratch"), Limits()).timeout
+        run_decisions.make_run_parameters(
+            made, [], cell(0, "# stepper: scratch"), Limits()
+        ).timeout
         == 30
     )
 

@@ -97,7 +97,9 @@ def _accepted(request: Request, row: command_schema.Command, told: Any) -> None:
     if row.name == "new" and request.consent is Consent.WITHHELD:
         raise StepperError(edit_gate.PLAN_FIRST)
     if row.runs_code and (
-        why := edit_gate.unaccepted(request.consent, request.workspace.config.limits())
+        why := edit_gate.check_approval(
+            request.consent, request.workspace.config.limits()
+        )
     ):
         command = CommandLines(getattr(told, "notebook", None) or "").shell(row.name)
         raise StepperError(
@@ -257,7 +259,7 @@ async def _new(request: Request, told: cli_commands.New) -> responses.Made:
     if not told.problem.strip():
         raise UsageError("the problem is empty", 'stepper new "PROBLEM"')
     made = plan_of(told.problem, told.steps or [])
-    slug = plan.slug(told.name or told.problem)
+    slug = plan.make_slug(told.name or told.problem)
     kernel = told.kernel or request.workspace.config.limits().kernel
     metadata = None
     if kernel != Limits.kernel:
@@ -401,21 +403,21 @@ async def _done(request: Request, session: Session, told: Any) -> object:
             return responses.Said(user_commands.confirm(session, told.words))
         case cli_commands.PlanAdd():
             return await user_commands.change_plan(
-                session, lambda state: plan.added(state, told.title, told.after)
+                session, lambda state: plan.add_step(state, told.title, told.after)
             )
         case cli_commands.PlanEdit():
             return await user_commands.change_plan(
-                session, lambda state: plan.edited(state, told.id, told.title)
+                session, lambda state: plan.edit_step(state, told.id, told.title)
             )
         case cli_commands.PlanRemove():
             return await user_commands.change_plan(
-                session, lambda state: plan.removed(state, told.id)
+                session, lambda state: plan.remove_step(state, told.id)
             )
         case cli_commands.PlanReopen():
             return user_commands.reopen(session, told.id)
         case cli_commands.PlanMove():
             return await user_commands.change_plan(
-                session, lambda state: plan.moved(state, told.id, told.after)
+                session, lambda state: plan.move_step(state, told.id, told.after)
             )
         case cli_commands.Plan():
             return status_queries.planned(session)
@@ -484,8 +486,8 @@ async def _run(
     by_agent = which == "restore" and request.caller.by == "mcp"
     if (
         by_agent
-        and not edit_gate.died(session.state)
-        and (why := edit_gate.stopped(session.state))
+        and not edit_gate.is_stopped_by_kernel_death(session.state)
+        and (why := edit_gate.check_stop(session.state))
     ):
         # of failed attempts nothing is to be rebuilt
         raise StepperError(f"nothing ran: {why}")
@@ -540,7 +542,7 @@ async def _eval(request: Request, session: Session, source: str) -> responses.Ev
         example = session.state.commands.shell("eval", '"df.columns"')
         raise UsageError("there is no code", example)
     why = (
-        edit_gate.stopped(session.state) if request.owner else None
+        edit_gate.check_stop(session.state) if request.owner else None
     )  # the person may look
     if why:
         raise StepperError(f"nothing ran: {why}")

@@ -392,7 +392,7 @@ def _command(session: Session | None, event: Event) -> tuple[str, str] | None:
     asked = stop is not None and bool(error_classification.extract_question(stop.error))
     running = status_queries.running(session) is not None
     # "go on" may mean with the variables or without them where the kernel died
-    stopped = stop is not None and not edit_gate.idle_death(session.state)
+    stopped = stop is not None and not edit_gate.is_stopped_by_idle_death(session.state)
     return prompt_commands.parse_sentence(event.prompt, stopped, asked, running)
 
 
@@ -444,7 +444,7 @@ async def _left(workspace: Workspace, event: Event) -> str:
     ):
         return ""
     # the next step would wait for the person
-    if edit_gate.unaccepted(event.consent, session.limits()):
+    if edit_gate.check_approval(event.consent, session.limits()):
         return ""
     with contextlib.suppress(NotebookError):
         undelivered_reports.compare(session)

@@ -26,7 +26,7 @@ async def before_read(workspace: Workspace, event: Event) -> bytes:
     """
     workspace.resolve(event.read_path)
     limits = workspace.config.limits()
-    if not event.asks_each or edit_gate.unaccepted(event.consent, limits):
+    if not event.asks_each or edit_gate.check_approval(event.consent, limits):
         return payload.SILENT
     return payload.shown(workspace.once(event.session, APPROVING_RUNS))
 
@@ -41,7 +41,7 @@ async def before_tool(workspace: Workspace, event: Event) -> bytes:
     try:
         if why_not := refused(session, change):
             return payload.decided("deny", f"stepper: {why_not}")
-        why = edit_gate.unseen(event.consent, session.limits())
+        why = edit_gate.check_delegation(event.consent, session.limits())
         if why and brings_code(session, change):
             return payload.decided(
                 "ask",
@@ -53,7 +53,7 @@ async def before_tool(workspace: Workspace, event: Event) -> bytes:
     # showed nothing, the line on the step's text stands above the first question.
     if (event.asks_each or why) and edit_gate.only_adds_text(session.state, change):
         is_shown = (event.session, APPROVING_RUNS) in workspace.told
-        waits = edit_gate.unaccepted(event.consent, session.limits())
+        waits = edit_gate.check_approval(event.consent, session.limits())
         line = ""
         if not is_shown and not waits:
             line = workspace.once(event.session, TEXT_ALONE)
@@ -63,8 +63,11 @@ async def before_tool(workspace: Workspace, event: Event) -> bytes:
 
 def shell_call(workspace: Workspace, command: str, consent: Consent) -> bytes:
     """The agent's shell is about to call stepper: what no edit may run here by itself, no command of its may either."""
-    runs, verb = edit_gate.runs_code(command), edit_gate.asks_person(command)
-    if consent is Consent.WITHHELD and edit_gate.NEW.search(command):
+    runs, verb = (
+        edit_gate.find_running_command(command),
+        edit_gate.find_user_command(command),
+    )
+    if consent is Consent.WITHHELD and edit_gate.NEW_COMMAND.search(command):
         return payload.decided("deny", f"stepper: {edit_gate.PLAN_FIRST}")
     if runs and consent is Consent.WITHHELD:
         return payload.decided("deny", f"stepper: nothing ran: {edit_gate.PLAN_MODE}")
@@ -73,7 +76,10 @@ def shell_call(workspace: Workspace, command: str, consent: Consent) -> bytes:
         return payload.decided("ask", why)
     limits = workspace.config.limits() if runs else None
     why_not = (
-        (edit_gate.unaccepted(consent, limits) or edit_gate.unseen(consent, limits))
+        (
+            edit_gate.check_approval(consent, limits)
+            or edit_gate.check_delegation(consent, limits)
+        )
         if limits
         else None
     )
@@ -98,8 +104,8 @@ def refused(session: Session, change: CellEdit | FileWrite) -> str | None:
             return None  # PostToolUse says what is wrong with it
         fresh = backgrounding.code_besides(session, cells)
         return (
-            (edit_gate.stopped(state) or runs) if fresh else None
-        ) or edit_gate.too_many(cells, limits)
+            (edit_gate.check_stop(state) or runs) if fresh else None
+        ) or edit_gate.check_cell_count(cells, limits)
     if change.mode == "delete" or change.cell_type == "markdown":
         return None
     cells = session.read().cells
@@ -107,12 +113,16 @@ def refused(session: Session, change: CellEdit | FileWrite) -> str | None:
         above = plan.find_cell(cells, change.after or "")
         index = above.index + 1 if above else 0
         new = Cell("", index, 0, "code", change.source)
-        why = edit_gate.stopped(state) or runs or edit_gate.waiting(state, cells, index)
-        return why or edit_gate.too_many([*cells, new], limits)
+        why = (
+            edit_gate.check_stop(state)
+            or runs
+            or edit_gate.check_failed_step(state, cells, index)
+        )
+        return why or edit_gate.check_cell_count([*cells, new], limits)
     target = plan.find_cell(cells, change.cell_id or "")
     if target is not None and not target.is_code and change.cell_type is None:
         return None
-    return edit_gate.stopped(state) or runs
+    return edit_gate.check_stop(state) or runs
 
 
 def brings_code(session: Session, change: CellEdit | FileWrite) -> bool:

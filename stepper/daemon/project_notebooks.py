@@ -543,7 +543,7 @@ def plan_of(problem: str, steps: list[Any]) -> Plan:
 def _step(number: int, told: Any) -> Step:
     if isinstance(told, dict):
         title, criterion = str(told.get("title", "")), str(told.get("criterion", ""))
-        return plans.new_step(
+        return plans.make_checked_step(
             number, title, criterion, told.get("kind", "step"), told.get("long") is True
         )
-    return plans.step_from_text(number, str(told))
+    return plans.parse_step(number, str(told))

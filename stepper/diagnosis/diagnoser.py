@@ -39,7 +39,7 @@ from stepper.diagnosis.name_definitions import Notebook
 from stepper.diagnosis.project_environment import Surroundings
 from stepper.diagnosis.saved_images import Figures
 from stepper.policy.kernel_namespace import Namespace
-from stepper.policy.model import Cell, Checked, Fault, Run, instant
+from stepper.policy.model import Cell, CriterionResult, Fault, Run, parse_moment
 from stepper.policy.notebook_state import State
 from stepper.session.diagnosis_protocol import Diagnosis, Without
 from stepper.session.protocols import Execution
@@ -203,7 +203,7 @@ class Adviser:
     @harmless(lambda run, namespace: True)
     def changed_since(self, run: Run, namespace: Namespace) -> bool:
         """Whether a file of the project or its environment changed after a run ended: it may end otherwise now."""
-        began = instant(run.started_at).timestamp()
+        began = parse_moment(run.started_at).timestamp()
         missing = run.fault.attributes.get("filename") if run.fault else None
         if missing and os.path.lexists(os.path.join(namespace.cwd, str(missing))):
             return True  # it may lie where the walk does not look
@@ -216,9 +216,11 @@ class Adviser:
         )
 
     @harmless(lambda told: None)
-    def checked(self, told: Mapping[str, Any]) -> Checked | None:
+    def checked(self, told: Mapping[str, Any]) -> CriterionResult | None:
         """Return whether the criterion that was asked for holds, None where that could not be told."""
-        return next(iter(decode_valid_items(Checked, [told.get("criterion")])), None)
+        return next(
+            iter(decode_valid_items(CriterionResult, [told.get("criterion")])), None
+        )
 
     @harmless(lambda execution: [])
     def doubtful(self, execution: Execution) -> list[str]:

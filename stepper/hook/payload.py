@@ -20,7 +20,7 @@ SILENT = b""
 # all others each is asked for, or refused.
 CONSENTS = {
     **dict.fromkeys(("acceptEdits", "bypassPermissions"), Consent.GIVEN),
-    "auto": Consent.JUDGED,
+    "auto": Consent.DELEGATED,
     "plan": Consent.WITHHELD,
 }
 SHELLS = (

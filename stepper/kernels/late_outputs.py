@@ -13,7 +13,7 @@ from typing import Any
 from stepper.kernels.output_area import UPDATE, OutputArea
 from stepper.notebooks.notebook_file import IpynbFile
 from stepper.policy import journal_events
-from stepper.policy.model import LeftOut
+from stepper.policy.model import OmittedOutput
 from stepper.session.protocols import Models, Outputs, Target
 
 
@@ -37,7 +37,7 @@ class Late:
         target: Target,
         message: dict[str, Any],
         displays: Mapping[str, Sequence[int]],
-        missing: LeftOut,
+        missing: OmittedOutput,
         limit: int,
         waiting: Sequence[dict[str, Any]] | None,
     ) -> None:

@@ -12,7 +12,7 @@ from stepper.kernels.output_images import LOOKED_AT, content_text, key, picture_
 from stepper.kernels.output_limits import EACH, Entry, left_out, size
 from stepper.kernels.stream_text import WHY, Stream
 from stepper.kernels.wake_pattern import Watch
-from stepper.policy.model import NOTHING, LeftOut
+from stepper.policy.model import NOTHING_OMITTED, OmittedOutput
 
 ROOM = 4  # how many times the limit is held before the middle is let go
 RESULT = "execute_result"
@@ -50,7 +50,7 @@ class OutputArea:
         cls,
         outputs: Sequence[dict[str, Any]],
         displays: Mapping[str, Sequence[int]],
-        missing: LeftOut,
+        missing: OmittedOutput,
         limit: int,
     ) -> OutputArea:
         """Return the area of a cell that holds these outputs, to take what comes after its run.
@@ -74,7 +74,7 @@ class OutputArea:
             entries.append(Entry.of(output, text))
             if gap is not None:
                 area.head, area.entries = area.entries, []
-                area.missing = LeftOut(
+                area.missing = OmittedOutput(
                     0, *(int(number.replace(",", "")) for number in gap.groups())
                 )
             else:
@@ -83,7 +83,7 @@ class OutputArea:
         untold = (
             max(0, known - found) for known, found in zip(missing, told, strict=True)
         )
-        area.before = LeftOut(*untold)
+        area.before = OmittedOutput(*untold)
         for mark, places in displays.items():
             shown = [entries[place] for place in places if place < len(entries)]
             area.displays[mark] = [entry for entry in shown if "data" in entry.output]
@@ -94,11 +94,11 @@ class OutputArea:
         """Forget all outputs."""
         self.clear_before_next_output = False
         # what was left out before, as far as the outputs do not tell it
-        self.before = NOTHING
+        self.before = NOTHING_OMITTED
         # of what was let go in the middle; empty where nothing was
         self.head: list[Entry] = []
         self.gone: list[Entry] = []  # … what is left of the pictures in it
-        self.missing = NOTHING  # … and all that was in it
+        self.missing = NOTHING_OMITTED  # … and all that was in it
         self.entries: list[Entry] = []
         # stream → its progress bar that may be drawn again
         self.bars: dict[str, Entry] = {}

@@ -10,7 +10,7 @@ import orjson
 
 from stepper.kernels.output_images import content_text, picture_in
 from stepper.kernels.stream_text import GAP, WHY, Stream, Text
-from stepper.policy.model import NOTHING, LeftOut
+from stepper.policy.model import NOTHING_OMITTED, OmittedOutput
 
 EACH = 110  # bytes that an output takes besides what it holds, as Jupyter writes it
 LINE = 9  # … and each line of a text
@@ -27,7 +27,7 @@ class Entry:
     size: int
     text: Stream | None = None
     picture: dict[str, Any] | None = None
-    cut: LeftOut = NOTHING  # of what is no stream
+    cut: OmittedOutput = NOTHING_OMITTED  # of what is no stream
 
     @classmethod
     def of(cls, output: dict[str, Any], text: Stream | None = None) -> Entry:
@@ -35,12 +35,12 @@ class Entry:
         return cls(output, size(output), text, output if picture_in(output) else None)
 
     @property
-    def missing(self) -> LeftOut:
+    def missing(self) -> OmittedOutput:
         """What was left out of it."""
-        return LeftOut(self.text.left_out) if self.text is not None else self.cut
+        return OmittedOutput(self.text.left_out) if self.text is not None else self.cut
 
     @property
-    def whole(self) -> LeftOut:
+    def whole(self) -> OmittedOutput:
         """What is left out with it."""
         if self.cut.outputs:
             return self.cut
@@ -48,7 +48,7 @@ class Entry:
             shown = self.text.head_size + self.text.tail_size
         else:
             shown = sum(len(GAP.sub("", text)) for text in error_texts(self.output))
-        return LeftOut(self.missing.characters + shown, 1, self.size)
+        return OmittedOutput(self.missing.characters + shown, 1, self.size)
 
     @property
     def held(self) -> int:
@@ -71,7 +71,11 @@ class Entry:
                 ", ".join(f"{mime} of {taken:,} bytes" for mime, taken in sizes.items())
             )
             return Entry(
-                made, size(made), None, self.picture, LeftOut(0, 1, sum(sizes.values()))
+                made,
+                size(made),
+                None,
+                self.picture,
+                OmittedOutput(0, 1, sum(sizes.values())),
             )
         # characters of at most 6 bytes
         rooms = zip(error_texts(self.output), (limit // 24, limit // 12), strict=False)
@@ -82,7 +86,11 @@ class Entry:
             "traceback": parts[1].value().split("\n"),
         }
         return Entry(
-            made, size(made), None, None, LeftOut(sum(part.left_out for part in parts))
+            made,
+            size(made),
+            None,
+            None,
+            OmittedOutput(sum(part.left_out for part in parts)),
         )
 
     def _stream(self, text: Stream, limit: int) -> Entry:

@@ -10,7 +10,7 @@ from typing import Any
 
 from stepper.kernels.output_area import OutputArea
 from stepper.notebooks.notebook_json import dump_json
-from stepper.policy.model import NOTHING, Limits
+from stepper.policy.model import NOTHING_OMITTED, Limits
 from stepper.session.protocols import Models
 
 OUTPUT = ("@jupyter-widgets/output", "OutputModel")
@@ -91,7 +91,9 @@ class Widgets:
     def _steer(self, widget: Captured, state: dict[str, Any], method: Any) -> None:
         # the kernel has set them
         if isinstance(state.get("outputs"), list) and method != "echo_update":
-            widget.area = OutputArea.of(state["outputs"], {}, NOTHING, widget.limit)
+            widget.area = OutputArea.of(
+                state["outputs"], {}, NOTHING_OMITTED, widget.limit
+            )
         if "msg_id" in state:
             widget.request = str(state["msg_id"] or "")
             self.taking = [

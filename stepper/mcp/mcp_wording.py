@@ -46,7 +46,7 @@ WAY_OUT = re.compile(
 IN_CLAUDE_CODE = re.compile(
     rf" \(in Claude Code: [^)]*\)| \(/(?:fix|skip|continue)(?: {TYPED})?\)"
 )
-# How the user resumes, as `edit_gate.resume` and `rebuild` say it: typed, in a terminal.
+# How the user resumes, in the format of `edit_gate.format_resume_commands`.
 TYPE_ONE = rf"the user types /\w+(?: ({TYPED}))?"
 IN_TERMINAL = r" \(in a terminal: [^)]*\)"
 

@@ -26,7 +26,16 @@ from stepper.messages.quoted_output import (
 )
 from stepper.policy import error_classification
 from stepper.policy.commands.command_lines import UNNAMED, CommandLines
-from stepper.policy.model import Cell, Fault, LeftOut, Outcome, Plan, Run, Step, Verdict
+from stepper.policy.model import (
+    Cell,
+    Fault,
+    OmittedOutput,
+    Outcome,
+    Plan,
+    Run,
+    Step,
+    Verdict,
+)
 
 # Sizes in characters. The client shows up to 10,000 characters of a report.
 REPORT_LIMIT = 5800
@@ -97,7 +106,7 @@ class Ended:
     @property
     def step(self) -> Step | None:
         """The step that the cell belongs to."""
-        return self.plan.step(self.run.step)
+        return self.plan.find_step(self.run.step)
 
 
 def capitalize_first(text: str) -> str:
@@ -108,7 +117,7 @@ def capitalize_first(text: str) -> str:
 def format_step(plan: Plan, step: Step) -> str:
     """Return the name of a step in reports: `step 2 of 7 "Load the data"`."""
     title = _limit_words(step.title, TITLE_WORDS)
-    return f'step {plan.position(step.id)} of {len(plan.steps)} "{title}"'
+    return f'step {plan.position_of(step.id)} of {len(plan.steps)} "{title}"'
 
 
 def _limit_words(text: str, count: int) -> str:
@@ -262,7 +271,7 @@ def _format_failing_lines(
     return parts
 
 
-def format_left_out(omitted: LeftOut) -> str:
+def format_left_out(omitted: OmittedOutput) -> str:
     """Return what the notebook's limits left out of a cell's outputs."""
     parts = []
     if omitted.characters:

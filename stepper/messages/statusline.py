@@ -89,7 +89,7 @@ def _format_progress(
 
 
 def _find_step(state: State, key: Key | None) -> Step | None:
-    return state.plan.step(key) if isinstance(key, int) else None
+    return state.plan.find_step(key) if isinstance(key, int) else None
 
 
 def _format_complete(state: State) -> str:
@@ -123,7 +123,7 @@ def _format_next(state: State) -> str:
 
 
 def _format_step(state: State, step: Step) -> str:
-    position = f"{state.plan.position(step.id)}/{len(state.plan.steps)}"
+    position = f"{state.plan.position_of(step.id)}/{len(state.plan.steps)}"
     return f"{position} {one_line(step.title, TITLE_LIMIT)}"
 
 

@@ -15,25 +15,29 @@ from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.model import Cell, CellEdit, Consent, FileWrite, Limits, StepStatus
 from stepper.policy.notebook_state import State
 
-RESUMING = ("continue", "fix", "skip")  # the commands that resume a stopped notebook
+RESUME_COMMANDS = (
+    "continue",
+    "fix",
+    "skip",
+)  # the commands that resume a stopped notebook
 PLAN_MODE = "the client is in plan mode, in which nothing runs"
 ASK = "`auto_run` is `ask` in .stepper/config.yaml"
 # A call of a command. Each option is found in one way only: the time is linear.
 CALL = r"\bstepper[\\'\")]*(?:\s+[\\'\"]*-\S*)*\s[\s\\'\")]*({})\b"
-PERSONS = re.compile(
+USER_COMMANDS = re.compile(
     CALL.format("|".join(name for name, row in COMMANDS.items() if row.needs_user))
 )
-NEW = re.compile(CALL.format("new"))
+NEW_COMMAND = re.compile(CALL.format("new"))
 PLAN_FIRST = (
     "no notebook was made: in plan mode nothing is written. The problem and its steps (TITLE :: CRITERION) belong into"
     " the plan that the person is shown; `stepper new` makes the notebook once that is accepted"
 )
-RUNNING = re.compile(
+RUN_COMMANDS = re.compile(
     CALL.format("|".join(name for name, row in COMMANDS.items() if row.runs_code))
 )
 
 
-def unaccepted(consent: Consent, limits: Limits) -> str | None:
+def check_approval(consent: Consent, limits: Limits) -> str | None:
     """Return why a cell that was just written waits for a command, as the client's mode and `auto_run` have it."""
     if consent is Consent.WITHHELD:
         return PLAN_MODE
@@ -42,9 +46,9 @@ def unaccepted(consent: Consent, limits: Limits) -> str | None:
     return None
 
 
-def unseen(consent: Consent, limits: Limits) -> str | None:
+def check_delegation(consent: Consent, limits: Limits) -> str | None:
     """Return why the person is to be asked before what runs code: nobody else would be in the client's mode."""
-    return ASK if limits.auto_run == "ask" and consent is Consent.JUDGED else None
+    return ASK if limits.auto_run == "ask" and consent is Consent.DELEGATED else None
 
 
 def only_adds_text(state: State, change: CellEdit | FileWrite) -> bool:
@@ -57,29 +61,29 @@ def only_adds_text(state: State, change: CellEdit | FileWrite) -> bool:
     return text and bool(state.plan.steps)
 
 
-def stopped(state: State) -> str | None:
+def check_stop(state: State) -> str | None:
     """Return why no code cell runs while the notebook is stopped: first how it is resumed, then the cause."""
     if state.stop is None:
         return None
     error = one_line(state.stop.error, 300)
-    return f"execution of this notebook is stopped. {way_out(state)}. Cause: {error}"
+    return f"execution of this notebook is stopped. {format_way_out(state)}. Cause: {error}"
 
 
-def way_out(state: State) -> str:
+def format_way_out(state: State) -> str:
     """Return how a stopped notebook goes on, as a sentence without its period."""
-    if idle_death(state):
-        return rebuild(state.commands)
-    return resume(state.commands)
+    if is_stopped_by_idle_death(state):
+        return format_restore_commands(state.commands)
+    return format_resume_commands(state.commands)
 
 
-def resume(commands: CommandLines) -> str:
+def format_resume_commands(commands: CommandLines) -> str:
     """Return how the user resumes a stopped notebook, as a sentence without its period."""
-    typed = [commands.slash(name) for name in RESUMING]
-    in_terminal = [f"`{commands.terminal(name)}`" for name in RESUMING]
-    return f"To resume, the user types {either(typed)} (in a terminal: {either(in_terminal)})"
+    typed = [commands.slash(name) for name in RESUME_COMMANDS]
+    in_terminal = [f"`{commands.terminal(name)}`" for name in RESUME_COMMANDS]
+    return f"To resume, the user types {join_alternatives(typed)} (in a terminal: {join_alternatives(in_terminal)})"
 
 
-def rebuild(commands: CommandLines) -> str:
+def format_restore_commands(commands: CommandLines) -> str:
     """Return how the variables of a dead kernel come back, or how the user goes on without them."""
     restore, go_on = commands.shell("restore"), commands.terminal("continue")
     return (
@@ -88,35 +92,43 @@ def rebuild(commands: CommandLines) -> str:
     )
 
 
-def either(ways: Sequence[str]) -> str:
+def join_alternatives(ways: Sequence[str]) -> str:
     """Return alternatives as words: `a, b or c`."""
     return f"{', '.join(ways[:-1])} or {ways[-1]}"
 
 
-def died(state: State) -> bool:
+def is_stopped_by_kernel_death(state: State) -> bool:
     """Whether the notebook is stopped because its kernel died."""
     return state.stop is not None and state.stop.error.startswith("KernelDied")
 
 
-def idle_death(state: State) -> bool:
+def is_stopped_by_idle_death(state: State) -> bool:
     """Whether the notebook is stopped because its kernel died while no cell ran."""
-    return died(state) and state.stop is not None and state.stop.key is None
+    return (
+        is_stopped_by_kernel_death(state)
+        and state.stop is not None
+        and state.stop.key is None
+    )
 
 
-def restore_lifts(state: State, by_agent: bool) -> bool:
+def restore_resumes(state: State, by_agent: bool) -> bool:
     """Whether a restore lifts the stop: only a kernel's death, and for an agent only one that no cell caused."""
-    return idle_death(state) if by_agent else died(state)
+    return (
+        is_stopped_by_idle_death(state)
+        if by_agent
+        else is_stopped_by_kernel_death(state)
+    )
 
 
-def waiting(state: State, cells: Sequence[Cell], index: int) -> str | None:
+def check_failed_step(state: State, cells: Sequence[Cell], index: int) -> str | None:
     """Return why a new code cell that would stand at `index` must wait: a failed cell above it is not fixed."""
     number = state.find_open_step(StepStatus.DOUBTED)
-    failed = plan.failed_cell(state, cells, number) if number is not None else None
+    failed = plan.find_failed_cell(state, cells, number) if number is not None else None
     if failed is None or index <= failed.index:
         return None
-    step = state.plan.step(number)
+    step = state.plan.find_step(number)
     title = (
-        f'step {state.plan.position(step.id)} "{one_line(step.title, 120)}"'
+        f'step {state.plan.position_of(step.id)} "{one_line(step.title, 120)}"'
         if step
         else "its step"
     )
@@ -126,20 +138,20 @@ def waiting(state: State, cells: Sequence[Cell], index: int) -> str | None:
     )
 
 
-def too_many(cells: Sequence[Cell], limits: Limits) -> str | None:
+def check_cell_count(cells: Sequence[Cell], limits: Limits) -> str | None:
     """Return why there is no room for the code cells as they stand."""
     count, most = sum(cell.is_code for cell in cells), limits.max_cells
     told = f"{count} code cells are more than the limit of {most} (max_cells in .stepper/config.yaml)"
     return told if count > most else None
 
 
-def asks_person(command: str) -> str | None:
+def find_user_command(command: str) -> str | None:
     """Return the person's command that a shell command holds, or None."""
-    found = PERSONS.search(command)
+    found = USER_COMMANDS.search(command)
     return found[1] if found else None
 
 
-def runs_code(command: str) -> str | None:
+def find_running_command(command: str) -> str | None:
     """Return the command that a shell command holds and that runs cells or code, or None."""
-    found = RUNNING.search(command)
+    found = RUN_COMMANDS.search(command)
     return found[1] if found else None

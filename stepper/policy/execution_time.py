@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from stepper.policy.model import instant
+from stepper.policy.model import parse_moment
 
 # Reports mention waiting times from this on.
 NOTABLE_SECONDS = 2.0
@@ -19,8 +19,8 @@ def measure_busy_seconds(timings: Mapping[str, str], elapsed: float) -> float:
     them, or if they cannot be right, return `elapsed`.
     """
     try:
-        busy = instant(timings["iopub.status.busy"])
-        idle = instant(timings["iopub.status.idle"])
+        busy = parse_moment(timings["iopub.status.busy"])
+        idle = parse_moment(timings["iopub.status.idle"])
         seconds = (idle - busy).total_seconds()
     except (KeyError, ValueError, TypeError):
         return elapsed

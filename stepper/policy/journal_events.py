@@ -12,11 +12,11 @@ from typing import Any, ClassVar
 from stepper.common import json_decode
 from stepper.policy.cell_changes import hash_source
 from stepper.policy.model import (
-    NOTHING,
+    NOTHING_OMITTED,
     Fault,
     Key,
-    LeftOut,
     Moment,
+    OmittedOutput,
     Outcome,
     Run,
     Verdict,
@@ -163,7 +163,7 @@ class RunEnded(
     repeat: int = 0
     execution_count: int | None = None
     displays: dict[str, list[int]] = field(default_factory=dict)
-    left_out: LeftOut = NOTHING
+    left_out: OmittedOutput = NOTHING_OMITTED
     request: str = ""
     # in what its step's criterion is false, so that the step is not done
     unmet: str = ""
@@ -298,7 +298,7 @@ class LateOutput(Event, kind="late", optional=("why",)):
     characters: int
     shows: int
     updates: int
-    left_out: LeftOut
+    left_out: OmittedOutput
     displays: dict[str, list[int]]
     there: bool
     why: str = ""

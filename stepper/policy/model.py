@@ -16,28 +16,28 @@ if TYPE_CHECKING:
 Key = int | str  # a step's id, or the id of a cell in no step
 
 
-def instant(text: Moment) -> datetime:
+def parse_moment(text: Moment) -> datetime:
     """Return the time that a text tells."""
     return datetime.fromisoformat(text.replace("Z", "+00:00"))
 
 
-def moment(text: str) -> Moment:
+def validate_moment(text: str) -> Moment:
     """Return a time in ISO 8601 with its zone; raise TypeError or ValueError."""
-    if not isinstance(text, str) or instant(text).tzinfo is None:
+    if not isinstance(text, str) or parse_moment(text).tzinfo is None:
         raise TypeError(f"no time with a zone: {text!r:.100}")
     return text
 
 
-Moment = Annotated[str, moment]
+Moment = Annotated[str, validate_moment]
 
 
-class Word(str, Enum):
+class StringEnum(str, Enum):
     """A word of ours: in a text it stands as itself, whichever Python formats it."""
 
     __str__ = str.__str__
 
 
-class Outcome(Word):
+class Outcome(StringEnum):
     """How one execution of a cell ended."""
 
     OK = "ok"
@@ -48,7 +48,7 @@ class Outcome(Word):
     CANCELLED = "cancelled"
 
 
-class Verdict(Word):
+class Verdict(StringEnum):
     """What follows from an outcome."""
 
     FINE = "fine"
@@ -58,7 +58,7 @@ class Verdict(Word):
     CANCELLED = "cancelled"  # the person's doing: no attempt is counted
 
 
-class StepStatus(Word):
+class StepStatus(StringEnum):
     """Where a step stands."""
 
     PENDING = "pending"
@@ -76,12 +76,12 @@ class Consent(Enum):
     """Whether the person has accepted edits by themselves: once and for all, one by one, or not at all (plan mode)."""
 
     GIVEN = "given"
-    JUDGED = "judged"  # by the client, each by itself (auto mode)
+    DELEGATED = "judged"  # by the client, each by itself (auto mode)
     ASKED = "asked"
     WITHHELD = "withheld"
 
 
-class Kind(Word):
+class StepKind(StringEnum):
     """What a step is for."""
 
     STEP = "step"
@@ -95,7 +95,7 @@ class Step:
     id: int
     title: str
     criterion: str = ""
-    kind: Kind = Kind.STEP
+    kind: StepKind = StepKind.STEP
     long: bool = False  # its cell has no deadline but the person's bound
 
 
@@ -108,11 +108,11 @@ class Plan:
     # the name of the place where the notebook's kernel runs; '' for the project's
     kernel: str = ""
 
-    def step(self, number: int | None) -> Step | None:
+    def find_step(self, number: int | None) -> Step | None:
         """Return the step with that id, or None."""
         return next((step for step in self.steps if step.id == number), None)
 
-    def position(self, number: int) -> int:
+    def position_of(self, number: int) -> int:
         """Return the step's place in the plan, counted from 1."""
         return [step.id for step in self.steps].index(number) + 1
 
@@ -171,7 +171,7 @@ class Fault:
 
 
 @dataclass(frozen=True)
-class Checked:
+class CriterionResult:
     """Whether a step's criterion holds after its cell, by the values that it compares: (as written, value)."""
 
     holds: bool
@@ -221,21 +221,21 @@ class Run:
         )
 
 
-class LeftOut(NamedTuple):
+class OmittedOutput(NamedTuple):
     """What the notebook's limits leave out of a cell's outputs: characters of texts, and outputs of so many bytes."""
 
     characters: int = 0
     outputs: int = 0
     bytes: int = 0
 
-    def __add__(self, other: LeftOut) -> LeftOut:  # type: ignore[override]
-        return LeftOut(*map(sum, zip(self, other, strict=True)))
+    def __add__(self, other: OmittedOutput) -> OmittedOutput:  # type: ignore[override]
+        return OmittedOutput(*map(sum, zip(self, other, strict=True)))
 
     def __bool__(self) -> bool:
         return bool(self.characters or self.outputs)
 
 
-NOTHING = LeftOut()
+NOTHING_OMITTED = OmittedOutput()
 
 
 @dataclass(frozen=True)

@@ -21,13 +21,13 @@ from stepper.policy.journal_events import (
     Verified,
 )
 from stepper.policy.model import (
-    NOTHING,
+    NOTHING_OMITTED,
     Cell,
     Key,
-    Kind,
-    LeftOut,
+    OmittedOutput,
     Plan,
     Step,
+    StepKind,
     StepStatus,
     Verdict,
 )
@@ -63,7 +63,7 @@ class DisplayedOutput:
 
     source_hash: str
     displays: dict[str, list[int]] = field(default_factory=dict)
-    left_out: LeftOut = NOTHING
+    left_out: OmittedOutput = NOTHING_OMITTED
     late_characters: int = 0  # that came after the run, and messages that were no text
     late_others: int = 0
 
@@ -75,7 +75,7 @@ class LateOutputSummary:
     characters: int = 0
     outputs: int = 0
     updates: int = 0
-    left_out: LeftOut = NOTHING  # of all that the cell got
+    left_out: OmittedOutput = NOTHING_OMITTED  # of all that the cell got
     is_outdated: bool = False  # the cell was changed or deleted since it ran
 
 
@@ -276,7 +276,7 @@ class State:
         passed = all(
             self.progress_of(step.id).status is StepStatus.DONE
             for step in self.plan.steps
-            if step.kind is Kind.VALIDATION
+            if step.kind is StepKind.VALIDATION
         )
         return (
             bool(self.plan.steps)

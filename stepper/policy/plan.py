@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from stepper.policy import cell_directives
-from stepper.policy.model import Cell, CellEdit, Key, Kind, Plan, Step, StepStatus
+from stepper.policy.model import Cell, CellEdit, Key, Plan, Step, StepKind, StepStatus
 from stepper.policy.notebook_state import State
 
 SLUG_LENGTH = 40
@@ -22,7 +22,7 @@ DANGLING = re.compile(r"(.*?)\s*(<=|>=|==|!=|<|>|=)", re.DOTALL)
 IS_PROSE = re.compile(r"\bis\b(?!(?: not)? (?:None|True|False)\b)")  # "it is good"
 
 
-def slug(problem: str) -> str:
+def make_slug(problem: str) -> str:
     """Return a file name's part: lower case, ASCII, words joined by `_`, at most 40 characters."""
     plain = (
         unicodedata.normalize("NFKD", problem.lower())
@@ -35,10 +35,10 @@ def slug(problem: str) -> str:
     return name or "notebook"
 
 
-def step_from_text(number: int, text: str) -> Step:
+def parse_step(number: int, text: str) -> Step:
     """Return the step that `--step "TITLE :: CRITERION :: long"` names; raise ValueError where the title is empty."""
     title, criterion, long = _told_of(text)
-    return new_step(number, title, criterion or "", long=bool(long))
+    return make_checked_step(number, title, criterion or "", long=bool(long))
 
 
 def _told_of(text: str) -> tuple[str, str | None, bool | None]:
@@ -50,33 +50,33 @@ def _told_of(text: str) -> tuple[str, str | None, bool | None]:
     return (title, rest, False) if mark else (title, None, None)
 
 
-def step(
+def make_step(
     number: int, title: str, criterion: str = "", kind: str = "step", long: bool = False
 ) -> Step:
     """Return a step with its texts on one line each; raise ValueError on an empty title or unknown kind."""
     title, criterion = " ".join(title.split()), " ".join(criterion.split())
     if not title:
         raise ValueError(f"step {number} has no title")
-    return Step(number, title, criterion, Kind(kind), long)
+    return Step(number, title, criterion, StepKind(kind), long)
 
 
-def new_step(
+def make_checked_step(
     number: int, title: str, criterion: str = "", kind: str = "step", long: bool = False
 ) -> Step:
     """Return a step of a plan that is made or changed; raise ValueError also on a criterion with a slip of the pen."""
-    made = step(number, title, criterion, kind, long)
-    if problem := criterion_problem(made.criterion):
+    made = make_step(number, title, criterion, kind, long)
+    if problem := find_criterion_problem(made.criterion):
         raise ValueError(f"step {number}: {problem}")
     return made
 
 
-def criterion_problem(criterion: str) -> str:
+def find_criterion_problem(criterion: str) -> str:
     """Return why a criterion that is meant to compare does not, '' for prose and for one that does."""
     text = criterion.strip(" `").translate(SIGNS)
-    if expression(text) or _parses(text):
+    if parse_criterion(text) or _parses(text):
         return ""
     compared = SINGLE_EQUALS.sub("==", text)
-    if compared != text and expression(compared):
+    if compared != text and parse_criterion(compared):
         return f"the criterion `{text}` has `=`; to compare, write `{compared}`"
     dangling = DANGLING.fullmatch(text)
     if dangling and _parses(dangling[1]):
@@ -94,7 +94,7 @@ def _parses(text: str) -> bool:
     return True
 
 
-def expression(criterion: str) -> str:
+def parse_criterion(criterion: str) -> str:
     """Return a criterion that compares, as Python; '' for one in prose, which the agent judges."""
     text = criterion.strip(" `").translate(SIGNS)
     try:
@@ -114,7 +114,7 @@ def to_json(plan: Plan) -> dict[str, Any]:
 def _told(step: Step) -> dict[str, Any]:
     more = {
         "criterion": step.criterion,
-        "kind": step.kind.value * (step.kind is not Kind.STEP),
+        "kind": step.kind.value * (step.kind is not StepKind.STEP),
         LONG: step.long,
     }
     return {
@@ -128,7 +128,7 @@ def from_json(data: Any) -> Plan | None:
     """Return the plan in `data`, or None where it is none: metadata may come from a stranger or be edited."""
     try:
         read = (
-            step(
+            make_step(
                 int(item["id"]),
                 str(item["title"]),
                 str(item.get("criterion", "")),
@@ -157,7 +157,7 @@ def from_json(data: Any) -> Plan | None:
     )
 
 
-def step_of(state: State, cells: Sequence[Cell], cell: Cell) -> int | None:
+def find_step_id(state: State, cells: Sequence[Cell], cell: Cell) -> int | None:
     """Return the id of the step that a code cell belongs to, or None for a cell in no step.
 
     Its own first line decides, then whose cell it is, then which step is open: while that one's failed cell exists,
@@ -166,7 +166,7 @@ def step_of(state: State, cells: Sequence[Cell], cell: Cell) -> int | None:
     asked = cell_directives.parse(cell.source)
     if asked.scratch:
         return None
-    if asked.step is not None and state.plan.step(asked.step):
+    if asked.step is not None and state.plan.find_step(asked.step):
         return asked.step
     for step in state.plan.steps:
         if state.progress_of(step.id).cell_id == cell.id:
@@ -180,17 +180,17 @@ def step_of(state: State, cells: Sequence[Cell], cell: Cell) -> int | None:
     ):
         number = state.find_open_step(StepStatus.DOUBTED)
     if cell.id in state.progress or (
-        number is not None and failed_cell(state, cells, number) is not None
+        number is not None and find_failed_cell(state, cells, number) is not None
     ):
         return None  # it ran before, in no step; or it is a helper
     return number
 
 
-def key(state: State, cells: Sequence[Cell], cell: Cell) -> Key:
+def find_key(state: State, cells: Sequence[Cell], cell: Cell) -> Key:
     """Return under what a cell's runs are counted: its step, else its id; one re-created in the place of a failed
     cell that is gone takes over that one's count.
     """
-    number = step_of(state, cells, cell)
+    number = find_step_id(state, cells, cell)
     if number is not None:
         return number
     ids = {other.id for other in cells}
@@ -205,7 +205,7 @@ def key(state: State, cells: Sequence[Cell], cell: Cell) -> Key:
     return cell.id
 
 
-def failed_cell(state: State, cells: Sequence[Cell], number: int) -> Cell | None:
+def find_failed_cell(state: State, cells: Sequence[Cell], number: int) -> Cell | None:
     """Return the cell of a failed step that still stands in the notebook and waits for its fix, or None."""
     progress = state.progress_of(number)
     failed = progress.status is StepStatus.FAILED
@@ -226,7 +226,7 @@ def find_cell(cells: Sequence[Cell], name: str) -> Cell | None:
     return next((cell for cell in cells if cell.id == name), placed)
 
 
-def edited_cell(cells: Sequence[Cell], edit: CellEdit) -> Cell | None:
+def find_edited_cell(cells: Sequence[Cell], edit: CellEdit) -> Cell | None:
     """Return the cell that was edited; without cell ids an insert is found below the cell it came after."""
     if edit.cell_id is not None:
         found = find_cell(cells, edit.cell_id)
@@ -238,27 +238,27 @@ def edited_cell(cells: Sequence[Cell], edit: CellEdit) -> Cell | None:
     return found if found is None or found in same or len(same) != 1 else same[0]
 
 
-def added(state: State, title: str, after: int | None) -> Plan:
+def add_step(state: State, title: str, after: int | None) -> Plan:
     """Return the plan with one more step, at the end or after that step; raise ValueError."""
-    new = step_from_text(max((s.id for s in state.plan.steps), default=0) + 1, title)
+    new = parse_step(max((s.id for s in state.plan.steps), default=0) + 1, title)
     return _placed(state, state.plan.steps, new, after)
 
 
-def edited(state: State, number: int, title: str) -> Plan:
+def edit_step(state: State, number: int, title: str) -> Plan:
     """Return the plan with that step's title changed, and what stands behind `::`; raise ValueError."""
     old = _not_run(state, number)
     name, criterion, long = _told_of(title)
     is_long = old.long if long is None else long
     if criterion is None:
-        new = step(number, name, old.criterion, old.kind.value, is_long)
+        new = make_step(number, name, old.criterion, old.kind.value, is_long)
     else:
-        new = new_step(number, name, criterion, old.kind.value, is_long)
+        new = make_checked_step(number, name, criterion, old.kind.value, is_long)
     return replace(
         state.plan, steps=tuple(new if s is old else s for s in state.plan.steps)
     )
 
 
-def removed(state: State, number: int) -> Plan:
+def remove_step(state: State, number: int) -> Plan:
     """Return the plan without that step; raise ValueError."""
     gone = _not_run(state, number)
     return replace(
@@ -266,13 +266,15 @@ def removed(state: State, number: int) -> Plan:
     )
 
 
-def moved(state: State, number: int, after: int) -> Plan:
+def move_step(state: State, number: int, after: int) -> Plan:
     """Return the plan with that step after another one (0: first); raise ValueError."""
-    return _placed(state, removed(state, number).steps, _not_run(state, number), after)
+    return _placed(
+        state, remove_step(state, number).steps, _not_run(state, number), after
+    )
 
 
 def _not_run(state: State, number: int) -> Step:
-    found = state.plan.step(number)
+    found = state.plan.find_step(number)
     if found is None:
         raise ValueError(f"there is no step {number}")
     if state.progress_of(number).status is StepStatus.SKIPPED:

@@ -23,8 +23,8 @@ from stepper.policy.journal_events import PreflightFailed, RunEnded, RunStarted
 from stepper.policy.kernel_namespace import Namespace
 from stepper.policy.model import (
     Cell,
-    Checked,
     Consent,
+    CriterionResult,
     Death,
     Fault,
     Key,
@@ -36,10 +36,13 @@ from stepper.policy.model import (
 )
 from stepper.policy.notebook_state import Progress, State
 
-KEPT, LOST = "the kernel's state is kept", ": all variables are lost"
+VARIABLES_KEPT, VARIABLES_LOST = (
+    "the kernel's state is kept",
+    ": all variables are lost",
+)
 
 
-class Do(Enum):
+class CellAction(Enum):
     """What is to be done about a cell that was written."""
 
     NOTHING = "it is not meant to run"
@@ -49,17 +52,17 @@ class Do(Enum):
 
 
 @dataclass(frozen=True)
-class Before:
+class WriteDecision:
     """What is to be done about a cell, and why not where it does not run."""
 
-    do: Do
-    why: str = ""
+    action: CellAction
+    reason: str = ""
     # the run that it would only repeat, unless a file of the project changed since
     repeats: Run | None = None
-    look_ahead: bool = False  # whether it is not to run where a fault is certain
+    needs_preflight: bool = False  # whether it is not to run where a fault is certain
 
 
-def before(
+def decide_on_written_cell(
     state: State,
     cells: Sequence[Cell],
     cell: Cell,
@@ -67,40 +70,43 @@ def before(
     asked: Callable[[], Limits],
     new: bool,
     alone: bool = True,
-) -> Before:
+) -> WriteDecision:
     """Decide on a cell that stands in the notebook now; `new` where it did not before the edit.
 
     Where its edit is of it `alone`, the agent may repeat itself with it; a Write brings a whole notebook.
     """
     if cell not in cell_changes.select_runnable([cell]):
-        return Before(Do.NOTHING)
+        return WriteDecision(CellAction.NOTHING)
     # a wrong configuration is no matter of a cell that is not meant to run
     limits = asked()
-    if why := edit_gate.unaccepted(consent, limits):
-        return Before(Do.WAIT, why)
+    if why := edit_gate.check_approval(consent, limits):
+        return WriteDecision(CellAction.WAIT, why)
     others = [other for other in cells if other.id != cell.id]
     crowded = (
         (
-            edit_gate.waiting(state, others, cell.index)
-            or edit_gate.too_many(cells, limits)
+            edit_gate.check_failed_step(state, others, cell.index)
+            or edit_gate.check_cell_count(cells, limits)
         )
         if new
         else None
     )
-    if why := edit_gate.stopped(state) or crowded:
-        return Before(Do.REFUSE, why)
-    key, source = plan.key(state, cells, cell), cell_changes.hash_source(cell.source)
+    if why := edit_gate.check_stop(state) or crowded:
+        return WriteDecision(CellAction.REFUSE, why)
+    key, source = (
+        plan.find_key(state, cells, cell),
+        cell_changes.hash_source(cell.source),
+    )
     # written once more, it runs
     as_held = state.progress.get(key, Progress()).preflight_hash == source
     look_ahead = (
         limits.preflight and not as_held and cell_changes.RAISES_TAG not in cell.tags
     )
     repeats = repeated_errors.find_repeated_run(state, key, source) if alone else None
-    return Before(Do.RUN, "", repeats, look_ahead)
+    return WriteDecision(CellAction.RUN, "", repeats, look_ahead)
 
 
 @dataclass(frozen=True)
-class Task:
+class RunParameters:
     """A cell that is to run: what it counts for, its deadline in seconds, what is to be noted before it runs.
 
     Its step's criterion where that is an expression, which may be looked at then. A printed line that matches `wake`
@@ -114,16 +120,16 @@ class Task:
     wake: str = ""
 
 
-def task(
+def make_run_parameters(
     state: State,
     cells: Sequence[Cell],
     cell: Cell,
     limits: Limits,
     timeout_of_call: float | None = None,
-) -> Task:
+) -> RunParameters:
     """Return how a cell is to run."""
-    asked, key = cell_directives.parse(cell.source), plan.key(state, cells, cell)
-    step = state.plan.step(key) if isinstance(key, int) else None
+    asked, key = cell_directives.parse(cell.source), plan.find_key(state, cells, cell)
+    step = state.plan.find_step(key) if isinstance(key, int) else None
     most = limits.max_cell_timeout_seconds
     default = most if step and step.long else limits.cell_timeout_seconds
     timeout = cell_directives.select_deadline(asked, default, most, timeout_of_call)
@@ -140,13 +146,13 @@ def task(
     returned = repeated_errors.note_returning_source(
         state, key, cell_changes.hash_source(cell.source)
     )
-    criterion = plan.expression(step.criterion) if step else ""
-    return Task(
+    criterion = plan.parse_criterion(step.criterion) if step else ""
+    return RunParameters(
         key, timeout, (*asked.problems, *order, *returned), criterion, asked.wake
     )
 
 
-def judged(
+def judge_run(
     outcome: Outcome,
     fault: Fault | None,
     tags: tuple[str, ...],
@@ -159,13 +165,15 @@ def judged(
     `memory` tells what the guard saw, `built` what had built the variables that are lost where the kernel died.
     """
     lost = (
-        f"kernel died ({death.how}){LOST}" + (f"; {built}" if built else "")
+        f"kernel died ({death.how}){VARIABLES_LOST}" + (f"; {built}" if built else "")
         if death
         else ""
     )
     if outcome is Outcome.MEMORY:
         return Fault(
-            "MemoryLimit", f"{memory}; {lost if death else KEPT}", ("MemoryLimit",)
+            "MemoryLimit",
+            f"{memory}; {lost if death else VARIABLES_KEPT}",
+            ("MemoryLimit",),
         ), Verdict.UNRECOVERABLE
     if death and outcome is not Outcome.CANCELLED:
         said = lost + (f"\n{death.stderr}" if death.stderr else "")
@@ -174,15 +182,18 @@ def judged(
         return Fault("KernelDied", said, classes, line, frames), Verdict.UNRECOVERABLE
     if outcome is Outcome.TIMEOUT:
         fault = replace(
-            fault or Fault("", ""), ename="Timeout", evalue=KEPT, mro=("Timeout",)
+            fault or Fault("", ""),
+            ename="Timeout",
+            evalue=VARIABLES_KEPT,
+            mro=("Timeout",),
         )
     if outcome is Outcome.ERROR and cell_changes.RAISES_TAG in tags:
         return fault, Verdict.FINE
     return fault, error_classification.classify_run(outcome, fault)
 
 
-def unmet(
-    state: State, begun: RunStarted, criterion: str, checked: Checked | None
+def explain_false_criterion(
+    state: State, begun: RunStarted, criterion: str, checked: CriterionResult | None
 ) -> str:
     """Return in what a step's criterion is false after its cell; '' where it is not, or that source was confirmed."""
     progress = state.progress_of(begun.key)
@@ -199,7 +210,7 @@ def unmet(
     return f"`{one_line(criterion, 200)}` is false" + (f": {values}" if values else "")
 
 
-def new_packages(state: State, known: Namespace) -> dict[str, str]:
+def find_new_packages(state: State, known: Namespace) -> dict[str, str]:
     """Return the versions of packages that no earlier run had."""
     versions = known.lasting.versions if known.lasting else {}
     return {
@@ -209,7 +220,7 @@ def new_packages(state: State, known: Namespace) -> dict[str, str]:
     }
 
 
-def new_imports(state: State, known: Namespace) -> dict[str, tuple[str, ...]]:
+def find_new_imports(state: State, known: Namespace) -> dict[str, tuple[str, ...]]:
     """Return the imports among the project's modules that no earlier run had."""
     imports = known.lasting.local_imports if known.lasting else {}
     return {
@@ -219,7 +230,7 @@ def new_imports(state: State, known: Namespace) -> dict[str, tuple[str, ...]]:
     }
 
 
-def replays(state: State, limits: Limits, cells: Iterable[Cell]) -> bool:
+def should_verify(state: State, limits: Limits, cells: Iterable[Cell]) -> bool:
     """Whether a notebook that is complete now is replayed unasked: each cell ran here, and quickly enough."""
     last = {run.cell_id: run.duration_s for run in state.runs}
     # nobody had them run: a replay unasked is not the first to
@@ -231,20 +242,20 @@ def replays(state: State, limits: Limits, cells: Iterable[Cell]) -> bool:
     )
 
 
-class Act(Enum):
+class NextAction(Enum):
     """What follows a run."""
 
-    GO_ON = "go on"
+    CONTINUE = "go on"
     FIX = "the agent fixes the cell"
-    AGAIN = "stepper runs the cell again"
+    RETRY = "stepper runs the cell again"
     STOP = "stop and tell the person"
 
 
 @dataclass(frozen=True)
-class After:
+class RunDecision:
     """What follows: what is to be done, the attempts by then, what is to be noted."""
 
-    act: Act
+    action: NextAction
     wait: float  # seconds, where it runs again
     attempts: int
     notes: Sequence[str] = ()
@@ -252,41 +263,43 @@ class After:
     counts: bool = True
 
 
-def decided(
+def decide(
     verdict: Verdict, attempts: int, repeats: int, limits: Limits
-) -> tuple[Act, float]:
+) -> tuple[NextAction, float]:
     """Return what follows a verdict, and after how many seconds, where it runs again.
 
     `attempts` are the retries that the agent has made, this run's too, `repeats` those that stepper itself has made.
     """
     if verdict in (Verdict.FINE, Verdict.CANCELLED):
-        return Act.GO_ON, 0.0
+        return NextAction.CONTINUE, 0.0
     if verdict is Verdict.TRANSIENT and repeats < limits.network_retries:
-        return Act.AGAIN, 2.0**repeats
+        return NextAction.RETRY, 2.0**repeats
     return (
-        Act.FIX
+        NextAction.FIX
         if verdict is Verdict.RECOVERABLE and attempts < limits.max_retries
-        else Act.STOP,
+        else NextAction.STOP,
         0.0,
     )
 
 
-def after(state: State, run: RunEnded, limits: Limits) -> After:
+def decide_after_run(state: State, run: RunEnded, limits: Limits) -> RunDecision:
     """Decide what follows a run that was judged; the state does not hold it yet."""
     attempts = state.count_attempts_after(
         run.key, run.verdict, run.repeat > 0, run.outside_agent
     )
-    return After(
-        *decided(run.verdict, attempts, run.repeat, limits),
+    return RunDecision(
+        *decide(run.verdict, attempts, run.repeat, limits),
         attempts,
         repeated_errors.note_same_error(state, run),
     )
 
 
-def held(state: State, found: PreflightFailed, limits: Limits) -> After:
+def decide_after_preflight(
+    state: State, found: PreflightFailed, limits: Limits
+) -> RunDecision:
     """Decide what follows a fault that was found before the cell ran; the state does not hold it yet."""
     attempts, counts = state.count_attempts_after_preflight(found.key)
     act, wait = (
-        decided(found.verdict, attempts, 0, limits) if counts else (Act.FIX, 0.0)
+        decide(found.verdict, attempts, 0, limits) if counts else (NextAction.FIX, 0.0)
     )
-    return After(act, wait, attempts, counts=counts)
+    return RunDecision(act, wait, attempts, counts=counts)

@@ -65,7 +65,7 @@ def goes_on(session: Session, call: Call) -> Report:
         now_runs.seconds,
         _till(now_runs),
         state.plan,
-        state.plan.step(now_runs.step),
+        state.plan.find_step(now_runs.step),
         now_runs.line,
     )
     about = kernel.about() if kernel else About("")

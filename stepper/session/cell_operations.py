@@ -352,10 +352,10 @@ def _refused(
         if cell in code and cell.index == cell_list_edits.NEW_INDEX
     ]
     crowded = new and (
-        edit_gate.waiting(state, cells, new[0])
-        or edit_gate.too_many(after, session.limits())
+        edit_gate.check_failed_step(state, cells, new[0])
+        or edit_gate.check_cell_count(after, session.limits())
     )
-    return edit_gate.stopped(state) or crowded or None
+    return edit_gate.check_stop(state) or crowded or None
 
 
 def change(

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from stepper.policy.kernel_namespace import Namespace
-from stepper.policy.model import Cell, Checked, Fault, Run
+from stepper.policy.model import Cell, CriterionResult, Fault, Run
 from stepper.policy.notebook_state import State
 from stepper.session.protocols import Execution
 
@@ -53,7 +53,7 @@ class Diagnosis(Protocol):
         """Whether something changed after a run ended, so that it may end otherwise now; True in doubt."""
         return True
 
-    def checked(self, told: Mapping[str, Any]) -> Checked | None:
+    def checked(self, told: Mapping[str, Any]) -> CriterionResult | None:
         """Return whether the criterion that was asked for holds, None where that could not be told."""
         return None
 

@@ -19,7 +19,7 @@ from stepper.policy.comparison.output_comparison import CellOutputs
 from stepper.policy.comparison.recorded_outputs import ChangedOutput
 from stepper.policy.dataflow import cell_dependencies
 from stepper.policy.journal_events import RunEnded
-from stepper.policy.model import Cell, Verdict, instant
+from stepper.policy.model import Cell, Verdict, parse_moment
 from stepper.session.protocols import Notebook, Target
 from stepper.session.replay import LATE_SECONDS
 from stepper.session.session import Session
@@ -112,7 +112,7 @@ class RecordedOutputs:
                 cell.source, recorded, CellOutputs(fresh[cell.index], facts)
             )
             run = RunTime(
-                instant(each.run.started_at).timestamp(),
+                parse_moment(each.run.started_at).timestamp(),
                 each.run.duration_s,
                 clock_values.reads_clock(cell.source, self.sources),
             )

@@ -14,13 +14,13 @@ from stepper.policy.cell_changes import hash_source
 from stepper.policy.kernel_namespace import UNKNOWN_NAMESPACE, Namespace
 from stepper.policy.local_modules import UNCHANGED, ModuleChanges
 from stepper.policy.model import (
-    NOTHING,
+    NOTHING_OMITTED,
     Cell,
-    Checked,
+    CriterionResult,
     Death,
     Fault,
-    LeftOut,
     Limits,
+    OmittedOutput,
     Outcome,
     Plan,
 )
@@ -72,14 +72,14 @@ class Execution:
     # by the diagnosis's part in the kernel, which alone reads it
     told: dict[str, Any] = field(default_factory=dict)
     # the step's criterion; None where that could not be told
-    checked: Checked | None = None
+    checked: CriterionResult | None = None
     notes: list[str] = field(default_factory=list)
     # of the project, that changed since they were imported
     modules: ModuleChanges = UNCHANGED
     memory: str = ""  # what the memory guard saw when it stopped the cell
     # the outputs that are pictures, of whatever size
     pictures: list[dict[str, Any]] = field(default_factory=list)
-    left_out: LeftOut = NOTHING
+    left_out: OmittedOutput = NOTHING_OMITTED
     # display id → the outputs that show it
     displays: dict[str, list[int]] = field(default_factory=dict)
     widgets: Models | None = None  # None where nothing of them changed
@@ -396,7 +396,7 @@ class Late(Protocol):
         target: Target,
         message: dict[str, Any],
         displays: Mapping[str, Sequence[int]],
-        missing: LeftOut,
+        missing: OmittedOutput,
         limit: int,
         waiting: Sequence[dict[str, Any]] | None,
     ) -> None:

@@ -12,7 +12,7 @@ from stepper.messages import run_report
 from stepper.policy import cell_directives, error_classification, plan, run_decisions
 from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.journal_events import RunStarted, RunVoided
-from stepper.policy.model import Cell, Death, Outcome, Verdict, instant
+from stepper.policy.model import Cell, Death, Outcome, Verdict, parse_moment
 from stepper.session.cell_run import Work, conclude, tell, work_on
 from stepper.session.protocols import Execution
 from stepper.session.session import Session
@@ -56,7 +56,9 @@ async def settle(session: Session) -> None:
     # where its cell stands now
     begun = replace(cut, number=work.cell.number, index=work.cell.index)
     run, follows = await conclude(session, work, begun, execution, _age(cut))
-    if follows.act is run_decisions.Act.AGAIN:  # nobody waits to have it repeated
+    if (
+        follows.action is run_decisions.NextAction.RETRY
+    ):  # nobody waits to have it repeated
         work.notes += session.outputs.put(
             work.cell, execution, run.step, run.run, work.keep_time
         )
@@ -121,4 +123,4 @@ def _work(session: Session, cut: RunStarted) -> Work:
 
 def _age(cut: RunStarted) -> float:
     """Return how long ago a run began, in seconds; a clock that was set does not make it less than none."""
-    return max(0.0, (datetime.now(timezone.utc) - instant(cut.at)).total_seconds())
+    return max(0.0, (datetime.now(timezone.utc) - parse_moment(cut.at)).total_seconds())

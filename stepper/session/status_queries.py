@@ -17,7 +17,7 @@ from stepper.messages.run_report import format_step
 from stepper.messages.stale_cells import Mark
 from stepper.policy import cell_changes, cell_list_edits, journal_reducer, plan
 from stepper.policy.kernel_namespace import UNKNOWN_NAMESPACE, Namespace
-from stepper.policy.model import Cell, Limits, Step, StepStatus, instant
+from stepper.policy.model import Cell, Limits, Step, StepStatus, parse_moment
 from stepper.session import responses, stale_cells, undelivered_reports
 from stepper.session.protocols import Target
 from stepper.session.session import LANGUAGES, SHOWN_SECONDS, Session
@@ -96,7 +96,9 @@ def last_verdict(session: Session) -> responses.LastVerdict | None:
         )
     except NotebookError:
         return None
-    seconds = max(0.0, (datetime.now(timezone.utc) - instant(last.at)).total_seconds())
+    seconds = max(
+        0.0, (datetime.now(timezone.utc) - parse_moment(last.at)).total_seconds()
+    )
     text = verify_report.format_last_verdict(last.reproduces, last.text, seconds, holds)
     return responses.LastVerdict(last.reproduces, last.at, holds, text)
 
@@ -125,7 +127,9 @@ def running(session: Session) -> responses.Running | None:
         if begun.number
         else begun.cell_id
     )
-    seconds = max(0.0, (datetime.now(timezone.utc) - instant(begun.at)).total_seconds())
+    seconds = max(
+        0.0, (datetime.now(timezone.utc) - parse_moment(begun.at)).total_seconds()
+    )
     coming = kernel.coming if kernel else None
     line = one_line(coming.last_line(), LINE) if coming else ""
     left = session.estimate.update(seconds, coming.last_lines()) if coming else None
@@ -149,7 +153,7 @@ def shown(session: Session) -> str:
         return in_queue(queued.text, queued.until)
     if now is None or now.seconds < SHOWN_SECONDS:
         return ""
-    step = plan.step(now.step)
+    step = plan.find_step(now.step)
     name = format_step(plan, step) if step else now.name
     about = session.keeper.kernel.about() if session.keeper.kernel else None
     where = format_location(about.where, about.left, about.trouble) if about else ""

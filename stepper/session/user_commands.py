@@ -69,7 +69,7 @@ async def run(
     if which == "restore":
         return await restore(session, caller, progress, all_ended)
     async with session.turn(caller=caller):
-        why = None if caller.outside_agent else edit_gate.stopped(session.state)
+        why = None if caller.outside_agent else edit_gate.check_stop(session.state)
         if why:
             raise StepperError(f"nothing ran: {why}")
         document, state = session.mended(), session.state
@@ -129,7 +129,7 @@ async def restore(
         await _fresh(
             session, caller, "it was restarted to restore the notebook's state"
         )
-        keeps_stop = session.state.stop is not None and not edit_gate.restore_lifts(
+        keeps_stop = session.state.stop is not None and not edit_gate.restore_resumes(
             session.state, caller.by == "mcp"
         )
         session.log(journal_events.Restored(at=now(), keeps_stop=keeps_stop))
@@ -452,7 +452,7 @@ async def skip(session: Session, reason: str) -> str:
 def reopen(session: Session, number: int) -> responses.Planned:
     """Reopen a skipped step; return the plan. Raise UsageError."""
     state = session.state
-    if state.plan.step(number) is None:
+    if state.plan.find_step(number) is None:
         raise UsageError(f"there is no step {number}", _shows_steps(session))
     if state.progress_of(number).status is not StepStatus.SKIPPED:
         raise UsageError(f"step {number} is not skipped", _shows_steps(session))

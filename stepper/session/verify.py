@@ -290,7 +290,7 @@ def _failure(session: Session, document: Notebook, ended: Ended) -> str:
     elif IN_USE in run.error and session.keeper.kernel is not None:
         bound = f"the living kernel may hold it: `{CommandLines(session.name).shell('shutdown')}` ends that"
     # the replay's kernel is nobody's to restore
-    own = run.error.partition(run_decisions.LOST)[0].partition(
-        f"; {run_decisions.KEPT}"
+    own = run.error.partition(run_decisions.VARIABLES_LOST)[0].partition(
+        f"; {run_decisions.VARIABLES_KEPT}"
     )[0]
     return own + (f" ({bound})" if bound else "")

@@ -25,7 +25,7 @@ from stepper.policy import plan
 from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.comparison import verify_results
 from stepper.policy.journal_events import RunStarted
-from stepper.policy.model import Cell, Plan, Step, instant
+from stepper.policy.model import Cell, Plan, Step, parse_moment
 from stepper.web.daemon_client import DaemonClient
 from stepper.web.run_history import PastRun, RunHistory
 
@@ -355,7 +355,7 @@ class NotebookView:
             return None
         started_at = running.at if running else ""
         if started_at:
-            milliseconds = 1000 * instant(started_at).timestamp()
+            milliseconds = 1000 * parse_moment(started_at).timestamp()
         else:
             # Rounded to seconds, so that the part does not change all the time.
             seconds = time.time() - cell.get("seconds", 0)

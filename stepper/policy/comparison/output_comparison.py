@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from stepper.common.text import format_count
 from stepper.policy.comparison import ignored_differences
-from stepper.policy.model import Word
+from stepper.policy.model import StringEnum
 
 RASTER_TYPE = re.compile(r"image/(?!svg)")
 # JSON of plotly, Vega and Bokeh.
@@ -54,7 +54,7 @@ QUOTED_WIDTH = 160  # characters of a line
 MAX_FIGURES = 3  # that the difference mentions
 
 
-class ReplayVerdict(Word):
+class ReplayVerdict(StringEnum):
     """The result of a cell's replay (a JSON value of `stepper verify --json`)."""
 
     SAME = "same"
