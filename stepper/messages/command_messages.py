@@ -249,7 +249,7 @@ def format_context(
         f"stepper: the notebook {one_line(name)} is {status}.",
         *format_plan(state),
     ]
-    stop = edit_gate.stopped(state)
+    stop = edit_gate.check_stop(state)
     if stop:
         lines.append(f"When this was written, {stop}")
     lines.append(format_next(state))
@@ -527,7 +527,7 @@ def format_still_stopped(name: str, state: State) -> str:
     return (
         f"stepper: the variables of {one_line(name)} are restored, and the notebook is"
         f" still stopped ({error}): restoring does not resume it."
-        f" {edit_gate.resume(state.commands)}"
+        f" {edit_gate.format_resume_commands(state.commands)}"
     )
 
 
@@ -542,7 +542,7 @@ def format_agent_stopped(name: str, state: State) -> str:
     return (
         f"the agent is stopped in {one_line(name)} ({error}); this run is not an attempt"
         " of the agent and does not resume the notebook."
-        f" {edit_gate.resume(state.commands)}"
+        f" {edit_gate.format_resume_commands(state.commands)}"
     )
 
 
@@ -564,7 +564,7 @@ def format_stopped_line(name: str, state: State) -> str:
     """Return the user's line on a stop at the start of a session, '' without a stop."""
     if state.stop is None:
         return ""
-    way_out = edit_gate.way_out(state).replace("the user types", "type")
+    way_out = edit_gate.format_way_out(state).replace("the user types", "type")
     cause = one_line(state.stop.error, 300)
     return f"stepper: {one_line(name, 200)} is stopped. {way_out}. Cause: {cause}"
 
@@ -580,10 +580,10 @@ def format_prompt_while_stopped(name: str, stop: Stopped, state: State) -> str:
         f"stepper: {one_line(name)} is stopped ({reason}), and none of its code cells"
         " runs."
     )
-    if edit_gate.idle_death(state):
+    if edit_gate.is_stopped_by_idle_death(state):
         return (
             f"{first} The user's message does not resume it."
-            f" {edit_gate.rebuild(commands)}."
+            f" {edit_gate.format_restore_commands(commands)}."
         )
     if stop.key is None:
         command = commands.slash("continue")
@@ -662,7 +662,7 @@ def format_confirm(name: str, state: State, key: Key, reason: str) -> str:
 def _format_failure(run: Run) -> str:
     if run.outcome is Outcome.KERNEL_DIED:
         # The variables may have been restored since: leave that part out.
-        error: str = run.error.partition(run_decisions.LOST)[0]
+        error: str = run.error.partition(run_decisions.VARIABLES_LOST)[0]
         return error
     if run.outcome is Outcome.ERROR and run.fault:
         return run.error
@@ -670,7 +670,7 @@ def _format_failure(run: Run) -> str:
 
 
 def _format_target(state: State, key: Key) -> str:
-    step = state.plan.step(key) if isinstance(key, int) else None
+    step = state.plan.find_step(key) if isinstance(key, int) else None
     if step is None:
         return f"cell {one_line(str(key), 100)}"
     return format_step(state.plan, step)

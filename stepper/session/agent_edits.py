@@ -49,7 +49,7 @@ async def edited(
         if session.seen(edit.tool_use_id):
             return session.answered(edit.tool_use_id) if again else None
         cells = session.mended().cells
-        cell = plan.edited_cell(cells, edit)
+        cell = plan.find_edited_cell(cells, edit)
         if cell is None:
             return run_report.format_not_run(
                 f"no cell {edit.cell_id!r} in {session.name}",
@@ -180,25 +180,27 @@ async def _attempt(
     alone: bool,
 ) -> Ended | Report | None:
     """Run a cell, or say why not; None where there is nothing to run or to say."""
-    decided = run_decisions.before(
+    decided = run_decisions.decide_on_written_cell(
         session.state, cells, cell, consent, session.limits, new, alone
     )
-    if decided.do is run_decisions.Do.WAIT:
+    if decided.action is run_decisions.CellAction.WAIT:
         commands = CommandLines(session.name, session.state.commands.program)
         return command_messages.format_waits_for_user(
-            decided.why, commands.terminal("run")
+            decided.reason, commands.terminal("run")
         )
-    if decided.do is not run_decisions.Do.RUN:
+    if decided.action is not run_decisions.CellAction.RUN:
         return (
-            run_report.format_not_run(decided.why)
-            if decided.do is run_decisions.Do.REFUSE
+            run_report.format_not_run(decided.reason)
+            if decided.action is run_decisions.CellAction.REFUSE
             else None
         )
     if decided.repeats is not None and await _same(session, cell, decided.repeats):
         return run_report.format_not_run(
             repeated_errors.explain_repeated_run(session.state, decided.repeats)
         )
-    held = await _held(session, cells, cell, caller) if decided.look_ahead else None
+    held = (
+        await _held(session, cells, cell, caller) if decided.needs_preflight else None
+    )
     return held or await run_cell(session, cells, cell, caller)
 
 
@@ -238,13 +240,13 @@ async def _held(
         **vars(begun.create_run(Outcome.ERROR, Verdict.RECOVERABLE, fault, 0.0)),
         at=begun.at,
     )
-    follows = run_decisions.held(session.state, found, work.limits)
+    follows = run_decisions.decide_after_preflight(session.state, found, work.limits)
     session.log(found)
     ended = replace(
         summed(session, work, found, Execution(found.outcome)),
         preflight_failed=True,
         counted=follows.counts,
     )
-    if follows.act is run_decisions.Act.STOP:
+    if follows.action is run_decisions.NextAction.STOP:
         session.stop(work.key, ended, follows.attempts)
     return ended

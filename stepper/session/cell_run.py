@@ -37,7 +37,7 @@ from stepper.policy.model import (
     Run,
     StepStatus,
     Verdict,
-    instant,
+    parse_moment,
 )
 from stepper.session.clients import Caller
 from stepper.session.kernel_manager import now
@@ -94,7 +94,9 @@ def work_on(
 ) -> Work:
     """Return the work on a cell."""
     limits = session.limits()
-    task = run_decisions.task(session.state, cells, cell, limits, timeout_of_call)
+    task = run_decisions.make_run_parameters(
+        session.state, cells, cell, limits, timeout_of_call
+    )
     notes, was_complete = [*task.notes], session.state.is_complete
     # what reads like Python may mean something else
     criterion = task.criterion if session.speaks_python else ""
@@ -152,7 +154,7 @@ async def run_cell(
         run, follows = await conclude(
             session, work, begun, execution, time.monotonic() - began
         )
-        if follows.act is not run_decisions.Act.AGAIN:
+        if follows.action is not run_decisions.NextAction.RETRY:
             break
         again = f"stepper ran it again after {follows.wait:g} s"
         work.notes.append(f"run {run.run}: {run.error}; {again}")
@@ -169,7 +171,7 @@ async def conclude(
     begun: journal_events.RunStarted,
     execution: Execution,
     elapsed: float,
-) -> tuple[journal_events.RunEnded, run_decisions.After]:
+) -> tuple[journal_events.RunEnded, run_decisions.RunDecision]:
     """Judge an execution, put its outputs away and journal the run; return it and what follows.
 
     `elapsed` is how long it took from here, with all waiting for the kernel.
@@ -193,9 +195,11 @@ async def conclude(
         left_out=execution.left_out,
         request=begun.request,
         figures=session.adviser.facts(execution),
-        packages=run_decisions.new_packages(state, execution.namespace),
-        imports=run_decisions.new_imports(state, execution.namespace),
-        unmet=run_decisions.unmet(state, begun, work.criterion, execution.checked)
+        packages=run_decisions.find_new_packages(state, execution.namespace),
+        imports=run_decisions.find_new_imports(state, execution.namespace),
+        unmet=run_decisions.explain_false_criterion(
+            state, begun, work.criterion, execution.checked
+        )
         if verdict is Verdict.FINE
         else "",
         bound=cell_dependencies.reported_bindings(
@@ -204,8 +208,8 @@ async def conclude(
         if session.speaks_python
         else {},
     )
-    follows = run_decisions.after(state, run, work.limits)
-    if follows.act is not run_decisions.Act.AGAIN:
+    follows = run_decisions.decide_after_run(state, run, work.limits)
+    if follows.action is not run_decisions.NextAction.RETRY:
         work.notes += session.outputs.put(
             cell, execution, run.step, run.run, work.keep_time
         )
@@ -230,7 +234,7 @@ async def judged(
         if after is before:  # nothing was reported at its end
             after = UNKNOWN_NAMESPACE
         memory = "; ".join([memory, *command_messages.format_largest(before, after)])
-    fault, verdict = run_decisions.judged(
+    fault, verdict = run_decisions.judge_run(
         execution.outcome, execution.fault, cell.tags, execution.death, memory, built
     )
     if fault is not None:
@@ -245,7 +249,7 @@ async def tell(
     work: Work,
     run: journal_events.RunEnded,
     execution: Execution,
-    follows: run_decisions.After,
+    follows: run_decisions.RunDecision,
 ) -> Ended:
     """Return what the report needs of a run; stop the notebook where that follows."""
     session.put_late()
@@ -267,7 +271,7 @@ async def tell(
         unmet=run.unmet,
     )
     # only the agent's own runs stop the agent
-    if follows.act is run_decisions.Act.STOP and not run.outside_agent:
+    if follows.action is run_decisions.NextAction.STOP and not run.outside_agent:
         session.stop(work.key, ended, follows.attempts + work.repeat)
     if session.state.plan.steps and not session.state.open_steps:
         session.state.compare_with_notebook(work.cells)
@@ -275,7 +279,7 @@ async def tell(
         with contextlib.suppress(NotebookError):  # it may be gone by now
             document = session.file.read()
             stands = format_order(session, document.cells)
-            session.replays = run_decisions.replays(
+            session.replays = run_decisions.should_verify(
                 session.state, work.limits, document.cells
             )
             tail = command_messages.format_completion(
@@ -311,7 +315,7 @@ def summed(session: Session, work: Work, run: Run, execution: Execution) -> Ende
         run=run,
         outputs=execution.outputs,
         plan=state.plan,
-        next_step=state.plan.step(
+        next_step=state.plan.find_step(
             state.find_open_step(StepStatus.DOUBTED) or state.find_open_step()
         ),
         attempts=state.progress_of(work.key).attempts,
@@ -346,7 +350,7 @@ def _besides(
     """Return the lines on pictures, and on what a failed cell left behind or what is odd about one that ran ok."""
     adviser = session.adviser
     # by the clock that files are stamped by
-    since_ns = int(instant(run.started_at).timestamp() * 1e9)
+    since_ns = int(parse_moment(run.started_at).timestamp() * 1e9)
     if run.verdict is Verdict.FINE:
         left = adviser.doubtful(execution)
     else:
