@@ -22,7 +22,7 @@ from jupyter_client import BlockingKernelClient
 from stepper.kernels.backends.local.local_backend import LocalKernels
 from stepper.notebooks import jupyter_saves
 from stepper.policy.model import Limits, Outcome
-from stepper.session.protocols import KernelPlace
+from stepper.session.protocols import LaunchConfig
 from tests.conftest import Notebook, Project, reused, text_of
 from tests.environments import environment
 from tests.jupyterserver import TOKEN, Served
@@ -405,16 +405,16 @@ def test_one_that_stood_behind_another_clients_that_failed_runs_all_the_same(
         runtime.mkdir()
         kernels = LocalKernels(str(tmp_path / "kernel.json"), str(runtime))
         kernel = await kernels.start(
-            KernelPlace(sys.executable, str(tmp_path), dict(os.environ))
+            LaunchConfig(sys.executable, str(tmp_path), dict(os.environ))
         )
         client = BlockingKernelClient()
-        client.load_connection_file(kernel.connection_file())
+        client.load_connection_file(kernel.get_connection_file())
         client.start_channels(stdin=False)
         try:
             await asyncio.to_thread(client.wait_for_ready, 30)
             client.execute("import time\nb = 1\ntime.sleep(2)\n1/0")
-            while not kernel.others.since:
-                kernel.listen()
+            while not kernel.external_executions.running_since:
+                kernel.receive_pending()
                 await asyncio.sleep(0.02)
             done = await kernel.execute("c = b + 1\nprint(c)", 0.5, Limits())
             assert (done.outcome, done.outputs[0]["text"]) == (Outcome.OK, "2\n")
@@ -431,14 +431,14 @@ def test_a_lost_end_of_anothers_does_not_hold_up_cells(tmp_path: Path) -> None:
         runtime.mkdir()
         kernels = LocalKernels(str(tmp_path / "kernel.json"), str(runtime))
         kernel = await kernels.start(
-            KernelPlace(sys.executable, str(tmp_path), dict(os.environ))
+            LaunchConfig(sys.executable, str(tmp_path), dict(os.environ))
         )
         try:
-            kernel.others.busy["lost"] = time.monotonic()
+            kernel.external_executions.busy["lost"] = time.monotonic()
             end = time.monotonic() + 30
-            while kernel.others.since:
+            while kernel.external_executions.running_since:
                 assert time.monotonic() < end
-                kernel.listen()
+                kernel.receive_pending()
                 await asyncio.sleep(0.02)
         finally:
             await kernel.shutdown()

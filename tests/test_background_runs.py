@@ -11,7 +11,7 @@ import pytest
 
 from stepper.messages.run_report import Report
 from stepper.session import background_runs
-from stepper.session.clients import Call, Caller
+from stepper.session.clients import BackgroundCall, Caller
 
 
 class Client:
@@ -35,7 +35,7 @@ def test_what_is_being_told_is_told_to_nobody_else(taken: bool) -> None:
         log: list[object] = []
         work = asyncio.create_task(asyncio.sleep(0, Report("it ran", "✓ it ran")))
         await work
-        call = Call("toolu_1", Caller(), work, handed=True)
+        call = BackgroundCall("toolu_1", Caller(), work, in_background=True)
         keeper = SimpleNamespace(kernel=None)
         state = SimpleNamespace(
             handed={"toolu_1": SimpleNamespace(session="s")}, running=None
@@ -67,7 +67,10 @@ def test_what_is_being_told_is_told_to_nobody_else(taken: bool) -> None:
         assert second.told == []
         first.takes.set_result(taken)
         await asyncio.sleep(0.05)
-        assert second.told == ([] if taken else first.told) and bool(call.said) is taken
+        assert (
+            second.told == ([] if taken else first.told)
+            and bool(call.delivered_report) is taken
+        )
         second.takes.set_result(True)
         await asyncio.sleep(0.05)
         (told,) = {*first.told}

@@ -31,7 +31,7 @@ from stepper.policy import cell_list_edits
 from stepper.policy.model import Cell
 from stepper.session import responses
 from stepper.session.cell_responses import Gpu, Load
-from stepper.session.protocols import Target
+from stepper.session.protocols import CellVersion
 from tests.conftest import Project, code, reused, text_of
 from tests.test_run_on_edit import wait_until
 from tests.test_session import Quick
@@ -386,7 +386,7 @@ def test_text_waits_for_no_cell_that_runs(agent: Agent, project: Quick) -> None:
         target=agent.run, args=["import time\nfor _ in range(3000): time.sleep(0.01)"]
     )
     thread.start()
-    wait_until(lambda: project.left and project.kernel().busy)
+    wait_until(lambda: project.left and project.kernel().is_busy)
     other = Agent(project)
     assert (
         other.run("# meanwhile", cell_type="markdown", after="top")["state"]
@@ -489,7 +489,7 @@ def test_a_call_whose_daemon_dies_is_asked_again_and_runs_once(
 
     thread = threading.Thread(target=ask)
     thread.start()
-    wait_until(lambda: project.left and project.kernel().busy)
+    wait_until(lambda: project.left and project.kernel().is_busy)
     project.kill_daemon()
     thread.join()
     assert found[-1]["state"] == "ok" and "| over" in found[-1]["text"]
@@ -514,7 +514,7 @@ def test_what_a_daemon_that_dies_leaves_is_told(agent: Agent, project: Quick) ->
 
     thread = threading.Thread(target=ask)
     thread.start()
-    wait_until(lambda: project.left and project.kernel().busy)
+    wait_until(lambda: project.left and project.kernel().is_busy)
     project.kill_daemon()
     thread.join()
     assert (
@@ -937,7 +937,7 @@ def test_a_page_of_a_large_notebook_costs_that_page_and_nobody_waits(
         IpynbFile.read_outputs,
     )
 
-    def slow(file: IpynbFile, target: Target) -> list[dict[str, Any]]:
+    def slow(file: IpynbFile, target: CellVersion) -> list[dict[str, Any]]:
         looked.append(target.cell_id)
         begun.set()
         assert goes_on.wait(60)
@@ -1026,7 +1026,7 @@ def test_a_caller_that_goes_away_cancels_its_cell(agent: Agent, project: Quick) 
     sockets: list[Any] = []
 
     def leave() -> None:
-        wait_until(lambda: project.left and project.kernel().busy)
+        wait_until(lambda: project.left and project.kernel().is_busy)
         sockets[0].shutdown(2)
 
     thread = threading.Thread(target=leave)

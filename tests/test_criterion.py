@@ -163,7 +163,7 @@ def test_what_a_kernel_says_of_a_criterion(
     lab: Lab, criteria: str, holds: bool | None
 ) -> None:
     said = {
-        each: (asked(lab, each).told.get("criterion") or {}).get("holds")
+        each: (asked(lab, each).diagnosis_data.get("criterion") or {}).get("holds")
         for each in lines(criteria)
     }
     if holds is False:
@@ -178,7 +178,7 @@ def test_nothing_of_the_users_ran_was_shown_or_is_held(lab: Lab) -> None:
         "new.score > 1 and frame.a.sum() == 0",
         "new, frame = Model(), pd.DataFrame({'a': [1]}); new.score = 2",
     )
-    assert done.told["criterion"] == {
+    assert done.diagnosis_data["criterion"] == {
         "holds": False,
         "values": [["new.score", "2"], ["frame.a.sum()", "1"]],
     }
@@ -193,11 +193,17 @@ def test_nothing_of_the_users_ran_was_shown_or_is_held(lab: Lab) -> None:
 
 
 def test_it_is_looked_at_where_it_is_asked_and_the_cell_ended_well(lab: Lab) -> None:
-    assert "criterion" not in lab.ok("score = 0.5").told
-    assert asked(lab, "score > 0.9", "score = 0.95").told["criterion"]["holds"] is True
-    assert "criterion" not in asked(lab, "score > 0.9", "score = 0.1; 1 / 0").told
+    assert "criterion" not in lab.ok("score = 0.5").diagnosis_data
     assert (
-        asked(lab, "len(df) == 3", "len = None").told.get("criterion") is None
+        asked(lab, "score > 0.9", "score = 0.95").diagnosis_data["criterion"]["holds"]
+        is True
+    )
+    assert (
+        "criterion"
+        not in asked(lab, "score > 0.9", "score = 0.1; 1 / 0").diagnosis_data
+    )
+    assert (
+        asked(lab, "len(df) == 3", "len = None").diagnosis_data.get("criterion") is None
     )  # no `len` of Python's
     lab.ok("del len")
     lab.ok("score = 0.85")  # as the others have it, which may run later

@@ -107,7 +107,9 @@ def said(
     look = {"findings": told, **(look or {})}
     return (
         adviser_of(project or Project())
-        .suggested(fault, {"look": look}, cell, [*cells, cell], state, known, "python")
+        .add_suggestion(
+            fault, {"look": look}, cell, [*cells, cell], state, known, "python"
+        )
         .suggestion
     )
 
@@ -376,14 +378,14 @@ def test_a_deadline_names_the_line() -> None:
 
 def test_what_goes_wrong_costs_no_report() -> None:
     found = adviser_of(Project())
-    assert found.changed_since({"started_at": "x"}, UNKNOWN_NAMESPACE) is True
-    assert found.doubtful(Execution(None, told={"doubts": 5})) == []  # type: ignore[arg-type]
+    assert found.has_changed_since({"started_at": "x"}, UNKNOWN_NAMESPACE) is True
+    assert found.find_warnings(Execution(None, diagnosis_data={"doubts": 5})) == []  # type: ignore[arg-type]
     told = {
         "rebound": [["df", "3 × 2", "3 × 1"]],
         "in_place": [["rows", 2]],
         "bound": ["x"],
     }
-    assert found.kept({"changed": told}, 0) == [
+    assert found.describe_side_effects({"changed": told}, 0) == [
         "before failing, this cell rebound `df`: 3 × 2 → 3 × 1; changed in place `rows` (line 2); bound `x`",
         "Changed while the cell ran (stepper does not know by which process): data/out.csv (1,200 bytes)",
     ]
@@ -410,7 +412,7 @@ def test_what_is_not_so_is_refused_and_the_fault_stays_as_it_is(told: Any) -> No
         json_decode.decode(kernel_facts.Look, told)
     fault = Fault("KeyError", "'x'")
     assert (
-        adviser_of(Project()).suggested(
+        adviser_of(Project()).add_suggestion(
             fault, {"look": told}, ONE, [ONE], State(), UNKNOWN_NAMESPACE, "python"
         )
         == fault
@@ -550,7 +552,7 @@ def defined(
     fault = Fault("NameError", f"name '{name}' is not defined", mro=("NameError",))
     found = adviser_of(Project())
     found = dataclasses.replace(found, transform=transformer())
-    return found.suggested(
+    return found.add_suggestion(
         fault, {"look": {}}, failing, [cell, failing], state, known, "python"
     ).suggestion
 

@@ -158,7 +158,7 @@ def lab() -> Iterator[Lab]:
         certificate = made.folder / "server.pem"
         script = "import sys, trustme; c = trustme.CA().issue_cert('127.0.0.1'); c.private_key_and_cert_chain_pem.write_to_path(sys.argv[1])"
         subprocess.run(
-            [made.kernel.about().python, "-c", script, str(certificate)], check=True
+            [made.kernel.describe().python, "-c", script, str(certificate)], check=True
         )
         made.ok("%xmode Minimal")  # a long traceback takes IPython a second
         made.ok(PRELUDE)

@@ -67,7 +67,7 @@ def plots(lab: Lab) -> Lab:
 
 def figures(done: Execution) -> list[dict[str, Any]]:
     assert done.outcome is Outcome.OK, done.fault
-    found: list[dict[str, Any]] = done.told["figures"]
+    found: list[dict[str, Any]] = done.diagnosis_data["figures"]
     return found
 
 
@@ -331,7 +331,7 @@ def test_what_a_cell_did_not_show_is_not_told(plots: Lab) -> None:
     failed = plots.run(
         "plt.plot([1]); plt.title('before it failed'); plt.show(); 1 / 0"
     )
-    assert failed.told["figures"][0]["axes"][0]["title"] == "before it failed"
+    assert failed.diagnosis_data["figures"][0]["axes"][0]["title"] == "before it failed"
 
 
 @pytest.mark.nightly
@@ -419,7 +419,7 @@ def test_it_goes_when_another_version_takes_over(plots: Lab) -> None:
 
 
 def test_matplotlib_is_not_imported_for_it(lab: Lab) -> None:
-    fresh = Lab(lab.kernel.about().python)
+    fresh = Lab(lab.kernel.describe().python)
     try:
         done = fresh.ok(
             "from IPython.display import SVG, display\ndisplay(SVG('<svg/>')); import sys\n'matplotlib' in sys.modules"

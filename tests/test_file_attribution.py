@@ -70,8 +70,8 @@ def files_of(lab: Lab, source: str) -> dict[str, Any]:
     assert done.fault is not None
     assert done.fault.ename == "ValueError", done.fault
     assert done.fault.evalue == "stop", done.fault
-    assert "swallowed" not in done.told, done.told
-    facts: dict[str, Any] = done.told["files"]
+    assert "swallowed" not in done.diagnosis_data, done.diagnosis_data
+    facts: dict[str, Any] = done.diagnosis_data["files"]
     return facts
 
 
@@ -317,7 +317,9 @@ def test_an_interrupt_in_a_loop_of_audited_calls_ends_the_cell(empty: Lab) -> No
 def test_of_an_interrupted_cell_it_is_known_too(empty: Lab) -> None:
     done = empty.run("open('new', 'w').close()\nimport time; time.sleep(60)", timeout=1)
     assert done.outcome is Outcome.TIMEOUT
-    noted = [Path(each["path"]).name for each in done.told["files"]["changes"]]
+    noted = [
+        Path(each["path"]).name for each in done.diagnosis_data["files"]["changes"]
+    ]
     assert noted == ["new"]
 
 

@@ -47,7 +47,7 @@ from stepper.policy.commands import command_schema, mcp_commands
 from stepper.policy.kernel_namespace import Namespace
 from stepper.policy.model import Cell
 from stepper.policy.notebook_state import State
-from stepper.session.protocols import Target
+from stepper.session.protocols import CellVersion
 from tests.conftest import Project, code, scratch
 
 NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
@@ -547,8 +547,8 @@ def test_notebooks(tmp_path: Path, data: bytes) -> None:
     for cell in select_runnable(document.cells):
         cell_directives.parse(cell.source)
         assert cell.label
-        split_pages(file.read_outputs(Target.of(cell)))
-        quoted_output.format_outputs(file.read_outputs(Target.of(cell)))
+        split_pages(file.read_outputs(CellVersion.from_cell(cell)))
+        quoted_output.format_outputs(file.read_outputs(CellVersion.from_cell(cell)))
         file.add_tag(cell, "skip")
     # The next example's temporary file has the same name: the removal of this one must be over.
     background_io.start_pending_jobs()

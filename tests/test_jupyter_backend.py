@@ -31,7 +31,7 @@ from stepper.kernels.backends.jupyter.websocket_channels import (
 from stepper.kernels.client import LiveKernel
 from stepper.policy import execution_time, kernel_config
 from stepper.policy.model import Death, Limits, Outcome
-from stepper.session.protocols import Execution, FromElsewhere, Kernel, KernelPlace
+from stepper.session.protocols import Execution, ExternalExecution, Kernel, LaunchConfig
 from tests.backend_cases import BASH_KERNEL
 from tests.conftest import Notebook, scratch, some_nightly, text_of
 from tests.jupyterserver import TOKEN, VARIABLE, Line, Served, free_port
@@ -76,7 +76,9 @@ class Room:
         token: str = TOKEN,
     ) -> Kernel:
         return self.wait(
-            self.provider(name).start(KernelPlace("", "/", {VARIABLE: token}, at=at))
+            self.provider(name).start(
+                LaunchConfig("", "/", {VARIABLE: token}, backend=at)
+            )
         )
 
     def wait(self, work: Any) -> Any:
@@ -173,14 +175,14 @@ def test_cells_run_there_with_all_that_the_helper_tells(room: Room) -> None:
         and failed.fault is not None
         and failed.fault.line == 2
     )
-    about = room.kernel.about()
+    about = room.kernel.describe()
     assert (
-        about.where == f"kernel {room.kernel.id[:6]} on {room.line.url}"
-        and not about.trouble
+        about.location == f"kernel {room.kernel.id[:6]} on {room.line.url}"
+        and not about.problem
     )
     assert (
         about.python == f"python3 ({room.line.url})"
-        and "watches no memory" in about.without
+        and "watches no memory" in about.limitation
     )
     assert "python3" in room.wait(look(room.place(), {VARIABLE: TOKEN}, ""))[0]
     assert (
@@ -191,12 +193,12 @@ def test_cells_run_there_with_all_that_the_helper_tells(room: Room) -> None:
 def test_what_another_client_of_the_server_runs_is_heard_and_in_no_cell(
     room: Room,
 ) -> None:
-    heard, kernel = list[FromElsewhere](), room.kernel
+    heard, kernel = list[ExternalExecution](), room.kernel
     assert isinstance(kernel, LiveKernel)
     assert isinstance(kernel.channels, WebsocketChannels)
-    assert kernel.connection_file() == ""
-    assert kernel.about().url
-    kernel.others.ended = heard.append
+    assert kernel.get_connection_file() == ""
+    assert kernel.describe().url
+    kernel.external_executions.on_finished = heard.append
 
     async def played() -> Execution:
         other = WebsocketChannels(kernel.channels.server, kernel.id, "somebody")  # type: ignore[union-attr]
@@ -213,7 +215,7 @@ def test_what_another_client_of_the_server_runs_is_heard_and_in_no_cell(
         end = time.monotonic() + 30
         while not heard:
             assert time.monotonic() < end
-            kernel.listen()
+            kernel.receive_pending()
             await asyncio.sleep(0.02)
         other.close()
         return await kernel.execute("print(theirs)", 30, LIMITS)
@@ -332,7 +334,7 @@ def test_a_server_that_is_away_for_long_is_no_death(room: Room, seconds: float) 
     seen: list[str] = []
 
     def look_at_it() -> None:
-        seen.append(room.kernel.about().trouble)
+        seen.append(room.kernel.describe().problem)
         room.line.up()
 
     source = "import time\nfor n in range(3):\n    print(n)\n    time.sleep(0.3)"
@@ -346,7 +348,10 @@ def test_a_server_that_is_away_for_long_is_no_death(room: Room, seconds: float) 
     assert seen[0].startswith("the link is down (") and "can't be reached" in seen[0], (
         seen
     )
-    assert room.kernel.about().trouble == "" and room.wait(room.kernel.death()) is None
+    assert (
+        room.kernel.describe().problem == ""
+        and room.wait(room.kernel.check_death()) is None
+    )
 
 
 # --- daemons --------------------------------------------------------------------------------------------------------
@@ -356,7 +361,7 @@ def test_the_next_daemon_finds_it_and_what_ran_meanwhile(room: Room) -> None:
     room.run("kept = 7")
     room.again()
     assert (
-        room.wait(room.kernel.adopt()) is None
+        room.wait(room.kernel.take_over()) is None
         and text(room.run("print(kept)")) == "7\n"
     )
 
@@ -371,9 +376,11 @@ def test_the_next_daemon_finds_it_and_what_ran_meanwhile(room: Room) -> None:
 
     room.wait(left())
     room.again()
-    found = room.wait(room.kernel.recall("a-request", 60, LIMITS))
+    found = room.wait(room.kernel.await_earlier_request("a-request", 60, LIMITS))
     assert found is not None and found.outcome is Outcome.OK and text(found) == COUNTED
-    assert room.wait(room.kernel.recall("never sent", 60, LIMITS)) is None
+    assert (
+        room.wait(room.kernel.await_earlier_request("never sent", 60, LIMITS)) is None
+    )
 
 
 def test_the_next_daemon_finds_its_server_away(room: Room) -> None:
@@ -385,13 +392,13 @@ def test_the_next_daemon_finds_its_server_away(room: Room) -> None:
         assert (
             found is not None
             and not isinstance(found, Death)
-            and "the link is down" in found.away
+            and "the link is down" in found.unreachable_reason
         )
     finally:
         room.line.up()
     room.again()
     assert (
-        room.wait(room.kernel.adopt()) is None
+        room.wait(room.kernel.take_over()) is None
         and text(room.run("print(kept)")) == "8\n"
     )
 
@@ -462,7 +469,7 @@ def test_one_that_died_while_no_daemon_was_there_is_lost(room: Room) -> None:
         time.sleep(0.1)
     time.sleep(2)  # until the server has started the next one
     room.again()
-    death = room.wait(room.kernel.adopt())
+    death = room.wait(room.kernel.take_over())
     assert death is not None and "has started another" in death.how, death
     room.kernel = room.begin(room.place())
 
@@ -629,7 +636,7 @@ def test_what_answers_in_a_servers_place_is_named(tmp_path: Path) -> None:
         with pytest.raises(KernelError) as failed:
             provider = AnyPlace(str(tmp_path / "kernel.json"), str(tmp_path), {})
             loop.run_until_complete(
-                provider.start(KernelPlace("", "/", {VARIABLE: TOKEN}, at=at))
+                provider.start(LaunchConfig("", "/", {VARIABLE: TOKEN}, backend=at))
             )
         return str(failed.value)
 
@@ -688,7 +695,7 @@ def test_what_a_hub_knows_of_a_server_is_named(tmp_path: Path) -> None:
         with pytest.raises(KernelError) as failed:
             provider = AnyPlace(str(tmp_path / "kernel.json"), str(tmp_path), {})
             loop.run_until_complete(
-                provider.start(KernelPlace("", "/", {VARIABLE: TOKEN}, at=at))
+                provider.start(LaunchConfig("", "/", {VARIABLE: TOKEN}, backend=at))
             )
         return failed.value.message, failed.value.hint
 
@@ -868,13 +875,15 @@ def test_tls_with_an_authority_of_ones_own(
             provider = AnyPlace(str(tmp_path / "kernel.json"), str(tmp_path), {})
             at = served.place(url, **more)
             return loop.run_until_complete(
-                provider.start(KernelPlace("", "/", {VARIABLE: TOKEN}, at=at))
+                provider.start(LaunchConfig("", "/", {VARIABLE: TOKEN}, backend=at))
             )
 
         loop = asyncio.new_event_loop()
         kernel = begin(ca_file=ca, headers={"X-Extra": "1"})
         done = loop.run_until_complete(kernel.execute("print('over TLS')", 30, LIMITS))
-        assert text(done) == "over TLS\n" and kernel.about().where.endswith(served.url)
+        assert text(done) == "over TLS\n" and kernel.describe().location.endswith(
+            served.url
+        )
         loop.run_until_complete(kernel.shutdown())
         with pytest.raises(
             KernelError,
@@ -904,7 +913,7 @@ def test_a_server_that_comes_back_without_its_kernels_lost_them_by_name(
     seen: list[str] = []
 
     def look_at_it() -> None:
-        seen.append(room.kernel.about().trouble)
+        seen.append(room.kernel.describe().problem)
         threading.Thread(target=served.start).start()
 
     try:

@@ -23,13 +23,13 @@ from jupyter_client import BlockingKernelClient
 from stepper.kernels.backend_registry import AnyPlace
 from stepper.policy.kernel_namespace import UNKNOWN_NAMESPACE
 from stepper.policy.model import Death, Limits, OmittedOutput, Outcome
-from stepper.session.fake_kernel import FakeKernels
+from stepper.session.fake_kernel import FakeKernelLauncher
 from stepper.session.protocols import (
     Execution,
-    FromElsewhere,
+    ExternalExecution,
     Kernel,
-    KernelPlace,
-    KernelProvider,
+    KernelLauncher,
+    LaunchConfig,
 )
 from tests import backend_cases
 from tests.backend_cases import Cells, Place, contract
@@ -58,17 +58,17 @@ class Room:
         self.folder, self.at = folder, at
         self.cells, self.left = self.at.cells, dict[str, Any]()
         self.loop = asyncio.new_event_loop()
-        self.place = KernelPlace(
-            sys.executable, str(self.folder), dict(os.environ), at=self.at.at
+        self.place = LaunchConfig(
+            sys.executable, str(self.folder), dict(os.environ), backend=self.at.at
         )
         self.former: list[Kernel] = []
         self.begin()
 
-    def provider(self) -> KernelProvider:
+    def provider(self) -> KernelLauncher:
         """The provider, as a daemon that has just begun has it."""
         record = str(self.folder / "kernel.json")
         return (
-            FakeKernels(self.left, record)
+            FakeKernelLauncher(self.left, record)
             if self.at.name == "fake"
             else AnyPlace(record, str(self.folder), {})
         )
@@ -126,7 +126,7 @@ class Room:
     async def shows(self) -> None:
         end = time.monotonic() + 20
         while (
-            not (self.kernel.coming and self.kernel.coming.outputs())
+            not (self.kernel.partial_output and self.kernel.partial_output.outputs())
             and time.monotonic() < end
         ):
             await asyncio.sleep(0.01)
@@ -173,9 +173,9 @@ def place(request: pytest.FixtureRequest) -> Iterator[Room]:
 @pytest.fixture
 def room(place: Room) -> Room:
     """The kernel of all tests in a place, begun anew where one has ended it."""
-    if place.wait(place.kernel.death()) is not None:
+    if place.wait(place.kernel.check_death()) is not None:
         place.begin()
-    place.kernel.hears = lambda message, late: False
+    place.kernel.on_display = lambda message, late: False
     return place
 
 
@@ -221,7 +221,9 @@ def test_a_cell_that_runs_ok_has_its_outputs_and_a_number(
     assert (
         text(second) == "20\n" and second.execution_count == first.execution_count + 1
     )
-    assert second.next_inputs == [] and second.captured == [] and second.notes == []
+    assert (
+        second.next_inputs == [] and second.widget_outputs == [] and second.notes == []
+    )
 
 
 @contract("uncounted looks", by_day=("r",))
@@ -266,11 +268,12 @@ def test_without_the_helper_nothing_is_claimed_that_it_alone_tells(
 ) -> None:
     done = room.run(cells.assign)
     assert (
-        done.namespace == UNKNOWN_NAMESPACE == room.wait(room.kernel.namespace())
-        and done.told == {}
+        done.namespace == UNKNOWN_NAMESPACE == room.wait(room.kernel.fetch_namespace())
+        and done.diagnosis_data == {}
     )
     assert (
-        room.kernel.models() is None and room.wait(room.kernel.missed("b" * 32)) == []
+        room.kernel.take_widget_state() is None
+        and room.wait(room.kernel.fetch_missed_messages("b" * 32)) == []
     )
     fault = room.run(cells.fails(1)).fault
     assert (
@@ -326,7 +329,7 @@ def test_what_its_outputs_may_take_is_kept_and_the_rest_counted(
 @contract("helper", by_day=("jupyter",))
 def test_displays_are_known_by_their_ids_and_updated(room: Room) -> None:
     heard: list[tuple[str, bool]] = []
-    room.kernel.hears = lambda message, late: (
+    room.kernel.on_display = lambda message, late: (
         bool(heard.append((message["msg_type"], late))) or True
     )
     done = room.run(
@@ -394,7 +397,7 @@ def test_a_person_and_a_client_that_is_gone_cancel(room: Room, cells: Cells) -> 
             cells.endless, lambda why=reason: room.kernel.interrupt(why)
         )
         assert done.outcome is Outcome.CANCELLED and done.death is None
-    assert not room.kernel.busy
+    assert not room.kernel.is_busy
     room.wait(room.kernel.interrupt("person"))  # nothing runs: nothing happens
     room.run(cells.assign)
     assert text(room.run(cells.say)) == "20\n"
@@ -427,7 +430,7 @@ def test_a_kernel_that_dies_in_a_cell(room: Room, cells: Cells) -> None:
     assert done.outcome is Outcome.KERNEL_DIED and done.death is not None
     assert re.search(room.at.died, done.death.how), done.death
     assert text(done) == "last\n"
-    assert room.wait(room.kernel.death()) is not None
+    assert room.wait(room.kernel.check_death()) is not None
 
 
 @contract("helper")
@@ -438,20 +441,24 @@ def test_exit_ends_the_kernel(room: Room) -> None:
         "ended by exit() or quit()",
         "SystemExit",
     )
-    assert room.wait(room.kernel.death()) is not None
+    assert room.wait(room.kernel.check_death()) is not None
 
 
 @contract("helper", "watched")
 def test_it_tells_what_it_is(room: Room) -> None:
-    about = room.kernel.about()
-    assert about.python == sys.executable and not about.without
-    assert isinstance(room.kernel.memory(), int)
+    about = room.kernel.describe()
+    assert about.python == sys.executable and not about.limitation
+    assert isinstance(room.kernel.measure_memory(), int)
 
 
 @contract(lacks="watched", by_day=("slurm", "ssh", "jupyter"))
 def test_what_its_place_can_not_do_it_says(room: Room) -> None:
-    about = room.kernel.about()
-    assert "memory" in about.without and about.pid is None and room.kernel.memory() == 0
+    about = room.kernel.describe()
+    assert (
+        "memory" in about.limitation
+        and about.pid is None
+        and room.kernel.measure_memory() == 0
+    )
 
 
 @contract("helper")
@@ -460,27 +467,27 @@ def test_it_tells_what_it_holds(room: Room) -> None:
     done = room.run(
         "import math as m\nrows = [1, 2]\ndef area(r, scale=1): ...\nclass Shape: ..."
     )
-    for known in (done.namespace, room.wait(room.kernel.namespace())):
+    for known in (done.namespace, room.wait(room.kernel.fetch_namespace())):
         assert (
             known.modules["m"] == "math" and known.functions["area"] == "(r, scale=1)"
         )
         assert known.variables["rows"].len == 2 and "Shape" in known.classes
         assert {"rows", "m", "print"} <= set(known.names)
-    assert room.kernel.models() is None
+    assert room.kernel.take_widget_state() is None
 
 
 @contract("connection file", by_day=("slurm", "ssh", "r"))
 def test_another_client_reaches_it_by_its_file_and_is_heard(
     room: Room, cells: Cells
 ) -> None:
-    file = room.kernel.connection_file()
+    file = room.kernel.get_connection_file()
     assert stat.S_IMODE(os.stat(file).st_mode) == 0o600
     assert room.kernel.id[:8] in os.path.basename(file)
-    heard = list[FromElsewhere]()
-    room.kernel.others.ended = heard.append
+    heard = list[ExternalExecution]()
+    room.kernel.external_executions.on_finished = heard.append
 
     async def listen() -> bool:
-        room.kernel.listen()
+        room.kernel.receive_pending()
         return bool(heard)
 
     client = BlockingKernelClient()
@@ -494,9 +501,9 @@ def test_another_client_reaches_it_by_its_file_and_is_heard(
     finally:
         client.stop_channels()
     (done,) = heard
-    assert (done.code, done.error, done.unkept) == (cells.assign, "", False)
+    assert (done.code, done.error, done.is_silent) == (cells.assign, "", False)
     assert "helper" in room.at.lacks or "x" in done.namespace.variables
-    assert not room.kernel.others.since
+    assert not room.kernel.external_executions.running_since
     assert "20" in text(room.run(cells.say))
 
 
@@ -511,8 +518,8 @@ def test_what_comes_is_seen_and_a_line_that_matches_is_told_while_it_runs(
             room.kernel.execute(cells.epochs, 30, LIMITS, wake="loss.*nan")
         )
         while not running.done():
-            if coming := room.kernel.coming:
-                seen.append((coming.last_line(), coming.matched))
+            if coming := room.kernel.partial_output:
+                seen.append((coming.last_line(), coming.matched_line))
             await asyncio.sleep(0.02)
         return await running
 
@@ -521,7 +528,7 @@ def test_what_comes_is_seen_and_a_line_that_matches_is_told_while_it_runs(
         done.outcome is Outcome.OK
         and text(done) == "loss 3\nloss 2\nloss 1\nloss nan\n"
     )
-    assert room.kernel.coming is None
+    assert room.kernel.partial_output is None
     told = [*dict.fromkeys(seen)]
     assert ("loss 2", "") in told and told[-1] == ("loss nan", "loss nan")
     assert not any(matched for _, matched in told[:-1])
@@ -560,13 +567,16 @@ def test_the_first_line_that_matches_is_one_of_a_bar_too(
             room.kernel.execute(PRINTS, 30, LIMITS, wake=pattern)
         )
         while not running.done():
-            if room.kernel.coming and room.kernel.coming.matched not in seen:
-                seen.append(room.kernel.coming.matched)
+            if (
+                room.kernel.partial_output
+                and room.kernel.partial_output.matched_line not in seen
+            ):
+                seen.append(room.kernel.partial_output.matched_line)
             await asyncio.sleep(0.02)
         return await running
 
     assert room.wait(watched()).outcome is Outcome.OK
-    assert seen == ["", *filter(None, [line])] and room.kernel.coming is None
+    assert seen == ["", *filter(None, [line])] and room.kernel.partial_output is None
 
 
 @contract("helper")
@@ -580,12 +590,12 @@ def test_what_comes_after_a_run_is_heard_as_late(room: Room) -> None:
             )
         return True
 
-    room.kernel.hears = hears
+    room.kernel.on_display = hears
     room.run("late('afterwards')", request="a" * 32)
 
     def listened() -> list[tuple[str, str, bool]]:
         room.wait(asyncio.sleep(0))  # a websocket is read by the loop
-        room.kernel.listen()
+        room.kernel.receive_pending()
         return heard
 
     assert until(listened) == [("afterwards", "a" * 32, True)]
@@ -598,8 +608,8 @@ def test_the_next_daemon_finds_the_kernel_with_its_state(
     before = room.kernel.id
     room.run(cells.assign)
     kernel = room.found()
-    assert kernel.id == before and not kernel.busy
-    assert room.wait(kernel.adopt()) is None
+    assert kernel.id == before and not kernel.is_busy
+    assert room.wait(kernel.take_over()) is None
     assert text(room.run(cells.say)) == "20\n"
 
 
@@ -611,10 +621,10 @@ def test_the_next_daemon_is_told_what_it_missed(room: Room) -> None:
     heard: list[
         dict[str, Any]
     ] = []  # a Jupyter server says it again, to whoever comes with the same session
-    kernel.hears = lambda message, late: not heard.append(message)
-    assert room.wait(kernel.adopt()) is None
-    kernel.listen()
-    missed = [*heard, *room.wait(kernel.missed("b" * 32))]
+    kernel.on_display = lambda message, late: not heard.append(message)
+    assert room.wait(kernel.take_over()) is None
+    kernel.receive_pending()
+    missed = [*heard, *room.wait(kernel.fetch_missed_messages("b" * 32))]
     assert [
         message["content"]["text"]
         for message in missed
@@ -631,9 +641,9 @@ def test_a_run_that_lost_its_daemon_is_recalled(room: Room, cells: Cells) -> Non
     ):  # it runs still, and it is over
         kernel = room.lost(source, request, gone)
         assert (
-            room.wait(kernel.recall("0" * 32, 20, LIMITS)) is None
+            room.wait(kernel.await_earlier_request("0" * 32, 20, LIMITS)) is None
         )  # that one never began
-        done = room.wait(kernel.recall(request, 20, LIMITS))
+        done = room.wait(kernel.await_earlier_request(request, 20, LIMITS))
         assert done.outcome is Outcome.OK and text(done) == "begun\nover\n"
         assert done.outputs[-1]["data"]["text/plain"] == "'result'"
 
@@ -642,12 +652,18 @@ def test_a_run_that_lost_its_daemon_is_recalled(room: Room, cells: Cells) -> Non
 def test_a_run_that_lost_its_daemon_is_waited_for_and_its_end_known(
     room: Room, cells: Cells
 ) -> None:
-    done = room.wait(room.lost(cells.slow, "c" * 32).recall("c" * 32, 20, LIMITS))
+    done = room.wait(
+        room.lost(cells.slow, "c" * 32).await_earlier_request("c" * 32, 20, LIMITS)
+    )
     assert done.outcome is Outcome.OK and done.fault is None and text(done) == "over\n"
     assert done.notes == [
         "what it printed while no daemon was there is missing: this kernel does not remember it"
     ]
-    done = room.wait(room.lost(cells.slow_fails, "d" * 32).recall("d" * 32, 20, LIMITS))
+    done = room.wait(
+        room.lost(cells.slow_fails, "d" * 32).await_earlier_request(
+            "d" * 32, 20, LIMITS
+        )
+    )
     assert (
         done.outcome is Outcome.ERROR
         and done.fault is not None
@@ -660,7 +676,7 @@ def test_of_one_that_ended_meanwhile_nothing_is_claimed(
     room: Room, cells: Cells
 ) -> None:
     kernel = room.lost(cells.slow, "e" * 32, gone_seconds=1.5)
-    done = room.wait(kernel.recall("e" * 32, 20, LIMITS))
+    done = room.wait(kernel.await_earlier_request("e" * 32, 20, LIMITS))
     assert (
         done.outcome is Outcome.ERROR
         and done.fault is not None
@@ -677,11 +693,13 @@ def test_a_run_that_lost_its_daemon_is_seen_from_then_on(room: Room) -> None:
     matched: list[str] = []
 
     async def watched() -> Any:
-        recalled = asyncio.create_task(kernel.recall("f" * 32, 20, LIMITS, "loss nan"))
+        recalled = asyncio.create_task(
+            kernel.await_earlier_request("f" * 32, 20, LIMITS, "loss nan")
+        )
         while not recalled.done():
-            if kernel.coming:
-                lines.append(kernel.coming.last_line())
-                matched.append(kernel.coming.matched)
+            if kernel.partial_output:
+                lines.append(kernel.partial_output.last_line())
+                matched.append(kernel.partial_output.matched_line)
             await asyncio.sleep(0.02)
         return await recalled
 
@@ -699,7 +717,7 @@ def test_a_run_that_lost_its_daemon_is_seen_from_then_on(room: Room) -> None:
     assert (
         matched[0] == "" and matched[-1] == "loss nan 19" and "loss nan" not in matched
     )
-    assert kernel.coming is None
+    assert kernel.partial_output is None
 
 
 @contract()
@@ -707,7 +725,7 @@ def test_what_runs_still_is_interrupted_where_nobody_asked_for_it(
     room: Room, cells: Cells
 ) -> None:
     kernel = room.lost(cells.endless, "e" * 32)
-    assert room.wait(kernel.adopt()) is None
+    assert room.wait(kernel.take_over()) is None
     room.run(cells.assign)
     assert text(room.run(cells.say)) == "20\n"
 
@@ -715,5 +733,5 @@ def test_what_runs_still_is_interrupted_where_nobody_asked_for_it(
 @contract(by_day=ELSEWHERE)
 def test_a_kernel_that_was_ended_is_not_found_again(room: Room) -> None:
     room.wait(room.kernel.shutdown())
-    assert room.wait(room.kernel.death()) is not None
+    assert room.wait(room.kernel.check_death()) is not None
     assert room.again() is None

@@ -23,7 +23,7 @@ from stepper import diagnosis
 from stepper.kernels.backends.local.local_backend import LocalKernels
 from stepper.kernels.in_kernel import iopub_buffer
 from stepper.policy.model import Limits, Outcome
-from stepper.session.protocols import Execution, KernelPlace
+from stepper.session.protocols import Execution, LaunchConfig
 from tests.environments import environment, old_python
 
 OLD = (
@@ -49,12 +49,12 @@ class Lab:
             for name, value in os.environ.items()
             if not name.lower().endswith("_proxy")
         }
-        self.place = KernelPlace(python, str(self.folder), {**inherited, **environ})
+        self.place = LaunchConfig(python, str(self.folder), {**inherited, **environ})
         self.kernel = self.loop.run_until_complete(self.kernels.start(self.place))
 
     def revive(self) -> None:
         """Start the kernel again where a test that failed has lost it."""
-        if self.loop.run_until_complete(self.kernel.death()) is not None:
+        if self.loop.run_until_complete(self.kernel.check_death()) is not None:
             self.kernel = self.loop.run_until_complete(self.kernels.start(self.place))
 
     def run(
@@ -68,14 +68,18 @@ class Lab:
         """Run a cell that must end well, and of which the helper must have told."""
         done = self.run(code)
         assert done.outcome is Outcome.OK, done.fault
-        assert "namespace" in done.told, "the helper said nothing"
+        assert "namespace" in done.diagnosis_data, "the helper said nothing"
         return done
 
     def names(self, code: str = "") -> dict[str, Any]:
         """The namespace in short, after a cell."""
         done = self.ok(code)
         lasting = vars(done.namespace.lasting) if done.namespace.lasting else {}
-        return {**done.told["namespace"], **lasting, "names": done.namespace.names}
+        return {
+            **done.diagnosis_data["namespace"],
+            **lasting,
+            "names": done.namespace.names,
+        }
 
     def value(self, expression: str) -> Any:
         """What an expression is in the kernel, by way of JSON."""
@@ -133,7 +137,7 @@ def clean(live: Lab) -> Lab:
 
 
 def test_it_is_not_in_the_users_sight(lab: Lab) -> None:
-    fresh = Lab(lab.kernel.about().python)
+    fresh = Lab(lab.kernel.describe().python)
     try:
         first = fresh.ok("print(dir())\nprint(sorted(globals()))\nprint(len(In), Out)")
         assert first.execution_count == 1
@@ -148,7 +152,8 @@ def test_it_is_not_in_the_users_sight(lab: Lab) -> None:
         assert text(fresh.ok("%history")).splitlines()[-2:] == ["%who", "%history"]
         assert "stepper" not in text(fresh.ok("%history"))
         assert (
-            fresh.loop.run_until_complete(fresh.kernel.namespace()).variables == {}
+            fresh.loop.run_until_complete(fresh.kernel.fetch_namespace()).variables
+            == {}
         )  # asked, in a silent execution
         done = fresh.ok("print(In)\n_i")
         assert done.execution_count == 5 and "stepper" not in text(done)
@@ -159,7 +164,7 @@ def test_it_is_not_in_the_users_sight(lab: Lab) -> None:
 
 
 def test_what_a_first_error_needs_is_loaded_while_nothing_runs(lab: Lab) -> None:
-    fresh = Lab(lab.kernel.about().python)
+    fresh = Lab(lab.kernel.describe().python)
     loaded = "'tell' in dir(_h) and sorted({'exception_facts', 'error_facts'} & {*_h.tell.__globals__['parts']})"
     try:
         fresh.ok("import sys, inspect, pandas; _h = sys.modules['_stepper_helper']")
@@ -185,7 +190,7 @@ def test_what_a_first_error_needs_is_loaded_while_nothing_runs(lab: Lab) -> None
         assert fresh.value("Lazy.asked") == [], "nobody's code ran"
         assert fresh.value("[name for name in globals() if name[:1] != '_']") == before
         assert fresh.value("hasattr(sys, 'last_value')") is False
-        assert "swallowed" not in fresh.ok("1").told
+        assert "swallowed" not in fresh.ok("1").diagnosis_data
     finally:
         fresh.close()
 
@@ -453,9 +458,9 @@ def test_hostile_objects(clean: Lab, act: str) -> None:
 )
 def test_bounded_in_time_and_size(clean: Lab, code: str) -> None:
     done = clean.ok(code)
-    assert done.told["seconds"] < 1.2
-    assert len(json.dumps(done.told["namespace"])) < 200_000
-    names = done.told["namespace"]
+    assert done.diagnosis_data["seconds"] < 1.2
+    assert len(json.dumps(done.diagnosis_data["namespace"])) < 200_000
+    names = done.diagnosis_data["namespace"]
     assert (
         sum(
             len(names[kind])
@@ -484,7 +489,9 @@ def test_a_user_of_all_ends_of_a_cell_hears_no_helper(clean: Lab) -> None:
 def failing(lab: Lab, code: str) -> Execution:
     """Run a cell that must fail, with the helper's word on it."""
     done = lab.run(code)
-    assert done.fault is not None and "fault" in done.told, "the helper said nothing"
+    assert done.fault is not None and "fault" in done.diagnosis_data, (
+        "the helper said nothing"
+    )
     return done
 
 
@@ -582,10 +589,13 @@ def test_an_error_that_a_magic_shows_is_told_though_the_reply_is_ok(
         and fault.mro[-1] == "object"
         and fault.line == 3
     )
-    assert "fault" not in live.ok("a = 1").told
-    assert "fault" not in live.ok("try: 1 / 0\nexcept ZeroDivisionError: pass").told
+    assert "fault" not in live.ok("a = 1").diagnosis_data
+    assert (
+        "fault"
+        not in live.ok("try: 1 / 0\nexcept ZeroDivisionError: pass").diagnosis_data
+    )
     live.run("%tb")
-    assert "fault" not in live.ok("a = 2").told
+    assert "fault" not in live.ok("a = 2").diagnosis_data
 
 
 def test_a_frame_in_an_earlier_cell(live: Lab) -> None:
@@ -605,7 +615,7 @@ def test_recursion_is_bounded_and_quick(live: Lab, code: str) -> None:
     )  # IPython needs seconds for 1000
     done = failing(live, code)
     live.ok("sys.setrecursionlimit(limit)")
-    assert done.told["seconds"] < 0.2
+    assert done.diagnosis_data["seconds"] < 0.2
     assert done.fault and done.fault.line == 1
     assert len(done.fault.frames) == 12 and done.fault.frames[-1].function in "fg"
 
@@ -673,7 +683,7 @@ def test_broken_exceptions(live: Lab, body: str, message: str | None) -> None:
     assert (
         done.outcome is Outcome.ERROR
         and done.fault is not None
-        and "namespace" in done.told
+        and "namespace" in done.diagnosis_data
     )
     if message is not None:
         assert (done.fault.ename, done.fault.evalue, done.fault.line) == (

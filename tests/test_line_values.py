@@ -330,8 +330,10 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
 def findings(lab: Lab, code: str) -> str:
     """What the kernel's part tells of a cell that fails."""
     done = failing(lab, code)
-    assert "swallowed" not in done.told and done.told["seconds"] < 1
-    return "; ".join(finding["text"] for finding in done.told["look"]["findings"])
+    assert "swallowed" not in done.diagnosis_data and done.diagnosis_data["seconds"] < 1
+    return "; ".join(
+        finding["text"] for finding in done.diagnosis_data["look"]["findings"]
+    )
 
 
 FRAME = "import pandas as pd\ndf = pd.DataFrame({'price': ['1,2', '3'], 'qty': [1, None]})\n"
@@ -405,7 +407,9 @@ def test_a_change_in_place_is_told_with_where_a_name_was_bound(lab: Lab) -> None
     lab.ok("import pandas as pd\ndf = pd.DataFrame({'a': [1], 'b': [2]})")
     lab.ok("df.drop(columns='b', inplace=True)")
     done = failing(lab, "df.bb")
-    (bound,) = [one["bound"] for one in done.told["look"]["findings"] if one["bound"]]
+    (bound,) = [
+        one["bound"] for one in done.diagnosis_data["look"]["findings"] if one["bound"]
+    ]
     assert bound["text"].startswith("df = ") and bound["changed_line"] == 1
     assert (
         bound["changed_text"] == "df.drop(columns='b', inplace=True)"
@@ -414,7 +418,11 @@ def test_a_change_in_place_is_told_with_where_a_name_was_bound(lab: Lab) -> None
 
 
 def lost_columns(done: Any) -> list[Any]:
-    return [one["lost"] for one in done.told["look"]["findings"] if one.get("lost")]
+    return [
+        one["lost"]
+        for one in done.diagnosis_data["look"]["findings"]
+        if one.get("lost")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -454,14 +462,14 @@ def test_a_column_that_the_failing_run_dropped_is_told(lab: Lab) -> None:
 def test_a_new_class_of_the_same_shape_is_told(lab: Lab) -> None:
     lab.ok("import pandas as pd\ndf = pd.DataFrame({'a': [1, 2]})")
     done = failing(lab, "df = df.to_numpy()\n1 / 0")
-    assert done.told["changed"]["rebound"] == [
+    assert done.diagnosis_data["changed"]["rebound"] == [
         ["df", "DataFrame 2 × 1", "ndarray 2 × 1"]
     ]
 
 
 def test_a_method_made_of_c_that_has_a_name_is_no_failure_of_the_look(lab: Lab) -> None:
     done = lab.run("f = [].append\ng = len")
-    assert "swallowed" not in done.told
+    assert "swallowed" not in done.diagnosis_data
 
 
 def test_nothing_of_the_users_is_run(lab: Lab) -> None:
@@ -472,7 +480,7 @@ def test_nothing_of_the_users_is_run(lab: Lab) -> None:
         "    def fails(self, given): raise ValueError('length')\ntrap, held = Trap(), {'a': [Trap(), 1]}"
     )
     done = failing(lab, "trap.fails(held['a'][0])")
-    assert "RUN" not in text(done) and "look" in done.told
+    assert "RUN" not in text(done) and "look" in done.diagnosis_data
 
 
 def test_what_a_look_swallows_is_counted_and_told(lab: Lab) -> None:
@@ -481,7 +489,7 @@ def test_what_a_look_swallows_is_counted_and_told(lab: Lab) -> None:
         "class Bad(Exception):\n    def __str__(self): raise SystemExit\nraise Bad('x')",
     )
     assert (
-        done.told["swallowed"]["count"] >= 1
-        and "SystemExit in " in done.told["swallowed"]["first"]
+        done.diagnosis_data["swallowed"]["count"] >= 1
+        and "SystemExit in " in done.diagnosis_data["swallowed"]["first"]
     )
-    assert "swallowed" not in lab.ok("x = 1").told
+    assert "swallowed" not in lab.ok("x = 1").diagnosis_data

@@ -449,14 +449,14 @@ def test_reloads_in_each_version_of_python(lab: Lab) -> None:
     text = NEW + "class Box:\n    def size(self): return 7\n"
     (folder / "core.py").write_text(text)
     done = lab.run("print(DOUBLE, add(1), box.size(), isinstance(box, B))")
-    assert done.modules == ModuleChanges(
+    assert done.module_changes == ModuleChanges(
         ("versions.core",), ("versions.user",), classes=True
     )
     assert printed(done) == "4 3 7 True\n"
     assert done.namespace.lasting is not None
     assert done.namespace.lasting.local_imports == {"versions.user": ("versions.core",)}
     (folder / "core.py").write_text("def add(x:\n")
-    (old,) = lab.run("add(1)").modules.old
+    (old,) = lab.run("add(1)").module_changes.old
     assert (old.name, old.file, old.why, old.line) == (
         "versions.core",
         "versions/core.py",
@@ -464,7 +464,7 @@ def test_reloads_in_each_version_of_python(lab: Lab) -> None:
         1,
     )
     (folder / "core.py").unlink()
-    (old,) = lab.run("print(add(1))").modules.old
+    (old,) = lab.run("print(add(1))").module_changes.old
     assert old.why == "deleted"
     (folder / "core.py").write_text(text.replace("RATE = 2", "RATE = 5"))
     assert printed(lab.run("print(DOUBLE)")) == "10\n"
@@ -491,10 +491,10 @@ def test_on_a_network_file_system_files_are_opened(lab: Lab) -> None:
     assert lab.value(f"{str(module)!r} in opened")
     module.write_text(NEW)
     done = lab.run("print(shared.add(1))")
-    assert done.modules.reloaded == ("shared",) and printed(done) == "3\n"
+    assert done.module_changes.reloaded == ("shared",) and printed(done) == "3\n"
     module.chmod(0)
     module.unlink()
-    assert lab.run("1").modules.old[0].why == "deleted"
+    assert lab.run("1").module_changes.old[0].why == "deleted"
 
 
 @pytest.mark.nightly

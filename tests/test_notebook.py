@@ -20,7 +20,7 @@ from stepper.common.errors import NotebookError
 from stepper.notebooks import background_io, new_notebook, notebook_json
 from stepper.notebooks import notebook_file as notebook
 from stepper.policy.model import Cell, Outcome, Plan, Step
-from stepper.session.protocols import Execution, Models, Target
+from stepper.session.protocols import CellVersion, Execution, WidgetState
 from tests.conftest import code
 from tests.test_journal import somebody
 
@@ -174,7 +174,7 @@ def test_a_notebook_that_jupyter_saved_stays_as_jupyter_would_save_it(
         }
     ]
     if how == "with widgets":
-        done.widgets = Models(
+        done.widgets = WidgetState(
             {"m": {"model_name": "M", "state": {"b": 1, "a": 2**70}}}, 10**6
         )
     for cell in file.read().cells[1:]:
@@ -439,7 +439,7 @@ def test_outputs_that_can_not_be_put_now_can_be_put_later(
         path.unlink(missing_ok=True)
         path.write_bytes(old)
         assert file.write_execution(cell, ran(), None, keep_time=True) == ""
-        assert file.read_outputs(Target.of(cell))
+        assert file.read_outputs(CellVersion.from_cell(cell))
         background_io.EXECUTOR.submit(
             bool
         ).result()  # what was replaced is taken away in the background

@@ -74,7 +74,7 @@ def clean(lab: Lab) -> Lab:
 
 def facts(lab: Lab, code: str) -> list[dict[str, Any]]:
     """The doubts of a cell that must end well."""
-    found: list[dict[str, Any]] = lab.ok(code).told["doubts"]
+    found: list[dict[str, Any]] = lab.ok(code).diagnosis_data["doubts"]
     return found
 
 
@@ -239,7 +239,7 @@ def test_a_run_that_failed_has_no_doubts(clean: Lab) -> None:
     done = clean.run(
         "import warnings\ntry: 1 / 0\nexcept Exception: pass\nwarnings.warn('user')\nnowhere"
     )
-    assert done.outcome is Outcome.ERROR and done.told.get("doubts", []) == []
+    assert done.outcome is Outcome.ERROR and done.diagnosis_data.get("doubts", []) == []
     assert facts(clean, "a = 1") == []
 
 
@@ -360,7 +360,7 @@ def test_it_keeps_no_error_and_no_frame_alive(clean: Lab) -> None:
 def test_warnings_are_told_once_with_their_line_and_count(clean: Lab) -> None:
     code = "import warnings\nwarnings.simplefilter('always')\nfor i in range(3):\n    warnings.warn('user: old\\nmore', FutureWarning)\n"
     done = clean.ok(code + "def f(): warnings.warn('user: this')\n\nf()")
-    assert run_warnings.lines(done.told["doubts"]) == [
+    assert run_warnings.lines(done.diagnosis_data["doubts"]) == [
         "FutureWarning (line 4, 3 ×): user: old",
         "UserWarning (line 5): user: this",
     ]

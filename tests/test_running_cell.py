@@ -309,7 +309,7 @@ def test_the_last_line(said: list[str], line: str) -> None:
     for text in said:
         area.take(message(text))
     assert area.last_line()[:200] == line[:200]
-    assert area.changes == len(said)
+    assert area.change_count == len(said)
 
 
 def test_the_words_of_what_runs() -> None:

@@ -25,7 +25,7 @@ import pytest
 from stepper.cli.main import main
 from stepper.daemon.server import Daemon
 from stepper.hook import client, process
-from stepper.session.fake_kernel import FakeKernel, FakeKernels
+from stepper.session.fake_kernel import FakeKernel, FakeKernelLauncher
 from stepper.session.session import Session
 from tests import test_recovery, test_report_texts, test_run_on_edit, test_workflow
 from tests.conftest import Answer, Project, code, text_of
@@ -89,12 +89,12 @@ class Here(Daemon):
 
     def _open(self, name: str, path: str) -> Session:
         session = super()._open(name, path)
-        session.keeper.provider = FakeKernels(self.left, name)
+        session.kernel_manager.launcher = FakeKernelLauncher(self.left, name)
         return session
 
     def _replay(self, *given: Any) -> Session:
         session = super()._replay(*given)
-        session.keeper.provider = FakeKernels(self.left, given[2])
+        session.kernel_manager.launcher = FakeKernelLauncher(self.left, given[2])
         return session
 
     async def _listen(self) -> None:
@@ -339,7 +339,7 @@ def test_a_cell_that_runs_goes_on_without_its_daemon_and_its_hook_gets_the_repor
         )
     )
     waits.start()
-    wait_until(lambda: project.left and project.kernel().busy)
+    wait_until(lambda: project.left and project.kernel().is_busy)
     project.kill_daemon()
     waits.join()
     ((cell_id, answer),) = answers
@@ -363,14 +363,14 @@ def test_of_a_run_whose_kernel_can_not_be_reached_nothing_is_said_before_it_can(
     source = "import time\ntime.sleep(0.6)\nprint('over')"
     waits = threading.Thread(target=lambda: answers.append(notebook.insert(source)[1]))
     waits.start()
-    wait_until(lambda: project.left and project.kernel().busy)
-    project.kernel().away = "the link is down"
+    wait_until(lambda: project.left and project.kernel().is_busy)
+    project.kernel().unreachable_reason = "the link is down"
     project.kill_daemon()
     wait_until(project.kernel().now.over.is_set)
     time.sleep(0.5)
     assert not answers and "NOT run" not in project.stepper("report", check=None).stdout
     if comes_back:
-        project.kernel().away = ""
+        project.kernel().unreachable_reason = ""
     else:
         project.stepper("restart")  # the person need not wait for it
     waits.join()

@@ -41,9 +41,9 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
 
 def doubts(lab: Lab, code: str) -> list[str]:
     done = lab.ok(code)
-    assert "swallowed" not in done.told
+    assert "swallowed" not in done.diagnosis_data
     return shell_warnings.lines(
-        done.told["commands"], AROUND
+        done.diagnosis_data["commands"], AROUND
     ) + shell_warnings.complaints(done.outputs)
 
 
@@ -183,7 +183,7 @@ def test_the_lines_are_what_they_are_without_it(lab: Lab) -> None:
         Outcome.ERROR,
         "CalledProcessError",
     )
-    assert failed.told["commands"] == []  # the error says it
+    assert failed.diagnosis_data["commands"] == []  # the error says it
 
 
 def test_it_goes_with_the_helper(lab: Lab) -> None:

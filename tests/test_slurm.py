@@ -31,7 +31,7 @@ from stepper.kernels.backends.slurm import slurm_cli
 from stepper.kernels.backends.slurm import slurm_process as jobs
 from stepper.policy import execution_time, kernel_config
 from stepper.policy.model import Death, Limits, Outcome
-from stepper.session.protocols import Execution, KernelPlace
+from stepper.session.protocols import Execution, LaunchConfig
 from tests import apt_packages, sshd
 from tests.conftest import Notebook, Project, scratch
 from tests.slurm.lab import Lab, started
@@ -89,7 +89,7 @@ class Room:
         self, at: kernel_config.BackendConfig, provider: AnyPlace | None = None
     ) -> Any:
         return (provider or self.provider()).start(
-            KernelPlace("", str(self.folder), self.environ, at=at)
+            LaunchConfig("", str(self.folder), self.environ, backend=at)
         )
 
     def begin(self, at: kernel_config.BackendConfig) -> None:
@@ -126,7 +126,7 @@ class Room:
         async def looked() -> Death | None:
             end = time.monotonic() + seconds
             while (
-                found := await self.kernel.death()
+                found := await self.kernel.check_death()
             ) is None and time.monotonic() < end:
                 await asyncio.sleep(1)
             return found
@@ -149,7 +149,7 @@ class Room:
         if self.kernel is not None:
             self.wait(self.kernel.shutdown())
         with contextlib.suppress(KernelError):
-            self.wait(self.provider().withdraw())
+            self.wait(self.provider().cancel_request())
         self.loop.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -221,18 +221,18 @@ def test_a_kernel_is_a_job_and_its_messages_are_encrypted(room: Room) -> None:
         and failed.fault is not None
         and failed.fault.line == 2
     )
-    about = room.kernel.about()
+    about = room.kernel.describe()
     assert (
         about.python == sys.executable
-        and about.where == f"job {job} on {room.lab.node_of(job)}"
+        and about.location == f"job {job} on {room.lab.node_of(job)}"
     )
     assert (
-        0 < about.left <= 600
+        0 < about.walltime_left <= 600
         and about.trouble == ""
         and "not encrypted" not in about.without
     )
     time.sleep(0.1)
-    assert room.kernel.about().left < about.left
+    assert room.kernel.describe().walltime_left < about.walltime_left
     for path in (room.folder / "stepper-jobs").iterdir():
         assert path.stat().st_mode & 0o077 == 0, path
 
@@ -252,7 +252,7 @@ def test_the_next_daemon_finds_job_and_variables(room: Room) -> None:
     room.again()
     assert room.kernel.process.job == job
     assert (
-        room.wait(room.kernel.adopt()) is None
+        room.wait(room.kernel.take_over()) is None
         and text(room.run("print(kept)")) == "7\n"
     )
 
@@ -270,12 +270,12 @@ def test_a_controller_that_does_not_answer_ends_nothing(
         )
         assert done.outcome is Outcome.OK and text(done) == "went on\n"
         unknown = f"{silent}: the job's state is not known"
-        assert re.fullmatch(unknown, room.kernel.about().trouble)
-        assert room.wait(room.kernel.death()) is None
+        assert re.fullmatch(unknown, room.kernel.describe().problem)
+        assert room.wait(room.kernel.check_death()) is None
         job = room.kernel.process.job
         room.again()  # the next daemon does not wait for SLURM
         assert (
-            room.wait(room.kernel.adopt()) is None
+            room.wait(room.kernel.take_over()) is None
             and text(room.run("print('there')")) == "there\n"
         )
         monkeypatch.setattr(slurm_cli, "SECONDS", 1)
@@ -296,7 +296,7 @@ def test_a_controller_that_does_not_answer_ends_nothing(
     assert room.until(lambda: not slurm_cli.LATER) and not room.ours
     room.begin(place())
     room.death(0.5)
-    assert room.kernel.about().trouble == "" and text(room.run("print(1)")) == "1\n"
+    assert room.kernel.describe().problem == "" and text(room.run("print(1)")) == "1\n"
 
 
 def test_the_queue_is_not_asked_while_the_heart_beats(
@@ -363,7 +363,7 @@ def test_a_job_that_waits_is_left_to_the_next_daemon(other: Room) -> None:
         "sbatch", "--parsable", "--begin=now+1hour", "--wrap=true"
     ).strip()
     begun = other.loop.create_task(other.start(at, asked))
-    queued = other.until(lambda: asked.queued)
+    queued = other.until(lambda: asked.queue_status)
     assert queued.text.startswith(
         "PENDING (BeginTime), 1 ahead, partition batch, estimated start "
     )
@@ -376,18 +376,18 @@ def test_a_job_that_waits_is_left_to_the_next_daemon(other: Room) -> None:
     assert other.again() is None and list(other.ours) == [job]
     other.lab.ask("scontrol", "update", f"jobid={job}", "StartTime=now")
     other.begin(at)
-    assert other.kernel.process.job == job and asked.queued is None
+    assert other.kernel.process.job == job and asked.queue_status is None
     other.lab.ask("scancel", ahead)
 
 
 def test_what_was_asked_for_is_withdrawn(other: Room) -> None:
     asked = other.provider()
     begun = other.loop.create_task(other.start(place(extra=["--hold"]), asked))
-    other.until(lambda: asked.queued)
+    other.until(lambda: asked.queue_status)
     begun.cancel()
     with pytest.raises(asyncio.CancelledError):
         other.wait(begun)
-    other.wait(other.provider().withdraw())
+    other.wait(other.provider().cancel_request())
     assert (
         other.ours == {}
         and not other.record.exists()
@@ -411,7 +411,9 @@ def test_a_queue_that_tells_nothing_is_no_reason_to_end_a_job(other: Room) -> No
     script.chmod(0o755)
     other.environ["PATH"] = f"{other.folder}:{other.environ['PATH']}"
     begun = other.loop.create_task(other.start(place(extra=["--hold"]), asked))
-    told = other.until(lambda: asked.queued or begun.done()) and asked.queued
+    told = (
+        other.until(lambda: asked.queue_status or begun.done()) and asked.queue_status
+    )
     ((job, _),) = other.ours.items()
     assert (
         told
@@ -419,7 +421,9 @@ def test_a_queue_that_tells_nothing_is_no_reason_to_end_a_job(other: Room) -> No
         == f"squeue: slurm_load_jobs error: Unexpected message received: job {job} may wait"
     )
     script.unlink()
-    assert other.until(lambda: asked.queued.text.startswith("PENDING (JobHeldUser)"))
+    assert other.until(
+        lambda: asked.queue_status.text.startswith("PENDING (JobHeldUser)")
+    )
     other.lab.ask("scontrol", "release", str(job))
     other.kernel = other.wait(begun)
     assert other.kernel.process.job == job
@@ -608,7 +612,7 @@ def test_a_port_that_somebody_took_and_an_interface_by_name(other: Room) -> None
     other.begin(
         place(python=str(python), address="lo", time="")
     )  # the partition's limit is below stepper's own
-    assert 0 < other.kernel.about().left <= 3600
+    assert 0 < other.kernel.describe().walltime_left <= 3600
     assert (
         json.loads(other.record.read_text())["connection"]["ip"] == "127.0.0.1"
         and len(other.ours) == 1
@@ -632,7 +636,7 @@ def test_a_step_in_an_allocation_that_the_person_holds(other: Room) -> None:
     try:
         asked = other.provider()
         begun = other.loop.create_task(other.start(at, asked))
-        assert other.until(lambda: asked.queued).text.startswith(
+        assert other.until(lambda: asked.queue_status).text.startswith(
             "PENDING (JobHeldUser), "
         )
         other.lab.ask("scontrol", "release", str(held))
@@ -641,17 +645,17 @@ def test_a_step_in_an_allocation_that_the_person_holds(other: Room) -> None:
             text(other.run("import os\nkept = 4\nprint(os.environ['SLURM_JOB_ID'])"))
             == f"{held}\n"
         )
-        about = other.kernel.about()
+        about = other.kernel.describe()
         assert (
-            about.where.startswith(f"a step of job {held} on n")
-            and 0 < about.left <= 300
+            about.location.startswith(f"a step of job {held} on n")
+            and 0 < about.walltime_left <= 300
         )
         assert other.wait(look(at, os.environ, ""))[0].startswith(
             f"job {held} (wrap): RUNNING, n"
         )
         other.again()
         assert (
-            other.wait(other.kernel.adopt()) is None
+            other.wait(other.kernel.take_over()) is None
             and text(other.run("print(kept)")) == "4\n"
         )
         step = other.wait(
@@ -902,7 +906,7 @@ def test_a_kernel_whose_ports_are_reached_through_its_node(
         assert 2.4 <= execution_time.measure_busy_seconds(done.timings, 60) < 4
         other.again()
         assert (
-            other.wait(other.kernel.adopt()) is None
+            other.wait(other.kernel.take_over()) is None
             and text(other.run("print(kept)")) == "5\n"
         )
         other.wait(other.kernel.shutdown())
@@ -1010,7 +1014,7 @@ def test_an_ipykernel_that_does_not_encrypt_is_told_of_once(
         timeout=120,
     )
     room = Room(cluster, place(setup=f"export PYTHONPATH={tmp_path}/older"))
-    assert "are signed, and not encrypted" in room.kernel.about().without
+    assert "are signed, and not encrypted" in room.kernel.describe().limitation
     assert (
         not room.kernel.channels.client.curve_publickey
         and text(room.run("print(1)")) == "1\n"

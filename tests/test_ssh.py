@@ -29,7 +29,7 @@ from stepper.kernels.backends.ssh import ssh_connection
 from stepper.kernels.backends.ssh import ssh_process as ssh_kernel
 from stepper.policy import kernel_config
 from stepper.policy.model import Death, Limits, Outcome
-from stepper.session.protocols import Execution, Kernel, KernelPlace
+from stepper.session.protocols import Execution, Kernel, LaunchConfig
 from tests import apt_packages
 from tests.conftest import Notebook, scratch, some_nightly
 from tests.npm_packages import Unavailable, unavailable
@@ -67,7 +67,7 @@ class Room:
         return AnyPlace(str(self.folder / "kernel.json"), str(self.folder), {})
 
     def begin(self, at: kernel_config.BackendConfig) -> Kernel:
-        return self.wait(self.provider().start(KernelPlace("", "/", {}, at=at)))
+        return self.wait(self.provider().start(LaunchConfig("", "/", {}, backend=at)))
 
     def wait(self, work: Any) -> Any:
         return self.loop.run_until_complete(work)
@@ -107,8 +107,8 @@ class Room:
         async def look() -> None:
             end = time.monotonic() + seconds
             while not holds():
-                assert time.monotonic() < end, self.kernel.about()
-                await self.kernel.death()
+                assert time.monotonic() < end, self.kernel.describe()
+                await self.kernel.check_death()
                 await asyncio.sleep(0.05)
 
         self.wait(look())
@@ -171,7 +171,7 @@ def test_cells_run_there_with_all_that_the_helper_tells(room: Room) -> None:
         and failed.fault is not None
         and failed.fault.line == 2
     )
-    assert room.kernel.about().python.endswith(f"box:{sys.executable}")
+    assert room.kernel.describe().python.endswith(f"box:{sys.executable}")
     names = sorted(path.name for path in room.folder.iterdir())
     assert "kernel.json" in names and all(
         path.stat().st_mode & 0o077 == 0 for path in room.folder.iterdir()
@@ -213,7 +213,7 @@ def test_a_line_that_is_cut_in_a_cell_loses_nothing(room: Room) -> None:
     )
     assert (
         done.outputs[-1]["data"]["text/plain"] == "11"
-        and not room.kernel.about().trouble
+        and not room.kernel.describe().problem
     )
     assert text(room.run("print('on the same sockets')")) == "on the same sockets\n"
 
@@ -221,7 +221,7 @@ def test_a_line_that_is_cut_in_a_cell_loses_nothing(room: Room) -> None:
 def test_a_line_that_is_down_for_longer_than_the_cell(room: Room, hasty: None) -> None:
     room.run("runs = 0")
     told: list[str] = []
-    say = lambda: told.append(room.kernel.about().trouble)  # noqa: E731
+    say = lambda: told.append(room.kernel.describe().problem)  # noqa: E731
     cell = SLOW.format(1) + "\nruns += 1"
     done = room.with_cell(cell, (0.5, room.host.stop), (1.5, say), (0, room.host.start))
     assert re.fullmatch(
@@ -230,7 +230,7 @@ def test_a_line_that_is_down_for_longer_than_the_cell(room: Room, hasty: None) -
         told[0],
     )
     assert done.outcome is Outcome.OK and text(done) == "begun\nover\n"
-    assert text(room.run("print(runs)")) == "1\n" and not room.kernel.about().trouble
+    assert text(room.run("print(runs)")) == "1\n" and not room.kernel.describe().problem
 
 
 @pytest.mark.parametrize("how", some_nightly(("deadline", "person"), "deadline"))
@@ -252,9 +252,11 @@ def test_a_host_that_went_away_is_never_called_dead(
     with pytest.raises(KernelUnreachableError):
         room.wait(room.kernel.reached())
     room.host.start()
-    room.until(lambda: not room.kernel.about().trouble)
+    room.until(lambda: not room.kernel.describe().problem)
     done = room.wait(
-        room.kernel.recall(REQUEST, 30.0 if how == "person" else 0.0, LIMITS)
+        room.kernel.await_earlier_request(
+            REQUEST, 30.0 if how == "person" else 0.0, LIMITS
+        )
     )
     assert done.outcome is (
         Outcome.TIMEOUT if how == "deadline" else Outcome.CANCELLED
@@ -282,10 +284,10 @@ def test_a_daemon_that_is_killed_while_the_line_is_down(
     kernel = room.again()
     assert kernel is not None and not isinstance(kernel, Death)
     with pytest.raises(KernelUnreachableError):
-        room.wait(kernel.recall(REQUEST, 30, LIMITS))
+        room.wait(kernel.await_earlier_request(REQUEST, 30, LIMITS))
     room.host.start()
-    room.until(lambda: not kernel.about().trouble)
-    done = room.wait(kernel.recall(REQUEST, 30, LIMITS))
+    room.until(lambda: not kernel.describe().problem)
+    done = room.wait(kernel.await_earlier_request(REQUEST, 30, LIMITS))
     assert done.outcome is Outcome.OK and text(done) == "begun\nover\n"
     assert len(lines(room.folder)) == 1
 
@@ -294,7 +296,9 @@ def test_the_next_daemon_finds_it(room: Room) -> None:
     room.run("kept = 7")
     kernel = room.again()
     assert kernel is not None and not isinstance(kernel, Death)
-    assert room.wait(kernel.adopt()) is None and text(room.run("print(kept)")) == "7\n"
+    assert (
+        room.wait(kernel.take_over()) is None and text(room.run("print(kept)")) == "7\n"
+    )
 
 
 def test_a_notebook_names_the_host_and_its_daemon_is_killed(
@@ -350,11 +354,11 @@ def test_a_kernel_that_dies_there_also_while_the_line_is_down(
     room.host.stop()
     os.kill(room.pid, 9)
     room.kernel.process.told = {**room.kernel.process.told, "boot": "the one before"}
-    room.until(lambda: room.kernel.about().trouble)
-    assert room.wait(room.kernel.death()) is None  # nobody can know
+    room.until(lambda: room.kernel.describe().problem)
+    assert room.wait(room.kernel.check_death()) is None  # nobody can know
     room.host.start()
     room.until(lambda: room.kernel.process.ended)
-    death = room.wait(room.kernel.death())
+    death = room.wait(room.kernel.check_death())
     assert death.how == "box was started anew" and death.cause == "EndedOutside", death
     assert death.stderr.endswith("its last words")
     room.wait(room.kernel.shutdown())
@@ -381,7 +385,7 @@ def test_what_is_ended_is_ended_there_or_told_and_ended_later(
     assert told.value.hint == f"ssh -F {room.host.client} box kill -9 -- -{pid}"
     assert lives(pid) and not lines(other.folder) and other.again() is None
     room.host.start()
-    other.wait(other.provider().withdraw())
+    other.wait(other.provider().cancel_request())
     assert not lives(pid) and not (other.folder / "kernel.json").exists()
     other.loop.close()
     shutil.rmtree(other.folder)
@@ -393,7 +397,7 @@ def fails(room: Room, at: kernel_config.BackendConfig) -> KernelError:
     other.mkdir(mode=0o700, exist_ok=True)
     provider = AnyPlace(str(other / "kernel.json"), str(other), {})
     with pytest.raises(KernelError) as failed:
-        room.wait(provider.start(KernelPlace("", "/", {}, at=at)))
+        room.wait(provider.start(LaunchConfig("", "/", {}, backend=at)))
     assert not (other / "kernel.json").exists() and not lines(other)
     return failed.value
 

@@ -10,15 +10,15 @@ import sys
 from pathlib import Path
 
 from stepper.kernels.backends.local.local_backend import LocalKernels
-from stepper.kernels.late_outputs import Late
+from stepper.kernels.late_outputs import LateOutputs
 from stepper.messages.run_report import Report
 from stepper.notebooks.journal_file import JournalFile
 from stepper.notebooks.notebook_file import IpynbFile
 from stepper.policy.model import CellEdit, Limits
 from stepper.session.agent_edits import edited
 from stepper.session.clients import Caller
-from stepper.session.diagnosis_protocol import Without
-from stepper.session.protocols import KernelPlace
+from stepper.session.diagnosis_protocol import NoDiagnosis
+from stepper.session.protocols import LaunchConfig
 from stepper.session.run_recovery import settle
 from stepper.session.session import Session
 from tests.test_kernel_helper import environment
@@ -38,7 +38,7 @@ def test_cells_run_and_fail_without_it(tmp_path: Path) -> None:
         for n, text in enumerate(sources)
     ]
     path = tmp_path / "n.ipynb"
-    place = KernelPlace(
+    place = LaunchConfig(
         environment(sys.executable, "ipykernel>=7", "pandas>=2.2,<4"),
         str(tmp_path),
         dict(os.environ),
@@ -47,12 +47,12 @@ def test_cells_run_and_fail_without_it(tmp_path: Path) -> None:
     session = Session(
         "n.ipynb",
         file := IpynbFile(str(path)),
-        Late(file),
+        LateOutputs(file),
         JournalFile(str(tmp_path / "journal.jsonl")),
         kernels,
         Limits,
         lambda environ, kernel: place,
-        Without(),
+        NoDiagnosis(),
         settle,
     )
 
@@ -82,7 +82,7 @@ def test_cells_run_and_fail_without_it(tmp_path: Path) -> None:
             )
             reports.append(await edited(session, edit, Caller()))
             cells[number] = json.loads(path.read_text())["cells"][number]
-        await session.keeper.kernel.shutdown()
+        await session.kernel_manager.kernel.shutdown()
         return reports
 
     first, *failed, last = asyncio.run(play())

@@ -35,7 +35,7 @@ from stepper.session import (
     undelivered_reports,
     user_commands,
 )
-from stepper.session.kernel_manager import now
+from stepper.session.kernel_manager import format_now
 from stepper.session.session import Session
 
 # The end of an agent's turn is looked at where one of these was given in it, or a cell
@@ -78,7 +78,7 @@ async def answer(verb: str, payload: bytes, request: Request) -> bytes:
         verb in CELLS,
     )
     # the person's own commands ask nobody
-    if request.caller.by == "mcp" and not of_cells:
+    if request.caller.interface == "mcp" and not of_cells:
         _accepted(request, row, told)
     if not of_cells and not isinstance(told, WORK):
         return responses.to_json(await _of_project(request, told))
@@ -183,7 +183,7 @@ async def _of_project(request: Request, told: Any) -> object:
 
 def _end_replaced_stops(request: Request) -> None:
     """End the stops of notebooks that were replaced, where a user, a script or CI asks for something."""
-    if request.caller.outside_agent:
+    if request.caller.is_outside_agent:
         for line in request.workspace.end_replaced_stops(request.owner):
             request.progress(progress_events.Waits(line=line))
 
@@ -194,7 +194,7 @@ async def _to_resume(request: Request, told: Any) -> Session:
     _end_replaced_stops(request)
     message = getattr(told, MESSAGES[type(told)])
     face = "shell"
-    if request.caller.by == "mcp":
+    if request.caller.interface == "mcp":
         face = "tool"
     elif request.owner:
         face = "slash"
@@ -223,7 +223,10 @@ async def _listed(request: Request, everything: bool) -> list[responses.Listed]:
             found.append(await workspace.rows.row(name, current))
         await _give_way(request, time.monotonic() - began)
     for session in [*workspace.sessions.values()]:
-        if not workspace.exists(session) and await session.keeper.find() is not None:
+        if (
+            not workspace.exists(session)
+            and await session.kernel_manager.find() is not None
+        ):
             listed = await status_queries.listed(session, session.name == current, 0.0)
             found.append(replace(listed, state=DELETED))
     return found
@@ -387,11 +390,13 @@ async def _done(request: Request, session: Session, told: Any) -> object:
                     session.name, await user_commands.restart(session, request.caller)
                 )
         case cli_commands.Shutdown():
-            kernel = await session.keeper.find()
-            about = kernel.about() if kernel is not None else None
+            kernel = await session.kernel_manager.find()
+            about = kernel.describe() if kernel is not None else None
             ended = await user_commands.shutdown(session, SHUTDOWN)
             return responses.Ended(
-                int(ended), session.name, about.where if about and about.kept else None
+                int(ended),
+                session.name,
+                about.location if about and about.is_external else None,
             )
         case cli_commands.Continue() | cli_commands.Fix():
             return await _resume(request, session, told)
@@ -430,7 +435,7 @@ def _refuse_while_running(
     request: Request, session: Session, told: cli_commands.Run | cli_commands.Eval
 ) -> None:
     """Raise StepperError where an agent's shell command would wait for a cell that runs, maybe for hours."""
-    from_agents_shell = request.caller.by == "cli" and request.owner
+    from_agents_shell = request.caller.interface == "cli" and request.owner
     running = status_queries.running(session)
     if not from_agents_shell or running is None or not session.lock.locked():
         return
@@ -455,19 +460,19 @@ async def _resume(
     else:
         command, message = "fix", told.hint
         response = await user_commands.fix(session, message)
-    in_terminal = request.caller.by == "cli" and not request.owner
+    in_terminal = request.caller.interface == "cli" and not request.owner
     if in_terminal and message.strip():
         text = command_messages.format_from_terminal(
             session.name, command, stop, message
         )
-        session.log(journal_events.Undelivered(at=now(), text=text))
+        session.log(journal_events.Undelivered(at=format_now(), text=text))
     _show_user(request, session, command, response)
     return responses.Said(response)
 
 
 def _show_user(request: Request, session: Session, command: str, response: str) -> None:
     """Have Claude Code's user read with the session's next event what a typed command did: only the agent reads it."""
-    if request.caller.by == "cli" and request.owner:
+    if request.caller.interface == "cli" and request.owner:
         line = command_messages.format_command_line(session.name, command, response)
         request.workspace.steered.setdefault(request.owner, []).append(line)
 
@@ -483,7 +488,7 @@ async def _run(
             "all" if told.all else "stale" if told.stale else told.which,
             told.wait_seconds,
         )
-    by_agent = which == "restore" and request.caller.by == "mcp"
+    by_agent = which == "restore" and request.caller.interface == "mcp"
     if (
         by_agent
         and not edit_gate.is_stopped_by_kernel_death(session.state)
@@ -548,5 +553,5 @@ async def _eval(request: Request, session: Session, source: str) -> responses.Ev
         raise StepperError(f"nothing ran: {why}")
     async with report_progress(request, session):
         return await user_commands.evaluate(
-            session, source, request.caller, starts=request.caller.by == "mcp"
+            session, source, request.caller, starts=request.caller.interface == "mcp"
         )

@@ -23,7 +23,7 @@ from stepper.policy import kernel_config
 from stepper.policy.cell_changes import hash_source
 from stepper.policy.model import Cell
 from stepper.session import responses, status_queries
-from stepper.session.protocols import KernelPlace, Target
+from stepper.session.protocols import CellVersion, LaunchConfig
 from stepper.session.session import Session
 
 MIME = "application/vnd.plotly.v1+json"
@@ -82,7 +82,7 @@ def _figures(session: Session, cell: Cell) -> list[Any]:
             f"{cell.label} has not run here as it stands: its figure is not rendered",
             session.state.commands.shell("run"),
         )
-    outputs = session.file.read_outputs(Target.of(cell))
+    outputs = session.file.read_outputs(CellVersion.from_cell(cell))
     found = [
         output["data"][MIME]
         for output in outputs
@@ -98,20 +98,20 @@ def _figures(session: Session, cell: Cell) -> list[Any]:
     return figures[:MOST]
 
 
-async def _place(request: Request, session: Session) -> KernelPlace:
+async def _place(request: Request, session: Session) -> LaunchConfig:
     """Return the interpreter on this machine that renders, with its environment; raise KernelError."""
     path = session.file.path
     environ = request.caller.environ
     place = request.workspace.place(path, environ, kernel_config.LOCAL)
-    kernel = await session.keeper.find()
-    if kernel is not None and not kernel.about().where:
-        return KernelPlace(kernel.about().python, place.cwd, place.environ)
+    kernel = await session.kernel_manager.find()
+    if kernel is not None and not kernel.describe().location:
+        return LaunchConfig(kernel.describe().python, place.cwd, place.environ)
     return place
 
 
 async def _run(
     request: Request,
-    place: KernelPlace,
+    place: LaunchConfig,
     folder: str,
     figures: Sequence[tuple[Any, str]],
 ) -> str:
@@ -128,7 +128,7 @@ async def _run(
         start_new_session=True,
     )
     work = asyncio.create_task(process.communicate(json.dumps(figures).encode()))
-    left = asyncio.create_task(request.caller.left.wait())
+    left = asyncio.create_task(request.caller.disconnected.wait())
     try:
         await asyncio.wait([work, left], timeout=SECONDS, return_when="FIRST_COMPLETED")
         if not work.done():

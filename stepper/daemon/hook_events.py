@@ -72,7 +72,7 @@ async def _hook(
         )
         return payload.failed(name, StepperError(problem))
     if name in TURN_GOES_ON:
-        workspace.turns[event.session] = caller.lives
+        workspace.turns[event.session] = caller.is_alive
     try:
         if name == "PostToolUse":
             return await after_tool(workspace, event, caller, bool(again))
@@ -87,7 +87,7 @@ async def _hook(
             return payload.SILENT
         answer = await EVENTS[name](workspace, event)
         if name == "UserPromptSubmit":
-            workspace.turns[event.session] = caller.lives
+            workspace.turns[event.session] = caller.is_alive
         return answer
     except (payload.PayloadError, StepperError) as error:
         return payload.failed(name, error, data, workspace.paths.project)
@@ -111,7 +111,7 @@ async def after_tool(
             "PostToolUse", command_messages.format_still_uncovered(error.name)
         )
     session, used = workspace.session(path), change.tool_use_id
-    if used in session.calls and not again:
+    if used in session.background_calls and not again:
         return payload.SILENT  # two installations fire
     # Before the run: the time is given back in the same step that writes, and a daemon
     # may die between the two.
@@ -124,9 +124,9 @@ async def after_tool(
         _works(workspace, session, change)
         workspace.mark()
         return payload.answer("PostToolUse", backgrounding.goes_on(session, call))
-    found = call.work.result()
+    found = call.task.result()
     if found is not None:
-        if caller.left.is_set():
+        if caller.disconnected.is_set():
             first = found.stop.split("\n", 1)[0]
             undelivered_reports.missed(
                 session,
@@ -138,7 +138,7 @@ async def after_tool(
         ):
             found = run_report.join_reports([missed, found])
     # then PostToolBatch does not fire
-    if caller.left.is_set() or (found is not None and found.stop):
+    if caller.disconnected.is_set() or (found is not None and found.stop):
         workspace.turns.pop(event.session, None)
         workspace.release(path=path)
         # it may be gone; the report matters more
@@ -163,7 +163,7 @@ async def _work(
         else:
             found = await agent_edits.written(session, change, caller, again)
     except StepperError as error:
-        if not caller.left.is_set():
+        if not caller.disconnected.is_set():
             raise
         found = run_report.format_not_run(error.message, error.hint)  # it is told later
     # it may work elsewhere
@@ -194,13 +194,13 @@ async def wake(workspace: Workspace, event: Event, caller: Caller, again: bool) 
         change.tool_use_id or "",
     )
     # a short cell's: there is nothing to ask another daemon
-    if used not in session.over:
-        caller.keep(event.asked_again)
-    known = session.calls.get(used)
+    if used not in session.finished_call_ids:
+        caller.send_handover(event.asked_again)
+    known = session.background_calls.get(used)
     if (
         again
         and used in session.state.background_calls
-        and (known is None or known.recalled)
+        and (known is None or known.is_recovered)
     ):
         alone = Caller(caller.environ)
         known = background_runs.begin(
@@ -271,8 +271,8 @@ async def session_start(workspace: Workspace, event: Event) -> bytes:
     session = workspace.under_way(event.session)
     if session is not None:  # a machine that restarted has ended its kernel
         with contextlib.suppress(StepperError):
-            await session.keeper.find()
-            await session.look()
+            await session.kernel_manager.find()
+            await session.do_maintenance()
     replaced = workspace.end_replaced_stops(event.session)
     if replaced:
         session = workspace.under_way(event.session)
@@ -298,14 +298,16 @@ async def session_start(workspace: Workspace, event: Event) -> bytes:
 async def missing(session: Session) -> run_report.Report:
     """Return what agent and user have not heard of edits; a run that begins, ends or is interrupted is waited for."""
     await background_runs.caught_up(session)
-    left = session.waits_for is None or session.waits_for.left.is_set()
+    left = (
+        session.running_caller is None or session.running_caller.disconnected.is_set()
+    )
     if (
         session.lock.locked()
         and left
-        and not (session.goes_on or session.keeper.queued)
+        and not (session.runs_in_background or session.kernel_manager.queue_status)
     ):
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(session.idle(), PATIENCE_SECONDS)
+            await asyncio.wait_for(session.wait_until_idle(), PATIENCE_SECONDS)
     return undelivered_reports.take_report(session)
 
 
@@ -440,7 +442,7 @@ async def _left(workspace: Workspace, event: Event) -> str:
         session is None
         or owner not in workspace.worked
         or session.state.stop
-        or session.goes_on
+        or session.runs_in_background
     ):
         return ""
     # the next step would wait for the person
@@ -466,7 +468,10 @@ async def _left(workspace: Workspace, event: Event) -> str:
     ):
         return ""
     # it is about to be woken
-    if any(call.said or call.telling for call in session.calls.values()):
+    if any(
+        call.delivered_report or call.is_delivering
+        for call in session.background_calls.values()
+    ):
         return ""
     workspace.sent_on[owner] = progress
     if steps and not state.open_steps:

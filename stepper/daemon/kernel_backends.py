@@ -47,11 +47,13 @@ async def use(request: Request, session: Session, name: str) -> responses.Used:
     )
     had = session.state.plan.kernel or usual
     user_commands.use_kernel(session, "" if name == usual else name, found)
-    kernel = await session.keeper.find()
-    lives = session.keeper.queued or (
-        kernel is not None and await kernel.death() is None
+    kernel = await session.kernel_manager.find()
+    lives = session.kernel_manager.queue_status or (
+        kernel is not None and await kernel.check_death() is None
     )
-    had = session.keeper.lives_in or had  # it may have been named otherwise since
+    had = (
+        session.kernel_manager.backend_name or had
+    )  # it may have been named otherwise since
     return responses.Used(
         session.name, name, elsewhere=had if lives and had != name else None
     )
@@ -61,17 +63,19 @@ async def wait(request: Request, session: Session) -> responses.Waited:
     """Wait until a notebook's kernel is there, started where none is and nobody else starts one. Raise StepperError."""
     async with report_progress(request, session):
         while (
-            session.keeper.kernel is None
+            session.kernel_manager.kernel is None
             and session.lock.locked()
-            and not request.caller.left.is_set()
+            and not request.caller.disconnected.is_set()
         ):
             # it comes for a cell, whose end is not waited for
             await asyncio.sleep(WAIT_SECONDS)
-        if session.keeper.kernel is None:
+        if session.kernel_manager.kernel is None:
             async with session.turn(caller=request.caller):
                 session.read()  # none is begun for another language's notebook
-                await session.keeper.get(request.caller.environ, request.caller.left)
-    return responses.Waited(session.name, await session.keeper.status())
+                await session.kernel_manager.get_kernel(
+                    request.caller.environ, request.caller.disconnected
+                )
+    return responses.Waited(session.name, await session.kernel_manager.get_status())
 
 
 async def listed(request: Request) -> list[responses.PlaceOfKernels]:

@@ -77,7 +77,7 @@ async def _written(
     told: mcp_commands.CellRun | mcp_commands.CellAdd,
 ) -> cell_responses.CellRan:
     caller, consent = request.caller, request.consent
-    caller.call = told.call
+    caller.call_id = told.call
 
     def work() -> run_waiting.Work:
         if isinstance(told, mcp_commands.CellRun):

@@ -37,7 +37,7 @@ async def before_tool(workspace: Workspace, event: Event) -> bytes:
         return shell_call(workspace, event.shell_command, event.consent)
     change = event.change
     session = workspace.session(workspace.resolve(change.notebook))
-    await session.notice_death()
+    await session.handle_idle_death()
     try:
         if why_not := refused(session, change):
             return payload.decided("deny", f"stepper: {why_not}")

@@ -30,8 +30,8 @@ from stepper.policy import plan as plans
 from stepper.policy.commands.command_lines import PROGRAM, CommandLines
 from stepper.policy.model import Limits, Plan, Step
 from stepper.session import replaced_notebook, user_commands
-from stepper.session.clients import Call
-from stepper.session.protocols import KernelPlace
+from stepper.session.clients import BackgroundCall
+from stepper.session.protocols import LaunchConfig
 from stepper.session.session import Session
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Workspace:
         self,
         paths: Paths,
         open_session: Callable[[str, str], Session],
-        replay: Callable[[str, str, str, KernelPlace, Limits], Session],
+        replay: Callable[[str, str, str, LaunchConfig, Limits], Session],
     ) -> None:
         self.paths, self.config = paths, Config(paths)
         self.places = Places(paths, self.config)
@@ -265,12 +265,12 @@ class Workspace:
                     found.append(self.places.stored(str(name)))
         return found
 
-    def calls(self) -> list[Call]:
+    def calls(self) -> list[BackgroundCall]:
         """Return the edits whose cells run, or wait to."""
         return [
             call
             for session in self.sessions.values()
-            for call in session.calls.values()
+            for call in session.background_calls.values()
         ]
 
     def named(self, name: str | None, cwd: str, owner: str = "") -> Session:
@@ -444,7 +444,7 @@ class Workspace:
 
     def place(
         self, path: str, environ: Mapping[str, str], kernel: str = ""
-    ) -> KernelPlace:
+    ) -> LaunchConfig:
         """Return where the kernel of a notebook runs that names a place, or none; raise KernelError where nowhere."""
         limits = self.config.limits()
         at = self._accepted(path, limits, kernel)
@@ -462,7 +462,7 @@ class Workspace:
         # its own is the provider's
         tokens = [each.token_env for each in limits.kernels.values() if each is not at]
         given = build_kernel_environ(environ, python, own, [*limits.hide_env, *tokens])
-        return KernelPlace(python, cwd, given, ipykernel_folder(own), at)
+        return LaunchConfig(python, cwd, given, ipykernel_folder(own), at)
 
     def _accepted(self, path: str, limits: Limits, kernel: str) -> BackendConfig | None:
         """Return the place where a kernel is to run, None for this machine's interpreter; raise KernelError."""

@@ -22,8 +22,8 @@ from stepper.daemon.notebook_paths import Places
 from stepper.messages import external_changes as messages
 from stepper.notebooks.notebook_file import IpynbFile
 from stepper.policy import journal_events, notebook_identity
-from stepper.session.kernel_manager import now
-from stepper.session.protocols import KernelPlace
+from stepper.session.kernel_manager import format_now
+from stepper.session.protocols import LaunchConfig
 from stepper.session.session import Session
 
 GONE_MOST = 10  # journals of notebooks that are gone, those used last
@@ -55,7 +55,7 @@ class RenamedNotebooks:
         places: Places,
         sessions: dict[str, Session],
         open_session: Callable[[str, str], Session],
-        place: Callable[..., KernelPlace],
+        place: Callable[..., LaunchConfig],
         rename_currents: Callable[[Mapping[str, str]], None],
     ) -> None:
         self.paths = paths
@@ -83,7 +83,7 @@ class RenamedNotebooks:
         path = session.file.path
         signature = _signature(path)
         before = self._checked.get(session.name)
-        written = session.file.written
+        written = session.file.last_written
         if not signature or signature == written:
             return
         self._search_again.pop(session.name, None)
@@ -93,7 +93,7 @@ class RenamedNotebooks:
         if signature[0] in numbers and _is_written_in_place(path):
             return
         if before is None and session.state.renamed_from:
-            session.trouble(self._followed(session))
+            session.add_notice(self._followed(session))
         try:
             cells = session.file.read().cells
         except NotebookError:  # the run that comes reports it
@@ -162,7 +162,7 @@ class RenamedNotebooks:
 
     def _is_displaced(self, path: str) -> bool:
         session = self.sessions.get(self.paths.relpath(path))
-        number = session.file.number if session is not None else 0
+        number = session.file.inode if session is not None else 0
         if number and number == _number(path):
             return False
         ran = self._ran(path)
@@ -191,7 +191,7 @@ class RenamedNotebooks:
 
         The file's number decides where it is known: a rename keeps it.
         """
-        number = former.file.number
+        number = former.file.inode
         if number and number == _number(path):
             return True
         rivals = self._homes(former, besides=path)
@@ -211,7 +211,7 @@ class RenamedNotebooks:
 
     def _notify(self, session: Session, former: Session) -> None:
         """Have it said that a notebook looks like a renamed one. The stop of that one holds here as well."""
-        path, number = session.file.path, former.file.number
+        path, number = session.file.path, former.file.inode
         if number and number != _number(path):
             homes = self._homes(former, besides=path)
             if any(_number(home) == number for home in homes):
@@ -220,12 +220,16 @@ class RenamedNotebooks:
             session.name, former.name, self._has_kernel(former)
         )
         self.notices[session.name] = notice, session.state.next_run
-        session.trouble(notice)
+        session.add_notice(notice)
         stop = former.state.stop
         if stop is not None and session.state.stop is None:
             session.log(
                 journal_events.Stopped(
-                    at=now(), key=None, cell_id="", block=stop.block, error=stop.error
+                    at=format_now(),
+                    key=None,
+                    cell_id="",
+                    block=stop.block,
+                    error=stop.error,
                 )
             )
 
@@ -277,7 +281,7 @@ class RenamedNotebooks:
     def _home(self, session: Session, besides: str = "") -> str | None:
         """Return the path where a session's notebook is now, None where it is not found or several may be it."""
         homes = self._homes(session, besides)
-        number = session.file.number
+        number = session.file.inode
         same = [path for path in homes if number and _number(path) == number]
         if same:
             return same[0]
@@ -368,7 +372,7 @@ class RenamedNotebooks:
             places.store_names.replace(names, renamed)
         except OSError as error:
             for session in moves.values():
-                session.trouble(
+                session.add_notice(
                     messages.format_rename_failed(
                         session.name, error.strerror or str(error)
                     )
@@ -414,8 +418,8 @@ class RenamedNotebooks:
         self._search_again.pop(name, None)
         if not os.path.lexists(path):  # it was replaced
             return
-        session.log(journal_events.Renamed(at=now(), former=former))
-        session.trouble(self._followed(session))
+        session.log(journal_events.Renamed(at=format_now(), former=former))
+        session.add_notice(self._followed(session))
 
     def _followed(self, session: Session) -> str:
         """Return the notice that a session followed its notebook."""
@@ -431,7 +435,7 @@ class RenamedNotebooks:
         )
 
     def _has_kernel(self, session: Session) -> bool:
-        if session.keeper.kernel is not None:
+        if session.kernel_manager.kernel is not None:
             return True
         store = self.places.store(session.file.path)
         return os.path.lexists(os.path.join(self.paths.kernels, f"{store}.json"))

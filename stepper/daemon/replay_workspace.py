@@ -32,8 +32,8 @@ from stepper.policy.comparison.verify_results import VerifyResult
 from stepper.policy.model import Death, Limits
 from stepper.session import progress_events, user_commands
 from stepper.session.clients import Caller
-from stepper.session.kernel_manager import now
-from stepper.session.protocols import KernelMetadata, KernelPlace
+from stepper.session.kernel_manager import format_now
+from stepper.session.protocols import KernelMetadata, LaunchConfig
 from stepper.session.session import Session
 from stepper.session.verify import Way, verify
 
@@ -55,7 +55,7 @@ class Room:
     """What the replays of one request have: their folder, where their kernels run, which kernel was asked for."""
 
     folder: str
-    place: KernelPlace
+    place: LaunchConfig
     cwd: str
     limits: Limits
     kernel: str = ""
@@ -77,8 +77,8 @@ async def asked(
     limits = workspace.config.limits()
     _own_kernel(limits.kernels.get(name or limits.kernel), told, session.name)
     metadata = await places.metadata(request, told.kernel) if told.kernel else None
-    place = replace(workspace.place(path, caller.environ, name), tied=True)
-    workspace.replays.add(caller.left)
+    place = replace(workspace.place(path, caller.environ, name), exits_with_daemon=True)
+    workspace.replays.add(caller.disconnected)
     try:
         async with _turn(workspace, request):
             folder = os.path.join(
@@ -99,8 +99,8 @@ async def asked(
                 )
                 written = await asyncio.to_thread(FolderSnapshot, cwd, path)
                 way = _way(request, session, room, told)
-                if place.at is not None and not place.at.is_local:
-                    where = f"{one_line(place.at.name, 100)} ({kernel_config.describe_backend(place.at)})"
+                if place.backend is not None and not place.backend.is_local:
+                    where = f"{one_line(place.backend.name, 100)} ({kernel_config.describe_backend(place.backend)})"
                     request.progress(
                         progress_events.Waits(
                             line=f"the replay has a kernel of its own in {where}"
@@ -124,7 +124,7 @@ async def asked(
                     workspace.paths, [os.path.basename(folder)], lambda: caller.environ
                 )
     finally:
-        workspace.replays.discard(caller.left)
+        workspace.replays.discard(caller.disconnected)
 
 
 async def unasked(workspace: Workspace, session: Session) -> None:
@@ -140,8 +140,10 @@ async def unasked(workspace: Workspace, session: Session) -> None:
         told = (await asked(request, session, cli_commands.Verify())).text
     except StepperError as error:
         told = f"{one_line(session.name)} could not be verified: {error.message}"
-    if not request.caller.left.is_set():  # the daemon ends
-        session.log(journal_events.Undelivered(at=now(), text=f"stepper: {told}"))
+    if not request.caller.disconnected.is_set():  # the daemon ends
+        session.log(
+            journal_events.Undelivered(at=format_now(), text=f"stepper: {told}")
+        )
         workspace.mark()
 
 
@@ -170,7 +172,7 @@ async def _turn(workspace: Workspace, request: Request) -> AsyncIterator[None]:
         )
     waits = [
         asyncio.create_task(each)
-        for each in (workspace.replaying.acquire(), request.caller.left.wait())
+        for each in (workspace.replaying.acquire(), request.caller.disconnected.wait())
     ]
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     mine = waits[0].done()
@@ -190,7 +192,7 @@ def _way(
     request: Request, session: Session, room: Room, told: cli_commands.Verify
 ) -> Way:
     given = room.place.environ.get(SEED, "")
-    at = room.place.at
+    at = room.place.backend
     where = [f"in {at.name}"] if at else []
     where += ["in a copy of its folder"] if told.scratch else []
 
@@ -306,7 +308,7 @@ async def clear(
                 kernel = await provider.attach()
                 if kernel is not None and not isinstance(kernel, Death):
                     await kernel.shutdown()
-                await provider.withdraw()
+                await provider.cancel_request()
         except (StepperError, OSError) as error:
             log.warning("a replay's kernel could not be ended: %s", error)
             stay.append(name)

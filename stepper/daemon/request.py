@@ -58,8 +58,8 @@ async def report_progress(request: Request, session: Session) -> AsyncIterator[N
         while True:
             await asyncio.sleep(PROGRESS_SECONDS)
             running = status_queries.running(session)
-            queued = session.keeper.queued
-            if running and request.caller.by == "mcp":
+            queued = session.kernel_manager.queue_status
+            if running and request.caller.interface == "mcp":
                 request.progress(progress_events.CellRuns(running=running))
             if queued and queued.text != last_text:
                 last_text = queued.text

@@ -39,7 +39,7 @@ from stepper.diagnosis.saved_images import Figures
 from stepper.hook import payload
 from stepper.hook.start import acquire_lock
 from stepper.kernels import backend_registry, image_diff
-from stepper.kernels.late_outputs import Late
+from stepper.kernels.late_outputs import LateOutputs
 from stepper.notebooks import background_io
 from stepper.notebooks.journal_file import JournalFile
 from stepper.notebooks.notebook_file import IpynbFile
@@ -52,7 +52,7 @@ from stepper.session import (
     user_commands,
 )
 from stepper.session.clients import Caller
-from stepper.session.protocols import Journal, KernelPlace
+from stepper.session.protocols import Journal, LaunchConfig
 from stepper.session.run_recovery import settle
 from stepper.session.session import Session
 
@@ -114,7 +114,7 @@ class Daemon:
         return session
 
     def _replay(
-        self, name: str, copy: str, record: str, place: KernelPlace, limits: Limits
+        self, name: str, copy: str, record: str, place: LaunchConfig, limits: Limits
     ) -> Session:
         """Return a session on a copy of a notebook that keeps nothing."""
         from stepper.session.replay import Nowhere
@@ -138,7 +138,7 @@ class Daemon:
         record: str,
         figures: str,
         limits: Callable[[], Limits],
-        place: Callable[[Mapping[str, str], str], KernelPlace],
+        place: Callable[[Mapping[str, str], str], LaunchConfig],
     ) -> Session:
         file = IpynbFile(path)
         kernels = backend_registry.AnyPlace(
@@ -151,10 +151,18 @@ class Daemon:
             ipython_syntax.transformer(),
         )
         session = Session(
-            name, file, Late(file), journal, kernels, limits, place, adviser, settle
+            name,
+            file,
+            LateOutputs(file),
+            journal,
+            kernels,
+            limits,
+            place,
+            adviser,
+            settle,
         )
-        session.changed = self._changed
-        session.pixels = image_diff.differing
+        session.on_change = self._changed
+        session.compare_pixels = image_diff.differing
         return session
 
     async def serve(self) -> None:
@@ -202,12 +210,12 @@ class Daemon:
         for waker in self.wakers:
             waker.cancel()
         for call in self.workspace.calls():
-            call.work.cancel()
+            call.task.cancel()
         while self.working:
             await asyncio.sleep(0.02)
         for session in self.workspace.sessions.values():
-            if session.keeper.kernel is not None:
-                session.keeper.kernel.detach()
+            if session.kernel_manager.kernel is not None:
+                session.kernel_manager.kernel.detach()
             session.put_late()
             background_runs.parting(session)
         background_io.start_pending_jobs()
@@ -250,12 +258,12 @@ class Daemon:
         looks: dict[str, asyncio.Task[None]] = {}
         with contextlib.suppress(StepperError, OSError):
             for session in self.workspace.all_sessions():
-                await session.keeper.find()
+                await session.kernel_manager.find()
         while True:
             for session in list(self.workspace.sessions.values()):
                 background_runs.look(session, self.began)
-                if session.replays:
-                    session.replays = False
+                if session.needs_replay:
+                    session.needs_replay = False
                     self.replays.add(
                         replay := asyncio.create_task(self._verify(session))
                     )
@@ -307,9 +315,11 @@ class Daemon:
         works = [
             each
             for each in sessions
-            if each.state.running or each.looks or each.keeper.queued
+            if each.state.running
+            or each.scratch_run
+            or each.kernel_manager.queue_status
         ]
-        waited = not all(each.goes_on for each in works)
+        waited = not all(each.runs_in_background for each in works)
         lasts = not works or not all(map(status_queries.ends_soon, works))
         with contextlib.suppress(OSError):
             if lines:
@@ -331,7 +341,7 @@ class Daemon:
 
     async def _look_at(self, session: Session) -> None:
         try:
-            await session.look()
+            await session.do_maintenance()
         except StepperError as error:
             log.info("%s: %s", session.name, error)
         except Exception:
@@ -352,7 +362,8 @@ class Daemon:
             with contextlib.suppress(StepperError, OSError):
                 await self._end_idle_kernels(now)
             kernels = any(
-                session.keeper.kernel for session in self.workspace.sessions.values()
+                session.kernel_manager.kernel
+                for session in self.workspace.sessions.values()
             )
             if kernels or self.working:
                 self.last_used = now
@@ -467,7 +478,11 @@ class Daemon:
         if verb != LOOK:
             self.workspace.note_caller(given, by)
         caller = Caller(
-            given, by=by, deliver=deliver, keep=keep, lives=lambda: _lives(given)
+            given,
+            interface=by,
+            deliver=deliver,
+            send_handover=keep,
+            is_alive=lambda: _lives(given),
         )
         request = Request(
             self.workspace,
@@ -488,11 +503,15 @@ class Daemon:
             await asyncio.wait(
                 waited, timeout=BEAT_SECONDS, return_when=asyncio.FIRST_COMPLETED
             )
-            if gone.done() and gone.result() == b"" and not caller.left.is_set():
-                caller.left.set()
+            if (
+                gone.done()
+                and gone.result() == b""
+                and not caller.disconnected.is_set()
+            ):
+                caller.disconnected.set()
                 log.info("the client of %r went away", verb[:100])
                 for session in list(self.workspace.sessions.values()):
-                    await session.abandon(caller)
+                    await session.cancel_for_caller(caller)
             elif not work.done() and not writer.is_closing():
                 # a client that closed its half alone waits for the end
                 writer.write(BEAT)

@@ -88,8 +88,8 @@ class StatusLineFile:
 
     def _format_line(self, session: Session, measure_memory: bool) -> str:
         running = status_queries.running(session)
-        queued = session.keeper.queued
-        kernel = session.keeper.kernel
+        queued = session.kernel_manager.queue_status
+        kernel = session.kernel_manager.kernel
         namespace = session.namespace
         display = self.displays.setdefault(session.name, KernelDisplay())
         clock = time.monotonic()
@@ -103,7 +103,7 @@ class StatusLineFile:
         if measure_memory and is_due and (running or mark != display.mark):
             display.mark = mark
             display.next_measurement = clock + MEMORY_SECONDS
-            display.memory = kernel.memory() if kernel else 0
+            display.memory = kernel.measure_memory() if kernel else 0
         display.frame = (
             statusline.choose_frame(namespace, display.frame) if kernel else ""
         )
@@ -127,7 +127,7 @@ def _is_active(session: Session) -> bool:
     """Whether a cell runs or something waits for the kernel."""
     return bool(
         session.state.running
-        or session.looks
-        or session.keeper.waits
-        or session.keeper.queued
+        or session.scratch_run
+        or session.kernel_manager.external_wait
+        or session.kernel_manager.queue_status
     )

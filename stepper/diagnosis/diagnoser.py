@@ -41,7 +41,7 @@ from stepper.diagnosis.saved_images import Figures
 from stepper.policy.kernel_namespace import Namespace
 from stepper.policy.model import Cell, CriterionResult, Fault, Run, parse_moment
 from stepper.policy.notebook_state import State
-from stepper.session.diagnosis_protocol import Diagnosis, Without
+from stepper.session.diagnosis_protocol import Diagnosis, NoDiagnosis
 from stepper.session.protocols import Execution
 
 log = logging.getLogger("stepper")
@@ -89,7 +89,7 @@ class Adviser:
     pictures: Figures
     transform: Callable[[str], str]
 
-    def of(self, language: str) -> Diagnosis:
+    def for_language(self, language: str) -> Diagnosis:
         """Return the diagnosis of cells in a language: but Python's are only looked at, for their pictures."""
         return self if language in PYTHON else Onlooker(self)
 
@@ -97,12 +97,12 @@ class Adviser:
         """Go on with the notebook at another path."""
         self.path = path
 
-    def python(self, cell: str) -> str:
+    def convert_to_python(self, cell: str) -> str:
         """Return a cell's source as Python, by IPython's reading of it."""
         return self.transform(cell)
 
     @harmless(lambda cell, namespace: None)
-    def before(self, cell: Cell, namespace: Namespace) -> Fault | None:
+    def check_before_run(self, cell: Cell, namespace: Namespace) -> Fault | None:
         """Return the fault that a cell would end with for certain, as far as its source and the last facts tell."""
         lasting = namespace.lasting
 
@@ -114,7 +114,7 @@ class Adviser:
         return preflight.check(cell.source, namespace, findable, self.transform)
 
     @harmless(lambda fault, *others: fault)
-    def suggested(
+    def add_suggestion(
         self,
         fault: Fault,
         told: Mapping[str, Any],
@@ -171,7 +171,7 @@ class Adviser:
         return replace(fault, suggestion=one_line(joined(said), LONGEST))
 
     @harmless(lambda *_: [])
-    def kept(
+    def describe_side_effects(
         self, told: Mapping[str, Any], since_ns: int | None, how: str = "failing"
     ) -> list[str]:
         """Return failed shell lines, what a cell had bound before it ended, and which files changed while it ran.
@@ -201,7 +201,7 @@ class Adviser:
         return shell_warnings.lines(told.get("commands") or [], self.surroundings)
 
     @harmless(lambda run, namespace: True)
-    def changed_since(self, run: Run, namespace: Namespace) -> bool:
+    def has_changed_since(self, run: Run, namespace: Namespace) -> bool:
         """Whether a file of the project or its environment changed after a run ended: it may end otherwise now."""
         began = parse_moment(run.started_at).timestamp()
         missing = run.fault.attributes.get("filename") if run.fault else None
@@ -216,32 +216,34 @@ class Adviser:
         )
 
     @harmless(lambda told: None)
-    def checked(self, told: Mapping[str, Any]) -> CriterionResult | None:
+    def get_criterion_result(self, told: Mapping[str, Any]) -> CriterionResult | None:
         """Return whether the criterion that was asked for holds, None where that could not be told."""
         return next(
             iter(decode_valid_items(CriterionResult, [told.get("criterion")])), None
         )
 
     @harmless(lambda execution: [])
-    def doubtful(self, execution: Execution) -> list[str]:
+    def find_warnings(self, execution: Execution) -> list[str]:
         """Return the doubts on a run that ended well."""
         commands = [
-            *self.commands(execution.told),
+            *self.commands(execution.diagnosis_data),
             *shell_warnings.complaints(execution.outputs),
         ]
-        return run_warnings.lines(execution.told.get("doubts") or [], commands)
+        return run_warnings.lines(
+            execution.diagnosis_data.get("doubts") or [], commands
+        )
 
     @harmless(lambda execution, run: [])
-    def seen(self, execution: Execution, run: int) -> list[str]:
+    def summarize_figures(self, execution: Execution, run: int) -> list[str]:
         """Save the pictures of a run; return the lines on them and on other rich outputs."""
-        if execution.told.get("swallowed"):
+        if execution.diagnosis_data.get("swallowed"):
             log.warning(
                 "the look into the kernel went wrong: %s",
-                str(execution.told["swallowed"])[:400],
+                str(execution.diagnosis_data["swallowed"])[:400],
             )
         saved, facts = (
-            self.pictures.save(execution.pictures, run),
-            execution.told.get("figures") or [],
+            self.pictures.save(execution.images, run),
+            execution.diagnosis_data.get("figures") or [],
         )
         return [
             *figure_summary.lines(saved, facts),
@@ -249,11 +251,11 @@ class Adviser:
         ]
 
     @harmless(lambda execution: {})
-    def facts(self, execution: Execution) -> dict[str, str]:
+    def describe_figures(self, execution: Execution) -> dict[str, str]:
         """Return what is known of the figures that a run showed, by the keys of their pictures."""
         return (
             figure_summary.facts(told)
-            if (told := execution.told.get("figures"))
+            if (told := execution.diagnosis_data.get("figures"))
             else {}
         )
 
@@ -272,13 +274,13 @@ class Adviser:
         return self.surroundings.findable("kaleido", lasting.path, namespace.cwd)
 
     @harmless(lambda run: [])
-    def saved(self, run: int) -> list[str]:
+    def list_saved_figures(self, run: int) -> list[str]:
         """Return the paths of a run's pictures."""
         return self.pictures.of(run)
 
 
 @dataclass
-class Onlooker(Without):
+class Onlooker(NoDiagnosis):
     """What is known of cells in any language: the pictures that they show."""
 
     adviser: Adviser
@@ -287,13 +289,13 @@ class Onlooker(Without):
         """Go on with the notebook at another path."""
         self.adviser.move(path)
 
-    def seen(self, execution: Execution, run: int) -> list[str]:
+    def summarize_figures(self, execution: Execution, run: int) -> list[str]:
         """Save the pictures of a run; return the lines on them."""
-        return list(self.adviser.seen(execution, run))
+        return list(self.adviser.summarize_figures(execution, run))
 
-    def saved(self, run: int) -> list[str]:
+    def list_saved_figures(self, run: int) -> list[str]:
         """Return the paths of a run's pictures."""
-        return list(self.adviser.saved(run))
+        return list(self.adviser.list_saved_figures(run))
 
 
 def sentences(look: Look, notebook: Notebook) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from stepper.kernels.message_decoding import Message
 from stepper.policy.model import Death
-from stepper.session.protocols import About
+from stepper.session.protocols import KernelDescription
 
 GRACE_SECONDS = 5.0  # from a signal to the end of all patience
 PATIENCE_SECONDS = 10.0  # with a line that is down
@@ -139,7 +139,7 @@ class Process(Protocol):
     def away(self) -> str:
         """Why nothing reaches it now, which is no death; '' where it can be reached."""
 
-    def about(self) -> About:
+    def describe(self) -> KernelDescription:
         """Return what it is: its interpreter, and its process where that is of this machine."""
 
     def begin(self) -> None:

@@ -16,10 +16,10 @@ from stepper.kernels.backends.local.local_backend import LocalKernels
 from stepper.policy.model import Death
 from stepper.session.protocols import (
     Kernel,
+    KernelLauncher,
     KernelMetadata,
-    KernelPlace,
-    KernelProvider,
-    Queued,
+    LaunchConfig,
+    QueueStatus,
 )
 
 if TYPE_CHECKING:
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
 log = logging.getLogger("stepper")
 
 
-def _ssh(*given: Any) -> KernelProvider:
+def _ssh(*given: Any) -> KernelLauncher:
     from stepper.kernels.backends.ssh.ssh_backend import SshKernels
 
     return SshKernels(*given)
 
 
-def _slurm(*given: Any) -> KernelProvider:
+def _slurm(*given: Any) -> KernelLauncher:
     from stepper.kernels.backends.slurm.slurm_backend import SlurmKernels
 
     return SlurmKernels(*given)
 
 
-def _jupyter(*given: Any, **more: Any) -> KernelProvider:
+def _jupyter(*given: Any, **more: Any) -> KernelLauncher:
     from stepper.kernels.backends.jupyter.jupyter_backend import JupyterKernels
 
     return JupyterKernels(*given, **more)
@@ -53,7 +53,7 @@ def _jupyter(*given: Any, **more: Any) -> KernelProvider:
 # record, the folder for sockets and
 # what the kernel's helper may load besides its own. An installed kernelspec's kernel is
 # a process of this machine, too.
-PLACES: dict[str, Callable[..., KernelProvider]] = {
+PLACES: dict[str, Callable[..., KernelLauncher]] = {
     "local": LocalKernels,
     "kernelspec": LocalKernels,
     "ssh": _ssh,
@@ -171,20 +171,20 @@ class AnyPlace:
             (record, runtime, parts),
             environ,
         )
-        self.starts: KernelProvider | None = None  # what starts one now
+        self.starts: KernelLauncher | None = None  # what starts one now
 
     @property
-    def queued(self) -> Queued | None:
+    def queue_status(self) -> QueueStatus | None:
         """What a start that is under way waits for in a queue."""
-        return self.starts.queued if self.starts else None
+        return self.starts.queue_status if self.starts else None
 
-    async def start(self, place: KernelPlace) -> Kernel:
+    async def start(self, place: LaunchConfig) -> Kernel:
         """Start a kernel and return it when it is ready; raise KernelError."""
-        kind = place.at.kind if place.at else LOCAL
+        kind = place.backend.kind if place.backend else LOCAL
         if kind not in PLACES:
             raise unknown(kind)
         if self._recorded() != kind:
-            await self.withdraw()  # a job may wait for it elsewhere
+            await self.cancel_request()  # a job may wait for it elsewhere
         self.starts = self._provider(kind)
         began = time.monotonic()
         log.info("kernel start: backend %s, record %s", kind, self.record)
@@ -212,10 +212,10 @@ class AnyPlace:
             )
         return await self._provider(kind).attach()
 
-    async def withdraw(self) -> None:
+    async def cancel_request(self) -> None:
         """End what was asked for and is no kernel yet; raise KernelError."""
         if kind := self._recorded():
-            return await self._provider(kind).withdraw()
+            return await self._provider(kind).cancel_request()
         try:
             private_files.remove(self.record)
         except OSError as error:
@@ -223,7 +223,7 @@ class AnyPlace:
                 f"{self.record} can't be removed: {error.strerror}"
             ) from error
 
-    def _provider(self, kind: str) -> KernelProvider:
+    def _provider(self, kind: str) -> KernelLauncher:
         return PLACES[kind](
             *self.given, **({"environ": self.environ} if kind == "jupyter" else {})
         )

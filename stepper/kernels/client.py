@@ -57,7 +57,7 @@ class LiveKernel(Connection):
                 # iopub: once a status came through, the subscription stands and nothing
                 # will be missed
                 heard = await self._answers(self.channels.iopub) or heard
-            death = await self.death()
+            death = await self.check_death()
             if death is not None:
                 hint = self.process.mends(death)
                 error = IpykernelMissingError if hint else KernelStartError
@@ -68,13 +68,13 @@ class LiveKernel(Connection):
                 )
             if time.monotonic() > deadline:
                 raise KernelStartError(
-                    f"the kernel did not answer within {seconds:.0f} s: {self.away or self.process.log}"
+                    f"the kernel did not answer within {seconds:.0f} s: {self.unreachable_reason or self.process.log}"
                 )
         log.info(
             "kernel connection: shell and iopub replied after %.2f s",
             time.monotonic() - began,
         )
-        self.others.forget(began)
+        self.external_executions.forget_before(began)
 
     async def _answers(self, inbox: Inbox) -> bool:
         """Whether a message comes on that channel within 10 ms; what a thread says meanwhile is taken."""
@@ -123,7 +123,7 @@ class LiveKernel(Connection):
         """Run code to its end, its deadline, an interrupt, the memory limit or the kernel's death."""
         self.widgets.limits = limits
         running = Running(self, timeout, limits, wake)
-        self.coming = running.area
+        self.partial_output = running.area
         try:
             given = {"stepper_modules": limits.local_modules}
             given.update({"stepper_criterion": criterion} if criterion else {})
@@ -138,31 +138,31 @@ class LiveKernel(Connection):
                     # It stood behind another client's that failed, which takes all with
                     # it that waits.
                     running = Running(self, timeout, limits, wake)
-                    self.coming = running.area
+                    self.partial_output = running.area
                 except LineCutError:
                     left = running.deadline - time.monotonic()
                     if (
-                        found := await self.recall(
+                        found := await self.await_earlier_request(
                             running.msg_id, left, limits, wake, running
                         )
                     ) is not None:
                         found.reconnected = True
                         return found
                     running = Running(self, left, limits, wake)  # it never came there
-                    self.coming = running.area
+                    self.partial_output = running.area
         finally:
-            self.coming = None
+            self.partial_output = None
             self.process.rest()
 
     async def _run(self, running: Running, code: str, **how: Any) -> Execution:
-        self.busy, self.interrupted = True, ""
+        self.is_busy, self.interrupted = True, ""
         try:
             return await running.run(code, **how)
         except (LineCutError, KernelUnreachableError):
             self.owed = self.owed or self.interrupted
             raise
         finally:
-            self.busy = False
+            self.is_busy = False
 
     async def _housekeeping(
         self, code: str, seconds: float, given: Mapping[str, Any] = {}
@@ -175,9 +175,9 @@ class LiveKernel(Connection):
                     Running(self, seconds), code, silent=True, given=given
                 )
 
-    def listen(self) -> None:
+    def receive_pending(self) -> None:
         """Take what the kernel published while no cell ran."""
-        if not self.busy and self.process.ended is None:
+        if not self.is_busy and self.process.ended is None:
             self.channels.open()
             for message in self.channels.iopub.messages():
                 self.heard(message)
@@ -187,7 +187,7 @@ class LiveKernel(Connection):
     def _ask_others(self) -> None:
         """See whether another client's execution is over whose end was lost: what was asked later is answered then."""
         asked, at = self.asked
-        if not self.others.since:
+        if not self.external_executions.running_since:
             self.asked = "", 0.0
         elif not asked:
             self.asked = self.channels.send("kernel_info_request", {}), time.monotonic()
@@ -196,9 +196,9 @@ class LiveKernel(Connection):
             for message in self.channels.shell.messages()
         ):
             self.asked = "", 0.0
-            self.others.forget(at)
+            self.external_executions.forget_before(at)
 
-    async def adopt(self) -> Death | None:
+    async def take_over(self) -> Death | None:
         """Take over a kernel found again, interrupting what runs in it; return its end where it gives no answer.
 
         Raise KernelUnreachableError where nothing reaches it, KernelError where what runs is known to be another client's.
@@ -212,10 +212,10 @@ class LiveKernel(Connection):
             except KernelUnreachableError:
                 raise
             except KernelError as error:
-                death, why = await self.death(), error.message
-            if death is None and self.away:
-                raise KernelUnreachableError(self.away)
-            if death is None and self.others.since:
+                death, why = await self.check_death(), error.message
+            if death is None and self.unreachable_reason:
+                raise KernelUnreachableError(self.unreachable_reason)
+            if death is None and self.external_executions.running_since:
                 # which is not ours to interrupt
                 raise KernelError("another client's execution runs in it")
             await self.process.interrupt()
@@ -223,7 +223,7 @@ class LiveKernel(Connection):
             await self.shutdown()
         return death or Death(f"it did not answer, not even to an interrupt: {why}")
 
-    async def recall(
+    async def await_earlier_request(
         self,
         request: str,
         seconds: float,
@@ -249,14 +249,14 @@ class LiveKernel(Connection):
         running.before = before = Before(
             request, area, self, cut, cut is not None and cut.idle
         )
-        self.coming = area
+        self.partial_output = area
         try:
             ended = await self._after(running)
         except KernelUnreachableError:
             self.owed = owed or self.owed
             raise
         finally:
-            self.coming = None
+            self.partial_output = None
         if ended.death is not None:
             ended.outputs = area.outputs()  # the record is gone
             return ended
@@ -266,7 +266,7 @@ class LiveKernel(Connection):
                 await self._reach(GRACE_SECONDS)
                 break
             except KernelError:
-                if not self.away or await self.death() is not None:
+                if not self.unreachable_reason or await self.check_death() is not None:
                     raise
                 await self.reached()
         whole = cut if cut is not None and before.over and cut.reply else None
@@ -282,9 +282,9 @@ class LiveKernel(Connection):
         )
         if done.outcome is not Outcome.OK:
             raise KernelError(f"it did not tell what came of the run: {done.outcome}")
-        told = done.told
+        told = done.diagnosis_data
         await self._set_up(GRACE_SECONDS)
-        await self.namespace()  # what lasts, which the record leaves out
+        await self.fetch_namespace()  # what lasts, which the record leaves out
         if not told.get("record") and not (cut and self.channels.came(request)):
             return None
         self.interrupted, self.widgets.limits = why, limits
@@ -308,7 +308,7 @@ class LiveKernel(Connection):
                 )
                 running.before = before
 
-    async def missed(self, request: str) -> list[dict[str, Any]]:
+    async def fetch_missed_messages(self, request: str) -> list[dict[str, Any]]:
         """Return what a request that is over published while no daemon was there, as far as the kernel remembers.
 
         Also what a former daemon may have put on its cell; not what was heard here.
@@ -318,7 +318,7 @@ class LiveKernel(Connection):
         told = await self._housekeeping(
             helper_loader.PUBLISH_RECORD.format(request), GRACE_SECONDS
         )
-        messages = [*helper_loader.iterate_recorded_messages(told.told)]
+        messages = [*helper_loader.iterate_recorded_messages(told.diagnosis_data)]
         ends = [
             n
             for n, message in enumerate(messages)
@@ -331,10 +331,10 @@ class LiveKernel(Connection):
             if message["header"].get("msg_id") not in self.heard_here
         ]
 
-    async def namespace(self) -> Namespace:
+    async def fetch_namespace(self) -> Namespace:
         """Return the namespace in short, asked of the helper; UNKNOWN where it does not tell."""
         # whoever asked first is not held up, nor waited for
-        if not self.helped or self.others.since:
+        if not self.helped or self.external_executions.running_since:
             return UNKNOWN_NAMESPACE
         return (
             await self._housekeeping(helper_loader.PUBLISH_FACTS, GRACE_SECONDS)

@@ -15,7 +15,7 @@ from typing import Any
 from stepper.common import json_decode, private_files
 from stepper.common.errors import KernelUnreachableError
 from stepper.kernels.backend_protocols import GRACE_SECONDS, PATIENCE_SECONDS, Process
-from stepper.kernels.external_executions import Others
+from stepper.kernels.external_executions import ExternalExecutions
 from stepper.kernels.output_area import KINDS, UPDATE, OutputArea, display_id
 from stepper.kernels.widgets import Widgets
 from stepper.policy.kernel_namespace import KernelEnvironment, Namespace
@@ -44,39 +44,48 @@ class Connection:
             parts,
         )
         self.file = os.path.join(folder, f"k{self.id[:8]}.json") if folder else ""
-        self.busy = False
+        self.is_busy = False
         self.language = ""  # as it tells when it is reached
         self.language_info: dict[str, Any] = {}  # from its kernel_info_reply
         # by stepper's helper, which needs IPython: what a kernel is, it tells when it
         # is reached
         self.helped = True
-        self.coming: OutputArea | None = None  # what the running cell has shown so far
+        self.partial_output: OutputArea | None = (
+            None  # what the running cell has shown so far
+        )
         self.interrupted = ""  # why the running cell was interrupted
         # … the one with which the line was cut: the interrupt may not have reached it
         self.owed = ""
-        self.hears: Callable[[dict[str, Any], bool], bool] = lambda message, late: False
+        self.on_display: Callable[[dict[str, Any], bool], bool] = lambda message, late: (
+            False
+        )
         # the messages that came besides runs
         self.heard_here: deque[str] = deque(maxlen=HEARD)
         self.widgets = Widgets()
-        self.about, self.memory, self.death = (
-            process.about,
+        self.describe, self.measure_memory, self.check_death = (
+            process.describe,
             process.memory,
             process.death,
         )
-        self.models = self.widgets.models
+        self.take_widget_state = self.widgets.models
         # what the helper told and tells again only where it has changed
         self.lasting: KernelEnvironment | None = None
-        self.others = Others(lambda: self.channels.client_session, self.complete)
+        self.external_executions = ExternalExecutions(
+            lambda: self.channels.client_session, self.complete
+        )
 
     @property
-    def away(self) -> str:
+    def unreachable_reason(self) -> str:
         """Why nothing reaches it now, which is no death; '' where it can be reached."""
         return self.process.away
 
     def heard(self, message: dict[str, Any], area: OutputArea | None = None) -> bool:
         """Take a message of another request than the running one, whose area is given; return whether it is taken."""
         try:
-            kind, of_others = message["msg_type"], self.others.take(message)
+            kind, of_others = (
+                message["msg_type"],
+                self.external_executions.take(message),
+            )
             self.heard_here.append(message["header"].get("msg_id"))
             if kind.startswith("comm_"):
                 self.widgets.comm(message)
@@ -84,7 +93,7 @@ class Connection:
                 self.shown(message, area)
                 widget = self.widgets.takes(message["parent_header"].get("msg_id"))
                 if widget is None or kind == UPDATE:
-                    return of_others or self.hears(message, True)
+                    return of_others or self.on_display(message, True)
                 widget.take(message)
         except ODD as error:
             self.odd(error)
@@ -119,7 +128,7 @@ class Connection:
             for shows in areas:
                 if mark in shows.displays:
                     shows.take({**message, "msg_type": UPDATE})
-            self.hears(message, False)
+            self.on_display(message, False)
 
     def sync_widgets(self) -> None:
         """Tell the kernel what its Output widgets hold."""
@@ -129,7 +138,7 @@ class Connection:
                 if self.channels.is_open:
                     self.channels.send("comm_msg", content, parent=widget.parent)
 
-    def connection_file(self) -> str:
+    def get_connection_file(self) -> str:
         """Return the file, the user's alone, by which other clients reach it; '' where none can by one."""
         if not self.channels.connection:
             return ""
@@ -144,7 +153,7 @@ class Connection:
 
     async def interrupt(self, reason: str) -> None:
         """Interrupt what runs now; `reason` is `deadline` or who asked."""
-        if self.busy:
+        if self.is_busy:
             self.interrupted = self.interrupted or reason
             await self.process.interrupt()
         elif self.process.away:
@@ -153,7 +162,7 @@ class Connection:
     async def reached(self, seconds: float = PATIENCE_SECONDS) -> None:
         """Return once something reaches it, or it is known to be dead; raise KernelUnreachableError, soon after an interrupt."""
         until = time.monotonic() + seconds
-        while (why := self.process.away) and await self.death() is None:
+        while (why := self.process.away) and await self.check_death() is None:
             until = (
                 min(until, time.monotonic() + PATIENCE_SECONDS) if self.owed else until
             )
@@ -164,7 +173,7 @@ class Connection:
     async def wait_death(self) -> Death | None:
         """Wait until the kernel is gone, for the time of grace at most."""
         until = time.monotonic() + GRACE_SECONDS
-        while (death := await self.death()) is None and time.monotonic() < until:
+        while (death := await self.check_death()) is None and time.monotonic() < until:
             await asyncio.sleep(0.02)
         return death
 

@@ -187,7 +187,7 @@ class Running:
                 )
             self.take(message)
             header = message["header"] if message["msg_type"] == "status" else header
-        failed = self.error is not None or "fault" in self.done.told
+        failed = self.error is not None or "fault" in self.done.diagnosis_data
         reply = {"status": "error" if failed else "ok", "payload": record["payload"]}
         self.take(
             {
@@ -276,7 +276,7 @@ class Running:
             self.captured.take(message)
             self.caught = self.caught or kind == "error"
         elif kind == helper_loader.MESSAGE_TYPE:
-            self.done.told = (
+            self.done.diagnosis_data = (
                 {**content, "frames": message["buffers"]}
                 if "record" in content
                 else content
@@ -286,7 +286,7 @@ class Running:
                 self.done.namespace = self.kernel.complete(content["namespace"])
             if "modules" in content:
                 with contextlib.suppress(*ODD, LookupError, RecursionError):
-                    self.done.modules = json_decode.decode(
+                    self.done.module_changes = json_decode.decode(
                         ModuleChanges, content["modules"]
                     )
         else:
@@ -298,7 +298,7 @@ class Running:
         """Whether there is nothing more to wait for. Interrupts at the deadline, kills when that has no effect."""
         kernel, done = self.kernel, self.done
         if quiet:  # all that it still had to say is read
-            done.death = await kernel.death()
+            done.death = await kernel.check_death()
         if done.death is not None:
             return True
         # what is left is to be read: no deadline counts any more
@@ -321,7 +321,7 @@ class Running:
             return False
         self.away_at = 0.0
         # another client's came first: that is not ours to interrupt
-        if not self.begun and kernel.others.since:
+        if not self.begun and kernel.external_executions.running_since:
             self.deadline = max(self.deadline, now + self.seconds)
         if not kernel.interrupted:
             done.memory = self.guard.trip() if self.guard else ""
@@ -363,14 +363,14 @@ class Running:
             except KernelError as error:
                 done.notes.append(": ".join(filter(None, (error.message, error.hint))))
         kernel.sync_widgets()
-        done.outputs, done.pictures, done.captured = (
+        done.outputs, done.images, done.widget_outputs = (
             area.outputs(),
             area.pictures(),
             self.captured.outputs(),
         )
         done.left_out, done.displays = area.left_out, area.placed
         done.execution_count, done.timings = area.execution_count, area.timings
-        done.fault = fault_of(done.told, self.error, area.execution_count)
+        done.fault = fault_of(done.diagnosis_data, self.error, area.execution_count)
         done.fault = done.fault or sampled(self.stack, area.execution_count)
         done.widgets = kernel.widgets.models() if self.of_cell else None
         # What Jupyter would make of `%load` and `set_next_input`.
@@ -400,7 +400,7 @@ class Running:
             return Outcome.KERNEL_DIED
         # %%capture shows an error and replies `ok`: the helper knows better. In an
         # Output widget it fails no cell.
-        fails = "fault" in self.done.told and (
+        fails = "fault" in self.done.diagnosis_data and (
             self.error is not None or not self.caught
         )
         return Outcome.OK if status == "ok" and not fails else Outcome.ERROR

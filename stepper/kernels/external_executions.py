@@ -12,31 +12,31 @@ from datetime import datetime, timezone
 from typing import Any
 
 from stepper.policy.kernel_namespace import Namespace
-from stepper.session.protocols import FromElsewhere
+from stepper.session.protocols import ExternalExecution
 
 OURS = "stepper-"
 CODE = 2000  # characters of it that are kept
 MOST = 100  # executions that are told as under way: whose end was lost is forgotten
 
 
-class Others:
+class ExternalExecutions:
     """The executions of other clients: those under way, and `ended` is called with each that is over."""
 
     def __init__(
         self, own: Callable[[], str], read: Callable[[dict[str, Any]], Namespace]
     ) -> None:
         self.own, self.read = own, read
-        self.ended: Callable[[FromElsewhere], None] = lambda execution: None
+        self.on_finished: Callable[[ExternalExecution], None] = lambda execution: None
         self.busy: dict[str, float] = {}  # request → since when, silent ones too
-        self.told: dict[str, FromElsewhere] = {}
+        self.told: dict[str, ExternalExecution] = {}
         self.over = deque[str](maxlen=MOST)  # threads that they left may print on
 
     @property
-    def since(self) -> float:
+    def running_since(self) -> float:
         """Since when one of theirs runs, by the monotonic clock; 0 where none does."""
         return min(self.busy.values(), default=0.0)
 
-    def forget(self, before: float) -> None:
+    def forget_before(self, before: float) -> None:
         """What began before that moment is over: the kernel serves what was asked later."""
         self.over += (
             request for request, since in self.busy.items() if since <= before
@@ -70,7 +70,7 @@ class Others:
                 str(message["header"].get("date") or "")
                 or datetime.now(timezone.utc).isoformat()
             )
-            self.told[request] = FromElsewhere(
+            self.told[request] = ExternalExecution(
                 at.replace("+00:00", "Z"), str(content.get("code", ""))[:CODE]
             )
             while len(self.told) > MOST:
@@ -78,14 +78,14 @@ class Others:
         elif kind == "error" and told:
             told.error = f"{content.get('ename')}: {content.get('evalue')}"[:CODE]
         elif kind == "stepper_facts" and told:
-            told.unkept = content.get("scratch") is True
+            told.is_silent = content.get("scratch") is True
             told.namespace = self.read(content["namespace"])
         elif idle:
             self.over.append(request)
             began = self.busy.pop(request, 0.0)
             self.told.pop(request, None)
             # a silent one: nothing is known of it but that it ended
-            told = told or FromElsewhere("", "", unkept=True)
+            told = told or ExternalExecution("", "", is_silent=True)
             told.seconds = time.monotonic() - began if began else 0.0
-            self.ended(told)
+            self.on_finished(told)
         return True

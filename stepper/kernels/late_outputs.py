@@ -14,27 +14,27 @@ from stepper.kernels.output_area import UPDATE, OutputArea
 from stepper.notebooks.notebook_file import IpynbFile
 from stepper.policy import journal_events
 from stepper.policy.model import OmittedOutput
-from stepper.session.protocols import Models, Outputs, Target
+from stepper.session.protocols import CellVersion, Outputs, WidgetState
 
 
-class Late:
+class LateOutputs:
     """What came for one notebook's cells since it was put there last."""
 
     def __init__(self, file: IpynbFile) -> None:
         self.file = file
-        self.cells: dict[Target, tuple[OutputArea, Counter[str]]] = {}
+        self.cells: dict[CellVersion, tuple[OutputArea, Counter[str]]] = {}
         # was put, and dropped by another's write
-        self.again: dict[Target, Sequence[dict[str, Any]]] = {}
+        self.again: dict[CellVersion, Sequence[dict[str, Any]]] = {}
 
     @property
-    def pending(self) -> bool:
+    def has_pending(self) -> bool:
         """Whether anything came, or is gone again. Raise NotebookError."""
         self.again |= self.file.find_dropped_outputs()
         return bool(self.cells or self.again)
 
-    def take(
+    def add_message(
         self,
-        target: Target,
+        target: CellVersion,
         message: dict[str, Any],
         displays: Mapping[str, Sequence[int]],
         missing: OmittedOutput,
@@ -59,8 +59,8 @@ class Late:
         came["updates"] += kind == UPDATE
         came["shows"] += kind not in ("stream", "clear_output", UPDATE)
 
-    def put(
-        self, models: Models | None, so_far: Outputs
+    def write(
+        self, models: WidgetState | None, so_far: Outputs
     ) -> list[journal_events.LateOutput]:
         """Put all of it on the cells, the state of widgets, and what a running cell has `so_far`; return what became
         of what came late. Raise NotebookError.

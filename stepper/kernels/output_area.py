@@ -41,7 +41,7 @@ class OutputArea:
         # under the names that nbclient and JupyterLab use
         self.timings: dict[str, str] = {}
         self.room = ROOM * self.limit
-        self.changes = 0  # how many messages could change what is shown
+        self.change_count = 0  # how many messages could change what is shown
         self.watch: Watch | None = None  # looks for the line that is to wake an agent
         self.clear()
 
@@ -108,7 +108,7 @@ class OutputArea:
         self.held = 0
 
     @property
-    def matched(self) -> str:
+    def matched_line(self) -> str:
         """The first printed line that the wake pattern matches; '' before."""
         return self.watch.matched if self.watch else ""
 
@@ -118,7 +118,7 @@ class OutputArea:
     def take(self, message: dict[str, Any]) -> bool:
         """Take one message, or the reply; return True when it says that the execution is over."""
         kind, content = message["msg_type"], message["content"]
-        self.changes += kind in KINDS
+        self.change_count += kind in KINDS
         self.execution_count = content.get("execution_count") or self.execution_count
         state = content.get("execution_state") if kind == "status" else None
         if kind in REQUEST or state in ("busy", "idle"):

@@ -11,7 +11,7 @@ from typing import Any
 from stepper.kernels.output_area import OutputArea
 from stepper.notebooks.notebook_json import dump_json
 from stepper.policy.model import NOTHING_OMITTED, Limits
-from stepper.session.protocols import Models
+from stepper.session.protocols import WidgetState
 
 OUTPUT = ("@jupyter-widgets/output", "OutputModel")
 ROOM = 4  # how many times the limit may come in before what is too much is let go
@@ -114,7 +114,7 @@ class Widgets:
         self.changed = self.changed or widget is not None
         return widget
 
-    def models(self) -> Models | None:
+    def models(self) -> WidgetState | None:
         """Return the state for the notebook, within its limit; None where nothing changed since."""
         if not self.changed:
             return None
@@ -124,7 +124,7 @@ class Widgets:
                 self.states[comm]["outputs"] = widget.area.outputs()
         self._thin()
         states = {comm: self._serialized(comm) for comm in self.states}
-        return Models(
+        return WidgetState(
             states,
             self.limits.max_widget_state_bytes,
             len(self.let_go),

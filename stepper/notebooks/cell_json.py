@@ -12,7 +12,7 @@ from typing import Any
 
 from stepper.notebooks import widget_state
 from stepper.notebooks.notebook_json import Changes, normalize_cell
-from stepper.session.protocols import Execution, Models
+from stepper.session.protocols import Execution, WidgetState
 
 RawCell = dict[str, Any]
 NOT_RUN: RawCell = {"execution_count": None, "outputs": []}
@@ -52,7 +52,7 @@ def replace_outputs(raw: RawCell, outputs: Sequence[dict[str, Any]]) -> RawCell:
 def add_widget_change(
     cells: Sequence[RawCell],
     changes: Changes,
-    models: Models | None,
+    models: WidgetState | None,
 ) -> Changes:
     """Return the changes of a notebook, with the change of its widgets' state.
 

@@ -16,7 +16,7 @@ from stepper.common.errors import NotebookError
 from stepper.notebooks.cell_json import get_tags
 from stepper.policy.cell_changes import hash_source
 from stepper.policy.model import Cell
-from stepper.session.protocols import Target
+from stepper.session.protocols import CellVersion
 
 # The form of the ids that stepper gives to cells of notebooks without cell ids.
 GENERATED_ID = re.compile(r"cell-(\d+)")
@@ -98,7 +98,7 @@ class Document:
         has_count = isinstance(raw.get("execution_count"), int)
         return outputs if outputs or has_count else None
 
-    def find_index(self, target: Target) -> int | None:
+    def find_index(self, target: CellVersion) -> int | None:
         """Return the index of the cell with the target's id and source, or None.
 
         If the notebook has no cell ids, return the index of the only code cell with the
@@ -117,7 +117,7 @@ class Document:
                 return matches[0]
         return None
 
-    def get_raw_cell(self, target: Target) -> dict[str, Any] | None:
+    def get_raw_cell(self, target: CellVersion) -> dict[str, Any] | None:
         """Return the JSON of the cell that `find_index` finds, or None."""
         index = self.find_index(target)
         if index is None:
@@ -138,7 +138,7 @@ def _is_figure(output: dict[str, Any]) -> bool:
     return any(mime_type.startswith("image/") for mime_type in mime_types)
 
 
-def _has_source(cell: Cell, target: Target) -> bool:
+def _has_source(cell: Cell, target: CellVersion) -> bool:
     return hash_source(cell.source) == target.source_hash
 
 

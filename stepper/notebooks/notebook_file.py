@@ -48,7 +48,13 @@ from stepper.notebooks.notebook_json import (
 )
 from stepper.policy import plan as plans
 from stepper.policy.model import Cell, Plan
-from stepper.session.protocols import Execution, KernelMetadata, Models, Outputs, Target
+from stepper.session.protocols import (
+    CellVersion,
+    Execution,
+    KernelMetadata,
+    Outputs,
+    WidgetState,
+)
 
 ATTEMPTS = 5  # of a write, if other programs write at the same time
 # A file that is not valid JSON may be a save in progress if it was changed this
@@ -82,9 +88,9 @@ class IpynbFile:
         self.path = path
         self.name = os.path.basename(path)
         # The file's inode number when it was read or written last; 0 before.
-        self.number = 0
+        self.inode = 0
         # Inode number, size and time of the file when this object wrote it last.
-        self.written: tuple[int, ...] = ()
+        self.last_written: tuple[int, ...] = ()
         # Called if the file is missing; returns whether `path` names another file now.
         self.relocate: Callable[[], bool] = lambda: False
         self._cached_document: Document | None = None
@@ -98,7 +104,7 @@ class IpynbFile:
         self._written_state: FileState = ()
         # Late outputs of the last seconds, and the state of the file that contained
         # them.
-        self._late: dict[Target, LateOutputs] = {}
+        self._late: dict[CellVersion, LateOutputs] = {}
         self._late_state: FileState = ()
 
     def read(self, pauses: Sequence[float] = PAUSES) -> Document:
@@ -109,7 +115,7 @@ class IpynbFile:
         try:
             with open(self.path, "rb", opener=private_files.open_regular) as stream:
                 status = os.fstat(stream.fileno())
-                self.number = status.st_ino
+                self.inode = status.st_ino
                 cached = self._cached_document  # another thread may replace it
                 signature = get_file_signature(status)
                 if cached is not None and cached.signature == signature:
@@ -188,7 +194,7 @@ class IpynbFile:
         NotebookError if they cannot be written now. With `keep_time`, the modification
         time is preserved.
         """
-        target = Target.of(cell)
+        target = CellVersion.from_cell(cell)
         self._late = {
             late_target: late
             for late_target, late in self._late.items()
@@ -217,9 +223,9 @@ class IpynbFile:
     def write_late_outputs(
         self,
         outputs: Outputs,
-        models: Models | None,
+        models: WidgetState | None,
         so_far: Outputs,
-    ) -> set[Target]:
+    ) -> set[CellVersion]:
         """Write outputs that arrived after the runs of their cells.
 
         `so_far` are the outputs of a cell that is still running. Returns the cells of
@@ -238,7 +244,7 @@ class IpynbFile:
         document = self._change(get_changes)
         self._late_state = self._written_state
         deadline = time.monotonic() + LATE_OUTPUT_SECONDS
-        missing = set[Target]()
+        missing = set[CellVersion]()
         for target, cell_outputs in outputs.items():
             before = document.get_raw_cell(target)
             if before is None:
@@ -248,7 +254,7 @@ class IpynbFile:
                 self._late[target] = late
         return missing
 
-    def find_dropped_outputs(self) -> dict[Target, Sequence[dict[str, Any]]]:
+    def find_dropped_outputs(self) -> dict[CellVersion, Sequence[dict[str, Any]]]:
         """Return the late outputs that another program's write removed again.
 
         A program that read the file before the write, and wrote it afterwards, does not
@@ -306,7 +312,7 @@ class IpynbFile:
             return
         self._written_state = document.signature[:3]
         for write in writes:
-            raw = document.get_raw_cell(Target.of(write.cell))
+            raw = document.get_raw_cell(CellVersion.from_cell(write.cell))
             if raw is not None and get_run_signature(raw) == write.before:
                 self.write_execution(
                     write.cell,
@@ -344,7 +350,7 @@ class IpynbFile:
         signature = get_file_signature(status)
         return status if signature[:3] == state else None
 
-    def read_outputs(self, target: Target) -> list[dict[str, Any]]:
+    def read_outputs(self, target: CellVersion) -> list[dict[str, Any]]:
         """Return the outputs of a cell; raise NotebookError.
 
         Returns an empty list if the cell was changed or deleted.
@@ -371,7 +377,7 @@ class IpynbFile:
     def clear_outputs(self, cells: Sequence[Cell]) -> None:
         """Remove the outputs of code cells; raise NotebookError."""
         code_cells = [cell for cell in cells if cell.is_code]
-        targets = set(map(Target.of, code_cells))
+        targets = set(map(CellVersion.from_cell, code_cells))
         self._late = {
             target: late for target, late in self._late.items() if target not in targets
         }
@@ -379,7 +385,7 @@ class IpynbFile:
 
     def _change_cells(self, cells: Sequence[Cell], change: Change) -> None:
         """Apply a change to all cells that still exist."""
-        targets = list(map(Target.of, cells))
+        targets = list(map(CellVersion.from_cell, cells))
 
         def get_changes(document: Document) -> Changes:
             changes: dict[int | str, Change] = {}
@@ -517,8 +523,8 @@ class IpynbFile:
                 exchange_files(new_name, name, folder)
                 return False
             self._written_state = _get_state(name, folder)
-            self.written = self._written_state
-            self.number = self.written[0]
+            self.last_written = self._written_state
+            self.inode = self.last_written[0]
         finally:
             self._removal = remove_file_later(new_name, folder)
         return True

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from stepper.notebooks.notebook_json import dump_json
-from stepper.session.protocols import Models
+from stepper.session.protocols import WidgetState
 
 STATE = "application/vnd.jupyter.widget-state+json"
 VIEW = "application/vnd.jupyter.widget-view+json"
@@ -21,7 +21,7 @@ Model = dict[str, Any]
 def update_metadata(
     metadata: dict[str, Any],
     cells: Sequence[dict[str, Any]],
-    models: Models,
+    models: WidgetState,
 ) -> dict[str, Any]:
     """Return a notebook's metadata with the state of a kernel's models.
 

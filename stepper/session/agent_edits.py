@@ -44,11 +44,11 @@ async def edited(
     """
     if edit.mode == "delete" or edit.cell_type not in (None, "code"):
         return _left_behind(session)
-    caller.call, waits = edit.tool_use_id, session.lock.locked()
+    caller.call_id, waits = edit.tool_use_id, session.lock.locked()
     async with session.turn(caller if again else None, None if again else caller):
-        if session.seen(edit.tool_use_id):
-            return session.answered(edit.tool_use_id) if again else None
-        cells = session.mended().cells
+        if session.was_handled(edit.tool_use_id):
+            return session.find_report(edit.tool_use_id) if again else None
+        cells = session.read_with_unique_ids().cells
         cell = plan.find_edited_cell(cells, edit)
         if cell is None:
             return run_report.format_not_run(
@@ -80,9 +80,9 @@ async def written(
 
     With `again` the daemon that was asked first has ended: what it had run is told, and the rest is run.
     """
-    caller.call = write.tool_use_id
+    caller.call_id = write.tool_use_id
     if (
-        session.goes_on
+        session.runs_in_background
         and not again
         and not backgrounding.code_besides(
             session, _planned(session, session.read()).cells
@@ -90,14 +90,14 @@ async def written(
     ):
         return None  # nothing of it would run: it does not wait for what was handed on
     async with session.turn(caller if again else None, None if again else caller):
-        before = session.answered(write.tool_use_id) if again else None
-        if session.seen(write.tool_use_id) and (
+        before = session.find_report(write.tool_use_id) if again else None
+        if session.was_handled(write.tool_use_id) and (
             not again or (before is not None and not before.ok)
         ):
             return before
         ran_ever, cells = (
             session.state.last_sources,
-            _planned(session, session.mended()).cells,
+            _planned(session, session.read_with_unique_ids()).cells,
         )
         to_run = cell_changes.select_not_run(cells, ran_ever)
         new = [cell for cell in to_run if cell.id not in ran_ever]
@@ -157,7 +157,9 @@ async def attempt(
             session, cells, [each.cell for each in ended]
         ),
     )
-    return session.kept(run_report.format_runs(ended, len(to_run)), ended[-1]), ended
+    return session.record_report(
+        run_report.format_runs(ended, len(to_run)), ended[-1]
+    ), ended
 
 
 def _left_behind(session: Session) -> Report | None:
@@ -210,11 +212,19 @@ async def _same(session: Session, cell: Cell, last: Run) -> bool:
     The client's edit has emptied the cell's outputs: they are put back.
     """
     # in doubt it runs
-    if session.failed is None or not session.namespace or session.keeper.elsewhere:
+    if (
+        session.last_failed_execution is None
+        or not session.namespace
+        or session.kernel_manager.is_remote
+    ):
         return False
-    if await asyncio.to_thread(session.adviser.changed_since, last, session.namespace):
+    if await asyncio.to_thread(
+        session.diagnosis.has_changed_since, last, session.namespace
+    ):
         return False
-    session.outputs.put(cell, session.failed, last.step, last.run, keep_time=True)
+    session.outputs.put(
+        cell, session.last_failed_execution, last.step, last.run, keep_time=True
+    )
     return True
 
 
@@ -223,17 +233,17 @@ async def _held(
 ) -> Ended | None:
     """Return the fault that a cell would end with for certain, before anything of it ran; None where it may run."""
     try:
-        known = await session.known(
-            await session.keeper.get(caller.environ, caller.left)
+        known = await session.get_namespace(
+            await session.kernel_manager.get_kernel(caller.environ, caller.disconnected)
         )
     except KernelError:
         return None  # running it tells
-    fault = session.adviser.before(cell, known)
+    fault = session.diagnosis.check_before_run(cell, known)
     if fault is None:
         return None
-    fault = await session.advised(fault, {}, known, cell, cells)
+    fault = await session.add_suggestion(fault, {}, known, cell, cells)
     work = replace(
-        work_on(session, cells, cell), timeout=0.0, notes=session.take_notes()
+        work_on(session, cells, cell), timeout=0.0, notes=session.take_notices()
     )
     begun = work.begun(0, caller)
     found = journal_events.PreflightFailed(
@@ -248,5 +258,5 @@ async def _held(
         counted=follows.counts,
     )
     if follows.action is run_decisions.NextAction.STOP:
-        session.stop(work.key, ended, follows.attempts)
+        session.stop_notebook(work.key, ended, follows.attempts)
     return ended

@@ -16,22 +16,23 @@ from stepper.session.session import Session
 
 async def attach(session: Session) -> Attached:
     """Return what attaches to the living kernel; raise StepperError where there is none."""
-    kernel = await session.keeper.find()
-    if kernel is None or await kernel.death() is not None:
+    kernel = await session.kernel_manager.find()
+    if kernel is None or await kernel.check_death() is not None:
         why = (
-            f"{session.keeper.queued.text}: it is not there yet"
-            if session.keeper.queued
+            f"{session.kernel_manager.queue_status.text}: it is not there yet"
+            if session.kernel_manager.queue_status
             else "it has no kernel now"
         )
         mend = f"{CommandLines(session.name).shell('kernels wait')}  # starts one, or waits for it"
         raise StepperError(f"nothing attaches to {one_line(session.name)}: {why}", mend)
-    if kernel.away:
-        raise KernelUnreachableError(kernel.away)
-    about = kernel.about()
+    if kernel.unreachable_reason:
+        raise KernelUnreachableError(kernel.unreachable_reason)
+    about = kernel.describe()
     where = (
-        format_location(about.where, about.left, about.trouble) or f"pid {about.pid}"
+        format_location(about.location, about.walltime_left, about.problem)
+        or f"pid {about.pid}"
     )
-    file = kernel.connection_file()
+    file = kernel.get_connection_file()
     if not file:
         text = attached_clients.format_attach_by_url(
             session.name, where, kernel.id, about.url

@@ -18,8 +18,8 @@ from stepper.messages import background_runs, run_report
 from stepper.messages.run_report import Report
 from stepper.policy import journal_events
 from stepper.session import backgrounding
-from stepper.session.clients import Call, Caller, Waker
-from stepper.session.kernel_manager import now
+from stepper.session.clients import BackgroundCall, Caller, Waker
+from stepper.session.kernel_manager import format_now
 from stepper.session.session import Session
 
 LOOK_SECONDS = 0.5  # how often it is looked whether a call is to be handed on
@@ -37,43 +37,56 @@ def begin(
     caller: Caller,
     work: Work,
     recalled: bool = False,
-) -> Call:
+) -> BackgroundCall:
     """Do the work of a call in a task that no request's end ends."""
-    call = Call(
-        name or uuid.uuid4().hex, caller, asyncio.create_task(work), recalled=recalled
+    call = BackgroundCall(
+        name or uuid.uuid4().hex,
+        caller,
+        asyncio.create_task(work),
+        is_recovered=recalled,
     )
-    former = session.calls.get(call.id)
+    former = session.background_calls.get(call.id)
     owed = session.state.background_calls.get(call.id)
-    call.handed, call.matched = owed is not None, owed is not None and owed.matched
+    call.in_background, call.match_reported = (
+        owed is not None,
+        owed is not None and owed.matched,
+    )
     call.wakers = former.wakers if former else []
-    session.calls[call.id] = call
-    call.work.add_done_callback(lambda _: _ended(session, call))
+    session.background_calls[call.id] = call
+    call.task.add_done_callback(lambda _: _ended(session, call))
     return call
 
 
-def waited_for(session: Session, call: Call) -> None:
+def waited_for(session: Session, call: BackgroundCall) -> None:
     """Who asked waits: that a former daemon handed it on was not read."""
-    if call.handed:
-        call.handed = False
-        session.log(journal_events.BackgroundReported(at=now(), call=call.id))
+    if call.in_background:
+        call.in_background = False
+        session.log(journal_events.BackgroundReported(at=format_now(), call=call.id))
 
 
-async def in_time(session: Session, call: Call, owner: str) -> bool:
+async def in_time(session: Session, call: BackgroundCall, owner: str) -> bool:
     """Wait for what comes of a call; return False where it was handed on instead, to be told to that session."""
-    while not call.work.done():
-        left = backgrounding.patience(session, call) + call.began - time.monotonic()
+    while not call.task.done():
+        left = (
+            backgrounding.patience(session, call) + call.started_at - time.monotonic()
+        )
         if (
             left <= 0
-            and any(waker.waits for waker in call.wakers)
-            and not call.caller.left.is_set()
+            and any(waker.is_waiting for waker in call.wakers)
+            and not call.caller.disconnected.is_set()
         ):
             session.log(
-                journal_events.Backgrounded(at=now(), call=call.id, session=owner)
+                journal_events.Backgrounded(
+                    at=format_now(), call=call.id, session=owner
+                )
             )
-            call.handed, call.matched = True, bool(backgrounding.matched(session, call))
+            call.in_background, call.match_reported = (
+                True,
+                bool(backgrounding.matched(session, call)),
+            )
             return False
         await asyncio.wait(
-            [call.work], timeout=min(left, LOOK_SECONDS) if left > 0 else LOOK_SECONDS
+            [call.task], timeout=min(left, LOOK_SECONDS) if left > 0 else LOOK_SECONDS
         )
     return True
 
@@ -86,75 +99,87 @@ async def stands_by(session: Session, name: str, caller: Caller) -> None:
     """Stand by to wake the agent for a call, which may not be there yet."""
     until = time.monotonic() + COMES_SECONDS
     while (
-        name not in session.calls
-        and name not in session.over
-        and not caller.left.is_set()
+        name not in session.background_calls
+        and name not in session.finished_call_ids
+        and not caller.disconnected.is_set()
     ):
         if time.monotonic() > until:
             return
         await asyncio.sleep(LOOK_SECONDS / 2)
-    if call := session.calls.get(name):
+    if call := session.background_calls.get(name):
         await wakes([(session, call)], caller)
 
 
-def owed(sessions: Iterable[Session], owner: str) -> list[tuple[Session, Call]]:
+def owed(
+    sessions: Iterable[Session], owner: str
+) -> list[tuple[Session, BackgroundCall]]:
     """Return what was handed on to a session of the client and has nobody else who could wake its agent."""
     return [
         (session, call)
         for session in sessions
-        for call in session.calls.values()
-        if not call.said
+        for call in session.background_calls.values()
+        if not call.delivered_report
         and (told := session.state.background_calls.get(call.id))
         and told.session == owner
-        and not any(waker.waits for waker in call.wakers)
+        and not any(waker.is_waiting for waker in call.wakers)
     ]
 
 
-async def wakes(calls: Iterable[tuple[Session, Call]], caller: Caller) -> None:
+async def wakes(
+    calls: Iterable[tuple[Session, BackgroundCall]], caller: Caller
+) -> None:
     """Wait until one of these calls has something to tell, and tell it to that caller; where it can't, the next."""
-    known: dict[Call, Session] = {call: session for session, call in calls}
+    known: dict[BackgroundCall, Session] = {call: session for session, call in calls}
     waker = Waker(caller)
     if not known:
         return
     for call, session in known.items():
         call.wakers.append(waker)
         _tell(session, call)
-    gone = asyncio.ensure_future(caller.left.wait())
+    gone = asyncio.ensure_future(caller.disconnected.wait())
     await asyncio.wait(
-        (asyncio.ensure_future(waker.said), gone), return_when=asyncio.FIRST_COMPLETED
+        (asyncio.ensure_future(waker.result), gone), return_when=asyncio.FIRST_COMPLETED
     )
     gone.cancel()
     for call in known:
         if waker in call.wakers:
             call.wakers.remove(waker)
-    told, news = waker.said.result() if waker.said.done() else (None, Report(""))
-    waker.said.cancel()
+    told, news = waker.result.result() if waker.result.done() else (None, Report(""))
+    waker.result.cancel()
     if told is None:
         return
-    over, session = told.over, known[told]
+    over, session = told.delivers_result, known[told]
     taken = await caller.deliver(news.text)
-    told.telling = False
+    told.is_delivering = False
     if taken:
-        session.news.append(news)
+        session.delivered_reports.append(news)
         if not over and (owed := session.state.background_calls.get(told.id)):
-            session.log(replace(owed, at=now(), matched=True))
-        told.said, told.passed, told.teller = news if over else None, 0, caller
+            session.log(replace(owed, at=format_now(), matched=True))
+        told.delivered_report, told.prompts_since, told.delivered_to = (
+            news if over else None,
+            0,
+            caller,
+        )
     else:
-        told.matched = told.matched and over
-    if told.said:
+        told.match_reported = told.match_reported and over
+    if told.delivered_report:
         _let_go(told)
     else:
         _tell(session, told)
 
 
-def _tell(session: Session, call: Call) -> None:
+def _tell(session: Session, call: BackgroundCall) -> None:
     """Hand what there is to tell of a call that was handed on to a waker; with none, its end reached nobody."""
     over, line = (
-        call.work.done(),
-        "" if call.matched else backgrounding.matched(session, call),
+        call.task.done(),
+        "" if call.match_reported else backgrounding.matched(session, call),
     )
-    known = call.said or call.telling or session.calls.get(call.id) is not call
-    if not call.handed or known or not (over or line):
+    known = (
+        call.delivered_report
+        or call.is_delivering
+        or session.background_calls.get(call.id) is not call
+    )
+    if not call.in_background or known or not (over or line):
         return
     about = session.name
     news = (
@@ -165,31 +190,38 @@ def _tell(session: Session, call: Call) -> None:
         )
     )
     for waker in call.wakers:
-        if waker.waits:
-            waker.said.set_result((call, news))
-            call.telling, call.over, call.matched = True, over, call.matched or not over
+        if waker.is_waiting:
+            waker.result.set_result((call, news))
+            call.is_delivering, call.delivers_result, call.match_reported = (
+                True,
+                over,
+                call.match_reported or not over,
+            )
             return
     if over:
         _missed(session, call)
 
 
-def _missed(session: Session, call: Call) -> None:
-    session.calls.pop(call.id)
+def _missed(session: Session, call: BackgroundCall) -> None:
+    session.background_calls.pop(call.id)
     owed, text = (
         session.state.background_calls.get(call.id),
         background_runs.meanwhile(session.name, came_of(call).text),
     )
     session.log(
         journal_events.Undelivered(
-            at=now(), text=text, call=call.id, session=owed.session if owed else ""
+            at=format_now(),
+            text=text,
+            call=call.id,
+            session=owed.session if owed else "",
         )
     )
 
 
-def came_of(call: Call) -> Report:
+def came_of(call: BackgroundCall) -> Report:
     """Return what came of a call that is over; a stop's block is read by both."""
     try:
-        found = call.work.result()
+        found = call.task.result()
     except StepperError as error:
         found = run_report.format_not_run(error.message, error.hint)
     except Exception as error:  # noqa: BLE001  # it is told, as the request's would be
@@ -203,32 +235,32 @@ def came_of(call: Call) -> Report:
     )
 
 
-def _ended(session: Session, call: Call) -> None:
+def _ended(session: Session, call: BackgroundCall) -> None:
     """The work of a call is through, or the daemon ends, which leaves what was handed on to the next one."""
-    if call.work.cancelled():
+    if call.task.cancelled():
         return
-    if call.handed:
+    if call.in_background:
         _tell(session, call)
         return
-    call.work.exception()  # who asked has it
+    call.task.exception()  # who asked has it
     _let_go(call)
-    if session.calls.get(call.id) is call:
-        del session.calls[call.id]
-    session.over.append(call.id)
+    if session.background_calls.get(call.id) is call:
+        del session.background_calls[call.id]
+    session.finished_call_ids.append(call.id)
 
 
-def forget(session: Session, call: Call) -> None:
+def forget(session: Session, call: BackgroundCall) -> None:
     """How a call ended was told."""
-    session.calls.pop(call.id, None)
-    session.log(journal_events.BackgroundReported(at=now(), call=call.id))
+    session.background_calls.pop(call.id, None)
+    session.log(journal_events.BackgroundReported(at=format_now(), call=call.id))
     _let_go(call)
 
 
-def _let_go(call: Call) -> None:
+def _let_go(call: BackgroundCall) -> None:
     """Let those who stand by for a call that nobody is to be woken for go."""
     for waker in call.wakers:
-        if waker.waits:
-            waker.said.set_result((None, Report("")))
+        if waker.is_waiting:
+            waker.result.set_result((None, Report("")))
 
 
 def arrived(sessions: Iterable[Session], owner: str, prompt: str) -> list[str]:
@@ -242,16 +274,18 @@ def arrived(sessions: Iterable[Session], owner: str, prompt: str) -> list[str]:
         # it alters tags
         read = [
             news
-            for news in session.news
+            for news in session.delivered_reports
             if news.text.partition("<")[0][:MARK] in prompt
         ]
         lines += [news.line for news in read]
         for news in read:
-            session.news.remove(news)
-        for call in list(session.calls.values()):
+            session.delivered_reports.remove(news)
+        for call in list(session.background_calls.values()):
             owed = session.state.background_calls.get(call.id)
-            call.passed += bool(owed and owed.session == owner)
-            if call.said and (call.said in read or call.passed > 1):
+            call.prompts_since += bool(owed and owed.session == owner)
+            if call.delivered_report and (
+                call.delivered_report in read or call.prompts_since > 1
+            ):
                 forget(session, call)
     return lines
 
@@ -265,33 +299,39 @@ def look(session: Session, since: float) -> None:
 
     `since` is when this daemon began. What had not begun is its waker's to have run.
     """
-    for call in list(session.calls.values()):
-        if not call.work.done():
+    for call in list(session.background_calls.values()):
+        if not call.task.done():
             _tell(session, call)
-        elif call.said and call.teller and not call.teller.lives():
+        elif (
+            call.delivered_report
+            and call.delivered_to
+            and not call.delivered_to.is_alive()
+        ):
             _missed(session, call)
     for name in list(session.state.background_calls):
-        if name not in session.calls and (
-            session.seen(name) or time.monotonic() > since + COMES_SECONDS
+        if name not in session.background_calls and (
+            session.was_handled(name) or time.monotonic() > since + COMES_SECONDS
         ):
-            again = Caller(call=name, lives=lambda: False)
+            again = Caller(call_id=name, is_alive=lambda: False)
             begin(session, name, again, _recalled(session, name, again), recalled=True)
 
 
 async def _recalled(session: Session, name: str, again: Caller) -> Report | None:
     async with session.turn(again):
-        if found := session.answered(name):
+        if found := session.find_report(name):
             return found
-        if session.keeper.kernel is None:
+        if session.kernel_manager.kernel is None:
             # a job may wait in a queue for this cell
-            await session.keeper.end("nobody waits for it any more")
+            await session.kernel_manager.shut_down("nobody waits for it any more")
         return run_report.format_not_run("the daemon ended while it waited in line")
 
 
 async def caught_up(session: Session) -> None:
     """See what a former daemon had handed on: what is over reached nobody."""
     look(session, 0.0)
-    works = [call.work for call in session.calls.values() if call.recalled]
+    works = [
+        call.task for call in session.background_calls.values() if call.is_recovered
+    ]
     if works:
         await asyncio.wait(works, timeout=3.0)  # one that still runs is none of it
 
@@ -301,25 +341,25 @@ def taken_over(session: Session, owner: str, client: str) -> None:
 
     `client` is the process: after /clear it goes on, with what stands by to wake its agent, as another session.
     """
-    for call in session.calls.values():
+    for call in session.background_calls.values():
         owed, same = (
             session.state.background_calls.get(call.id),
             client and call.caller.environ.get(CLIENT) == client,
         )
         alone = not (
-            call.caller.lives()
-            or call.said
-            or call.telling
-            or any(waker.waits for waker in call.wakers)
+            call.caller.is_alive()
+            or call.delivered_report
+            or call.is_delivering
+            or any(waker.is_waiting for waker in call.wakers)
         )
         if owed and owed.session != owner and (alone or same):
-            session.log(replace(owed, at=now(), session=owner))
+            session.log(replace(owed, at=format_now(), session=owner))
 
 
 def parting(session: Session) -> None:
     """The daemon ends: what clients that live have taken, they tell."""
-    for call in list(session.calls.values()):
-        if call.said and call.teller and call.teller.lives():
+    for call in list(session.background_calls.values()):
+        if call.delivered_report and call.delivered_to and call.delivered_to.is_alive():
             forget(session, call)
 
 
@@ -327,20 +367,20 @@ async def stopped(session: Session, owner: str, seconds: float) -> str:
     """Interrupt what runs; return what came of that session's own within so many seconds: it is told so."""
     mine = [
         call
-        for call in session.calls.values()
+        for call in session.background_calls.values()
         if (owed := session.state.background_calls.get(call.id))
         and owed.session == owner
-        and not (call.said or call.telling)
+        and not (call.delivered_report or call.is_delivering)
     ]
     for call in mine:
-        call.telling = True
-    waits, interrupted = session.keeper.starting, await session.interrupt()
+        call.is_delivering = True
+    waits, interrupted = session.kernel_manager.is_starting, await session.interrupt()
     if interrupted and mine:
-        await asyncio.wait([call.work for call in mine], timeout=seconds)
+        await asyncio.wait([call.task for call in mine], timeout=seconds)
     texts = []
     for call in mine:
-        call.telling = False
-        if interrupted and call.work.done():
+        call.is_delivering = False
+        if interrupted and call.task.done():
             texts.append(came_of(call).text)
             forget(session, call)
         else:

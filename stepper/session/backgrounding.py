@@ -11,39 +11,44 @@ from stepper.messages.run_report import Report
 from stepper.policy import cell_changes, cell_directives
 from stepper.policy.model import Cell
 from stepper.session import responses, status_queries
-from stepper.session.clients import Call
-from stepper.session.protocols import About
+from stepper.session.clients import BackgroundCall
+from stepper.session.protocols import KernelDescription
 from stepper.session.session import Session
 
 
-def patience(session: Session, call: Call) -> float:
+def patience(session: Session, call: BackgroundCall) -> float:
     """Return for how many seconds a call is waited for, as its cell's first line or the person has it."""
     running, usual = (
         session.state.running,
         session.outputs.limits().report_after_seconds,
     )
-    if running is None and (queued := session.keeper.queued):
+    if running is None and (queued := session.kernel_manager.queue_status):
         held = (
             session.outputs.limits().queue_seconds
-            if queued.seconds is None
-            else queued.seconds
+            if queued.wait_seconds is None
+            else queued.wait_seconds
         )
-        return queued.since + held - call.began
+        return queued.since + held - call.started_at
     if running is None:
         return math.inf  # its kernel starts
     if running.tool_use_id != call.id:
-        return 0.0 if session.goes_on else usual  # it waits in line for hours, maybe
+        return (
+            0.0 if session.runs_in_background else usual
+        )  # it waits in line for hours, maybe
     # the first of its cells: how long its kernel took to start is not the cell's
-    if not call.runs:
-        call.runs, call.began = True, max(call.began, session.began_at)
+    if not call.has_started:
+        call.has_started, call.started_at = (
+            True,
+            max(call.started_at, session.run_started_at),
+        )
     asked = cell_directives.parse(running.source).wait
     return 0.0 if matched(session, call) else usual if asked is None else asked
 
 
-def goes_on(session: Session, call: Call) -> Report:
+def goes_on(session: Session, call: BackgroundCall) -> Report:
     """Return what is read at once of a call that was handed on."""
     limits = session.outputs.limits()
-    if queued := session.keeper.queued:
+    if queued := session.kernel_manager.queue_status:
         return background_runs.queued(
             session.name,
             session.state.commands,
@@ -52,15 +57,21 @@ def goes_on(session: Session, call: Call) -> Report:
             queued.request,
             limits.queue,
         )
-    running, state, kernel = session.state.running, session.state, session.keeper.kernel
+    running, state, kernel = (
+        session.state.running,
+        session.state,
+        session.kernel_manager.kernel,
+    )
     now_runs = status_queries.running(session)
     if running is None or now_runs is None or running.tool_use_id != call.id:
         return background_runs.waits(session.name, name(session))
     cell = Cell(running.cell_id, running.index, running.number, "code", running.source)
     outputs = None
     # of a run that was taken over nobody has heard all
-    if session.waits_for is not None:
-        outputs = kernel.coming.outputs() if kernel and kernel.coming else []
+    if session.running_caller is not None:
+        outputs = (
+            kernel.partial_output.outputs() if kernel and kernel.partial_output else []
+        )
     how_far = (
         now_runs.seconds,
         _till(now_runs),
@@ -68,11 +79,13 @@ def goes_on(session: Session, call: Call) -> Report:
         state.plan.find_step(now_runs.step),
         now_runs.line,
     )
-    about = kernel.about() if kernel else About("")
-    began = None if about.left is None else about.left + now_runs.seconds
+    about = kernel.describe() if kernel else KernelDescription("")
+    began = (
+        None if about.walltime_left is None else about.walltime_left + now_runs.seconds
+    )
     at = (
-        format_location(about.where, about.left, about.trouble),
-        command_messages.warn_walltime(running.timeout, about.where, began),
+        format_location(about.location, about.walltime_left, about.problem),
+        command_messages.warn_walltime(running.timeout, about.location, began),
     )
     return background_runs.goes_on(
         session.name,
@@ -88,12 +101,12 @@ def goes_on(session: Session, call: Call) -> Report:
 
 def still(session: Session, owner: str) -> str:
     """Return what a session of the client reads at its start of what was handed on and runs, '' where nothing does."""
-    if (queued := session.keeper.queued) and session.goes_on:
+    if (queued := session.kernel_manager.queue_status) and session.runs_in_background:
         return background_runs.still_queued(
             session.name, queued.text, queued.until, _wakes(session, owner)
         )
     now_runs = status_queries.running(session)
-    if now_runs is None or not session.goes_on:
+    if now_runs is None or not session.runs_in_background:
         return ""
     return background_runs.still(
         session.name,
@@ -108,9 +121,9 @@ def still(session: Session, owner: str) -> str:
 
 def refused(session: Session, owner: str = "") -> str | None:
     """Return why no code cell may be written now: one that was handed on runs, and nobody wants to wait in line."""
-    if session.outputs.limits().queue or not session.goes_on:
+    if session.outputs.limits().queue or not session.runs_in_background:
         return None
-    if queued := session.keeper.queued:
+    if queued := session.kernel_manager.queue_status:
         return background_runs.refused_for_queue(
             session.name,
             session.state.commands,
@@ -149,7 +162,9 @@ def _wakes(session: Session, owner: str) -> bool:
     of = (
         [running.tool_use_id or ""]
         if running
-        else [call.id for call in session.calls.values() if call.handed]
+        else [
+            call.id for call in session.background_calls.values() if call.in_background
+        ]
     )
     return any(
         owed.session == owner
@@ -168,8 +183,12 @@ def name(session: Session) -> str:
     return now_runs.name if now_runs else "another cell"
 
 
-def matched(session: Session, call: Call) -> str:
+def matched(session: Session, call: BackgroundCall) -> str:
     """Return the line of a call's cell that is to wake the agent, '' while there is none."""
-    running, kernel = session.state.running, session.keeper.kernel
+    running, kernel = session.state.running, session.kernel_manager.kernel
     mine = running is not None and running.tool_use_id == call.id
-    return kernel.coming.matched if mine and kernel and kernel.coming else ""
+    return (
+        kernel.partial_output.matched_line
+        if mine and kernel and kernel.partial_output
+        else ""
+    )

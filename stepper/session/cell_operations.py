@@ -170,20 +170,21 @@ async def _written(
 
     Text, and what is not to run, waits for no cell that runs.
     """
-    if session.seen(caller.call):
+    if session.was_handled(caller.call_id):
         async with session.turn(caller):
-            found = session.answered(caller.call)
+            found = session.find_report(caller.call_id)
             return found or run_report.format_not_run(
                 "this call was handled before; nothing is known of its run"
             )
     try:
         waits = runs and any(
-            cell.is_code for cell in _others(session.mended().cells, order, again)[1]
+            cell.is_code
+            for cell in _others(session.read_with_unique_ids().cells, order, again)[1]
         )
         if waits and backgrounding.refused(session):
             return _not(words.refused(_busy(session)))
         async with session.turn(caller=caller) if waits else contextlib.nullcontext():
-            cells = session.mended().cells
+            cells = session.read_with_unique_ids().cells
             after, others = _others(cells, order, again)
             if why := _refused(session, cells, after, others, consent):
                 stopped = (
@@ -251,7 +252,7 @@ async def _ran(
         path
         for each in ended
         if each.run.run
-        for path in session.adviser.saved(each.run.run)
+        for path in session.diagnosis.list_saved_figures(each.run.run)
     ]
     state, names = _state(session, found, ended, to_run), [cell.id for cell in written]
     return Came(
@@ -281,7 +282,11 @@ def of_runs(session: Session, done: responses.Ran, ended: Sequence[Ended]) -> Ca
     state = _state(session, replace(found, ok=done.ok), ended, [last.cell])
     if done.which == "restore" and done.ok:
         state = "ok"  # although the notebook may still be stopped
-    figures = [path for each in ended for path in session.adviser.saved(each.run.run)]
+    figures = [
+        path
+        for each in ended
+        for path in session.diagnosis.list_saved_figures(each.run.run)
+    ]
     names = [each.cell.id for each in ended]
     return Came(
         text,
@@ -300,7 +305,7 @@ def _not(found: Report, state: str = "refused") -> Came:
 
 
 def _busy(session: Session) -> str:
-    runs, queued = status_queries.running(session), session.keeper.queued
+    runs, queued = status_queries.running(session), session.kernel_manager.queue_status
     if queued:
         return f"a cell of {session.name} waits for its kernel ({queued.text})"
     return (
@@ -394,7 +399,7 @@ def change(
         )
 
     try:
-        before = session.mended().cells
+        before = session.read_with_unique_ids().cells
         check(before)
         some = list(
             dict.fromkeys(names.resolve(before, name) for name in told.cell_ids)

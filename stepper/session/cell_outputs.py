@@ -14,15 +14,15 @@ from stepper.policy import journal_events
 from stepper.policy.cell_changes import hash_source
 from stepper.policy.model import Cell, Limits, Outcome
 from stepper.policy.notebook_state import DisplayedOutput, State
-from stepper.session.kernel_manager import now
+from stepper.session.kernel_manager import format_now
 from stepper.session.protocols import (
-    Coming,
+    CellVersion,
     Execution,
     Kernel,
-    Late,
-    Models,
+    LateOutputs,
     NotebookFile,
-    Target,
+    PartialOutput,
+    WidgetState,
 )
 
 PUT_SHARE = 50  # how many times what a try took is waited before the next one
@@ -36,7 +36,7 @@ class Outputs:
     def __init__(
         self,
         file: NotebookFile,
-        late: Late,
+        late: LateOutputs,
         state: State,
         limits: Callable[[], Limits],
         log: Callable[..., None],
@@ -78,9 +78,9 @@ class Outputs:
             notes.append(
                 f"{format_left_out(execution.left_out)} (max_output_bytes {limits.max_output_bytes:,})"
             )
-        if models is not None and models.left_out:
+        if models is not None and models.omitted_count:
             notes.append(
-                f"left out of the notebook: the state of {models.left_out} widgets, {models.left_out_bytes:,} bytes"
+                f"left out of the notebook: the state of {models.omitted_count} widgets, {models.omitted_bytes:,} bytes"
                 f" (max_widget_state_bytes {models.limit:,})"
             )
         try:
@@ -168,13 +168,13 @@ class Outputs:
                 and mark in state.displayed_outputs[cell_id].displays
             )
             if shows or message["msg_type"] != "update_display_data":
-                self._take(Target(cell_id, source), message)
+                self._take(CellVersion(cell_id, source), message)
             return True
         not_in = own[0] if own else running and running.cell_id
         for cell_id, shown in state.displayed_outputs.items():
             if mark and mark in shown.displays and cell_id != not_in:
                 self._take(
-                    Target(cell_id, shown.source_hash),
+                    CellVersion(cell_id, shown.source_hash),
                     {**message, "msg_type": "update_display_data"},
                 )
         return True
@@ -190,7 +190,7 @@ class Outputs:
         ):
             return
         characters, others = shown.late_characters, shown.late_others
-        for message in await kernel.missed(last.request):
+        for message in await kernel.fetch_missed_messages(last.request):
             text = message["content"].get("text")
             if message["msg_type"] == "stream" and isinstance(text, str):
                 message["content"]["text"], characters = (
@@ -204,39 +204,41 @@ class Outputs:
                     self.heard(message, True)
                 others -= 1
 
-    def put_late(self, models: Models | None, coming: Coming | None = None) -> None:
+    def put_late(
+        self, models: WidgetState | None, coming: PartialOutput | None = None
+    ) -> None:
         """Write what came besides runs, the state of widgets, and what is `coming` of the cell that runs.
 
         In one write; what can't be written now waits.
         """
         began, running = time.monotonic(), self.state.running
-        mark = (running.run, coming.changes) if running and coming else (0, 0)
+        mark = (running.run, coming.change_count) if running and coming else (0, 0)
         news = mark[1] > 0 and mark != self.so_far
         try:
             # those are written first
             if self.state.pending_outputs or not (
-                self.late.pending or models is not None or news
+                self.late.has_pending or models is not None or news
             ):
                 return
-            so_far = dict[Target, list[dict[str, Any]]]()
+            so_far = dict[CellVersion, list[dict[str, Any]]]()
             if news and running and coming:
-                so_far[Target(running.cell_id, hash_source(running.source))] = (
+                so_far[CellVersion(running.cell_id, hash_source(running.source))] = (
                     coming.outputs()
                 )
-            arrived = self.late.put(models, so_far)
+            arrived = self.late.write(models, so_far)
             self.so_far = mark if news else self.so_far
         except NotebookError:
             arrived = []
         self.late_at = max(time.monotonic() + LATE_SECONDS, _later(began))
         for came in arrived:
-            self.log(replace(came, at=now()), sync=False)
+            self.log(replace(came, at=format_now()), sync=False)
 
-    def _take(self, target: Target, message: dict[str, Any]) -> None:
+    def _take(self, target: CellVersion, message: dict[str, Any]) -> None:
         shown = self.state.displayed_outputs.get(target.cell_id, DisplayedOutput(""))
         waiting = self.state.pending_outputs.get(target.cell_id)
         outputs = waiting.outputs if waiting else None
         try:
-            self.late.take(
+            self.late.add_message(
                 target,
                 message,
                 shown.displays,
@@ -248,7 +250,7 @@ class Outputs:
             size = len(str(message["content"].get("text", "")))
             self.log(
                 journal_events.LateOutput(
-                    at=now(),
+                    at=format_now(),
                     **vars(target),
                     characters=size,
                     shows=int(not size),

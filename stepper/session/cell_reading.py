@@ -22,7 +22,7 @@ from stepper.policy.commands import mcp_commands
 from stepper.policy.model import Cell
 from stepper.session import status_queries, undelivered_reports
 from stepper.session.cell_responses import Read
-from stepper.session.protocols import Notebook, Target
+from stepper.session.protocols import CellVersion, Notebook
 from stepper.session.session import Session
 
 BRIEF = 1000  # characters of a cell's outputs
@@ -117,7 +117,9 @@ def _about(
             or counts.get(cell.id),
             step=step if isinstance(step, int) else None,
             status=status_queries.cell_status(session, cell).status,
-            pictures=session.adviser.saved(run.run) if run and how != "none" else (),
+            pictures=session.diagnosis.list_saved_figures(run.run)
+            if run and how != "none"
+            else (),
         )
 
 
@@ -126,7 +128,7 @@ def _outputs(session: Session, cell: Cell, how: str) -> str:
     outputs = (
         []
         if how == "none" or not cell.is_code
-        else session.file.read_outputs(Target.of(cell))
+        else session.file.read_outputs(CellVersion.from_cell(cell))
     )
     kept = Completeness.WHOLE
     if any(TRUNCATED in get_output_text(output) for output in outputs):

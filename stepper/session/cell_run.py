@@ -40,7 +40,7 @@ from stepper.policy.model import (
     parse_moment,
 )
 from stepper.session.clients import Caller
-from stepper.session.kernel_manager import now
+from stepper.session.kernel_manager import format_now
 from stepper.session.protocols import Execution
 from stepper.session.session import LANGUAGES, Session
 from stepper.session.stale_cells import format_order
@@ -70,10 +70,10 @@ class Work:
         return journal_events.RunStarted(
             run=run,
             key=self.key,
-            at=now(),
-            tool_use_id=caller.call,
-            by=caller.by,
-            outside_agent=caller.outside_agent,
+            at=format_now(),
+            tool_use_id=caller.call_id,
+            by=caller.interface,
+            outside_agent=caller.is_outside_agent,
             request=uuid.uuid4().hex,
             timeout=self.timeout,
             cell_id=cell.id,
@@ -117,7 +117,9 @@ async def run_cell(
     work = work_on(session, cells, cell, keep_time, caller.timeout)
     while True:
         try:
-            kernel = await session.keeper.get(caller.environ, caller.left)
+            kernel = await session.kernel_manager.get_kernel(
+                caller.environ, caller.disconnected
+            )
         except KernelError as error:
             return _not_started(session, work, caller, error)
         if session.speaks_python and kernel.language not in ("", *LANGUAGES):
@@ -126,10 +128,12 @@ async def run_cell(
                 f"{why}: the cell was NOT run",
                 CommandLines(session.name).shell("use --kernel NAME"),
             )
-        about = kernel.about()
-        beyond = command_messages.warn_walltime(work.timeout, about.where, about.left)
-        work.notes = [*session.take_notes(), *work.notes, *beyond]
-        if caller.left.is_set():
+        about = kernel.describe()
+        beyond = command_messages.warn_walltime(
+            work.timeout, about.location, about.walltime_left
+        )
+        work.notes = [*session.take_notices(), *work.notes, *beyond]
+        if caller.disconnected.is_set():
             raise StepperError(
                 "interrupted before the cell ran: whoever asked for it went away"
             )
@@ -184,8 +188,10 @@ async def conclude(
     fault, verdict = await judged(
         session, cell, execution, work.cells, command_messages.format_rebuild(state)
     )
-    execution.checked = (
-        session.adviser.checked(execution.told) if work.criterion else None
+    execution.criterion_result = (
+        session.diagnosis.get_criterion_result(execution.diagnosis_data)
+        if work.criterion
+        else None
     )
     run = journal_events.RunEnded(
         **vars(begun.create_run(execution.outcome, verdict, fault, seconds)),
@@ -194,16 +200,16 @@ async def conclude(
         displays=execution.displays,
         left_out=execution.left_out,
         request=begun.request,
-        figures=session.adviser.facts(execution),
+        figures=session.diagnosis.describe_figures(execution),
         packages=run_decisions.find_new_packages(state, execution.namespace),
         imports=run_decisions.find_new_imports(state, execution.namespace),
         unmet=run_decisions.explain_false_criterion(
-            state, begun, work.criterion, execution.checked
+            state, begun, work.criterion, execution.criterion_result
         )
         if verdict is Verdict.FINE
         else "",
         bound=cell_dependencies.reported_bindings(
-            session.flow(begun.source), session.namespace
+            session.analyze_names(begun.source), session.namespace
         )
         if session.speaks_python
         else {},
@@ -215,8 +221,10 @@ async def conclude(
         )
     work.notes += follows.notes
     session.log(run, sync=None)
-    session.ended(execution, f"cell {cell.number}")
-    session.failed = execution if verdict is Verdict.RECOVERABLE else None
+    session.record_death(execution, f"cell {cell.number}")
+    session.last_failed_execution = (
+        execution if verdict is Verdict.RECOVERABLE else None
+    )
     return run, follows
 
 
@@ -238,8 +246,8 @@ async def judged(
         execution.outcome, execution.fault, cell.tags, execution.death, memory, built
     )
     if fault is not None:
-        fault = await session.advised(
-            fault, execution.told, execution.namespace, cell, cells
+        fault = await session.add_suggestion(
+            fault, execution.diagnosis_data, execution.namespace, cell, cells
         )
     return fault, verdict
 
@@ -255,12 +263,12 @@ async def tell(
     session.put_late()
     ended = summed(session, work, run, execution)
     # pictures are made smaller, folders looked at
-    slow = bool(execution.pictures) or run.verdict is not Verdict.FINE
+    slow = bool(execution.images) or run.verdict is not Verdict.FINE
     besides = (session, execution, run)
     seen, left = (
         await asyncio.to_thread(_besides, *besides) if slow else _besides(*besides)
     )
-    met = execution.checked is not None and execution.checked.holds
+    met = execution.criterion_result is not None and execution.criterion_result.holds
     origins = _origins(session, work.cells) if run.fault else {}
     ended = replace(
         ended,
@@ -272,14 +280,14 @@ async def tell(
     )
     # only the agent's own runs stop the agent
     if follows.action is run_decisions.NextAction.STOP and not run.outside_agent:
-        session.stop(work.key, ended, follows.attempts + work.repeat)
+        session.stop_notebook(work.key, ended, follows.attempts + work.repeat)
     if session.state.plan.steps and not session.state.open_steps:
         session.state.compare_with_notebook(work.cells)
     if session.state.is_complete and not work.was_complete:
         with contextlib.suppress(NotebookError):  # it may be gone by now
             document = session.file.read()
             stands = format_order(session, document.cells)
-            session.replays = run_decisions.should_verify(
+            session.needs_replay = run_decisions.should_verify(
                 session.state, work.limits, document.cells
             )
             tail = command_messages.format_completion(
@@ -287,7 +295,7 @@ async def tell(
                 session.state,
                 document.figure_count,
                 stands,
-                session.replays,
+                session.needs_replay,
             )
             ended = replace(
                 ended,
@@ -308,8 +316,8 @@ async def tell(
 
 def summed(session: Session, work: Work, run: Run, execution: Execution) -> Ended:
     """Return a run as the reports need it."""
-    state, kernel = session.state, session.keeper.kernel
-    about = kernel.about() if kernel else None
+    state, kernel = session.state, session.kernel_manager.kernel
+    about = kernel.describe() if kernel else None
     return Ended(
         cell=work.cell,
         run=run,
@@ -327,13 +335,17 @@ def summed(session: Session, work: Work, run: Run, execution: Execution) -> Ende
             *command_messages.format_late_outputs(state, work.cells),
             *attached_clients.format_executions(state),
         ],
-        captured=execution.captured,
+        captured=execution.widget_outputs,
         completeness=_kept(execution),
-        modules=local_modules.format_module_changes(execution.modules, session.name),
+        modules=local_modules.format_module_changes(
+            execution.module_changes, session.name
+        ),
         inserted_sources=execution.next_inputs,
         comment=session.comment,
         commands=state.commands,
-        where=format_location(about.where, about.left, about.trouble) if about else "",
+        where=format_location(about.location, about.walltime_left, about.problem)
+        if about
+        else "",
     )
 
 
@@ -348,19 +360,21 @@ def _besides(
     session: Session, execution: Execution, run: Run
 ) -> tuple[list[str], list[str]]:
     """Return the lines on pictures, and on what a failed cell left behind or what is odd about one that ran ok."""
-    adviser = session.adviser
+    adviser = session.diagnosis
     # by the clock that files are stamped by
     since_ns = int(parse_moment(run.started_at).timestamp() * 1e9)
     if run.verdict is Verdict.FINE:
-        left = adviser.doubtful(execution)
+        left = adviser.find_warnings(execution)
     else:
         how = "its interrupt" if run.outcome is Outcome.CANCELLED else "failing"
-        left = adviser.kept(
-            execution.told, None if session.keeper.elsewhere else since_ns, how
+        left = adviser.describe_side_effects(
+            execution.diagnosis_data,
+            None if session.kernel_manager.is_remote else since_ns,
+            how,
         )
-    seen = adviser.seen(execution, run.run)
-    kernel = session.keeper.kernel
-    is_here = kernel is not None and not kernel.about().where
+    seen = adviser.summarize_figures(execution, run.run)
+    kernel = session.kernel_manager.kernel
+    is_here = kernel is not None and not kernel.describe().location
     if is_here and adviser.can_render(execution):
         seen = [
             *seen,
@@ -371,14 +385,14 @@ def _besides(
 
 async def _paused(session: Session, wait: float, caller: Caller) -> bool:
     """Wait before stepper runs a cell again; return True where that was interrupted."""
-    session.waits_for = caller
-    session.pause.clear()
+    session.running_caller = caller
+    session.retry_interrupted.clear()
     try:
-        await asyncio.wait_for(session.pause.wait(), wait)
+        await asyncio.wait_for(session.retry_interrupted.wait(), wait)
     except asyncio.TimeoutError:
         return False
     finally:
-        session.waits_for = None
+        session.running_caller = None
     return True
 
 
@@ -398,8 +412,8 @@ def _not_started(
     )
     work.notes, work.timeout = [], 0.0
     ended = summed(session, work, run, Execution(run.outcome))
-    if not caller.outside_agent:
-        session.stop(
+    if not caller.is_outside_agent:
+        session.stop_notebook(
             work.key, ended, session.state.progress_of(work.key).attempts, error.hint
         )
     return ended

@@ -14,7 +14,7 @@ from stepper.session.protocols import Execution
 class Diagnosis(Protocol):
     """What a report adds to a run's end; by itself it adds nothing, which is all that the main path needs."""
 
-    def of(self, language: str) -> Diagnosis:
+    def for_language(self, language: str) -> Diagnosis:
         """Return the diagnosis of cells that are in a language."""
         return self
 
@@ -22,15 +22,15 @@ class Diagnosis(Protocol):
         """Go on with the notebook at another path."""
         return
 
-    def python(self, cell: str) -> str:
+    def convert_to_python(self, cell: str) -> str:
         """Return a cell's source as Python, by IPython's reading of it."""
         return cell
 
-    def before(self, cell: Cell, namespace: Namespace) -> Fault | None:
+    def check_before_run(self, cell: Cell, namespace: Namespace) -> Fault | None:
         """Return the fault that a cell would end with for certain, None where it may run."""
         return None
 
-    def suggested(
+    def add_suggestion(
         self,
         fault: Fault,
         told: Mapping[str, Any],
@@ -43,29 +43,29 @@ class Diagnosis(Protocol):
         """Return the fault with its suggestion."""
         return fault
 
-    def kept(
+    def describe_side_effects(
         self, told: Mapping[str, Any], since_ns: int | None, how: str = "failing"
     ) -> list[str]:
         """Return what a failed cell had bound and written before it failed, in lines."""
         return []
 
-    def changed_since(self, run: Run, namespace: Namespace) -> bool:
+    def has_changed_since(self, run: Run, namespace: Namespace) -> bool:
         """Whether something changed after a run ended, so that it may end otherwise now; True in doubt."""
         return True
 
-    def checked(self, told: Mapping[str, Any]) -> CriterionResult | None:
+    def get_criterion_result(self, told: Mapping[str, Any]) -> CriterionResult | None:
         """Return whether the criterion that was asked for holds, None where that could not be told."""
         return None
 
-    def doubtful(self, execution: Execution) -> list[str]:
+    def find_warnings(self, execution: Execution) -> list[str]:
         """Return the doubts on a run that ended well."""
         return []
 
-    def seen(self, execution: Execution, run: int) -> list[str]:
+    def summarize_figures(self, execution: Execution, run: int) -> list[str]:
         """Save what there is to see of a run; return the lines on it."""
         return []
 
-    def facts(self, execution: Execution) -> dict[str, str]:
+    def describe_figures(self, execution: Execution) -> dict[str, str]:
         """Return what is known of the figures that a run showed: by the key of the picture, in a few words."""
         return {}
 
@@ -73,10 +73,10 @@ class Diagnosis(Protocol):
         """Whether a run showed a plotly figure that the project's kaleido can render."""
         return False
 
-    def saved(self, run: int) -> list[str]:
+    def list_saved_figures(self, run: int) -> list[str]:
         """Return the paths of the pictures that were saved of a run, in order."""
         return []
 
 
-class Without(Diagnosis):
+class NoDiagnosis(Diagnosis):
     """No diagnosis: a report holds what Python says."""

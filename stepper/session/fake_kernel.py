@@ -27,11 +27,11 @@ from typing import Any
 from stepper.policy.kernel_namespace import UNKNOWN_NAMESPACE, Namespace, Variable
 from stepper.policy.model import Death, Fault, Frame, Limits, Outcome
 from stepper.session.protocols import (
-    About,
     Execution,
-    FromElsewhere,
-    KernelPlace,
-    Queued,
+    ExternalExecution,
+    KernelDescription,
+    LaunchConfig,
+    QueueStatus,
 )
 
 TICK_SECONDS, GRACE_SECONDS = 0.001, 0.5
@@ -104,10 +104,10 @@ class Running:
         self.outputs.append({"output_type": "error", **raised})
 
 
-class Coming:
+class FakePartialOutput:
     """What has come of a cell so far."""
 
-    changes = 0  # none of it is written before the end
+    change_count = 0  # none of it is written before the end
 
     def __init__(
         self, run: Running, wake: str = "", before: Sequence[dict[str, Any]] = ()
@@ -116,7 +116,7 @@ class Coming:
         self.skipped = [len(output.get("text", "")) for output in before]
 
     @property
-    def matched(self) -> str:
+    def matched_line(self) -> str:
         lines = (
             re.split("[\r\n]+", self._text("stdout") + "\n" + self._text("stderr"))
             if self.wake
@@ -146,26 +146,28 @@ class Coming:
 
 
 @dataclass
-class FakeOthers:
+class FakeExternalExecutions:
     """What other clients have it do: what a test says."""
 
-    since: float = 0.0
-    ended: Callable[[FromElsewhere], None] = lambda done: None
+    running_since: float = 0.0
+    on_finished: Callable[[ExternalExecution], None] = lambda done: None
 
-    def forget(self, before: float) -> None:
-        self.since = 0.0
+    def forget_before(self, before: float) -> None:
+        self.running_since = 0.0
 
 
 class FakeKernel:
     """A kernel of this process: it keeps the contract of `ports.Kernel`, which says what each of these is."""
 
-    def __init__(self, place: KernelPlace) -> None:
-        self.coming: Coming | None = None
+    def __init__(self, place: LaunchConfig) -> None:
+        self.partial_output: FakePartialOutput | None = None
         self.id, self.language, self.place = uuid.uuid4().hex, "python", place
-        self.busy = False
-        self.interrupted = self.away = ""
-        self.hears: Callable[[dict[str, Any], bool], bool] = lambda message, late: False
-        self.others = FakeOthers()
+        self.is_busy = False
+        self.interrupted = self.unreachable_reason = ""
+        self.on_display: Callable[[dict[str, Any], bool], bool] = lambda message, late: (
+            False
+        )
+        self.external_executions = FakeExternalExecutions()
         self.ended: Death | None = None
         self.count, self.runs = 0, dict[str, Running]()
         self.now = Running("", 0)  # the cell that runs, or ran last
@@ -225,27 +227,27 @@ class FakeKernel:
 
     def _shown(self, kind: str, data: dict[str, Any], mark: str) -> None:
         content = {"data": data, "metadata": {}, "transient": {"display_id": mark}}
-        self.hears(_message(kind, self.now.request, content), False)
+        self.on_display(_message(kind, self.now.request, content), False)
 
     def _late(self, text: str) -> None:
         self.now.unsaid.append(text)
 
-    def about(self) -> About:
-        return About(self.place.python)
+    def describe(self) -> KernelDescription:
+        return KernelDescription(self.place.python)
 
-    def connection_file(self) -> str:
+    def get_connection_file(self) -> str:
         return ""
 
-    def memory(self) -> int:
+    def measure_memory(self) -> int:
         return 0
 
-    def listen(self) -> None:
+    def receive_pending(self) -> None:
         self.listens = True
         said, self.waiting = self.waiting, []
         for message in said:
-            self.hears(message, True)
+            self.on_display(message, True)
 
-    def models(self) -> None:
+    def take_widget_state(self) -> None:
         return None
 
     async def execute(
@@ -263,37 +265,40 @@ class FakeKernel:
         self.now = self.runs[run.request] = run
         self.interrupted, self.listens = "", True
         threading.Thread(target=self._run, args=(run, code), daemon=True).start()
-        done = await self._until_over(run, timeout, Coming(run, wake))
+        done = await self._until_over(run, timeout, FakePartialOutput(run, wake))
         if criterion and done.outcome is Outcome.OK:
             with contextlib.suppress(Exception):
-                done.told["criterion"] = {"holds": eval(criterion, self.names)}  # noqa: S307
+                holds = eval(criterion, self.names)  # noqa: S307
+                done.diagnosis_data["criterion"] = {"holds": holds}
         return done
 
-    async def adopt(self) -> Death | None:
+    async def take_over(self) -> Death | None:
         if not self.now.over.is_set():
             self.now.throw(KeyboardInterrupt)
             await self._until_over(self.now, GRACE_SECONDS)
         self.listens = True
         return self.ended
 
-    async def recall(
+    async def await_earlier_request(
         self, request: str, seconds: float, limits: Limits, wake: str = ""
     ) -> Execution | None:
         run = self.runs.get(request)
         return (
             None
             if run is None
-            else await self._until_over(run, seconds, Coming(run, wake, [*run.outputs]))
+            else await self._until_over(
+                run, seconds, FakePartialOutput(run, wake, [*run.outputs])
+            )
         )
 
-    async def missed(self, request: str) -> list[dict[str, Any]]:
+    async def fetch_missed_messages(self, request: str) -> list[dict[str, Any]]:
         return [
             message
             for message in self.kept
             if message["parent_header"]["msg_id"] == request
         ]
 
-    async def namespace(self) -> Namespace:
+    async def fetch_namespace(self) -> Namespace:
         modules, functions, variables = (
             dict[str, str](),
             dict[str, str](),
@@ -328,11 +333,11 @@ class FakeKernel:
         )
 
     async def interrupt(self, reason: str) -> None:
-        if self.busy:
+        if self.is_busy:
             self.interrupted = self.interrupted or reason
             self.now.throw(KeyboardInterrupt)
 
-    async def death(self) -> Death | None:
+    async def check_death(self) -> Death | None:
         return self.ended
 
     async def shutdown(self) -> None:
@@ -340,7 +345,7 @@ class FakeKernel:
         self.forget()
 
     def detach(self) -> None:
-        self.busy = self.listens = False
+        self.is_busy = self.listens = False
         self.kept, self.waiting = self.kept + self.waiting, []
 
     def ends(self, how: str) -> None:
@@ -388,10 +393,10 @@ class FakeKernel:
             run.outputs.append({"output_type": "execute_result", **shown})
 
     async def _until_over(
-        self, run: Running, seconds: float, coming: Coming | None = None
+        self, run: Running, seconds: float, coming: FakePartialOutput | None = None
     ) -> Execution:
         until, killed = time.monotonic() + seconds, float("inf")
-        self.busy, self.coming = True, coming
+        self.is_busy, self.partial_output = True, coming
         try:
             while not run.over.is_set():
                 now = time.monotonic()
@@ -410,7 +415,7 @@ class FakeKernel:
                     break
                 await asyncio.sleep(TICK_SECONDS)
         finally:
-            self.busy, self.coming = False, None
+            self.is_busy, self.partial_output = False, None
         if run.died:
             self.ended = self.ended or Death(
                 run.died, cause="SystemExit" if run.died == EXIT else ""
@@ -421,7 +426,7 @@ class FakeKernel:
             if self.interrupted
             else outcome
         )
-        known = UNKNOWN_NAMESPACE if run.died else await self.namespace()
+        known = UNKNOWN_NAMESPACE if run.died else await self.fetch_namespace()
         return Execution(
             outcome,
             run.outputs,
@@ -433,20 +438,20 @@ class FakeKernel:
         )
 
 
-class FakeKernels:
+class FakeKernelLauncher:
     """Starts fake kernels. What is in `left` outlives a daemon: a record's name → its kernel."""
 
-    queued: Queued | None = None
+    queue_status: QueueStatus | None = None
 
     def __init__(self, left: dict[str, FakeKernel], record: str) -> None:
         self.left, self.record = left, record
 
-    async def start(self, place: KernelPlace) -> FakeKernel:
+    async def start(self, place: LaunchConfig) -> FakeKernel:
         self.left[self.record] = kernel = FakeKernel(place)
         kernel.forget = lambda: self.left.pop(self.record, None)
         return kernel
 
-    async def withdraw(self) -> None:
+    async def cancel_request(self) -> None:
         pass
 
     async def attach(self) -> FakeKernel | Death | None:

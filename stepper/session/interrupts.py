@@ -30,12 +30,12 @@ async def interrupt(session: Session) -> responses.Interrupted:
 
     Raise KernelUnreachableError if the interrupt waits for the connection to the kernel.
     """
-    activity = session.keeper.activity
+    activity = session.kernel_manager.activity
     running = session.state.running
-    looks = session.looks
+    looks = session.scratch_run
     interrupted = await session.interrupt()
-    kernel = session.keeper.kernel
-    trouble = kernel.away if kernel is not None else ""
+    kernel = session.kernel_manager.kernel
+    trouble = kernel.unreachable_reason if kernel is not None else ""
     what = f"cell {running.number or '?'}" if running else "the code"
     if trouble and (interrupted or running):
         raise KernelUnreachableError(
@@ -46,17 +46,19 @@ async def interrupt(session: Session) -> responses.Interrupted:
     if activity is Activity.RUNNING:
 
         def over() -> bool:
-            return session.state.running is not running or session.looks is not looks
+            return (
+                session.state.running is not running or session.scratch_run is not looks
+            )
 
         ended = await _wait(over)
         text = _of_run(session, what, running, ended)
     elif activity is Activity.NONE:
         text = interrupts.NO_RETRY
     elif activity is Activity.OTHER_CLIENT:
-        await _wait(lambda: session.keeper.activity is not activity)
+        await _wait(lambda: session.kernel_manager.activity is not activity)
         text = interrupts.OTHER_CLIENT
     else:
-        await _wait(lambda: session.keeper.activity not in WAITS_FOR_KERNEL)
+        await _wait(lambda: session.kernel_manager.activity not in WAITS_FOR_KERNEL)
         text = _of_start(session)
     return responses.Interrupted(session.name, True, text)
 
@@ -78,16 +80,18 @@ def _of_run(
     runs = reversed(session.state.runs)
     number = running.run if running else 0
     run = next((run for run in runs if number and run.run == number), None)
-    return interrupts.format_finished(what, run, session.keeper.kernel is not None)
+    return interrupts.format_finished(
+        what, run, session.kernel_manager.kernel is not None
+    )
 
 
 def _of_start(session: Session) -> str:
     """Return what an interrupt did to a kernel that was queued or starting."""
-    keeper = session.keeper
-    if keeper.gave_up:
-        return interrupts.format_withdrawn(keeper.gave_up)
-    if keeper.starting:
-        queued = keeper.queued
+    keeper = session.kernel_manager
+    if keeper.withdrawal_result:
+        return interrupts.format_withdrawn(keeper.withdrawal_result)
+    if keeper.is_starting:
+        queued = keeper.queue_status
         starting = interrupts.WHILE_STARTING
         return interrupts.format_withdrawing(queued.text) if queued else starting
     if keeper.kernel is None:

@@ -15,11 +15,11 @@ from stepper.policy.journal_events import Event, KernelChanged
 from stepper.policy.model import Death, Limits, Moment
 from stepper.policy.notebook_state import State
 from stepper.session.protocols import (
-    FromElsewhere,
+    ExternalExecution,
     Kernel,
-    KernelPlace,
-    KernelProvider,
-    Queued,
+    KernelLauncher,
+    LaunchConfig,
+    QueueStatus,
 )
 from stepper.session.responses import KernelStatus
 
@@ -30,7 +30,7 @@ BUSY = "the kernel is busy with another client's execution"
 AWAY_SECONDS = 10.0  # for a line that is down to come back before a cell is given up
 
 
-def now() -> Moment:
+def format_now() -> Moment:
     """Return the time in UTC as ISO 8601."""
     return (
         datetime.now(timezone.utc)
@@ -49,84 +49,102 @@ class Activity(Enum):
     RUNNING = "running"
 
 
-class Keeper:
+class KernelManager:
     """Keeps the kernel of one notebook. `news` is what the next report must say about it first."""
 
     def __init__(
         self,
-        provider: KernelProvider,
-        place: Callable[[Mapping[str, str], str], KernelPlace],
+        provider: KernelLauncher,
+        place: Callable[[Mapping[str, str], str], LaunchConfig],
         state: State,
         log: Callable[[Event], None],
         hears: Callable[[dict[str, Any], bool], bool],
-        from_elsewhere: Callable[[FromElsewhere], None],
+        from_elsewhere: Callable[[ExternalExecution], None],
     ) -> None:
-        self.hears = hears  # what comes for cells beside the one that runs
-        self.from_elsewhere = from_elsewhere  # what other clients had it run
-        self.provider, self.place, self.state, self.log = provider, place, state, log
+        self.on_display = hears  # what comes for cells beside the one that runs
+        self.on_external_execution = from_elsewhere  # what other clients had it run
+        self.launcher, self.get_launch_config, self.state, self.log = (
+            provider,
+            place,
+            state,
+            log,
+        )
         self.kernel: Kernel | None = None
-        self.looked = False  # for the kernel of a former daemon
-        self.foreign = False  # it is that kernel, and nobody has spoken to it yet
+        self.has_looked = False  # for the kernel of a former daemon
+        self.needs_takeover = (
+            False  # it is that kernel, and nobody has spoken to it yet
+        )
         # how that kernel ended, until somebody has seen to it
-        self.found_dead: Death | None = None
-        self.looking = asyncio.Lock()  # `status` may ask while a cell is about to run
-        self.starting = False
-        self.unwanted = False  # the cell for which a kernel starts, or waits in a queue
-        self.waits: Queued | None = None  # for what another client has the kernel run
-        self.withdrawal: Queued | None = None  # the request that is being withdrawn
-        self.gave_up = ""  # what became of the last request that was withdrawn
-        self.news = ""
-        self.lacked = False  # ipykernel, which was said
-        self.told = set[str]()  # what places can't do, which was said
+        self.unhandled_death: Death | None = None
+        self.find_lock = asyncio.Lock()  # `status` may ask while a cell is about to run
+        self.is_starting = False
+        self.start_cancelled = (
+            False  # the cell for which a kernel starts, or waits in a queue
+        )
+        self.external_wait: QueueStatus | None = (
+            None  # for what another client has the kernel run
+        )
+        self.withdrawal: QueueStatus | None = (
+            None  # the request that is being withdrawn
+        )
+        self.withdrawal_result = (
+            ""  # what became of the last request that was withdrawn
+        )
+        self.notice = ""
+        self.reported_missing_ipykernel = False  # ipykernel, which was said
+        self.reported_limitations = set[str]()  # what places can't do, which was said
         # the last kernel is, or was: what its machine has for files and clock is not
         # known here
-        self.elsewhere = False
+        self.is_remote = False
         # the name of the place where the last one was started; a former daemon knew it
         # of its own
-        self.lives_in = ""
+        self.backend_name = ""
 
     async def find(self) -> Kernel | None:
         """Return the kernel, which a former daemon may have left, or None where there is none. Asks it nothing."""
-        async with self.looking:
-            if self.kernel is None and not self.looked:
-                found = await self.provider.attach()
-                self.looked = True
+        async with self.find_lock:
+            if self.kernel is None and not self.has_looked:
+                found = await self.launcher.attach()
+                self.has_looked = True
                 if isinstance(found, Death):
-                    self.found_dead = found
+                    self.unhandled_death = found
                 elif found is not None:
-                    self.kernel, self.foreign = found, True
-                    found.hears, found.others.ended = self.hears, self.from_elsewhere
-                    self.elsewhere = bool(found.about().where)
+                    self.kernel, self.needs_takeover = found, True
+                    found.on_display, found.external_executions.on_finished = (
+                        self.on_display,
+                        self.on_external_execution,
+                    )
+                    self.is_remote = bool(found.describe().location)
         return self.kernel
 
-    async def adopt(self) -> None:
+    async def take_over(self) -> None:
         """Take over the kernel that a former daemon left; what still runs in it is interrupted: nobody waits for it."""
         try:
-            death = await self.kernel.adopt() if self.kernel is not None else None
+            death = await self.kernel.take_over() if self.kernel is not None else None
         except KernelError:
             return  # it is taken over when it can be reached
-        self.foreign = False
+        self.needs_takeover = False
         if death is not None:
-            self.kernel, self.found_dead = None, death
+            self.kernel, self.unhandled_death = None, death
 
     @property
-    def queued(self) -> Queued | None:
+    def queue_status(self) -> QueueStatus | None:
         """What the kernel waits for in a queue; None where it does not."""
-        if self.starting:
-            return self.withdrawal or self.provider.queued
-        return self.waits
+        if self.is_starting:
+            return self.withdrawal or self.launcher.queue_status
+        return self.external_wait
 
     @property
     def activity(self) -> Activity:
         """What an interrupt would meet now."""
-        if self.starting:
-            return Activity.QUEUED if self.queued else Activity.STARTING
-        if self.waits:
+        if self.is_starting:
+            return Activity.QUEUED if self.queue_status else Activity.STARTING
+        if self.external_wait:
             return Activity.OTHER_CLIENT
-        busy = self.kernel is not None and self.kernel.busy
+        busy = self.kernel is not None and self.kernel.is_busy
         return Activity.RUNNING if busy else Activity.NONE
 
-    async def get(
+    async def get_kernel(
         self, environ: Mapping[str, str], left: asyncio.Event | None = None
     ) -> Kernel:
         """Return the live kernel, started where there is none; raise KernelError.
@@ -134,51 +152,61 @@ class Keeper:
         One that waits in a queue is given up where whoever wants it has `left`: raise StepperError.
         """
         if self.kernel is not None:
-            death = await self.kernel.death()
+            death = await self.kernel.check_death()
             if death is None:
                 await self._reached(self.kernel)
-                if self.kernel.others.since:
+                if self.kernel.external_executions.running_since:
                     await self._free(self.kernel, left)
-                    return await self.get(environ, left)
+                    return await self.get_kernel(environ, left)
                 return self.kernel
-            await self.end(f"the kernel died ({death.how})")
-        self.starting, self.unwanted = True, False
-        self.gave_up = ""
+            await self.shut_down(f"the kernel died ({death.how})")
+        self.is_starting, self.start_cancelled = True, False
+        self.withdrawal_result = ""
         try:
-            place = self.place(environ, self.state.plan.kernel)
-            self.lives_in = place.at.name if place.at else Limits.kernel
+            place = self.get_launch_config(environ, self.state.plan.kernel)
+            self.backend_name = place.backend.name if place.backend else Limits.kernel
             self.kernel = kernel = await self._started(place, left)
-            kernel.hears, kernel.others.ended = self.hears, self.from_elsewhere
-        finally:
-            self.starting = False
-        if self.state.lost_reason:
-            self.news = f"state lost: {self.state.lost_reason}. A fresh kernel is there, without any earlier variable"
-        about = kernel.about()
-        self.elsewhere = bool(about.where)
-        if about.lacks and not self.lacked:
-            self.lacked = True
-            said = f"{about.python} lacks ipykernel: stepper's own copy runs the kernel, behind the project's packages"
-            self.news = ". ".join(
-                filter(None, (self.news, f"{said}; what adds it: {about.lacks}"))
+            kernel.on_display, kernel.external_executions.on_finished = (
+                self.on_display,
+                self.on_external_execution,
             )
-        if about.without and about.without not in self.told:
-            self.told.add(about.without)
-            self.news = ". ".join(filter(None, (self.news, about.without)))
+        finally:
+            self.is_starting = False
+        if self.state.lost_reason:
+            self.notice = f"state lost: {self.state.lost_reason}. A fresh kernel is there, without any earlier variable"
+        about = kernel.describe()
+        self.is_remote = bool(about.location)
+        if about.install_command and not self.reported_missing_ipykernel:
+            self.reported_missing_ipykernel = True
+            said = f"{about.python} lacks ipykernel: stepper's own copy runs the kernel, behind the project's packages"
+            self.notice = ". ".join(
+                filter(
+                    None,
+                    (self.notice, f"{said}; what adds it: {about.install_command}"),
+                )
+            )
+        if about.limitation and about.limitation not in self.reported_limitations:
+            self.reported_limitations.add(about.limitation)
+            self.notice = ". ".join(filter(None, (self.notice, about.limitation)))
         self.log(
-            KernelChanged(what="started", kernel=kernel.id, pid=about.pid, at=now())
+            KernelChanged(
+                what="started", kernel=kernel.id, pid=about.pid, at=format_now()
+            )
         )
-        if self.unwanted:
+        if self.start_cancelled:
             raise StepperError("interrupted while its kernel started: nothing ran")
         return kernel
 
     async def _reached(self, kernel: Kernel) -> None:
         """Wait until a kernel can be reached, for a while; raise KernelError where it can't, or was not taken over."""
-        until = time.monotonic() + AWAY_SECONDS * (not self.foreign)
+        until = time.monotonic() + AWAY_SECONDS * (not self.needs_takeover)
         # of that is to be known first what became of it
-        while kernel.away or self.foreign or self.state.running:
+        while kernel.unreachable_reason or self.needs_takeover or self.state.running:
             if time.monotonic() > until or self.state.running:
-                down = kernel.away or (
-                    BUSY if kernel.others.since else "the link was down"
+                down = kernel.unreachable_reason or (
+                    BUSY
+                    if kernel.external_executions.running_since
+                    else "the link was down"
                 )
                 begun = self.state.running
                 open_yet = (
@@ -192,35 +220,38 @@ class Keeper:
                 raise KernelError(
                     why, f"{status}  # shows when it is back; `{restart}` gives it up"
                 )
-            kernel.listen()
+            kernel.receive_pending()
             await asyncio.sleep(0.1)
-            await kernel.death()  # which looks for it
+            await kernel.check_death()  # which looks for it
 
     async def _free(self, kernel: Kernel, left: asyncio.Event | None) -> None:
         """Wait until nothing of another client's runs in it: that is not ours to interrupt. Raise StepperError."""
-        self.waits, self.unwanted = (
-            Queued(BUSY, time.monotonic(), None, "that has ended"),
+        self.external_wait, self.start_cancelled = (
+            QueueStatus(BUSY, time.monotonic(), None, "that has ended"),
             False,
         )
         try:
-            while kernel.others.since and await kernel.death() is None:
-                if self.unwanted or (left is not None and left.is_set()):
+            while (
+                kernel.external_executions.running_since
+                and await kernel.check_death() is None
+            ):
+                if self.start_cancelled or (left is not None and left.is_set()):
                     raise StepperError(
                         f"interrupted while {BUSY}: nothing ran, and that goes on"
                     )
                 await asyncio.sleep(FREE_SECONDS)
-                kernel.listen()
+                kernel.receive_pending()
         finally:
-            self.waits = None
+            self.external_wait = None
 
-    async def _started(self, place: KernelPlace, left: asyncio.Event | None) -> Kernel:
-        start = asyncio.ensure_future(self.provider.start(place))
+    async def _started(self, place: LaunchConfig, left: asyncio.Event | None) -> Kernel:
+        start = asyncio.ensure_future(self.launcher.start(place))
         try:
             while not start.done():
                 await asyncio.wait([start], timeout=LOOK_SECONDS)
-                queued = self.provider.queued
+                queued = self.launcher.queue_status
                 gone = left is not None and left.is_set()
-                if queued and (self.unwanted or gone) and not start.done():
+                if queued and (self.start_cancelled or gone) and not start.done():
                     await self._withdraw(start, queued)
             return start.result()
         finally:
@@ -228,7 +259,9 @@ class Keeper:
                 start.cancel()
                 await asyncio.wait([start])
 
-    async def _withdraw(self, start: asyncio.Future[Kernel], queued: Queued) -> None:
+    async def _withdraw(
+        self, start: asyncio.Future[Kernel], queued: QueueStatus
+    ) -> None:
         """Give up a start that waits in a queue; raise StepperError, which says so."""
         what = "interrupted while its kernel waited in a queue"
         withdrawing = f"the request is being withdrawn ({queued.text})"
@@ -238,84 +271,93 @@ class Keeper:
             await asyncio.wait([start])
             if not start.cancelled() and start.exception() is None:
                 return  # the kernel is there
-            await self.provider.withdraw()
+            await self.launcher.cancel_request()
             withdrawn = f"the {queued.request} was withdrawn, and " * bool(
                 queued.request
             )
-            self.gave_up = f"{withdrawn}there is no kernel"
-            raise StepperError(f"{what}: {self.gave_up}")
+            self.withdrawal_result = f"{withdrawn}there is no kernel"
+            raise StepperError(f"{what}: {self.withdrawal_result}")
         except KernelError as error:  # whoever asked for the kernel does not try again
-            self.gave_up = f"the request is not withdrawn yet: {error.message}"
-            raise StepperError(f"{what}: {self.gave_up}", error.hint) from None
+            self.withdrawal_result = (
+                f"the request is not withdrawn yet: {error.message}"
+            )
+            raise StepperError(
+                f"{what}: {self.withdrawal_result}", error.hint
+            ) from None
         finally:
             self.withdrawal = None
 
     async def interrupt(self, reason: str) -> bool:
         """Interrupt the cell that runs, or that waits for its kernel; return whether one did."""
-        if self.starting or self.waits:
-            self.unwanted = True  # also where it is about to queue
+        if self.is_starting or self.external_wait:
+            self.start_cancelled = True  # also where it is about to queue
             return True
-        busy = self.kernel is not None and self.kernel.busy
+        busy = self.kernel is not None and self.kernel.is_busy
         if self.kernel is not None and (busy or self.state.running):
             await self.kernel.interrupt(reason)
         return busy
 
-    async def end(self, why: str) -> bool:
+    async def shut_down(self, why: str) -> bool:
         """End the kernel; return whether there was one. Raise KernelError where it was let go and may live on."""
         kernel, self.kernel = self.kernel, None
-        if self.found_dead is not None:
-            self.found_dead = None
-            self.lost(why)
+        if self.unhandled_death is not None:
+            self.unhandled_death = None
+            self.record_loss(why)
         if kernel is not None:
-            kept = kernel.about().kept and await kernel.death() is None
+            kept = kernel.describe().is_external and await kernel.check_death() is None
             try:
                 await kernel.shutdown()
             finally:
                 if not kept:
-                    self.lost(why)
+                    self.record_loss(why)
         else:
-            await self.provider.withdraw()
+            await self.launcher.cancel_request()
         return kernel is not None
 
-    def lost(self, why: str) -> None:
+    def record_loss(self, why: str) -> None:
         """Journal that the kernel's state is gone, and the kernel with it."""
         self.kernel = None
-        self.log(KernelChanged(what="lost", why=why, at=now()))
+        self.log(KernelChanged(what="lost", why=why, at=format_now()))
 
-    async def status(self) -> KernelStatus:
+    async def get_status(self) -> KernelStatus:
         """Return pid, state, memory and interpreter."""
         kernel = self.kernel
         if kernel is None:
-            queued = self.queued
+            queued = self.queue_status
             if queued is not None:
                 return KernelStatus(state="queued", where=queued.text)
-            return KernelStatus(state="starting" if self.starting else "none")
-        others = kernel.others.since
-        busy = kernel.busy or self.state.running is not None or others > 0
+            return KernelStatus(state="starting" if self.is_starting else "none")
+        others = kernel.external_executions.running_since
+        busy = kernel.is_busy or self.state.running is not None or others > 0
         state = (
-            "dead" if await kernel.death() is not None else "busy" if busy else "idle"
+            "dead"
+            if await kernel.check_death() is not None
+            else "busy"
+            if busy
+            else "idle"
         )
-        about = kernel.about()
+        about = kernel.describe()
         beside = f"{BUSY}, for {time.monotonic() - others:.0f} s" if others else ""
         trouble = "; ".join(
             filter(
-                None, [about.trouble, beside, self._left_over() if about.where else ""]
+                None,
+                [about.problem, beside, self._left_over() if about.location else ""],
             )
         )
         return KernelStatus(
             about.pid,
             state,
-            kernel.memory(),
+            kernel.measure_memory(),
             about.python,
-            about.where,
-            about.left,
+            about.location,
+            about.walltime_left,
             trouble,
         )
 
     def _left_over(self) -> str:
         """Return why the next kernel would not run where a kernel elsewhere does, '' where it would."""
         try:
-            gone = self.place({}, self.state.plan.kernel).at is None
+            gone = self.get_launch_config({}, self.state.plan.kernel).backend is None
             why = "the next one is to run on this machine" if gone else ""
         except KernelError as error:
             why = error.message

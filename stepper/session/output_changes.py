@@ -20,7 +20,7 @@ from stepper.policy.comparison.recorded_outputs import ChangedOutput
 from stepper.policy.dataflow import cell_dependencies
 from stepper.policy.journal_events import RunEnded
 from stepper.policy.model import Cell, Verdict, parse_moment
-from stepper.session.protocols import Notebook, Target
+from stepper.session.protocols import CellVersion, Notebook
 from stepper.session.replay import LATE_SECONDS
 from stepper.session.session import Session
 
@@ -83,10 +83,10 @@ class RecordedOutputs:
         return await asyncio.to_thread(self._differences, compared, fresh)
 
     async def _take_late_outputs(self) -> None:
-        kernel = self.session.keeper.kernel
-        if kernel is not None and await kernel.death() is None:
+        kernel = self.session.kernel_manager.kernel
+        if kernel is not None and await kernel.check_death() is None:
             await asyncio.sleep(LATE_SECONDS)
-            kernel.listen()
+            kernel.receive_pending()
         self.session.put_late()
 
     def _written(self, ended: Ended) -> list[Any]:
@@ -94,7 +94,9 @@ class RecordedOutputs:
         outputs = list[Any]()
         if ended.cell.id not in self.session.state.pending_outputs:
             with contextlib.suppress(NotebookError):
-                outputs = self.session.file.read_outputs(Target.of(ended.cell))
+                outputs = self.session.file.read_outputs(
+                    CellVersion.from_cell(ended.cell)
+                )
         return outputs or [*ended.outputs]
 
     def _differences(
@@ -117,7 +119,11 @@ class RecordedOutputs:
                 clock_values.reads_clock(cell.source, self.sources),
             )
             difference = recorded_outputs.find_difference(
-                CellOutputs(recorded, facts), shown, run, self.session.pixels, redrawn
+                CellOutputs(recorded, facts),
+                shown,
+                run,
+                self.session.compare_pixels,
+                redrawn,
             )
             if difference is not None:
                 changed.append(
@@ -129,7 +135,7 @@ class RecordedOutputs:
 def _modules_changed_since(session: Session, cells: Sequence[Cell]) -> set[str]:
     if not session.speaks_python:
         return set()
-    state, past = session.state, session.past
+    state, past = session.state, session.run_history
     past.catch_up(state.runs, state.sources_by_hash, state.external_executions)
     runs = [
         past.last_runs.get(

@@ -10,7 +10,7 @@ from stepper.messages.quoted_output import take_new_lines
 from stepper.messages.run_report import format_seconds
 from stepper.session import progress_events, responses, status_queries
 from stepper.session.clients import Caller
-from stepper.session.protocols import Target
+from stepper.session.protocols import CellVersion
 from stepper.session.session import Session
 
 FOLLOW_SECONDS = 0.5  # how often it is looked for more
@@ -31,11 +31,15 @@ async def follow(
     run = session.state.running
     if run is None or run.cell_id != cell.id:
         return status_queries.output(session, name, 1)
-    while session.state.running is run and not caller.left.is_set():
-        coming = session.keeper.kernel.coming if session.keeper.kernel else None
-        if coming is not None and coming.changes != changes:
+    while session.state.running is run and not caller.disconnected.is_set():
+        coming = (
+            session.kernel_manager.kernel.partial_output
+            if session.kernel_manager.kernel
+            else None
+        )
+        if coming is not None and coming.change_count != changes:
             changes, last = (
-                coming.changes,
+                coming.change_count,
                 one_line(coming.last_line(), status_queries.LINE),
             )
             outputs = coming.outputs()
@@ -50,7 +54,7 @@ async def follow(
             )
         await asyncio.sleep(FOLLOW_SECONDS)
     page = status_queries.output(session, name, 1)
-    outputs = session.file.read_outputs(Target.of(cell))
+    outputs = session.file.read_outputs(CellVersion.from_cell(cell))
     much = sum(len(output.get("text", "")) for output in outputs) > MOST
     tell(
         progress_events.Printed(

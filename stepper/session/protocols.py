@@ -30,30 +30,30 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Models:
+class WidgetState:
     """The state of a kernel's widgets, as a notebook's metadata holds it: at most `limit` bytes of it."""
 
     states: Mapping[str, dict[str, Any]]
     limit: int
-    left_out: int = 0  # models
-    left_out_bytes: int = 0
+    omitted_count: int = 0  # models
+    omitted_bytes: int = 0
 
 
 @dataclass(frozen=True)
-class Target:
+class CellVersion:
     """A cell for which something comes besides its run: as it was when it ran."""
 
     cell_id: str
     source_hash: str
 
     @classmethod
-    def of(cls, cell: Cell) -> Target:
+    def from_cell(cls, cell: Cell) -> CellVersion:
         """Return a cell as it is now."""
         return cls(cell.id, hash_source(cell.source))
 
 
 # nbformat dicts, by the cell that has them
-Outputs = Mapping[Target, Sequence[dict[str, Any]]]
+Outputs = Mapping[CellVersion, Sequence[dict[str, Any]]]
 
 
 @dataclass
@@ -70,21 +70,21 @@ class Execution:
     # what was known before it began
     namespace_before: Namespace = UNKNOWN_NAMESPACE
     # by the diagnosis's part in the kernel, which alone reads it
-    told: dict[str, Any] = field(default_factory=dict)
+    diagnosis_data: dict[str, Any] = field(default_factory=dict)
     # the step's criterion; None where that could not be told
-    checked: CriterionResult | None = None
+    criterion_result: CriterionResult | None = None
     notes: list[str] = field(default_factory=list)
     # of the project, that changed since they were imported
-    modules: ModuleChanges = UNCHANGED
+    module_changes: ModuleChanges = UNCHANGED
     memory: str = ""  # what the memory guard saw when it stopped the cell
     # the outputs that are pictures, of whatever size
-    pictures: list[dict[str, Any]] = field(default_factory=list)
+    images: list[dict[str, Any]] = field(default_factory=list)
     left_out: OmittedOutput = NOTHING_OMITTED
     # display id → the outputs that show it
     displays: dict[str, list[int]] = field(default_factory=dict)
-    widgets: Models | None = None  # None where nothing of them changed
+    widgets: WidgetState | None = None  # None where nothing of them changed
     # what went into Output widgets
-    captured: list[dict[str, Any]] = field(default_factory=list)
+    widget_outputs: list[dict[str, Any]] = field(default_factory=list)
     # sources of the cells that Jupyter would make next
     next_inputs: list[str] = field(default_factory=list)
     # from the kernel_info_reply
@@ -96,7 +96,7 @@ class Execution:
 
 
 @dataclass(frozen=True)
-class KernelPlace:
+class LaunchConfig:
     """Where a notebook's kernel runs: its interpreter, folder and environment."""
 
     python: str
@@ -104,10 +104,12 @@ class KernelPlace:
     environ: Mapping[str, str]
     # with `3.12` behind it: the folder of stepper's own ipykernel, for an interpreter
     # that has none
-    copy: str = ""
-    at: BackendConfig | None = None  # where that is besides `python` on this machine
+    bundled_ipykernel: str = ""
+    backend: BackendConfig | None = (
+        None  # where that is besides `python` on this machine
+    )
     # it is to end with the daemon, as far as its place can have it so
-    tied: bool = False
+    exits_with_daemon: bool = False
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,7 @@ class KernelMetadata:
 
 
 @dataclass(frozen=True)
-class About:
+class KernelDescription:
     """What a kernel is: its interpreter, and its process where it has one on this machine.
 
     `lacks` is the command that adds ipykernel to the interpreter, where the kernel runs on stepper's own copy;
@@ -132,17 +134,17 @@ class About:
 
     python: str
     pid: int | None = None
-    lacks: str = ""
-    without: str = ""
+    install_command: str = ""
+    limitation: str = ""
     url: str = ""
-    kept: bool = False
-    where: str = ""
-    left: float | None = None
-    trouble: str = ""
+    is_external: bool = False
+    location: str = ""
+    walltime_left: float | None = None
+    problem: str = ""
 
 
 @dataclass(frozen=True)
-class Queued:
+class QueueStatus:
     """Why a kernel is not there yet: what was asked for waits in a queue, `since` a time of the monotonic clock.
 
     `seconds` are those for which whoever wants it is to be held; None where the place does not say. `request` is what
@@ -151,31 +153,31 @@ class Queued:
 
     text: str
     since: float
-    seconds: float | None
+    wait_seconds: float | None
     # when what waits runs; '' if it will not, because the request is being withdrawn
     until: str = "the job starts"
     request: str = ""
 
 
 @dataclass
-class FromElsewhere:
+class ExternalExecution:
     """An execution that another client asked for, a console or JupyterLab. `unkept`: it is in no history."""
 
-    at: str
+    started_at: str
     code: str
     seconds: float = 0.0
     error: str = ""  # in one line
-    unkept: bool = False
+    is_silent: bool = False
     namespace: Namespace = UNKNOWN_NAMESPACE  # after it; not known of other languages
 
 
-class Coming(Protocol):
+class PartialOutput(Protocol):
     """What has come of the cell that runs, so far."""
 
-    changes: int  # grows with what comes
+    change_count: int  # grows with what comes
 
     @property
-    def matched(self) -> str:
+    def matched_line(self) -> str:
         """The first printed line that its wake pattern matches; '' before."""
 
     def outputs(self) -> list[dict[str, Any]]:
@@ -188,16 +190,18 @@ class Coming(Protocol):
         """Return the last lines of what it printed, from the top down."""
 
 
-class Others(Protocol):
+class ExternalExecutions(Protocol):
     """What other clients have a kernel do."""
 
-    ended: Callable[[FromElsewhere], None]  # called with each execution that is over
+    on_finished: Callable[
+        [ExternalExecution], None
+    ]  # called with each execution that is over
 
     @property
-    def since(self) -> float:
+    def running_since(self) -> float:
         """Since when one of theirs runs, by the monotonic clock; 0 where none does."""
 
-    def forget(self, before: float) -> None:
+    def forget_before(self, before: float) -> None:
         """What began before that moment is over: the kernel serves what was asked later."""
 
 
@@ -206,37 +210,37 @@ class Kernel(Protocol):
 
     id: str
     language: str  # as it tells; '' before it was asked
-    busy: bool
+    is_busy: bool
     # Called with what shows something, and whether it is late: another request's than
     # the one that runs. Returns
     # whether cells beside that took it.
-    hears: Callable[[dict[str, Any], bool], bool]
+    on_display: Callable[[dict[str, Any], bool], bool]
 
     @property
-    def others(self) -> Others:
+    def external_executions(self) -> ExternalExecutions:
         """What other clients have it do."""
 
     @property
-    def coming(self) -> Coming | None:
+    def partial_output(self) -> PartialOutput | None:
         """What the cell that runs has shown so far; None where none runs, or nobody listens to it."""
 
-    def about(self) -> About:
+    def describe(self) -> KernelDescription:
         """Return what it is, for people and for advice."""
 
     @property
-    def away(self) -> str:
+    def unreachable_reason(self) -> str:
         """Why nothing reaches it now, which is no death; '' where it can be reached."""
 
-    def connection_file(self) -> str:
+    def get_connection_file(self) -> str:
         """Return the file, the user's alone, by which other clients reach it; '' where none can by one."""
 
-    def memory(self) -> int:
+    def measure_memory(self) -> int:
         """Return its resident memory, its children's with it, in bytes."""
 
-    def listen(self) -> None:
+    def receive_pending(self) -> None:
         """Take what the kernel published while no cell ran."""
 
-    def models(self) -> Models | None:
+    def take_widget_state(self) -> WidgetState | None:
         """Return the state of its widgets for the notebook; None where nothing changed since."""
 
     async def execute(
@@ -256,13 +260,13 @@ class Kernel(Protocol):
         line that matches the pattern `wake`.
         """
 
-    async def adopt(self) -> Death | None:
+    async def take_over(self) -> Death | None:
         """Take over a kernel found again, interrupting what runs in it; return its end where it gives no answer.
 
         Raise KernelUnreachableError where nothing reaches it, and it may live on.
         """
 
-    async def recall(
+    async def await_earlier_request(
         self, request: str, seconds: float, limits: Limits, wake: str = ""
     ) -> Execution | None:
         """Return what came of a request whose daemon is gone, when it is over, in seconds at most.
@@ -271,16 +275,16 @@ class Kernel(Protocol):
         comes from now on, which is not the whole.
         """
 
-    async def missed(self, request: str) -> list[dict[str, Any]]:
+    async def fetch_missed_messages(self, request: str) -> list[dict[str, Any]]:
         """Return what a request that is over published while no daemon was there, as far as the kernel remembers."""
 
-    async def namespace(self) -> Namespace:
+    async def fetch_namespace(self) -> Namespace:
         """Return the namespace in short, asked of the helper; UNKNOWN where it does not tell."""
 
     async def interrupt(self, reason: str) -> None:
         """Interrupt what runs now."""
 
-    async def death(self) -> Death | None:
+    async def check_death(self) -> Death | None:
         """Return how the kernel ended, or None while it lives."""
 
     async def shutdown(self) -> None:
@@ -290,20 +294,20 @@ class Kernel(Protocol):
         """Leave the kernel to the next daemon."""
 
 
-class KernelProvider(Protocol):
+class KernelLauncher(Protocol):
     """Starts kernels and finds those that outlived a daemon."""
 
     @property
-    def queued(self) -> Queued | None:
+    def queue_status(self) -> QueueStatus | None:
         """What a start that is under way waits for in a queue; None where it does not."""
 
-    async def start(self, place: KernelPlace) -> Kernel:
+    async def start(self, place: LaunchConfig) -> Kernel:
         """Start a kernel and return it when it is ready; raise KernelError."""
 
     async def attach(self) -> Kernel | Death | None:
         """Return the kernel that a former daemon left, or how it ended; None where there was none. Asks it nothing."""
 
-    async def withdraw(self) -> None:
+    async def cancel_request(self) -> None:
         """End what was asked for and is no kernel yet, such as a job that waits; raise KernelError."""
 
 
@@ -332,8 +336,8 @@ class NotebookFile(Protocol):
     """A notebook on disk."""
 
     path: str
-    number: int  # of the file (its inode), as read or written last; 0 before
-    written: tuple[int, ...]  # number, size and time of what was written last
+    inode: int  # of the file (its inode), as read or written last; 0 before
+    last_written: tuple[int, ...]  # number, size and time of what was written last
     # called where the file is gone: returns whether `path` names another one now
     relocate: Callable[[], bool]
 
@@ -357,7 +361,7 @@ class NotebookFile(Protocol):
     def replace_duplicate_ids(self) -> list[tuple[str, Cell]]:
         """Give ids of their own to cells that have another one's; return their former ids too. Raise NotebookError."""
 
-    def read_outputs(self, target: Target) -> list[dict[str, Any]]:
+    def read_outputs(self, target: CellVersion) -> list[dict[str, Any]]:
         """Return a cell's outputs, as read anew; empty where it is gone or changed. Raise NotebookError."""
 
     def add_tag(self, cell: Cell, tag: str) -> None:
@@ -384,16 +388,16 @@ class NotebookFile(Protocol):
         """Set the modification time to now, for those who poll it."""
 
 
-class Late(Protocol):
+class LateOutputs(Protocol):
     """What came for a notebook's cells besides their runs, until it is put there."""
 
     @property
-    def pending(self) -> bool:
+    def has_pending(self) -> bool:
         """Whether anything came."""
 
-    def take(
+    def add_message(
         self,
-        target: Target,
+        target: CellVersion,
         message: dict[str, Any],
         displays: Mapping[str, Sequence[int]],
         missing: OmittedOutput,
@@ -405,8 +409,8 @@ class Late(Protocol):
         Raise NotebookError where the notebook can't be read: nothing is taken then.
         """
 
-    def put(
-        self, models: Models | None, so_far: Outputs
+    def write(
+        self, models: WidgetState | None, so_far: Outputs
     ) -> list[journal_events.LateOutput]:
         """Put all of it on the cells, beside what a running one has; return what became of it. Raise NotebookError."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from stepper.common.errors import NotebookError
 from stepper.messages import external_changes as messages
 from stepper.policy import journal_events, notebook_identity, plan
-from stepper.session.kernel_manager import now
+from stepper.session.kernel_manager import format_now
 from stepper.session.session import Session
 
 
@@ -25,7 +25,7 @@ def note_agents_version(session: Session) -> None:
     marks = notebook_identity.list_marks(document.cells, plan.from_json(document.plan))
     new = marks - notebook_identity.list_known_marks(state)
     if new:
-        session.log(journal_events.AgentWrote(at=now(), marks=sorted(new)))
+        session.log(journal_events.AgentWrote(at=format_now(), marks=sorted(new)))
 
 
 def end_stop(session: Session) -> str:
@@ -40,5 +40,5 @@ def end_stop(session: Session) -> str:
     own_plan = plan.from_json(document.plan)
     if not notebook_identity.is_replaced(session.state, document.cells, own_plan):
         return ""
-    session.log(journal_events.Replaced(at=now()))
+    session.log(journal_events.Replaced(at=format_now()))
     return messages.format_replaced(session.name, stop.error)

@@ -16,7 +16,7 @@ from stepper.policy.model import Cell, Outcome, Verdict
 from stepper.session import progress_events
 from stepper.session.cell_run import run_cell
 from stepper.session.clients import Caller
-from stepper.session.protocols import Target
+from stepper.session.protocols import CellVersion
 from stepper.session.session import Session
 
 LATE_SECONDS = 0.3  # for what threads say after the last cell's end
@@ -63,7 +63,7 @@ async def replay(
     facts = dict[str, str]()
     async with _ended_with(fresh, caller), fresh.turn(caller=caller):
         try:
-            cells = fresh.mended().cells
+            cells = fresh.read_with_unique_ids().cells
             fresh.file.clear_outputs([cell for cell in cells if cell.is_code])
             for cell in cell_changes.select_runnable(cells):
                 if cell.index > last:
@@ -79,23 +79,25 @@ async def replay(
                         break
                     found.faults[cell.index] = ended.run.error
             if (
-                kernel := fresh.keeper.kernel
-            ) is not None and await kernel.death() is None:
+                kernel := fresh.kernel_manager.kernel
+            ) is not None and await kernel.check_death() is None:
                 await asyncio.sleep(LATE_SECONDS)
-                kernel.listen()
+                kernel.receive_pending()
             fresh.put_late()
             if fresh.state.pending_outputs:
                 why = (
-                    f": {'; '.join(fresh.troubles.values())}" if fresh.troubles else ""
+                    f": {'; '.join(fresh.pending_notices.values())}"
+                    if fresh.pending_notices
+                    else ""
                 )
                 raise StepperError(UNWRITTEN + why, "df -h .stepper")
             for cell in ran:
                 found.shown[cell.index] = CellOutputs(
-                    fresh.file.read_outputs(Target.of(cell)), facts
+                    fresh.file.read_outputs(CellVersion.from_cell(cell)), facts
                 )
             found.packages = dict(fresh.state.packages)
         finally:
-            await asyncio.shield(fresh.keeper.end("it was a replay's"))
+            await asyncio.shield(fresh.kernel_manager.shut_down("it was a replay's"))
     return found
 
 
@@ -104,8 +106,8 @@ async def _ended_with(fresh: Session, caller: Caller) -> AsyncIterator[None]:
     """Interrupt what runs when whoever asked went away."""
 
     async def watch() -> None:
-        await caller.left.wait()
-        await fresh.abandon(caller)
+        await caller.disconnected.wait()
+        await fresh.cancel_for_caller(caller)
 
     watching = asyncio.create_task(watch())
     try:

@@ -26,7 +26,7 @@ async def settle(session: Session) -> None:
     cut = session.state.running
     assert cut is not None
     where = f"run {cut.run} (cell {cut.number or '?'})"
-    foreign = session.keeper.foreign
+    foreign = session.kernel_manager.needs_takeover
     lost = "its daemon" if foreign else "its line"
     try:
         execution = await _recalled(session, cut)
@@ -37,8 +37,8 @@ async def settle(session: Session) -> None:
         ) from None
     if execution is None:
         session.log(RunVoided(run=cut.run, tool_use_id=cut.tool_use_id))
-        if cut.tool_use_id not in session.asking:  # else it runs now
-            session.trouble(
+        if cut.tool_use_id not in session.reconnecting_callers:  # else it runs now
+            session.add_notice(
                 f"{where} had not begun when it lost {lost}: it was NOT run",
                 cut.run,
             )
@@ -63,18 +63,20 @@ async def settle(session: Session) -> None:
             work.cell, execution, run.step, run.run, work.keep_time
         )
     ended = await tell(session, work, run, execution, follows)
-    session.kept(run_report.format_run(ended), ended)
+    session.record_report(run_report.format_run(ended), ended)
     if cut.tool_use_id in session.state.background_calls:
         return  # it is told as what was handed on
     fine = run.verdict is Verdict.FINE
     how = "ran ok, its outputs are on the cell" if fine else f"ended with {run.error}"
     report = session.state.commands.shell("report", str(cut.run))
-    session.trouble(f"{where} lost {lost} and went on: it {how}. `{report}`", cut.run)
+    session.add_notice(
+        f"{where} lost {lost} and went on: it {how}. `{report}`", cut.run
+    )
 
 
 async def _recalled(session: Session, cut: RunStarted) -> Execution | None:
     """Return what came of the run, None where it never began."""
-    kernel, limits = session.keeper.kernel, session.limits()
+    kernel, limits = session.kernel_manager.kernel, session.limits()
     if kernel is None or kernel.id != cut.kernel:
         # the journal names another one: whose state it holds, nobody knows
         if kernel is not None:
@@ -83,20 +85,23 @@ async def _recalled(session: Session, cut: RunStarted) -> Execution | None:
         if (
             kernel is None
             and session.state.lost_reason
-            and not session.keeper.found_dead
+            and not session.kernel_manager.unhandled_death
         ):
             return Execution(Outcome.CANCELLED, death=Death(session.state.lost_reason))
-        death = session.keeper.found_dead or Death("its process is gone")
-        session.keeper.found_dead = None
+        death = session.kernel_manager.unhandled_death or Death("its process is gone")
+        session.kernel_manager.unhandled_death = None
         return Execution(Outcome.KERNEL_DIED, death=death)
-    was, session.keeper.foreign = session.keeper.foreign, False
+    was, session.kernel_manager.needs_takeover = (
+        session.kernel_manager.needs_takeover,
+        False,
+    )
     left = max(0.0, (cut.timeout or limits.cell_timeout_seconds) - _age(cut))
     try:
-        return await kernel.recall(
+        return await kernel.await_earlier_request(
             cut.request, left, limits, cell_directives.parse(cut.source).wake
         )
     except KernelUnreachableError:
-        session.keeper.foreign = was
+        session.kernel_manager.needs_takeover = was
         raise
     except KernelError as error:
         with contextlib.suppress(KernelError):  # it is let go

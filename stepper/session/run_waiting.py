@@ -22,8 +22,8 @@ from stepper.policy import cell_changes, cell_list_edits, journal_events
 from stepper.policy.model import Cell, Verdict
 from stepper.session import background_runs, status_queries, undelivered_reports
 from stepper.session.cell_responses import CellRan
-from stepper.session.clients import Call, Caller, Waker
-from stepper.session.kernel_manager import now
+from stepper.session.clients import BackgroundCall, Caller, Waker
+from stepper.session.kernel_manager import format_now
 from stepper.session.session import Session
 
 LEAST_SECONDS = 0.3  # in which it is known whether a cell may run at all
@@ -50,23 +50,25 @@ async def waited(
     work: Callable[[], Work],
 ) -> CellRan:
     """Do work that runs cells; return what came of it, or that it goes on after so many seconds."""
-    caller.call = caller.call or uuid.uuid4().hex
-    call = session.calls.get(caller.call) or background_runs.begin(
-        session, caller.call, caller, work()
+    caller.call_id = caller.call_id or uuid.uuid4().hex
+    call = session.background_calls.get(caller.call_id) or background_runs.begin(
+        session, caller.call_id, caller, work()
     )
-    await asyncio.wait([call.work], timeout=max(seconds, LEAST_SECONDS))
-    if not call.work.done() and not caller.left.is_set():
-        session.log(journal_events.Backgrounded(at=now(), call=call.id, session=owner))
-        call.handed = True
+    await asyncio.wait([call.task], timeout=max(seconds, LEAST_SECONDS))
+    if not call.task.done() and not caller.disconnected.is_set():
+        session.log(
+            journal_events.Backgrounded(at=format_now(), call=call.id, session=owner)
+        )
+        call.in_background = True
         return goes_on(session, call)
-    await asyncio.wait([call.work])
+    await asyncio.wait([call.task])
     found = of_call(session, call)
-    if call.handed:
+    if call.in_background:
         background_runs.forget(session, call)
-    if caller.left.is_set():
+    if caller.disconnected.is_set():
         session.log(
             journal_events.Undelivered(
-                at=now(), text=words.unheard(session.name, found.text)
+                at=format_now(), text=words.unheard(session.name, found.text)
             )
         )
         return found
@@ -90,56 +92,56 @@ async def over(
     )  # what a former daemon had begun is taken up
     mine = [
         call
-        for call in session.calls.values()
-        if call.handed and _owner(session, call) == owner
+        for call in session.background_calls.values()
+        if call.in_background and _owner(session, call) == owner
     ]
     if not mine:
         return None
     waker = Waker(caller)
     for call in mine:
         call.wakers.insert(0, waker)
-    left = asyncio.ensure_future(caller.left.wait())
-    waits: list[asyncio.Future[Any]] = [waker.said, left]
+    left = asyncio.ensure_future(caller.disconnected.wait())
+    waits: list[asyncio.Future[Any]] = [waker.result, left]
     await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     left.cancel()
     for call in mine:
         if waker in call.wakers:
             call.wakers.remove(waker)
-    told = waker.said.result()[0] if waker.said.done() else None
-    waker.said.cancel()
+    told = waker.result.result()[0] if waker.result.done() else None
+    waker.result.cancel()
     if told is not None:
-        told.telling = False
+        told.is_delivering = False
     if told is None:  # the end of one may have been told to another who waited
         going = [
             call
             for call in mine
-            if session.calls.get(call.id) is call and not call.work.done()
+            if session.background_calls.get(call.id) is call and not call.task.done()
         ]
         return goes_on(session, going[0]) if going else None
-    if not told.work.done():
+    if not told.task.done():
         return goes_on(session, told)
     found = of_call(session, told)
     background_runs.forget(session, told)
-    if caller.left.is_set():
+    if caller.disconnected.is_set():
         session.log(
             journal_events.Undelivered(
-                at=now(), text=words.unheard(session.name, found.text)
+                at=format_now(), text=words.unheard(session.name, found.text)
             )
         )
     return found
 
 
-def _owner(session: Session, call: Call) -> str:
+def _owner(session: Session, call: BackgroundCall) -> str:
     handed = session.state.background_calls.get(call.id)
     return handed.session if handed else ""
 
 
-def goes_on(session: Session, call: Call) -> CellRan:
+def goes_on(session: Session, call: BackgroundCall) -> CellRan:
     """Return how far something is that goes on."""
-    running, kernel = status_queries.running(session), session.keeper.kernel
+    running, kernel = status_queries.running(session), session.kernel_manager.kernel
     begun = session.state.running
     if running is None or begun is None or begun.tool_use_id != call.id:
-        queued = session.keeper.queued
+        queued = session.kernel_manager.queue_status
         found = words.waits(
             running.name if running else "",
             in_queue(queued.text, queued.until) if queued else "",
@@ -147,7 +149,9 @@ def goes_on(session: Session, call: Call) -> CellRan:
         return CellRan(
             session.name, "", "running", found.text, found.line, call=call.id
         )
-    outputs = kernel.coming.outputs() if kernel and kernel.coming else []
+    outputs = (
+        kernel.partial_output.outputs() if kernel and kernel.partial_output else []
+    )
     printed = format_outputs(outputs, words.LINES, "Last lines") or [
         "It has printed nothing yet."
     ]
@@ -178,12 +182,12 @@ def _below(session: Session, name: str) -> list[Cell]:
     return []
 
 
-def of_call(session: Session, call: Call) -> CellRan:
+def of_call(session: Session, call: BackgroundCall) -> CellRan:
     """Return what came of a call that is over; raise what its work raised, where nobody was told that it goes on."""
-    if call.handed and call.work.exception() is not None:
+    if call.in_background and call.task.exception() is not None:
         failed = background_runs.came_of(call)
         return CellRan(session.name, "", "not run", failed.text, failed.line)
-    found = call.work.result() or background_runs.came_of(call)
+    found = call.task.result() or background_runs.came_of(call)
     if not isinstance(found, Came):  # a former daemon knew more
         last = next(
             (run for run in reversed(session.state.runs) if run.tool_use_id == call.id),
@@ -200,7 +204,9 @@ def of_call(session: Session, call: Call) -> CellRan:
             else "not run"
         )
         cells, figures = (
-            ([last.cell_id], session.adviser.saved(last.run)) if last else ([], [])
+            ([last.cell_id], session.diagnosis.list_saved_figures(last.run))
+            if last
+            else ([], [])
         )
         text = "\n".join(
             filter(

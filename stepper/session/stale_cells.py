@@ -27,14 +27,16 @@ def find_dependencies(session: Session, cells: Sequence[Cell]) -> Dependencies:
     if not session.speaks_python:
         return Dependencies()
     _catch_up(session)
-    dependencies = cell_dependencies.find_dependencies(cells, session.past)
+    dependencies = cell_dependencies.find_dependencies(cells, session.run_history)
     session.state.stale_ids = {entry.cell.id for entry in dependencies.stale}
     return dependencies
 
 
 def _catch_up(session: Session) -> None:
     state = session.state
-    session.past.catch_up(state.runs, state.sources_by_hash, state.external_executions)
+    session.run_history.catch_up(
+        state.runs, state.sources_by_hash, state.external_executions
+    )
 
 
 def report_new(
@@ -48,7 +50,7 @@ def report_new(
     if not session.speaks_python:
         return ""
     _catch_up(session)
-    if ran and cell_dependencies.ran_in_order(cells, ran, session.past):
+    if ran and cell_dependencies.ran_in_order(cells, ran, session.run_history):
         return ""
     dependencies = find_dependencies(session, cells)
     reported = set[tuple[object, ...]]()
@@ -68,7 +70,7 @@ def _select_new(
     for entry in marked:
         new_causes = []
         for cause in entry.causes:
-            record = session.past.last_runs.get(cause.provider_id)
+            record = session.run_history.last_runs.get(cause.provider_id)
             last_run = record.run if record else 0
             key = (
                 entry.cell.id,
@@ -135,7 +137,7 @@ def format_order(session: Session, cells: Sequence[Cell]) -> str:
     if not session.speaks_python:
         return ""
     stale_count = len(find_dependencies(session, cells).stale)
-    unresolved = cell_dependencies.unresolved_names(cells, session.past)
-    unbound = cell_dependencies.names_without_binding(cells, session.past)
+    unresolved = cell_dependencies.unresolved_names(cells, session.run_history)
+    unbound = cell_dependencies.names_without_binding(cells, session.run_history)
     commands = session.state.commands
     return messages.format_order(unresolved, stale_count, unbound, commands)

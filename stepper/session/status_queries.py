@@ -19,7 +19,7 @@ from stepper.policy import cell_changes, cell_list_edits, journal_reducer, plan
 from stepper.policy.kernel_namespace import UNKNOWN_NAMESPACE, Namespace
 from stepper.policy.model import Cell, Limits, Step, StepStatus, parse_moment
 from stepper.session import responses, stale_cells, undelivered_reports
-from stepper.session.protocols import Target
+from stepper.session.protocols import CellVersion
 from stepper.session.session import LANGUAGES, SHOWN_SECONDS, Session
 
 LINE = 200  # characters of what a cell printed last
@@ -28,7 +28,7 @@ NOTICE_SECONDS = 5.0  # for which Claude Code shows a notice
 
 async def status(session: Session) -> responses.Status:
     """Return the standing of notebook, plan and kernel. Takes no lock: it answers while a cell runs."""
-    await session.notice_death()
+    await session.handle_idle_death()
     steps, cells = list[responses.StepStatus](), list[responses.CellStatus]()
     stale, hidden = list[Mark](), list[Mark]()
     off_plan = list[responses.CellStatus]()
@@ -40,7 +40,7 @@ async def status(session: Session) -> responses.Status:
             if document.language in LANGUAGES
             else (stale, hidden)
         )
-        if session.runs(document):
+        if session.can_run(document):
             session.state.compare_with_notebook(document.cells)
         titles = {cell.id: one_line(cell.source, 100) for cell in document.cells}
         off_plan = [
@@ -60,7 +60,7 @@ async def status(session: Session) -> responses.Status:
         else None
     )
     kernel, missed = (
-        await session.keeper.status(),
+        await session.kernel_manager.get_status(),
         "\n".join(each.text for each in state.undelivered),
     )
     kernel = replace(kernel, trouble=kernel.trouble or _hindered(session))
@@ -108,7 +108,7 @@ def _hindered(session: Session) -> str:
     named = session.state.plan.kernel
     try:
         if (named or session.limits().kernel) != Limits.kernel:
-            session.keeper.place({}, named)
+            session.kernel_manager.get_launch_config({}, named)
     except (KernelError, UsageError) as error:
         return f"its next kernel can't start: {error.message} ({error.hint})"
     return ""
@@ -116,7 +116,10 @@ def _hindered(session: Session) -> str:
 
 def running(session: Session) -> responses.Running | None:
     """Return what runs now, and how it gets on."""
-    begun, kernel = session.state.running or session.looks, session.keeper.kernel
+    begun, kernel = (
+        session.state.running or session.scratch_run,
+        session.kernel_manager.kernel,
+    )
     if begun is None:
         return None
     step = begun.key if isinstance(begun.key, int) else None
@@ -130,7 +133,7 @@ def running(session: Session) -> responses.Running | None:
     seconds = max(
         0.0, (datetime.now(timezone.utc) - parse_moment(begun.at)).total_seconds()
     )
-    coming = kernel.coming if kernel else None
+    coming = kernel.partial_output if kernel else None
     line = one_line(coming.last_line(), LINE) if coming else ""
     left = session.estimate.update(seconds, coming.last_lines()) if coming else None
     cell_id, took = begun.cell_id if session.state.running else None, round(seconds, 1)
@@ -149,14 +152,22 @@ def running(session: Session) -> responses.Running | None:
 def shown(session: Session) -> str:
     """Return the line on what runs, for those who look on; '' where nothing has for long."""
     now, plan = running(session), session.state.plan
-    if queued := session.keeper.queued:
+    if queued := session.kernel_manager.queue_status:
         return in_queue(queued.text, queued.until)
     if now is None or now.seconds < SHOWN_SECONDS:
         return ""
     step = plan.find_step(now.step)
     name = format_step(plan, step) if step else now.name
-    about = session.keeper.kernel.about() if session.keeper.kernel else None
-    where = format_location(about.where, about.left, about.trouble) if about else ""
+    about = (
+        session.kernel_manager.kernel.describe()
+        if session.kernel_manager.kernel
+        else None
+    )
+    where = (
+        format_location(about.location, about.walltime_left, about.problem)
+        if about
+        else ""
+    )
     return told_of(name, now.seconds, now.timeout, now.line, now.left_seconds, where)
 
 
@@ -175,7 +186,7 @@ def waits(session: Session) -> str:
     now, name = running(session), one_line(session.name)
     if not session.lock.locked():
         return ""
-    if queued := session.keeper.queued:
+    if queued := session.kernel_manager.queue_status:
         return f"waiting for the kernel of {name}: {queued.text}"
     return (
         f"waiting for {now.name} of {name}, running for {now.seconds:.0f} s"
@@ -186,7 +197,7 @@ def waits(session: Session) -> str:
 
 async def listed(session: Session, current: bool, age: float) -> responses.Listed:
     """Return a notebook's row in the list of all."""
-    await session.keeper.find()
+    await session.kernel_manager.find()
     stands = list[responses.StepStatus | responses.CellStatus]()
     what = "steps"
     try:
@@ -199,7 +210,12 @@ async def listed(session: Session, current: bool, age: float) -> responses.Liste
     skipped = sum(each.status == StepStatus.SKIPPED for each in stands)
     progress = responses.HowFar(done, len(stands), what, skipped)
     return responses.Listed(
-        session.name, current, name, progress, await session.keeper.status(), age
+        session.name,
+        current,
+        name,
+        progress,
+        await session.kernel_manager.get_status(),
+        age,
     )
 
 
@@ -364,7 +380,7 @@ def named(session: Session, name: str) -> Cell:
 def output(session: Session, name: str, page: int) -> responses.Page:
     """Return a page of a cell's text outputs, as the notebook holds them; raise UsageError."""
     cell = named(session, name)
-    pages = split_pages(session.file.read_outputs(Target.of(cell)))
+    pages = split_pages(session.file.read_outputs(CellVersion.from_cell(cell)))
     if not 1 <= page <= len(pages):
         raise UsageError(
             f"the output of {cell.label} has {format_count(len(pages), 'page')}"
@@ -374,7 +390,7 @@ def output(session: Session, name: str, page: int) -> responses.Page:
 
 async def context(session: Session) -> responses.Context:
     """Return what another agent needs to go on, and the same as text."""
-    await session.notice_death()
+    await session.handle_idle_death()
     known, alive = await namespace(session)
     steps = planned(session).steps
     text = command_messages.format_context(session.name, session.state, known, alive)
@@ -396,12 +412,12 @@ def _holds(session: Session, known: Namespace) -> responses.Holds:
 
 async def namespace(session: Session) -> tuple[Namespace, bool]:
     """Return the kernel's namespace in short, and whether the kernel is alive."""
-    kernel = await session.keeper.find()
-    if kernel is None or await kernel.death() is not None:
+    kernel = await session.kernel_manager.find()
+    if kernel is None or await kernel.check_death() is not None:
         return UNKNOWN_NAMESPACE, False
     if not session.namespace and not session.lock.locked():
         async with session.turn():
-            kernel = session.keeper.kernel
+            kernel = session.kernel_manager.kernel
             if kernel is not None:
-                await session.known(kernel)
+                await session.get_namespace(kernel)
     return session.namespace, kernel is not None

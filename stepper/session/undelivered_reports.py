@@ -8,7 +8,7 @@ from stepper.common.text import clean
 from stepper.messages import command_messages, run_report
 from stepper.policy import cell_changes, journal_events
 from stepper.policy.model import Cell
-from stepper.session.kernel_manager import now
+from stepper.session.kernel_manager import format_now
 from stepper.session.protocols import Notebook
 from stepper.session.session import Session
 
@@ -18,7 +18,7 @@ def missed(session: Session, text: str, line: str) -> None:
     told = command_messages.format_undelivered(session.name, text)
     session.log(
         journal_events.Undelivered(
-            at=now(),
+            at=format_now(),
             text=told,
             line=command_messages.format_undelivered_line(session.name, line),
         )
@@ -35,7 +35,7 @@ def text(session: Session) -> str:
 
 def heard(session: Session) -> None:
     """What reached nobody is told now."""
-    session.log(journal_events.Delivered(at=now()), sync=None)
+    session.log(journal_events.Delivered(at=format_now()), sync=None)
 
 
 def take_missed(session: Session) -> str:
@@ -78,11 +78,13 @@ def compare(
     It may have been `read` just now. Raise NotebookError.
     """
     document, state = read or session.file.read_uncached(), session.state
-    if not session.runs(document):
+    if not session.can_run(document):
         return document, []
     fresh = state.compare_with_notebook(document.cells)
-    session.unrun = {
-        cell.id: session.unrun[cell.id] for cell in fresh if cell.id in session.unrun
+    session.reported_unrun = {
+        cell.id: session.reported_unrun[cell.id]
+        for cell in fresh
+        if cell.id in session.reported_unrun
     }
     if state.last_key is not None and state.progress_of(state.last_key).cell_id not in {
         cell.id for cell in document.cells
@@ -94,6 +96,10 @@ def compare(
 def untold(session: Session, cells: Sequence[Cell]) -> list[Cell]:
     """Return the cells of which nobody was told yet that they have not run as they stand: they are told now."""
     sources = {cell.id: cell_changes.hash_source(cell.source) for cell in cells}
-    fresh = [cell for cell in cells if session.unrun.get(cell.id) != sources[cell.id]]
-    session.unrun.update(sources)
+    fresh = [
+        cell
+        for cell in cells
+        if session.reported_unrun.get(cell.id) != sources[cell.id]
+    ]
+    session.reported_unrun.update(sources)
     return fresh

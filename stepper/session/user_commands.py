@@ -37,7 +37,7 @@ from stepper.policy.notebook_state import State
 from stepper.session import progress_events, responses, stale_cells, status_queries
 from stepper.session.cell_run import judged, run_cell
 from stepper.session.clients import Caller
-from stepper.session.kernel_manager import now
+from stepper.session.kernel_manager import format_now
 from stepper.session.output_changes import RecordedOutputs
 from stepper.session.protocols import KernelMetadata
 from stepper.session.session import Session
@@ -51,9 +51,13 @@ async def create(session: Session, made: Plan) -> None:
     """Begin the journal of a notebook that was just made under this name."""
     await session.interrupt()  # a cell of the one before may run for hours
     async with session.turn():
-        await session.keeper.end("its notebook was replaced by a new one of that name")
-        session.log(journal_events.Created(at=now()))
-        session.log(journal_events.PlanChanged(at=now(), plan=plan.to_json(made)))
+        await session.kernel_manager.shut_down(
+            "its notebook was replaced by a new one of that name"
+        )
+        session.log(journal_events.Created(at=format_now()))
+        session.log(
+            journal_events.PlanChanged(at=format_now(), plan=plan.to_json(made))
+        )
 
 
 async def run(
@@ -69,10 +73,10 @@ async def run(
     if which == "restore":
         return await restore(session, caller, progress, all_ended)
     async with session.turn(caller=caller):
-        why = None if caller.outside_agent else edit_gate.check_stop(session.state)
+        why = None if caller.is_outside_agent else edit_gate.check_stop(session.state)
         if why:
             raise StepperError(f"nothing ran: {why}")
-        document, state = session.mended(), session.state
+        document, state = session.read_with_unique_ids(), session.state
         notebook = document.cells
         cells = cell_changes.select_not_run(
             notebook, {} if which == "all" else state.succeeded_sources
@@ -112,7 +116,7 @@ async def restore(
     It ends at the first that ends otherwise than before or was changed since.
     """
     async with session.turn(caller=caller):
-        document = session.mended()
+        document = session.read_with_unique_ids()
         notebook = document.cells
         last = {run.cell_id: run for run in session.state.runs}
         well = {
@@ -130,9 +134,9 @@ async def restore(
             session, caller, "it was restarted to restore the notebook's state"
         )
         keeps_stop = session.state.stop is not None and not edit_gate.restore_resumes(
-            session.state, caller.by == "mcp"
+            session.state, caller.interface == "mcp"
         )
-        session.log(journal_events.Restored(at=now(), keeps_stop=keeps_stop))
+        session.log(journal_events.Restored(at=format_now(), keeps_stop=keeps_stop))
         gone = len(well.keys() - {cell.id for cell in notebook})
         ended = await _run(
             session,
@@ -161,16 +165,24 @@ async def restore(
 async def _fresh(session: Session, caller: Caller, why: str) -> None:
     """End the kernel because it was asked for: nobody need be told that its state is gone."""
     await _may_start(session, caller)
-    await session.keeper.end(why)
+    await session.kernel_manager.shut_down(why)
     session.state.lost_reason = ""
 
 
 async def _may_start(session: Session, caller: Caller) -> None:
     """Raise KernelError where no fresh kernel may start: then the old one stays."""
-    at = session.keeper.place(caller.environ, session.state.plan.kernel).at
-    kernel = await session.keeper.find() if at is not None and at.attaches else None
-    if kernel is not None and kernel.about().kept and await kernel.death() is None:
-        why = f"{kernel.about().where} was named by its id: it is left as it is, with its variables, and none is started"
+    at = session.kernel_manager.get_launch_config(
+        caller.environ, session.state.plan.kernel
+    ).backend
+    kernel = (
+        await session.kernel_manager.find() if at is not None and at.attaches else None
+    )
+    if (
+        kernel is not None
+        and kernel.describe().is_external
+        and await kernel.check_death() is None
+    ):
+        why = f"{kernel.describe().location} was named by its id: it is left as it is, with its variables, and none is started"
         raise KernelError(
             why,
             f"restart it there; or {CommandLines(session.name).shell('use --kernel NAME')}  # another place",
@@ -212,7 +224,7 @@ async def _run(
         runs.append(ended)
         if all_ended is not None:
             all_ended.append(ended)
-        found = session.kept(reports.format_run(ended), ended)
+        found = session.record_report(reports.format_run(ended), ended)
         if ended.run.verdict is not Verdict.FINE:
             failed = found
             break
@@ -230,7 +242,7 @@ async def _run(
         stale_cells.report_new(session, notebook, cells) if cells and not failed else ""
     )
     stop = ""
-    if which != "restore" and caller.outside_agent:
+    if which != "restore" and caller.is_outside_agent:
         stop = command_messages.format_agent_stopped(session.name, session.state)
     changed = list[ChangedOutput]()
     if recorded is not None:
@@ -284,13 +296,17 @@ async def evaluate(
     if why := cell_changes.find_encoding_problem(source):
         raise UsageError(why)
     async with session.turn(caller=caller):
-        kernel = session.keeper.kernel
+        kernel = session.kernel_manager.kernel
         if kernel is None and starts and not session.state.lost_reason:
             session.read()  # none is begun for another language's
-            kernel = await session.keeper.get(caller.environ, caller.left)
+            kernel = await session.kernel_manager.get_kernel(
+                caller.environ, caller.disconnected
+            )
         if kernel is not None:
-            await session.known(kernel)  # which notices a kernel that died just now
-        if kernel is None or await kernel.death() is not None:
+            await session.get_namespace(
+                kernel
+            )  # which notices a kernel that died just now
+        if kernel is None or await kernel.check_death() is not None:
             why = f"{session.name} has no live kernel: there is nothing to look at"
             raise StepperError(why, CommandLines(session.name).shell("run"))
         limits, asked = session.limits(), cell_directives.parse(source)
@@ -298,18 +314,18 @@ async def evaluate(
         timeout = cell_directives.select_deadline(
             asked, limits.cell_timeout_seconds, most, caller.timeout
         )
-        began, at = time.monotonic(), now()
+        began, at = time.monotonic(), format_now()
         cell = Cell("eval", -1, 0, "code", source)
         begun = journal_events.RunStarted(
             run=0, key=cell.id, at=at, cell_id=cell.id, source=source, timeout=timeout
         )
-        session.looks = begun
+        session.scratch_run = begun
         try:
             execution = await session.execute(
                 kernel, source, caller, timeout, limits, scratch=True
             )
         finally:
-            session.looks = None
+            session.scratch_run = None
         elapsed = time.monotonic() - began
         took = execution_time.measure_busy_seconds(execution.timings, elapsed)
         cells = list[Cell]()
@@ -318,7 +334,7 @@ async def evaluate(
             with contextlib.suppress(NotebookError):
                 cells = [*session.read().cells]
         fault, verdict = await judged(session, cell, execution, cells)
-        session.ended(execution, "`stepper eval`")
+        session.record_death(execution, "`stepper eval`")
         run = begun.create_run(execution.outcome, verdict, fault, took)
         session.log(
             journal_events.ScratchExecuted(
@@ -329,9 +345,9 @@ async def evaluate(
                 fault=fault,
             )
         )
-        shows_pictures = bool(execution.pictures)
+        shows_pictures = bool(execution.images)
         seen = (
-            await asyncio.to_thread(session.adviser.seen, execution, 0)
+            await asyncio.to_thread(session.diagnosis.summarize_figures, execution, 0)
             if shows_pictures
             else []
         )
@@ -344,13 +360,13 @@ async def evaluate(
                 max_timeout=most,
                 figures=seen,
                 modules=local_modules.format_module_changes(
-                    execution.modules, session.name
+                    execution.module_changes, session.name
                 ),
             )
         )
         output, figures = (
             get_terminal_text(execution.outputs),
-            session.adviser.saved(0)[: len(execution.pictures)],
+            session.diagnosis.list_saved_figures(0)[: len(execution.images)],
         )
         return responses.Evaluated(
             session.name,
@@ -369,13 +385,13 @@ async def restart(session: Session, caller: Caller) -> bool:
     await _may_start(session, caller)
     await session.interrupt()
     async with session.turn():
-        had = await session.keeper.end("its restart was requested")
+        had = await session.kernel_manager.shut_down("its restart was requested")
         if not had:
             session.read()  # none is begun for another language's notebook
         # the kernel's own end had stopped it
         if session.state.stop is not None and session.state.stop.key is None:
-            session.log(journal_events.Continued(at=now()))
-        await session.keeper.get(caller.environ, caller.left)
+            session.log(journal_events.Continued(at=format_now()))
+        await session.kernel_manager.get_kernel(caller.environ, caller.disconnected)
         return had
 
 
@@ -383,15 +399,15 @@ async def shutdown(session: Session, why: str) -> bool:
     """End the kernel; return whether there was one."""
     await session.interrupt()
     async with session.turn():
-        return await session.keeper.end(why)
+        return await session.kernel_manager.shut_down(why)
 
 
 async def end_idle_kernel(session: Session, last_used: float, why: str) -> bool:
     """End the kernel unless something ran in it after `last_used`; return whether it was ended."""
     async with session.turn():
-        if session.last_used != last_used or not session.keeper.kernel:
+        if session.last_used != last_used or not session.kernel_manager.kernel:
             return False
-        return await session.keeper.end(why)
+        return await session.kernel_manager.shut_down(why)
 
 
 async def go_on(session: Session, answer: str = "") -> str:
@@ -402,7 +418,7 @@ async def go_on(session: Session, answer: str = "") -> str:
         reopen(session, number)
         return command_messages.format_reopen(session.name, session.state, number)
     if lifted is not None:
-        session.log(journal_events.Continued(at=now(), answer=answer.strip()))
+        session.log(journal_events.Continued(at=format_now(), answer=answer.strip()))
     known, alive = await status_queries.namespace(session)
     return command_messages.format_continue(
         session.name, session.state, known, alive, lifted, answer
@@ -423,7 +439,7 @@ def skipped_step(session: Session, answer: str) -> int | None:
 async def fix(session: Session, hint: str = "") -> str:
     """Lift a stop and grant the failed step a fresh set of retries; return what failed, what was tried, the hint."""
     key, stop = failed_key(session), session.state.stop
-    session.log(journal_events.Fixed(at=now(), key=key, hint=hint.strip()))
+    session.log(journal_events.Fixed(at=format_now(), key=key, hint=hint.strip()))
     cell = _cell(session, key)
     said = command_messages.format_fix(
         session.name, session.state, key, cell, session.limits().max_retries
@@ -443,7 +459,7 @@ async def skip(session: Session, reason: str) -> str:
     )
     if key is not None:
         cell = _cell(session, key)
-        session.log(journal_events.Skipped(at=now(), key=key, reason=reason))
+        session.log(journal_events.Skipped(at=format_now(), key=key, reason=reason))
         if cell is not None:
             session.file.add_tag(cell, cell_changes.SKIP_TAG)
     return command_messages.format_skip(session.name, session.state, key, reason)
@@ -459,7 +475,7 @@ def reopen(session: Session, number: int) -> responses.Planned:
     cell = _cell(session, number)
     if cell is not None:
         session.file.remove_tag(cell, cell_changes.SKIP_TAG)
-    session.log(journal_events.Reopened(at=now(), key=number))
+    session.log(journal_events.Reopened(at=format_now(), key=number))
     return status_queries.planned(session)
 
 
@@ -471,7 +487,7 @@ def use_kernel(session: Session, name: str, kernel: KernelMetadata) -> None:
     """Have the notebook's next kernel run in the place of that name ('' for the project's); raise NotebookError."""
     made = replace(session.state.plan, kernel=name)
     session.file.write_plan(made, kernel)
-    session.log(journal_events.PlanChanged(at=now(), plan=plan.to_json(made)))
+    session.log(journal_events.PlanChanged(at=format_now(), plan=plan.to_json(made)))
 
 
 def confirm(session: Session, words: str) -> str:
@@ -490,7 +506,9 @@ def confirm(session: Session, words: str) -> str:
             "say why the step is done although its criterion is false",
             state.commands.shell("confirm", '"REASON"'),
         )
-    session.log(journal_events.Confirmed(at=now(), key=doubted[0], reason=reason))
+    session.log(
+        journal_events.Confirmed(at=format_now(), key=doubted[0], reason=reason)
+    )
     return command_messages.format_confirm(session.name, state, doubted[0], reason)
 
 
@@ -531,11 +549,15 @@ async def change_plan(
     """Change the plan by a function that raises ValueError where it can't; return it. Raise UsageError."""
     # While what was handed on runs, nobody waits for its end to plan on: file and
     # journal change in one go.
-    async with contextlib.nullcontext() if session.goes_on else session.turn():
+    async with (
+        contextlib.nullcontext() if session.runs_in_background else session.turn()
+    ):
         try:
             changed = change(session.state)
         except ValueError as error:
             raise UsageError(str(error), _shows_steps(session)) from None
-        session.log(journal_events.PlanChanged(at=now(), plan=plan.to_json(changed)))
+        session.log(
+            journal_events.PlanChanged(at=format_now(), plan=plan.to_json(changed))
+        )
         session.file.write_plan(changed)
     return status_queries.planned(session)

@@ -37,7 +37,7 @@ from stepper.policy.dataflow import cell_dependencies
 from stepper.policy.model import Cell, Outcome
 from stepper.session import progress_events, stale_cells
 from stepper.session.clients import Caller
-from stepper.session.kernel_manager import now
+from stepper.session.kernel_manager import format_now
 from stepper.session.protocols import Notebook
 from stepper.session.replay import Replayed, begins, replay
 from stepper.session.session import Session
@@ -124,7 +124,7 @@ async def verify(
             _compared, session, found, way, again, differing
         )
         differing = [cell for cell in differing if differences[cell.index].doubtful]
-    await session.keeper.find()  # what a former daemon left lives, too
+    await session.kernel_manager.find()  # what a former daemon left lives, too
     verdicts = [
         _verdict(session, found, cell, differences.get(cell.index)) for cell in cells
     ]
@@ -158,7 +158,7 @@ async def verify(
     )
     session.log(
         journal_events.Verified(
-            at=now(),
+            at=format_now(),
             reproduces=made.reproduces,
             sources=sources,
             text=counts,
@@ -285,9 +285,9 @@ def _failure(session: Session, document: Notebook, ended: Ended) -> str:
     if missing and session.speaks_python:
         stale_cells.find_dependencies(session, document.cells)
         bound = cell_dependencies.describe_former_binding(
-            missing[1], ended.cell.id, document.cells, session.past
+            missing[1], ended.cell.id, document.cells, session.run_history
         )
-    elif IN_USE in run.error and session.keeper.kernel is not None:
+    elif IN_USE in run.error and session.kernel_manager.kernel is not None:
         bound = f"the living kernel may hold it: `{CommandLines(session.name).shell('shutdown')}` ends that"
     # the replay's kernel is nobody's to restore
     own = run.error.partition(run_decisions.VARIABLES_LOST)[0].partition(

@@ -40,9 +40,9 @@ async def look(
     session: Session, others: Sequence[Session], told: cli_commands.Snapshot
 ) -> Looked:
     """Return what runs in a notebook and what came of it since it was told last; raise nothing of the notebook's."""
-    kernel = await session.keeper.find()
-    begun, coming = session.state.running, kernel.coming if kernel else None
-    run, changes = begun.run if begun else 0, coming.changes if coming else 0
+    kernel = await session.kernel_manager.find()
+    begun, coming = session.state.running, kernel.partial_output if kernel else None
+    run, changes = begun.run if begun else 0, coming.change_count if coming else 0
     news = (
         begun is not None
         and coming is not None
@@ -55,18 +55,18 @@ async def look(
             and (document := session.file.read_uncached()).language in LANGUAGES
         ):
             stale, hidden = stale_cells.format_marks(session, document.cells)
-    queued = session.keeper.queued
+    queued = session.kernel_manager.queue_status
     return Looked(
         run,
         changes,
         [_tail(output) for output in coming.outputs()] if news and coming else None,
         status_queries.running(session),
         queued.text if queued else "",
-        await session.keeper.status(),
+        await session.kernel_manager.get_status(),
         {
-            each.name: await each.keeper.status()
+            each.name: await each.kernel_manager.get_status()
             for each in others
-            if each.keeper.kernel
+            if each.kernel_manager.kernel
         },
         stale,
         hidden,

@@ -26,7 +26,7 @@ from stepper.diagnosis.project_environment import Surroundings
 from stepper.diagnosis.saved_images import Figures
 from stepper.kernels.backends.local.local_backend import LocalKernels
 from stepper.kernels.backends.local.memory import usage
-from stepper.kernels.late_outputs import Late
+from stepper.kernels.late_outputs import LateOutputs
 from stepper.messages.run_report import Report
 from stepper.notebooks.journal_file import JournalFile
 from stepper.notebooks.notebook_file import IpynbFile
@@ -34,7 +34,7 @@ from stepper.policy.model import CellEdit, Limits, Outcome
 from stepper.session import user_commands
 from stepper.session.agent_edits import edited
 from stepper.session.clients import Caller
-from stepper.session.protocols import Execution, Kernel, KernelPlace
+from stepper.session.protocols import Execution, Kernel, LaunchConfig
 from stepper.session.run_recovery import settle
 from stepper.session.session import Session
 
@@ -165,7 +165,7 @@ def examples() -> list[Case]:
 class Kept:
     """A kernel provider that hands the same kernel to session after session."""
 
-    queued = None
+    queue_status = None
 
     def __init__(self, kernels: LocalKernels) -> None:
         self.kernels, self.kernel, self.last = kernels, None, Execution(Outcome.OK)
@@ -173,21 +173,21 @@ class Kept:
             str
         ] = []  # failures of the helper's own that it kept quiet
 
-    async def start(self, place: KernelPlace) -> Kernel:
-        if self.kernel is None or await self.kernel.death() is not None:
+    async def start(self, place: LaunchConfig) -> Kernel:
+        if self.kernel is None or await self.kernel.check_death() is not None:
             self.kernel = await self.kernels.start(place)
             execute = self.kernel.execute
 
             async def watched(*given: Any, **more: Any) -> Execution:
                 self.last = await execute(*given, **more)
-                if self.last.told.get("swallowed"):
-                    self.swallowed.append(str(self.last.told["swallowed"]))
+                if self.last.diagnosis_data.get("swallowed"):
+                    self.swallowed.append(str(self.last.diagnosis_data["swallowed"]))
                 return self.last
 
             self.kernel.execute = watched
         return self.kernel
 
-    async def withdraw(self) -> None:
+    async def cancel_request(self) -> None:
         pass
 
     async def attach(self) -> None:
@@ -205,7 +205,7 @@ class Bench:
             for name, value in os.environ.items()
             if not name.lower().endswith("_proxy")
         }
-        self.place = KernelPlace(
+        self.place = LaunchConfig(
             python,
             str(self.root),
             {**environ, "MPLBACKEND": "module://matplotlib_inline.backend_inline"},
@@ -243,7 +243,7 @@ class Bench:
         session = Session(
             "notebooks/fault.ipynb",
             file := IpynbFile(str(notebook)),
-            Late(file),
+            LateOutputs(file),
             JournalFile(str(project / ".stepper" / "journal.jsonl")),
             self.provider,
             lambda: limits,
@@ -289,7 +289,7 @@ class Bench:
         if (
             case.ename == "MemoryLimit"
         ):  # what this machine passes when the kernel takes 120 MB more than now
-            now = usage(kernel.about().pid)
+            now = usage(kernel.describe().pid)
             limits = replace(
                 limits,
                 max_memory_percent=min(99.0, 100 * (now.used + 120e6) / now.total),
@@ -309,7 +309,7 @@ class Bench:
             fault.get("evalue", ""),
             tuple(stopped),
             tuple(doubts),
-            self.provider.last.told.get("seconds", 0.0),
+            self.provider.last.diagnosis_data.get("seconds", 0.0),
             held,
             tuple(self.provider.swallowed),
         )

@@ -24,7 +24,7 @@ from stepper.kernels.client import LiveKernel
 from stepper.policy import kernel_config
 from stepper.policy.kernel_config import KERNELSPEC_NAME, BackendConfig, JupyterSettings
 from stepper.policy.model import Death
-from stepper.session.protocols import KernelMetadata, KernelPlace, Queued
+from stepper.session.protocols import KernelMetadata, LaunchConfig, QueueStatus
 
 START_SECONDS = 120.0  # a gateway's cluster pulls images
 READY_SECONDS = 60.0
@@ -35,7 +35,7 @@ log = logging.getLogger("stepper")
 class JupyterKernels:
     """One notebook's kernel, kept in `record` for the next daemon: its id, and no token."""
 
-    queued: Queued | None = None  # it waits in no queue
+    queue_status: QueueStatus | None = None  # it waits in no queue
 
     def __init__(
         self,
@@ -46,20 +46,22 @@ class JupyterKernels:
     ) -> None:
         self.record, self.parts, self.environ = record, parts, environ
 
-    async def start(self, place: KernelPlace) -> LiveKernel:
+    async def start(self, place: LaunchConfig) -> LiveKernel:
         """Have a kernel started, or take the one that is named; return it when it is ready. Raise KernelError."""
-        assert place.at is not None and isinstance(place.at.settings, JupyterSettings)
+        assert place.backend is not None and isinstance(
+            place.backend.settings, JupyterSettings
+        )
         try:
-            await self.withdraw()
+            await self.cancel_request()
         except KernelError as error:  # where it is this server, what follows fails, too
             log.warning("%s", error.message)
         server, told = (
-            Server(place.at.settings, lambda: {**self.environ(), **place.environ}),
+            Server(place.backend.settings, lambda: {**self.environ(), **place.environ}),
             {
                 "kind": "jupyter",
-                "name": place.at.name,
-                "definition": dict(place.at.definition),
-                "kernel": str(uuid.uuid4()) if place.at.settings.env else "",
+                "name": place.backend.name,
+                "definition": dict(place.backend.definition),
+                "kernel": str(uuid.uuid4()) if place.backend.settings.env else "",
                 "session": uuid.uuid4().hex,
             },
         )
@@ -157,7 +159,7 @@ class JupyterKernels:
                 "df -h .stepper",
             ) from error
 
-    async def withdraw(self) -> None:
+    async def cancel_request(self) -> None:
         """End the kernel on record, whose server could not be reached when it was to end; raise KernelError."""
         process = self._recorded()
         if process is not None:
@@ -194,7 +196,7 @@ class JupyterKernels:
             return None
         process.looked_at = -LOOK_SECONDS
         kernel = LiveKernel(process, self.parts)
-        death = await kernel.death()
+        death = await kernel.check_death()
         if death is not None:
             with contextlib.suppress(KernelError):
                 await kernel.shutdown()

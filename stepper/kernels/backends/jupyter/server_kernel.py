@@ -14,7 +14,7 @@ from stepper.kernels.backend_protocols import Usage
 from stepper.kernels.backends.jupyter.server_api import GONE, Server, StoppedError
 from stepper.kernels.backends.jupyter.websocket_channels import WebsocketChannels
 from stepper.policy.model import Death
-from stepper.session.protocols import About
+from stepper.session.protocols import KernelDescription
 
 # between two questions whether the server has it still; a death it tells by itself
 LOOK_SECONDS = 30.0
@@ -49,17 +49,17 @@ class JupyterProcess:
         """Why nothing reaches it now; '' where it can be reached."""
         return f"the link is down ({self.channels.away})" if self.channels.away else ""
 
-    def about(self) -> About:
+    def describe(self) -> KernelDescription:
         """Return what it is: its kernelspec, and on which server."""
         name = self.server.name
         why = f"on {name} stepper watches no memory and sees no line that runs: the server's own limits hold"
         where = f"kernel {self.id[:6]} on {name}"
-        return About(
+        return KernelDescription(
             f"{self.server.where.kernel} ({name})",
-            without=why,
-            kept=not self.is_ours,
-            where=where,
-            trouble=self.away,
+            limitation=why,
+            is_external=not self.is_ours,
+            location=where,
+            problem=self.away,
             url=self.server.where.url,
         )
 

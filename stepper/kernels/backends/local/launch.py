@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Any
 from stepper.common import private_files
 from stepper.kernels.backends.local import memory
 from stepper.kernels.backends.local.process_identity import MARKER
-from stepper.session.protocols import KernelPlace
+from stepper.session.protocols import LaunchConfig
 
 if TYPE_CHECKING:
     from stepper.kernels.backends.local.kernelspecs import Spec
@@ -73,7 +73,7 @@ def socket_path(runtime: str, kernel: str) -> str:
 
 
 def launch(
-    place: KernelPlace,
+    place: LaunchConfig,
     kernel: str,
     runtime: str,
     stderr: IO[bytes],
@@ -122,7 +122,7 @@ def launch(
         env={
             **environ,
             MARKER: kernel,
-            **({TIED: str(os.getpid())} if place.tied else {}),
+            **({TIED: str(os.getpid())} if place.exits_with_daemon else {}),
         },
         start_new_session=True,
     )

@@ -24,7 +24,7 @@ from stepper.kernels.backends.local import launch, process_identity
 from stepper.kernels.backends.local.launch import Files
 from stepper.kernels.backends.local.process_identity import Identity
 from stepper.policy.model import Death
-from stepper.session.protocols import KernelPlace, Queued
+from stepper.session.protocols import LaunchConfig, QueueStatus
 
 if TYPE_CHECKING:
     from stepper.kernels.client import LiveKernel
@@ -39,7 +39,7 @@ class LocalKernels:
     `parts` are what its helper may load besides its own: name → package.
     """
 
-    queued: Queued | None = None  # it waits in no queue
+    queue_status: QueueStatus | None = None  # it waits in no queue
 
     # only read
     def __init__(
@@ -48,15 +48,15 @@ class LocalKernels:
         self.files = Files(record)
         self.runtime, self.parts = runtime, parts
 
-    async def start(self, place: KernelPlace) -> LiveKernel:
+    async def start(self, place: LaunchConfig) -> LiveKernel:
         """Start a kernel and return it when it is ready; raise KernelError with what it wrote to stderr."""
         try:
             return await self._start(place)
         except IpykernelMissingError as missing:
             if (
-                place.at
-                or not place.copy
-                or not glob.glob(f"{glob.escape(place.copy)}*")
+                place.backend
+                or not place.bundled_ipykernel
+                or not glob.glob(f"{glob.escape(place.bundled_ipykernel)}*")
             ):
                 raise
             try:
@@ -65,18 +65,18 @@ class LocalKernels:
                 # none for that Python, or not with what else the project holds
                 raise missing from None
 
-    async def _start(self, place: KernelPlace, lacks: str = "") -> LiveKernel:
+    async def _start(self, place: LaunchConfig, lacks: str = "") -> LiveKernel:
         """Start it: on stepper's own copy of ipykernel where the interpreter lacks one, which `lacks` would add."""
         began = time.monotonic()
         name, spec = uuid.uuid4().hex, None
-        if place.at is not None:
+        if place.backend is not None:
             from stepper.kernels.backends.local import kernelspecs
             from stepper.policy.kernel_config import KernelspecSettings
 
             # the others' kernels are not local
-            assert isinstance(place.at.settings, KernelspecSettings)
+            assert isinstance(place.backend.settings, KernelspecSettings)
             spec = kernelspecs.named(
-                place.at.settings.kernelspec, place.environ, place.python
+                place.backend.settings.kernelspec, place.environ, place.python
             )
         # On record before it is there: what a daemon that dies now leaves behind is
         # found by the kernel's id.
@@ -96,7 +96,12 @@ class LocalKernels:
         with stderr:
             try:
                 child, connection = launch.launch(
-                    place, name, self.runtime, stderr, place.copy if lacks else "", spec
+                    place,
+                    name,
+                    self.runtime,
+                    stderr,
+                    place.bundled_ipykernel if lacks else "",
+                    spec,
                 )
                 identity = Identity.of(child.pid)
                 python = (
@@ -158,7 +163,7 @@ class LocalKernels:
         launch.clear_files(self.runtime, kernel)
         self.files.forget()
 
-    async def withdraw(self) -> None:
+    async def cancel_request(self) -> None:
         """Nothing: a kernel here is there, or none was asked for."""
 
     def _is_ours(
@@ -193,7 +198,7 @@ class LocalKernels:
             return None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             return Death(f"the record {self.files.record} can't be read: {error}")
-        death = await kernel.death()
+        death = await kernel.check_death()
         if death is not None:
             await kernel.shutdown()
         return death or kernel

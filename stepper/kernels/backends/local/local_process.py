@@ -26,7 +26,7 @@ from stepper.kernels.error_parsing import ESCAPES
 from stepper.kernels.process_tree import TABLE
 from stepper.kernels.zmq_channels import Channels
 from stepper.policy.model import Death
-from stepper.session.protocols import About
+from stepper.session.protocols import KernelDescription
 
 # told of what the process wrote; kept of it
 STDERR_CHARACTERS, STDERR_BYTES = 2000, 4 << 20
@@ -73,9 +73,9 @@ class LocalProcess:
         self.ended: Death | None = None
         self.cuts, self.away = 0, ""
 
-    def about(self) -> About:
+    def describe(self) -> KernelDescription:
         """Return what it is: its interpreter and its process."""
-        return About(self.python, self.identity.pid, self.lacks)
+        return KernelDescription(self.python, self.identity.pid, self.lacks)
 
     def begin(self) -> None:
         """A run begins: what earlier cells started is not its to interrupt."""

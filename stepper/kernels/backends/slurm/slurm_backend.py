@@ -34,7 +34,7 @@ from stepper.kernels.client import LiveKernel
 from stepper.policy import kernel_config
 from stepper.policy.kernel_config import BackendConfig, SlurmSettings, SshSettings
 from stepper.policy.model import Death
-from stepper.session.protocols import KernelPlace, Queued
+from stepper.session.protocols import LaunchConfig, QueueStatus
 
 START_SECONDS = 60.0  # from the job's start
 # between two looks at the connection file, at a job that is to start
@@ -59,12 +59,12 @@ class SlurmKernels:
             parts,
             slurm_cli.Queue(os.environ),
         )
-        self.wait: Queued | None = None  # as SLURM described it last
+        self.wait: QueueStatus | None = None  # as SLURM described it last
         # the start under way, until its job runs: its definition, when it began
         self.pending: tuple[SlurmSettings, float] | None = None
 
     @property
-    def queued(self) -> Queued | None:
+    def queue_status(self) -> QueueStatus | None:
         """What a start that is under way waits for, and whether SLURM answers."""
         silence = self.queue.silence
         if self.pending is None or not silence:
@@ -73,32 +73,34 @@ class SlurmKernels:
         if self.wait is None:
             unknown = f"{silence}: nothing is known of the job yet"
             request = "" if where.jobid else "job request"
-            return Queued(unknown, since, where.queue_seconds, request=request)
+            return QueueStatus(unknown, since, where.queue_seconds, request=request)
         if slurm_cli.SILENT in self.wait.text:
             return self.wait
         return replace(self.wait, text=f"{silence}: {self.wait.text} before that")
 
-    async def start(self, place: KernelPlace) -> LiveKernel:
+    async def start(self, place: LaunchConfig) -> LiveKernel:
         """Submit a job, or go on with the one that waits; return its kernel when it is ready. Raise KernelError."""
-        assert place.at is not None and isinstance(place.at.settings, SlurmSettings)
-        where = place.at.settings
+        assert place.backend is not None and isinstance(
+            place.backend.settings, SlurmSettings
+        )
+        where = place.backend.settings
         self.pending = where, time.monotonic()
         told = self._recorded()
-        if told and not await self._waits(told, place.at):
-            await self.withdraw()
+        if told and not await self._waits(told, place.backend):
+            await self.cancel_request()
             told = {}
         self.queue = slurm_cli.Queue(place.environ)
         try:
             try:
                 return await self._ready(
-                    told or await self._submit(place, place.at, where), where
+                    told or await self._submit(place, place.backend, where), where
                 )
             except KernelStartError as error:
                 if IN_USE not in error.message:
                     raise
-                await self.withdraw()
+                await self.cancel_request()
                 return await self._ready(
-                    await self._submit(place, place.at, where), where
+                    await self._submit(place, place.backend, where), where
                 )
         except asyncio.CancelledError:
             # the daemon ends: the next one goes on with what is on record
@@ -106,7 +108,7 @@ class SlurmKernels:
         except BaseException:
             # else the next start tries again, and is told
             with contextlib.suppress(KernelError):
-                await self.withdraw()
+                await self.cancel_request()
             raise
         finally:
             self.wait = self.pending = None
@@ -123,7 +125,7 @@ class SlurmKernels:
         seen = await self.queue.look(told["job"], told["job_name"])
         return seen is None or seen.waits or seen.lives
 
-    async def withdraw(self) -> None:
+    async def cancel_request(self) -> None:
         """End the job on record, whether it waits or runs; raise KernelError where nobody can know that it ended."""
         told = self._recorded()
         if told:
@@ -170,7 +172,7 @@ class SlurmKernels:
         )
 
     async def _submit(
-        self, place: KernelPlace, at: BackendConfig, where: SlurmSettings
+        self, place: LaunchConfig, at: BackendConfig, where: SlurmSettings
     ) -> dict[str, Any]:
         kernel, python = uuid.uuid4().hex, where.python or place.python
         if not python:
@@ -211,7 +213,7 @@ class SlurmKernels:
         told: dict[str, Any],
         where: SlurmSettings,
         script: str,
-        place: KernelPlace,
+        place: LaunchConfig,
     ) -> None:
         name, file = told["job_name"], Path(told["file"])
         if where.jobid:
@@ -254,7 +256,7 @@ class SlurmKernels:
             if seen.waits
             else ""
         )
-        wait = Queued(text, since, where.queue_seconds, request=request)
+        wait = QueueStatus(text, since, where.queue_seconds, request=request)
         self.wait = wait if text else None
 
     async def _ready(self, told: dict[str, Any], where: SlurmSettings) -> LiveKernel:
@@ -312,7 +314,7 @@ class SlurmKernels:
                         else f"job {number} may wait"
                     )
                     silent = silent or self.queue.no_answer
-                    self.wait = Queued(
+                    self.wait = QueueStatus(
                         f"{silent}: {was}", since, where.queue_seconds, request=request
                     )
                 if batch_job.there(file):
@@ -359,7 +361,7 @@ class SlurmKernels:
             if not told.get("job") or told.get("ending"):
                 # whoever starts the next one tries again, and is told
                 with contextlib.suppress(KernelError):
-                    await self.withdraw()
+                    await self.cancel_request()
                 return None
             if "connection" not in told:  # it waits: nothing has run in it
                 return None

@@ -19,7 +19,7 @@ from stepper.kernels.backends.ssh.ssh_connection import Link
 from stepper.kernels.error_parsing import ESCAPES
 from stepper.kernels.zmq_channels import Channels
 from stepper.policy.model import Death
-from stepper.session.protocols import About
+from stepper.session.protocols import KernelDescription
 
 POLL_SECONDS = 30.0  # between two looks at the queue, while the kernel's heart beats
 SILENT_SECONDS = 2.0  # … while it does not
@@ -91,7 +91,7 @@ class SlurmProcess:
         down = f"the link to {self.node} is down"
         return "; ".join(filter(None, [down, self.link.outage_text]))
 
-    def about(self) -> About:
+    def describe(self) -> KernelDescription:
         """Return what it is: its interpreter, with the job and its node."""
         where = f"{'a step of ' * self.step}job {self.job} on {self.node}"
         why = "in a SLURM job stepper watches no memory and sees no line that runs: the job's own limits hold"
@@ -111,12 +111,14 @@ class SlurmProcess:
             and now > self.asked_at + slurm_cli.SLOW_SECONDS
         ):
             trouble = f"{self.queue.no_answer}: the job's state is not known"
-        return About(
+        return KernelDescription(
             self.python,
-            without=why,
-            where=where,
-            trouble=trouble,
-            left=None if left is None else max(0.0, left - (now - self.seen_at)),
+            limitation=why,
+            location=where,
+            problem=trouble,
+            walltime_left=None
+            if left is None
+            else max(0.0, left - (now - self.seen_at)),
         )
 
     def begin(self) -> None:

@@ -25,7 +25,7 @@ from stepper.kernels.client import LiveKernel
 from stepper.policy import kernel_config
 from stepper.policy.kernel_config import BackendConfig, SshSettings
 from stepper.policy.model import Death
-from stepper.session.protocols import KernelPlace, Queued
+from stepper.session.protocols import LaunchConfig, QueueStatus
 
 START_SECONDS = 60.0
 
@@ -33,7 +33,7 @@ START_SECONDS = 60.0
 class SshKernels:
     """One notebook's kernel, kept in `record` for the next daemon; the sockets to it lie in `runtime`."""
 
-    queued: Queued | None = None  # it waits in no queue
+    queue_status: QueueStatus | None = None  # it waits in no queue
 
     # only read
     def __init__(
@@ -48,12 +48,14 @@ class SshKernels:
         sockets = os.path.join(self.runtime, f"k{kernel[:8]}")
         return Link(place.settings, f"{sockets}.ssh", sockets)
 
-    async def start(self, place: KernelPlace) -> LiveKernel:
+    async def start(self, place: LaunchConfig) -> LiveKernel:
         """Start a kernel and return it when it is ready; raise KernelError."""
-        assert place.at is not None and isinstance(place.at.settings, SshSettings)
-        await self.withdraw()
+        assert place.backend is not None and isinstance(
+            place.backend.settings, SshSettings
+        )
+        await self.cancel_request()
         name, key = uuid.uuid4().hex, secrets.token_hex(32)
-        link = self._link(place.at, name)
+        link = self._link(place.backend, name)
         public, secret = zmq.curve_keypair()
         curve = {"curve_publickey": public.decode(), "curve_secretkey": secret.decode()}
         said = await link.ask(
@@ -62,17 +64,17 @@ class SshKernels:
                 "kernel": name,
                 "key": key,
                 "curve": curve,
-                "folder": place.at.settings.folder,
+                "folder": place.backend.settings.folder,
             },
         )
         if "pid" not in said:
             python, host = (
-                said.get("python", place.at.settings.python),
-                place.at.settings.host,
+                said.get("python", place.backend.settings.python),
+                place.backend.settings.host,
             )
             if "lacks" in said:
                 raise _lacks(
-                    place.at.settings,
+                    place.backend.settings,
                     python,
                     said.get("installer", ""),
                     f": {said['lacks']}",
@@ -90,8 +92,8 @@ class SshKernels:
         connection |= curve if said["encrypts"] else {}
         told = {
             "kind": "ssh",
-            "name": place.at.name,
-            "definition": dict(place.at.definition),
+            "name": place.backend.name,
+            "definition": dict(place.backend.definition),
             "kernel": name,
             "pid": said["pid"],
             "python": said["python"],
@@ -113,7 +115,7 @@ class SshKernels:
             raise
         return kernel
 
-    async def withdraw(self) -> None:
+    async def cancel_request(self) -> None:
         """End the kernel on record; raise KernelError, once, where it can't be reached: then it is let go."""
         try:
             told = json.loads(private_files.read(self.record))

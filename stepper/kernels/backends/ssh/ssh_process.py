@@ -17,7 +17,7 @@ from stepper.kernels.backends.ssh.ssh_connection import Link
 from stepper.kernels.error_parsing import ESCAPES
 from stepper.kernels.zmq_channels import Channels
 from stepper.policy.model import Death
-from stepper.session.protocols import About
+from stepper.session.protocols import KernelDescription
 
 # between two looks at a process whose heart does not beat: each is a command on the
 # host
@@ -66,16 +66,16 @@ class SshProcess:
         unknown = "stepper does not know whether the kernel still runs"
         return "; ".join(filter(None, [down, unknown, self.link.outage_text]))
 
-    def about(self) -> About:
+    def describe(self) -> KernelDescription:
         """Return what it is: its interpreter, with the host's name; how long the line is down."""
         why = f"on {self.host} stepper watches no memory and sees no line that runs: the host's own limits hold"
         if "curve_publickey" not in self.told["connection"]:
             why += "; who else is on the host can listen to its messages: ipykernel there does not know CurveZMQ"
-        return About(
+        return KernelDescription(
             f"{self.host}:{self.python}",
-            without=why,
-            where=self.host,
-            trouble=self.away,
+            limitation=why,
+            location=self.host,
+            problem=self.away,
         )
 
     def begin(self) -> None:
