@@ -19,7 +19,11 @@ INSTALL_CONSOLE = (
 )
 
 
-def attach(paths: Paths, console: bool, notebook: str | None = None) -> Any:
+def attach(
+    paths: Paths,
+    console: bool,
+    notebook: str | None = None,
+) -> Any:
     """Return how to attach to the notebook's kernel.
 
     With `console`, replace this process by a console on the kernel. Raises

@@ -38,7 +38,12 @@ class InterruptHandler:
             self.previous_handler = signal.signal(signal.SIGINT, self.handle_signal)
         return self
 
-    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
+    def __exit__(
+        self,
+        kind: object,
+        error: BaseException | None,
+        _: object,
+    ) -> None:
         if self.runs_code:
             signal.signal(signal.SIGINT, self.previous_handler)
         if self.interrupted and isinstance(error, StepperError):

@@ -68,7 +68,11 @@ class Rendering:
     is_output: bool = False  # the text is what cells or code printed
 
 
-def print_answer(command: str, answer: Any, as_json: bool) -> bool:
+def print_answer(
+    command: str,
+    answer: Any,
+    as_json: bool,
+) -> bool:
     """Print the answer of a command; return whether the command succeeded."""
     rendering = RENDERINGS[command]
     if as_json:

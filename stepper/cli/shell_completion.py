@@ -67,7 +67,8 @@ def complete_cells(ctx: Any, incomplete: str) -> list[CompletionItem]:
     for number, cell in enumerate(cells, 1):
         items.append(CompletionItem(str(number), help=cell.first_line))
     for cell in cells:
-        items.append(CompletionItem(_escape(cell.id), help=cell.first_line))
+        name = _escape(cell.id)
+        items.append(CompletionItem(name, help=cell.first_line))
     matches = [item for item in items if item.value.startswith(incomplete)]
     # Before the first character, each cell is shown once, by its number.
     return matches[: len(cells)]

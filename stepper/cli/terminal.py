@@ -29,7 +29,11 @@ COLOURS = {
 MARK = re.compile(f"^( *)([{''.join(COLOURS)}])(?= )", re.MULTILINE)
 
 
-def print_text(text: str, err: bool = False, is_output: bool = False) -> None:
+def print_text(
+    text: str,
+    err: bool = False,
+    is_output: bool = False,
+) -> None:
     """Print a text without control characters, with colours if they are wanted.
 
     Commands in the text are written as they work in this shell, unless the text
@@ -94,7 +98,11 @@ def _colour_mark(match: re.Match[str]) -> str:
     return indent + click.style(mark, fg=COLOURS[mark])
 
 
-def use_utc(_: click.Context, __: click.Parameter, value: bool) -> None:
+def use_utc(
+    _: click.Context,
+    __: click.Parameter,
+    value: bool,
+) -> None:
     """Show all times of this process in UTC; the callback of `--utc`."""
     if value:
         os.environ["TZ"] = "UTC"

@@ -95,13 +95,16 @@ def _build_decoder(hint: Any) -> Decoder:
     if isinstance(hint, type) and issubclass(hint, Enum):
         return hint
     if origin is UnionType:
-        options = [(_get_json_type(each), _build_decoder(each)) for each in arguments]
+        options = []
+        for option in arguments:
+            json_type = _get_json_type(option)
+            options.append((json_type, _build_decoder(option)))
         return partial(_decode_union, options)
     if origin is tuple:
         return _build_tuple_decoder(arguments)
     if hasattr(hint, "_make"):  # a NamedTuple
         item_hints = get_type_hints(hint).values()
-        decoders = [_build_decoder(each) for each in item_hints]
+        decoders = list(map(_build_decoder, item_hints))
         return partial(_decode_record, hint._make, decoders)
     if origin is list:
         decoder = _build_decoder(arguments[0])
@@ -118,7 +121,7 @@ def _build_tuple_decoder(arguments: tuple[Any, ...]) -> Decoder:
     if arguments[-1] is ...:
         decoder = _build_decoder(arguments[0])
         return partial(_decode_tuple, decoder)
-    decoders = [_build_decoder(each) for each in arguments]
+    decoders = list(map(_build_decoder, arguments))
     return partial(_decode_record, tuple, decoders)
 
 
@@ -127,11 +130,17 @@ def _decode_tuple(decoder: Decoder, value: Any) -> tuple[Any, ...]:
     return tuple(map(decoder, items))
 
 
-def _decode_record(make: Any, decoders: list[Decoder], value: Any) -> Any:
+def _decode_record(
+    make: Any,
+    decoders: list[Decoder],
+    value: Any,
+) -> Any:
     """Decode a list of fixed length, each item with its own decoder."""
     items = _require_type((list, tuple), value)
-    pairs = zip(decoders, items, strict=True)
-    return make(decoder(item) for decoder, item in pairs)
+    decoded_items = []
+    for decoder, item in zip(decoders, items, strict=True):
+        decoded_items.append(decoder(item))
+    return make(decoded_items)
 
 
 def _decode_list(decoder: Decoder, value: Any) -> list[Any]:
@@ -141,7 +150,10 @@ def _decode_list(decoder: Decoder, value: Any) -> list[Any]:
 
 def _decode_mapping(decoder: Decoder, value: Any) -> dict[str, Any]:
     mapping = _require_type(dict, value)
-    return {str(name): decoder(item) for name, item in mapping.items()}
+    decoded = {}
+    for name, item in mapping.items():
+        decoded[str(name)] = decoder(item)
+    return decoded
 
 
 def _decode_union(options: list[tuple[Any, Decoder]], value: Any) -> Any:

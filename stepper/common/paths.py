@@ -43,7 +43,11 @@ def find_checkouts(folder: str) -> "tuple[str, ...]":
     return (folder, os.path.realpath(main_path))
 
 
-def _read_start(path: str, limit: int, flags: int = 0) -> str:
+def _read_start(
+    path: str,
+    limit: int,
+    flags: int = 0,
+) -> str:
     """Return the first characters of a file; raise OSError if it cannot be read.
 
     The limit protects against devices, and O_NONBLOCK against FIFOs without a writer.
@@ -74,7 +78,11 @@ def record_folder(project: str) -> str:
 
     The record is outside the project because other people can write to the project.
     """
-    return os.path.join(record_root(), project.lstrip(os.sep), HOME)
+    return os.path.join(
+        record_root(),
+        project.lstrip(os.sep),
+        HOME,
+    )
 
 
 def read_install_record(project: str) -> "dict[str, Any]":
@@ -171,9 +179,10 @@ class Paths(HookPaths):
         A linked worktree uses the main checkout's file if it has none of its own.
         """
         paths = [os.path.join(folder, name) for folder in self.checkouts]
+        own_path = paths[0]
         if len(paths) == 1:
-            return paths[0]
-        return next(filter(os.path.lexists, paths), paths[0])
+            return own_path
+        return next(filter(os.path.lexists, paths), own_path)
 
     @property
     def environment_checkout(self) -> str:
@@ -258,7 +267,8 @@ class Paths(HookPaths):
             git_dir = os.path.join(record, "gitdir")
             with contextlib.suppress(OSError):  # deleted, but not yet pruned
                 git_file = _read_start(git_dir, GIT_FILE_CHARACTERS)
-                worktree = os.path.join(record, os.path.dirname(git_file))
+                relative_path = os.path.dirname(git_file)
+                worktree = os.path.join(record, relative_path)
                 worktrees.add(os.path.realpath(worktree))
         dependents = []
         for worktree in sorted(worktrees):

@@ -24,7 +24,8 @@ PATH_ONLY = getattr(os, "O_PATH", os.O_RDONLY)
 FOLDER_FLAGS = os.O_DIRECTORY | PATH_ONLY | NO_LINK
 # Opening a FIFO or a terminal must neither block nor change anything.
 SAFE_FLAGS = os.O_NONBLOCK | os.O_NOCTTY | NO_LINK
-CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_LINK
+CREATE_ONLY = os.O_CREAT | os.O_EXCL
+CREATE_FLAGS = os.O_WRONLY | CREATE_ONLY | NO_LINK
 # The most bytes that `read` returns: a sparse file may have any size.
 MAX_BYTES = 1 << 28
 CACHED_FOLDERS = 32
@@ -55,7 +56,12 @@ class UnsafeFileError(OSError):
     `why` is a sentence, `hint` a command that fixes the problem.
     """
 
-    def __init__(self, number: int, why: str, hint: str) -> None:
+    def __init__(
+        self,
+        number: int,
+        why: str,
+        hint: str,
+    ) -> None:
         super().__init__(number, why)
         self.why = why
         self.hint = hint
@@ -97,7 +103,11 @@ def open_regular(path: str, flags: int) -> int:
         return _open_in_folder(path, flags, folder, name)
 
 
-def open_private(path: str, flags: int, _: int = 0) -> int:
+def open_private(
+    path: str,
+    flags: int,
+    _: int = 0,
+) -> int:
     """Open one of stepper's own files and return its descriptor.
 
     With O_CREAT, the file is created with mode 0600 and missing folders with 0700.
@@ -184,7 +194,8 @@ def list_files(folder: str) -> list[tuple[str, os.stat_result]]:
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
         handle = os.open(name, flags, dir_fd=parent)
     try:
-        return [(name, _lstat(name, handle)) for name in os.listdir(handle)]
+        names = os.listdir(handle)
+        return [(name, _lstat(name, handle)) for name in names]
     finally:
         os.close(handle)
 
@@ -249,7 +260,11 @@ def _is_link(name: str, folder: int) -> bool:
     return stat.S_ISLNK(status.st_mode)
 
 
-def _open_subfolder(parent: int, name: str, make: bool) -> int:
+def _open_subfolder(
+    parent: int,
+    name: str,
+    make: bool,
+) -> int:
     try:
         return os.open(name, FOLDER_FLAGS, dir_fd=parent)
     except FileNotFoundError:

@@ -15,7 +15,11 @@ SCRIPT_MARKERS = (b"notebook-stepper", b"stepper.cli")
 SCRIPT_BYTES = 2000
 
 
-def find_program(paths: Paths, search_path: str, folder: str) -> str:
+def find_program(
+    paths: Paths,
+    search_path: str,
+    folder: str,
+) -> str:
     """Return how a shell calls stepper, quoted for the shell.
 
     This is its name if the shell finds it on its PATH (`search_path`), else its path in

@@ -62,7 +62,12 @@ def format_count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{plural}"
 
 
-def format_steps_done(done: int, skipped: int, total: int, noun: str) -> str:
+def format_steps_done(
+    done: int,
+    skipped: int,
+    total: int,
+    noun: str,
+) -> str:
     """Return the number of steps or cells that are done.
 
     Skipped ones are counted separately.

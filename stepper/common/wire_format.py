@@ -117,7 +117,11 @@ def get_peer_uid_bsd(handle: int, library: str | None = None) -> int:
     libc = ctypes.CDLL(library, use_errno=True)
     user = ctypes.c_uint32()
     group = ctypes.c_uint32()
-    result = libc.getpeereid(handle, ctypes.byref(user), ctypes.byref(group))
+    result = libc.getpeereid(
+        handle,
+        ctypes.byref(user),
+        ctypes.byref(group),
+    )
     if result != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

@@ -53,7 +53,11 @@ def remove_file_later(name: str, folder: int) -> Future[None]:
     return run_later(lambda handle: remove_file(name, handle), folder)
 
 
-def exchange_files(first: str, second: str, folder: int) -> bool:
+def exchange_files(
+    first: str,
+    second: str,
+    folder: int,
+) -> bool:
     """Exchange two files of an open folder atomically.
 
     Returns False if the system or the file system does not support it. Raises

@@ -18,7 +18,11 @@ RawCell = dict[str, Any]
 NOT_RUN: RawCell = {"execution_count": None, "outputs": []}
 
 
-def apply_execution(raw: RawCell, execution: Execution, step: int | None) -> RawCell:
+def apply_execution(
+    raw: RawCell,
+    execution: Execution,
+    step: int | None,
+) -> RawCell:
     """Return the cell with the outputs, execution count and timings of an execution.
 
     An execution without timings removes the old ones, as JupyterLab does.
@@ -100,7 +104,11 @@ def replace_id(raw: RawCell, cell_id: str) -> RawCell:
     return normalize_cell({**raw, "id": cell_id})
 
 
-def make_cell(cell_type: str, source: str, cell_id: str) -> RawCell:
+def make_cell(
+    cell_type: str,
+    source: str,
+    cell_id: str,
+) -> RawCell:
     """Return a new cell, as nbformat makes it.
 
     An empty id makes a cell without an id, as before nbformat 4.5.
@@ -113,7 +121,11 @@ def make_cell(cell_type: str, source: str, cell_id: str) -> RawCell:
     return normalize_cell(raw)
 
 
-def replace_source(raw: RawCell, cell_type: str, source: str) -> RawCell:
+def replace_source(
+    raw: RawCell,
+    cell_type: str,
+    source: str,
+) -> RawCell:
     """Return the cell with another source and type, without outputs.
 
     Like NotebookEdit, this removes the outputs because they belong to the old source.
@@ -149,7 +161,7 @@ def remove_tag(raw: RawCell, tag: str) -> RawCell:
     tags = get_tags(metadata)
     if tag not in tags:
         return raw
-    other_tags = [each for each in tags if each != tag]
+    other_tags = [other for other in tags if other != tag]
     metadata = {**metadata, "tags": other_tags}
     return normalize_cell({**raw, "metadata": metadata})
 

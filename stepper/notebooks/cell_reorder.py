@@ -9,7 +9,7 @@ from typing import Any
 
 from stepper.notebooks.cell_json import make_cell, replace_source
 from stepper.notebooks.document import Document
-from stepper.notebooks.notebook_json import Changes, apply_changes, replace_cells
+from stepper.notebooks.notebook_json import Change, apply_changes, replace_cells
 from stepper.policy.model import Cell
 
 MINOR_WITH_IDS = 5  # cells have ids since nbformat 4.5
@@ -24,15 +24,20 @@ def rewrite_cells(document: Document, cells: Sequence[Cell]) -> bytes | None:
     old_cells = document.cells
     indices = [cell.index for cell in cells]
     if indices == [*range(len(old_cells))]:
-        changes: Changes = {
-            cell.index: partial(replace_source, cell_type=cell.type, source=cell.source)
-            for cell, old_cell in zip(cells, old_cells, strict=True)
-            if cell != old_cell
-        }
+        changes: dict[int | str, Change] = {}
+        for cell, old_cell in zip(cells, old_cells, strict=True):
+            if cell != old_cell:
+                changes[cell.index] = partial(
+                    replace_source,
+                    cell_type=cell.type,
+                    source=cell.source,
+                )
         if not changes:
             return None
         return apply_changes(document.data, document.raw, changes)
-    used_ids = {cell.id for cell in old_cells} if _has_cell_ids(document) else None
+    used_ids: set[str] | None = None
+    if _has_cell_ids(document):
+        used_ids = {cell.id for cell in old_cells}
     items = [_get_index_or_cell(document, cell, used_ids) for cell in cells]
     return replace_cells(document.data, items)
 

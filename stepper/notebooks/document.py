@@ -94,7 +94,8 @@ class Document:
     def get_recorded_outputs(self, cell: Cell) -> list[dict[str, Any]] | None:
         """Return the outputs of a code cell; None if the file records no run of it."""
         raw = self.raw["cells"][cell.index]
-        outputs = list(map(_as_object, raw.get("outputs") or ()))
+        raw_outputs = raw.get("outputs") or ()
+        outputs = list(map(_as_object, raw_outputs))
         has_count = isinstance(raw.get("execution_count"), int)
         return outputs if outputs or has_count else None
 
@@ -122,8 +123,8 @@ class Document:
         index = self.find_index(target)
         if index is None:
             return None
-        raw: dict[str, Any] = self.raw["cells"][index]
-        return raw
+        cells: list[dict[str, Any]] = self.raw["cells"]
+        return cells[index]
 
 
 def _get_language(metadata: dict[str, Any]) -> str:

@@ -110,7 +110,12 @@ class JournalFile:
             if self._is_torn:
                 data = b"\n" + data
             try:
-                self._write(handle, data, size + len(data), sync)
+                self._write(
+                    handle,
+                    data,
+                    size + len(data),
+                    sync,
+                )
             except OSError:
                 # If this cannot truncate the file, the file ends in the middle of a
                 # line.
@@ -124,7 +129,13 @@ class JournalFile:
         self._is_torn = False
         self._pending_lines = []
 
-    def _write(self, handle: int, data: bytes, end: int, sync: bool | None) -> None:
+    def _write(
+        self,
+        handle: int,
+        data: bytes,
+        end: int,
+        sync: bool | None,
+    ) -> None:
         if os.write(handle, data) < len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         if sync:

@@ -143,7 +143,8 @@ def _escape_match(match: re.Match[str]) -> str:
 
 def _has_escapes(data: bytes) -> bool:
     """Return whether characters other than control characters are escaped."""
-    return any(_is_escape(data, match.start()) for match in ESCAPE.finditer(data))
+    starts = (match.start() for match in ESCAPE.finditer(data))
+    return any(_is_escape(data, start) for start in starts)
 
 
 def _is_escape(data: bytes, index: int) -> bool:
@@ -157,8 +158,8 @@ def _is_escape(data: bytes, index: int) -> bool:
 def _is_supported_by_orjson(value: Any) -> bool:
     """Return whether orjson serializes a value like Python's own encoder."""
     if isinstance(value, dict):
-        names_supported = all(map(_is_supported_by_orjson, value))
-        return names_supported and all(map(_is_supported_by_orjson, value.values()))
+        names_and_values = [*value, *value.values()]
+        return all(map(_is_supported_by_orjson, names_and_values))
     if isinstance(value, list):
         return all(map(_is_supported_by_orjson, value))
     if isinstance(value, str):

@@ -470,7 +470,12 @@ class IpynbFile:
             f"lsof {self.path}",
         )
 
-    def _write(self, document: Document, keep_time: bool, data: bytes) -> bool:
+    def _write(
+        self,
+        document: Document,
+        keep_time: bool,
+        data: bytes,
+    ) -> bool:
         """Replace the file atomically; raise NotebookError.
 
         Returns False, without writing, if another program wrote since `document` was

@@ -137,13 +137,19 @@ def _split_lines(text: Any) -> Any:
 
 
 def _join_lines(text: Any) -> Any:
-    is_list = isinstance(text, list)
-    if is_list and all(isinstance(line, str) for line in text):
-        return "".join(text)
-    return text
+    if not isinstance(text, list):
+        return text
+    for line in text:
+        if not isinstance(line, str):
+            return text
+    return "".join(text)
 
 
-def apply_changes(data: bytes, raw: dict[str, Any], changes: Changes) -> bytes:
+def apply_changes(
+    data: bytes,
+    raw: dict[str, Any],
+    changes: Changes,
+) -> bytes:
     """Return the bytes of a notebook with some parts changed and all others kept.
 
     `raw` is the parsed notebook. Each change is called with its part, parsed exactly.
@@ -161,7 +167,11 @@ def apply_changes(data: bytes, raw: dict[str, Any], changes: Changes) -> bytes:
     return changed
 
 
-def _change_whole(data: bytes, style: JsonStyle, changes: Changes) -> bytes:
+def _change_whole(
+    data: bytes,
+    style: JsonStyle,
+    changes: Changes,
+) -> bytes:
     """Return a document that is parsed, changed and serialized as a whole."""
     notebook = _load_with_json(data)
     notebook.setdefault("metadata", {})
@@ -197,7 +207,8 @@ def replace_cells(data: bytes, cells: Sequence[int | dict[str, Any]]) -> bytes:
     content = ""
     if parts:
         layout = _get_list_layout(text, spans, style)
-        content = layout.lead + layout.separator.join(parts) + layout.tail
+        cell_texts = layout.separator.join(parts)
+        content = layout.lead + cell_texts + layout.tail
     before = text[: list_start + 1]
     after = text[list_end - 1 :]
     changed = before + content + after
@@ -311,10 +322,16 @@ def _search_cell(
     end = data.find(closing, id_index)
     if id_index < 0 or start < 0 or end < 0:
         return None
-    return Span(start + len(line_start), end + len(closing))
+    start += len(line_start)
+    end += len(closing)
+    return Span(start, end)
 
 
-def _change_parts(data: bytes, style: JsonStyle, changes: Changes) -> bytes:
+def _change_parts(
+    data: bytes,
+    style: JsonStyle,
+    changes: Changes,
+) -> bytes:
     """Return the bytes with parts changed, in a document of any layout.
 
     Raises ValueError if the encoding is not UTF-8, KeyError if a part is missing.
@@ -354,7 +371,11 @@ def _find_spans(text: str) -> dict[Key, Span]:
     return spans
 
 
-def _find_cell_spans(text: str, start: int, spans: dict[Key, Span]) -> int:
+def _find_cell_spans(
+    text: str,
+    start: int,
+    spans: dict[Key, Span],
+) -> int:
     """Add the spans of the cells in a list; return the position after the list."""
     position = _skip_separator(text, start + 1)
     index = 0

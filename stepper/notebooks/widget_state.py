@@ -32,7 +32,8 @@ def update_metadata(
         widgets = {}
     old_states = widgets.get(STATE, {}).get("state", {})
     states = _merge_updates(models.states, old_states)
-    free_bytes = models.limit - sum(map(_get_size, states.values()))
+    used_bytes = sum(map(_get_size, states.values()))
+    free_bytes = models.limit - used_bytes
     visited = set[str]()
     shown = list(_iterate_views(cells))
     while shown:
@@ -80,8 +81,11 @@ def _iterate_views(cells: Iterable[Mapping[str, Any]]) -> Iterator[str]:
                 continue
             data = output.get("data") or {}
             view = data.get(VIEW)
-            if isinstance(view, dict) and isinstance(view.get("model_id"), str):
-                yield view["model_id"]
+            if not isinstance(view, dict):
+                continue
+            model_id = view.get("model_id")
+            if isinstance(model_id, str):
+                yield model_id
 
 
 def _iterate_references(value: Any) -> Iterator[str]:

@@ -75,7 +75,12 @@ CONNECTION_TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
 class ViewServer:
     """The state that all requests share."""
 
-    def __init__(self, paths: Paths, notebooks: NotebookList, notebook: str) -> None:
+    def __init__(
+        self,
+        paths: Paths,
+        notebooks: NotebookList,
+        notebook: str,
+    ) -> None:
         self.paths = paths
         self.notebooks = notebooks
         self.notebook = notebook
@@ -187,7 +192,12 @@ class ViewHandler(web.RequestHandler):
         pairs = [(name, arguments[name][0]) for name in arguments if name != "key"]
         return f"/?{urlencode(pairs)}" if pairs else "/"
 
-    def log_exception(self, typ: Any, value: Any, tb: Any) -> None:
+    def log_exception(
+        self,
+        typ: Any,
+        value: Any,
+        tb: Any,
+    ) -> None:
         """Log an exception without the address, which may contain the key."""
         if isinstance(value, web.HTTPError | iostream.StreamClosedError):
             return
@@ -245,7 +255,11 @@ def get_peer_uid(sock: socket.socket) -> int | None:
     return None
 
 
-def _find_connection_uid(table: str, local: str, remote: str) -> int | None:
+def _find_connection_uid(
+    table: str,
+    local: str,
+    remote: str,
+) -> int | None:
     """Return the user id of the connection between two addresses, or None."""
     with open(table, encoding="ascii") as lines:
         for line in lines:

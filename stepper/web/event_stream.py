@@ -121,6 +121,8 @@ class EventsHandler(ViewHandler):
             self.sent_runs = start + len(runs)
 
     async def _send(self, event: str, data: bytes) -> None:
-        self.write(b"event: " + event.encode() + b"\ndata: " + data + b"\n\n")
+        self.write(f"event: {event}\ndata: ")
+        self.write(data)
+        self.write("\n\n")
         await self.flush()
         self.heartbeat_at = time.monotonic() + HEARTBEAT_SECONDS

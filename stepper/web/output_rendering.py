@@ -178,7 +178,11 @@ def _make_address(data: Data, index: int) -> RenderedOutput:
     return {"n": index, "v": f"{zlib.crc32(text):08x}"}
 
 
-def _render_widget(view: Data, data: Data, widgets: Models) -> RenderedOutput:
+def _render_widget(
+    view: Data,
+    data: Data,
+    widgets: Models,
+) -> RenderedOutput:
     model_id = str(view.get("model_id"))
     rows = _list_widget_rows(model_id, widgets, set())
     if rows:
@@ -200,8 +204,12 @@ def _render_html(data: Data, index: int) -> RenderedOutput:
     return {"kind": "html", **address, "lines": lines}
 
 
-def _render_plain(data: Data, index: int, share: float) -> RenderedOutput:
-    mime_type = next((each for each in TEXT_TYPES if each in data), None)
+def _render_plain(
+    data: Data,
+    index: int,
+    share: float,
+) -> RenderedOutput:
+    mime_type = next(filter(data.__contains__, TEXT_TYPES), None)
     if mime_type is None:
         mime_types = ", ".join(map(str, data))[:MAX_TYPES_CHARACTERS]
         return _make_note(f"an output of the type {mime_types or 'none'}")
@@ -217,7 +225,12 @@ def _render_plain(data: Data, index: int, share: float) -> RenderedOutput:
     return _render_text(text, index, "result", share)
 
 
-def _render_text(text: str, index: int, name: str, share: float) -> RenderedOutput:
+def _render_text(
+    text: str,
+    index: int,
+    name: str,
+    share: float,
+) -> RenderedOutput:
     """Return a text; of a long one, the start and the end, split at lines."""
     if "\r" in text:
         lines = text.replace("\r\n", "\n").split("\n")

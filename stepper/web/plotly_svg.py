@@ -108,11 +108,13 @@ class Axes:
             number: float = self.categories.index(str(value))
         else:
             number = _to_number(value)
-        return LEFT + PLOT_WIDTH * self.x_range.get_position(number)
+        position = self.x_range.get_position(number)
+        return LEFT + PLOT_WIDTH * position
 
     def get_y(self, value: float) -> float:
         """Return the vertical position of a value."""
-        return TOP + PLOT_HEIGHT * (1 - self.y_range.get_position(value))
+        position = self.y_range.get_position(value)
+        return TOP + PLOT_HEIGHT * (1 - position)
 
 
 def render_svg(figure: Mapping[str, Any]) -> str:
@@ -173,7 +175,8 @@ def _parse_trace(item: Mapping[str, Any]) -> Trace | None:
     x = _parse_values(item.get("x"))
     if trace_type == "histogram":
         return _make_histogram(name, list(map(_to_number, x)))
-    y = list(map(_to_number, _parse_values(item.get("y"))))
+    y_values = _parse_values(item.get("y"))
+    y = list(map(_to_number, y_values))
     if not x:
         x = [*range(len(y))]
     default_mode = "lines+markers" if len(y) <= MARKER_LIMIT else "lines"
@@ -196,7 +199,8 @@ def _make_histogram(name: str, values: Sequence[float]) -> Trace | None:
     for value in finite:
         index = int((value - low) / bin_width)
         counts[min(bin_count - 1, index)] += 1
-    centres = [low + (index + 0.5) * bin_width for index in range(bin_count)]
+    first_centre = low + bin_width / 2
+    centres = [first_centre + index * bin_width for index in range(bin_count)]
     return Trace(name, "bar", "", centres, counts)
 
 
@@ -288,12 +292,17 @@ def _draw_bars(
     return bars
 
 
-def _draw_line(trace: Trace, colour: str, axes: Axes) -> list[str]:
+def _draw_line(
+    trace: Trace,
+    colour: str,
+    axes: Axes,
+) -> list[str]:
     """Return the line and the markers of a trace, depending on its mode."""
     points = _get_points(trace, axes)
     parts = []
     if "lines" in trace.mode:
-        path = " ".join([f"{x:.1f},{y:.1f}" for x, y in points])
+        coordinates = [f"{x:.1f},{y:.1f}" for x, y in points]
+        path = " ".join(coordinates)
         parts.append(
             f'<polyline points="{path}" fill="none" stroke="{colour}"'
             ' stroke-width="2"/>'
@@ -323,7 +332,13 @@ def _draw_legend(traces: Sequence[Trace]) -> list[str]:
         parts.append(
             f'<rect x="{x}" y="{TOP - 17}" width="10" height="10" fill="{colour}"/>'
         )
-        parts.append(_draw_text(x + 14, TOP - 8, name))
+        parts.append(
+            _draw_text(
+                x + 14,
+                TOP - 8,
+                name,
+            )
+        )
         x += 26 + 7 * len(name)
     return parts
 
@@ -338,7 +353,14 @@ def _draw_axes(
     for value in _get_ticks(axes.y_range):
         y = axes.get_y(value)
         parts.append(_draw_horizontal_line(y, GRID_COLOUR))
-        parts.append(_draw_text(LEFT - 8, y + 4, f"{value:g}", "end"))
+        parts.append(
+            _draw_text(
+                LEFT - 8,
+                y + 4,
+                f"{value:g}",
+                "end",
+            )
+        )
     for x, label in _list_x_labels(traces, axes):
         parts.append(_draw_text(x, AXIS_Y + 18, label, "middle"))
     parts.append(_draw_horizontal_line(AXIS_Y, AXIS_COLOUR))
@@ -361,7 +383,7 @@ def _list_x_labels(
             (axes.get_x(name), name[:CATEGORY_CHARACTERS])
             for name in categories[::step]
         ]
-    has_times = any(isinstance(x, str) for trace in traces for x in trace.x)
+    has_times = any(map(_has_times, traces))
     labels = []
     for value in _get_ticks(axes.x_range):
         label = f"{value:g}"
@@ -369,6 +391,10 @@ def _list_x_labels(
             label = f"{datetime.fromtimestamp(value, timezone.utc):%Y-%m-%d}"
         labels.append((axes.get_x(value), label))
     return labels
+
+
+def _has_times(trace: Trace) -> bool:
+    return any(isinstance(x, str) for x in trace.x)
 
 
 def _draw_titles(layout: Mapping[str, Any]) -> list[str]:
@@ -379,7 +405,14 @@ def _draw_titles(layout: Mapping[str, Any]) -> list[str]:
         parts.append(_draw_text(WIDTH / 2, 20, title, "middle", TITLE_FONT))
     x_title = _get_title(layout.get("xaxis"))[:AXIS_TITLE_CHARACTERS]
     if x_title:
-        parts.append(_draw_text(WIDTH / 2, HEIGHT - 10, x_title, "middle"))
+        parts.append(
+            _draw_text(
+                WIDTH / 2,
+                HEIGHT - 10,
+                x_title,
+                "middle",
+            )
+        )
     y_title = _get_title(layout.get("yaxis"))[:AXIS_TITLE_CHARACTERS]
     if y_title:
         rotation = f'transform="rotate(-90 16 {HEIGHT / 2})"'
@@ -395,7 +428,8 @@ def _get_ticks(limits: Range) -> list[float]:
     step = next(step for step in steps if step >= min_step)
     first = math.ceil(limits.low / step)
     # The small number makes up for rounding errors.
-    count = int((limits.high - first * step) / step + 1e-9) + 1
+    span = limits.high - first * step
+    count = int(span / step + 1e-9) + 1
     return [round((first + index) * step, 12) for index in range(count)]
 
 

@@ -147,7 +147,12 @@ class RunHistory:
             case journal_events.RunEnded() | journal_events.PreflightFailed():
                 self.runs.append(_make_past_run(event))
 
-    def _keep_position(self, kind: str, run: int, line: bytes) -> None:
+    def _keep_position(
+        self,
+        kind: str,
+        run: int,
+        line: bytes,
+    ) -> None:
         self.positions[kind, run] = LinePosition(self.read_bytes, len(line))
 
     def read_run(self, run: int) -> dict[str, Any]:

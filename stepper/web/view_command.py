@@ -24,7 +24,12 @@ REDIRECT_FILE = re.compile(r"view-(\d+)\.html")
 DISPLAY_VARIABLES = ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")
 
 
-def view(paths: Paths, notebook: str | None, port: int, quiet: bool) -> None:
+def view(
+    paths: Paths,
+    notebook: str | None,
+    port: int,
+    quiet: bool,
+) -> None:
     """Serve the page until Ctrl-C; raise StepperError if that is not possible."""
     notebooks = NotebookList(paths)
     name = ""

@@ -52,7 +52,8 @@ FINISHED = ("done", "skipped")
 
 def watch(paths: Paths, notebook: str | None) -> None:
     """Show live progress until Ctrl-C; raise UsageError without a terminal."""
-    if not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
+    is_dumb = os.environ.get("TERM") == "dumb"
+    if is_dumb or not sys.stdout.isatty():
         commands = CommandLines(notebook or "")
         raise UsageError(
             "`stepper watch` needs a terminal; standard output is not one",
@@ -188,20 +189,23 @@ def render_plan(steps: Sequence[Row], limit: int) -> list[Text]:
 
 def _render_step(step: Row) -> Text:
     status = step["status"]
-    marks = {each.value: mark for each, mark in MARKS.items()}
-    title = f" {step['id']}. {one_line(step['title'], TITLE_CHARACTERS)}"
+    marks = {step_status.value: mark for step_status, mark in MARKS.items()}
+    title = one_line(step["title"], TITLE_CHARACTERS)
     style = "bold" if status == "running" else ""
-    retries = f"  (retries: {step['retries']})" if step["retries"] else ""
+    retries = ""
+    if step["retries"]:
+        retries = f"  (retries: {step['retries']})"
     return Text.assemble(
         (f"  {marks[status]}", COLOURS.get(status, "dim")),
-        (title, style),
+        (f" {step['id']}. {title}", style),
         (retries, "dim"),
     )
 
 
 def render_running_cell(cell: Row, outputs: Sequence[Mapping[str, Any]]) -> Panel:
     """Return the running cell with its duration and the last lines of its output."""
-    duration = max(0.0, time.time() - cell["at"] / 1000)
+    started_at = cell["at"] / 1000
+    duration = max(0.0, time.time() - started_at)
     timeout = cell["timeout"]
     title = f"{cell['name']} · {duration:.1f} s"
     if timeout:
@@ -211,8 +215,12 @@ def render_running_cell(cell: Row, outputs: Sequence[Mapping[str, Any]]) -> Pane
     bar_total = timeout or 1
     bar = ProgressBar(total=bar_total, completed=min(duration, bar_total))
     text = "".join(map(get_output_text, outputs[-LAST_OUTPUTS:]))
-    lines = clean(text).splitlines()[-OUTPUT_LINES:] or [cell["line"]]
-    output = "\n".join([one_line(line, OUTPUT_CHARACTERS) for line in lines])
+    lines = clean(text).splitlines()
+    if not lines:
+        lines = [cell["line"]]
+    last_lines = lines[-OUTPUT_LINES:]
+    short_lines = [one_line(line, OUTPUT_CHARACTERS) for line in last_lines]
+    output = "\n".join(short_lines)
     return Panel(
         Group(bar, Text(output)),
         title=Text(title),
