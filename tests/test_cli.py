@@ -191,7 +191,7 @@ def test_status_without_a_plan_lists_cells(project: Project) -> None:
         "failed",
         "pending",
     ] and found["steps"] == []
-    assert "before it ran" in notebook.replace("c", "undefined_thing").text
+    assert "did NOT run" in notebook.replace("c", "undefined_thing").text
     assert project.json("status", "cells")["cells"][2]["status"] == "failed"
     raw = notebook.raw
     raw["cells"][0]["source"] = "x = 3"  # by other means
