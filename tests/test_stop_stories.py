@@ -13,6 +13,7 @@ import pytest
 
 pytest.importorskip("mcp_types", reason="the extra `mcp` is not installed")
 from mcp import Client
+from mcp_types import ElicitResult
 
 from tests.conftest import Notebook, Project, reused
 from tests.test_mcp import made, play, text
@@ -72,6 +73,37 @@ def test_an_agent_reads_once_what_the_user_says_in_a_terminal(
         assert "the second one" not in again, again
 
     play(project, story)
+
+
+def test_of_two_stopped_notebooks_the_user_is_asked_about_the_one_that_is_named(
+    project: Project,
+) -> None:
+    asked = list[str]()
+
+    async def ask(context: Any, params: Any) -> ElicitResult:
+        asked.append(params.message)
+        return ElicitResult(action="accept", content={"decision": "continue"})
+
+    async def story(client: Client) -> None:
+        names = []
+        for problem in ("prices", "stores"):
+            names.append(await made(client, problem, steps=["Load", "Plot"]))
+            await call(client, "run_cell", source=QUESTION)
+        refused = await client.call_tool("lift_stop", {})
+        assert refused.is_error
+        assert not asked
+        for name in names:
+            assert f"`lift_stop` with `notebook: {name}`" in text(refused)
+            assert state(project, name) == "stopped"
+        await call(client, "lift_stop", notebook=names[0])
+        assert len(asked) == 1
+        assert names[0] in asked[0]
+        await call(client, "lift_stop")  # one is left
+        assert len(asked) == 2
+        assert names[1] in asked[1]
+        assert [state(project, name) for name in names] == ["ready", "ready"]
+
+    play(project, story, elicitation_callback=ask)
 
 
 def test_an_agent_rebuilds_what_a_kernel_held_that_died_while_nothing_ran(

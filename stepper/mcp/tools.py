@@ -98,6 +98,10 @@ NOTEBOOK: Schema = {
     "minLength": 1,
     "description": "Its path or name, as list_notebooks tells it; default: the current one.",
 }
+STOPPED_NOTEBOOK: Schema = {
+    **NOTEBOOK,
+    "description": "Its path or name, as list_notebooks tells it; default: the only stopped one.",
+}
 WAITS: Schema = {
     "type": "number",
     "minimum": 0,
@@ -584,7 +588,7 @@ TOOLS = {
             "Ask the user to lift a stop",
             "Ask the user whether a stopped notebook goes on: continue, fix (fresh retries) or skip; the answer is "
             "theirs alone. Say before what stands in the way and what you propose.",
-            {"notebook": NOTEBOOK},
+            {"notebook": STOPPED_NOTEBOOK},
             destroys=True,
         ),
     )
