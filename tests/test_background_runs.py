@@ -50,16 +50,18 @@ def test_what_is_being_told_is_told_to_nobody_else(taken: bool) -> None:
         )
         first, second = Client(), Client()
         tasks = [
-            asyncio.create_task(background_runs.wakes([(session, call)], first.caller))
+            asyncio.create_task(
+                background_runs.deliver_next_report([(session, call)], first.caller)
+            )
         ]
         await asyncio.sleep(0.05)
-        assert len(first.told) == 1 and background_runs.owed([session], "s") == [
-            (session, call)
-        ]
+        assert len(first.told) == 1 and background_runs.list_unattended_calls(
+            [session], "s"
+        ) == [(session, call)]
         tasks.append(
             asyncio.create_task(
-                background_runs.wakes(
-                    background_runs.owed([session], "s"), second.caller
+                background_runs.deliver_next_report(
+                    background_runs.list_unattended_calls([session], "s"), second.caller
                 )
             )
         )
@@ -76,9 +78,10 @@ def test_what_is_being_told_is_told_to_nobody_else(taken: bool) -> None:
         (told,) = {*first.told}
         assert "it ran" in told
         assert (
-            background_runs.arrived([session], "s", "") == [] and not log
+            background_runs.match_prompt_to_reports([session], "s", "") == []
+            and not log
         )  # the end of the turn that it must wait for
-        assert background_runs.arrived(
+        assert background_runs.match_prompt_to_reports(
             [session], "s", f"<task-notification>{told}"
         ) == ["✓ it ran"]
         assert session.calls == {} and len(log) == 1

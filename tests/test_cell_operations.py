@@ -30,7 +30,7 @@ from stepper.notebooks.notebook_file import IpynbFile
 from stepper.policy import cell_list_edits
 from stepper.policy.model import Cell
 from stepper.session import responses
-from stepper.session.cell_responses import Gpu, Load
+from stepper.session.cell_responses import GpuUsage, ResourceUsage
 from stepper.session.protocols import CellVersion
 from tests.conftest import Project, code, reused, text_of
 from tests.test_run_on_edit import wait_until
@@ -1346,7 +1346,7 @@ def test_what_the_machine_tells(
     )
     assert resource_usage.measure_resources(
         responses.KernelStatus(busy.pid)
-    ).kernel == Load(None, None, None)
+    ).kernel == ResourceUsage(None, None, None)
     smi = tmp_path / "nvidia-smi"
     smi.write_text(
         "#!/bin/sh\necho 'NVIDIA A100, 80GB, 37, 1024, 81920'\necho 'Old, [N/A], [N/A], 512'\necho odd\n"
@@ -1354,8 +1354,8 @@ def test_what_the_machine_tells(
     smi.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     assert resource_usage.list_gpus() == [
-        Gpu("NVIDIA A100, 80GB", 37, 1 << 30, 80 << 30),
-        Gpu("Old", None, None, 512 << 20),
+        GpuUsage("NVIDIA A100, 80GB", 37, 1 << 30, 80 << 30),
+        GpuUsage("Old", None, None, 512 << 20),
     ]
     smi.write_text("#!/bin/sh\nexit 9\n")
     assert resource_usage.list_gpus() == []

@@ -47,8 +47,8 @@ WITHIN = {
     responses.StepStatus: "id title status cell_id attempts retries",
     responses.KernelStatus: "pid state rss_bytes python where left_seconds trouble",
     responses.CellStatus: "cell cell_id title status",
-    responses.Stop: "error cell_id question ways text",
-    responses.HowFar: "done of what skipped",
+    responses.StopDetails: "error cell_id question ways text",
+    responses.StepProgress: "done of what skipped",
     responses.CellResult: "cell cell_id step run outcome duration_s fault output",
     responses.PlannedStep: "id title criterion kind status reason long",
 }
@@ -78,7 +78,7 @@ def test_the_keys_within(answer: type) -> None:
 
 def test_an_answer_becomes_json_with_all_that_is_in_it() -> None:
     step = responses.StepStatus(1, "a", "done", None, 0)
-    answer = responses.Status(
+    answer = responses.StatusResponse(
         "a.ipynb", "ready", [step], responses.KernelStatus(), {"pid": 1}, cells=[]
     )
     assert json.loads(responses.to_json(answer)) == dataclasses.asdict(answer)

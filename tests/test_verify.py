@@ -651,7 +651,7 @@ def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
         for position, of in ((1, 3), (2, 3), (4, 6)):
             progress(
                 responses.to_json(
-                    progress_events.CellBegins(cell=position, position=position, of=of)
+                    progress_events.CellStarted(cell=position, position=position, of=of)
                 )
             )
             (task,) = progress.bar.tasks

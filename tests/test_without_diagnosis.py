@@ -15,11 +15,11 @@ from stepper.messages.run_report import Report
 from stepper.notebooks.journal_file import JournalFile
 from stepper.notebooks.notebook_file import IpynbFile
 from stepper.policy.model import CellEdit, Limits
-from stepper.session.agent_edits import edited
+from stepper.session.agent_edits import run_edited_cell
 from stepper.session.clients import Caller
 from stepper.session.diagnosis_protocol import NoDiagnosis
 from stepper.session.protocols import LaunchConfig
-from stepper.session.run_recovery import settle
+from stepper.session.run_recovery import recover_run
 from stepper.session.session import Session
 from tests.test_kernel_helper import environment
 
@@ -53,7 +53,7 @@ def test_cells_run_and_fail_without_it(tmp_path: Path) -> None:
         Limits,
         lambda environ, kernel: place,
         NoDiagnosis(),
-        settle,
+        recover_run,
     )
 
     async def play() -> list[Report | None]:
@@ -80,7 +80,7 @@ def test_cells_run_and_fail_without_it(tmp_path: Path) -> None:
                 "s",
                 "default",
             )
-            reports.append(await edited(session, edit, Caller()))
+            reports.append(await run_edited_cell(session, edit, Caller()))
             cells[number] = json.loads(path.read_text())["cells"][number]
         await session.kernel_manager.kernel.shutdown()
         return reports

@@ -607,26 +607,26 @@ class RunProgress(contextlib.ExitStack):
             return
         from stepper.common.json_decode import decode
         from stepper.session.progress_events import (
-            CellBegins,
-            CellEnded,
-            Printed,
-            Told,
-            Waits,
+            CellFinished,
+            CellStarted,
+            OutputPrinted,
+            TerminalEvent,
+            Waiting,
         )
 
         message = json.loads(body)
-        event_types: dict[str, type[Told]] = {
+        event_types: dict[str, type[TerminalEvent]] = {
             event_type.what: event_type
-            for event_type in (CellBegins, CellEnded, Printed, Waits)
+            for event_type in (CellStarted, CellFinished, OutputPrinted, Waiting)
         }
         event = decode(event_types[message["what"]], message)
-        if isinstance(event, Waits):
+        if isinstance(event, Waiting):
             print_text(event.line, err=True)
-        elif isinstance(event, Printed):
+        elif isinstance(event, OutputPrinted):
             self._show_output(event.lines, event.last)
         elif sys.stdout.isatty():
             self._update_bar(event)
-        elif isinstance(event, CellEnded):
+        elif isinstance(event, CellFinished):
             print_text(event.line)
 
     def _update_bar(self, event: Any) -> None:

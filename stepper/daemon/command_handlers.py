@@ -138,7 +138,7 @@ async def _of_project(request: Request, told: Any) -> object:
             named or workspace.current(request.owner)
         ):
             if isinstance(told, cli_commands.Context):
-                return _system(told, responses.Context())
+                return _system(told, responses.ContextResponse())
             return replace(
                 await _status(request, None, told), daemon=request.daemon_info
             )
@@ -159,7 +159,7 @@ async def _of_project(request: Request, told: Any) -> object:
                 # the others have ended all the same
                 if isinstance(wrong, BaseException):
                     raise wrong
-            return responses.Ended(sum(map(bool, ended)))
+            return responses.ShutdownResponse(sum(map(bool, ended)))
         case cli_commands.Shutdown() if (
             deleted := workspace.deleted(named)
         ) is not None:
@@ -185,7 +185,7 @@ def _end_replaced_stops(request: Request) -> None:
     """End the stops of notebooks that were replaced, where a user, a script or CI asks for something."""
     if request.caller.is_outside_agent:
         for line in request.workspace.end_replaced_stops(request.owner):
-            request.progress(progress_events.Waits(line=line))
+            request.progress(progress_events.Waiting(line=line))
 
 
 async def _to_resume(request: Request, told: Any) -> Session:
@@ -205,16 +205,16 @@ async def _to_resume(request: Request, told: Any) -> Session:
     )
 
 
-async def _listed(request: Request, everything: bool) -> list[responses.Listed]:
+async def _listed(request: Request, everything: bool) -> list[responses.NotebookEntry]:
     """Return all notebooks; those that nobody works on are looked at, not opened. Other requests go on meanwhile."""
-    workspace, found = request.workspace, list[responses.Listed]()
+    workspace, found = request.workspace, list[responses.NotebookEntry]()
     workspace.all_sessions()  # those with a kernel
     for session in [*workspace.sessions.values()]:
         if not workspace.exists(session):
             workspace.renames.find(session)
     if not await _searched(request, everything):
         line = "Not all folders of this project were searched. To list every notebook, run: stepper list --all"
-        request.progress(progress_events.Waits(line=line))
+        request.progress(progress_events.Waiting(line=line))
     current = workspace.current(request.owner)
     for name in workspace.places.known():
         began = time.monotonic()
@@ -227,7 +227,9 @@ async def _listed(request: Request, everything: bool) -> list[responses.Listed]:
             not workspace.exists(session)
             and await session.kernel_manager.find() is not None
         ):
-            listed = await status_queries.listed(session, session.name == current, 0.0)
+            listed = await status_queries.get_entry(
+                session, session.name == current, 0.0
+            )
             found.append(replace(listed, state=DELETED))
     return found
 
@@ -258,7 +260,9 @@ async def _give_way(request: Request, seconds: float) -> None:
     await asyncio.sleep(seconds if runs else 0)
 
 
-async def _new(request: Request, told: cli_commands.New) -> responses.Made:
+async def _new(
+    request: Request, told: cli_commands.New
+) -> responses.NotebookCreatedResponse:
     if not told.problem.strip():
         raise UsageError("the problem is empty", 'stepper new "PROBLEM"')
     made = plan_of(told.problem, told.steps or [])
@@ -272,7 +276,7 @@ async def _new(request: Request, told: cli_commands.New) -> responses.Made:
     if told.cells:
         from stepper.session import cell_operations
 
-        cell_operations.read(
+        cell_operations.parse_cells(
             told.cells
         )  # what is refused is refused before there is a notebook
     session, before = await request.workspace.new(
@@ -288,7 +292,7 @@ async def _new(request: Request, told: cli_commands.New) -> responses.Made:
         ran = await mcp_handlers.begin(request, session, told)
     at = request.workspace.config.limits().kernels.get(kernel)
     cwd = f"a folder of `{kernel}`" if at and at.kind in ("ssh", "jupyter") else None
-    return responses.Made(
+    return responses.NotebookCreatedResponse(
         session.name,
         steps,
         before,
@@ -319,12 +323,12 @@ async def _done(request: Request, session: Session, told: Any) -> object:
     if isinstance(told, cli_commands.Run | cli_commands.Eval) and not told.wait:
         _refuse_while_running(request, session, told)
     waits = (
-        status_queries.waits(session)
+        status_queries.explain_wait(session)
         if isinstance(told, cli_commands.Run | cli_commands.Restore | cli_commands.Eval)
         else ""
     )
     if waits:
-        request.progress(progress_events.Waits(line=waits))
+        request.progress(progress_events.Waiting(line=waits))
     match told:
         case cli_commands.Status():
             found = replace(
@@ -336,7 +340,7 @@ async def _done(request: Request, session: Session, told: Any) -> object:
             # it has it now
             return replace(
                 found,
-                unheard=undelivered_reports.take_missed(session)
+                unheard=undelivered_reports.take_text(session)
                 if reads
                 else found.unheard,
             )
@@ -345,9 +349,9 @@ async def _done(request: Request, session: Session, told: Any) -> object:
 
             return await kernel_backends.use(request, session, name)
         case cli_commands.Use():
-            return responses.Used(session.name)
+            return responses.CurrentNotebookResponse(session.name)
         case cli_commands.Context():
-            return _system(told, await status_queries.context(session))
+            return _system(told, await status_queries.get_context(session))
         case cli_commands.Restore() | cli_commands.Run():
             return await _run(request, session, told)
         case cli_commands.Verify():
@@ -355,23 +359,23 @@ async def _done(request: Request, session: Session, told: Any) -> object:
 
             return await replay_workspace.asked(request, session, told)
         case cli_commands.History():
-            return status_queries.history(session)
+            return status_queries.list_history(session)
         case cli_commands.Report():
-            return status_queries.report(session, told.run)
+            return status_queries.get_report(session, told.run)
         case cli_commands.Output() if told.figure:
             from stepper.daemon import figure_rendering
 
             return await figure_rendering.render(request, session, told.cell)
         case cli_commands.Output() if told.follow:
-            return await output_following.follow(
+            return await output_following.follow_output(
                 session, told.cell, request.caller, request.progress
             )
         case cli_commands.Output():
-            return status_queries.output(session, told.cell, told.page)
+            return status_queries.get_output(session, told.cell, told.page)
         case cli_commands.Snapshot():
             from stepper.session import view_snapshot
 
-            return await view_snapshot.look(
+            return await view_snapshot.take_snapshot(
                 session, [*request.workspace.sessions.values()], told
             )
         case cli_commands.Eval():
@@ -386,14 +390,14 @@ async def _done(request: Request, session: Session, told: Any) -> object:
             return await interrupts.interrupt(session)
         case cli_commands.Restart():
             async with report_progress(request, session):
-                return responses.Restarted(
+                return responses.RestartResponse(
                     session.name, await user_commands.restart(session, request.caller)
                 )
         case cli_commands.Shutdown():
             kernel = await session.kernel_manager.find()
             about = kernel.describe() if kernel is not None else None
             ended = await user_commands.shutdown(session, SHUTDOWN)
-            return responses.Ended(
+            return responses.ShutdownResponse(
                 int(ended),
                 session.name,
                 about.location if about and about.is_external else None,
@@ -403,9 +407,9 @@ async def _done(request: Request, session: Session, told: Any) -> object:
         case cli_commands.Skip():
             response = await user_commands.skip(session, told.reason)
             _show_user(request, session, "skip", response)
-            return responses.Said(response)
+            return responses.TextResponse(response)
         case cli_commands.Confirm():
-            return responses.Said(user_commands.confirm(session, told.words))
+            return responses.TextResponse(user_commands.confirm(session, told.words))
         case cli_commands.PlanAdd():
             return await user_commands.change_plan(
                 session, lambda state: plan.add_step(state, told.title, told.after)
@@ -425,7 +429,7 @@ async def _done(request: Request, session: Session, told: Any) -> object:
                 session, lambda state: plan.move_step(state, told.id, told.after)
             )
         case cli_commands.Plan():
-            return status_queries.planned(session)
+            return status_queries.get_plan(session)
     from stepper.daemon import mcp_handlers
 
     return await mcp_handlers.of_cells(request, session, told)
@@ -436,7 +440,7 @@ def _refuse_while_running(
 ) -> None:
     """Raise StepperError where an agent's shell command would wait for a cell that runs, maybe for hours."""
     from_agents_shell = request.caller.interface == "cli" and request.owner
-    running = status_queries.running(session)
+    running = status_queries.get_running(session)
     if not from_agents_shell or running is None or not session.lock.locked():
         return
     commands = session.state.commands
@@ -451,12 +455,12 @@ def _refuse_while_running(
 
 async def _resume(
     request: Request, session: Session, told: cli_commands.Continue | cli_commands.Fix
-) -> responses.Said:
+) -> responses.TextResponse:
     """Resume a stopped notebook. What the user says in a terminal reaches the agent once, with what it reads next."""
     stop = session.state.stop
     if isinstance(told, cli_commands.Continue):
         command, message = "continue", told.answer
-        response = await user_commands.go_on(session, message)
+        response = await user_commands.resume(session, message)
     else:
         command, message = "fix", told.hint
         response = await user_commands.fix(session, message)
@@ -467,7 +471,7 @@ async def _resume(
         )
         session.log(journal_events.Undelivered(at=format_now(), text=text))
     _show_user(request, session, command, response)
-    return responses.Said(response)
+    return responses.TextResponse(response)
 
 
 def _show_user(request: Request, session: Session, command: str, response: str) -> None:
@@ -506,24 +510,26 @@ async def _run(
 
 async def _status(
     request: Request, session: Session | None, told: cli_commands.Status
-) -> responses.Status:
+) -> responses.StatusResponse:
     if told.details or told.wait_seconds is not None:
         from stepper.daemon import mcp_handlers
 
         return await mcp_handlers.status(request, session, told)
     if session is None:
-        return responses.Status()
+        return responses.StatusResponse()
     path = os.path.join(request.workspace.paths.project, session.name)
     unaware = beside_words.format_not_reloaded(
         [server.url for server in jupyter_saves.find_servers_without_reload(path)]
     )
     renamed = request.workspace.renames.notice(session)
     return replace(
-        await status_queries.status(session), jupyter=unaware, renamed=renamed
+        await status_queries.get_status(session), jupyter=unaware, renamed=renamed
     )
 
 
-def _system(told: cli_commands.Context, found: responses.Context) -> responses.Context:
+def _system(
+    told: cli_commands.Context, found: responses.ContextResponse
+) -> responses.ContextResponse:
     """Return a context, as the system text of the agent that it is for."""
     if told.agent is None:
         return found
@@ -542,7 +548,9 @@ def _system(told: cli_commands.Context, found: responses.Context) -> responses.C
     )
 
 
-async def _eval(request: Request, session: Session, source: str) -> responses.Evaluated:
+async def _eval(
+    request: Request, session: Session, source: str
+) -> responses.EvalResponse:
     if not source.strip():
         example = session.state.commands.shell("eval", '"df.columns"')
         raise UsageError("there is no code", example)

@@ -194,11 +194,11 @@ def _seen(paths: Iterable[str]) -> Seen:
 def _line(session: Session) -> list[str]:
     """Return the line on a notebook that was changed; none where each of its cells ran as it stands, or was told of."""
     try:
-        document, cells = undelivered_reports.compare(session)
+        document, cells = undelivered_reports.compare_with_runs(session)
     except NotebookError as error:
         return [words.format_unreadable(session.name, error.message)]
-    replaced_notebook.note_agents_version(session)
-    if not (fresh := undelivered_reports.untold(session, cells)):
+    replaced_notebook.record_agent_version(session)
+    if not (fresh := undelivered_reports.take_unreported_cells(session, cells)):
         return []
     # of the last run that it had here
     counts = {run.cell_id: run.execution_count for run in session.state.runs}

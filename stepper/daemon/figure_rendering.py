@@ -42,9 +42,9 @@ for figure, path in json.load(sys.stdin):
 _rendering = asyncio.Lock()  # one browser at a time
 
 
-async def render(request: Request, session: Session, name: str) -> responses.Page:
+async def render(request: Request, session: Session, name: str) -> responses.OutputPage:
     """Render the plotly figures of a cell that ran here; raise StepperError."""
-    cell = status_queries.named(session, name)
+    cell = status_queries.find_code_cell(session, name)
     figures = _figures(session, cell)
     place = await _place(request, session)
     run = max(
@@ -70,7 +70,7 @@ async def render(request: Request, session: Session, name: str) -> responses.Pag
         f"Figure {number}: {request.workspace.paths.relpath(path)}"
         for number, path in enumerate(rendered, 1)
     ]
-    return responses.Page(
+    return responses.OutputPage(
         session.name, cell.id, 1, 1, "\n".join(shown), figures=rendered
     )
 

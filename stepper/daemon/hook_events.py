@@ -116,19 +116,21 @@ async def after_tool(
     # Before the run: the time is given back in the same step that writes, and a daemon
     # may die between the two.
     workspace.keep(path, change.session)
-    call = background_runs.begin(
+    call = background_runs.start_call(
         session, used, caller, _work(workspace, session, change, caller, again)
     )
-    background_runs.waited_for(session, call)
-    if not await background_runs.in_time(session, call, change.session):
+    background_runs.keep_in_foreground(session, call)
+    if not await background_runs.wait_for_call(session, call, change.session):
         _works(workspace, session, change)
         workspace.mark()
-        return payload.answer("PostToolUse", backgrounding.goes_on(session, call))
+        return payload.answer(
+            "PostToolUse", backgrounding.format_backgrounded(session, call)
+        )
     found = call.task.result()
     if found is not None:
         if caller.disconnected.is_set():
             first = found.stop.split("\n", 1)[0]
-            undelivered_reports.missed(
+            undelivered_reports.add_undelivered(
                 session,
                 "\n".join(filter(None, [found.text, found.stop])),
                 found.line or first,
@@ -157,11 +159,13 @@ async def _work(
 ) -> run_report.Report | None:
     """Run what an edit brings; return the report."""
     try:
-        replaced_notebook.note_agents_version(session)
+        replaced_notebook.record_agent_version(session)
         if isinstance(change, CellEdit):
-            found = await agent_edits.edited(session, change, caller, again)
+            found = await agent_edits.run_edited_cell(session, change, caller, again)
         else:
-            found = await agent_edits.written(session, change, caller, again)
+            found = await agent_edits.run_written_notebook(
+                session, change, caller, again
+            )
     except StepperError as error:
         if not caller.disconnected.is_set():
             raise
@@ -203,7 +207,7 @@ async def wake(workspace: Workspace, event: Event, caller: Caller, again: bool) 
         and (known is None or known.is_recovered)
     ):
         alone = Caller(caller.environ)
-        known = background_runs.begin(
+        known = background_runs.start_call(
             session, used, alone, _work(workspace, session, change, alone, True)
         )
     if (
@@ -213,7 +217,7 @@ async def wake(workspace: Workspace, event: Event, caller: Caller, again: bool) 
     ):
         await _tell_missed(session, caller)
     else:
-        await background_runs.stands_by(session, used, caller)
+        await background_runs.wait_to_notify(session, used, caller)
     workspace.mark()
 
 
@@ -224,21 +228,23 @@ async def rearm(workspace: Workspace, event: Event, caller: Caller) -> None:
         workspace.under_way(event.session),
     )
     if current is not None and event.begins:
-        await background_runs.caught_up(current)
-        background_runs.taken_over(current, event.session, event.client)
+        await background_runs.recover_calls(current)
+        background_runs.transfer_calls(current, event.session, event.client)
     elif current is not None:
-        background_runs.arrived(sessions, event.session, "")
+        background_runs.match_prompt_to_reports(sessions, event.session, "")
         if current.state.undelivered:
             await _tell_missed(current, caller)
             return
-    await background_runs.wakes(background_runs.owed(sessions, event.session), caller)
+    await background_runs.deliver_next_report(
+        background_runs.list_unattended_calls(sessions, event.session), caller
+    )
     workspace.mark()
 
 
 async def _tell_missed(session: Session, caller: Caller) -> None:
-    told = undelivered_reports.text(session)
+    told = undelivered_reports.format_undelivered(session)
     if told and await caller.deliver(told):
-        undelivered_reports.heard(session)
+        undelivered_reports.mark_delivered(session)
 
 
 async def after_batch(workspace: Workspace, event: Event) -> bytes:
@@ -276,17 +282,22 @@ async def session_start(workspace: Workspace, event: Event) -> bytes:
     replaced = workspace.end_replaced_stops(event.session)
     if replaced:
         session = workspace.under_way(event.session)
-    elsewhere = undelivered_reports.take_elsewhere(
+    elsewhere = undelivered_reports.take_from_other_notebooks(
         workspace.sessions.values(), session, None
     )
     elsewhere = "\n".join(filter(None, [*replaced, elsewhere]))
     if session is None:
         return _context("SessionStart", elsewhere)
     missed = await missing(session)
-    background_runs.taken_over(session, event.session, event.client)
+    background_runs.transfer_calls(session, event.session, event.client)
     workspace.mark()
-    about = (await status_queries.context(session)).text
-    parts = [elsewhere, missed.text, backgrounding.still(session, event.session), about]
+    about = (await status_queries.get_context(session)).text
+    parts = [
+        elsewhere,
+        missed.text,
+        backgrounding.format_still_running(session, event.session),
+        about,
+    ]
     text = run_report.limit_report("\n".join(filter(None, parts)))
     lines = [*replaced, missed.line]
     if not event.goes_on:
@@ -297,7 +308,7 @@ async def session_start(workspace: Workspace, event: Event) -> bytes:
 
 async def missing(session: Session) -> run_report.Report:
     """Return what agent and user have not heard of edits; a run that begins, ends or is interrupted is waited for."""
-    await background_runs.caught_up(session)
+    await background_runs.recover_calls(session)
     left = (
         session.running_caller is None or session.running_caller.disconnected.is_set()
     )
@@ -314,7 +325,9 @@ async def missing(session: Session) -> run_report.Report:
 async def prompt(workspace: Workspace, event: Event) -> bytes:
     """The person wrote something: the plain words are commands, all else an ordinary sentence."""
     owner = event.session
-    lines = background_runs.arrived(workspace.sessions.values(), owner, event.prompt)
+    lines = background_runs.match_prompt_to_reports(
+        workspace.sessions.values(), owner, event.prompt
+    )
     if event.is_notification:  # what woke the agent; no person wrote it
         workspace.mark()
         return payload.shown("\n".join(lines))
@@ -340,7 +353,7 @@ async def prompt(workspace: Workspace, event: Event) -> bytes:
             session, given = await _to_resume(workspace, session, owner, *given)
         except UsageError as error:
             refused = f"stepper: {error}"
-    elsewhere = undelivered_reports.take_elsewhere(
+    elsewhere = undelivered_reports.take_from_other_notebooks(
         workspace.sessions.values(), session, owner
     )
     steered = [*_steered(workspace, event), *replaced]
@@ -392,7 +405,7 @@ def _command(session: Session | None, event: Event) -> tuple[str, str] | None:
         return given
     stop = session.state.stop
     asked = stop is not None and bool(error_classification.extract_question(stop.error))
-    running = status_queries.running(session) is not None
+    running = status_queries.get_running(session) is not None
     # "go on" may mean with the variables or without them where the kernel died
     stopped = stop is not None and not edit_gate.is_stopped_by_idle_death(session.state)
     return prompt_commands.parse_sentence(event.prompt, stopped, asked, running)
@@ -449,7 +462,7 @@ async def _left(workspace: Workspace, event: Event) -> str:
     if edit_gate.check_approval(event.consent, session.limits()):
         return ""
     with contextlib.suppress(NotebookError):
-        undelivered_reports.compare(session)
+        undelivered_reports.compare_with_runs(session)
     state, name = session.state, one_line(session.name)
     steps, failing = len(state.plan.steps), state.is_failing
     progress = (
@@ -490,7 +503,7 @@ def _context(event: str, text: str) -> bytes:
 
 
 async def _status(session: Session, _: str) -> str:
-    now = await status_queries.status(session)
+    now = await status_queries.get_status(session)
     stands = command_messages.format_kernel_state(
         now.kernel.state, now.kernel.where, now.kernel.left_seconds, now.kernel.trouble
     )
@@ -514,14 +527,14 @@ async def _status(session: Session, _: str) -> str:
 
 async def _stop(session: Session, owner: str) -> str:
     return (
-        await background_runs.stopped(session, owner, PATIENCE_SECONDS)
+        await background_runs.interrupt_calls(session, owner, PATIENCE_SECONDS)
         or f"stepper: no cell of {one_line(session.name)} runs."
     )
 
 
 # `policy/prompt_commands` finds them in a prompt
 PLAIN_WORDS: dict[str, Callable[[Session, str], Awaitable[str]]] = {
-    "continue notebook": user_commands.go_on,
+    "continue notebook": user_commands.resume,
     "fix and retry": user_commands.fix,
     "skip cell": user_commands.skip,
     "show status": _status,

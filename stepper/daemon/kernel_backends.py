@@ -39,7 +39,9 @@ async def metadata(request: Request, name: str) -> KernelMetadata:
     )
 
 
-async def use(request: Request, session: Session, name: str) -> responses.Used:
+async def use(
+    request: Request, session: Session, name: str
+) -> responses.CurrentNotebookResponse:
     """Have a notebook's kernel run in another place from the next one on; return that it does."""
     found, usual = (
         await metadata(request, name),
@@ -54,12 +56,12 @@ async def use(request: Request, session: Session, name: str) -> responses.Used:
     had = (
         session.kernel_manager.backend_name or had
     )  # it may have been named otherwise since
-    return responses.Used(
+    return responses.CurrentNotebookResponse(
         session.name, name, elsewhere=had if lives and had != name else None
     )
 
 
-async def wait(request: Request, session: Session) -> responses.Waited:
+async def wait(request: Request, session: Session) -> responses.KernelWaitResponse:
     """Wait until a notebook's kernel is there, started where none is and nobody else starts one. Raise StepperError."""
     async with report_progress(request, session):
         while (
@@ -75,10 +77,12 @@ async def wait(request: Request, session: Session) -> responses.Waited:
                 await session.kernel_manager.get_kernel(
                     request.caller.environ, request.caller.disconnected
                 )
-    return responses.Waited(session.name, await session.kernel_manager.get_status())
+    return responses.KernelWaitResponse(
+        session.name, await session.kernel_manager.get_status()
+    )
 
 
-async def listed(request: Request) -> list[responses.PlaceOfKernels]:
+async def listed(request: Request) -> list[responses.KernelBackendEntry]:
     """Return the places, the project's interpreter first; those that were accepted are looked at."""
     limits, workspace = request.workspace.config.limits(), request.workspace
     python = workspace.paths.find_python(limits.python)
@@ -93,15 +97,17 @@ async def listed(request: Request) -> list[responses.PlaceOfKernels]:
         workspace.place(
             workspace.paths.project, request.caller.environ, kernel_config.LOCAL
         )
-        local = responses.PlaceOfKernels(*told, True)
+        local = responses.KernelBackendEntry(*told, True)
     except KernelError as error:
-        local = responses.PlaceOfKernels(*told, False, error.message, mend=error.hint)
+        local = responses.KernelBackendEntry(
+            *told, False, error.message, mend=error.hint
+        )
     return [local, *await named(workspace.paths, limits, request.caller.environ)]
 
 
 async def named(
     paths: Paths, limits: Limits, environ: Mapping[str, str]
-) -> list[responses.PlaceOfKernels]:
+) -> list[responses.KernelBackendEntry]:
     """Return the places that the configuration names, all looked at at once: those that were accepted, no other."""
     return await asyncio.gather(
         *(_look(paths, limits, place, environ) for place in limits.kernels.values())
@@ -113,7 +119,7 @@ async def _look(
     limits: Limits,
     place: kernel_config.BackendConfig,
     environ: Mapping[str, str],
-) -> responses.PlaceOfKernels:
+) -> responses.KernelBackendEntry:
     accepted = paths.trusts_backend(place.definition)
     told = (
         place.name,
@@ -123,20 +129,22 @@ async def _look(
         accepted,
     )
     if not accepted:
-        return responses.PlaceOfKernels(*told, None, ASK, mend="stepper trust")
+        return responses.KernelBackendEntry(*told, None, ASK, mend="stepper trust")
     python = paths.find_trusted_python(limits.python)
     try:
         found = await asyncio.wait_for(
             backend_registry.look(place, environ, python), LOOK_SECONDS
         )
     except KernelError as error:
-        return responses.PlaceOfKernels(*told, False, error.message, mend=error.hint)
+        return responses.KernelBackendEntry(
+            *told, False, error.message, mend=error.hint
+        )
     except asyncio.TimeoutError:
-        return responses.PlaceOfKernels(
+        return responses.KernelBackendEntry(
             *told, False, f"{place.name} did not answer within {LOOK_SECONDS:g} s"
         )
     doubt = backend_registry.doubt(place)
-    return responses.PlaceOfKernels(
+    return responses.KernelBackendEntry(
         *told,
         None if doubt else True,
         doubt,

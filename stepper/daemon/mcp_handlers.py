@@ -35,12 +35,12 @@ async def of_cells(request: Request, session: Session, told: Any) -> object:
     workspace.make_current(session.name, request.owner)
     try:
         done = await _done(request, session, told)
-        replaced_notebook.note_agents_version(session)
+        replaced_notebook.record_agent_version(session)
     except StepperError:
         workspace.restore_current(before, session.name, request.owner)
         raise
     if (
-        isinstance(done, cell_responses.CellRan)
+        isinstance(done, cell_responses.CellRunResponse)
         and done.state in ("refused", "stopped")
         and not done.cells
     ):
@@ -53,17 +53,17 @@ async def _done(request: Request, session: Session, told: Any) -> object:
         case mcp_commands.CellRun() | mcp_commands.CellAdd():
             return await _written(request, session, told)
         case mcp_commands.CellChange():
-            return cell_operations.change(session, told, request.consent)
+            return cell_operations.change_cells(session, told, request.consent)
         case mcp_commands.CellUndelivered():
-            return responses.Said(undelivered_reports.take_missed(session))
+            return responses.TextResponse(undelivered_reports.take_text(session))
         case mcp_commands.CellRead():
-            return await cell_reading.read(session, told)
+            return await cell_reading.read_cells(session, told)
     raise NotImplementedError(type(told).__name__)
 
 
 async def begin(
     request: Request, session: Session, told: cli_commands.New
-) -> cell_responses.CellRan:
+) -> cell_responses.CellRunResponse:
     """Write the first cells of a new notebook, and run them."""
     given = {name: getattr(told, name) for name in ("cells", "run", "wait_seconds")}
     return await _written(
@@ -75,53 +75,53 @@ async def _written(
     request: Request,
     session: Session,
     told: mcp_commands.CellRun | mcp_commands.CellAdd,
-) -> cell_responses.CellRan:
+) -> cell_responses.CellRunResponse:
     caller, consent = request.caller, request.consent
     caller.call_id = told.call
 
     def work() -> run_waiting.Work:
         if isinstance(told, mcp_commands.CellRun):
-            return cell_operations.run(session, told, caller, consent)
-        return cell_operations.add(session, told, caller, consent)
+            return cell_operations.run_cell(session, told, caller, consent)
+        return cell_operations.add_cells(session, told, caller, consent)
 
     async with report_progress(request, session):
-        return await run_waiting.waited(
+        return await run_waiting.run_with_limit(
             session, request.owner, caller, told.wait_seconds, work
         )
 
 
 async def run(
     request: Request, session: Session, which: str, wait: float
-) -> cell_responses.CellRan:
+) -> cell_responses.CellRunResponse:
     """Run a notebook's cells; it is waited for so many seconds."""
 
-    async def work() -> run_waiting.Came:
+    async def work() -> run_waiting.CellRunReport:
         ended = list[Ended]()
         done = await user_commands.run(
             session, which, request.caller, request.progress, ended
         )
-        return cell_operations.of_runs(session, done, ended)
+        return cell_operations.create_run_report(session, done, ended)
 
     async with report_progress(request, session):
-        return await run_waiting.waited(
+        return await run_waiting.run_with_limit(
             session, request.owner, request.caller, wait, work
         )
 
 
 async def status(
     request: Request, session: Session | None, told: cli_commands.Status
-) -> responses.Status:
+) -> responses.StatusResponse:
     """Return the standing of a notebook with all that is asked for besides, once what goes on has ended."""
     ended = None
     if session and told.wait_seconds is not None:
         async with report_progress(request, session):
-            ended = await run_waiting.over(
+            ended = await run_waiting.wait_for_background(
                 session, request.owner, request.caller, told.wait_seconds
             )
     found = (
-        replace(await status_queries.status(session), ended=ended)
+        replace(await status_queries.get_status(session), ended=ended)
         if session
-        else responses.Status()
+        else responses.StatusResponse()
     )
     if not told.details:
         return found
@@ -129,5 +129,7 @@ async def status(
     return replace(
         found,
         resources=machine,
-        context=await status_queries.holds(session) if session else responses.Holds(),
+        context=await status_queries.get_namespace_summary(session)
+        if session
+        else responses.NamespaceSummary(),
     )

@@ -37,7 +37,7 @@ class Notebooks(Protocol):
 class KeptRow:
     """A row, and what it was made from."""
 
-    row: responses.Listed
+    row: responses.NotebookEntry
     limits: Limits
     notebook: tuple[int, ...]
     journal_path: str
@@ -51,7 +51,7 @@ class NotebookRows:
         self.notebooks = notebooks
         self._kept: dict[str, KeptRow] = {}
 
-    async def row(self, name: str, current: str | None) -> responses.Listed:
+    async def row(self, name: str, current: str | None) -> responses.NotebookEntry:
         """Return a notebook's row; raise OSError where its file is gone, UsageError where its name is refused."""
         notebooks = self.notebooks
         path = os.path.join(notebooks.paths.project, name)
@@ -69,7 +69,7 @@ class NotebookRows:
         )
         journal = _signature(journal_path)  # before the journal is read
         session = notebooks.glance(path, follow=False)
-        row = await status_queries.listed(session, session.name == current, age)
+        row = await status_queries.get_entry(session, session.name == current, age)
         if session.name not in notebooks.sessions:
             self._kept[name] = KeptRow(
                 row, limits, get_file_signature(about), journal_path, journal

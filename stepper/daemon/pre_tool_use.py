@@ -95,14 +95,14 @@ def refused(session: Session, change: CellEdit | FileWrite) -> str | None:
     limits, state, runs = (
         session.limits(),
         session.state,
-        backgrounding.refused(session, change.session),
+        backgrounding.explain_refusal(session, change.session),
     )
     if isinstance(change, FileWrite):
         try:
             cells = session.file.parse(change.content).cells
         except NotebookError:
             return None  # PostToolUse says what is wrong with it
-        fresh = backgrounding.code_besides(session, cells)
+        fresh = backgrounding.list_other_pending_cells(session, cells)
         return (
             (edit_gate.check_stop(state) or runs) if fresh else None
         ) or edit_gate.check_cell_count(cells, limits)

@@ -236,7 +236,7 @@ class Workspace:
         for session in stopped:
             self.renames.check(session)  # a renamed notebook takes its stop along
         lines = [
-            replaced_notebook.end_stop(session)
+            replaced_notebook.clear_stop_if_replaced(session)
             for session in stopped
             if self.exists(session)
         ]
@@ -438,7 +438,7 @@ class Workspace:
         except OSError as error:
             raise UsageError(f"{path} can't be made: {error.strerror}") from error
         session = self.session(path)
-        await user_commands.create(session, plan)
+        await user_commands.create_notebook(session, plan)
         self.make_current(session.name, owner)
         return session, before.name if before else None
 

@@ -35,7 +35,7 @@ from stepper.session.clients import Caller
 from stepper.session.kernel_manager import format_now
 from stepper.session.protocols import KernelMetadata, LaunchConfig
 from stepper.session.session import Session
-from stepper.session.verify import Way, verify
+from stepper.session.verify import ReplayOptions, verify
 
 if TYPE_CHECKING:
     from stepper.daemon.project_notebooks import Workspace
@@ -102,7 +102,7 @@ async def asked(
                 if place.backend is not None and not place.backend.is_local:
                     where = f"{one_line(place.backend.name, 100)} ({kernel_config.describe_backend(place.backend)})"
                     request.progress(
-                        progress_events.Waits(
+                        progress_events.Waiting(
                             line=f"the replay has a kernel of its own in {where}"
                         )
                     )
@@ -168,7 +168,7 @@ async def _turn(workspace: Workspace, request: Request) -> AsyncIterator[None]:
     """Wait for the replay that is under way: both would write the same files. Raise StepperError."""
     if workspace.replaying.locked():
         request.progress(
-            progress_events.Waits(line="waiting for another replay of this project")
+            progress_events.Waiting(line="waiting for another replay of this project")
         )
     waits = [
         asyncio.create_task(each)
@@ -190,7 +190,7 @@ async def _turn(workspace: Workspace, request: Request) -> AsyncIterator[None]:
 
 def _way(
     request: Request, session: Session, room: Room, told: cli_commands.Verify
-) -> Way:
+) -> ReplayOptions:
     given = room.place.environ.get(SEED, "")
     at = room.place.backend
     where = [f"in {at.name}"] if at else []
@@ -214,7 +214,7 @@ def _way(
         async with report_progress(request, made):
             yield made
 
-    return Way(
+    return ReplayOptions(
         fresh,
         image_diff.differing,
         told.once,

@@ -28,7 +28,7 @@ class Request:
     workspace: Workspace
     caller: Caller
     cwd: str
-    progress: progress_events.Progress
+    progress: progress_events.ProgressCallback
     daemon_info: Mapping[str, Any]
     shut_down: Callable[[], None] = lambda: None
 
@@ -57,13 +57,13 @@ async def report_progress(request: Request, session: Session) -> AsyncIterator[N
         last_text = ""
         while True:
             await asyncio.sleep(PROGRESS_SECONDS)
-            running = status_queries.running(session)
+            running = status_queries.get_running(session)
             queued = session.kernel_manager.queue_status
             if running and request.caller.interface == "mcp":
-                request.progress(progress_events.CellRuns(running=running))
+                request.progress(progress_events.CellRunning(running=running))
             if queued and queued.text != last_text:
                 last_text = queued.text
-                request.progress(progress_events.Waits(line=f"queued: {last_text}"))
+                request.progress(progress_events.Waiting(line=f"queued: {last_text}"))
 
     sender = asyncio.create_task(send_events())
     try:

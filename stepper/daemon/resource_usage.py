@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import psutil
 
 from stepper.kernels.process_tree import TABLE
-from stepper.session.cell_responses import Gpu, Load, Resources
+from stepper.session.cell_responses import GpuUsage, Resources, ResourceUsage
 from stepper.session.responses import KernelStatus
 
 SAMPLE_SECONDS = 0.1  # the minimum between two samples
@@ -120,10 +120,10 @@ def measure_resources(kernel: KernelStatus) -> Resources:
     machine_percent, kernel_percent = SAMPLER.measure(kernel.pid)
     memory = psutil.virtual_memory()
     used_bytes = memory.total - memory.available
-    machine_load = Load(machine_percent, used_bytes, memory.total)
+    machine_load = ResourceUsage(machine_percent, used_bytes, memory.total)
     kernel_load = None
     if kernel.pid is not None:
-        kernel_load = Load(kernel_percent, kernel.rss_bytes)
+        kernel_load = ResourceUsage(kernel_percent, kernel.rss_bytes)
     cores = psutil.cpu_count() or 1
     return Resources(kernel_load, machine_load, cores, list_gpus())
 
@@ -143,7 +143,7 @@ def _sum_cpu_seconds(pid: int | None) -> float | None:
     return total
 
 
-def list_gpus() -> list[Gpu]:
+def list_gpus() -> list[GpuUsage]:
     """Return the machine's GPUs as nvidia-smi lists them.
 
     The list is empty if nvidia-smi is not installed or fails.
@@ -166,8 +166,8 @@ def list_gpus() -> list[Gpu]:
     return [_parse_gpu(*row) for row in rows if len(row) == len(GPU_FIELDS)]
 
 
-def _parse_gpu(name: str, percent: str, used_mib: str, total_mib: str) -> Gpu:
-    return Gpu(
+def _parse_gpu(name: str, percent: str, used_mib: str, total_mib: str) -> GpuUsage:
+    return GpuUsage(
         name.strip(),
         _parse_number(percent),
         _parse_mib(used_mib),

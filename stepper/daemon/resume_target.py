@@ -54,7 +54,7 @@ def _current(workspace: Workspace, owner: str) -> Session | None:
 
 def _reopens(session: Session, asked: Resume) -> bool:
     """Whether `continue step 3` is about a skipped step of the notebook, and no stop."""
-    step = user_commands.skipped_step(session, asked.message)
+    step = user_commands.find_skipped_step(session, asked.message)
     return asked.command == "continue" and step is not None
 
 

@@ -53,7 +53,7 @@ from stepper.session import (
 )
 from stepper.session.clients import Caller
 from stepper.session.protocols import Journal, LaunchConfig
-from stepper.session.run_recovery import settle
+from stepper.session.run_recovery import recover_run
 from stepper.session.session import Session
 
 BEAT = wire_format.pack(wire_format.PROGRESS, b"")
@@ -117,13 +117,13 @@ class Daemon:
         self, name: str, copy: str, record: str, place: LaunchConfig, limits: Limits
     ) -> Session:
         """Return a session on a copy of a notebook that keeps nothing."""
-        from stepper.session.replay import Nowhere
+        from stepper.session.replay import NullJournal
 
         figures = os.path.join(os.path.dirname(copy), "figures")
         return self._session(
             name,
             copy,
-            Nowhere(),
+            NullJournal(),
             record,
             figures,
             lambda: limits,
@@ -159,7 +159,7 @@ class Daemon:
             limits,
             place,
             adviser,
-            settle,
+            recover_run,
         )
         session.on_change = self._changed
         session.compare_pixels = image_diff.differing
@@ -217,7 +217,7 @@ class Daemon:
             if session.kernel_manager.kernel is not None:
                 session.kernel_manager.kernel.detach()
             session.put_late()
-            background_runs.parting(session)
+            background_runs.finish_deliveries(session)
         background_io.start_pending_jobs()
         self.workspace.mark()
         self._show([])
@@ -261,7 +261,7 @@ class Daemon:
                 await session.kernel_manager.find()
         while True:
             for session in list(self.workspace.sessions.values()):
-                background_runs.look(session, self.began)
+                background_runs.check_background_calls(session, self.began)
                 if session.needs_replay:
                     session.needs_replay = False
                     self.replays.add(
@@ -292,7 +292,14 @@ class Daemon:
 
     def _show_running(self) -> None:
         self._show(
-            [*filter(None, map(status_queries.shown, self.workspace.sessions.values()))]
+            [
+                *filter(
+                    None,
+                    map(
+                        status_queries.format_running, self.workspace.sessions.values()
+                    ),
+                )
+            ]
         )
 
     async def _verify(self, session: Session) -> None:
@@ -329,7 +336,8 @@ class Daemon:
                 )
             if lines and lasts and (waited or now >= self.beat_at):
                 self.beat_at = now + min(
-                    session.outputs.limits().heartbeat_seconds for session in sessions
+                    session.outputs.get_limits().heartbeat_seconds
+                    for session in sessions
                 )
                 told = f"{time.strftime('%H:%M:%S')} {' · '.join(lines)}"
                 private_files.replace(self.paths.notice, payload.notice(told))
@@ -446,7 +454,9 @@ class Daemon:
                 self.ending.set()
             return
 
-        def progress(told: progress_events.Told | progress_events.CellRuns) -> None:
+        def progress(
+            told: progress_events.TerminalEvent | progress_events.CellRunning,
+        ) -> None:
             if not writer.is_closing():
                 writer.write(
                     wire_format.pack(wire_format.PROGRESS, responses.to_json(told))

@@ -87,7 +87,7 @@ class StatusLineFile:
             private_files.remove(self.path)
 
     def _format_line(self, session: Session, measure_memory: bool) -> str:
-        running = status_queries.running(session)
+        running = status_queries.get_running(session)
         queued = session.kernel_manager.queue_status
         kernel = session.kernel_manager.kernel
         namespace = session.namespace

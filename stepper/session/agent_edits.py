@@ -28,14 +28,14 @@ from stepper.policy.model import (
     Verdict,
 )
 from stepper.session import backgrounding, stale_cells
-from stepper.session.cell_run import run_cell, summed, work_on
+from stepper.session.cell_run import create_work, run_cell, summarize_run
 from stepper.session.clients import Caller
 from stepper.session.protocols import Execution, Notebook
 from stepper.session.session import Session
-from stepper.session.undelivered_reports import untold
+from stepper.session.undelivered_reports import take_unreported_cells
 
 
-async def edited(
+async def run_edited_cell(
     session: Session, edit: CellEdit, caller: Caller, again: bool = False
 ) -> Report | None:
     """Run the code cell that was just inserted or replaced; None where there is nothing to run or to say.
@@ -43,7 +43,7 @@ async def edited(
     With `again` the daemon that was asked first has ended: what became of that very call is told.
     """
     if edit.mode == "delete" or edit.cell_type not in (None, "code"):
-        return _left_behind(session)
+        return _report_stale(session)
     caller.call_id, waits = edit.tool_use_id, session.lock.locked()
     async with session.turn(caller if again else None, None if again else caller):
         if session.was_handled(edit.tool_use_id):
@@ -61,11 +61,13 @@ async def edited(
             )
         new = [cell] if edit.mode == "insert" else []
         return (
-            await attempt(session, cells, [cell], new, edit.consent, caller, alone=True)
+            await run_cells(
+                session, cells, [cell], new, edit.consent, caller, alone=True
+            )
         )[0]
 
 
-def _planned(session: Session, document: Notebook) -> Notebook:
+def _restore_plan(session: Session, document: Notebook) -> Notebook:
     """Return the notebook that was written with its plan, which the Write may have dropped."""
     if plan.from_json(document.plan) is not None or not session.state.plan.steps:
         return document
@@ -73,7 +75,7 @@ def _planned(session: Session, document: Notebook) -> Notebook:
     return session.read()
 
 
-async def written(
+async def run_written_notebook(
     session: Session, write: FileWrite, caller: Caller, again: bool = False
 ) -> Report | None:
     """Run the new and changed code cells of a notebook that was written whole, from the top.
@@ -84,8 +86,8 @@ async def written(
     if (
         session.runs_in_background
         and not again
-        and not backgrounding.code_besides(
-            session, _planned(session, session.read()).cells
+        and not backgrounding.list_other_pending_cells(
+            session, _restore_plan(session, session.read()).cells
         )
     ):
         return None  # nothing of it would run: it does not wait for what was handed on
@@ -97,11 +99,11 @@ async def written(
             return before
         ran_ever, cells = (
             session.state.last_sources,
-            _planned(session, session.read_with_unique_ids()).cells,
+            _restore_plan(session, session.read_with_unique_ids()).cells,
         )
         to_run = cell_changes.select_not_run(cells, ran_ever)
         new = [cell for cell in to_run if cell.id not in ran_ever]
-        found, _ = await attempt(session, cells, to_run, new, write.consent, caller)
+        found, _ = await run_cells(session, cells, to_run, new, write.consent, caller)
         return (
             run_report.join_reports([before, found])
             if before and found
@@ -109,7 +111,7 @@ async def written(
         )
 
 
-async def attempt(
+async def run_cells(
     session: Session,
     cells: Sequence[Cell],
     to_run: Sequence[Cell],
@@ -122,11 +124,11 @@ async def attempt(
 
     Return the report, None where there is nothing to run or to say, and those that ran.
     """
-    untold(session, to_run)  # whatever comes of them is reported
+    take_unreported_cells(session, to_run)  # whatever comes of them is reported
     ended: list[Ended] = []
     for cell in to_run:
         try:
-            found = await _attempt(
+            found = await _run_or_refuse(
                 session, cells, cell, consent, cell in new, caller, alone
             )
         except StepperError as error:
@@ -150,7 +152,7 @@ async def attempt(
         if found.run.verdict is not Verdict.FINE:
             break
     if not ended:
-        return _left_behind(session), ended
+        return _report_stale(session), ended
     ended[-1] = replace(
         ended[-1],
         stale_lines=stale_cells.report_new(
@@ -162,7 +164,7 @@ async def attempt(
     ), ended
 
 
-def _left_behind(session: Session) -> Report | None:
+def _report_stale(session: Session) -> Report | None:
     """Return what no longer follows after an edit by which nothing ran; None where all does."""
     told = stale_cells.report_new_after_edit(session)
     return (
@@ -172,7 +174,7 @@ def _left_behind(session: Session) -> Report | None:
     )
 
 
-async def _attempt(
+async def _run_or_refuse(
     session: Session,
     cells: Sequence[Cell],
     cell: Cell,
@@ -196,17 +198,21 @@ async def _attempt(
             if decided.action is run_decisions.CellAction.REFUSE
             else None
         )
-    if decided.repeats is not None and await _same(session, cell, decided.repeats):
+    if decided.repeats is not None and await _would_repeat(
+        session, cell, decided.repeats
+    ):
         return run_report.format_not_run(
             repeated_errors.explain_repeated_run(session.state, decided.repeats)
         )
     held = (
-        await _held(session, cells, cell, caller) if decided.needs_preflight else None
+        await _preflight(session, cells, cell, caller)
+        if decided.needs_preflight
+        else None
     )
     return held or await run_cell(session, cells, cell, caller)
 
 
-async def _same(session: Session, cell: Cell, last: Run) -> bool:
+async def _would_repeat(session: Session, cell: Cell, last: Run) -> bool:
     """Whether a cell would end as its last run did, because nothing has changed since.
 
     The client's edit has emptied the cell's outputs: they are put back.
@@ -222,13 +228,13 @@ async def _same(session: Session, cell: Cell, last: Run) -> bool:
         session.diagnosis.has_changed_since, last, session.namespace
     ):
         return False
-    session.outputs.put(
+    session.outputs.write_outputs(
         cell, session.last_failed_execution, last.step, last.run, keep_time=True
     )
     return True
 
 
-async def _held(
+async def _preflight(
     session: Session, cells: Sequence[Cell], cell: Cell, caller: Caller
 ) -> Ended | None:
     """Return the fault that a cell would end with for certain, before anything of it ran; None where it may run."""
@@ -243,9 +249,9 @@ async def _held(
         return None
     fault = await session.add_suggestion(fault, {}, known, cell, cells)
     work = replace(
-        work_on(session, cells, cell), timeout=0.0, notes=session.take_notices()
+        create_work(session, cells, cell), timeout=0.0, notes=session.take_notices()
     )
-    begun = work.begun(0, caller)
+    begun = work.create_started_event(0, caller)
     found = journal_events.PreflightFailed(
         **vars(begun.create_run(Outcome.ERROR, Verdict.RECOVERABLE, fault, 0.0)),
         at=begun.at,
@@ -253,7 +259,7 @@ async def _held(
     follows = run_decisions.decide_after_preflight(session.state, found, work.limits)
     session.log(found)
     ended = replace(
-        summed(session, work, found, Execution(found.outcome)),
+        summarize_run(session, work, found, Execution(found.outcome)),
         preflight_failed=True,
         counted=follows.counts,
     )

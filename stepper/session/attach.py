@@ -10,11 +10,11 @@ from stepper.common.text import one_line
 from stepper.messages import attached_clients
 from stepper.messages.quoted_output import format_location
 from stepper.policy.commands.command_lines import CommandLines
-from stepper.session.responses import Attached
+from stepper.session.responses import AttachResponse
 from stepper.session.session import Session
 
 
-async def attach(session: Session) -> Attached:
+async def attach(session: Session) -> AttachResponse:
     """Return what attaches to the living kernel; raise StepperError where there is none."""
     kernel = await session.kernel_manager.find()
     if kernel is None or await kernel.check_death() is not None:
@@ -37,7 +37,7 @@ async def attach(session: Session) -> Attached:
         text = attached_clients.format_attach_by_url(
             session.name, where, kernel.id, about.url
         )
-        return Attached(
+        return AttachResponse(
             session.name,
             kernel.id,
             where,
@@ -55,7 +55,7 @@ async def attach(session: Session) -> Attached:
         f"--ServerApp.external_connection_dir={folder}",
     ]
     text = attached_clients.format_attach(session.name, where, console, settings)
-    return Attached(
+    return AttachResponse(
         session.name,
         kernel.id,
         where,

@@ -31,7 +31,7 @@ COMES_SECONDS = 15.0
 Work = Coroutine[Any, Any, "Report | None"]
 
 
-def begin(
+def start_call(
     session: Session,
     name: str | None,
     caller: Caller,
@@ -53,22 +53,24 @@ def begin(
     )
     call.wakers = former.wakers if former else []
     session.background_calls[call.id] = call
-    call.task.add_done_callback(lambda _: _ended(session, call))
+    call.task.add_done_callback(lambda _: _handle_finished_task(session, call))
     return call
 
 
-def waited_for(session: Session, call: BackgroundCall) -> None:
+def keep_in_foreground(session: Session, call: BackgroundCall) -> None:
     """Who asked waits: that a former daemon handed it on was not read."""
     if call.in_background:
         call.in_background = False
         session.log(journal_events.BackgroundReported(at=format_now(), call=call.id))
 
 
-async def in_time(session: Session, call: BackgroundCall, owner: str) -> bool:
+async def wait_for_call(session: Session, call: BackgroundCall, owner: str) -> bool:
     """Wait for what comes of a call; return False where it was handed on instead, to be told to that session."""
     while not call.task.done():
         left = (
-            backgrounding.patience(session, call) + call.started_at - time.monotonic()
+            backgrounding.compute_wait_seconds(session, call)
+            + call.started_at
+            - time.monotonic()
         )
         if (
             left <= 0
@@ -82,7 +84,7 @@ async def in_time(session: Session, call: BackgroundCall, owner: str) -> bool:
             )
             call.in_background, call.match_reported = (
                 True,
-                bool(backgrounding.matched(session, call)),
+                bool(backgrounding.get_matched_line(session, call)),
             )
             return False
         await asyncio.wait(
@@ -95,7 +97,7 @@ async def in_time(session: Session, call: BackgroundCall, owner: str) -> bool:
 # ------------------------------------------------------------------------------------------------------
 
 
-async def stands_by(session: Session, name: str, caller: Caller) -> None:
+async def wait_to_notify(session: Session, name: str, caller: Caller) -> None:
     """Stand by to wake the agent for a call, which may not be there yet."""
     until = time.monotonic() + COMES_SECONDS
     while (
@@ -107,10 +109,10 @@ async def stands_by(session: Session, name: str, caller: Caller) -> None:
             return
         await asyncio.sleep(LOOK_SECONDS / 2)
     if call := session.background_calls.get(name):
-        await wakes([(session, call)], caller)
+        await deliver_next_report([(session, call)], caller)
 
 
-def owed(
+def list_unattended_calls(
     sessions: Iterable[Session], owner: str
 ) -> list[tuple[Session, BackgroundCall]]:
     """Return what was handed on to a session of the client and has nobody else who could wake its agent."""
@@ -125,7 +127,7 @@ def owed(
     ]
 
 
-async def wakes(
+async def deliver_next_report(
     calls: Iterable[tuple[Session, BackgroundCall]], caller: Caller
 ) -> None:
     """Wait until one of these calls has something to tell, and tell it to that caller; where it can't, the next."""
@@ -135,7 +137,7 @@ async def wakes(
         return
     for call, session in known.items():
         call.wakers.append(waker)
-        _tell(session, call)
+        _notify_waker(session, call)
     gone = asyncio.ensure_future(caller.disconnected.wait())
     await asyncio.wait(
         (asyncio.ensure_future(waker.result), gone), return_when=asyncio.FIRST_COMPLETED
@@ -163,16 +165,16 @@ async def wakes(
     else:
         told.match_reported = told.match_reported and over
     if told.delivered_report:
-        _let_go(told)
+        _release_wakers(told)
     else:
-        _tell(session, told)
+        _notify_waker(session, told)
 
 
-def _tell(session: Session, call: BackgroundCall) -> None:
+def _notify_waker(session: Session, call: BackgroundCall) -> None:
     """Hand what there is to tell of a call that was handed on to a waker; with none, its end reached nobody."""
     over, line = (
         call.task.done(),
-        "" if call.match_reported else backgrounding.matched(session, call),
+        "" if call.match_reported else backgrounding.get_matched_line(session, call),
     )
     known = (
         call.delivered_report
@@ -183,10 +185,13 @@ def _tell(session: Session, call: BackgroundCall) -> None:
         return
     about = session.name
     news = (
-        background_runs.ended(about, came_of(call))
+        background_runs.ended(about, get_report(call))
         if over
         else background_runs.matched(
-            about, session.state.commands, backgrounding.name(session), line
+            about,
+            session.state.commands,
+            backgrounding.format_running_name(session),
+            line,
         )
     )
     for waker in call.wakers:
@@ -199,14 +204,14 @@ def _tell(session: Session, call: BackgroundCall) -> None:
             )
             return
     if over:
-        _missed(session, call)
+        _record_undelivered(session, call)
 
 
-def _missed(session: Session, call: BackgroundCall) -> None:
+def _record_undelivered(session: Session, call: BackgroundCall) -> None:
     session.background_calls.pop(call.id)
     owed, text = (
         session.state.background_calls.get(call.id),
-        background_runs.meanwhile(session.name, came_of(call).text),
+        background_runs.meanwhile(session.name, get_report(call).text),
     )
     session.log(
         journal_events.Undelivered(
@@ -218,7 +223,7 @@ def _missed(session: Session, call: BackgroundCall) -> None:
     )
 
 
-def came_of(call: BackgroundCall) -> Report:
+def get_report(call: BackgroundCall) -> Report:
     """Return what came of a call that is over; a stop's block is read by both."""
     try:
         found = call.task.result()
@@ -235,35 +240,37 @@ def came_of(call: BackgroundCall) -> Report:
     )
 
 
-def _ended(session: Session, call: BackgroundCall) -> None:
+def _handle_finished_task(session: Session, call: BackgroundCall) -> None:
     """The work of a call is through, or the daemon ends, which leaves what was handed on to the next one."""
     if call.task.cancelled():
         return
     if call.in_background:
-        _tell(session, call)
+        _notify_waker(session, call)
         return
     call.task.exception()  # who asked has it
-    _let_go(call)
+    _release_wakers(call)
     if session.background_calls.get(call.id) is call:
         del session.background_calls[call.id]
     session.finished_call_ids.append(call.id)
 
 
-def forget(session: Session, call: BackgroundCall) -> None:
+def mark_reported(session: Session, call: BackgroundCall) -> None:
     """How a call ended was told."""
     session.background_calls.pop(call.id, None)
     session.log(journal_events.BackgroundReported(at=format_now(), call=call.id))
-    _let_go(call)
+    _release_wakers(call)
 
 
-def _let_go(call: BackgroundCall) -> None:
+def _release_wakers(call: BackgroundCall) -> None:
     """Let those who stand by for a call that nobody is to be woken for go."""
     for waker in call.wakers:
         if waker.is_waiting:
             waker.result.set_result((None, Report("")))
 
 
-def arrived(sessions: Iterable[Session], owner: str, prompt: str) -> list[str]:
+def match_prompt_to_reports(
+    sessions: Iterable[Session], owner: str, prompt: str
+) -> list[str]:
     """The client goes on, maybe with a prompt that it made of what woke the agent: return its lines for the person.
 
     What wakes the agent may wait for the end of a turn, and a client that ends takes it along: another prompt or the
@@ -286,7 +293,7 @@ def arrived(sessions: Iterable[Session], owner: str, prompt: str) -> list[str]:
             if call.delivered_report and (
                 call.delivered_report in read or call.prompts_since > 1
             ):
-                forget(session, call)
+                mark_reported(session, call)
     return lines
 
 
@@ -294,29 +301,31 @@ def arrived(sessions: Iterable[Session], owner: str, prompt: str) -> list[str]:
 # -------------------------------------------------------------------------------------------------
 
 
-def look(session: Session, since: float) -> None:
+def check_background_calls(session: Session, since: float) -> None:
     """Tell of lines that were waited for; take up what a former daemon had handed on and nobody has asked for.
 
     `since` is when this daemon began. What had not begun is its waker's to have run.
     """
     for call in list(session.background_calls.values()):
         if not call.task.done():
-            _tell(session, call)
+            _notify_waker(session, call)
         elif (
             call.delivered_report
             and call.delivered_to
             and not call.delivered_to.is_alive()
         ):
-            _missed(session, call)
+            _record_undelivered(session, call)
     for name in list(session.state.background_calls):
         if name not in session.background_calls and (
             session.was_handled(name) or time.monotonic() > since + COMES_SECONDS
         ):
             again = Caller(call_id=name, is_alive=lambda: False)
-            begin(session, name, again, _recalled(session, name, again), recalled=True)
+            start_call(
+                session, name, again, _recover_call(session, name, again), recalled=True
+            )
 
 
-async def _recalled(session: Session, name: str, again: Caller) -> Report | None:
+async def _recover_call(session: Session, name: str, again: Caller) -> Report | None:
     async with session.turn(again):
         if found := session.find_report(name):
             return found
@@ -326,9 +335,9 @@ async def _recalled(session: Session, name: str, again: Caller) -> Report | None
         return run_report.format_not_run("the daemon ended while it waited in line")
 
 
-async def caught_up(session: Session) -> None:
+async def recover_calls(session: Session) -> None:
     """See what a former daemon had handed on: what is over reached nobody."""
-    look(session, 0.0)
+    check_background_calls(session, 0.0)
     works = [
         call.task for call in session.background_calls.values() if call.is_recovered
     ]
@@ -336,7 +345,7 @@ async def caught_up(session: Session) -> None:
         await asyncio.wait(works, timeout=3.0)  # one that still runs is none of it
 
 
-def taken_over(session: Session, owner: str, client: str) -> None:
+def transfer_calls(session: Session, owner: str, client: str) -> None:
     """A session of the client learns what goes on: it is told how that ends, where nobody else is.
 
     `client` is the process: after /clear it goes on, with what stands by to wake its agent, as another session.
@@ -356,14 +365,14 @@ def taken_over(session: Session, owner: str, client: str) -> None:
             session.log(replace(owed, at=format_now(), session=owner))
 
 
-def parting(session: Session) -> None:
+def finish_deliveries(session: Session) -> None:
     """The daemon ends: what clients that live have taken, they tell."""
     for call in list(session.background_calls.values()):
         if call.delivered_report and call.delivered_to and call.delivered_to.is_alive():
-            forget(session, call)
+            mark_reported(session, call)
 
 
-async def stopped(session: Session, owner: str, seconds: float) -> str:
+async def interrupt_calls(session: Session, owner: str, seconds: float) -> str:
     """Interrupt what runs; return what came of that session's own within so many seconds: it is told so."""
     mine = [
         call
@@ -381,10 +390,10 @@ async def stopped(session: Session, owner: str, seconds: float) -> str:
     for call in mine:
         call.is_delivering = False
         if interrupted and call.task.done():
-            texts.append(came_of(call).text)
-            forget(session, call)
+            texts.append(get_report(call).text)
+            mark_reported(session, call)
         else:
-            _tell(session, call)
+            _notify_waker(session, call)
     return "\n".join(texts) or (
         background_runs.interrupted(session.name, waits) if interrupted else ""
     )

@@ -16,15 +16,15 @@ from stepper.session.protocols import KernelDescription
 from stepper.session.session import Session
 
 
-def patience(session: Session, call: BackgroundCall) -> float:
+def compute_wait_seconds(session: Session, call: BackgroundCall) -> float:
     """Return for how many seconds a call is waited for, as its cell's first line or the person has it."""
     running, usual = (
         session.state.running,
-        session.outputs.limits().report_after_seconds,
+        session.outputs.get_limits().report_after_seconds,
     )
     if running is None and (queued := session.kernel_manager.queue_status):
         held = (
-            session.outputs.limits().queue_seconds
+            session.outputs.get_limits().queue_seconds
             if queued.wait_seconds is None
             else queued.wait_seconds
         )
@@ -42,12 +42,12 @@ def patience(session: Session, call: BackgroundCall) -> float:
             max(call.started_at, session.run_started_at),
         )
     asked = cell_directives.parse(running.source).wait
-    return 0.0 if matched(session, call) else usual if asked is None else asked
+    return 0.0 if get_matched_line(session, call) else usual if asked is None else asked
 
 
-def goes_on(session: Session, call: BackgroundCall) -> Report:
+def format_backgrounded(session: Session, call: BackgroundCall) -> Report:
     """Return what is read at once of a call that was handed on."""
-    limits = session.outputs.limits()
+    limits = session.outputs.get_limits()
     if queued := session.kernel_manager.queue_status:
         return background_runs.queued(
             session.name,
@@ -62,9 +62,9 @@ def goes_on(session: Session, call: BackgroundCall) -> Report:
         session.state,
         session.kernel_manager.kernel,
     )
-    now_runs = status_queries.running(session)
+    now_runs = status_queries.get_running(session)
     if running is None or now_runs is None or running.tool_use_id != call.id:
-        return background_runs.waits(session.name, name(session))
+        return background_runs.waits(session.name, format_running_name(session))
     cell = Cell(running.cell_id, running.index, running.number, "code", running.source)
     outputs = None
     # of a run that was taken over nobody has heard all
@@ -74,7 +74,7 @@ def goes_on(session: Session, call: BackgroundCall) -> Report:
         )
     how_far = (
         now_runs.seconds,
-        _till(now_runs),
+        _format_deadline(now_runs),
         state.plan,
         state.plan.find_step(now_runs.step),
         now_runs.line,
@@ -94,18 +94,18 @@ def goes_on(session: Session, call: BackgroundCall) -> Report:
         *how_far,
         outputs,
         limits.queue,
-        matched(session, call),
+        get_matched_line(session, call),
         *at,
     )
 
 
-def still(session: Session, owner: str) -> str:
+def format_still_running(session: Session, owner: str) -> str:
     """Return what a session of the client reads at its start of what was handed on and runs, '' where nothing does."""
     if (queued := session.kernel_manager.queue_status) and session.runs_in_background:
         return background_runs.still_queued(
-            session.name, queued.text, queued.until, _wakes(session, owner)
+            session.name, queued.text, queued.until, _notifies_agent(session, owner)
         )
-    now_runs = status_queries.running(session)
+    now_runs = status_queries.get_running(session)
     if now_runs is None or not session.runs_in_background:
         return ""
     return background_runs.still(
@@ -113,37 +113,37 @@ def still(session: Session, owner: str) -> str:
         session.state.commands,
         now_runs.name,
         now_runs.seconds,
-        _till(now_runs),
+        _format_deadline(now_runs),
         now_runs.line,
-        _wakes(session, owner),
+        _notifies_agent(session, owner),
     )
 
 
-def refused(session: Session, owner: str = "") -> str | None:
+def explain_refusal(session: Session, owner: str = "") -> str | None:
     """Return why no code cell may be written now: one that was handed on runs, and nobody wants to wait in line."""
-    if session.outputs.limits().queue or not session.runs_in_background:
+    if session.outputs.get_limits().queue or not session.runs_in_background:
         return None
     if queued := session.kernel_manager.queue_status:
         return background_runs.refused_for_queue(
             session.name,
             session.state.commands,
             queued.text,
-            _wakes(session, owner),
+            _notifies_agent(session, owner),
         )
-    now_runs = status_queries.running(session)
+    now_runs = status_queries.get_running(session)
     if now_runs is None:
         return None
     return background_runs.refused(
         session.name,
         session.state.commands,
-        name(session),
+        format_running_name(session),
         now_runs.seconds,
-        _till(now_runs),
-        _wakes(session, owner),
+        _format_deadline(now_runs),
+        _notifies_agent(session, owner),
     )
 
 
-def code_besides(session: Session, cells: Sequence[Cell]) -> list[Cell]:
+def list_other_pending_cells(session: Session, cells: Sequence[Cell]) -> list[Cell]:
     """Return the code cells that have not run as they stand, but for the one that runs."""
     running, fresh = (
         session.state.running,
@@ -156,7 +156,7 @@ def code_besides(session: Session, cells: Sequence[Cell]) -> list[Cell]:
     ]
 
 
-def _wakes(session: Session, owner: str) -> bool:
+def _notifies_agent(session: Session, owner: str) -> bool:
     """Whether the agent of that session is woken when what runs, or waits for its kernel, has ended."""
     running = session.state.running
     of = (
@@ -173,17 +173,17 @@ def _wakes(session: Session, owner: str) -> bool:
     )
 
 
-def _till(runs: responses.Running) -> str:
+def _format_deadline(runs: responses.RunningCell) -> str:
     return background_runs.till(runs.timeout, runs.left_seconds)
 
 
-def name(session: Session) -> str:
+def format_running_name(session: Session) -> str:
     """Return how what runs, or waits for its kernel, is called."""
-    now_runs = status_queries.running(session)
+    now_runs = status_queries.get_running(session)
     return now_runs.name if now_runs else "another cell"
 
 
-def matched(session: Session, call: BackgroundCall) -> str:
+def get_matched_line(session: Session, call: BackgroundCall) -> str:
     """Return the line of a call's cell that is to wake the agent, '' while there is none."""
     running, kernel = session.state.running, session.kernel_manager.kernel
     mine = running is not None and running.tool_use_id == call.id

@@ -23,9 +23,9 @@ from stepper.session import (
     status_queries,
     undelivered_reports,
 )
-from stepper.session.cell_responses import CellsChanged
+from stepper.session.cell_responses import CellChangeResponse
 from stepper.session.clients import Caller
-from stepper.session.run_waiting import Came
+from stepper.session.run_waiting import CellRunReport
 from stepper.session.session import Session
 
 Order = Callable[[Sequence[Cell]], Sequence[Cell]]
@@ -33,7 +33,7 @@ Order = Callable[[Sequence[Cell]], Sequence[Cell]]
 Named = Callable[[Sequence[Cell]], list[Cell]]
 
 
-async def run(
+async def run_cell(
     session: Session, told: mcp_commands.CellRun, caller: Caller, consent: Consent
 ) -> Report:
     """Write a cell, or replace or edit one, and run it; or run one as it stands. Raise UsageError.
@@ -111,14 +111,14 @@ async def run(
             [new],
         )
 
-    return await _written(session, order, caller, consent, again)
+    return await _write_and_run(session, order, caller, consent, again)
 
 
-async def add(
+async def add_cells(
     session: Session, told: mcp_commands.CellAdd, caller: Caller, consent: Consent
 ) -> Report:
     """Write new cells in one go and run the code cells among them to the first that fails. Raise UsageError."""
-    new = read(told.cells)
+    new = parse_cells(told.cells)
     if not new:
         raise UsageError("`cells` is empty: there is nothing to add")
     names = cell_list_edits.CellReferences()
@@ -129,7 +129,9 @@ async def add(
         )
         return cell_list_edits.insert_cells(cells, after, new)
 
-    return await _written(session, order, caller, consent, lambda _: [], runs=told.run)
+    return await _write_and_run(
+        session, order, caller, consent, lambda _: [], runs=told.run
+    )
 
 
 def _check_source(session: Session, cell: Cell, expected: object) -> None:
@@ -140,12 +142,12 @@ def _check_source(session: Session, cell: Cell, expected: object) -> None:
     raise UsageError(words.changed_source(session.name, cell, str(expected), present))
 
 
-def read(cells: Sequence[object]) -> list[Cell]:
+def parse_cells(cells: Sequence[object]) -> list[Cell]:
     """Return the cells that are to be new; raise UsageError where one can't be written."""
-    return [_new(cell) for cell in cells]
+    return [_parse_cell(cell) for cell in cells]
 
 
-def _new(told: object) -> Cell:
+def _parse_cell(told: object) -> Cell:
     if not isinstance(told, dict) or not isinstance(told.get("source"), str):
         raise UsageError("each of `cells` must be an object with a text `source`")
     kind = told.get("cell_type") or "code"
@@ -158,7 +160,7 @@ def _new(told: object) -> Cell:
     return Cell("", cell_list_edits.NEW_INDEX, 0, kind, told["source"])
 
 
-async def _written(
+async def _write_and_run(
     session: Session,
     order: Order,
     caller: Caller,
@@ -179,24 +181,26 @@ async def _written(
     try:
         waits = runs and any(
             cell.is_code
-            for cell in _others(session.read_with_unique_ids().cells, order, again)[1]
+            for cell in _arrange(session.read_with_unique_ids().cells, order, again)[1]
         )
-        if waits and backgrounding.refused(session):
-            return _not(words.refused(_busy(session)))
+        if waits and backgrounding.explain_refusal(session):
+            return _create_refusal(words.refused(_describe_running(session)))
         async with session.turn(caller=caller) if waits else contextlib.nullcontext():
             cells = session.read_with_unique_ids().cells
-            after, others = _others(cells, order, again)
-            if why := _refused(session, cells, after, others, consent):
+            after, others = _arrange(cells, order, again)
+            if why := _explain_refusal(session, cells, after, others, consent):
                 stopped = (
                     session.state.stop is not None and consent is not Consent.WITHHELD
                 )
-                return _not(words.refused(why), "stopped" if stopped else "refused")
+                return _create_refusal(
+                    words.refused(why), "stopped" if stopped else "refused"
+                )
             new = any(cell.index == cell_list_edits.NEW_INDEX for cell in others)
             changed = after != cells
             if changed:
                 cells, written = session.file.rearrange_cells(order)
                 others = written or again(cells)
-            return await _ran(
+            return await _run_written(
                 session,
                 cells,
                 others,
@@ -213,7 +217,7 @@ async def _written(
         ) from None
 
 
-def _others(
+def _arrange(
     cells: Sequence[Cell], order: Order, again: Named
 ) -> tuple[Sequence[Cell], list[Cell]]:
     """Return the cells as they are to be, and those of them that are other ones than before, or to run again."""
@@ -221,7 +225,7 @@ def _others(
     return after, [cell for cell in after if cell not in cells] or again(cells)
 
 
-async def _ran(
+async def _run_written(
     session: Session,
     cells: Sequence[Cell],
     written: Sequence[Cell],
@@ -230,20 +234,22 @@ async def _ran(
     consent: Consent,
     runs: bool,
     changed: bool,
-) -> Came:
+) -> CellRunReport:
     """Run what is to run of the cells that were written; return what came of it."""
     to_run, ended = cell_changes.select_runnable(written) if runs else [], list[Ended]()
     found: Report | None
     if to_run:
         try:
             alone = len(written) == 1
-            found, ended = await agent_edits.attempt(
+            found, ended = await agent_edits.run_cells(
                 session, cells, to_run, new, consent, caller, alone
             )
         except StepperError as error:
             found = run_report.format_not_run(error.message, error.hint)
     else:
-        undelivered_reports.untold(session, cell_changes.select_runnable(written))
+        undelivered_reports.take_unreported_cells(
+            session, cell_changes.select_runnable(written)
+        )
         tell = words.written if changed else words.nothing_to_run
         found = tell(written, stale_cells.report_new_after_edit(session))
     assert found is not None  # each of those to run is told of
@@ -254,20 +260,25 @@ async def _ran(
         if each.run.run
         for path in session.diagnosis.list_saved_figures(each.run.run)
     ]
-    state, names = _state(session, found, ended, to_run), [cell.id for cell in written]
-    return Came(
+    state, names = (
+        _get_state(session, found, ended, to_run),
+        [cell.id for cell in written],
+    )
+    return CellRunReport(
         found.text, found.line, found.stop, found.ok, about.id, state, figures, names
     )
 
 
-def of_runs(session: Session, done: responses.Ran, ended: Sequence[Ended]) -> Came:
+def create_run_report(
+    session: Session, done: responses.RunResponse, ended: Sequence[Ended]
+) -> CellRunReport:
     """Return what came of a notebook's run, as it is told of cells that were written."""
     if not ended:
         text = (
             done.report
             or f"stepper: {one_line(session.name)} has no such cells: nothing to run."
         )
-        return Came(
+        return CellRunReport(
             text,
             "✓ nothing to run",
             ok=done.ok,
@@ -279,7 +290,7 @@ def of_runs(session: Session, done: responses.Ran, ended: Sequence[Ended]) -> Ca
         session.state.stop,
     )
     text = found.text if done.report in found.text else f"{found.text}\n{done.report}"
-    state = _state(session, replace(found, ok=done.ok), ended, [last.cell])
+    state = _get_state(session, replace(found, ok=done.ok), ended, [last.cell])
     if done.which == "restore" and done.ok:
         state = "ok"  # although the notebook may still be stopped
     figures = [
@@ -288,7 +299,7 @@ def of_runs(session: Session, done: responses.Ran, ended: Sequence[Ended]) -> Ca
         for path in session.diagnosis.list_saved_figures(each.run.run)
     ]
     names = [each.cell.id for each in ended]
-    return Came(
+    return CellRunReport(
         text,
         found.line,
         stop.block if stop else "",
@@ -300,12 +311,15 @@ def of_runs(session: Session, done: responses.Ran, ended: Sequence[Ended]) -> Ca
     )
 
 
-def _not(found: Report, state: str = "refused") -> Came:
-    return Came(found.text, found.line, found.stop, ok=False, state=state)
+def _create_refusal(found: Report, state: str = "refused") -> CellRunReport:
+    return CellRunReport(found.text, found.line, found.stop, ok=False, state=state)
 
 
-def _busy(session: Session) -> str:
-    runs, queued = status_queries.running(session), session.kernel_manager.queue_status
+def _describe_running(session: Session) -> str:
+    runs, queued = (
+        status_queries.get_running(session),
+        session.kernel_manager.queue_status,
+    )
     if queued:
         return f"a cell of {session.name} waits for its kernel ({queued.text})"
     return (
@@ -315,7 +329,7 @@ def _busy(session: Session) -> str:
     )
 
 
-def _state(
+def _get_state(
     session: Session, found: Report, ended: Sequence[Ended], to_run: Sequence[Cell]
 ) -> str:
     """Return what came of cells in a word."""
@@ -335,7 +349,7 @@ def _state(
     )
 
 
-def _refused(
+def _explain_refusal(
     session: Session,
     cells: Sequence[Cell],
     after: Sequence[Cell],
@@ -363,9 +377,9 @@ def _refused(
     return edit_gate.check_stop(state) or crowded or None
 
 
-def change(
+def change_cells(
     session: Session, told: mcp_commands.CellChange, consent: Consent
-) -> CellsChanged:
+) -> CellChangeResponse:
     """Delete, move or clear cells, whatever runs; raise UsageError."""
     if not told.cell_ids or told.action not in mcp_commands.ACTIONS:
         raise UsageError(
@@ -424,4 +438,4 @@ def change(
         [after[place] for place in places if told.action != "delete"],
         stale_cells.report_new_after_edit(session),
     )
-    return CellsChanged(session.name, changed, after, len(some), left, same)
+    return CellChangeResponse(session.name, changed, after, len(some), left, same)

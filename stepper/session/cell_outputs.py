@@ -30,7 +30,7 @@ LATE = ("display_data", "update_display_data", "execute_result", "error")
 LATE_SECONDS = 2.0  # between two writes of what comes besides a run
 
 
-class Outputs:
+class OutputWriter:
     """Puts outputs on the cells of one notebook; `trouble` is what tells of them with the next run."""
 
     def __init__(
@@ -42,26 +42,26 @@ class Outputs:
         log: Callable[..., None],
         trouble: Callable[[str], None],
     ) -> None:
-        self.file, self.late, self.state, self.log, self.trouble = (
+        self.file, self.late, self.state, self.log, self.add_notice = (
             file,
             late,
             state,
             log,
             trouble,
         )
-        self.asked_limits, self.known_limits = limits, Limits()
+        self.load_limits, self.last_limits = limits, Limits()
         # the run, and what had come of it, whose outputs were written while it ran
-        self.so_far = (0, 0)
+        self.last_written = (0, 0)
         # when late outputs, and those that wait, are written next unasked
-        self.late_at = self.put_again_at = 0.0
+        self.next_late_write = self.next_retry = 0.0
 
-    def limits(self) -> Limits:
+    def get_limits(self) -> Limits:
         """Return the limits in force, the last right ones where the configuration is wrong: outputs are put anyhow."""
         with contextlib.suppress(StepperError):
-            self.known_limits = self.asked_limits()
-        return self.known_limits
+            self.last_limits = self.load_limits()
+        return self.last_limits
 
-    def put(
+    def write_outputs(
         self,
         cell: Cell,
         execution: Execution,
@@ -70,7 +70,7 @@ class Outputs:
         keep_time: bool,
     ) -> list[str]:
         """Write the outputs; return why they could not be, as notes. Where a later try may do, they wait."""
-        limits, models = self.limits(), execution.widgets
+        limits, models = self.get_limits(), execution.widgets
         if not limits.record_timing:
             execution.timings = {}
         notes = [*execution.notes]
@@ -103,7 +103,7 @@ class Outputs:
             why = f"the outputs could not be written ({error.message}): {later}"
         return [*notes, why] if why else notes
 
-    def put_waiting(self) -> None:
+    def write_waiting(self) -> None:
         """Write the outputs that wait, where that is possible now; what became of them is told with the next run."""
         began = time.monotonic()
         for waiting in list(self.state.pending_outputs.values()):
@@ -125,7 +125,7 @@ class Outputs:
                     cell, execution, waiting.step, keep_time=True
                 )
             except NotebookError:
-                self.put_again_at = _later(began)
+                self.next_retry = _compute_retry_time(began)
                 return
             except (AttributeError, KeyError, TypeError, ValueError):
                 # somebody else wrote that line
@@ -136,11 +136,11 @@ class Outputs:
                 )
             )
             told = f"were left out ({why})" if why else "are in the notebook now"
-            self.trouble(
+            self.add_notice(
                 f"the outputs of run {waiting.run} (cell {cell.number}), which waited, {told}"
             )
 
-    def heard(self, message: dict[str, Any], late: bool) -> bool:
+    def handle_display(self, message: dict[str, Any], late: bool) -> bool:
         """Take what shows something in cells beside the one that runs; return whether any is there to take it.
 
         With `late` it is a request's that is over, else the running one's, with a display that others may show, too.
@@ -168,18 +168,18 @@ class Outputs:
                 and mark in state.displayed_outputs[cell_id].displays
             )
             if shows or message["msg_type"] != "update_display_data":
-                self._take(CellVersion(cell_id, source), message)
+                self._add_late_message(CellVersion(cell_id, source), message)
             return True
         not_in = own[0] if own else running and running.cell_id
         for cell_id, shown in state.displayed_outputs.items():
             if mark and mark in shown.displays and cell_id != not_in:
-                self._take(
+                self._add_late_message(
                     CellVersion(cell_id, shown.source_hash),
                     {**message, "msg_type": "update_display_data"},
                 )
         return True
 
-    async def take_missed(self, kernel: Kernel) -> None:
+    async def take_missed_messages(self, kernel: Kernel) -> None:
         """Take what the last run published after its end while no daemon was there, less what the last one had put."""
         last = self.state.runs[-1] if self.state.runs else None
         shown = self.state.displayed_outputs.get(last.cell_id) if last else None
@@ -198,13 +198,13 @@ class Outputs:
                     max(0, characters - len(text)),
                 )
                 if message["content"]["text"]:
-                    self.heard(message, True)
+                    self.handle_display(message, True)
             elif message["msg_type"] in LATE:
                 if others <= 0:
-                    self.heard(message, True)
+                    self.handle_display(message, True)
                 others -= 1
 
-    def put_late(
+    def write_late(
         self, models: WidgetState | None, coming: PartialOutput | None = None
     ) -> None:
         """Write what came besides runs, the state of widgets, and what is `coming` of the cell that runs.
@@ -213,7 +213,7 @@ class Outputs:
         """
         began, running = time.monotonic(), self.state.running
         mark = (running.run, coming.change_count) if running and coming else (0, 0)
-        news = mark[1] > 0 and mark != self.so_far
+        news = mark[1] > 0 and mark != self.last_written
         try:
             # those are written first
             if self.state.pending_outputs or not (
@@ -226,14 +226,16 @@ class Outputs:
                     coming.outputs()
                 )
             arrived = self.late.write(models, so_far)
-            self.so_far = mark if news else self.so_far
+            self.last_written = mark if news else self.last_written
         except NotebookError:
             arrived = []
-        self.late_at = max(time.monotonic() + LATE_SECONDS, _later(began))
+        self.next_late_write = max(
+            time.monotonic() + LATE_SECONDS, _compute_retry_time(began)
+        )
         for came in arrived:
             self.log(replace(came, at=format_now()), sync=False)
 
-    def _take(self, target: CellVersion, message: dict[str, Any]) -> None:
+    def _add_late_message(self, target: CellVersion, message: dict[str, Any]) -> None:
         shown = self.state.displayed_outputs.get(target.cell_id, DisplayedOutput(""))
         waiting = self.state.pending_outputs.get(target.cell_id)
         outputs = waiting.outputs if waiting else None
@@ -243,7 +245,7 @@ class Outputs:
                 message,
                 shown.displays,
                 shown.left_out,
-                self.limits().max_output_bytes,
+                self.get_limits().max_output_bytes,
                 outputs,
             )
         except NotebookError as error:
@@ -264,7 +266,7 @@ class Outputs:
             )
 
 
-def _later(began: float) -> float:
+def _compute_retry_time(began: float) -> float:
     """Return when a write that began then is tried again: a large notebook is not read each second for nothing."""
     done = time.monotonic()
     return done + PUT_SHARE * (done - began)

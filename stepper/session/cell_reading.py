@@ -21,7 +21,7 @@ from stepper.policy.cell_changes import hash_source
 from stepper.policy.commands import mcp_commands
 from stepper.policy.model import Cell
 from stepper.session import status_queries, undelivered_reports
-from stepper.session.cell_responses import Read
+from stepper.session.cell_responses import CellReadResponse
 from stepper.session.protocols import CellVersion, Notebook
 from stepper.session.session import Session
 
@@ -29,13 +29,13 @@ BRIEF = 1000  # characters of a cell's outputs
 AHEAD = 20  # pages that are counted beyond those that are asked for
 
 
-async def read(session: Session, told: mcp_commands.CellRead) -> Read:
+async def read_cells(session: Session, told: mcp_commands.CellRead) -> CellReadResponse:
     """Return pages of the cells that are asked for, all by default; raise UsageError. Takes no lock.
 
     The file and the outputs are read beside the loop, outputs no further than those pages need.
     """
     # kept while its outputs are read
-    document, _ = undelivered_reports.compare(
+    document, _ = undelivered_reports.compare_with_runs(
         session, await asyncio.to_thread(session.file.read)
     )
     try:
@@ -50,7 +50,7 @@ async def read(session: Session, told: mcp_commands.CellRead) -> Read:
     about = [
         *zip(
             some or document.cells,
-            _about(session, some or document.cells, document, told.outputs),
+            _list_cells(session, some or document.cells, document, told.outputs),
             strict=True,
         )
     ]
@@ -59,7 +59,7 @@ async def read(session: Session, told: mcp_commands.CellRead) -> Read:
     def parts() -> Iterator[words.CellRead]:
         for cell, found in about:
             yield from words.parts(
-                replace(found, outputs=_outputs(session, cell, told.outputs))
+                replace(found, outputs=_format_outputs(session, cell, told.outputs))
             )
 
     def work() -> list[list[words.CellRead]]:
@@ -80,10 +80,12 @@ async def read(session: Session, told: mcp_commands.CellRead) -> Read:
         if number >= told.page
     ]
     shown = [cell for page in pages[told.page - 1 : last] for cell in page]
-    return Read(session.name, shown, told.page, len(pages), "\n".join(texts))
+    return CellReadResponse(
+        session.name, shown, told.page, len(pages), "\n".join(texts)
+    )
 
 
-def _about(
+def _list_cells(
     session: Session, cells: Sequence[Cell], document: Notebook, how: str
 ) -> Iterator[words.CellRead]:
     """Yield the cells as they stand, but for their outputs."""
@@ -116,14 +118,14 @@ def _about(
             execution_count=document.get_displayed_execution_count(cell)
             or counts.get(cell.id),
             step=step if isinstance(step, int) else None,
-            status=status_queries.cell_status(session, cell).status,
+            status=status_queries.get_cell_status(session, cell).status,
             pictures=session.diagnosis.list_saved_figures(run.run)
             if run and how != "none"
             else (),
         )
 
 
-def _outputs(session: Session, cell: Cell, how: str) -> str:
+def _format_outputs(session: Session, cell: Cell, how: str) -> str:
     """Return as much of a cell's outputs, as text, as is asked for."""
     outputs = (
         []

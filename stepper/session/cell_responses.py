@@ -9,7 +9,7 @@ from stepper.messages.mcp_cells import CellRead
 
 
 @dataclass(frozen=True)
-class CellRan:
+class CellRunResponse:
     """What came of cells that were written to be run.
 
     `state`: `ok`, `failed`, `cancelled` (a person or the client interrupted it), `stopped` (the notebook is, by this or
@@ -31,7 +31,7 @@ class CellRan:
 
 
 @dataclass(frozen=True)
-class CellsChanged:
+class CellChangeResponse:
     """The ids of the cells an action was about (of those deleted none), and of all in order, as they are now."""
 
     notebook: str
@@ -43,7 +43,7 @@ class CellsChanged:
 
 
 @dataclass(frozen=True)
-class Read:
+class CellReadResponse:
     """A page of a notebook's cells, and the same as text (at most 10,000 characters)."""
 
     notebook: str
@@ -54,7 +54,7 @@ class Read:
 
 
 @dataclass(frozen=True)
-class Load:
+class ResourceUsage:
     """What a kernel or a machine has of each: CPU in percent of all its cores, memory in bytes; None where unknown."""
 
     cpu_percent: float | None = None
@@ -63,7 +63,7 @@ class Load:
 
 
 @dataclass(frozen=True)
-class Gpu:
+class GpuUsage:
     """A GPU of the machine."""
 
     name: str
@@ -76,7 +76,7 @@ class Gpu:
 class Resources:
     """What a notebook's kernel (None where there is none) and the machine have."""
 
-    kernel: Load | None = None
-    machine: Load = field(default_factory=Load)
+    kernel: ResourceUsage | None = None
+    machine: ResourceUsage = field(default_factory=ResourceUsage)
     cores: int = 1
-    gpus: Sequence[Gpu] = ()
+    gpus: Sequence[GpuUsage] = ()

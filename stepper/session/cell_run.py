@@ -47,7 +47,7 @@ from stepper.session.stale_cells import format_order
 
 
 @dataclass
-class Work:
+class CellWork:
     """A cell that is to run, and what is noted on the way."""
 
     cells: Sequence[Cell]  # the notebook's
@@ -55,14 +55,16 @@ class Work:
     key: Key  # what it counts for
     timeout: float  # its deadline in seconds
     limits: Limits
-    keep_time: bool  # the file's, for those who poll it
+    keeps_mtime: bool  # the file's, for those who poll it
     notes: list[str]
     was_complete: bool
     criterion: str = ""
     wake: str = ""  # the pattern of a line that wakes the agent
-    repeat: int = 0  # how often stepper itself has run it, after a transient error
+    repeat_count: int = (
+        0  # how often stepper itself has run it, after a transient error
+    )
 
-    def begun(
+    def create_started_event(
         self, run: int, caller: Caller, kernel: str = ""
     ) -> journal_events.RunStarted:
         """Return its run, as the journal knows it from the beginning on."""
@@ -85,13 +87,13 @@ class Work:
         )
 
 
-def work_on(
+def create_work(
     session: Session,
     cells: Sequence[Cell],
     cell: Cell,
     keep_time: bool = True,
     timeout_of_call: float | None = None,
-) -> Work:
+) -> CellWork:
     """Return the work on a cell."""
     limits = session.limits()
     task = run_decisions.make_run_parameters(
@@ -101,7 +103,7 @@ def work_on(
     # what reads like Python may mean something else
     criterion = task.criterion if session.speaks_python else ""
     how = (notes, was_complete, criterion, task.wake)
-    return Work(cells, cell, task.key, task.timeout, limits, keep_time, *how)
+    return CellWork(cells, cell, task.key, task.timeout, limits, keep_time, *how)
 
 
 async def run_cell(
@@ -114,14 +116,14 @@ async def run_cell(
     """Run one cell to its verdict, again after a transient error; stop the notebook where that is to follow."""
     if why := cell_changes.find_encoding_problem(cell.source):
         raise StepperError(f"{cell.label}: {why}")
-    work = work_on(session, cells, cell, keep_time, caller.timeout)
+    work = create_work(session, cells, cell, keep_time, caller.timeout)
     while True:
         try:
             kernel = await session.kernel_manager.get_kernel(
                 caller.environ, caller.disconnected
             )
         except KernelError as error:
-            return _not_started(session, work, caller, error)
+            return _handle_start_failure(session, work, caller, error)
         if session.speaks_python and kernel.language not in ("", *LANGUAGES):
             why = f"{session.name} is a notebook in Python, and its kernel runs {one_line(kernel.language, 50)}"
             raise KernelError(
@@ -138,7 +140,7 @@ async def run_cell(
                 "interrupted before the cell ran: whoever asked for it went away"
             )
         begun, began = (
-            work.begun(session.state.next_run, caller, kernel.id),
+            work.create_started_event(session.state.next_run, caller, kernel.id),
             time.monotonic(),
         )
         session.log(begun, sync=False)
@@ -155,23 +157,23 @@ async def run_cell(
             )
             error.accepted = True
             raise error from None
-        run, follows = await conclude(
+        run, follows = await record_execution(
             session, work, begun, execution, time.monotonic() - began
         )
         if follows.action is not run_decisions.NextAction.RETRY:
             break
         again = f"stepper ran it again after {follows.wait:g} s"
         work.notes.append(f"run {run.run}: {run.error}; {again}")
-        if await _paused(session, follows.wait, caller):
+        if await _wait_before_retry(session, follows.wait, caller):
             run = replace(run, verdict=Verdict.CANCELLED, outcome=Outcome.CANCELLED)
             break
-        work.repeat += 1
-    return await tell(session, work, run, execution, follows)
+        work.repeat_count += 1
+    return await finish_run(session, work, run, execution, follows)
 
 
-async def conclude(
+async def record_execution(
     session: Session,
-    work: Work,
+    work: CellWork,
     begun: journal_events.RunStarted,
     execution: Execution,
     elapsed: float,
@@ -185,7 +187,7 @@ async def conclude(
     work.notes += execution_time.note_waiting_time(
         seconds, elapsed, execution.reconnected
     )
-    fault, verdict = await judged(
+    fault, verdict = await judge_execution(
         session, cell, execution, work.cells, command_messages.format_rebuild(state)
     )
     execution.criterion_result = (
@@ -195,7 +197,7 @@ async def conclude(
     )
     run = journal_events.RunEnded(
         **vars(begun.create_run(execution.outcome, verdict, fault, seconds)),
-        repeat=work.repeat,
+        repeat=work.repeat_count,
         execution_count=execution.execution_count,
         displays=execution.displays,
         left_out=execution.left_out,
@@ -216,8 +218,8 @@ async def conclude(
     )
     follows = run_decisions.decide_after_run(state, run, work.limits)
     if follows.action is not run_decisions.NextAction.RETRY:
-        work.notes += session.outputs.put(
-            cell, execution, run.step, run.run, work.keep_time
+        work.notes += session.outputs.write_outputs(
+            cell, execution, run.step, run.run, work.keeps_mtime
         )
     work.notes += follows.notes
     session.log(run, sync=None)
@@ -228,7 +230,7 @@ async def conclude(
     return run, follows
 
 
-async def judged(
+async def judge_execution(
     session: Session,
     cell: Cell,
     execution: Execution,
@@ -252,24 +254,26 @@ async def judged(
     return fault, verdict
 
 
-async def tell(
+async def finish_run(
     session: Session,
-    work: Work,
+    work: CellWork,
     run: journal_events.RunEnded,
     execution: Execution,
     follows: run_decisions.RunDecision,
 ) -> Ended:
     """Return what the report needs of a run; stop the notebook where that follows."""
     session.put_late()
-    ended = summed(session, work, run, execution)
+    ended = summarize_run(session, work, run, execution)
     # pictures are made smaller, folders looked at
     slow = bool(execution.images) or run.verdict is not Verdict.FINE
     besides = (session, execution, run)
     seen, left = (
-        await asyncio.to_thread(_besides, *besides) if slow else _besides(*besides)
+        await asyncio.to_thread(_describe_figures_and_effects, *besides)
+        if slow
+        else _describe_figures_and_effects(*besides)
     )
     met = execution.criterion_result is not None and execution.criterion_result.holds
-    origins = _origins(session, work.cells) if run.fault else {}
+    origins = _label_origins(session, work.cells) if run.fault else {}
     ended = replace(
         ended,
         origins=origins,
@@ -280,7 +284,7 @@ async def tell(
     )
     # only the agent's own runs stop the agent
     if follows.action is run_decisions.NextAction.STOP and not run.outside_agent:
-        session.stop_notebook(work.key, ended, follows.attempts + work.repeat)
+        session.stop_notebook(work.key, ended, follows.attempts + work.repeat_count)
     if session.state.plan.steps and not session.state.open_steps:
         session.state.compare_with_notebook(work.cells)
     if session.state.is_complete and not work.was_complete:
@@ -314,7 +318,9 @@ async def tell(
     return ended
 
 
-def summed(session: Session, work: Work, run: Run, execution: Execution) -> Ended:
+def summarize_run(
+    session: Session, work: CellWork, run: Run, execution: Execution
+) -> Ended:
     """Return a run as the reports need it."""
     state, kernel = session.state, session.kernel_manager.kernel
     about = kernel.describe() if kernel else None
@@ -336,7 +342,7 @@ def summed(session: Session, work: Work, run: Run, execution: Execution) -> Ende
             *attached_clients.format_executions(state),
         ],
         captured=execution.widget_outputs,
-        completeness=_kept(execution),
+        completeness=_get_completeness(execution),
         modules=local_modules.format_module_changes(
             execution.module_changes, session.name
         ),
@@ -349,14 +355,14 @@ def summed(session: Session, work: Work, run: Run, execution: Execution) -> Ende
     )
 
 
-def _kept(execution: Execution) -> Completeness:
+def _get_completeness(execution: Execution) -> Completeness:
     """Return how much of a run's outputs the notebook holds."""
     if not execution.in_notebook:
         return Completeness.UNKNOWN
     return Completeness.PART if execution.left_out else Completeness.WHOLE
 
 
-def _besides(
+def _describe_figures_and_effects(
     session: Session, execution: Execution, run: Run
 ) -> tuple[list[str], list[str]]:
     """Return the lines on pictures, and on what a failed cell left behind or what is odd about one that ran ok."""
@@ -383,7 +389,7 @@ def _besides(
     return seen, left
 
 
-async def _paused(session: Session, wait: float, caller: Caller) -> bool:
+async def _wait_before_retry(session: Session, wait: float, caller: Caller) -> bool:
     """Wait before stepper runs a cell again; return True where that was interrupted."""
     session.running_caller = caller
     session.retry_interrupted.clear()
@@ -396,8 +402,8 @@ async def _paused(session: Session, wait: float, caller: Caller) -> bool:
     return True
 
 
-def _not_started(
-    session: Session, work: Work, caller: Caller, error: KernelError
+def _handle_start_failure(
+    session: Session, work: CellWork, caller: Caller, error: KernelError
 ) -> Ended:
     """No kernel: what a command mends is reported and nothing more; one that fails to start stops the notebook."""
     if not error.stops_notebook:
@@ -407,11 +413,11 @@ def _not_started(
         f"the cell was NOT run: {error.message}",
         ("KernelStartFailed",),
     )
-    run = work.begun(0, caller).create_run(
+    run = work.create_started_event(0, caller).create_run(
         Outcome.KERNEL_DIED, Verdict.UNRECOVERABLE, fault, 0.0
     )
     work.notes, work.timeout = [], 0.0
-    ended = summed(session, work, run, Execution(run.outcome))
+    ended = summarize_run(session, work, run, Execution(run.outcome))
     if not caller.is_outside_agent:
         session.stop_notebook(
             work.key, ended, session.state.progress_of(work.key).attempts, error.hint
@@ -419,7 +425,7 @@ def _not_started(
     return ended
 
 
-def _origins(session: Session, cells: Sequence[Cell]) -> dict[int, str]:
+def _label_origins(session: Session, cells: Sequence[Cell]) -> dict[int, str]:
     """Return how reports name the cells that ran in this kernel, by execution count."""
     names = {cell.id: cell.label for cell in cells if cell.is_code}
     return {

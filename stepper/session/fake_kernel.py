@@ -45,7 +45,7 @@ class Died(BaseException):
 
 
 @dataclass
-class Running:
+class FakeRun:
     """A cell that runs, or did. Nothing of it belongs to the event loop: a daemon may die and another one ask."""
 
     request: str
@@ -110,7 +110,7 @@ class FakePartialOutput:
     change_count = 0  # none of it is written before the end
 
     def __init__(
-        self, run: Running, wake: str = "", before: Sequence[dict[str, Any]] = ()
+        self, run: FakeRun, wake: str = "", before: Sequence[dict[str, Any]] = ()
     ) -> None:
         self.run, self.wake = run, wake
         self.skipped = [len(output.get("text", "")) for output in before]
@@ -169,8 +169,8 @@ class FakeKernel:
         )
         self.external_executions = FakeExternalExecutions()
         self.ended: Death | None = None
-        self.count, self.runs = 0, dict[str, Running]()
-        self.now = Running("", 0)  # the cell that runs, or ran last
+        self.count, self.runs = 0, dict[str, FakeRun]()
+        self.now = FakeRun("", 0)  # the cell that runs, or ran last
         self.now.over.set()
         self.listens = True  # a daemon is there
         self.forget: Callable[[], object] = bool  # what is on record of it
@@ -261,7 +261,7 @@ class FakeKernel:
         wake: str = "",
     ) -> Execution:
         self.count += not scratch
-        run = Running(request or uuid.uuid4().hex, self.count)
+        run = FakeRun(request or uuid.uuid4().hex, self.count)
         self.now = self.runs[run.request] = run
         self.interrupted, self.listens = "", True
         threading.Thread(target=self._run, args=(run, code), daemon=True).start()
@@ -354,7 +354,7 @@ class FakeKernel:
         if not self.now.over.is_set():
             self.now.throw(Died)
 
-    def _run(self, run: Running, code: str) -> None:
+    def _run(self, run: FakeRun, code: str) -> None:
         """Run a cell to its end, in a thread of its own."""
         try:
             run.thread = threading.get_ident()
@@ -373,7 +373,7 @@ class FakeKernel:
         finally:  # an interrupt may come that late
             run.over.set()
 
-    def _execute(self, run: Running, code: str) -> None:
+    def _execute(self, run: FakeRun, code: str) -> None:
         tree, name = ast.parse(code), f"<cell {run.number}>"
         last = (
             tree.body.pop()
@@ -393,7 +393,7 @@ class FakeKernel:
             run.outputs.append({"output_type": "execute_result", **shown})
 
     async def _until_over(
-        self, run: Running, seconds: float, coming: FakePartialOutput | None = None
+        self, run: FakeRun, seconds: float, coming: FakePartialOutput | None = None
     ) -> Execution:
         until, killed = time.monotonic() + seconds, float("inf")
         self.is_busy, self.partial_output = True, coming

@@ -25,7 +25,7 @@ LOOK_SECONDS = 0.05
 WAITS_FOR_KERNEL = (Activity.QUEUED, Activity.STARTING)
 
 
-async def interrupt(session: Session) -> responses.Interrupted:
+async def interrupt(session: Session) -> responses.InterruptResponse:
     """Interrupt what runs, or waits for its kernel; return what that did.
 
     Raise KernelUnreachableError if the interrupt waits for the connection to the kernel.
@@ -42,7 +42,7 @@ async def interrupt(session: Session) -> responses.Interrupted:
             interrupts.format_disconnected(what, one_line(trouble, TROUBLE_LIMIT))
         )
     if not interrupted:
-        return responses.Interrupted(session.name, False, interrupts.NOTHING_RUNS)
+        return responses.InterruptResponse(session.name, False, interrupts.NOTHING_RUNS)
     if activity is Activity.RUNNING:
 
         def over() -> bool:
@@ -60,7 +60,7 @@ async def interrupt(session: Session) -> responses.Interrupted:
     else:
         await _wait(lambda: session.kernel_manager.activity not in WAITS_FOR_KERNEL)
         text = _of_start(session)
-    return responses.Interrupted(session.name, True, text)
+    return responses.InterruptResponse(session.name, True, text)
 
 
 async def _wait(over: Callable[[], bool]) -> bool:

@@ -154,9 +154,9 @@ class KernelManager:
         if self.kernel is not None:
             death = await self.kernel.check_death()
             if death is None:
-                await self._reached(self.kernel)
+                await self._wait_until_reachable(self.kernel)
                 if self.kernel.external_executions.running_since:
-                    await self._free(self.kernel, left)
+                    await self._wait_for_other_client(self.kernel, left)
                     return await self.get_kernel(environ, left)
                 return self.kernel
             await self.shut_down(f"the kernel died ({death.how})")
@@ -165,7 +165,7 @@ class KernelManager:
         try:
             place = self.get_launch_config(environ, self.state.plan.kernel)
             self.backend_name = place.backend.name if place.backend else Limits.kernel
-            self.kernel = kernel = await self._started(place, left)
+            self.kernel = kernel = await self._start_kernel(place, left)
             kernel.on_display, kernel.external_executions.on_finished = (
                 self.on_display,
                 self.on_external_execution,
@@ -197,7 +197,7 @@ class KernelManager:
             raise StepperError("interrupted while its kernel started: nothing ran")
         return kernel
 
-    async def _reached(self, kernel: Kernel) -> None:
+    async def _wait_until_reachable(self, kernel: Kernel) -> None:
         """Wait until a kernel can be reached, for a while; raise KernelError where it can't, or was not taken over."""
         until = time.monotonic() + AWAY_SECONDS * (not self.needs_takeover)
         # of that is to be known first what became of it
@@ -224,7 +224,9 @@ class KernelManager:
             await asyncio.sleep(0.1)
             await kernel.check_death()  # which looks for it
 
-    async def _free(self, kernel: Kernel, left: asyncio.Event | None) -> None:
+    async def _wait_for_other_client(
+        self, kernel: Kernel, left: asyncio.Event | None
+    ) -> None:
         """Wait until nothing of another client's runs in it: that is not ours to interrupt. Raise StepperError."""
         self.external_wait, self.start_cancelled = (
             QueueStatus(BUSY, time.monotonic(), None, "that has ended"),
@@ -244,7 +246,9 @@ class KernelManager:
         finally:
             self.external_wait = None
 
-    async def _started(self, place: LaunchConfig, left: asyncio.Event | None) -> Kernel:
+    async def _start_kernel(
+        self, place: LaunchConfig, left: asyncio.Event | None
+    ) -> Kernel:
         start = asyncio.ensure_future(self.launcher.start(place))
         try:
             while not start.done():
@@ -341,7 +345,11 @@ class KernelManager:
         trouble = "; ".join(
             filter(
                 None,
-                [about.problem, beside, self._left_over() if about.location else ""],
+                [
+                    about.problem,
+                    beside,
+                    self._explain_backend_change() if about.location else "",
+                ],
             )
         )
         return KernelStatus(
@@ -354,7 +362,7 @@ class KernelManager:
             trouble,
         )
 
-    def _left_over(self) -> str:
+    def _explain_backend_change(self) -> str:
         """Return why the next kernel would not run where a kernel elsewhere does, '' where it would."""
         try:
             gone = self.get_launch_config({}, self.state.plan.kernel).backend is None

@@ -39,7 +39,7 @@ class RecordedOutputs:
         self.packages = dict(session.state.packages)
         self.recorded = dict[int, list[dict[str, Any]]]()
         # modules of the project that changed after the recorded run of one of the cells
-        self.modules = _modules_changed_since(session, cells)
+        self.modules = _find_changed_modules(session, cells)
         verified = session.state.verified
         is_valid = (
             verified is not None
@@ -53,13 +53,13 @@ class RecordedOutputs:
             if outputs is not None and same_source and cell.id not in unstable:
                 self.recorded[cell.index] = outputs
 
-    def changed_modules(self) -> list[str]:
+    def list_changed_modules(self) -> list[str]:
         """Return the modules of the project that changed since the recorded runs."""
         now = self.session.state.packages
         changed = verify_results.find_changed_modules(self.packages, now)
         return sorted(self.modules.union(changed))
 
-    async def changed(self, ended: Sequence[Ended]) -> list[ChangedOutput]:
+    async def find_changed(self, ended: Sequence[Ended]) -> list[ChangedOutput]:
         """Return the cells whose outputs differ now, in the order of their runs."""
         compared = [
             each
@@ -69,18 +69,18 @@ class RecordedOutputs:
             and not (isinstance(each.run, RunEnded) and each.run.left_out)
         ]
         fresh = {each.cell.index: [*each.outputs] for each in compared}
-        found = await asyncio.to_thread(self._differences, compared, fresh)
+        found = await asyncio.to_thread(self._compare, compared, fresh)
         if not found:
             return []
         # Threads and later cells add to outputs or replace them: the file has them all.
         await self._take_late_outputs()
         differing = {each.cell for each in found}
         compared = [each for each in compared if each.cell.number in differing]
-        written = {each.cell.index: self._written(each) for each in compared}
+        written = {each.cell.index: self._read_written(each) for each in compared}
         if all(fresh[index] == outputs for index, outputs in written.items()):
             return found
         fresh.update(written)
-        return await asyncio.to_thread(self._differences, compared, fresh)
+        return await asyncio.to_thread(self._compare, compared, fresh)
 
     async def _take_late_outputs(self) -> None:
         kernel = self.session.kernel_manager.kernel
@@ -89,7 +89,7 @@ class RecordedOutputs:
             kernel.receive_pending()
         self.session.put_late()
 
-    def _written(self, ended: Ended) -> list[Any]:
+    def _read_written(self, ended: Ended) -> list[Any]:
         """Return a cell's outputs as they are in the notebook; those of the run if they could not be written."""
         outputs = list[Any]()
         if ended.cell.id not in self.session.state.pending_outputs:
@@ -99,7 +99,7 @@ class RecordedOutputs:
                 )
         return outputs or [*ended.outputs]
 
-    def _differences(
+    def _compare(
         self, compared: Sequence[Ended], fresh: dict[int, list[Any]]
     ) -> list[ChangedOutput]:
         state = self.session.state
@@ -132,7 +132,7 @@ class RecordedOutputs:
         return changed
 
 
-def _modules_changed_since(session: Session, cells: Sequence[Cell]) -> set[str]:
+def _find_changed_modules(session: Session, cells: Sequence[Cell]) -> set[str]:
     if not session.speaks_python:
         return set()
     state, past = session.state, session.run_history

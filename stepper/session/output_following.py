@@ -18,19 +18,19 @@ FOLLOW_SECONDS = 0.5  # how often it is looked for more
 MOST = 100_000
 
 
-async def follow(
-    session: Session, name: str, caller: Caller, tell: progress_events.Progress
-) -> responses.Page:
+async def follow_output(
+    session: Session, name: str, caller: Caller, tell: progress_events.ProgressCallback
+) -> responses.OutputPage:
     """Tell what comes of a cell while it runs; return its output, and how it ended. Raise UsageError."""
     cell, told, changes, last = (
-        status_queries.named(session, name),
+        status_queries.find_code_cell(session, name),
         dict[int, int](),
         -1,
         "",
     )
     run = session.state.running
     if run is None or run.cell_id != cell.id:
-        return status_queries.output(session, name, 1)
+        return status_queries.get_output(session, name, 1)
     while session.state.running is run and not caller.disconnected.is_set():
         coming = (
             session.kernel_manager.kernel.partial_output
@@ -45,7 +45,7 @@ async def follow(
             outputs = coming.outputs()
             much = sum(len(output.get("text", "")) for output in outputs) > MOST
             tell(
-                progress_events.Printed(
+                progress_events.OutputPrinted(
                     lines=[]
                     if much
                     else take_new_lines(outputs, told, has_ended=False),
@@ -53,11 +53,11 @@ async def follow(
                 )
             )
         await asyncio.sleep(FOLLOW_SECONDS)
-    page = status_queries.output(session, name, 1)
+    page = status_queries.get_output(session, name, 1)
     outputs = session.file.read_outputs(CellVersion.from_cell(cell))
     much = sum(len(output.get("text", "")) for output in outputs) > MOST
     tell(
-        progress_events.Printed(
+        progress_events.OutputPrinted(
             lines=[] if much else take_new_lines(outputs, told, has_ended=True), last=""
         )
     )

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from stepper.session.responses import Running
+    from stepper.session.responses import RunningCell
 
 
 @dataclass(frozen=True, kw_only=True)
-class CellBegins:
+class CellStarted:
     """A cell is about to run, the one at this position of those that are to."""
 
     cell: int
@@ -21,7 +21,7 @@ class CellBegins:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CellEnded:
+class CellFinished:
     """A cell ran; `line` tells how it ended."""
 
     position: int
@@ -31,7 +31,7 @@ class CellEnded:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Waits:
+class Waiting:
     """What is asked for has to wait; `line` says for what."""
 
     what: str = "waits"
@@ -39,7 +39,7 @@ class Waits:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Printed:
+class OutputPrinted:
     """What a cell that is followed has printed since: lines that stay, and one that may yet change."""
 
     what: str = "printed"
@@ -48,12 +48,12 @@ class Printed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CellRuns:
+class CellRunning:
     """Each second, to other agents: what runs, for how long, its last line or bar."""
 
     what: str = "runs"
-    running: Running
+    running: RunningCell
 
 
-Told = CellBegins | CellEnded | Waits | Printed
-Progress = Callable[[Told | CellRuns], None]
+TerminalEvent = CellStarted | CellFinished | Waiting | OutputPrinted
+ProgressCallback = Callable[[TerminalEvent | CellRunning], None]

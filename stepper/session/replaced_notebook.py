@@ -13,7 +13,7 @@ from stepper.session.kernel_manager import format_now
 from stepper.session.session import Session
 
 
-def note_agents_version(session: Session) -> None:
+def record_agent_version(session: Session) -> None:
     """Note the cells and the plan of a stopped notebook as the agent has left them."""
     state = session.state
     if state.stop is None:
@@ -28,7 +28,7 @@ def note_agents_version(session: Session) -> None:
         session.log(journal_events.AgentWrote(at=format_now(), marks=sorted(new)))
 
 
-def end_stop(session: Session) -> str:
+def clear_stop_if_replaced(session: Session) -> str:
     """End the stop of a notebook that was replaced; return the sentence that says so, '' where the stop holds."""
     stop = session.state.stop
     if stop is None:

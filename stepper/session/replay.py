@@ -24,7 +24,7 @@ UNWRITTEN = "what the replay showed could not be kept"
 Outputs = Sequence[dict[str, Any]]
 
 
-class Nowhere:
+class NullJournal:
     """A journal that keeps nothing: what a replay's runs are counted under ends with it."""
 
     def load(self) -> tuple[list[dict[str, Any]], str]:
@@ -38,7 +38,7 @@ class Nowhere:
 
 
 @dataclass
-class Replayed:
+class ReplayResult:
     """What a replay showed, cell by cell (by index), how the one that failed ended, the versions of packages."""
 
     shown: dict[int, CellOutputs] = field(default_factory=dict)
@@ -54,14 +54,14 @@ async def replay(
     last: int,
     caller: Caller,
     progress: Callable[[Cell], None],
-) -> Replayed:
+) -> ReplayResult:
     """Replay the cells up to the one at the index `last`, to the first that fails otherwise than recorded.
 
     Raise StepperError where it was interrupted, or no kernel could be started.
     """
-    found, ran = Replayed(), list[Cell]()
+    found, ran = ReplayResult(), list[Cell]()
     facts = dict[str, str]()
-    async with _ended_with(fresh, caller), fresh.turn(caller=caller):
+    async with _interrupt_on_disconnect(fresh, caller), fresh.turn(caller=caller):
         try:
             cells = fresh.read_with_unique_ids().cells
             fresh.file.clear_outputs([cell for cell in cells if cell.is_code])
@@ -70,11 +70,11 @@ async def replay(
                     break
                 progress(cell)
                 ended = await run_cell(fresh, cells, cell, caller, keep_time=False)
-                _told(ended)
+                _raise_if_unusable(ended)
                 ran.append(cell)
                 facts.update(fresh.state.runs[-1].figures)
                 if ended.run.verdict is not Verdict.FINE:
-                    if not _as_recorded(ended, recorded.get(cell.index)):
+                    if not _failed_as_recorded(ended, recorded.get(cell.index)):
                         found.failed = ended
                         break
                     found.faults[cell.index] = ended.run.error
@@ -102,7 +102,9 @@ async def replay(
 
 
 @contextlib.asynccontextmanager
-async def _ended_with(fresh: Session, caller: Caller) -> AsyncIterator[None]:
+async def _interrupt_on_disconnect(
+    fresh: Session, caller: Caller
+) -> AsyncIterator[None]:
     """Interrupt what runs when whoever asked went away."""
 
     async def watch() -> None:
@@ -116,7 +118,7 @@ async def _ended_with(fresh: Session, caller: Caller) -> AsyncIterator[None]:
         watching.cancel()
 
 
-def _told(ended: Ended) -> None:
+def _raise_if_unusable(ended: Ended) -> None:
     run = ended.run
     if run.verdict is Verdict.CANCELLED:
         raise StepperError(
@@ -126,7 +128,7 @@ def _told(ended: Ended) -> None:
         raise KernelError(run.fault.evalue)
 
 
-def _as_recorded(ended: Ended, recorded: Outputs | None) -> bool:
+def _failed_as_recorded(ended: Ended, recorded: Outputs | None) -> bool:
     """Whether a cell failed as it had when it was recorded: then whoever ran it had gone on below it."""
     if ended.run.outcome is not Outcome.ERROR or ended.run.fault is None:
         return False
@@ -144,15 +146,15 @@ def _as_recorded(ended: Ended, recorded: Outputs | None) -> bool:
     )
 
 
-def begins(
-    progress: progress_events.Progress, at: list[int], of: int
+def create_progress_callback(
+    progress: progress_events.ProgressCallback, at: list[int], of: int
 ) -> Callable[[Cell], None]:
     """Return what tells of each cell that begins, the one after those `at` which the replays are already."""
 
     def told(cell: Cell) -> None:
         at[0] += 1
         progress(
-            progress_events.CellBegins(
+            progress_events.CellStarted(
                 cell=cell.number, position=at[0], of=max(of, at[0])
             )
         )

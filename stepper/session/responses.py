@@ -15,7 +15,7 @@ from stepper.policy.model import Fault
 
 if TYPE_CHECKING:
     from stepper.messages.stale_cells import Mark
-    from stepper.session.cell_responses import CellRan, Resources
+    from stepper.session.cell_responses import CellRunResponse, Resources
 
 
 def to_json(answer: object) -> bytes:
@@ -32,14 +32,14 @@ class NamedStep:
 
 
 @dataclass(frozen=True)
-class Made:
+class NotebookCreatedResponse:
     """A new notebook, and the one before it that is unfinished."""
 
     notebook: str
     steps: Sequence[NamedStep]
     unfinished: str | None
     kernel_cwd: str  # notebook, project, or which folder elsewhere
-    cells: CellRan | None = None  # what came of those that it was made with
+    cells: CellRunResponse | None = None  # what came of those that it was made with
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class CellStatus:
 
 
 @dataclass(frozen=True)
-class Stop:
+class StopDetails:
     """Why a notebook is stopped, what was asked, the commands that lift it, and all of that as text."""
 
     error: str
@@ -88,7 +88,7 @@ class KernelStatus:
 
 
 @dataclass(frozen=True)
-class Running:
+class RunningCell:
     """What runs now, for so many seconds of at most `timeout`, and the last line of it; whether it was handed on.
 
     `left_seconds` is an estimate by what it prints, None where that tells nothing.
@@ -105,7 +105,7 @@ class Running:
 
 
 @dataclass(frozen=True)
-class LastVerdict:
+class LastVerification:
     """What the last replay came to, and whether that `holds`: no source was changed since."""
 
     reproduces: bool
@@ -115,17 +115,17 @@ class LastVerdict:
 
 
 @dataclass(frozen=True)
-class Status:
+class StatusResponse:
     """Where a notebook stands; `notebook` is None where none was made yet, `lost` why its kernel's state is gone."""
 
     notebook: str | None = None
     state: str = "ready"
     steps: Sequence[StepStatus] = ()
-    running: Running | None = None
+    running: RunningCell | None = None
     kernel: KernelStatus = field(default_factory=KernelStatus)
     daemon: Mapping[str, Any] = field(default_factory=dict)
     cells: Sequence[CellStatus] = ()
-    stop: Stop | None = None
+    stop: StopDetails | None = None
     lost: str = ""
     unheard: str = ""  # what became of edits whose report nobody could read
     # cells whose provider above them ran later
@@ -134,10 +134,12 @@ class Status:
         default_factory=list
     )  # cells that read a value from below, or from a cell that is gone
     # what this caller had running, where it ended while it was waited for
-    ended: CellRan | None = None
-    context: Holds | None = None  # this and the next where `details` are asked for
+    ended: CellRunResponse | None = None
+    context: NamespaceSummary | None = (
+        None  # this and the next where `details` are asked for
+    )
     resources: Resources | None = None
-    verified: LastVerdict | None = None
+    verified: LastVerification | None = None
     renamed: str = ""  # that it looks like a renamed notebook, and what to do
     # which Jupyter server shows the notebook and does not reload it, and what helps
     jupyter: str = ""
@@ -146,7 +148,7 @@ class Status:
 
 
 @dataclass(frozen=True)
-class HowFar:
+class StepProgress:
     """How many steps (cells, where there is no plan) are done; `skipped` ones are not done."""
 
     done: int
@@ -156,19 +158,19 @@ class HowFar:
 
 
 @dataclass(frozen=True)
-class Listed:
+class NotebookEntry:
     """A notebook in the list of all; `age_s` are the seconds since it was changed."""
 
     notebook: str
     current: bool
     state: str
-    progress: HowFar
+    progress: StepProgress
     kernel: KernelStatus
     age_s: float
 
 
 @dataclass(frozen=True)
-class Used:
+class CurrentNotebookResponse:
     """The notebook that is the current one from now on; the place of its next kernel, where that was asked for.
 
     Its present kernel lives `elsewhere` where that is another place.
@@ -180,7 +182,7 @@ class Used:
 
 
 @dataclass(frozen=True)
-class Waited:
+class KernelWaitResponse:
     """The kernel of a notebook, which was waited for."""
 
     notebook: str
@@ -188,7 +190,7 @@ class Waited:
 
 
 @dataclass(frozen=True)
-class PlaceOfKernels:
+class KernelBackendEntry:
     """A place where kernels may run: whether it is the project's `usual` one, what it `offers` where it was looked at.
 
     `reachable` is None where nobody asked, or where it can't be said from here; `why` then says why. `mend` is the
@@ -208,7 +210,7 @@ class PlaceOfKernels:
 
 
 @dataclass(frozen=True)
-class PastRun:
+class HistoryEntry:
     """A run, as `history` tells of it."""
 
     notebook: str
@@ -226,7 +228,7 @@ class PastRun:
 
 
 @dataclass(frozen=True)
-class Report:
+class ReportResponse:
     """What the agent read of a run."""
 
     run: int | None
@@ -252,7 +254,7 @@ class CellResult:
 
 
 @dataclass(frozen=True)
-class Ran:
+class RunResponse:
     """What came of running cells: how many ended well, the report of the first that did not, each one's result."""
 
     notebook: str
@@ -272,14 +274,14 @@ class Ran:
 
 
 @dataclass(frozen=True)
-class Restored(Ran):
+class RestoreResponse(RunResponse):
     """What came of restoring a notebook: `gone` cells had ended well and are not there any more."""
 
     gone: int
 
 
 @dataclass(frozen=True)
-class Evaluated:
+class EvalResponse:
     """How code in no cell ended; `output` is what it printed and its value, `text` the report on it."""
 
     notebook: str
@@ -294,7 +296,7 @@ class Evaluated:
 
 
 @dataclass(frozen=True)
-class Page:
+class OutputPage:
     """A page of a cell's output."""
 
     notebook: str
@@ -307,7 +309,7 @@ class Page:
 
 
 @dataclass(frozen=True)
-class Interrupted:
+class InterruptResponse:
     """Whether a cell ran, or waited for its kernel, and what the interrupt did."""
 
     notebook: str
@@ -316,7 +318,7 @@ class Interrupted:
 
 
 @dataclass(frozen=True)
-class Attached:
+class AttachResponse:
     """How one gets at a notebook's kernel beside stepper, and the same as text.
 
     `file` is its connection file, `console` the command that starts a console on it, `settings` are those with which
@@ -335,7 +337,7 @@ class Attached:
 
 
 @dataclass(frozen=True)
-class Restarted:
+class RestartResponse:
     """Whether there was a kernel before the fresh one."""
 
     notebook: str
@@ -343,7 +345,7 @@ class Restarted:
 
 
 @dataclass(frozen=True)
-class Said:
+class TextResponse:
     """A text alone."""
 
     text: str
@@ -361,7 +363,7 @@ class PlannedStep(NamedStep):
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlanResponse:
     """A notebook's plan."""
 
     notebook: str
@@ -369,7 +371,7 @@ class Planned:
 
 
 @dataclass(frozen=True)
-class Holds:
+class NamespaceSummary:
     """What an agent without memory must know of the kernel: names and what each is."""
 
     current_notebook: str | None = None
@@ -379,7 +381,7 @@ class Holds:
 
 
 @dataclass(frozen=True)
-class Context(Holds):
+class ContextResponse(NamespaceSummary):
     """What another agent needs to go on, and the same as text."""
 
     plan: Sequence[PlannedStep] = ()
@@ -387,7 +389,7 @@ class Context(Holds):
 
 
 @dataclass(frozen=True)
-class Ended:
+class ShutdownResponse:
     """How many kernels a shutdown ended: that of a notebook, or all and the daemon; which it `left`, not stepper's."""
 
     kernels: int

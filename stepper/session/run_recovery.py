@@ -13,12 +13,12 @@ from stepper.policy import cell_directives, error_classification, plan, run_deci
 from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.journal_events import RunStarted, RunVoided
 from stepper.policy.model import Cell, Death, Outcome, Verdict, parse_moment
-from stepper.session.cell_run import Work, conclude, tell, work_on
+from stepper.session.cell_run import CellWork, create_work, finish_run, record_execution
 from stepper.session.protocols import Execution
 from stepper.session.session import Session
 
 
-async def settle(session: Session) -> None:
+async def recover_run(session: Session) -> None:
     """Wait for the run that lost its daemon, with its deadline, and conclude it as if nothing had happened.
 
     The kernel's helper remembers what the run published. Where it never began, the journal says so.
@@ -29,7 +29,7 @@ async def settle(session: Session) -> None:
     foreign = session.kernel_manager.needs_takeover
     lost = "its daemon" if foreign else "its line"
     try:
-        execution = await _recalled(session, cut)
+        execution = await _await_execution(session, cut)
     except KernelUnreachableError as error:
         why = f"{error.message}. What became of {where} is not known yet; until then nothing else runs: NOT run"
         raise KernelUnreachableError(
@@ -45,7 +45,7 @@ async def settle(session: Session) -> None:
         return
     execution.reconnected = not foreign
     session.namespace = execution.namespace
-    work = _work(session, cut)
+    work = _create_work(session, cut)
     unheard = (
         execution.fault is not None
         and execution.fault.ename == error_classification.UNOBSERVED_RUN
@@ -55,14 +55,16 @@ async def settle(session: Session) -> None:
     )
     # where its cell stands now
     begun = replace(cut, number=work.cell.number, index=work.cell.index)
-    run, follows = await conclude(session, work, begun, execution, _age(cut))
+    run, follows = await record_execution(
+        session, work, begun, execution, _compute_age(cut)
+    )
     if (
         follows.action is run_decisions.NextAction.RETRY
     ):  # nobody waits to have it repeated
-        work.notes += session.outputs.put(
-            work.cell, execution, run.step, run.run, work.keep_time
+        work.notes += session.outputs.write_outputs(
+            work.cell, execution, run.step, run.run, work.keeps_mtime
         )
-    ended = await tell(session, work, run, execution, follows)
+    ended = await finish_run(session, work, run, execution, follows)
     session.record_report(run_report.format_run(ended), ended)
     if cut.tool_use_id in session.state.background_calls:
         return  # it is told as what was handed on
@@ -74,7 +76,7 @@ async def settle(session: Session) -> None:
     )
 
 
-async def _recalled(session: Session, cut: RunStarted) -> Execution | None:
+async def _await_execution(session: Session, cut: RunStarted) -> Execution | None:
     """Return what came of the run, None where it never began."""
     kernel, limits = session.kernel_manager.kernel, session.limits()
     if kernel is None or kernel.id != cut.kernel:
@@ -95,7 +97,7 @@ async def _recalled(session: Session, cut: RunStarted) -> Execution | None:
         session.kernel_manager.needs_takeover,
         False,
     )
-    left = max(0.0, (cut.timeout or limits.cell_timeout_seconds) - _age(cut))
+    left = max(0.0, (cut.timeout or limits.cell_timeout_seconds) - _compute_age(cut))
     try:
         return await kernel.await_earlier_request(
             cut.request, left, limits, cell_directives.parse(cut.source).wake
@@ -111,7 +113,7 @@ async def _recalled(session: Session, cut: RunStarted) -> Execution | None:
         )
 
 
-def _work(session: Session, cut: RunStarted) -> Work:
+def _create_work(session: Session, cut: RunStarted) -> CellWork:
     """Return the work that the run was, with the cell as it was sent to the kernel."""
     cell = Cell(cut.cell_id, cut.index, cut.number, "code", cut.source, cut.tags)
     cells: Sequence[Cell] = ()
@@ -121,11 +123,11 @@ def _work(session: Session, cut: RunStarted) -> Work:
         if now_there is not None and now_there.source == cell.source:
             cell = now_there
     # Its message may still be under way: PostToolBatch sets the time.
-    work = work_on(session, cells, cell, keep_time=bool(cut.tool_use_id))
+    work = create_work(session, cells, cell, keep_time=bool(cut.tool_use_id))
     work.key, work.timeout = cut.key, cut.timeout or work.timeout
     return work
 
 
-def _age(cut: RunStarted) -> float:
+def _compute_age(cut: RunStarted) -> float:
     """Return how long ago a run began, in seconds; a clock that was set does not make it less than none."""
     return max(0.0, (datetime.now(timezone.utc) - parse_moment(cut.at)).total_seconds())

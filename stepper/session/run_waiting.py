@@ -21,7 +21,7 @@ from stepper.messages.run_report import Report, limit_report
 from stepper.policy import cell_changes, cell_list_edits, journal_events
 from stepper.policy.model import Cell, Verdict
 from stepper.session import background_runs, status_queries, undelivered_reports
-from stepper.session.cell_responses import CellRan
+from stepper.session.cell_responses import CellRunResponse
 from stepper.session.clients import BackgroundCall, Caller, Waker
 from stepper.session.kernel_manager import format_now
 from stepper.session.session import Session
@@ -30,7 +30,7 @@ LEAST_SECONDS = 0.3  # in which it is known whether a cell may run at all
 
 
 @dataclass(frozen=True)
-class Came(Report):
+class CellRunReport(Report):
     """What came of cells, as a report and in a word (`CellRan`)."""
 
     cell_id: str = ""
@@ -42,16 +42,16 @@ class Came(Report):
 Work = Coroutine[Any, Any, Report | None]
 
 
-async def waited(
+async def run_with_limit(
     session: Session,
     owner: str,
     caller: Caller,
     seconds: float,
     work: Callable[[], Work],
-) -> CellRan:
+) -> CellRunResponse:
     """Do work that runs cells; return what came of it, or that it goes on after so many seconds."""
     caller.call_id = caller.call_id or uuid.uuid4().hex
-    call = session.background_calls.get(caller.call_id) or background_runs.begin(
+    call = session.background_calls.get(caller.call_id) or background_runs.start_call(
         session, caller.call_id, caller, work()
     )
     await asyncio.wait([call.task], timeout=max(seconds, LEAST_SECONDS))
@@ -60,11 +60,11 @@ async def waited(
             journal_events.Backgrounded(at=format_now(), call=call.id, session=owner)
         )
         call.in_background = True
-        return goes_on(session, call)
+        return format_interim(session, call)
     await asyncio.wait([call.task])
-    found = of_call(session, call)
+    found = create_response(session, call)
     if call.in_background:
-        background_runs.forget(session, call)
+        background_runs.mark_reported(session, call)
     if caller.disconnected.is_set():
         session.log(
             journal_events.Undelivered(
@@ -72,7 +72,7 @@ async def waited(
             )
         )
         return found
-    missed = undelivered_reports.take_missed(session)
+    missed = undelivered_reports.take_text(session)
     return (
         replace(found, text=limit_report(f"{missed}\n{found.text}"))
         if missed
@@ -80,20 +80,20 @@ async def waited(
     )
 
 
-async def over(
+async def wait_for_background(
     session: Session, owner: str, caller: Caller, seconds: float
-) -> CellRan | None:
+) -> CellRunResponse | None:
     """Wait for the end of what goes on for that session of an agent; return what came of it, None where nothing does.
 
     Where the time is over first, or the line was printed that the cell's first line names, return how far it is.
     """
-    background_runs.look(
+    background_runs.check_background_calls(
         session, math.inf
     )  # what a former daemon had begun is taken up
     mine = [
         call
         for call in session.background_calls.values()
-        if call.in_background and _owner(session, call) == owner
+        if call.in_background and _get_owner(session, call) == owner
     ]
     if not mine:
         return None
@@ -117,11 +117,11 @@ async def over(
             for call in mine
             if session.background_calls.get(call.id) is call and not call.task.done()
         ]
-        return goes_on(session, going[0]) if going else None
+        return format_interim(session, going[0]) if going else None
     if not told.task.done():
-        return goes_on(session, told)
-    found = of_call(session, told)
-    background_runs.forget(session, told)
+        return format_interim(session, told)
+    found = create_response(session, told)
+    background_runs.mark_reported(session, told)
     if caller.disconnected.is_set():
         session.log(
             journal_events.Undelivered(
@@ -131,14 +131,14 @@ async def over(
     return found
 
 
-def _owner(session: Session, call: BackgroundCall) -> str:
+def _get_owner(session: Session, call: BackgroundCall) -> str:
     handed = session.state.background_calls.get(call.id)
     return handed.session if handed else ""
 
 
-def goes_on(session: Session, call: BackgroundCall) -> CellRan:
+def format_interim(session: Session, call: BackgroundCall) -> CellRunResponse:
     """Return how far something is that goes on."""
-    running, kernel = status_queries.running(session), session.kernel_manager.kernel
+    running, kernel = status_queries.get_running(session), session.kernel_manager.kernel
     begun = session.state.running
     if running is None or begun is None or begun.tool_use_id != call.id:
         queued = session.kernel_manager.queue_status
@@ -146,7 +146,7 @@ def goes_on(session: Session, call: BackgroundCall) -> CellRan:
             running.name if running else "",
             in_queue(queued.text, queued.until) if queued else "",
         )
-        return CellRan(
+        return CellRunResponse(
             session.name, "", "running", found.text, found.line, call=call.id
         )
     outputs = (
@@ -163,12 +163,12 @@ def goes_on(session: Session, call: BackgroundCall) -> CellRan:
         printed,
         running.line,
     )
-    return CellRan(
+    return CellRunResponse(
         session.name, begun.cell_id, "running", found.text, found.line, call=call.id
     )
 
 
-def _below(session: Session, name: str) -> list[Cell]:
+def _list_pending_below(session: Session, name: str) -> list[Cell]:
     """Return the code cells below one that have not run as they stand."""
     # what came of it matters more
     with contextlib.suppress(StepperError, cell_list_edits.CellReferenceError):
@@ -182,13 +182,13 @@ def _below(session: Session, name: str) -> list[Cell]:
     return []
 
 
-def of_call(session: Session, call: BackgroundCall) -> CellRan:
+def create_response(session: Session, call: BackgroundCall) -> CellRunResponse:
     """Return what came of a call that is over; raise what its work raised, where nobody was told that it goes on."""
     if call.in_background and call.task.exception() is not None:
-        failed = background_runs.came_of(call)
-        return CellRan(session.name, "", "not run", failed.text, failed.line)
-    found = call.task.result() or background_runs.came_of(call)
-    if not isinstance(found, Came):  # a former daemon knew more
+        failed = background_runs.get_report(call)
+        return CellRunResponse(session.name, "", "not run", failed.text, failed.line)
+    found = call.task.result() or background_runs.get_report(call)
+    if not isinstance(found, CellRunReport):  # a former daemon knew more
         last = next(
             (run for run in reversed(session.state.runs) if run.tool_use_id == call.id),
             None,
@@ -211,14 +211,19 @@ def of_call(session: Session, call: BackgroundCall) -> CellRan:
         text = "\n".join(
             filter(
                 None,
-                [found.text, words.left(_below(session, last.cell_id)) if last else ""],
+                [
+                    found.text,
+                    words.left(_list_pending_below(session, last.cell_id))
+                    if last
+                    else "",
+                ],
             )
         )
-        found = Came(
+        found = CellRunReport(
             text, found.line, found.stop, fine, "".join(cells), state, figures, cells
         )
     text = "\n".join(filter(None, [found.text, found.stop]))
-    return CellRan(
+    return CellRunResponse(
         session.name,
         found.cell_id,
         found.state,

@@ -33,7 +33,7 @@ from stepper.policy.dataflow.name_effects import NameUsage
 from stepper.policy.duration_estimate import Estimate
 from stepper.policy.kernel_namespace import UNKNOWN_NAMESPACE, Namespace
 from stepper.policy.model import Cell, Death, Fault, Key, Limits
-from stepper.session.cell_outputs import Outputs
+from stepper.session.cell_outputs import OutputWriter
 from stepper.session.clients import BackgroundCall, Caller
 from stepper.session.diagnosis_protocol import Diagnosis
 from stepper.session.kernel_manager import KernelManager, format_now
@@ -115,7 +115,7 @@ class Session:
         self.last_failed_execution: Execution | None = (
             None  # the last run, where it failed
         )
-        self.analyze_names = functools.lru_cache(FLOWS)(self._flow)
+        self.analyze_names = functools.lru_cache(FLOWS)(self._analyze_names)
         self.run_history = cell_dependencies.History(self.analyze_names)
         # causes of stale cells and hidden state that a report named
         self.reported_causes: set[tuple[object, ...]] = set()
@@ -129,7 +129,7 @@ class Session:
             self.add_notice(
                 f"{self.state.unreadable_events} line(s) of the journal say nothing that stepper understands"
             )
-        self.outputs = Outputs(
+        self.outputs = OutputWriter(
             file, late, self.state, limits, self.log, self.add_notice
         )
         self.kernel_manager = KernelManager(
@@ -137,7 +137,7 @@ class Session:
             place,
             self.state,
             self.log,
-            self.outputs.heard,
+            self.outputs.handle_display,
             self.record_external_execution,
         )
 
@@ -156,17 +156,21 @@ class Session:
             self.reconnecting_callers[again.call_id] = again
         try:
             while True:
-                while again and (kernel := await self._out_of_reach(again)) is not None:
+                while (
+                    again
+                    and (kernel := await self._find_unreachable_kernel(again))
+                    is not None
+                ):
                     kernel.receive_pending()  # takes no lock: others are not to wait for a line
                     await asyncio.sleep(LINK_SECONDS)
                 await (
-                    self._wait(caller)
+                    self._wait_for_lock(caller)
                     if caller and self.lock.locked()
                     else self.lock.acquire()
                 )
                 try:
                     await self._catch_up()
-                    if not (again and await self._out_of_reach(again)):
+                    if not (again and await self._find_unreachable_kernel(again)):
                         yield
                         return
                 finally:
@@ -175,7 +179,7 @@ class Session:
             if again and self.reconnecting_callers.get(again.call_id or "") is again:
                 del self.reconnecting_callers[again.call_id or ""]
 
-    async def _out_of_reach(self, again: Caller) -> Kernel | None:
+    async def _find_unreachable_kernel(self, again: Caller) -> Kernel | None:
         """Return the kernel in which that call's run may go on and which can't be reached now, where one still asks."""
         running, kernel = self.state.running, await self.kernel_manager.find()
         if (
@@ -191,7 +195,7 @@ class Session:
             else None
         )
 
-    async def _wait(self, caller: Caller) -> None:
+    async def _wait_for_lock(self, caller: Caller) -> None:
         waits = [
             asyncio.create_task(self.lock.acquire()),
             asyncio.create_task(caller.disconnected.wait()),
@@ -215,7 +219,7 @@ class Session:
         kernel = self.kernel_manager.kernel
         if kernel is not None and not self.lock.locked():
             kernel.receive_pending()
-        if time.monotonic() >= self.outputs.late_at:
+        if time.monotonic() >= self.outputs.next_late_write:
             self.put_late()
         if self.lock.locked():
             return
@@ -223,7 +227,7 @@ class Session:
             kernel is not None and await kernel.check_death() is not None
         )
         waits = (
-            self.state.pending_outputs and time.monotonic() > self.outputs.put_again_at
+            self.state.pending_outputs and time.monotonic() > self.outputs.next_retry
         )
         if (died or self.state.running or waits) and not self.lock.locked():
             async with self.turn():
@@ -253,13 +257,13 @@ class Session:
             await kernel.check_death() if kernel is not None else None
         )
         if death is not None:
-            await self._died_idle(death)
-        self.outputs.put_waiting()
+            await self._handle_idle_death(death)
+        self.outputs.write_waiting()
         if self.kernel_manager.kernel is not None:
             self.kernel_manager.kernel.receive_pending()
         self.put_late()
 
-    async def _died_idle(self, death: Death) -> None:
+    async def _handle_idle_death(self, death: Death) -> None:
         """The kernel died while no cell ran: where state went with it, the notebook stops."""
         built = command_messages.format_rebuild(self.state)
         why = f"the kernel died ({death.how}) while no cell ran"
@@ -342,7 +346,7 @@ class Session:
         """Write what came besides runs; while a cell runs the state of widgets waits for its end."""
         kernel = self.kernel_manager.kernel
         waits = kernel is None or self.lock.locked() or self.state.pending_outputs
-        self.outputs.put_late(
+        self.outputs.write_late(
             None if waits or kernel is None else kernel.take_widget_state(),
             self.long_run_output,
         )
@@ -502,7 +506,7 @@ class Session:
             self.retry_interrupted.set()
             await self.kernel_manager.interrupt("client gone")
 
-    def _flow(self, source: str) -> NameUsage:
+    def _analyze_names(self, source: str) -> NameUsage:
         """Return what a cell does to names; in which lines is not kept."""
         found = name_analysis.analyze_source(source, self.diagnosis.convert_to_python)
         found.mentions.clear()

@@ -26,14 +26,14 @@ LINE = 200  # characters of what a cell printed last
 NOTICE_SECONDS = 5.0  # for which Claude Code shows a notice
 
 
-async def status(session: Session) -> responses.Status:
+async def get_status(session: Session) -> responses.StatusResponse:
     """Return the standing of notebook, plan and kernel. Takes no lock: it answers while a cell runs."""
     await session.handle_idle_death()
     steps, cells = list[responses.StepStatus](), list[responses.CellStatus]()
     stale, hidden = list[Mark](), list[Mark]()
     off_plan = list[responses.CellStatus]()
     with contextlib.suppress(NotebookError):  # whoever works on it is told
-        steps, cells = _stands(session)
+        steps, cells = _list_statuses(session)
         document = session.file.read_uncached()
         stale, hidden = (
             stale_cells.format_marks(session, document.cells)
@@ -51,7 +51,7 @@ async def status(session: Session) -> responses.Status:
         ]
     state, stop = session.state, session.state.stop
     told = (
-        responses.Stop(
+        responses.StopDetails(
             stop.error,
             stop.cell_id or None,
             *command_messages.format_stop(state, stop),
@@ -63,25 +63,25 @@ async def status(session: Session) -> responses.Status:
         await session.kernel_manager.get_status(),
         "\n".join(each.text for each in state.undelivered),
     )
-    kernel = replace(kernel, trouble=kernel.trouble or _hindered(session))
-    return responses.Status(
+    kernel = replace(kernel, trouble=kernel.trouble or _explain_start_problem(session))
+    return responses.StatusResponse(
         session.name,
         state.status_name,
         steps,
-        running(session),
+        get_running(session),
         kernel,
         cells=cells,
         stop=told,
         lost=state.lost_reason,
         unheard=missed,
-        verified=last_verdict(session),
+        verified=get_last_verification(session),
         stale=stale,
         hidden=hidden,
         off_plan=off_plan,
     )
 
 
-def last_verdict(session: Session) -> responses.LastVerdict | None:
+def get_last_verification(session: Session) -> responses.LastVerification | None:
     """Return what the last replay came to; None where there was none, or the notebook can't be read."""
     last = session.state.verified
     if last is None:
@@ -100,10 +100,10 @@ def last_verdict(session: Session) -> responses.LastVerdict | None:
         0.0, (datetime.now(timezone.utc) - parse_moment(last.at)).total_seconds()
     )
     text = verify_report.format_last_verdict(last.reproduces, last.text, seconds, holds)
-    return responses.LastVerdict(last.reproduces, last.at, holds, text)
+    return responses.LastVerification(last.reproduces, last.at, holds, text)
 
 
-def _hindered(session: Session) -> str:
+def _explain_start_problem(session: Session) -> str:
     """Return why the next kernel can't start in the place that is named for it, '' where nothing is known of that."""
     named = session.state.plan.kernel
     try:
@@ -114,7 +114,7 @@ def _hindered(session: Session) -> str:
     return ""
 
 
-def running(session: Session) -> responses.Running | None:
+def get_running(session: Session) -> responses.RunningCell | None:
     """Return what runs now, and how it gets on."""
     begun, kernel = (
         session.state.running or session.scratch_run,
@@ -137,7 +137,7 @@ def running(session: Session) -> responses.Running | None:
     line = one_line(coming.last_line(), LINE) if coming else ""
     left = session.estimate.update(seconds, coming.last_lines()) if coming else None
     cell_id, took = begun.cell_id if session.state.running else None, round(seconds, 1)
-    return responses.Running(
+    return responses.RunningCell(
         name,
         step,
         cell_id,
@@ -149,9 +149,9 @@ def running(session: Session) -> responses.Running | None:
     )
 
 
-def shown(session: Session) -> str:
+def format_running(session: Session) -> str:
     """Return the line on what runs, for those who look on; '' where nothing has for long."""
-    now, plan = running(session), session.state.plan
+    now, plan = get_running(session), session.state.plan
     if queued := session.kernel_manager.queue_status:
         return in_queue(queued.text, queued.until)
     if now is None or now.seconds < SHOWN_SECONDS:
@@ -173,7 +173,7 @@ def shown(session: Session) -> str:
 
 def ends_soon(session: Session) -> bool:
     """Return whether what runs is estimated to end before a notice of it would disappear."""
-    now = running(session)
+    now = get_running(session)
     return (
         now is not None
         and now.left_seconds is not None
@@ -181,9 +181,9 @@ def ends_soon(session: Session) -> bool:
     )
 
 
-def waits(session: Session) -> str:
+def explain_wait(session: Session) -> str:
     """Return for what a request to this notebook has to wait, '' where it has not."""
-    now, name = running(session), one_line(session.name)
+    now, name = get_running(session), one_line(session.name)
     if not session.lock.locked():
         return ""
     if queued := session.kernel_manager.queue_status:
@@ -195,21 +195,23 @@ def waits(session: Session) -> str:
     )
 
 
-async def listed(session: Session, current: bool, age: float) -> responses.Listed:
+async def get_entry(
+    session: Session, current: bool, age: float
+) -> responses.NotebookEntry:
     """Return a notebook's row in the list of all."""
     await session.kernel_manager.find()
     stands = list[responses.StepStatus | responses.CellStatus]()
     what = "steps"
     try:
-        steps, cells = _stands(session)
+        steps, cells = _list_statuses(session)
         name = session.state.status_name
         stands, what = [*steps, *cells], "steps" if steps else "cells"
     except NotebookError:
         name = "unreadable"
     done = sum(each.status == StepStatus.DONE for each in stands)
     skipped = sum(each.status == StepStatus.SKIPPED for each in stands)
-    progress = responses.HowFar(done, len(stands), what, skipped)
-    return responses.Listed(
+    progress = responses.StepProgress(done, len(stands), what, skipped)
+    return responses.NotebookEntry(
         session.name,
         current,
         name,
@@ -219,28 +221,30 @@ async def listed(session: Session, current: bool, age: float) -> responses.Liste
     )
 
 
-def _stands(
+def _list_statuses(
     session: Session,
 ) -> tuple[list[responses.StepStatus], list[responses.CellStatus]]:
     """Return how the steps stand, or the code cells where there is no plan; raise NotebookError."""
     if session.state.plan.steps:
-        _compare(session)
-        return [_step(session, step) for step in session.state.plan.steps], []
-    document, _ = undelivered_reports.compare(session)
+        _refresh_statuses(session)
+        return [
+            _get_step_status(session, step) for step in session.state.plan.steps
+        ], []
+    document, _ = undelivered_reports.compare_with_runs(session)
     told = plan.from_json(document.plan)  # which the journal does not know yet
-    steps = [_step(session, step) for step in told.steps] if told else []
+    steps = [_get_step_status(session, step) for step in told.steps] if told else []
     return steps, [] if steps else [
-        cell_status(session, cell) for cell in document.cells if cell.is_code
+        get_cell_status(session, cell) for cell in document.cells if cell.is_code
     ]
 
 
-def _compare(session: Session) -> None:
+def _refresh_statuses(session: Session) -> None:
     """See which cells were changed since they ran."""
     with contextlib.suppress(NotebookError):  # whoever works on it is told
-        undelivered_reports.compare(session)
+        undelivered_reports.compare_with_runs(session)
 
 
-def cell_status(session: Session, cell: Cell) -> responses.CellStatus:
+def get_cell_status(session: Session, cell: Cell) -> responses.CellStatus:
     """Return where a code cell stands."""
     state, status, source = (
         session.state,
@@ -271,7 +275,7 @@ def cell_status(session: Session, cell: Cell) -> responses.CellStatus:
     )
 
 
-def _step(session: Session, step: Step) -> responses.StepStatus:
+def _get_step_status(session: Session, step: Step) -> responses.StepStatus:
     progress = session.state.progress_of(step.id)
     running = session.state.running is not None and session.state.running.key == step.id
     status = "running" if running else session.state.status_of(step.id).value
@@ -285,9 +289,9 @@ def _step(session: Session, step: Step) -> responses.StepStatus:
     )
 
 
-def planned(session: Session) -> responses.Planned:
+def get_plan(session: Session) -> responses.PlanResponse:
     """Return the plan's steps with their statuses."""
-    _compare(session)
+    _refresh_statuses(session)
     state = session.state
     steps = [
         responses.PlannedStep(
@@ -301,16 +305,16 @@ def planned(session: Session) -> responses.Planned:
         )
         for step in state.plan.steps
     ]
-    return responses.Planned(session.name, steps)
+    return responses.PlanResponse(session.name, steps)
 
 
-def history(session: Session) -> list[responses.PastRun]:
+def list_history(session: Session) -> list[responses.HistoryEntry]:
     """Return every run, and what other clients had the kernel run, oldest first."""
     name = session.name
     runs = [
         (
             run.run,
-            responses.PastRun(
+            responses.HistoryEntry(
                 name,
                 run.run,
                 run.cell_id,
@@ -326,7 +330,7 @@ def history(session: Session) -> list[responses.PastRun]:
     others = [
         (
             each.after,
-            responses.PastRun(
+            responses.HistoryEntry(
                 name,
                 0,
                 "",
@@ -344,7 +348,7 @@ def history(session: Session) -> list[responses.PastRun]:
     return [row for _, row in sorted([*runs, *others], key=lambda each: each[0])]
 
 
-def report(session: Session, number: int | None) -> responses.Report:
+def get_report(session: Session, number: int | None) -> responses.ReportResponse:
     """Return a run with the report that the agent read, the last one by default; raise UsageError."""
     state = session.state
     number = state.last_report if number is None else number
@@ -364,10 +368,10 @@ def report(session: Session, number: int | None) -> responses.Report:
         key: getattr(run, key, None)
         for key in ("run", "cell_id", "step", "outcome", "fault")
     }
-    return responses.Report(**known, text=text)
+    return responses.ReportResponse(**known, text=text)
 
 
-def named(session: Session, name: str) -> Cell:
+def find_code_cell(session: Session, name: str) -> Cell:
     """Return the code cell of that id or number; raise UsageError."""
     found = cell_list_edits.find_referenced_cell(session.file.read().cells, name)
     if found is None or not found.is_code:
@@ -377,40 +381,48 @@ def named(session: Session, name: str) -> Cell:
     return found
 
 
-def output(session: Session, name: str, page: int) -> responses.Page:
+def get_output(session: Session, name: str, page: int) -> responses.OutputPage:
     """Return a page of a cell's text outputs, as the notebook holds them; raise UsageError."""
-    cell = named(session, name)
+    cell = find_code_cell(session, name)
     pages = split_pages(session.file.read_outputs(CellVersion.from_cell(cell)))
     if not 1 <= page <= len(pages):
         raise UsageError(
             f"the output of {cell.label} has {format_count(len(pages), 'page')}"
         )
-    return responses.Page(session.name, cell.id, page, len(pages), pages[page - 1])
+    return responses.OutputPage(
+        session.name, cell.id, page, len(pages), pages[page - 1]
+    )
 
 
-async def context(session: Session) -> responses.Context:
+async def get_context(session: Session) -> responses.ContextResponse:
     """Return what another agent needs to go on, and the same as text."""
     await session.handle_idle_death()
-    known, alive = await namespace(session)
-    steps = planned(session).steps
+    known, alive = await get_namespace(session)
+    steps = get_plan(session).steps
     text = command_messages.format_context(session.name, session.state, known, alive)
-    return responses.Context(**vars(_holds(session, known)), plan=steps, text=text)
+    return responses.ContextResponse(
+        **vars(_summarize_namespace(session, known)), plan=steps, text=text
+    )
 
 
-async def holds(session: Session) -> responses.Holds:
+async def get_namespace_summary(session: Session) -> responses.NamespaceSummary:
     """Return what the kernel holds, as far as it is known: a cell that runs is not waited for."""
-    return _holds(session, (await namespace(session))[0])
+    return _summarize_namespace(session, (await get_namespace(session))[0])
 
 
-def _holds(session: Session, known: Namespace) -> responses.Holds:
+def _summarize_namespace(
+    session: Session, known: Namespace
+) -> responses.NamespaceSummary:
     variables = {
         name: command_messages.describe_variable(variable)
         for name, variable in known.variables.items()
     }
-    return responses.Holds(session.name, known.modules, known.functions, variables)
+    return responses.NamespaceSummary(
+        session.name, known.modules, known.functions, variables
+    )
 
 
-async def namespace(session: Session) -> tuple[Namespace, bool]:
+async def get_namespace(session: Session) -> tuple[Namespace, bool]:
     """Return the kernel's namespace in short, and whether the kernel is alive."""
     kernel = await session.kernel_manager.find()
     if kernel is None or await kernel.check_death() is not None:

@@ -13,7 +13,7 @@ from stepper.session.protocols import Notebook
 from stepper.session.session import Session
 
 
-def missed(session: Session, text: str, line: str) -> None:
+def add_undelivered(session: Session, text: str, line: str) -> None:
     """What came of an edit reached nobody: agent and user are told with the next thing that they read."""
     told = command_messages.format_undelivered(session.name, text)
     session.log(
@@ -25,7 +25,7 @@ def missed(session: Session, text: str, line: str) -> None:
     )
 
 
-def text(session: Session) -> str:
+def format_undelivered(session: Session) -> str:
     """Return what reached nobody, '' where all did."""
     return run_report.limit_report(
         clean("\n".join(each.text for each in session.state.undelivered)),
@@ -33,26 +33,26 @@ def text(session: Session) -> str:
     )
 
 
-def heard(session: Session) -> None:
+def mark_delivered(session: Session) -> None:
     """What reached nobody is told now."""
     session.log(journal_events.Delivered(at=format_now()), sync=None)
 
 
-def take_missed(session: Session) -> str:
+def take_text(session: Session) -> str:
     """Return what reached nobody, '' where all did: it is told now."""
     return take_report(session).text
 
 
 def take_report(session: Session) -> run_report.Report:
     """Return the same as a report, with the user's line."""
-    told = text(session)
+    told = format_undelivered(session)
     line = "; ".join(each.line for each in session.state.undelivered if each.line)
     if told:
-        heard(session)
+        mark_delivered(session)
     return run_report.Report(told, line)
 
 
-def take_elsewhere(
+def take_from_other_notebooks(
     sessions: Iterable[Session], current: Session | None, owner: str | None
 ) -> str:
     """Return what was handed on in other notebooks and ended meanwhile, '' for nothing: it is told now.
@@ -66,11 +66,11 @@ def take_elsewhere(
             for each in session.state.undelivered
             if each.call and owner in (None, each.session)
         ]
-        told += [take_missed(session)] if mine and session is not current else []
+        told += [take_text(session)] if mine and session is not current else []
     return "\n".join(told)
 
 
-def compare(
+def compare_with_runs(
     session: Session, read: Notebook | None = None
 ) -> tuple[Notebook, list[Cell]]:
     """Return the notebook and its cells that have not run as they stand: those lose their standing.
@@ -93,7 +93,7 @@ def compare(
     return document, fresh
 
 
-def untold(session: Session, cells: Sequence[Cell]) -> list[Cell]:
+def take_unreported_cells(session: Session, cells: Sequence[Cell]) -> list[Cell]:
     """Return the cells of which nobody was told yet that they have not run as they stand: they are told now."""
     sources = {cell.id: cell_changes.hash_source(cell.source) for cell in cells}
     fresh = [

@@ -35,7 +35,7 @@ from stepper.policy.comparison.recorded_outputs import ChangedOutput
 from stepper.policy.model import Cell, Key, Outcome, Plan, Run, StepStatus, Verdict
 from stepper.policy.notebook_state import State
 from stepper.session import progress_events, responses, stale_cells, status_queries
-from stepper.session.cell_run import judged, run_cell
+from stepper.session.cell_run import judge_execution, run_cell
 from stepper.session.clients import Caller
 from stepper.session.kernel_manager import format_now
 from stepper.session.output_changes import RecordedOutputs
@@ -47,7 +47,7 @@ STEP = re.compile(r"(?:reopen )?(?:step )?(\d{1,6})", re.IGNORECASE)
 Runs = list[reports.Ended] | None
 
 
-async def create(session: Session, made: Plan) -> None:
+async def create_notebook(session: Session, made: Plan) -> None:
     """Begin the journal of a notebook that was just made under this name."""
     await session.interrupt()  # a cell of the one before may run for hours
     async with session.turn():
@@ -64,9 +64,9 @@ async def run(
     session: Session,
     which: str,
     caller: Caller,
-    progress: progress_events.Progress,
+    progress: progress_events.ProgressCallback,
     all_ended: Runs = None,
-) -> responses.Ran:
+) -> responses.RunResponse:
     """Run the `pending` cells (that have not run in the present kernel), `all` in a fresh one, those that are `stale`
     to the first failure; or `restore` those that had ended well. How each ended is put into `all_ended`.
     """
@@ -84,13 +84,15 @@ async def run(
         recorded = again = None
         if which == "all":
             recorded = RecordedOutputs(session, document, cells)
-            await _fresh(session, caller, "it was restarted for a run of all cells")
+            await _shut_down_kernel(
+                session, caller, "it was restarted for a run of all cells"
+            )
         if which == "stale":
             cells, again = (
                 stale_cells.select_cells_to_run(session, notebook),
                 functools.partial(stale_cells.select_cells_to_run, session, notebook),
             )
-        return await _run(
+        return await _run_cells(
             session,
             which,
             notebook,
@@ -106,9 +108,9 @@ async def run(
 async def restore(
     session: Session,
     caller: Caller,
-    progress: progress_events.Progress,
+    progress: progress_events.ProgressCallback,
     all_ended: Runs = None,
-) -> responses.Restored:
+) -> responses.RestoreResponse:
     """Run the cells that had ended well when they ran last again, in a fresh kernel.
 
     A stop is lifted only where the kernel's death caused it: after failed attempts only the user lifts it.
@@ -130,7 +132,7 @@ async def restore(
         if changed is not None:
             cells = cells[: cells.index(changed)]
         recorded = RecordedOutputs(session, document, cells)
-        await _fresh(
+        await _shut_down_kernel(
             session, caller, "it was restarted to restore the notebook's state"
         )
         keeps_stop = session.state.stop is not None and not edit_gate.restore_resumes(
@@ -138,7 +140,7 @@ async def restore(
         )
         session.log(journal_events.Restored(at=format_now(), keeps_stop=keeps_stop))
         gone = len(well.keys() - {cell.id for cell in notebook})
-        ended = await _run(
+        ended = await _run_cells(
             session,
             "restore",
             notebook,
@@ -159,17 +161,17 @@ async def restore(
                     session.name, session.state
                 ),
             )
-        return responses.Restored(**vars(ended), gone=gone)
+        return responses.RestoreResponse(**vars(ended), gone=gone)
 
 
-async def _fresh(session: Session, caller: Caller, why: str) -> None:
+async def _shut_down_kernel(session: Session, caller: Caller, why: str) -> None:
     """End the kernel because it was asked for: nobody need be told that its state is gone."""
-    await _may_start(session, caller)
+    await _check_start(session, caller)
     await session.kernel_manager.shut_down(why)
     session.state.lost_reason = ""
 
 
-async def _may_start(session: Session, caller: Caller) -> None:
+async def _check_start(session: Session, caller: Caller) -> None:
     """Raise KernelError where no fresh kernel may start: then the old one stays."""
     at = session.kernel_manager.get_launch_config(
         caller.environ, session.state.plan.kernel
@@ -189,18 +191,18 @@ async def _may_start(session: Session, caller: Caller) -> None:
         )
 
 
-async def _run(
+async def _run_cells(
     session: Session,
     which: str,
     notebook: Sequence[Cell],
     cells: Sequence[Cell],
     caller: Caller,
-    progress: progress_events.Progress,
+    progress: progress_events.ProgressCallback,
     all_ended: Runs,
     before: Mapping[str, Run] | None = None,
     again: Callable[[int], Sequence[Cell]] | None = None,
     recorded: RecordedOutputs | None = None,
-) -> responses.Ran:
+) -> responses.RunResponse:
     """Run cells to the first failure, or to the first that ends otherwise than `before`.
 
     `again` tells after each (by its index) which are to run below it: more may be, or fewer.
@@ -210,17 +212,17 @@ async def _run(
     runs = list[reports.Ended]()
     for position, cell in enumerate(cells, 1):
         progress(
-            progress_events.CellBegins(
+            progress_events.CellStarted(
                 cell=cell.number, position=position, of=len(cells)
             )
         )
         ended = await run_cell(session, notebook, cell, caller, keep_time=False)
         progress(
-            progress_events.CellEnded(
+            progress_events.CellFinished(
                 position=position, of=len(cells), line=reports.format_line(ended)
             )
         )
-        results.append(_result(ended))
+        results.append(_create_result(ended))
         runs.append(ended)
         if all_ended is not None:
             all_ended.append(ended)
@@ -246,8 +248,10 @@ async def _run(
         stop = command_messages.format_agent_stopped(session.name, session.state)
     changed = list[ChangedOutput]()
     if recorded is not None:
-        changed = await recorded.changed(runs)
-        cause = local_modules.format_changed_since_recorded(recorded.changed_modules())
+        changed = await recorded.find_changed(runs)
+        cause = local_modules.format_changed_since_recorded(
+            recorded.list_changed_modules()
+        )
         check = (
             changed_outputs.format_verify_hint(session.name)
             if changed and not failed
@@ -257,7 +261,7 @@ async def _run(
         left = "\n".join(filter(None, lines))
     if left and all_ended:
         all_ended[-1] = replace(all_ended[-1], stale_lines=left)
-    return responses.Ran(
+    return responses.RunResponse(
         session.name,
         failed is None,
         done,
@@ -272,7 +276,7 @@ async def _run(
     )
 
 
-def _result(ended: reports.Ended) -> responses.CellResult:
+def _create_result(ended: reports.Ended) -> responses.CellResult:
     run, output = ended.run, get_terminal_text(ended.outputs)[:TEXT_LIMIT]
     return responses.CellResult(
         ended.cell.number,
@@ -288,7 +292,7 @@ def _result(ended: reports.Ended) -> responses.CellResult:
 
 async def evaluate(
     session: Session, source: str, caller: Caller, starts: bool = False
-) -> responses.Evaluated:
+) -> responses.EvalResponse:
     """Run code in the live kernel without touching the notebook; return how it ended and what it printed.
 
     Raise StepperError where there is no kernel: there is nothing to look at; `starts` one where nothing was lost.
@@ -333,7 +337,7 @@ async def evaluate(
             # the code has run: what it said matters more
             with contextlib.suppress(NotebookError):
                 cells = [*session.read().cells]
-        fault, verdict = await judged(session, cell, execution, cells)
+        fault, verdict = await judge_execution(session, cell, execution, cells)
         session.record_death(execution, "`stepper eval`")
         run = begun.create_run(execution.outcome, verdict, fault, took)
         session.log(
@@ -368,7 +372,7 @@ async def evaluate(
             get_terminal_text(execution.outputs),
             session.diagnosis.list_saved_figures(0)[: len(execution.images)],
         )
-        return responses.Evaluated(
+        return responses.EvalResponse(
             session.name,
             source,
             run.outcome,
@@ -382,7 +386,7 @@ async def evaluate(
 
 async def restart(session: Session, caller: Caller) -> bool:
     """End the kernel and start a fresh one; return whether there was one. Where none may start, the old one stays."""
-    await _may_start(session, caller)
+    await _check_start(session, caller)
     await session.interrupt()
     async with session.turn():
         had = await session.kernel_manager.shut_down("its restart was requested")
@@ -410,22 +414,22 @@ async def end_idle_kernel(session: Session, last_used: float, why: str) -> bool:
         return await session.kernel_manager.shut_down(why)
 
 
-async def go_on(session: Session, answer: str = "") -> str:
+async def resume(session: Session, answer: str = "") -> str:
     """Lift a stop; return where to go on, with the context and what the person answers."""
     lifted = session.state.stop
-    number = skipped_step(session, answer)
+    number = find_skipped_step(session, answer)
     if number is not None:
         reopen(session, number)
         return command_messages.format_reopen(session.name, session.state, number)
     if lifted is not None:
         session.log(journal_events.Continued(at=format_now(), answer=answer.strip()))
-    known, alive = await status_queries.namespace(session)
+    known, alive = await status_queries.get_namespace(session)
     return command_messages.format_continue(
         session.name, session.state, known, alive, lifted, answer
     )
 
 
-def skipped_step(session: Session, answer: str) -> int | None:
+def find_skipped_step(session: Session, answer: str) -> int | None:
     """Return the skipped step that `continue step 3` reopens, None where a stop is in force or no step is meant."""
     named = STEP.fullmatch(answer.strip())
     if named is None or session.state.stop is not None:
@@ -438,9 +442,9 @@ def skipped_step(session: Session, answer: str) -> int | None:
 
 async def fix(session: Session, hint: str = "") -> str:
     """Lift a stop and grant the failed step a fresh set of retries; return what failed, what was tried, the hint."""
-    key, stop = failed_key(session), session.state.stop
+    key, stop = find_failed_key(session), session.state.stop
     session.log(journal_events.Fixed(at=format_now(), key=key, hint=hint.strip()))
-    cell = _cell(session, key)
+    cell = _find_cell(session, key)
     said = command_messages.format_fix(
         session.name, session.state, key, cell, session.limits().max_retries
     )
@@ -449,37 +453,37 @@ async def fix(session: Session, hint: str = "") -> str:
 
 async def skip(session: Session, reason: str) -> str:
     """Mark the failed step, else the next one, and its cell as skipped; lift a stop; return the next step."""
-    key, reason = failed_key(session), " ".join(reason.split())
+    key, reason = find_failed_key(session), " ".join(reason.split())
     if session.state.stop is not None and key is None:  # no cell is to blame
-        return await go_on(session)
+        return await resume(session)
     key = (
         next((step.id for step in session.state.open_steps), None)
         if key is None
         else key
     )
     if key is not None:
-        cell = _cell(session, key)
+        cell = _find_cell(session, key)
         session.log(journal_events.Skipped(at=format_now(), key=key, reason=reason))
         if cell is not None:
             session.file.add_tag(cell, cell_changes.SKIP_TAG)
     return command_messages.format_skip(session.name, session.state, key, reason)
 
 
-def reopen(session: Session, number: int) -> responses.Planned:
+def reopen(session: Session, number: int) -> responses.PlanResponse:
     """Reopen a skipped step; return the plan. Raise UsageError."""
     state = session.state
     if state.plan.find_step(number) is None:
-        raise UsageError(f"there is no step {number}", _shows_steps(session))
+        raise UsageError(f"there is no step {number}", _suggest_plan(session))
     if state.progress_of(number).status is not StepStatus.SKIPPED:
-        raise UsageError(f"step {number} is not skipped", _shows_steps(session))
-    cell = _cell(session, number)
+        raise UsageError(f"step {number} is not skipped", _suggest_plan(session))
+    cell = _find_cell(session, number)
     if cell is not None:
         session.file.remove_tag(cell, cell_changes.SKIP_TAG)
     session.log(journal_events.Reopened(at=format_now(), key=number))
-    return status_queries.planned(session)
+    return status_queries.get_plan(session)
 
 
-def _shows_steps(session: Session) -> str:
+def _suggest_plan(session: Session) -> str:
     return f"{session.state.commands.shell('plan')}  # shows the steps"
 
 
@@ -500,7 +504,7 @@ def confirm(session: Session, words: str) -> str:
     ]
     if not doubted:
         why = f"no step of {session.name} has a criterion that is false: there is nothing to confirm"
-        raise UsageError(why, _shows_steps(session))
+        raise UsageError(why, _suggest_plan(session))
     if not reason:
         raise UsageError(
             "say why the step is done although its criterion is false",
@@ -512,7 +516,7 @@ def confirm(session: Session, words: str) -> str:
     return command_messages.format_confirm(session.name, state, doubted[0], reason)
 
 
-def failed_key(session: Session) -> Key | None:
+def find_failed_key(session: Session) -> Key | None:
     """Return what `fix` and `skip` are about: what stopped the notebook, else what failed last and was not mended."""
     state = session.state
     if state.stop is not None:
@@ -526,12 +530,12 @@ def failed_key(session: Session) -> Key | None:
     loose = [
         key
         for key in failing
-        if isinstance(key, str) and _cell(session, key) is not None
+        if isinstance(key, str) and _find_cell(session, key) is not None
     ]
     return (steps or loose or [None])[-1]
 
 
-def _cell(session: Session, key: Key | None) -> Cell | None:
+def _find_cell(session: Session, key: Key | None) -> Cell | None:
     """Return the cell of a step (or the cell of that id), None where it is gone."""
     name = None if key is None else session.state.progress_of(key).cell_id or key
     with contextlib.suppress(NotebookError):
@@ -545,7 +549,7 @@ def _cell(session: Session, key: Key | None) -> Cell | None:
 
 async def change_plan(
     session: Session, change: Callable[[State], Plan]
-) -> responses.Planned:
+) -> responses.PlanResponse:
     """Change the plan by a function that raises ValueError where it can't; return it. Raise UsageError."""
     # While what was handed on runs, nobody waits for its end to plan on: file and
     # journal change in one go.
@@ -555,9 +559,9 @@ async def change_plan(
         try:
             changed = change(session.state)
         except ValueError as error:
-            raise UsageError(str(error), _shows_steps(session)) from None
+            raise UsageError(str(error), _suggest_plan(session)) from None
         session.log(
             journal_events.PlanChanged(at=format_now(), plan=plan.to_json(changed))
         )
         session.file.write_plan(changed)
-    return status_queries.planned(session)
+    return status_queries.get_plan(session)

@@ -39,7 +39,7 @@ from stepper.session import progress_events, stale_cells
 from stepper.session.clients import Caller
 from stepper.session.kernel_manager import format_now
 from stepper.session.protocols import Notebook
-from stepper.session.replay import Replayed, begins, replay
+from stepper.session.replay import ReplayResult, create_progress_callback, replay
 from stepper.session.session import Session
 
 # another version of these may draw the same figure otherwise
@@ -53,18 +53,18 @@ FRESH, PATIENCE_SECONDS = 4, 60
 
 
 @dataclass(frozen=True)
-class Way:
+class ReplayOptions:
     """How a notebook is replayed: `fresh` gives a session for a hash seed, for as long as it is needed."""
 
-    fresh: Callable[[int], AbstractAsyncContextManager[Session]]
-    pixels: PixelComparison
+    open_session: Callable[[int], AbstractAsyncContextManager[Session]]
+    compare_pixels: PixelComparison
     once: bool = False
     where: str = ""  # the kernels run, where that is not as usual
     seed: int = 0
 
 
 @dataclass
-class Found:
+class ReplayFindings:
     """What the notebook was when the replay began, and what the replays came to."""
 
     document: Notebook
@@ -73,21 +73,21 @@ class Found:
     recorded: dict[int, Any] = field(default_factory=dict)
     # its execution counts were taken away: what shows nothing may have run
     countless: bool = False
-    first: Replayed = field(default_factory=Replayed)
+    first: ReplayResult = field(default_factory=ReplayResult)
 
 
 async def verify(
     session: Session,
     document: Notebook,
-    way: Way,
+    way: ReplayOptions,
     caller: Caller,
-    progress: progress_events.Progress,
+    progress: progress_events.ProgressCallback,
     files: Callable[[], list[FileChange]],
 ) -> VerifyResult:
     """Replay a notebook and compare; note the verdict in the journal. Raise StepperError where it can't be told."""
     began = time.monotonic()
     cells = cell_changes.select_runnable(document.cells)
-    found = Found(
+    found = ReplayFindings(
         document,
         cells,
         {cell.index: document.get_recorded_outputs(cell) for cell in cells},
@@ -99,34 +99,37 @@ async def verify(
     last = cells[-1].index if cells else -1
     kernels = 0
     if cells:
-        async with way.fresh(way.seed) as fresh:
-            told = begins(progress, at, len(cells))
+        async with way.open_session(way.seed) as fresh:
+            told = create_progress_callback(progress, at, len(cells))
             found.first, kernels = (
                 await replay(fresh, found.recorded, last, caller, told),
                 1,
             )
-    differences = await asyncio.to_thread(_compared, session, found, way)
+    differences = await asyncio.to_thread(_compare_outputs, session, found, way)
     differing = [
         cell
         for cell in cells
         if (known := differences.get(cell.index)) and not known.verdict.reproduces
     ]
-    again = list[Replayed]()
+    again = list[ReplayResult]()
     while differing and not way.once and kernels < FRESH:
         if again and time.monotonic() - began > PATIENCE_SECONDS:
             break
         last = differing[-1].index
-        told = begins(progress, at, at[0] + sum(cell.index <= last for cell in cells))
-        async with way.fresh((way.seed + kernels) % SEEDS) as fresh:
+        told = create_progress_callback(
+            progress, at, at[0] + sum(cell.index <= last for cell in cells)
+        )
+        async with way.open_session((way.seed + kernels) % SEEDS) as fresh:
             again.append(await replay(fresh, found.recorded, last, caller, told))
         kernels += 1
         differences |= await asyncio.to_thread(
-            _compared, session, found, way, again, differing
+            _compare_outputs, session, found, way, again, differing
         )
         differing = [cell for cell in differing if differences[cell.index].doubtful]
     await session.kernel_manager.find()  # what a former daemon left lives, too
     verdicts = [
-        _verdict(session, found, cell, differences.get(cell.index)) for cell in cells
+        _create_verdict(session, found, cell, differences.get(cell.index))
+        for cell in cells
     ]
     failing = sum(
         cell.index in found.first.faults
@@ -169,11 +172,11 @@ async def verify(
     return made
 
 
-def _compared(
+def _compare_outputs(
     session: Session,
-    found: Found,
-    way: Way,
-    again: Sequence[Replayed] = (),
+    found: ReplayFindings,
+    way: ReplayOptions,
+    again: Sequence[ReplayResult] = (),
     cells: list[Cell] | None = None,
 ) -> dict[int, Difference]:
     """Return how what was replayed differs from what was recorded, by the cells' indexes."""
@@ -183,7 +186,10 @@ def _compared(
             session.state.packages, found.first.packages
         )
     }
-    redrawn, facts = bool(packages.intersection(DRAWS)), _facts(session)
+    redrawn, facts = (
+        bool(packages.intersection(DRAWS)),
+        _collect_figure_descriptions(session),
+    )
     failed = found.first.failed
     differences = dict[int, Difference]()
     for cell in cells or found.cells:
@@ -207,20 +213,20 @@ def _compared(
             remove_pager_text(cell.source, outputs, each) for each in (shown, *others)
         )
         differences[cell.index] = compare_outputs(
-            CellOutputs(outputs, facts), shown, others, way.pixels, redrawn
+            CellOutputs(outputs, facts), shown, others, way.compare_pixels, redrawn
         )
     return differences
 
 
-def _facts(session: Session) -> Mapping[str, str]:
+def _collect_figure_descriptions(session: Session) -> Mapping[str, str]:
     """Return what is known of the figures that the journal's runs showed."""
     return {
         key: text for run in session.state.runs for key, text in run.figures.items()
     }
 
 
-def _verdict(
-    session: Session, found: Found, cell: Cell, difference: Difference | None
+def _create_verdict(
+    session: Session, found: ReplayFindings, cell: Cell, difference: Difference | None
 ) -> CellVerdict:
     failed = found.first.failed
     if failed is not None and failed.cell.index == cell.index:
@@ -228,14 +234,14 @@ def _verdict(
             cell.id,
             cell.number,
             ReplayVerdict.FAILED,
-            _failure(session, found.document, failed),
+            _describe_failure(session, found.document, failed),
         )
     if cell.index not in found.first.shown:
         return CellVerdict(cell.id, cell.number, ReplayVerdict.NOT_RUN)
     if difference is None:
         return CellVerdict(cell.id, cell.number, ReplayVerdict.NOT_RECORDED)
     told = (
-        [difference.text, _unlike(session, found, cell)]
+        [difference.text, _explain_changed_source(session, found, cell)]
         if not difference.verdict.reproduces
         else [difference.text]
     )
@@ -250,7 +256,7 @@ def _verdict(
     )
 
 
-def _unlike(session: Session, found: Found, cell: Cell) -> str:
+def _explain_changed_source(session: Session, found: ReplayFindings, cell: Cell) -> str:
     """Return that the outputs in the file are of another source, where the journal knows the run that made them."""
     ran = next(
         (run for run in reversed(session.state.runs) if run.cell_id == cell.id), None
@@ -266,7 +272,7 @@ def _unlike(session: Session, found: Found, cell: Cell) -> str:
     return "its source was changed since it ran"
 
 
-def _failure(session: Session, document: Notebook, ended: Ended) -> str:
+def _describe_failure(session: Session, document: Notebook, ended: Ended) -> str:
     """Return how a cell failed, and what is known of why."""
     run = ended.run
     if run.outcome is Outcome.TIMEOUT:

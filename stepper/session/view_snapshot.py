@@ -21,13 +21,13 @@ MOST = 40_000  # characters of a text that is on its way: its end
 
 
 @dataclass(frozen=True)
-class Looked:
+class ViewSnapshot:
     """What a look finds; `outputs` is None where nothing came since the `run` and `changes` that were told."""
 
     run: int  # that is under way, 0 for none
     changes: int
     outputs: Sequence[Mapping[str, Any]] | None
-    running: responses.Running | None
+    running: responses.RunningCell | None
     waits: str  # for what, in a queue
     kernel: responses.KernelStatus
     # of all notebooks that have one
@@ -36,9 +36,9 @@ class Looked:
     hidden: Sequence[Mark] | None = None
 
 
-async def look(
+async def take_snapshot(
     session: Session, others: Sequence[Session], told: cli_commands.Snapshot
-) -> Looked:
+) -> ViewSnapshot:
     """Return what runs in a notebook and what came of it since it was told last; raise nothing of the notebook's."""
     kernel = await session.kernel_manager.find()
     begun, coming = session.state.running, kernel.partial_output if kernel else None
@@ -56,11 +56,11 @@ async def look(
         ):
             stale, hidden = stale_cells.format_marks(session, document.cells)
     queued = session.kernel_manager.queue_status
-    return Looked(
+    return ViewSnapshot(
         run,
         changes,
         [_tail(output) for output in coming.outputs()] if news and coming else None,
-        status_queries.running(session),
+        status_queries.get_running(session),
         queued.text if queued else "",
         await session.kernel_manager.get_status(),
         {

@@ -32,10 +32,10 @@ from stepper.notebooks.journal_file import JournalFile
 from stepper.notebooks.notebook_file import IpynbFile
 from stepper.policy.model import CellEdit, Limits, Outcome
 from stepper.session import user_commands
-from stepper.session.agent_edits import edited
+from stepper.session.agent_edits import run_edited_cell
 from stepper.session.clients import Caller
 from stepper.session.protocols import Execution, Kernel, LaunchConfig
-from stepper.session.run_recovery import settle
+from stepper.session.run_recovery import recover_run
 from stepper.session.session import Session
 
 HERE = Path(__file__).parent
@@ -254,7 +254,7 @@ class Bench:
                 Figures(str(project / ".stepper" / "figures")),
                 ipython_syntax.transformer(),
             ),
-            settle,
+            recover_run,
         )
         cells: list[dict[str, Any]] = []
         kernel = await self.provider.start(place)
@@ -269,7 +269,9 @@ class Bench:
         for source in case.unrun:
             self.add(notebook, cells, source)
         for number, source in enumerate(case.prepare):
-            report = await edited(session, self.add(notebook, cells, source), Caller())
+            report = await run_edited_cell(
+                session, self.add(notebook, cells, source), Caller()
+            )
             doubts += (
                 [
                     line
@@ -299,7 +301,7 @@ class Bench:
             edit = self.replace(notebook, cells, case.replaces, case.cell)
         else:
             edit = self.add(notebook, cells, case.cell, case.at)
-        report = await edited(session, edit, Caller())
+        report = await run_edited_cell(session, edit, Caller())
         held = len(session.state.runs) == before
         fault = self.fault(session, "held" if held else "run") or {}
         return Seen(
@@ -369,7 +371,7 @@ class Bench:
             fails = "fail" in step
             edit = self.add(notebook, cells, step["fail" if fails else "run"])
         before = len(session.state.runs)
-        report = await edited(session, edit, Caller())
+        report = await run_edited_cell(session, edit, Caller())
         if report is not None and report.ok is not fails:
             ran = len(session.state.runs) > before
             return "" if ran else f"did not run: {report.text}"
