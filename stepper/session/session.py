@@ -251,7 +251,7 @@ class Session:
                 self.kernel_manager.kernel is not None
                 and not self.kernel_manager.needs_takeover
             ):
-                await self.outputs.take_missed(self.kernel_manager.kernel)
+                await self.outputs.take_missed_messages(self.kernel_manager.kernel)
         kernel = self.kernel_manager.kernel
         death = self.kernel_manager.unhandled_death or (
             await kernel.check_death() if kernel is not None else None
