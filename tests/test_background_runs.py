@@ -38,7 +38,7 @@ def test_what_is_being_told_is_told_to_nobody_else(taken: bool) -> None:
         call = BackgroundCall("toolu_1", Caller(), work, in_background=True)
         keeper = SimpleNamespace(kernel=None)
         state = SimpleNamespace(
-            handed={"toolu_1": SimpleNamespace(session="s")}, running=None
+            background_calls={"toolu_1": SimpleNamespace(session="s")}, running=None
         )
         session: Any = SimpleNamespace(
             calls={"toolu_1": call},

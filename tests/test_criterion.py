@@ -331,7 +331,7 @@ def test_a_false_criterion_leaves_the_step_open() -> None:
         made.find_open_step(),
         made.is_complete,
     ) == (
-        StepStatus.DOUBTED,
+        StepStatus.CRITERION_FALSE,
         0,
         1,
         False,
@@ -373,7 +373,7 @@ def test_the_work_may_go_on_past_a_doubted_step() -> None:
     ("then", "status", "reason"),
     [
         ([run(2, FINE, "y")], StepStatus.DONE, ""),
-        ([doubted(2, "y")], StepStatus.DOUBTED, doubted().unmet),
+        ([doubted(2, "y")], StepStatus.CRITERION_FALSE, doubted().unmet),
         ([run(2, FIXABLE, "y")], StepStatus.FAILED, ""),
         ([journal_events.Confirmed(key=1, reason="enough")], StepStatus.DONE, "enough"),
         (

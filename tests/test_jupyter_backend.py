@@ -438,7 +438,7 @@ def test_a_kernel_that_the_server_restarts_is_lost(room: Room) -> None:
     )
     assert (
         done.outcome is Outcome.KERNEL_DIED
-        and "has started another" in done.death.how
+        and "has started another" in done.death.reason
         and text(done) == "before\n"
     )
     assert done.death.cause == ""  # the cell may have done it
@@ -453,7 +453,8 @@ def test_one_that_is_restarted_by_somebody_is_lost(room: Room) -> None:
     room.served.ask(f"kernels/{before}/restart", "POST")
     done = room.run("import time\ntime.sleep(0.3)\nkept")
     assert (
-        done.outcome is Outcome.KERNEL_DIED and "has started another" in done.death.how
+        done.outcome is Outcome.KERNEL_DIED
+        and "has started another" in done.death.reason
     )
     assert before not in room.served.kernels() and done.death.cause == "EndedOutside"
     room.kernel = room.begin(room.place())
@@ -519,7 +520,7 @@ def test_a_kernel_that_is_deleted_there_is_lost_by_name(room: Room) -> None:
     done = room.run("print('x')")
     assert (
         done.outcome is Outcome.KERNEL_DIED
-        and f"{room.line.url} has it no more" in done.death.how
+        and f"{room.line.url} has it no more" in done.death.reason
     )
     assert done.death.cause == "EndedOutside"
     room.kernel = room.begin(room.place())
@@ -922,7 +923,7 @@ def test_a_server_that_comes_back_without_its_kernels_lost_them_by_name(
         )
         assert (
             done.outcome is Outcome.KERNEL_DIED
-            and done.death.how == f"{room.line.url} has it no more"
+            and done.death.reason == f"{room.line.url} has it no more"
         ), done
         assert seen[0].startswith("the link is down (")
         room.kernel = room.begin(room.place())

@@ -428,7 +428,7 @@ def test_of_a_cell_that_catches_its_interrupt_is_known_where_it_was(room: Room) 
 def test_a_kernel_that_dies_in_a_cell(room: Room, cells: Cells) -> None:
     done = room.run("print('last')\ndie()" if room.at.name == "fake" else cells.dies)
     assert done.outcome is Outcome.KERNEL_DIED and done.death is not None
-    assert re.search(room.at.died, done.death.how), done.death
+    assert re.search(room.at.died, done.death.reason), done.death
     assert text(done) == "last\n"
     assert room.wait(room.kernel.check_death()) is not None
 
@@ -437,7 +437,7 @@ def test_a_kernel_that_dies_in_a_cell(room: Room, cells: Cells) -> None:
 def test_exit_ends_the_kernel(room: Room) -> None:
     done = room.run("exit()")
     assert done.death is not None and done.outcome is Outcome.KERNEL_DIED
-    assert (done.death.how, done.death.cause) == (
+    assert (done.death.reason, done.death.cause) == (
         "ended by exit() or quit()",
         "SystemExit",
     )

@@ -239,7 +239,7 @@ def test_a_plain_memory_error_is_an_error_like_others(lab: Lab) -> None:
 
 def test_a_kill_by_a_person_is_not_the_systems(lab: Lab) -> None:
     done = lab.run("import os; os.kill(os.getpid(), 9)")
-    assert done.death is not None and done.death.how == "SIGKILL"
+    assert done.death is not None and done.death.reason == "SIGKILL"
 
 
 def counters(tmp_path: Path, cgroup: str) -> tuple[Path, Path]:

@@ -338,7 +338,7 @@ def test_scancel_in_a_cell_and_while_nothing_runs(
     monkeypatch.undo()  # as it is for users
     room.lab.ask("scancel", str(room.kernel.process.job))
     death = room.death(10)
-    assert death is not None and "(CANCELLED)" in death.how
+    assert death is not None and "(CANCELLED)" in death.reason
     room.wait(room.kernel.shutdown())
     room.begin(place())
 
@@ -348,12 +348,14 @@ def test_a_job_that_fails_and_one_that_takes_too_much_memory(other: Room) -> Non
     done = other.run("import os, sys\nos.write(2, b'last words\\n')\nos._exit(3)")
     assert (
         done.outcome is Outcome.KERNEL_DIED
-        and "(FAILED)" in done.death.how
+        and "(FAILED)" in done.death.reason
         and "last words" in done.death.stderr
     )
     other.begin(place(mem="300M"))
     done = other.run("import time\nheld = b'x' * 700_000_000\ntime.sleep(20)")
-    assert done.outcome is Outcome.KERNEL_DIED and "(OUT_OF_MEMORY)" in done.death.how
+    assert (
+        done.outcome is Outcome.KERNEL_DIED and "(OUT_OF_MEMORY)" in done.death.reason
+    )
     assert done.death.cause == "OutOfMemory" and "memory limit" in done.death.stderr
 
 
@@ -508,7 +510,7 @@ def test_orphans_are_found_by_their_names(other: Room, room: Room) -> None:
     death = other.again()  # a record whose job is gone
     assert (
         isinstance(death, Death)
-        and "(CANCELLED)" in death.how
+        and "(CANCELLED)" in death.reason
         and not other.record.exists()
     )
 
@@ -663,7 +665,9 @@ def test_a_step_in_an_allocation_that_the_person_holds(other: Room) -> None:
         )[0]
         other.lab.ask("scancel", step)
         death = other.death(15)
-        assert death is not None and "its step ended, and the job goes on" in death.how
+        assert (
+            death is not None and "its step ended, and the job goes on" in death.reason
+        )
         other.wait(other.kernel.shutdown())
         other.begin(at)
         other.wait(other.kernel.shutdown())
@@ -685,7 +689,7 @@ def test_a_step_in_an_allocation_that_the_person_holds(other: Room) -> None:
         death = other.death(15)
         assert (
             death is not None
-            and f"job {held}: its job was cancelled (CANCELLED)" in death.how
+            and f"job {held}: its job was cancelled (CANCELLED)" in death.reason
         )
     finally:
         other.lab.ask("scancel", str(held), check=False)
@@ -814,7 +818,7 @@ def test_a_walltime_that_is_over(broken: Lab) -> None:
     done = room.run("import time\ntime.sleep(150)", 170)
     assert (
         done.outcome is Outcome.KERNEL_DIED
-        and "its walltime was over (TIMEOUT)" in done.death.how
+        and "its walltime was over (TIMEOUT)" in done.death.reason
     )
     assert "DUE TO TIME LIMIT" in done.death.stderr
     room.kernel = None
@@ -833,7 +837,7 @@ def test_a_node_that_fails_leaves_no_second_kernel(broken: Lab) -> None:
     done = room.run("import time\nfor n in range(150): time.sleep(1)", 170)
     assert (
         done.outcome is Outcome.KERNEL_DIED
-        and "its node failed (NODE_FAIL)" in done.death.how
+        and "its node failed (NODE_FAIL)" in done.death.reason
     )
     assert "Error" not in done.death.stderr, (
         done.death.stderr
@@ -857,7 +861,7 @@ def test_memory_that_a_cgroup_holds() -> None:
             done = room.run("import time\nheld = b'x' * 700_000_000\ntime.sleep(20)")
             assert (
                 done.outcome is Outcome.KERNEL_DIED
-                and "(OUT_OF_MEMORY)" in done.death.how
+                and "(OUT_OF_MEMORY)" in done.death.reason
             )
             assert (
                 done.death.cause == "OutOfMemory" and "oom" in done.death.stderr.lower()
@@ -939,7 +943,9 @@ def test_a_job_that_another_one_takes_the_place_of(cluster: Lab) -> None:
         "sbatch", "--parsable", "-p", "urgent", "-N2", "--exclusive", "--wrap=sleep 100"
     ).strip()
     death = room.death(60)
-    assert death is not None and "its job was preempted (PREEMPTED)" in death.how, death
+    assert death is not None and "its job was preempted (PREEMPTED)" in death.reason, (
+        death
+    )
     cluster.ask("scancel", urgent)
     room.close()
 

@@ -344,7 +344,7 @@ def test_a_kernel_that_dies_there_also_while_the_line_is_down(
     done = room.run("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)")
     assert (
         done.outcome is Outcome.KERNEL_DIED
-        and done.death.how == "its process on box is gone"
+        and done.death.reason == "its process on box is gone"
     )
     assert done.death.cause == ""  # the cell may have done it
     assert not (room.folder / "kernel.json").exists()

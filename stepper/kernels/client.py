@@ -63,7 +63,7 @@ class LiveKernel(Connection):
                 error = IpykernelMissingError if hint else KernelStartError
                 said = death.stderr or "it wrote nothing"
                 raise error(
-                    f"the kernel died at start ({death.how}): {said.splitlines()[-1]}\n{said}",
+                    f"the kernel died at start ({death.reason}): {said.splitlines()[-1]}\n{said}",
                     hint,
                 )
             if time.monotonic() > deadline:
@@ -106,7 +106,7 @@ class LiveKernel(Connection):
             helper_loader.build_metadata(self.parts, self.process.stack),
         )
         if done.outcome is not Outcome.OK:
-            how = done.death.how if done.death else done.outcome
+            how = done.death.reason if done.death else done.outcome
             why = f"{done.fault.ename}: {done.fault.evalue}" if done.fault else how
             raise KernelError(f"stepper's helper can't be installed: {why}")
 

@@ -35,7 +35,7 @@ from stepper.policy.notebook_state import LateOutputSummary, State
 MARKS = {
     StepStatus.DONE: "✓",
     StepStatus.FAILED: "✗",
-    StepStatus.DOUBTED: "?",
+    StepStatus.CRITERION_FALSE: "?",
     StepStatus.SKIPPED: "–",
     StepStatus.RUNNING: "▶",
     StepStatus.PENDING: "·",
@@ -52,7 +52,7 @@ RERUN_REASONS = {
     StepStatus.FAILED: " (its cell failed)",
     StepStatus.INTERRUPTED: " (its cell was interrupted)",
     StepStatus.CHANGED: " (its cell was changed and has not run)",
-    StepStatus.DOUBTED: " (its criterion is false: replace its cell, or `{confirm}`)",
+    StepStatus.CRITERION_FALSE: " (its criterion is false: replace its cell, or `{confirm}`)",
 }
 OPEN_CELL_PREDICATES = {
     "failed": "failed",

@@ -122,7 +122,7 @@ def restore_resumes(state: State, by_agent: bool) -> bool:
 
 def check_failed_step(state: State, cells: Sequence[Cell], index: int) -> str | None:
     """Return why a new code cell that would stand at `index` must wait: a failed cell above it is not fixed."""
-    number = state.find_open_step(StepStatus.DOUBTED)
+    number = state.find_open_step(StepStatus.CRITERION_FALSE)
     failed = plan.find_failed_cell(state, cells, number) if number is not None else None
     if failed is None or index <= failed.index:
         return None

@@ -1,6 +1,7 @@
-"""What stands in the journal: a class for each kind of line. It may be a stranger's, edited, or of another stepper.
+"""The events of a notebook's journal: one class for each kind of line.
 
-(A few lines over 300: it is a list of lines, read by name.)
+Kinds and field names are the file format. A journal may be edited, or be written by
+another version of stepper, so each line is validated.
 """
 
 from __future__ import annotations
@@ -27,18 +28,23 @@ EVENT_CLASSES: dict[str, type[Event]] = {}
 
 @dataclass(frozen=True)
 class Event:
-    """A line of the journal. A field that is named in `optional` is written only where it says something."""
+    """A line of the journal.
+
+    Fields in `optional` are omitted if their values are empty or false.
+    """
 
     kind: ClassVar[str]
     optional: ClassVar[tuple[str, ...]]
 
     def __init_subclass__(cls, kind: str, optional: tuple[str, ...] = ()) -> None:
-        """Have lines of that kind read as this class."""
-        cls.kind, cls.optional = kind, optional
+        """Register the class for lines of a kind."""
+        cls.kind = kind
+        cls.optional = optional
         EVENT_CLASSES[kind] = cls
 
     def to_json(self) -> dict[str, Any]:
-        """Return the line (dataclasses.asdict copies each value, which costs more than a write)."""
+        """Return the line of the journal as JSON data."""
+        # dataclasses.asdict copies each value, which is slower than writing the line.
         data = {"event": self.kind, **vars(self)}
         if data.get("fault") is not None:
             data["fault"] = asdict(data["fault"])
@@ -46,21 +52,21 @@ class Event:
             if not data[name]:
                 del data[name]
         if "left_out" in data:
-            # orjson knows no tuples with names
+            # orjson does not support named tuples.
             data["left_out"] = tuple(data["left_out"])
         return data
 
 
 @dataclass(frozen=True, kw_only=True)
 class Created(Event, kind="created"):
-    """A new notebook was made, maybe under a name that another one had before."""
+    """A notebook was created. Earlier events are those of another notebook."""
 
     at: Moment = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Renamed(Event, kind="renamed"):
-    """The notebook was renamed; `former` is the name that it had before."""
+    """The notebook was renamed; `former` is its former name."""
 
     at: Moment = ""
     former: str = ""
@@ -68,14 +74,17 @@ class Renamed(Event, kind="renamed"):
 
 @dataclass(frozen=True, kw_only=True)
 class Replaced(Event, kind="replaced"):
-    """The file of a stopped notebook holds another notebook, which is not stopped."""
+    """Another notebook replaced a stopped one in its file. It is not stopped."""
 
     at: Moment = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AgentWrote(Event, kind="agent_wrote"):
-    """What the agent wrote into a stopped notebook, by its marks: that is no other notebook, for which the stop ends."""
+    """The agent edited a stopped notebook; `marks` identify what it wrote.
+
+    With its own edits, the agent cannot replace a stopped notebook.
+    """
 
     at: Moment = ""
     marks: list[str]
@@ -83,7 +92,7 @@ class AgentWrote(Event, kind="agent_wrote"):
 
 @dataclass(frozen=True, kw_only=True)
 class PlanChanged(Event, kind="plan"):
-    """The plan as it is from now on, in the form of `plan.to_json`."""
+    """The plan was changed; `plan` is the new one, as from `plan.to_json`."""
 
     at: Moment = ""
     plan: Any
@@ -91,7 +100,10 @@ class PlanChanged(Event, kind="plan"):
 
 @dataclass(frozen=True, kw_only=True)
 class RunStarted(Event, kind="start", optional=("by", "outside_agent")):
-    """A run is to begin: all that a daemon needs which finds it unfinished."""
+    """A run is about to start.
+
+    The event contains everything that another daemon needs to finish the run.
+    """
 
     run: int
     key: Key
@@ -99,8 +111,8 @@ class RunStarted(Event, kind="start", optional=("by", "outside_agent")):
     tool_use_id: str | None = None
     by: str = ""
     outside_agent: bool = False
-    request: str = ""  # by which the kernel knows it
-    timeout: float = 0.0  # seconds
+    request: str = ""  # message id of the execute request
+    timeout: float = 0.0  # in seconds
     cell_id: str
     number: int = 0
     index: int = -1
@@ -111,7 +123,7 @@ class RunStarted(Event, kind="start", optional=("by", "outside_agent")):
     def create_run(
         self, outcome: Outcome, verdict: Verdict, fault: Fault | None, seconds: float
     ) -> Run:
-        """Return the run that it became."""
+        """Return the finished run."""
         return Run(
             run=self.run,
             cell_id=self.cell_id,
@@ -134,7 +146,7 @@ class RunStarted(Event, kind="start", optional=("by", "outside_agent")):
 
 @dataclass(frozen=True, kw_only=True)
 class RunVoided(Event, kind="void"):
-    """A run that was to begin never did: the call may yet run it."""
+    """A run did not start after all: the same call may start it again."""
 
     run: int = 0
     tool_use_id: str | None = None
@@ -157,37 +169,36 @@ class RunEnded(
         "bound",
     ),
 ):
-    """A run ended."""
+    """A run has ended."""
 
-    # how often stepper itself had run it before, after a transient error
+    # How often stepper itself ran the cell before, after transient errors.
     repeat: int = 0
     execution_count: int | None = None
     displays: dict[str, list[int]] = field(default_factory=dict)
     left_out: OmittedOutput = NOTHING_OMITTED
     request: str = ""
-    # in what its step's criterion is false, so that the step is not done
+    # Why the step is not done although the cell succeeded: its criterion is false.
     unmet: str = ""
-    # the key of a picture → what is known of the figure
+    # Figure summaries by `output_comparison.picture_key`.
     figures: dict[str, str] = field(default_factory=dict)
-    # → version, where no earlier run had that one
+    # Versions of packages that no earlier run used.
     packages: dict[str, str] = field(default_factory=dict)
-    # modules of the project → those of the project that they import, where no earlier
-    # run had that
+    # New imports among the modules of the project: the imported modules by module.
     imports: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    # names that it bound → prints of their values (`dataflow`)
+    # Fingerprints of the values that the run assigned, by name (see `dataflow`).
     bound: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PreflightFailed(Run, Event, kind="held", optional=("by", "outside_agent")):
-    """A fault was found before a cell ran: it did not run."""
+    """A preflight check found an error, so the cell did not run."""
 
     at: Moment = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScratchExecuted(Event, kind="scratch"):
-    """`stepper eval` ran code, which may have changed anything."""
+    """`stepper eval` executed code, which may have changed any variable."""
 
     at: Moment = ""
     source: str = ""
@@ -198,9 +209,9 @@ class ScratchExecuted(Event, kind="scratch"):
 
 @dataclass(frozen=True, kw_only=True)
 class ExternalExecution(Event, kind="elsewhere", optional=("error", "bound")):
-    """Another client (a console, JupyterLab) had the kernel run code, of which the first line is kept.
+    """Another client (a console, JupyterLab) executed code in the kernel.
 
-    `after` is the last run that came before it.
+    `code` is the first line. `after` is the last run before the execution.
     """
 
     at: Moment
@@ -209,12 +220,12 @@ class ExternalExecution(Event, kind="elsewhere", optional=("error", "bound")):
     code: str
     duration_s: float = 0.0
     error: str = ""
-    bound: dict[str, str] = field(default_factory=dict)  # as of a run
+    bound: dict[str, str] = field(default_factory=dict)  # as in RunEnded
 
 
 @dataclass(frozen=True, kw_only=True)
 class KernelChanged(Event, kind="kernel", optional=("kernel", "pid", "why")):
-    """A kernel was `started`, or its state was `lost`."""
+    """A kernel was `started`, or its variables were `lost`."""
 
     what: str
     kernel: str = ""
@@ -225,9 +236,10 @@ class KernelChanged(Event, kind="kernel", optional=("kernel", "pid", "why")):
 
 @dataclass(frozen=True, kw_only=True)
 class Stopped(Event, kind="stop", optional=("error",)):
-    """No further cell runs until the person says so: `block` tells why, `error` in one line.
+    """The notebook was stopped: no cell runs until the user resumes it.
 
-    `key` is None where no cell is to blame: the kernel died while nothing ran.
+    `block` is the text of the stop, `error` the cause in one line. `key` is None if no
+    cell caused the stop because the kernel died while no cell was running.
     """
 
     at: Moment = ""
@@ -239,7 +251,7 @@ class Stopped(Event, kind="stop", optional=("error",)):
 
 @dataclass(frozen=True, kw_only=True)
 class RunReported(Event, kind="report"):
-    """What the agent read of a run; run 0 where nothing ran."""
+    """The report of a run was delivered to the agent; run 0 if nothing ran."""
 
     run: int
     text: str
@@ -247,10 +259,11 @@ class RunReported(Event, kind="report"):
 
 @dataclass(frozen=True, kw_only=True)
 class Backgrounded(Event, kind="handed", optional=("matched",)):
-    """A call was handed on: who made it was told that it goes on, and is to be told once how it ended.
+    """A call continues in the background; its result will be reported once.
 
-    `session` is who is told: another one that learns of it at its start takes it over. `matched`: the line that it was
-    to be woken by was told.
+    `session` is the client session that receives the report. A session that starts
+    later can take the call over. `matched`: a line that matches the wake pattern was
+    already reported.
     """
 
     at: Moment = ""
@@ -261,7 +274,7 @@ class Backgrounded(Event, kind="handed", optional=("matched",)):
 
 @dataclass(frozen=True, kw_only=True)
 class BackgroundReported(Event, kind="told"):
-    """How a call that was handed on ended was told."""
+    """The result of a background call was reported."""
 
     at: Moment = ""
     call: str
@@ -269,9 +282,9 @@ class BackgroundReported(Event, kind="told"):
 
 @dataclass(frozen=True, kw_only=True)
 class Undelivered(Event, kind="unheard", optional=("call", "session", "line")):
-    """What came of an edit reached nobody: the agent is to be told, and with `line` the user.
+    """A report that could not be delivered; `line` is the text for the user.
 
-    `call` is one that was handed on to `session`.
+    `call` is a background call of `session`.
     """
 
     at: Moment = ""
@@ -283,14 +296,14 @@ class Undelivered(Event, kind="unheard", optional=("call", "session", "line")):
 
 @dataclass(frozen=True, kw_only=True)
 class Delivered(Event, kind="heard"):
-    """All that was unheard has been told."""
+    """All undelivered reports were delivered."""
 
     at: Moment = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LateOutput(Event, kind="late", optional=("why",)):
-    """Something came for a cell besides its run. `there`: it is on the cell."""
+    """Output of a cell arrived after its run; `there`: the notebook contains it."""
 
     at: Moment = ""
     cell_id: str
@@ -306,7 +319,7 @@ class LateOutput(Event, kind="late", optional=("why",)):
 
 @dataclass(frozen=True, kw_only=True)
 class OutputsPending(Event, kind="unwritten"):
-    """Outputs that could not be written into the notebook and wait."""
+    """Outputs could not be written into the notebook and are pending."""
 
     run: int
     cell_id: str
@@ -320,7 +333,7 @@ class OutputsPending(Event, kind="unwritten"):
 
 @dataclass(frozen=True, kw_only=True)
 class OutputsWritten(Event, kind="written"):
-    """Outputs that waited wait no longer: written, or left out for a reason."""
+    """Pending outputs were written, or dropped for a reason (`why_not`)."""
 
     run: int = 0
     cell_id: str
@@ -329,7 +342,7 @@ class OutputsWritten(Event, kind="written"):
 
 @dataclass(frozen=True, kw_only=True)
 class Continued(Event, kind="continue", optional=("answer",)):
-    """The person lifted a stop, maybe with an answer to what it asks."""
+    """The user resumed the notebook, possibly with an answer to a question."""
 
     at: Moment = ""
     answer: str = ""
@@ -337,7 +350,10 @@ class Continued(Event, kind="continue", optional=("answer",)):
 
 @dataclass(frozen=True, kw_only=True)
 class Restored(Event, kind="restore", optional=("keeps_stop",)):
-    """The cells that had succeeded ran again in a fresh kernel. This lifts a stop, unless it `keeps_stop`."""
+    """The cells that succeeded were re-run in a new kernel.
+
+    This resumes a stopped notebook, unless `keeps_stop` is true.
+    """
 
     at: Moment = ""
     keeps_stop: bool = False
@@ -345,7 +361,7 @@ class Restored(Event, kind="restore", optional=("keeps_stop",)):
 
 @dataclass(frozen=True, kw_only=True)
 class Fixed(Event, kind="fix", optional=("hint",)):
-    """The person granted fresh retries, which lifts a stop, maybe with a hint."""
+    """The user resumed the notebook with new retries, possibly with a hint."""
 
     at: Moment = ""
     key: Key | None = None
@@ -354,7 +370,7 @@ class Fixed(Event, kind="fix", optional=("hint",)):
 
 @dataclass(frozen=True, kw_only=True)
 class Skipped(Event, kind="skip"):
-    """The person skipped a step or a cell, which lifts a stop."""
+    """The user skipped a step or a cell, which resumes the notebook."""
 
     at: Moment = ""
     key: Key
@@ -371,7 +387,7 @@ class Reopened(Event, kind="reopen"):
 
 @dataclass(frozen=True, kw_only=True)
 class Confirmed(Event, kind="confirm"):
-    """The agent takes a step for done although its criterion is false, for a reason in its own words."""
+    """A step was marked done although its criterion is false, for a reason."""
 
     at: Moment = ""
     key: Key
@@ -380,7 +396,11 @@ class Confirmed(Event, kind="confirm"):
 
 @dataclass(frozen=True, kw_only=True)
 class Verified(Event, kind="verified", optional=("unstable",)):
-    """A replay came to its end: `sources` is the fingerprint of what it replayed, `text` how many were as recorded."""
+    """A replay has finished.
+
+    `sources` is the hash of the replayed sources. `text` says how many cells reproduce
+    their recorded outputs.
+    """
 
     at: Moment
     reproduces: bool
@@ -390,10 +410,12 @@ class Verified(Event, kind="verified", optional=("unstable",)):
 
 
 def parse_event(line: Mapping[str, Any]) -> Event | None:
-    """Return the event that a line of the journal is, None for one of an unknown kind (a newer stepper's).
+    """Return the event of a journal line, None if a newer version wrote its kind.
 
-    Raise KeyError, TypeError or ValueError where it is not as stepper writes it.
+    Raise KeyError, TypeError or ValueError if the line is invalid.
     """
     kind = line.get("event")
-    event = EVENT_CLASSES.get(kind) if isinstance(kind, str) else None
-    return json_decode.decode(event, line) if event else None
+    event_class = EVENT_CLASSES.get(kind) if isinstance(kind, str) else None
+    if event_class is None:
+        return None
+    return json_decode.decode(event_class, line)

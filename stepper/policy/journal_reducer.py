@@ -262,7 +262,7 @@ def _ran(event: journal_events.RunEnded, state: State) -> None:
         error_classification.extract_question(event.error)
     )
     progress.is_failing = verdict is not Verdict.FINE
-    status = StepStatus.DOUBTED if event.unmet else StepStatus.DONE
+    status = StepStatus.CRITERION_FALSE if event.unmet else StepStatus.DONE
     progress.status = StepStatus.FAILED if progress.is_failing else status
     progress.reason = event.unmet or (progress.reason if as_confirmed else "")
     progress.cell_id, progress.index = cell_id, event.index

@@ -1,4 +1,8 @@
-"""The words of stepper as values: plan, step, run, fault, outcome, verdict, limits. Frozen, JSON-friendly."""
+"""The values that all packages share: plan, step, run, fault, outcome, verdict, limits.
+
+All are immutable. Fields of `Run` and of the classes in it are keys of the journal, and
+fields of `Limits` are keys of the configuration.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +17,19 @@ from stepper.common.text import one_line
 if TYPE_CHECKING:
     from stepper.policy.kernel_config import BackendConfig
 
-Key = int | str  # a step's id, or the id of a cell in no step
+# The id of a step, or the id of a cell that does not belong to a step.
+Key = int | str
 
 
 def parse_moment(text: Moment) -> datetime:
-    """Return the time that a text tells."""
+    """Return the time of a text in ISO 8601."""
     return datetime.fromisoformat(text.replace("Z", "+00:00"))
 
 
 def validate_moment(text: str) -> Moment:
-    """Return a time in ISO 8601 with its zone; raise TypeError or ValueError."""
+    """Return a text in ISO 8601 with a time zone; raise TypeError or ValueError."""
     if not isinstance(text, str) or parse_moment(text).tzinfo is None:
-        raise TypeError(f"no time with a zone: {text!r:.100}")
+        raise TypeError(f"not a time with a time zone: {text!r:.100}")
     return text
 
 
@@ -32,13 +37,13 @@ Moment = Annotated[str, validate_moment]
 
 
 class StringEnum(str, Enum):
-    """A word of ours: in a text it stands as itself, whichever Python formats it."""
+    """Base of enums that are formatted as their values, also in Python 3.10."""
 
     __str__ = str.__str__
 
 
 class Outcome(StringEnum):
-    """How one execution of a cell ended."""
+    """How the execution of a cell ended."""
 
     OK = "ok"
     ERROR = "error"
@@ -49,40 +54,39 @@ class Outcome(StringEnum):
 
 
 class Verdict(StringEnum):
-    """What follows from an outcome."""
+    """The consequence of an outcome."""
 
     FINE = "fine"
     RECOVERABLE = "recoverable"  # the agent fixes the cell
     TRANSIENT = "transient"  # stepper runs the cell again, with backoff
-    UNRECOVERABLE = "unrecoverable"  # stop and tell the person
-    CANCELLED = "cancelled"  # the person's doing: no attempt is counted
+    UNRECOVERABLE = "unrecoverable"  # the notebook stops, the user decides
+    CANCELLED = "cancelled"  # interrupted by the user, not an attempt
 
 
 class StepStatus(StringEnum):
-    """Where a step stands."""
+    """The status of a step."""
 
     PENDING = "pending"
     RUNNING = "running"
     DONE = "done"
     FAILED = "failed"
-    DOUBTED = "doubted"  # its cell ran, its criterion is false
+    CRITERION_FALSE = "doubted"  # the cell succeeded, but the criterion is false
     SKIPPED = "skipped"
-    INTERRUPTED = "interrupted"  # its cell's last run was broken off
-    # it was done; its cell has another source now, which has not run
-    CHANGED = "changed"
+    INTERRUPTED = "interrupted"  # the last run of the cell was interrupted
+    CHANGED = "changed"  # the cell succeeded, but was changed since
 
 
 class Consent(Enum):
-    """Whether the person has accepted edits by themselves: once and for all, one by one, or not at all (plan mode)."""
+    """How the client's permission mode handles edits."""
 
-    GIVEN = "given"
-    DELEGATED = "judged"  # by the client, each by itself (auto mode)
-    ASKED = "asked"
-    WITHHELD = "withheld"
+    GIVEN = "given"  # edits are accepted without asking
+    DELEGATED = "judged"  # the client itself decides on each edit (auto mode)
+    ASKED = "asked"  # the user accepts each edit
+    WITHHELD = "withheld"  # no edits (plan mode)
 
 
 class StepKind(StringEnum):
-    """What a step is for."""
+    """The purpose of a step."""
 
     STEP = "step"
     VALIDATION = "validation"
@@ -90,89 +94,91 @@ class StepKind(StringEnum):
 
 @dataclass(frozen=True)
 class Step:
-    """One TODO of a plan: one code cell, with the markdown before it."""
+    """A step of a plan: one code cell, with the Markdown cells before it."""
 
     id: int
     title: str
     criterion: str = ""
     kind: StepKind = StepKind.STEP
-    long: bool = False  # its cell has no deadline but the person's bound
+    long: bool = False  # only `max_cell_timeout_seconds` limits the cell
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The TODO list of a notebook, in the order of execution."""
+    """The plan of a notebook; its steps are in the order of execution."""
 
     problem: str = ""
     steps: tuple[Step, ...] = ()
-    # the name of the place where the notebook's kernel runs; '' for the project's
+    # The name of the notebook's kernel backend; '' for the project's.
     kernel: str = ""
 
-    def find_step(self, number: int | None) -> Step | None:
-        """Return the step with that id, or None."""
-        return next((step for step in self.steps if step.id == number), None)
+    def find_step(self, step_id: int | None) -> Step | None:
+        """Return the step with an id, or None."""
+        return next((step for step in self.steps if step.id == step_id), None)
 
-    def position_of(self, number: int) -> int:
-        """Return the step's place in the plan, counted from 1."""
-        return [step.id for step in self.steps].index(number) + 1
+    def position_of(self, step_id: int) -> int:
+        """Return the position of a step in the plan, from 1."""
+        return [step.id for step in self.steps].index(step_id) + 1
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell as the engine sees it."""
+    """A cell of a notebook."""
 
-    # `cell-INDEX` in notebooks without cell ids (nbformat below 4.5), as Claude Code
-    # names them
+    # `cell-INDEX` in notebooks without cell ids (nbformat before 4.5).
     id: str
     index: int  # among all cells, from 0
-    number: int  # among code cells from 1, as one reads the notebook; 0 for others
+    number: int  # among code cells, from 1; 0 for other cells
     type: str
     source: str
     tags: tuple[str, ...] = ()
 
     @property
     def is_code(self) -> bool:
-        """Whether this cell can run."""
+        """Whether this is a code cell."""
         return self.type == "code"
 
     @property
     def label(self) -> str:
-        """How texts name it: by number among code cells and by id."""
+        """The name of the cell in messages."""
         return f"cell {self.number} (id {one_line(self.id, 100)})"
 
 
 @dataclass(frozen=True)
 class Frame:
-    """One line of the user's own code on the way to an error, in a cell (its execution count) or in a `file`."""
+    """A line of the user's own code in a traceback, in a cell or a file."""
 
-    cell: int
+    cell: int  # execution count
     line: int
     function: str
-    # (line number, text), the failing line's neighbours
+    # The neighbours of the failing line: (line number, text).
     context: tuple[tuple[int, str], ...] = ()
-    file: str = ""  # of the user's own, as written from the kernel's folder
+    file: str = ""  # relative to the working folder of the kernel
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What an error tells."""
+    """An error of a cell, or another reason why a run failed."""
 
     ename: str
     evalue: str
-    # its classes up to object, as `module.Name`, builtins bare
+    # The classes of the error up to object: `module.Name`, builtins without a module.
     mro: tuple[str, ...] = ()
-    line: int | None = None  # in the cell that ran, from 1
+    line: int | None = None  # in the cell, from 1
     frames: tuple[Frame, ...] = ()
     attributes: dict[str, Any] = field(default_factory=dict)
     traceback: str = ""
-    # what led to it, nearest first: how, class, message
+    # The errors that caused this one, nearest first: (relation, class, message).
     chain: tuple[tuple[str, str, str], ...] = ()
-    suggestion: str = ""  # one line of facts that the fix needs
+    suggestion: str = ""  # one line of facts that help with the fix
 
 
 @dataclass(frozen=True)
 class CriterionResult:
-    """Whether a step's criterion holds after its cell, by the values that it compares: (as written, value)."""
+    """Whether the criterion of a step is true after its cell ran.
+
+    `values` are the compared expressions with their values, as texts.
+    """
 
     holds: bool
     values: tuple[tuple[str, str], ...] = ()
@@ -180,18 +186,21 @@ class CriterionResult:
 
 @dataclass(frozen=True)
 class Death:
-    """How a kernel ended."""
+    """Why a kernel died."""
 
-    how: str  # such as `killed by SIGKILL`
-    stderr: str = ""  # the last lines it wrote there
-    # the class of fault beside `KernelDied`: SystemExit, OutOfMemory, WalltimeOver,
-    # EndedOutside
+    reason: str  # such as `killed by SIGKILL`
+    stderr: str = ""  # the last lines that the kernel wrote to stderr
+    # A second class for the fault, next to `KernelDied`: SystemExit, OutOfMemory,
+    # WalltimeOver or EndedOutside.
     cause: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One execution of one cell; `duration_s` is in seconds. It counts for `key`: its step, or a cell in no step."""
+    """One execution of a cell.
+
+    `key` is the step that the run counts for, or the cell if it belongs to no step.
+    """
 
     run: int
     cell_id: str
@@ -206,23 +215,26 @@ class Run:
     fault: Fault | None = None
     kernel: str = ""
     tool_use_id: str | None = None
-    by: str = ""  # who asked for it: hook, mcp, cli
-    # a user's terminal, a script or CI asked for it: not an attempt of the agent's
+    by: str = ""  # which interface requested the run: hook, mcp, cli
+    # A user's terminal, a script or CI requested the run: not an attempt of the agent.
     outside_agent: bool = False
     key: Key
 
     @property
     def error(self) -> str:
-        """The error that it ended with, in one line."""
-        return (
-            f"{one_line(self.fault.ename, 100)}: {one_line(self.fault.evalue, 200)}"
-            if self.fault
-            else "failed"
-        )
+        """The error of the run in one line."""
+        if self.fault is None:
+            return "failed"
+        ename = one_line(self.fault.ename, 100)
+        evalue = one_line(self.fault.evalue, 200)
+        return f"{ename}: {evalue}"
 
 
 class OmittedOutput(NamedTuple):
-    """What the notebook's limits leave out of a cell's outputs: characters of texts, and outputs of so many bytes."""
+    """Output that is not in the notebook because of a limit.
+
+    `characters` counts omitted text, `outputs` and `bytes` other outputs.
+    """
 
     characters: int = 0
     outputs: int = 0
@@ -240,7 +252,7 @@ NOTHING_OMITTED = OmittedOutput()
 
 @dataclass(frozen=True)
 class Limits:
-    """The keys of `.stepper/config.yaml` with their defaults."""
+    """The settings of `.stepper/config.yaml` with their defaults."""
 
     cell_timeout_seconds: float = 30
     max_cell_timeout_seconds: float = 86400
@@ -259,7 +271,7 @@ class Limits:
     kernel_cwd: str = "notebook"
     python: str | None = None
     kernel_idle_hours: float = 12
-    max_kernels: int = 16  # idle kernels that are kept
+    max_kernels: int = 16  # number of idle kernels that stay alive
     preflight: bool = True
     local_modules: str = "reload"
     record_timing: bool = True
@@ -267,24 +279,24 @@ class Limits:
     hide_env: tuple[str, ...] = ()
     verify: str = "asked"
     verify_seconds: float = 60
-    # the name of a place, or this: the project's interpreter on this machine
+    # The name of a kernel backend; `local` is the project's interpreter.
     kernel: str = "local"
     kernels: Mapping[str, BackendConfig] = field(default_factory=dict)
 
     @property
     def patterns(self) -> tuple[str, ...]:
-        """The folders and globs that cover the notebooks."""
+        """The folders and globs that include the notebooks."""
         return self.notebooks or (self.notebooks_dir,)
 
 
 @dataclass(frozen=True)
 class CellEdit:
-    """A NotebookEdit that happened (or, before it happens, is about to)."""
+    """A call of NotebookEdit, before or after the edit."""
 
     notebook: str
-    # None before an insert, and after one into a notebook without cell ids
+    # None before an insertion, and after one into a notebook without cell ids.
     cell_id: str | None
-    after: str | None  # the cell above it then, None at the top
+    after: str | None  # the cell above an inserted one; None at the top
     cell_type: str | None
     mode: str  # replace, insert, delete
     source: str
@@ -295,7 +307,7 @@ class CellEdit:
 
 @dataclass(frozen=True)
 class FileWrite:
-    """A Write of a whole notebook."""
+    """A call of Write for a whole notebook."""
 
     notebook: str
     content: str

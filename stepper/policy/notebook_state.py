@@ -159,7 +159,7 @@ class State:
     def status_of(self, key: Key) -> StepStatus:
         """Return where a step stands for those who look: a run broken off or a cell changed takes `done` from it."""
         progress = self.progress_of(key)
-        ran = progress.status in (StepStatus.DONE, StepStatus.DOUBTED)
+        ran = progress.status in (StepStatus.DONE, StepStatus.CRITERION_FALSE)
         if progress.interrupted and (ran or progress.status is StepStatus.PENDING):
             return StepStatus.INTERRUPTED
         changed = ran and progress.cell_id in self.changed_ids

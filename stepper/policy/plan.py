@@ -175,10 +175,10 @@ def find_step_id(state: State, cells: Sequence[Cell], cell: Cell) -> int | None:
     progress = state.progress_of(number) if number is not None else None
     if (
         progress
-        and progress.status is StepStatus.DOUBTED
+        and progress.status is StepStatus.CRITERION_FALSE
         and find_cell(cells, progress.cell_id or "")
     ):
-        number = state.find_open_step(StepStatus.DOUBTED)
+        number = state.find_open_step(StepStatus.CRITERION_FALSE)
     if cell.id in state.progress or (
         number is not None and find_failed_cell(state, cells, number) is not None
     ):

@@ -165,7 +165,8 @@ def judge_run(
     `memory` tells what the guard saw, `built` what had built the variables that are lost where the kernel died.
     """
     lost = (
-        f"kernel died ({death.how}){VARIABLES_LOST}" + (f"; {built}" if built else "")
+        f"kernel died ({death.reason}){VARIABLES_LOST}"
+        + (f"; {built}" if built else "")
         if death
         else ""
     )

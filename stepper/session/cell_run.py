@@ -330,7 +330,7 @@ def summarize_run(
         outputs=execution.outputs,
         plan=state.plan,
         next_step=state.plan.find_step(
-            state.find_open_step(StepStatus.DOUBTED) or state.find_open_step()
+            state.find_open_step(StepStatus.CRITERION_FALSE) or state.find_open_step()
         ),
         attempts=state.progress_of(work.key).attempts,
         max_retries=work.limits.max_retries,

@@ -408,7 +408,7 @@ class FakeKernel:
                 )
                 if now > killed or self.ended is not None:
                     run.died = (
-                        self.ended.how
+                        self.ended.reason
                         if self.ended
                         else "killed by stepper: the interrupt had no effect"
                     )

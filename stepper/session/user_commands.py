@@ -500,7 +500,7 @@ def confirm(session: Session, words: str) -> str:
     doubted = [
         step.id
         for step in state.plan.steps
-        if state.status_of(step.id) is StepStatus.DOUBTED
+        if state.status_of(step.id) is StepStatus.CRITERION_FALSE
     ]
     if not doubted:
         why = f"no step of {session.name} has a criterion that is false: there is nothing to confirm"

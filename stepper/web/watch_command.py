@@ -238,7 +238,7 @@ def render_stop(stop: Row) -> Panel:
     lines.append("")
     for way in stop["ways"]:
         command = f"{way['command']} {way['argument']}".strip()
-        lines.append(f"{command}  – {way['about']}")
+        lines.append(f"{command}  – {way['effect']}")
     return Panel(
         Text("\n".join(lines)),
         title=Text(headline.removeprefix("❌ ")),

@@ -1018,7 +1018,7 @@ function createStop(stop) {
   ]);
   const question = stop.question ? `The agent asks: ${stop.question}` : null;
   const ways = stop.ways.map((way) => {
-    const text = way.argument ? `${way.argument}: ${way.about}` : way.about;
+    const text = way.argument ? `${way.argument}: ${way.effect}` : way.effect;
     return h("li", {}, copyButton(way.command), h("span", { class: "soft" }, text));
   });
   return h(
