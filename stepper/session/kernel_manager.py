@@ -159,7 +159,7 @@ class KernelManager:
                     await self._wait_for_other_client(self.kernel, left)
                     return await self.get_kernel(environ, left)
                 return self.kernel
-            await self.shut_down(f"the kernel died ({death.how})")
+            await self.shut_down(f"the kernel died ({death.reason})")
         self.is_starting, self.start_cancelled = True, False
         self.withdrawal_result = ""
         try:

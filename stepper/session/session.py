@@ -266,7 +266,7 @@ class Session:
     async def _handle_idle_death(self, death: Death) -> None:
         """The kernel died while no cell ran: where state went with it, the notebook stops."""
         built = command_messages.format_rebuild(self.state)
-        why = f"the kernel died ({death.how}) while no cell ran"
+        why = f"the kernel died ({death.reason}) while no cell ran"
         await self.kernel_manager.shut_down(why)
         if built:
             error, block = command_messages.format_death_stop(
@@ -479,7 +479,7 @@ class Session:
         """Take note of a kernel that died."""
         if execution.death is not None:
             self.kernel_manager.record_loss(
-                f"the kernel died ({execution.death.how}) in {where}"
+                f"the kernel died ({execution.death.reason}) in {where}"
             )
 
     async def interrupt(self) -> bool:
