@@ -115,7 +115,7 @@ class Project:
         installer.link(Path(self.paths.env_link), env)
         self.compiled = env / "bin" / "hook"
         self.has_compiled = installer.compile_client(self.compiled)
-        trust.remember(self.paths, {"python": sys.executable})
+        trust.save_record(self.paths, {"python": sys.executable})
         (self.root / "notebooks").mkdir()
         self.bare = [str(self.python), "-I", "-S", "-c", "pass"]
 
@@ -179,7 +179,7 @@ class Project:
         """End the daemon and its kernels, and take the socket's folder and the record away."""
         self.stop()
         shutil.rmtree(self.paths.runtime, ignore_errors=True)
-        trust.forget(self.paths)
+        trust.remove_record(self.paths)
 
 
 @contextlib.contextmanager

@@ -352,7 +352,7 @@ def main() -> None:
             for face in faces("story"):
                 python = install("mcp-jupymcp", JUPYMCP) / "python"
                 if isinstance(face, Stepper):
-                    trust.remember(face.project.paths, {"python": str(python)})
+                    trust.save_record(face.project.paths, {"python": str(python)})
                 data = subprocess.run(
                     [str(python), "-c", demo.PROBE],
                     capture_output=True,

@@ -50,7 +50,7 @@ def main() -> None:
         (env / "packages").symlink_to(ROOT)
         installer.link(Path(paths.env_link), env)
         # else the hook script ends without starting Python
-        trust.remember(paths, {"python": sys.executable})
+        trust.save_record(paths, {"python": sys.executable})
         bare = [str(env / "bin" / "python"), "-I", "-S", "-c", "pass"]
         events = ("SessionStart", "UserPromptSubmit", "Stop", "PostToolBatch")
         rows: dict[str, list[float]] = {name: [] for name in ("bare", *events)}

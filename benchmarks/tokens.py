@@ -242,7 +242,7 @@ def with_skills(way: Way, status: str) -> Way:
         way.calls,
     )
     listed = []
-    for name, files in skills.shipped_skills().items():
+    for name, files in skills.load_shipped_skills().items():
         _, head, body = files["SKILL.md"].decode().split("---\n", 2)
         fields = dict(line.split(": ", 1) for line in head.splitlines() if ": " in line)
         if fields.get("disable-model-invocation") != "true":
@@ -462,7 +462,7 @@ def play(folder: Path) -> tuple[list[Way], str]:
     try:
         programs = environment(project.root)
         python = str(programs / "python")
-        trust.remember(project.paths, {"python": python})
+        trust.save_record(project.paths, {"python": python})
         demo.prepare(str(project.root))
         demo.say = lambda text: None
         status = (

@@ -57,7 +57,7 @@ class Project:
         self.daemons = True  # … as forks, where a command starts them
         (folder / ".stepper").mkdir(parents=True, exist_ok=True)
         (folder / "notebooks").mkdir(exist_ok=True)
-        trust.remember(self.paths, {"python": sys.executable})
+        trust.save_record(self.paths, {"python": sys.executable})
 
     def config(self, text: str) -> None:
         (self.folder / ".stepper" / "config.yaml").write_text(text)

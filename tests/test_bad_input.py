@@ -209,7 +209,9 @@ def test_an_interpreter_without_ipykernel_names_the_command(project: Project) ->
         [sys.executable, "-m", "venv", "--without-pip", project.folder / ".venv"],
         check=True,
     )
-    trust.remember(project.paths, {"python": str(project.folder / ".venv/bin/python")})
+    trust.save_record(
+        project.paths, {"python": str(project.folder / ".venv/bin/python")}
+    )
     notebook = project.new()
     _, answer = notebook.insert("1")
     assert "NOT run" in answer.text

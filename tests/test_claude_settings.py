@@ -84,7 +84,7 @@ def test_what_was_there_stays_first_and_in_order():
 def test_merging_twice_changes_nothing():
     once = claude_settings.add_hooks(USERS)
     assert claude_settings.add_hooks(once) is once
-    assert claude_settings.missing(once) == []
+    assert claude_settings.list_missing_handlers(once) == []
 
 
 def test_the_handlers_of_an_older_version_are_replaced():
@@ -97,7 +97,7 @@ def test_the_handlers_of_an_older_version_are_replaced():
         for tool in ("NotebookEdit", "Write")
     ]
     edits.insert(2, "PreToolUse Read BeforeRead")
-    assert claude_settings.missing(old) == [
+    assert claude_settings.list_missing_handlers(old) == [
         *edits,
         "PostToolUse NotebookEdit Wake",
         "PostToolUse Write Wake",
@@ -118,13 +118,14 @@ EMPTIES = [
 @pytest.mark.parametrize("before", EMPTIES)
 def test_removing_hooks_is_the_inverse_of_adding_them(before):
     assert (
-        claude_settings.remove(claude_settings.add_hooks(before), [], before) == before
+        claude_settings.remove_ours(claude_settings.add_hooks(before), [], before)
+        == before
     )
 
 
 def test_without_a_record_what_became_empty_through_us_goes():
     merged = claude_settings.add_hooks({"hooks": {"Stop": []}, "a": 1})
-    assert claude_settings.remove(merged, [], {}) == {"a": 1}
+    assert claude_settings.remove_ours(merged, [], {}) == {"a": 1}
 
 
 @pytest.mark.parametrize(
@@ -160,7 +161,7 @@ def test_without_a_record_what_became_empty_through_us_goes():
 def test_later_edits_are_kept(hooks, left):
     data = {"b": 2, "hooks": hooks}
     expected = data if left == "same" else {"b": 2, **({"hooks": left} if left else {})}
-    assert claude_settings.remove(data, [], {}) == expected
+    assert claude_settings.remove_ours(data, [], {}) == expected
 
 
 @pytest.mark.parametrize(
@@ -174,12 +175,12 @@ def test_later_edits_are_kept(hooks, left):
     ],
 )
 def test_rules_come_and_go(before):
-    wanted = claude_settings.rules(["notebooks"])
+    wanted = claude_settings.list_permission_rules(["notebooks"])
     assert wanted == ["Edit(notebooks/**)", "Bash(stepper *)"]
     after, new = claude_settings.add_rules(before, wanted)
     assert set(wanted) <= set(after["permissions"]["allow"])
     assert claude_settings.add_rules(after, wanted) == (after, [])
-    assert claude_settings.remove(after, new, before) == before
+    assert claude_settings.remove_ours(after, new, before) == before
 
 
 @pytest.mark.parametrize(
@@ -195,7 +196,7 @@ def test_rules_come_and_go(before):
     ],
 )
 def test_what_cannot_be_merged_into_is_named(data, says):
-    assert claude_settings.problem(data) == says
+    assert claude_settings.find_shape_problem(data) == says
 
 
 # --- text
@@ -232,7 +233,8 @@ def test_a_diff_shows_only_what_was_added(old):
     # and the way back
     before = claude_settings.parse(old)
     assert (
-        claude_settings.render(claude_settings.remove(merged, [], before), new) == old
+        claude_settings.render(claude_settings.remove_ours(merged, [], before), new)
+        == old
     )
 
 
@@ -307,21 +309,24 @@ def test_bad_text_raises_value_error(text):
     ],
 )
 def test_gitignore_there_and_back(old, new):
-    assert claude_settings.ignore(old) == new
-    assert claude_settings.ignore(new) == new
-    assert claude_settings.unignore(new) == old
+    assert claude_settings.add_ignore_line(old) == new
+    assert claude_settings.add_ignore_line(new) == new
+    assert claude_settings.remove_ignore_line(new) == old
 
 
 @pytest.mark.parametrize(
     "line", [b".stepper", b".stepper/", b"/.stepper", b"/.stepper/  "]
 )
 def test_a_line_that_covers_it_suffices(line):
-    assert claude_settings.ignore(b"a\n" + line + b"\r\nb") == b"a\n" + line + b"\r\nb"
+    assert (
+        claude_settings.add_ignore_line(b"a\n" + line + b"\r\nb")
+        == b"a\n" + line + b"\r\nb"
+    )
 
 
 def test_later_lines_of_gitignore_stay():
-    assert claude_settings.unignore(b"a\n.stepper/\nb\n") == b"a\nb\n"
-    assert claude_settings.unignore(b"a\nb\n") == b"a\nb\n"
+    assert claude_settings.remove_ignore_line(b"a\n.stepper/\nb\n") == b"a\nb\n"
+    assert claude_settings.remove_ignore_line(b"a\nb\n") == b"a\nb\n"
 
 
 # --- skills
@@ -336,24 +341,24 @@ SKILL = {"SKILL.md": "---\nname: x\n---\nWörter\n".encode(), "more/a.md": b"a"}
         ({"more/a.md": b"b"}, "edited"),
         ({"more/b.md": b"new"}, "edited"),
         (
-            {"SKILL.md": skills.stamped(SKILL)["SKILL.md"].replace(b"name", b"nome")},
+            {"SKILL.md": skills.add_mark(SKILL)["SKILL.md"].replace(b"name", b"nome")},
             "edited",
         ),
         (
-            {"SKILL.md": skills.stamped(SKILL)["SKILL.md"].replace(b"\n", b"\r\n")},
+            {"SKILL.md": skills.add_mark(SKILL)["SKILL.md"].replace(b"\n", b"\r\n")},
             "ours",
         ),
-        ({"SKILL.md": skills.stamped(SKILL)["SKILL.md"] + b"a line\n"}, "edited"),
+        ({"SKILL.md": skills.add_mark(SKILL)["SKILL.md"] + b"a line\n"}, "edited"),
         ({"SKILL.md": SKILL["SKILL.md"]}, "foreign"),
     ],
 )
 def test_a_skill_is_known_by_its_mark(change, whose):
-    assert skills.whose({**skills.stamped(SKILL), **change}) == whose
+    assert skills.classify_skill({**skills.add_mark(SKILL), **change}) == whose
 
 
 def test_stamping_twice_is_stamping_once():
-    once = skills.stamped(SKILL)
-    assert skills.stamped(once) == once
-    assert skills.whose({}) == "missing"
+    once = skills.add_mark(SKILL)
+    assert skills.add_mark(once) == once
+    assert skills.classify_skill({}) == "missing"
     plain = {**SKILL, "SKILL.md": SKILL["SKILL.md"] + b"\n<!-- notebook-stepper -->\n"}
-    assert skills.stamped(plain) == once
+    assert skills.add_mark(plain) == once

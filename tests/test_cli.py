@@ -691,10 +691,10 @@ def test_the_link_stays_for_a_project_whatever_its_folders_are_called(
         f"# (notebook-stepper)\nany={tmp_path}/records/gone/bin/stepper\n"
     )
     monkeypatch.setattr(user_script, "record_root", lambda: str(tmp_path / "records"))
-    monkeypatch.setattr(user_script, "place", lambda: script)
-    assert "for your other projects" in (user_script.take_away() or "")
+    monkeypatch.setattr(user_script, "get_script_path", lambda: script)
+    assert "for your other projects" in (user_script.remove_script() or "")
     assert script.read_text().endswith(
         f"any={other}\n"
     )  # what it calls where there is no project is there
     other.unlink()
-    assert user_script.take_away() == "" and not script.exists()
+    assert user_script.remove_script() == "" and not script.exists()

@@ -12,7 +12,7 @@ import yaml
 
 from stepper.cli.main import main
 from stepper.daemon import config
-from stepper.install.install_checks import parse
+from stepper.install.install_checks import parse_arguments
 from stepper.policy.model import Limits
 from tests.conftest import ROOT
 
@@ -114,7 +114,7 @@ def test_every_option_of_install_that_a_page_names_exists() -> None:
             re.sub(way, "", line.split("  #")[0].replace("…", ""), count=1)
         )
         if words != ["--help"]:
-            parse(words)
+            parse_arguments(words)
 
 
 def test_every_script_that_a_page_calls_is_there() -> None:

@@ -55,12 +55,14 @@ def project(tmp_path, monkeypatch):
     root = tmp_path / "it's é"
     root.mkdir()
     monkeypatch.chdir(tmp_path)
-    installer.apply(install_checks.parse([str(root), "--python", sys.executable]))
+    installer.apply(
+        install_checks.parse_arguments([str(root), "--python", sys.executable])
+    )
     return Paths(str(root))
 
 
 def found(project):
-    return {check.name: check for check in doctor.checks(project)}
+    return {check.name: check for check in doctor.run_checks(project)}
 
 
 def broken(project):
@@ -296,7 +298,7 @@ def test_skills(project):
     first = folder / names[0] / "SKILL.md"
     first.write_text(first.read_text() + "mine\n")
     assert f"edited here: {names[0]}" in found(project)["skills"].detail
-    first.write_bytes(skills.stamped({"SKILL.md": b"older"})["SKILL.md"])
+    first.write_bytes(skills.add_mark({"SKILL.md": b"older"})["SKILL.md"])
     assert f"{names[0]} is of another version" in broken(project)["skills"].detail
     first.write_text("theirs")
     note = f"left out, because you have skills with these names: {names[0]}"
@@ -306,7 +308,7 @@ def test_skills(project):
 
 
 def test_skills_that_were_never_shipped_are_no_success(project, monkeypatch):
-    monkeypatch.setattr(skills, "shipped_skills", dict)
+    monkeypatch.setattr(skills, "load_shipped_skills", dict)
     assert "none came" in broken(project)["skills"].detail
 
 
@@ -346,13 +348,15 @@ def test_a_daemon_that_listens(project):
 
 def test_the_command_of_the_persons_shell(project):
     assert "--link" in found(project)["command"].detail
-    user_script.make(project)
+    user_script.install_script(project)
     assert "calls the stepper of the project" in found(project)["command"].detail
-    user_script.place().write_text(user_script.place().read_text() + "# older\n")
+    user_script.get_script_path().write_text(
+        user_script.get_script_path().read_text() + "# older\n"
+    )
     assert broken(project)["command"].mend.endswith(
         f"{shlex.quote(project.project)} --link"
     )
-    user_script.place().write_text("#!/bin/sh\n")
+    user_script.get_script_path().write_text("#!/bin/sh\n")
     assert "another program" in found(project)["command"].detail
 
 
@@ -399,12 +403,12 @@ def test_places_of_the_configuration(project, monkeypatch):
 
 
 def test_the_command_that_mends_names_the_checkout(project):
-    assert shlex.split(doctor.install_command(project)) == [
+    assert shlex.split(doctor.format_install_command(project)) == [
         f"{file_edits.PACKAGE.parent}/install.sh",
         project.project,
     ]
     Path(project.install_record).write_text("[")
-    assert doctor.install_command(project).startswith("./install.sh ")
+    assert doctor.format_install_command(project).startswith("./install.sh ")
 
 
 @pytest.mark.parametrize(
@@ -430,11 +434,13 @@ def test_the_way_that_is_gone_is_named_as_it_is_taken_from_the_index(
     place, folder = tmp_path / "gone", shlex.quote(project.project)
     source = source.format(place)
     Path(project.install_record).write_text(json.dumps({"source": source}))
-    assert doctor.install_command(project).startswith(f"{command} {folder}  # {place}/")
+    assert doctor.format_install_command(project).startswith(
+        f"{command} {folder}  # {place}/"
+    )
     for name in ("x.whl", "bin/notebook-stepper"):
         (place / name).parent.mkdir(parents=True, exist_ok=True)
         (place / name).touch()
-    assert doctor.install_command(project) == f"{source} {folder}"
+    assert doctor.format_install_command(project) == f"{source} {folder}"
 
 
 def test_assets_of_a_wheel_come_first(tmp_path, monkeypatch):
@@ -442,8 +448,8 @@ def test_assets_of_a_wheel_come_first(tmp_path, monkeypatch):
     (package / "assets/skills").mkdir(parents=True)
     (package.parent / "skills").mkdir()  # another package's
     monkeypatch.setattr(file_edits, "PACKAGE", package)
-    assert file_edits.assets("skills") == package / "assets/skills"
-    assert file_edits.assets("hooks") == package.parent / "hooks"
+    assert file_edits.find_assets("skills") == package / "assets/skills"
+    assert file_edits.find_assets("hooks") == package.parent / "hooks"
 
 
 def test_a_probe_ends(tmp_path, monkeypatch):

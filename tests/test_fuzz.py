@@ -736,14 +736,14 @@ def test_settings_are_never_lost(data: Any, indent: Any) -> None:
     text = json.dumps(data, indent=indent) + "\n"
     before = merging.parse(text)
     assume(json.dumps(before) == json.dumps(data))
-    if merging.problem(before):
+    if merging.find_shape_problem(before):
         return  # refused, by name: nothing is written
     merged, new = merging.add_rules(
-        merging.add_hooks(before), merging.rules(["notebooks"])
+        merging.add_hooks(before), merging.list_permission_rules(["notebooks"])
     )
     written = merging.render(merged, text)
     assert json.dumps(merging.parse(written)) == json.dumps(merged)
-    assert not merging.missing(merged)
+    assert not merging.list_missing_handlers(merged)
     for name, value in before.items():
         if name not in ("hooks", "permissions"):
             assert json.dumps(merged[name]) == json.dumps(value)
@@ -752,7 +752,7 @@ def test_settings_are_never_lost(data: Any, indent: Any) -> None:
         assert json.dumps(
             there[: len(groups)] if isinstance(groups, list) else there
         ) == json.dumps(groups)
-    gone = merging.remove(merged, new, before)
+    gone = merging.remove_ours(merged, new, before)
     assert json.dumps(gone) == json.dumps(before)
     assert merging.render(gone, text) == text
 

@@ -481,12 +481,12 @@ def test_help_needs_no_python(checkout, tmp_path):
 
 def setup(repo, *arguments, kernel):
     installer.apply(
-        install_checks.parse([str(repo), "--python", str(kernel), *arguments])
+        install_checks.parse_arguments([str(repo), "--python", str(kernel), *arguments])
     )
 
 
 def undo(repo):
-    uninstall.uninstall(install_checks.parse(["--uninstall", str(repo)]))
+    uninstall.uninstall(install_checks.parse_arguments(["--uninstall", str(repo)]))
 
 
 @pytest.mark.parametrize(
@@ -621,7 +621,7 @@ def test_a_moved_checkout_is_set_up_anew(repo, kernel):
         there
     )  # that of a project that is gone tells none
     assert resolve_project("/", Paths(str(there)).env) == str(there)
-    trust.forget(Paths(str(repo)))
+    trust.remove_record(Paths(str(repo)))
 
 
 def test_uninstall_finds_an_environment_whose_project_is_made_anew(repo, kernel):
@@ -945,9 +945,9 @@ def test_a_skill_of_the_users_is_left_out_and_the_others_are_installed(
     assert "left out, because you have skills with these names: fix" in out
     assert "instead of /fix, in a terminal: stepper fix" in out
     assert theirs.read_text().endswith("mine\n")
-    assert {*skills.our_skills(repo)} == {*skills.shipped_skills()} - {"fix"}
+    assert {*skills.list_our_skills(repo)} == {*skills.load_shipped_skills()} - {"fix"}
     undo(repo)
-    assert theirs.exists() and not skills.our_skills(repo)
+    assert theirs.exists() and not skills.list_our_skills(repo)
 
 
 def test_older_skills_and_scripts_of_ours_make_way(repo, kernel, capsys):
@@ -962,7 +962,7 @@ def test_older_skills_and_scripts_of_ours_make_way(repo, kernel, capsys):
     noted = json.loads(record.read_text())
     record.write_text(json.dumps({**noted, "script": hashlib.sha256(old).hexdigest()}))
     for name in ("new-notebook", "gone"):
-        for file, content in skills.stamped({"SKILL.md": b"older"}).items():
+        for file, content in skills.add_mark({"SKILL.md": b"older"}).items():
             installer.write(repo / skills.SKILLS / name / file, content)
     setup(repo, kernel=kernel)
     assert snapshot(repo) == expected
@@ -1042,7 +1042,7 @@ def place(tmp_path):
 
 
 def note(project, python, given):
-    trust.remember(Paths(str(project)), {"python": python, "given": given})
+    trust.save_record(Paths(str(project)), {"python": python, "given": given})
 
 
 def test_the_order_of_the_interpreters(tmp_path, place):
@@ -1050,7 +1050,7 @@ def test_the_order_of_the_interpreters(tmp_path, place):
     paths = Paths(str(project))
 
     def chosen(given=None, **active):
-        return install_checks.choose(paths, given, active)
+        return install_checks.choose_interpreter(paths, given, active)
 
     new = chosen(VIRTUAL_ENV=str(tmp_path / "gone"))
     assert (new.python, new.make) == (str(project / ".venv/bin/python"), True)
@@ -1089,8 +1089,8 @@ def test_a_given_python_is_remembered_and_not_resolved(
     link = tmp_path / "link"
     link.symlink_to(kernel)
     monkeypatch.chdir(tmp_path)
-    installer.apply(install_checks.parse([str(repo), "--python", "./link"]))
-    installer.apply(install_checks.parse([str(repo)]))
+    installer.apply(install_checks.parse_arguments([str(repo), "--python", "./link"]))
+    installer.apply(install_checks.parse_arguments([str(repo)]))
     assert json.loads(Path(Paths(str(repo)).install_record).read_text())[
         "python"
     ] == str(link)
@@ -1118,8 +1118,8 @@ def test_an_interpreter_that_will_not_do(repo, tmp_path, monkeypatch, text, says
     python = script(tmp_path / "python", text)
     monkeypatch.setenv("PATH", str(bin_folder(tmp_path / "bin")))
     with pytest.raises(StepperError) as caught:
-        install_checks.refuse(
-            install_checks.parse([str(repo), "--python", str(python)])
+        install_checks.check_installation(
+            install_checks.parse_arguments([str(repo), "--python", str(python)])
         )
     assert says in str(caught.value)
     assert not (repo / ".stepper").exists()
@@ -1154,7 +1154,7 @@ def test_a_new_venv_does_not_stay_half_made(tmp_path, monkeypatch):
     for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(StepperError, match="no python"):
-        installer.apply(install_checks.parse([str(repo)]))
+        installer.apply(install_checks.parse_arguments([str(repo)]))
     assert not (repo / ".venv").exists()
 
 
@@ -1165,16 +1165,16 @@ def test_a_half_made_or_broken_environment_is_not_ready(repo, kernel):
     setup(repo, kernel=kernel)
     place = Paths(str(repo))
     python, stamp = Path(place.env, "bin/python"), Path(place.env, "stamp")
-    assert not install_checks.env_ready(place, "stamp")
+    assert not install_checks.is_environment_ready(place, "stamp")
     stamp.write_text(
         "stamp\n"
     )  # interrupted before it had an interpreter, or that is gone
-    assert not install_checks.env_ready(place, "stamp")
+    assert not install_checks.is_environment_ready(place, "stamp")
     script(python, "exit 0")
-    assert install_checks.env_ready(place, "stamp")
-    assert not install_checks.env_ready(place, "of another checkout")
+    assert install_checks.is_environment_ready(place, "stamp")
+    assert not install_checks.is_environment_ready(place, "of another checkout")
     script(python, "exit 1")  # it can't import stepper
-    assert not install_checks.env_ready(place, "stamp")
+    assert not install_checks.is_environment_ready(place, "stamp")
 
 
 def test_the_plan_is_lines_of_data(repo, kernel, monkeypatch, capfdbinary):
@@ -1284,15 +1284,17 @@ def test_a_checkout_can_be_its_own_target(checkout, tmp_path, kernel):
     own = tmp_path / "own"
     shutil.copytree(checkout, own)
     before = snapshot(own)
-    wanted = install_checks.stamp(
-        install_checks.parse([str(own), "--source", str(own)])
+    wanted = install_checks.compute_stamp(
+        install_checks.parse_arguments([str(own), "--source", str(own)])
     )
     setup(own, "--source", str(own), kernel=kernel)
     first = snapshot(own)
     setup(own, "--source", str(own), kernel=kernel)
     assert snapshot(own) == first
     assert (
-        install_checks.stamp(install_checks.parse([str(own), "--source", str(own)]))
+        install_checks.compute_stamp(
+            install_checks.parse_arguments([str(own), "--source", str(own)])
+        )
         == wanted
     )
     undo(own)

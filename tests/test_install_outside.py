@@ -59,17 +59,21 @@ def test_a_place_behind_a_link_is_refused_by_name(
     before = snapshot(repo), snapshot(treasure)
     kernel = script(tmp_path / "python", forward())
     with pytest.raises(StepperError, match=re.escape(str(place))) as refused:
-        installer.apply(install_checks.parse([str(repo), "--python", str(kernel)]))
+        installer.apply(
+            install_checks.parse_arguments([str(repo), "--python", str(kernel)])
+        )
     assert (
         str(treasure) in refused.value.message and "rm the link" in refused.value.hint
     )
     with pytest.raises(StepperError, match=re.escape(str(place))):
-        install_checks.plan(
-            install_checks.parse([str(repo), "--python", str(kernel)])
+        install_checks.print_plan(
+            install_checks.parse_arguments([str(repo), "--python", str(kernel)])
         )  # before install.sh makes an environment
     if name != "notebooks":
         with pytest.raises(StepperError, match=re.escape(str(place))):
-            uninstall.uninstall(install_checks.parse(["--uninstall", str(repo)]))
+            uninstall.uninstall(
+                install_checks.parse_arguments(["--uninstall", str(repo)])
+            )
     assert (snapshot(repo), snapshot(treasure)) == before
 
 

@@ -53,7 +53,7 @@ def asked(shop: Path) -> list[str]:
 def test_install_offers_to_name_it_and_keeps_a_copy(
     shop: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    installer.apply(install_checks.parse([str(shop)]))
+    installer.apply(install_checks.parse_arguments([str(shop)]))
     said = capsys.readouterr().out
     assert "uv add --dev ipykernel" in said and "--add-ipykernel" in said
     copy = Path(ipykernel_folder(Paths(str(shop)).env, VERSION))
@@ -63,7 +63,7 @@ def test_install_offers_to_name_it_and_keeps_a_copy(
         f"pip install --python {shop}/.venv/bin/python --quiet --target {copy}.new --constraint "
     )
     assert locked == ["packaging==23.2"]  # it is to go with what the project holds
-    installer.apply(install_checks.parse([str(shop)]))
+    installer.apply(install_checks.parse_arguments([str(shop)]))
     assert asked(shop) == []
     assert (shop / "pyproject.toml").read_text() == PYPROJECT
 
@@ -72,7 +72,7 @@ def test_a_copy_that_cannot_be_made_stops_nothing(
     shop: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (shop / "refuse").touch()
-    installer.apply(install_checks.parse([str(shop)]))
+    installer.apply(install_checks.parse_arguments([str(shop)]))
     assert "no copy of ipykernel could be made" in capsys.readouterr().out
     assert not list(Path(Paths(str(shop)).env).glob("kernel-*"))
     assert len(asked(shop)) == 3  # with what is locked, then without
@@ -81,7 +81,7 @@ def test_a_copy_that_cannot_be_made_stops_nothing(
 def test_install_names_it_where_it_is_asked_to(
     shop: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    installer.apply(install_checks.parse([str(shop), "--add-ipykernel"]))
+    installer.apply(install_checks.parse_arguments([str(shop), "--add-ipykernel"]))
     assert asked(shop)[0] == "add --dev ipykernel"
     assert (
         "added to the project's dependencies: uv add --dev ipykernel"
@@ -90,7 +90,7 @@ def test_install_names_it_where_it_is_asked_to(
     (shop / "uv.lock").write_text(
         LOCK + '[[package]]\nname = "ipykernel"\nversion = "7.4.0"\n'
     )
-    installer.apply(install_checks.parse([str(shop), "--add-ipykernel"]))
+    installer.apply(install_checks.parse_arguments([str(shop), "--add-ipykernel"]))
     assert asked(shop) == []
     assert "uv add" not in capsys.readouterr().out
 
@@ -100,14 +100,18 @@ def test_what_cannot_be_added_is_refused_before_anything_changes(
 ) -> None:
     (shop / "refuse").touch()
     with pytest.raises(StepperError, match="uv add --dev ipykernel failed"):
-        installer.apply(install_checks.parse([str(shop), "--add-ipykernel"]))
+        installer.apply(install_checks.parse_arguments([str(shop), "--add-ipykernel"]))
     assert not (shop / ".claude").exists()
     monkeypatch.setenv("PATH", str(bin_folder(tmp_path / "bare")))
     with pytest.raises(UsageError, match="uv is not on the PATH"):
-        install_checks.plan(install_checks.parse([str(shop), "--add-ipykernel"]))
+        install_checks.print_plan(
+            install_checks.parse_arguments([str(shop), "--add-ipykernel"])
+        )
     (shop / "uv.lock").unlink()
     with pytest.raises(UsageError, match="no project of uv's"):
-        install_checks.plan(install_checks.parse([str(shop), "--add-ipykernel"]))
+        install_checks.print_plan(
+            install_checks.parse_arguments([str(shop), "--add-ipykernel"])
+        )
 
 
 @pytest.mark.parametrize(
@@ -148,7 +152,7 @@ def test_whether_a_project_names_it(
     tmp_path: Path, name: str, text: str, there: bool
 ) -> None:
     (tmp_path / name).write_text(text)
-    assert ipykernel_install.named(tmp_path) is there
+    assert ipykernel_install.is_dependency(tmp_path) is there
 
 
 # a kernel on the copy

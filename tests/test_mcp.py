@@ -34,7 +34,7 @@ from stepper.common.errors import StepperError
 from stepper.daemon import command_handlers
 from stepper.hook import client as hook_client
 from stepper.install import installer, mcp_client_config, toml_config, trust, uninstall
-from stepper.install.install_checks import parse
+from stepper.install.install_checks import parse_arguments
 from stepper.mcp import (
     argument_coercion,
     http_server,
@@ -165,7 +165,7 @@ def test_what_a_daemon_is_asked_it_knows() -> None:
                 for each in dataclasses.fields(told_of.ALL_COMMANDS[verb].arguments)
             }
             assert {*told} - {"id"} <= known, tool.name
-    assert {*mcp_client_config.clients()} == {*cli_commands.CLIENTS}
+    assert {*mcp_client_config.get_clients()} == {*cli_commands.CLIENTS}
     assert not {*tools.FOR_PEER} & {*tools.TOOLS}
 
 
@@ -1520,7 +1520,7 @@ def test_the_script_serves_where_this_user_set_it_up_and_nowhere_else(
     served.write_text('#!/bin/sh\necho "served $* in $PWD"\n')
     served.chmod(0o755)
     below = project.folder / "notebooks"
-    entry = mcp_client_config.clients()["codex"].entry(str(project.folder))
+    entry = mcp_client_config.get_clients()["codex"].entry(str(project.folder))
     for command in ([str(script), "Mcp"], [entry["command"], *entry["args"]]):
         done = subprocess.run(command, cwd=below, capture_output=True, text=True)
         assert done.stdout == f"served mcp in {project.folder}\n", done.stderr
@@ -1551,7 +1551,7 @@ def test_the_line_runs_nothing_of_folders_above_that_this_user_did_not_set_up(
 
     def started() -> tuple[int, str]:
         entry, state = (
-            mcp_client_config.clients()["claude"].entry(""),
+            mcp_client_config.get_clients()["claude"].entry(""),
             str(tmp_path / "state"),
         )
         env = {**os.environ, "XDG_STATE_HOME": state}
@@ -1595,13 +1595,15 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
 
 # those whose file lies in the project; of the others: test_mcp_clients.py
 OF_PROJECT = [
-    name for name, client in mcp_client_config.clients().items() if not client.for_user
+    name
+    for name, client in mcp_client_config.get_clients().items()
+    if not client.for_user
 ]
 
 
 @pytest.mark.parametrize("name", OF_PROJECT)
 def test_a_clients_lines_are_put_and_taken_back(shop: Project, name: str) -> None:
-    client = mcp_client_config.clients()[name]
+    client = mcp_client_config.get_clients()[name]
     path = shop.folder / client.file
     shown = shop.stepper("mcp", "--config", name).stdout
     assert f"{client.file} of {shop.folder}" in shown
@@ -1633,7 +1635,7 @@ def test_a_clients_lines_are_put_and_taken_back(shop: Project, name: str) -> Non
         assert "unchanged" in shop.stepper("mcp", "--config", name, "--install").stdout
         assert read_back(path)
         note = installer.read_install_record(str(shop.folder))
-        assert mcp_client_config.take(shop.paths, note) == [client.file]
+        assert mcp_client_config.remove_entries(shop.paths, note) == [client.file]
         assert (path.read_text() if path.exists() else None) == before
         path.unlink(missing_ok=True)
         forget(shop)
@@ -1642,7 +1644,7 @@ def test_a_clients_lines_are_put_and_taken_back(shop: Project, name: str) -> Non
 def forget(shop: Project) -> None:
     """Note no more what was in clients' files before."""
     note = installer.read_install_record(str(shop.folder))
-    trust.remember(
+    trust.save_record(
         shop.paths, {key: value for key, value in note.items() if key != "clients"}
     )
 
@@ -1659,13 +1661,15 @@ def read_back(path: Path) -> bool:
 def test_the_documentation_is_true(shop: Project) -> None:
     docs = (ROOT / "docs" / "mcp.md").read_text()
     given = re.findall(r"^stepper (mcp --config (\S+) --install)$", docs, re.MULTILINE)
-    clients = mcp_client_config.clients()
+    clients = mcp_client_config.get_clients()
     assert [name for _, name in given] == [*clients]
     for command, name in given:
         shop.stepper(*command.split())
         if name in OF_PROJECT:
             assert f"| `{name}` | `{clients[name].file}` |" in docs
-    mcp_client_config.take(shop.paths, installer.read_install_record(str(shop.folder)))
+    mcp_client_config.remove_entries(
+        shop.paths, installer.read_install_record(str(shop.folder))
+    )
     rows = re.findall(
         r"^\| `(\w+)` \| ?([\w,? ]*?) ?\| ?(reads|destroys|) ?\| ?(.*?) ?\|$",
         docs,
@@ -1693,7 +1697,9 @@ def test_what_the_person_adds_later_stays(shop: Project) -> None:
             '"stepper": {', '"mine": {"command": "y"},\n    "stepper": {'
         )
     )
-    mcp_client_config.take(shop.paths, installer.read_install_record(str(shop.folder)))
+    mcp_client_config.remove_entries(
+        shop.paths, installer.read_install_record(str(shop.folder))
+    )
     assert json.loads(path.read_text()) == {"mcpServers": {"mine": {"command": "y"}}}
     path.unlink()
 
@@ -1718,7 +1724,7 @@ def test_what_the_person_adds_later_stays(shop: Project) -> None:
 def test_what_is_not_ours_is_refused(
     shop: Project, name: str, there: str, why: str
 ) -> None:
-    path = shop.folder / mcp_client_config.clients()[name].file
+    path = shop.folder / mcp_client_config.get_clients()[name].file
     path.parent.mkdir(exist_ok=True)
     path.write_text(there)
     refused = shop.stepper("mcp", "--config", name, "--install", check=1)
@@ -1738,7 +1744,7 @@ enabled_tools = [
 
 @pytest.fixture
 def toml(shop: Project) -> Iterator[Path]:
-    path = shop.folder / mcp_client_config.clients()["codex"].file
+    path = shop.folder / mcp_client_config.get_clients()["codex"].file
     path.parent.mkdir(exist_ok=True)
     yield path
     path.unlink(missing_ok=True)
@@ -1765,10 +1771,12 @@ def test_codexs_file_is_never_made_one_that_it_refuses(
     pytest.importorskip("tomllib")
     toml.write_text(there)
     with pytest.raises(StepperError) as refused:
-        mcp_client_config.put(shop.paths, "codex")
+        mcp_client_config.add_entry(shop.paths, "codex")
     assert str(toml) in refused.value.hint
     assert toml.read_text() == there
-    mcp_client_config.take(shop.paths, installer.read_install_record(str(shop.folder)))
+    mcp_client_config.remove_entries(
+        shop.paths, installer.read_install_record(str(shop.folder))
+    )
     assert toml.read_text() == there
 
 
@@ -1790,16 +1798,18 @@ def test_codexs_table_is_renewed_and_taken_out_whole(
     toml.write_text(
         f"a = 1\n\n{OURS.replace('[mcp_servers.stepper]', header)}{MINE}{tools}{others}"
     )
-    assert mcp_client_config.put(shop.paths, "codex") == "updated"
+    assert mcp_client_config.add_entry(shop.paths, "codex") == "updated"
     text = toml.read_text()
     assert text.startswith(f"a = 1\n\n{header}\n")
     assert text.endswith(f"{MINE}{tools}{others}")
     assert tomllib.loads(text)["mcp_servers"]["stepper"]["args"] == [
         "-c",
-        mcp_client_config.WALK,
+        mcp_client_config.SEARCH_SCRIPT,
     ]
-    assert mcp_client_config.put(shop.paths, "codex") == "unchanged"
-    mcp_client_config.take(shop.paths, installer.read_install_record(str(shop.folder)))
+    assert mcp_client_config.add_entry(shop.paths, "codex") == "unchanged"
+    mcp_client_config.remove_entries(
+        shop.paths, installer.read_install_record(str(shop.folder))
+    )
     assert toml.read_text() == f"a = 1\n{others}"
 
 
@@ -1807,37 +1817,41 @@ def test_without_a_reader_of_toml_a_file_with_other_lines_is_left(
     shop: Project, toml: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Python 3.10 has none."""
-    monkeypatch.setattr(toml_config, "_read", lambda text: None)
-    assert mcp_client_config.put(shop.paths, "codex") == "made"
-    assert mcp_client_config.put(shop.paths, "codex") == "unchanged"
-    mcp_client_config.take(shop.paths, installer.read_install_record(str(shop.folder)))
+    monkeypatch.setattr(toml_config, "_parse", lambda text: None)
+    assert mcp_client_config.add_entry(shop.paths, "codex") == "made"
+    assert mcp_client_config.add_entry(shop.paths, "codex") == "unchanged"
+    mcp_client_config.remove_entries(
+        shop.paths, installer.read_install_record(str(shop.folder))
+    )
     assert not toml.exists()
     toml.parent.mkdir(exist_ok=True)
     toml.write_text("a = 1\n")
     with pytest.raises(StepperError, match=r"before 3\.11 can't read it"):
-        mcp_client_config.put(shop.paths, "codex")
+        mcp_client_config.add_entry(shop.paths, "codex")
     assert toml.read_text() == "a = 1\n"
 
 
 @pytest.mark.parametrize("name", [name for name in OF_PROJECT if name != "codex"])
 def test_what_the_person_adds_to_our_entry_stays(shop: Project, name: str) -> None:
     path, key = (
-        shop.folder / mcp_client_config.clients()[name].file,
-        mcp_client_config.clients()[name].key,
+        shop.folder / mcp_client_config.get_clients()[name].file,
+        mcp_client_config.get_clients()[name].key,
     )
-    mcp_client_config.put(shop.paths, name)
+    mcp_client_config.add_entry(shop.paths, name)
     data = json.loads(path.read_text())
     entry = data[key][0] if name == "jupyter-ai" else data[key]["stepper"]
     given = {**entry, "env": {"MINE": "1"}, "trust": True}
     for args in (entry["args"], ["-c", ".claude/hooks/stepper"]):
         entry.update({**given, "args": args})
         path.write_text(json.dumps(data))
-        assert mcp_client_config.put(shop.paths, name) == (
+        assert mcp_client_config.add_entry(shop.paths, name) == (
             "unchanged" if args is given["args"] else "updated"
         )
         new = json.loads(path.read_text())[key]
         assert (new[0] if name == "jupyter-ai" else new["stepper"]) == given
-    mcp_client_config.take(shop.paths, installer.read_install_record(str(shop.folder)))
+    mcp_client_config.remove_entries(
+        shop.paths, installer.read_install_record(str(shop.folder))
+    )
     assert not path.exists()
     forget(shop)
 
@@ -1847,18 +1861,20 @@ def test_uninstall_takes_the_lines_out(
 ) -> None:
     forget(shop)
     for name in OF_PROJECT:
-        client = mcp_client_config.clients()[name]
+        client = mcp_client_config.get_clients()[name]
         with contextlib.suppress(OSError):
             (shop.folder / client.file).parent.rmdir()
         shop.stepper("mcp", "--config", name, "--install")
-    uninstall.uninstall(parse([str(shop.folder)]))
+    uninstall.uninstall(parse_arguments([str(shop.folder)]))
     assert "our lines from .mcp.json, .cursor/mcp.json" in capsys.readouterr().out
     left = {
         str(path.relative_to(shop.folder))
         for path in shop.folder.rglob("*")
         if path.is_file()
     }
-    assert not left & {client.file for client in mcp_client_config.clients().values()}
+    assert not left & {
+        client.file for client in mcp_client_config.get_clients().values()
+    }
     assert not (shop.folder / ".gemini").exists()
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from stepper.common.paths import read_install_record
 from stepper.install import mcp_client_config, uninstall
-from stepper.install.install_checks import parse
+from stepper.install.install_checks import parse_arguments
 from tests.conftest import ROOT, Project, scratch
 
 FILES = {
@@ -66,7 +66,7 @@ def test_a_new_file_is_made_and_removed(shop: Project, home: Path, name: str) ->
     text = path.read_text()
     assert "unchanged" in shop.stepper("mcp", "--config", name, "--install").stdout
     assert path.read_text() == text
-    uninstall.uninstall(parse([str(shop.folder), "--uninstall"]))
+    uninstall.uninstall(parse_arguments([str(shop.folder), "--uninstall"]))
     assert [*home.iterdir()] == []
 
 
@@ -79,7 +79,7 @@ def test_other_servers_stay_and_a_backup_is_kept(
     path.parent.mkdir(parents=True)
     path.write_text(OTHERS)
     path.chmod(0o600)
-    mcp_client_config.put(shop.paths, name)
+    mcp_client_config.add_entry(shop.paths, name)
     assert backup.read_text() == OTHERS
     assert backup.stat().st_mode & 0o777 == 0o600
     assert path.stat().st_mode & 0o777 == 0o600
@@ -92,13 +92,13 @@ def test_other_servers_stay_and_a_backup_is_kept(
     data["mcpServers"]["stepper-a-shop"]["disabled"] = True
     data["mcpServers"]["stepper-a-shop"]["command"] = "/old/.stepper/env/hooks/mcp"
     path.write_text(json.dumps(data))
-    assert mcp_client_config.put(shop.paths, name) == "updated"
+    assert mcp_client_config.add_entry(shop.paths, name) == "updated"
     entry = json.loads(path.read_text())["mcpServers"]["stepper-a-shop"]
     assert entry["disabled"]
     assert entry["command"] == f"{shop.paths.env}/hooks/mcp"
     assert backup.read_text() == OTHERS
 
-    uninstall.uninstall(parse([str(shop.folder), "--uninstall"]))
+    uninstall.uninstall(parse_arguments([str(shop.folder), "--uninstall"]))
     assert f"our lines from ~/{FILES[name]}" in capsys.readouterr().out
     assert json.loads(path.read_text()) == json.loads(OTHERS)
     assert not backup.exists()
@@ -112,9 +112,11 @@ def test_an_untouched_file_is_restored_to_the_byte(
     path.parent.mkdir(parents=True)
     for before in (OTHERS, "{}\n", '{"mcpServers": {}}', ""):
         path.write_text(before)
-        mcp_client_config.put(shop.paths, name)
+        mcp_client_config.add_entry(shop.paths, name)
         note = read_install_record(str(shop.folder))
-        assert mcp_client_config.take(shop.paths, note) == [f"~/{FILES[name]}"]
+        assert mcp_client_config.remove_entries(shop.paths, note) == [
+            f"~/{FILES[name]}"
+        ]
         assert path.read_text() == before
         forget(shop)
 
@@ -124,7 +126,7 @@ def forget(project: Project) -> None:
 
     note = read_install_record(str(project.folder))
     del note["clients"]
-    trust.remember(project.paths, note)
+    trust.save_record(project.paths, note)
 
 
 @NAMES
@@ -135,8 +137,8 @@ def test_each_project_has_its_own_entry(
     same_name, another = tmp_path / "elsewhere" / "a shop", tmp_path / "lab"
     projects = [shop, Project(same_name), Project(another)]
     for project in projects:
-        mcp_client_config.put(project.paths, name)
-        assert mcp_client_config.put(project.paths, name) == "unchanged"
+        mcp_client_config.add_entry(project.paths, name)
+        assert mcp_client_config.add_entry(project.paths, name) == "unchanged"
     servers = json.loads(path.read_text())["mcpServers"]
     folders = {server: entry["args"][-1] for server, entry in servers.items()}
     assert folders == {
@@ -145,14 +147,14 @@ def test_each_project_has_its_own_entry(
         "stepper-lab": str(another),
     }
     note = read_install_record(str(shop.folder))
-    mcp_client_config.take(shop.paths, note)
+    mcp_client_config.remove_entries(shop.paths, note)
     assert [*json.loads(path.read_text())["mcpServers"]] == [
         "stepper-a-shop-2",
         "stepper-lab",
     ]
     for project in projects[1:]:
         note = read_install_record(str(project.folder))
-        mcp_client_config.take(project.paths, note)
+        mcp_client_config.remove_entries(project.paths, note)
     assert not path.exists() or "stepper" not in path.read_text()
 
 
@@ -185,7 +187,7 @@ def test_where_claude_desktop_keeps_its_file(
     shop: Project, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def place() -> str:
-        return mcp_client_config.clients()["claude-desktop"].place
+        return mcp_client_config.get_clients()["claude-desktop"].place
 
     assert place() == "~/.config/Claude/claude_desktop_config.json"
     monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "conf"))

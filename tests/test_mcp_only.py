@@ -49,15 +49,15 @@ def repo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def install(folder: Path, *options: str) -> None:
     arguments = [str(folder), "--python", sys.executable, *options]
-    installer.apply(install_checks.parse(arguments))
+    installer.apply(install_checks.parse_arguments(arguments))
 
 
 def remove(folder: Path) -> None:
-    uninstall.uninstall(install_checks.parse([str(folder), "--uninstall"]))
+    uninstall.uninstall(install_checks.parse_arguments([str(folder), "--uninstall"]))
 
 
 def checks(folder: Path) -> dict[str, doctor.Check]:
-    return {check.name: check for check in doctor.checks(Paths(str(folder)))}
+    return {check.name: check for check in doctor.run_checks(Paths(str(folder)))}
 
 
 def problems(folder: Path) -> dict[str, str]:
@@ -105,12 +105,12 @@ def test_doctor_misses_no_hooks(repo: Path) -> None:
     for name in ("hook script", "hooks", "skills"):
         assert found[name].detail.startswith("not installed (--mcp-only)"), name
     assert "no client is set up yet" in found["mcp"].detail
-    mcp_client_config.put(Paths(str(repo)), "codex")
+    mcp_client_config.add_entry(Paths(str(repo)), "codex")
     assert checks(repo)["mcp"].detail == "set up for codex"
-    command = doctor.install_command(Paths(str(repo)))
+    command = doctor.format_install_command(Paths(str(repo)))
     assert command.endswith("--mcp-only")
 
-    starter = mcp_starter.starter(Paths(str(repo)))
+    starter = mcp_starter.get_starter_path(Paths(str(repo)))
     starter.unlink()
     wrong = problems(repo)
     assert list(wrong) == ["hook script"]
@@ -150,7 +150,7 @@ def test_files_of_claude_code_are_neither_read_nor_written(repo: Path) -> None:
 )
 def test_what_belongs_to_claude_code_is_refused(repo: Path, other: str) -> None:
     with pytest.raises(UsageError) as refused:
-        install_checks.parse([str(repo), OPTION, other])
+        install_checks.parse_arguments([str(repo), OPTION, other])
     assert refused.value.exit_code == 2
     assert f"--mcp-only and {other} exclude each other" in refused.value.message
     assert list(repo.iterdir()) == []
@@ -202,7 +202,7 @@ CLIENTS = ("claude", "codex", "cursor", "zed", "claude-desktop", "windsurf")
 
 def entry_of(folder: Path, name: str) -> dict[str, object]:
     """Return a client's entry, with the variables that the client itself replaces."""
-    entry = mcp_client_config.clients()[name].entry(str(folder))
+    entry = mcp_client_config.get_clients()[name].entry(str(folder))
     text = json.dumps(entry).replace("${workspaceFolder}", str(folder))
     made: dict[str, object] = json.loads(text)
     return made
@@ -243,9 +243,9 @@ def test_the_script_is_there_where_an_older_version_made_the_environment(
     repo: Path,
 ) -> None:
     install(repo)
-    starter = mcp_starter.starter(Paths(str(repo)))
+    starter = mcp_starter.get_starter_path(Paths(str(repo)))
     starter.unlink()
-    mcp_client_config.put(Paths(str(repo)), "windsurf")
+    mcp_client_config.add_entry(Paths(str(repo)), "windsurf")
     assert os.access(starter, os.X_OK)
     say_where(repo)
     assert started(entry_of(repo, "windsurf"), Path("/")).stdout == (

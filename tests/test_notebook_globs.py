@@ -72,7 +72,7 @@ def test_what_a_list_covers(
         for name in [*HIDDEN, "../out.ipynb"]
         if notebook_globs.includes(patterns, name)
     ]
-    assert claude_settings.rules(patterns) == [
+    assert claude_settings.list_permission_rules(patterns) == [
         *rules,
         "Bash(stepper *)",
     ]  # what matches in the client: docs/development/claude-code.md

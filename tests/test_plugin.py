@@ -192,14 +192,16 @@ def repo(tmp_path: Path) -> Path:
 
 def apply(folder: Path, *options: str) -> None:
     installer.apply(
-        install_checks.parse([str(folder), "--python", sys.executable, *options])
+        install_checks.parse_arguments(
+            [str(folder), "--python", sys.executable, *options]
+        )
     )
 
 
 def wrong(folder: Path) -> dict[str, str]:
     return {
         check.name: check.mend
-        for check in doctor.checks(Paths(str(folder)))
+        for check in doctor.run_checks(Paths(str(folder)))
         if not check.ok
     }
 
@@ -236,10 +238,11 @@ def test_there_and_back(
     )
     assert wrong(repo) == {}
     assert (
-        doctor.install_command(Paths(str(repo))) == f"{ROOT}/install.sh {repo} --plugin"
+        doctor.format_install_command(Paths(str(repo)))
+        == f"{ROOT}/install.sh {repo} --plugin"
     )
 
-    uninstall.uninstall(install_checks.parse([str(repo), "--uninstall"]))
+    uninstall.uninstall(install_checks.parse_arguments([str(repo), "--uninstall"]))
     assert list(repo.iterdir()) == [] and not own.exists()
 
 
@@ -265,7 +268,7 @@ def test_a_worktree_works_with_the_main_checkouts(repo: Path, tmp_path: Path) ->
         find_project(str(tree / ".")) == paths.project
         and paths.active_env == Paths(str(repo)).env
     )
-    assert doctor.by_plugin(paths)
+    assert doctor.is_plugin_installation(paths)
 
 
 def test_an_installation_goes_before_it(repo: Path) -> None:
@@ -274,7 +277,7 @@ def test_an_installation_goes_before_it(repo: Path) -> None:
     apply(repo)
     assert (
         not read_install_record(str(repo))["plugin"]
-        and claude_settings.missing(loaded_settings(repo)) == []
+        and claude_settings.list_missing_handlers(loaded_settings(repo)) == []
     )
     first = snapshot(repo)
     apply(repo, "--plugin")

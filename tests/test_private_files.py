@@ -259,7 +259,7 @@ def _open_to_all() -> Iterator[None]:
 def test_nothing_that_stepper_makes_is_open_to_others(project: Project) -> None:
     shutil.rmtree(project.folder / ".stepper")
     (project.folder / ".stepper").mkdir(mode=0o777)
-    trust.remember(project.paths, {"python": sys.executable})
+    trust.save_record(project.paths, {"python": sys.executable})
     notebook = project.new("Load", "Plot")
     notebook.insert(FIGURE)
     project.stepper("restart")

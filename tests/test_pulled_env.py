@@ -148,7 +148,7 @@ def test_doctor_names_it_and_install_mends_it(
 ) -> None:
     place, options = (
         pulled(main, stranger, kind),
-        install_checks.parse([str(main.folder)]),
+        install_checks.parse_arguments([str(main.folder)]),
     )
     said = main.stepper("doctor", check=1).stdout
     assert (
@@ -213,7 +213,9 @@ def test_uninstall_runs_nothing_of_it_and_removes_both(
 ) -> None:
     assert "| 1" in main.ran("print(1)")
     place = pulled(main, stranger, "folder")
-    uninstall.uninstall(install_checks.parse(["--uninstall", str(main.folder)]))
+    uninstall.uninstall(
+        install_checks.parse_arguments(["--uninstall", str(main.folder)])
+    )
     assert not place.exists() and not Path(main.paths.install_record).parent.exists()
     assert not Path(main.paths.socket).exists()  # its own command ended the daemon
     assert stranger.ran() == []

@@ -16,7 +16,7 @@ def test_the_committed_hooks_are_what_install_makes() -> None:
         ROOT / "hooks" / "stepper"
     ).read_bytes()
     data = json.loads((ROOT / ".claude" / "settings.json").read_text())
-    assert claude_settings.missing(data) == []
+    assert claude_settings.list_missing_handlers(data) == []
     assert claude_settings.add_hooks(data) == data
 
 

@@ -195,7 +195,7 @@ def hostile(tmp_path: Path) -> Iterator[Hostile]:
     )
     yield made
     made.stepper("shutdown", check=None)
-    trust.forget(made.paths)
+    trust.remove_record(made.paths)
     shutil.rmtree(made.paths.runtime, ignore_errors=True)
     log = made.folder / ".stepper/daemon.log"
     assert log.is_symlink() or not log.is_file() or "Traceback" not in log.read_text()
@@ -442,7 +442,7 @@ def test_trust_accepts_an_environment_only_where_install_made_none(
         "is": str(env.readlink()),
     }
     assert env.readlink() == tmp_path / "elsewhere"
-    assert not install_checks.env_ready(
+    assert not install_checks.is_environment_ready(
         hostile.paths, ""
     )  # install makes one of its own
     env.unlink()
@@ -487,7 +487,9 @@ def test_a_kernel_starts_with_no_module_of_the_notebooks_folder(
 def test_another_clone_at_a_recorded_place_is_not_recorded(
     hostile: Hostile, tmp_path: Path
 ) -> None:
-    trust.remember(hostile.paths, {"python": str(hostile.folder / ".venv/bin/python")})
+    trust.save_record(
+        hostile.paths, {"python": str(hostile.folder / ".venv/bin/python")}
+    )
     assert (
         read_install_record(hostile.paths.project) and hostile.paths.env_is_recorded()
     )
@@ -630,18 +632,19 @@ def test_trust_refuses_what_others_can_change(hostile: Hostile) -> None:
 
 
 def test_a_record_that_others_can_write_counts_for_nothing(hostile: Hostile) -> None:
-    trust.remember(hostile.paths, {"python": "/x"})
+    trust.save_record(hostile.paths, {"python": "/x"})
     assert read_install_record(hostile.paths.project) == {"python": "/x"}
     os.chmod(hostile.paths.install_record, 0o666)
     assert read_install_record(hostile.paths.project) == {}
 
 
 def test_install_looks_at_nothing_that_the_stranger_noted(hostile: Hostile) -> None:
-    assert not install_checks.env_ready(hostile.paths, "")
+    assert not install_checks.is_environment_ready(hostile.paths, "")
     assert (
-        install_checks.choose(hostile.paths, None, {}).why == "the project's .venv"
+        install_checks.choose_interpreter(hostile.paths, None, {}).why
+        == "the project's .venv"
     )  # not the one that was "given"
-    assert doctor.install_command(hostile.paths).startswith("./install.sh ")
+    assert doctor.format_install_command(hostile.paths).startswith("./install.sh ")
     assert hostile.ran() == []
     outside = hostile.folder.parent / "settings.json"
     outside.write_text("{}")
@@ -651,14 +654,16 @@ def test_install_looks_at_nothing_that_the_stranger_noted(hostile: Hostile) -> N
     ):
         (hostile.folder / name).symlink_to(target)
         with pytest.raises(StepperError, match="link"):
-            install_checks.refuse(
-                install_checks.parse([str(hostile.folder), "--python", sys.executable])
+            install_checks.check_installation(
+                install_checks.parse_arguments(
+                    [str(hostile.folder), "--python", sys.executable]
+                )
             )
         (hostile.folder / name).unlink()
     with pytest.raises(StepperError, match="is a symbolic link"):
         shutil.move(hostile.paths.home, hostile.folder / "moved")
         os.symlink("moved", hostile.paths.home)
-        trust.remember(hostile.paths, {})
+        trust.save_record(hostile.paths, {})
 
 
 @pytest.mark.parametrize("kind", ["a FIFO", "a device"])

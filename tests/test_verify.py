@@ -586,7 +586,7 @@ def test_a_place_elsewhere_is_said_before_it_waits(project: Quick) -> None:
         in project.stepper("verify", "a", "--kernel", "far", check=1).stderr
     )
     accepted = yaml.safe_load(PLACES)["kernels"]
-    trust.remember(
+    trust.save_record(
         project.paths, {"python": sys.executable, "kernels": [*accepted.values()]}
     )
     done = project.stepper("verify", "a", "--kernel", "far")
@@ -761,7 +761,7 @@ def test_the_readmes_notebook_reproduces(tmp_path: Path) -> None:
         ).stdout
     )
     for made in scratch(tmp_path / "repo"):
-        trust.remember(made.paths, {"python": python})
+        trust.save_record(made.paths, {"python": python})
         shutil.copyfile(found[1][0], made.folder / demo.DATA)
         ran(made, *(step.code for step in demo.STEPS))
         out = made.stepper("verify", "a").stdout
@@ -938,7 +938,7 @@ def test_what_people_have_in_their_notebooks(tmp_path: Path) -> None:
         sys.executable, "pandas", "matplotlib", "plotly", "tqdm", "ipywidgets"
     )
     for made in scratch(tmp_path / "repo"):
-        trust.remember(made.paths, {"python": python})
+        trust.save_record(made.paths, {"python": python})
         for name, text in (("title", "Rain"), ("colour", "navy"), ("bars", "3 4")):
             (made.folder / "notebooks" / name).write_text(text)
         figure = "plt.bar([1, 2], [int(n) for n in open('bars').read().split()], color=open('colour').read())\n"

@@ -1068,7 +1068,7 @@ def test_the_pictures_of_the_docs(
     """Made from a real session; they land in docs/ where PICTURES is set."""
     untouched.folder.rename(folder := untouched.folder.with_name("weather"))
     made = Project(folder)
-    trust.remember(
+    trust.save_record(
         made.paths,
         {
             "python": environment(

@@ -326,7 +326,7 @@ def test_what_is_refused_is_refused_as_from_a_clone(
     ],
 )
 def test_where_it_came_from(direct: dict[str, object], origin: str) -> None:
-    assert wheel_install.origin(direct) == origin
+    assert wheel_install.format_source(direct) == origin
 
 
 # --- there and back
@@ -356,7 +356,7 @@ def test_by_uvx_there_and_back(
 
     # doctor's mends name the way
     (repo / ".claude/hooks/stepper").unlink()
-    mend = doctor.install_command(place)
+    mend = doctor.format_install_command(place)
     assert (
         mend == f"uvx --from {wheel} notebook-stepper install {shlex.quote(str(repo))}"
     )
@@ -396,7 +396,7 @@ def test_by_uvx_for_mcp_clients_alone(
     ]
     place = Paths(str(repo))
     command = f"uvx --from {wheel} notebook-stepper install {shlex.quote(str(repo))} --mcp-only"
-    assert doctor.install_command(place) == command
+    assert doctor.format_install_command(place) == command
     stepper = repo / ".stepper/env/bin/stepper"
     told = run(stepper, "doctor", path=path, cwd=repo)
     assert told.returncode == 0, told.stdout

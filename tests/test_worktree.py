@@ -107,7 +107,7 @@ def main(tmp_path: Path) -> Iterator[Checkout]:
     (folder / ".gitignore").write_text(".venv\n")
     interpreter(folder)
     make_env(Paths(str(folder)).env)
-    installer.apply(install_checks.parse([str(folder)]))
+    installer.apply(install_checks.parse_arguments([str(folder)]))
     git(folder, "add", "--all")
     git(folder, "commit", "--quiet", "--message", "set up")
     made = Checkout(folder, folder)
@@ -316,7 +316,9 @@ def test_uninstall_in_a_worktree_leaves_the_main_checkout(
     assert "| 1" in worktree.ran("x = 1; print(x)") and "| 2" in main.ran(
         "x = 2; print(x)"
     )
-    uninstall.uninstall(install_checks.parse(["--uninstall", str(worktree.folder)]))
+    uninstall.uninstall(
+        install_checks.parse_arguments(["--uninstall", str(worktree.folder)])
+    )
     assert f"daemon and kernels of {worktree.folder}" in capsys.readouterr().out
     assert not os.path.exists(worktree.paths.socket)
     assert [path.name for path in sorted((worktree.folder / ".stepper").iterdir())] == [
@@ -333,7 +335,9 @@ def test_uninstall_in_the_main_checkout_ends_what_runs_in_worktrees(
 ) -> None:
     assert "| 1" in worktree.ran("print(1)")
     pid = worktree.json("status")["kernel"]["pid"]
-    uninstall.uninstall(install_checks.parse(["--uninstall", str(main.folder)]))
+    uninstall.uninstall(
+        install_checks.parse_arguments(["--uninstall", str(main.folder)])
+    )
     said = capsys.readouterr().out
     assert f"{worktree.folder} worked with this environment" in said
     assert f"daemon and kernels of {worktree.folder}" in said

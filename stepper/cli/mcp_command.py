@@ -11,12 +11,12 @@ from typing import Any
 from stepper.cli.main import import_object
 from stepper.common.errors import StepperError, UsageError
 from stepper.common.paths import Paths
-from stepper.install.file_edits import assets
+from stepper.install.file_edits import find_assets
 
 
 def statusline(paths: Paths) -> None:
     """Replace this process by the script that prints the status line."""
-    script = str(assets("hooks") / "statusline")
+    script = str(find_assets("hooks") / "statusline")
     arguments = ["sh", script, paths.project]
     os.execv("/bin/sh", arguments)  # noqa: S606  # the script is ours
 

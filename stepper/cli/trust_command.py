@@ -42,7 +42,7 @@ def accept(paths: Paths, yes: bool) -> dict[str, Any]:
             )
         if not click.confirm("Accept this?", default=False, err=True):
             raise StepperError("nothing was accepted")
-    return trust.record(paths, offer)
+    return trust.accept(paths, offer)
 
 
 def describe(paths: Paths, offer: Offer) -> list[str]:

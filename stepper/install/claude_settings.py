@@ -89,7 +89,7 @@ HANDLERS = (
 )
 # What person and agent read around it: internal names of the client's, without which it
 # is a "Stop hook feedback".
-WOKEN = {
+REWAKE = {
     "asyncRewake": True,
     "rewakeSummary": "stepper: a cell that went on has news",
     "rewakeMessage": "Of a cell that went on:",
@@ -97,7 +97,7 @@ WOKEN = {
 SHELL_RULE = "Bash(stepper *)"
 
 
-def rules(patterns: Iterable[str]) -> list[str]:
+def list_permission_rules(patterns: Iterable[str]) -> list[str]:
     """Return the permission rules of `--allow`: an edit is not asked for any more, and its cell runs at once."""
     edits = []
     for told in patterns:
@@ -110,7 +110,7 @@ def rules(patterns: Iterable[str]) -> list[str]:
     return [*edits, SHELL_RULE]
 
 
-def group(handler: Handler) -> Data:
+def build_hook_group(handler: Handler) -> Data:
     """Return `handler` as the settings hold it: a group of its own, in exec form (no shell, no quoting)."""
     spec: Data = {
         "type": "command",
@@ -119,7 +119,7 @@ def group(handler: Handler) -> Data:
         "if": handler.rule,
         "timeout": handler.timeout,
         "statusMessage": handler.status,
-        **(WOKEN if handler.wakes else {}),
+        **(REWAKE if handler.wakes else {}),
     }
     spec = {name: value for name, value in spec.items() if value is not None}
     return (
@@ -129,7 +129,7 @@ def group(handler: Handler) -> Data:
     )
 
 
-def problem(data: object) -> str:
+def find_shape_problem(data: object) -> str:
     """Return what in `data` is not of the shape that Claude Code reads, or "" where we can merge."""
     if not isinstance(data, dict):
         return "it does not hold an object"
@@ -151,19 +151,19 @@ def problem(data: object) -> str:
     )
 
 
-def missing(data: Data) -> list[str]:
+def list_missing_handlers(data: Data) -> list[str]:
     """Return our handlers that `data` lacks or holds differently, as `event matcher`."""
     hooks = data.get("hooks", {})
-    lacking = [h for h in HANDLERS if group(h) not in hooks.get(h.event, [])]
+    lacking = [h for h in HANDLERS if build_hook_group(h) not in hooks.get(h.event, [])]
     return [" ".join(filter(None, (h.event, h.matcher, h.asks))) for h in lacking]
 
 
-def has_ours(data: Data) -> bool:
+def has_our_handlers(data: Data) -> bool:
     """Tell whether any handler of `data` is ours."""
-    return remove(data, [], {}) != data
+    return remove_ours(data, [], {}) != data
 
 
-def enables(data: Data) -> bool:
+def is_plugin_enabled(data: Data) -> bool:
     """Tell whether settings enable our plugin, of whatever marketplace."""
     enabled = data.get("enabledPlugins")
     return isinstance(enabled, dict) and any(
@@ -180,15 +180,18 @@ def add_hooks(data: Data) -> Data:
         spec
         for groups in lists
         for item in groups
-        for spec in _specs(item)
+        for spec in _get_handlers(item)
         if _is_ours(spec)
     ]
-    if len(ours) == len(HANDLERS) and not missing(data):
+    if len(ours) == len(HANDLERS) and not list_missing_handlers(data):
         return data
-    clean = remove(data, [], data)
+    clean = remove_ours(data, [], data)
     hooks = dict(clean.get("hooks", {}))
     for handler in HANDLERS:
-        hooks[handler.event] = [*hooks.get(handler.event, []), group(handler)]
+        hooks[handler.event] = [
+            *hooks.get(handler.event, []),
+            build_hook_group(handler),
+        ]
     return {**clean, "hooks": hooks}
 
 
@@ -204,25 +207,27 @@ def add_rules(data: Data, wanted: list[str]) -> tuple[Data, list[str]]:
     ), new
 
 
-def remove(data: Data, rules: list[str], before: Data) -> Data:
+def remove_ours(data: Data, rules: list[str], before: Data) -> Data:
     """Return `data` without our handlers and `rules`, and without what became empty by that and is not in `before`."""
     for name, part in data.items():
         rest = part
         for key, items in part.items() if isinstance(part, dict) else ():
             if name == "hooks":
-                rest = _put(rest, key, _without(items), before.get(name, {}))
+                rest = _replace_key(
+                    rest, key, _remove_our_handlers(items), before.get(name, {})
+                )
             elif (name, key) == ("permissions", "allow") and isinstance(items, list):
-                rest = _put(
+                rest = _replace_key(
                     rest,
                     key,
                     [rule for rule in items if rule not in rules],
                     before.get(name, {}),
                 )
-        data = _put(data, name, rest, before)
+        data = _replace_key(data, name, rest, before)
     return data
 
 
-def _put(data: Data, name: str, rest: Json, before: Data) -> Data:
+def _replace_key(data: Data, name: str, rest: Json, before: Data) -> Data:
     """Return `data` with what is left under a name, without the name where that is new: empty, and not in `before`."""
     if rest == data.get(name):
         return data
@@ -239,17 +244,17 @@ def _is_ours(spec: object) -> bool:
     )
 
 
-def _specs(item: object) -> list[Json]:
+def _get_handlers(item: object) -> list[Json]:
     """Return the handlers of a group; whatever is of another shape is passed over."""
     specs = item.get("hooks") if isinstance(item, dict) else None
     return specs if isinstance(specs, list) else []
 
 
-def _without(groups: Json) -> Json:
+def _remove_our_handlers(groups: Json) -> Json:
     """Return an event's groups without our handlers, and without the groups that held only those."""
     rest = []
     for item in groups if isinstance(groups, list) else ():
-        specs = _specs(item)
+        specs = _get_handlers(item)
         others = [spec for spec in specs if not _is_ours(spec)]
         if len(others) == len(specs):
             rest.append(item)
@@ -264,10 +269,10 @@ def _without(groups: Json) -> Json:
 
 def parse(text: str) -> Json:
     """Return the JSON document in `text`; raise ValueError, also where an object has a key twice."""
-    return json.loads(text, object_pairs_hook=_object)
+    return json.loads(text, object_pairs_hook=_build_object)
 
 
-def _object(pairs: list[tuple[str, Json]]) -> Data:
+def _build_object(pairs: list[tuple[str, Json]]) -> Data:
     names = [name for name, _ in pairs]
     if len({*names}) < len(names):
         raise ValueError(f"an object has the key {max(names, key=names.count)!r} twice")
@@ -279,7 +284,7 @@ def render(data: Data, old: str = "{}\n") -> str:
     indent, body, texts = re.search(r'\n([ \t]+)"', old), old.strip(), list[str]()
     before, after = old.split(body) if body else ("", "")
     new = json.dumps(
-        _marked(data, body, texts),
+        _mark_unchanged_parts(data, body, texts),
         indent=indent[1] if indent else 2,
         ensure_ascii=False,
     )
@@ -292,7 +297,7 @@ def render(data: Data, old: str = "{}\n") -> str:
     )
 
 
-def _marked(new: Json, source: str, texts: list[str]) -> Json:
+def _mark_unchanged_parts(new: Json, source: str, texts: list[str]) -> Json:
     """Return `new` with a mark for each part that is equal in `source`; its text is added to `texts`."""
     old = json.loads(source) if source else None
     # == takes True for 1, and dicts in any order
@@ -300,38 +305,41 @@ def _marked(new: Json, source: str, texts: list[str]) -> Json:
         texts.append(source)
         return f"{MARK}{len(texts) - 1}"
     parts = (
-        _parts(source)
+        _split_members(source)
         if isinstance(old, (dict, list)) and isinstance(old, type(new))
         else {}
     )
     if isinstance(new, dict):
         return {
-            name: _marked(value, parts.get(name, ""), texts)
+            name: _mark_unchanged_parts(value, parts.get(name, ""), texts)
             for name, value in new.items()
         }
     if isinstance(new, list):  # an item keeps its text wherever it moved to
         known = {json.dumps(json.loads(text)): text for text in parts.values()}
-        return [_marked(item, known.get(json.dumps(item), ""), texts) for item in new]
+        return [
+            _mark_unchanged_parts(item, known.get(json.dumps(item), ""), texts)
+            for item in new
+        ]
     return new
 
 
-def _parts(source: str) -> dict[Json, str]:
+def _split_members(source: str) -> dict[Json, str]:
     """Return the text of each member of the JSON object or array in `source`, by key or index."""
     decoder = json.JSONDecoder()
     parts: dict[Json, str] = {}
-    at = _next(source, 1)
+    at = _skip_separators(source, 1)
     while source[at] not in "]}":
         name: Json = len(parts)
         if source[0] == "{":
             name, at = decoder.raw_decode(source, at)
-            at = _next(source, at)
+            at = _skip_separators(source, at)
         _, end = decoder.raw_decode(source, at)
         parts[name] = source[at:end]
-        at = _next(source, end)
+        at = _skip_separators(source, end)
     return parts
 
 
-def _next(source: str, at: int) -> int:
+def _skip_separators(source: str, at: int) -> int:
     """Return where the next name, value or end begins, from `at` on."""
     while source[at] in " \t\r\n,:":
         at += 1
@@ -342,7 +350,7 @@ def _next(source: str, at: int) -> int:
 # -------------------------------------------------
 
 
-def ignore(content: bytes) -> bytes:
+def add_ignore_line(content: bytes) -> bytes:
     """Return a .gitignore that covers `.stepper/`; a missing last line end stays missing (see `unignore`)."""
     if any(line.strip().strip(b"/") == b".stepper" for line in content.split(b"\n")):
         return content
@@ -352,7 +360,7 @@ def ignore(content: bytes) -> bytes:
     return content + eol + GITIGNORE_LINE
 
 
-def unignore(content: bytes) -> bytes:
+def remove_ignore_line(content: bytes) -> bytes:
     """Return a .gitignore without the line that `ignore` adds."""
     lines = content.split(b"\n")
     rest = [line for line in lines if line.rstrip(b"\r") != GITIGNORE_LINE]

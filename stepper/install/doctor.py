@@ -28,8 +28,8 @@ from stepper.install import (
     skills,
     user_script,
 )
-from stepper.install.file_edits import assets, editor, read_settings
-from stepper.install.interpreter import probe, usable
+from stepper.install.file_edits import find_assets, format_editor_command, read_settings
+from stepper.install.interpreter import probe, probe_kernel_python
 from stepper.policy import notebook_globs
 from stepper.policy.model import Limits
 
@@ -46,7 +46,7 @@ class Check:
     mend: str = ""
 
 
-def checks(paths: Paths) -> list[Check]:
+def run_checks(paths: Paths) -> list[Check]:
     """Return all checks of one project, in the order in which one would mend them."""
     done = []
     for check in CHECKS:
@@ -55,10 +55,10 @@ def checks(paths: Paths) -> list[Check]:
             done.append(Check(name, True, check(paths)))
         except StepperError as wrong:
             done.append(Check(name, False, wrong.message, wrong.hint))
-    return [*done, *_places(paths)]
+    return [*done, *_check_kernel_backends(paths)]
 
 
-def limits(paths: Paths) -> Limits:
+def load_limits(paths: Paths) -> Limits:
     """Return what the config says; the defaults where install runs before any environment exists; raise UsageError."""
     try:
         from stepper.daemon import config
@@ -67,12 +67,12 @@ def limits(paths: Paths) -> Limits:
     return config.load(paths)
 
 
-def home(patterns: Sequence[str]) -> str:
+def get_notebook_folder(patterns: Sequence[str]) -> str:
     """Return the folder of new notebooks, the project's own where none is covered."""
     return notebook_globs.new_notebook_folder(patterns) or "."
 
 
-def uncovered(project: str, patterns: Sequence[str]) -> str:
+def format_coverage(project: str, patterns: Sequence[str]) -> str:
     """Return how many notebooks there are and how many no pattern covers, with the line that would; '' for none."""
     found = project_files.find_notebooks(project, [""])
     names = [name for name in found.files if not NAME_CONTROLS.search(name)]
@@ -90,7 +90,7 @@ def uncovered(project: str, patterns: Sequence[str]) -> str:
     )
 
 
-def missing_patterns(project: str, patterns: Sequence[str]) -> list[str]:
+def list_missing_patterns(project: str, patterns: Sequence[str]) -> list[str]:
     """Return the patterns with which all notebooks of the project are covered; empty where they are already."""
     names = [
         name
@@ -105,25 +105,25 @@ def missing_patterns(project: str, patterns: Sequence[str]) -> list[str]:
     return wanted
 
 
-def kernel_python(paths: Paths) -> str:
+def find_kernel_python(paths: Paths) -> str:
     """Return the kernel's interpreter: the config's, else the one that install chose, else that of .venv."""
-    return paths.find_python(_sound_limits(paths).python)
+    return paths.find_python(_load_limits_or_defaults(paths).python)
 
 
-def _sound_limits(paths: Paths) -> Limits:
+def _load_limits_or_defaults(paths: Paths) -> Limits:
     """Return what the config says, the defaults where it is wrong: that has a line of its own."""
     try:
-        return limits(paths)
+        return load_limits(paths)
     except UsageError:
         return Limits()
 
 
-def strange(paths: Paths, python: str) -> bool:
+def is_untrusted_python(paths: Paths, python: str) -> bool:
     """Whether the interpreter is there, but neither this user's install nor `stepper trust` recorded it."""
     return os.path.lexists(python) and not paths.trusts_python(python)
 
 
-def install_command(paths: Paths, broken: str = "", more: str = "") -> str:
+def format_install_command(paths: Paths, broken: str = "", more: str = "") -> str:
     """Return the command that sets this project up (again), or the main checkout that lends it what is `broken`."""
     holders = [
         folder for folder in paths.checkouts if Path(broken).is_relative_to(folder)
@@ -151,7 +151,7 @@ def install_command(paths: Paths, broken: str = "", more: str = "") -> str:
     return f"./install.sh {folder}{more}  # in a checkout of stepper, else: uvx notebook-stepper install {folder}{more}"
 
 
-def listening(paths: Paths) -> bool:
+def is_daemon_listening(paths: Paths) -> bool:
     """Tell whether a daemon listens on the project's socket; raise OSError, StepperError."""
     sock = client.connect(paths)
     if sock:
@@ -165,10 +165,11 @@ def listening(paths: Paths) -> bool:
 
 def _config(paths: Paths) -> str:
     try:
-        limits(paths)
+        load_limits(paths)
     except UsageError as error:
         raise StepperError(
-            "; ".join(filter(None, (error.message, error.hint))), editor(paths.config)
+            "; ".join(filter(None, (error.message, error.hint))),
+            format_editor_command(paths.config),
         ) from None
     return (
         paths.relpath(paths.config)
@@ -178,28 +179,32 @@ def _config(paths: Paths) -> str:
 
 
 def _interpreter(paths: Paths) -> str:
-    python = kernel_python(paths)
-    if strange(paths, python):
+    python = find_kernel_python(paths)
+    if is_untrusted_python(paths, python):
         raise StepperError(
             f"{python} was not accepted by you: nothing of it runs", TRUST
         )
-    mend = f"{install_command(paths, python).partition('  #')[0]} --python PATH"
-    return f"{python} (Python {usable(python, python, mend).version})"
+    mend = f"{format_install_command(paths, python).partition('  #')[0]} --python PATH"
+    return f"{python} (Python {probe_kernel_python(python, python, mend).version})"
 
 
 def _ipykernel(paths: Paths) -> str:
-    python = kernel_python(paths)
-    if strange(paths, python):
+    python = find_kernel_python(paths)
+    if is_untrusted_python(paths, python):
         raise StepperError("unknown: the interpreter was not accepted by you", TRUST)
     try:
         about = probe(python)
     except StepperError:
         raise StepperError(
-            "unknown: the interpreter does not run", install_command(paths)
+            "unknown: the interpreter does not run", format_install_command(paths)
         ) from None
     if "ipykernel" not in about.modules:
         locked = Path(paths.project, "uv.lock").exists()
-        mend = "uv add --dev ipykernel" if locked else install_command(paths, python)
+        mend = (
+            "uv add --dev ipykernel"
+            if locked
+            else format_install_command(paths, python)
+        )
         if Path(ipykernel_folder(paths.active_env, about.version)).is_dir():
             return f"missing in {python}: kernels start with stepper's own copy. What adds it: {mend}"
         raise StepperError(f"missing in {python}", mend)
@@ -211,20 +216,21 @@ def _hook_script(paths: Paths) -> str:
     name, script, ours = (
         claude_settings.SCRIPT,
         Path(paths.project, claude_settings.SCRIPT),
-        assets("hooks") / "stepper",
+        find_assets("hooks") / "stepper",
     )
     env, link = paths.active_env, Paths(paths.environment_checkout).env_link
-    if by_plugin(paths):
+    if is_plugin_installation(paths):
         name = "the plugin's"
-    elif for_mcp_only(paths):
+    elif is_mcp_only(paths):
         lender = Paths(paths.environment_checkout)
-        started = mcp_starter.check(lender, install_command(lender))
+        started = mcp_starter.check_starter(lender, format_install_command(lender))
         name = f"{NOT_INSTALLED}; clients start {started}"
     elif not script.is_file():
-        raise StepperError(f"{name} is missing", install_command(paths))
+        raise StepperError(f"{name} is missing", format_install_command(paths))
     elif script.read_bytes() != ours.read_bytes():
         raise StepperError(
-            f"{name} is not the one of stepper {__version__}", install_command(paths)
+            f"{name} is not the one of stepper {__version__}",
+            format_install_command(paths),
         )
     elif not os.access(script, os.X_OK):
         raise StepperError(
@@ -237,13 +243,14 @@ def _hook_script(paths: Paths) -> str:
         )
     if not Path(env, "packages", "stepper").is_dir():
         raise StepperError(
-            f"{paths.relpath(link)} is not complete", install_command(paths, link)
+            f"{paths.relpath(link)} is not complete",
+            format_install_command(paths, link),
         )
     if os.path.realpath(link) != os.path.realpath(env):
         detail = f"{link} is not your environment (a pull may have put it there). The hooks run yours: {env}"
         # install refuses a link of a stranger's
         unlink = f"rm {shlex.quote(link)} && " if os.path.islink(link) else ""
-        raise StepperError(detail, unlink + install_command(paths, link))
+        raise StepperError(detail, unlink + format_install_command(paths, link))
     lent = (
         ""
         if link == paths.env_link
@@ -254,28 +261,29 @@ def _hook_script(paths: Paths) -> str:
 
 def _hooks(paths: Paths) -> str:
     """The settings hold all our handlers, or the plugin does and is enabled, and hooks are not switched off."""
-    if for_mcp_only(paths):
+    if is_mcp_only(paths):
         return f"{NOT_INSTALLED}: cells run only through MCP"
-    plugin, enabled = by_plugin(paths), False
+    plugin, enabled = is_plugin_installation(paths), False
     if plugin:
-        _, data = read_settings(permission_mode.home() / "settings.json")
-        enabled = claude_settings.enables(data)
+        _, data = read_settings(permission_mode.get_config_folder() / "settings.json")
+        enabled = claude_settings.is_plugin_enabled(data)
     for file in ("settings.json", "settings.local.json"):
         name, path = f".claude/{file}", Path(paths.project, ".claude", file)
         _, data = read_settings(path)
         if data.get("disableAllHooks"):
             raise StepperError(
-                f'{name} switches all hooks off ("disableAllHooks")', editor(path)
+                f'{name} switches all hooks off ("disableAllHooks")',
+                format_editor_command(path),
             )
-        enabled = enabled or claude_settings.enables(data)
+        enabled = enabled or claude_settings.is_plugin_enabled(data)
         lacking = (
-            claude_settings.missing(data)
+            claude_settings.list_missing_handlers(data)
             if file == "settings.json" and not plugin
             else []
         )
         if lacking:
             detail = f"{name} lacks, or holds as an older version made them: {', '.join(lacking)}"
-            raise StepperError(detail, install_command(paths))
+            raise StepperError(detail, format_install_command(paths))
     if plugin and not enabled:
         detail = (
             "hooks and skills are to be the plugin's, which no settings of yours enable"
@@ -284,7 +292,7 @@ def _hooks(paths: Paths) -> str:
     return "the plugin's" if plugin else f"{len(claude_settings.HANDLERS)} handlers"
 
 
-def by_plugin(paths: Paths) -> bool:
+def is_plugin_installation(paths: Paths) -> bool:
     """Whether hooks and skills are the plugin's: the last install was told so, and found none of ours."""
     return bool(read_install_record(paths.environment_checkout).get("plugin"))
 
@@ -292,38 +300,40 @@ def by_plugin(paths: Paths) -> bool:
 NOT_INSTALLED = "not installed (--mcp-only)"
 
 
-def for_mcp_only(paths: Paths) -> bool:
+def is_mcp_only(paths: Paths) -> bool:
     """Whether the last install set up MCP alone: nothing of ours is expected in .claude/."""
     record = read_install_record(paths.environment_checkout)
     return bool(record.get("mcp_only"))
 
 
 def _notebooks(paths: Paths) -> str:
-    patterns = _sound_limits(paths).patterns
-    return f"{', '.join(patterns)}: {uncovered(paths.project, patterns) or 'none yet'}"
+    patterns = _load_limits_or_defaults(paths).patterns
+    return f"{', '.join(patterns)}: {format_coverage(paths.project, patterns) or 'none yet'}"
 
 
 def _mode(paths: Paths) -> str:
     """What becomes of an edit in the client's permission mode: nothing of it is wrong."""
-    if for_mcp_only(paths):
+    if is_mcp_only(paths):
         return "Claude Code's does not matter here (--mcp-only): the MCP client asks you, or does not"
-    return permission_mode.said(Path(paths.project), _sound_limits(paths))
+    return permission_mode.describe_mode(
+        Path(paths.project), _load_limits_or_defaults(paths)
+    )
 
 
 def _skills(paths: Paths) -> str:
-    if for_mcp_only(paths):
+    if is_mcp_only(paths):
         return NOT_INSTALLED
-    if by_plugin(paths):
+    if is_plugin_installation(paths):
         return "the plugin's: /stepper:continue and so on (a bare /continue is the client's own)"
     words = {"missing": "missing", "outdated": "of another version"}
-    found = skills.standing(Path(paths.project))
+    found = skills.get_skill_states(Path(paths.project))
     wrong = [
         f"{name} is {words[word]}" for name, word in found.items() if word in words
     ]
-    if wrong or not skills.shipped_skills():
+    if wrong or not skills.load_shipped_skills():
         raise StepperError(
             "; ".join(wrong) or "none came with this installation",
-            install_command(paths),
+            format_install_command(paths),
         )
     edited = [name for name, word in found.items() if word == "edited"]
     foreign = [name for name, word in found.items() if word == "foreign"]
@@ -339,12 +349,12 @@ def _skills(paths: Paths) -> str:
 
 def _personal_skills(paths: Paths) -> str:
     """No personal skill has the name of one of ours: Claude Code would take that one."""
-    if for_mcp_only(paths):
+    if is_mcp_only(paths):
         return "none of ours that they could shadow (--mcp-only)"
-    home = permission_mode.home() / "skills"
+    home = permission_mode.get_config_folder() / "skills"
     same = [
         str(home / name)
-        for name in skills.shipped_skills()
+        for name in skills.load_shipped_skills()
         if (home / name / "SKILL.md").exists()
     ]
     if same:
@@ -363,7 +373,7 @@ def _mcp(paths: Paths) -> str:
     if importlib.util.find_spec("mcp") is None:
         raise StepperError(
             "the package mcp is missing from stepper's environment",
-            install_command(paths, more=" --mcp"),
+            format_install_command(paths, more=" --mcp"),
         )
     clients = ", ".join(record.get("clients", {}))
     if not clients:
@@ -387,7 +397,7 @@ def _socket(paths: Paths) -> str:
                 f"{folder} is open to other users", f"chmod 700 {folder}"
             )
     try:
-        return f"{paths.socket} ({'the daemon listens' if listening(paths) else 'no daemon runs'})"
+        return f"{paths.socket} ({'the daemon listens' if is_daemon_listening(paths) else 'no daemon runs'})"
     except OSError as error:
         raise StepperError(
             f"{paths.socket}: {error.strerror or error}", "stepper shutdown"
@@ -396,11 +406,11 @@ def _socket(paths: Paths) -> str:
 
 def _command(paths: Paths) -> str:
     """`stepper` in the person's own shell, where install was asked for it."""
-    told, place = user_script.standing(), user_script.place()
+    told, place = user_script.get_script_state(), user_script.get_script_path()
     if told == "outdated" or (told == "ours" and not os.access(place, os.X_OK)):
         raise StepperError(
             f"{place} is of another version, or not executable",
-            install_command(paths, more=" --link"),
+            format_install_command(paths, more=" --link"),
         )
     known = {
         "missing": "not asked for (install.sh --link makes it)",
@@ -425,9 +435,9 @@ def _jupyter(paths: Paths) -> str:
     return "no server shows the project without reloading what stepper writes"
 
 
-def _places(paths: Paths) -> list[Check]:
+def _check_kernel_backends(paths: Paths) -> list[Check]:
     """Each place that the configuration names; one that was accepted is looked at, no other is asked anything."""
-    found = _sound_limits(paths)
+    found = _load_limits_or_defaults(paths)
     if not found.kernels:
         return []
     import asyncio

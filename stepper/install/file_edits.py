@@ -15,7 +15,7 @@ from stepper.install import claude_settings
 PACKAGE = Path(__file__).resolve().parent.parent
 
 
-def assets(kind: str) -> Path:
+def find_assets(kind: str) -> Path:
     """Return the folder `hooks` or `skills` that came with this package: in the wheel, or in the checkout."""
     packed = PACKAGE / "assets" / kind
     return packed if packed.is_dir() else PACKAGE.parent / kind
@@ -38,14 +38,17 @@ def read_settings(path: Path) -> tuple[str | None, claude_settings.Data]:
     except (OSError, ValueError, RecursionError) as error:
         why = error if isinstance(error, OSError) else f"it is not valid JSON: {error}"
         raise StepperError(
-            f"{path} can't be read: {why}", f"{editor(path)}  # then run this again"
+            f"{path} can't be read: {why}",
+            f"{format_editor_command(path)}  # then run this again",
         ) from None
-    if wrong := claude_settings.problem(data):
-        raise StepperError(f"{path}: {wrong}", f"{editor(path)}  # then run this again")
+    if wrong := claude_settings.find_shape_problem(data):
+        raise StepperError(
+            f"{path}: {wrong}", f"{format_editor_command(path)}  # then run this again"
+        )
     return text, data
 
 
-def editor(path: str | Path) -> str:
+def format_editor_command(path: str | Path) -> str:
     """Return the command that opens a file for the person."""
     return f"${{EDITOR:-vi}} {shlex.quote(str(path))}"
 

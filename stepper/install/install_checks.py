@@ -20,8 +20,8 @@ from stepper.common.errors import StepperError, UsageError
 from stepper.common.paths import Paths, read_install_record, record_folder, record_root
 from stepper.install import claude_settings, doctor, ipykernel_install, user_script
 from stepper.install.file_edits import PACKAGE, read, read_settings
-from stepper.install.interpreter import Interpreter, run, usable
-from stepper.install.skills import SKILLS, shipped_skills
+from stepper.install.interpreter import Interpreter, probe_kernel_python, run
+from stepper.install.skills import SKILLS, load_shipped_skills
 from stepper.policy import notebook_globs
 
 SETTINGS = ".claude/settings.json"
@@ -41,7 +41,7 @@ INSIDE = (
 SCRIPT_MARK = b"notebook-stepper"
 
 
-class Choice(NamedTuple):
+class InterpreterChoice(NamedTuple):
     """The kernel's interpreter: its path, why it is this one, whether `--python` gave it."""
 
     python: str
@@ -50,7 +50,7 @@ class Choice(NamedTuple):
     make: bool = False
 
 
-def say(name: str, what: str) -> None:
+def print_line(name: str, what: str) -> None:
     """Tell the person what was done. That nobody listens any more (`| head`) is no reason to stop half way."""
     try:
         sys.stdout.write(f"{name:<12}{what}\n")
@@ -59,7 +59,7 @@ def say(name: str, what: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
-def parse(arguments: list[str]) -> argparse.Namespace:
+def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     """Return the options of install.sh, with absolute paths; raise UsageError."""
     parser = argparse.ArgumentParser(
         prog="install.sh", add_help=False, allow_abbrev=False, exit_on_error=False
@@ -194,7 +194,7 @@ def check_links(project: Path, *more: str, claude: bool = True) -> None:
 
     `.stepper/env` is a link of ours where it leads to an environment of this user's, maybe of a moved checkout.
     """
-    skills = (f"{SKILLS}/{name}" for name in shipped_skills())
+    skills = (f"{SKILLS}/{name}" for name in load_shipped_skills())
     ours = (*FOLDERS, *FILES, *INSIDE, *skills, *more)
     if not claude:
         ours = (".stepper", ".gitignore", *INSIDE, *more)
@@ -210,7 +210,7 @@ def check_links(project: Path, *more: str, claude: bool = True) -> None:
             raise StepperError(f"{place} is or lies behind a link, to {real}", hint)
 
 
-def check_places(project: Path, *names: str) -> None:
+def check_paths(project: Path, *names: str) -> None:
     """Raise StepperError where something else than a file or folder of ours is in a place, or it can't be written."""
     for name in names:
         place, kind = project / name, "file" if name in FILES else "folder"
@@ -237,15 +237,19 @@ def check_owners(project: Path) -> None:
         )
 
 
-def choose(paths: Paths, given: str | None, environ: Mapping[str, str]) -> Choice:
+def choose_interpreter(
+    paths: Paths, given: str | None, environ: Mapping[str, str]
+) -> InterpreterChoice:
     """Return the kernel's interpreter: given now or before, .venv's, an active one's, a new .venv's."""
     noted, venv = read_install_record(paths.project), Path(paths.project, ".venv")
     if given:
-        return Choice(given, "--python", given=True)
+        return InterpreterChoice(given, "--python", given=True)
     if noted.get("given") and Path(str(noted.get("python"))).exists():
-        return Choice(str(noted["python"]), "given by --python before", given=True)
+        return InterpreterChoice(
+            str(noted["python"]), "given by --python before", given=True
+        )
     if (venv / "bin/python").exists():
-        return Choice(str(venv / "bin/python"), "the project's .venv")
+        return InterpreterChoice(str(venv / "bin/python"), "the project's .venv")
     # where environments of stepper's own lie
     ours = (paths.home, os.path.realpath(record_root()))
     for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
@@ -258,19 +262,19 @@ def choose(paths: Paths, given: str | None, environ: Mapping[str, str]) -> Choic
             and python.exists()
             and not any(map(real.is_relative_to, ours))
         ):
-            return Choice(str(python), f"the active {name}")
+            return InterpreterChoice(str(python), f"the active {name}")
     if os.path.lexists(venv):
         raise StepperError(
             f"{venv} has no bin/python",
             "remove it, or name an interpreter: --python PATH",
         )
-    return Choice(str(venv / "bin/python"), "a new .venv", make=True)
+    return InterpreterChoice(str(venv / "bin/python"), "a new .venv", make=True)
 
 
-def check_interpreter(choice: Choice) -> Interpreter:
+def check_interpreter(choice: InterpreterChoice) -> Interpreter:
     """Return what the interpreter said of itself; raise StepperError where no kernel can be made of it."""
     name = f"{choice.python} ({choice.why})"
-    about = usable(choice.python, name, "name another: --python PATH")
+    about = probe_kernel_python(choice.python, name, "name another: --python PATH")
     if not about.modules and not shutil.which("uv"):
         why = f"{name} has neither ipykernel nor pip, and uv is not on the PATH"
         raise StepperError(
@@ -279,7 +283,7 @@ def check_interpreter(choice: Choice) -> Interpreter:
     return about
 
 
-def stamp(options: argparse.Namespace) -> str:
+def compute_stamp(options: argparse.Namespace) -> str:
     """Return the fingerprint of this checkout, this mode and this place, which an environment carries."""
     source = PACKAGE.parent
     # an editable environment holds only what the metadata says
@@ -304,7 +308,7 @@ def stamp(options: argparse.Namespace) -> str:
     return total.hexdigest()
 
 
-def env_ready(paths: Paths, wanted: str) -> bool:
+def is_environment_ready(paths: Paths, wanted: str) -> bool:
     """Tell whether the environment is this user's, complete, works and carries the stamp `wanted`."""
     # `stepper trust` made that link
     if not read_install_record(paths.project) or os.path.islink(paths.env):
@@ -316,27 +320,31 @@ def env_ready(paths: Paths, wanted: str) -> bool:
     )
 
 
-def refuse(options: argparse.Namespace) -> Choice:
+def check_installation(options: argparse.Namespace) -> InterpreterChoice:
     """Return the kernel's interpreter; raise a StepperError where anything stands against installing."""
     check_target(options.target)
     paths = Paths(options.target)
     project = Path(paths.project)
     claude = not options.mcp_only
     check_links(project, claude=claude)
-    check_places(project, *(FOLDERS if claude else (".stepper",)))
-    notebooks = doctor.home(options.notebooks or doctor.limits(paths).patterns)
+    check_paths(project, *(FOLDERS if claude else (".stepper",)))
+    notebooks = doctor.get_notebook_folder(
+        options.notebooks or doctor.load_limits(paths).patterns
+    )
     check_links(project, notebooks, claude=claude)
-    check_places(project, notebooks, *(FILES if claude else (".gitignore",)))
+    check_paths(project, notebooks, *(FILES if claude else (".gitignore",)))
     if claude:
         check_owners(project)
         read_settings(project / SETTINGS)
     else:
         _check_no_hooks(paths)
     if options.link:
-        user_script.check()
+        user_script.check_script_name()
     if options.add_ipykernel:
         ipykernel_install.check_add(project)
-    choice = choose(paths, options.python, {} if options.scratch else os.environ)
+    choice = choose_interpreter(
+        paths, options.python, {} if options.scratch else os.environ
+    )
     if not choice.make:
         check_interpreter(choice)
     return choice
@@ -349,14 +357,14 @@ def _check_no_hooks(paths: Paths) -> None:
         return
     if not (project / claude_settings.SCRIPT).exists():
         return
-    command = doctor.install_command(paths)
+    command = doctor.format_install_command(paths)
     raise StepperError(
         f"you installed stepper's hooks in {project}: MCP works beside them (--mcp)",
         f"{command} --uninstall  # removes them; then run this again",
     )
 
 
-def plan(options: argparse.Namespace) -> None:
+def print_plan(options: argparse.Namespace) -> None:
     """Print what install.sh is to do: lines, name=value. No value holds a line end, which `check_target` refuses."""
     if options.uninstall:
         check_target(options.target)
@@ -364,14 +372,16 @@ def plan(options: argparse.Namespace) -> None:
         project = Path(Paths(options.target).project)
         check_links(project, claude=not record.get("mcp_only"))
     else:
-        refuse(options)
+        check_installation(options)
     paths = Paths(options.target)
-    wanted = stamp(options)
+    wanted = compute_stamp(options)
     values = {
         "target": paths.project,
         "env": paths.env,
         "state": os.path.dirname(os.path.dirname(record_root())),
-        "stamp": "" if options.uninstall or env_ready(paths, wanted) else wanted,
+        "stamp": ""
+        if options.uninstall or is_environment_ready(paths, wanted)
+        else wanted,
         **{
             name: "yes" if getattr(options, name) else ""
             for name in ("editable", "demo", "scratch", "uninstall", "mcp")

@@ -33,7 +33,7 @@ from stepper.install import (
 )
 from stepper.install.file_edits import (
     PACKAGE,
-    assets,
+    find_assets,
     link,
     read,
     read_settings,
@@ -42,15 +42,20 @@ from stepper.install.file_edits import (
 )
 from stepper.install.install_checks import (
     SETTINGS,
-    Choice,
+    InterpreterChoice,
+    check_installation,
     check_interpreter,
-    parse,
-    plan,
-    refuse,
-    say,
+    parse_arguments,
+    print_line,
+    print_plan,
 )
-from stepper.install.interpreter import run, tail
-from stepper.install.skills import SKILLS, our_skills, shipped_skills, standing
+from stepper.install.interpreter import get_output_tail, run
+from stepper.install.skills import (
+    SKILLS,
+    get_skill_states,
+    list_our_skills,
+    load_shipped_skills,
+)
 from stepper.install.uninstall import uninstall
 from stepper.policy import notebook_globs
 from stepper.policy.model import Limits
@@ -58,26 +63,28 @@ from stepper.policy.model import Limits
 
 def apply(options: argparse.Namespace) -> None:
     """Set the project up; the environment is there already."""
-    choice = refuse(options)
+    choice = check_installation(options)
     paths = Paths(options.target)
     project = Path(paths.project)
-    _take_up_env(paths, options)
-    if options.add_ipykernel and not ipykernel_install.named(project):
-        _must([*ipykernel_install.ADD], project, None)
-        say(
+    _use_environment(paths, options)
+    if options.add_ipykernel and not ipykernel_install.is_dependency(project):
+        _run_or_raise([*ipykernel_install.ADD], project, None)
+        print_line(
             "ipykernel",
             f"added to the project's dependencies: {shlex.join(ipykernel_install.ADD)}",
         )
     _prepare_kernel(paths, choice)
     config = _write_config(paths, options.notebooks)
-    limits = doctor.limits(paths)
+    limits = doctor.load_limits(paths)
     if options.mcp_only:
         _apply_mcp_only(paths, options, choice, config, limits)
         return
     text, data = read_settings(project / SETTINGS)
-    wanted = claude_settings.rules(limits.patterns) if options.allow else []
+    wanted = (
+        claude_settings.list_permission_rules(limits.patterns) if options.allow else []
+    )
     # it is silent beside hooks of ours
-    plugin = options.plugin and not claude_settings.has_ours(data)
+    plugin = options.plugin and not claude_settings.has_our_handlers(data)
     merged, new_rules = claude_settings.add_rules(
         data if plugin else claude_settings.add_hooks(data), wanted
     )
@@ -87,12 +94,12 @@ def apply(options: argparse.Namespace) -> None:
     )
     _write_record(paths, options, choice, new_rules, config, plugin)
     if wants_line:
-        merged, noted = statusline_setting.put(
+        merged, noted = statusline_setting.add_status_line(
             paths, merged, read_install_record(paths.project)
         )
-        trust.remember(paths, noted)
-    _say_strange_python(paths)
-    _ignore(project)
+        trust.save_record(paths, noted)
+    _print_untrusted_python(paths)
+    _update_gitignore(project)
     if not plugin:
         _install_script(project, known)
     if merged != data:
@@ -100,144 +107,154 @@ def apply(options: argparse.Namespace) -> None:
             project / SETTINGS, claude_settings.render(merged, text or "{}\n").encode()
         )
     if plugin:
-        say(
+        print_line(
             "plugin",
             "hooks and skills are the plugin's: /stepper:new-notebook, …; nothing of them is in .claude/",
         )
     else:
-        say("hooks", f"{'unchanged' if merged == data else 'merged'}: {SETTINGS}")
+        print_line(
+            "hooks", f"{'unchanged' if merged == data else 'merged'}: {SETTINGS}"
+        )
     if wants_line:
-        say("status line", statusline_setting.said(paths))
+        print_line("status line", statusline_setting.describe_status_line(paths))
     if options.allow:
-        say(
+        print_line(
             "permissions", ", ".join(new_rules) + " added" if new_rules else "unchanged"
         )
     if not plugin:
         _install_skills(project)
     _make_notebooks_folder(paths, limits)
     _link_command(paths, options)
-    mcp_starter.write_scripts(paths, doctor.install_command(paths))
+    mcp_starter.write_scripts(paths, doctor.format_install_command(paths))
     if not options.demo:
-        _say_what_is_next(paths, limits, options, plugin)
+        _print_next_steps(paths, limits, options, plugin)
 
 
 def _apply_mcp_only(
     paths: Paths,
     options: argparse.Namespace,
-    choice: Choice,
+    choice: InterpreterChoice,
     config: str | None,
     limits: Limits,
 ) -> None:
     """Set the rest up for MCP clients alone: nothing in .claude/ is read or written."""
     _write_record(paths, options, choice, [], config, plugin=False)
-    _say_strange_python(paths)
-    _ignore(Path(paths.project))
+    _print_untrusted_python(paths)
+    _update_gitignore(Path(paths.project))
     _make_notebooks_folder(paths, limits)
     _link_command(paths, options)
-    mcp_starter.write_scripts(paths, doctor.install_command(paths))
-    say("mcp", "set up for MCP clients alone: no hooks, no skills, nothing in .claude/")
-    _say_notebooks(paths, limits)
-    say("next", f"add your client: {mcp_client_config.hint(paths.project)}")
-    say(
+    mcp_starter.write_scripts(paths, doctor.format_install_command(paths))
+    print_line(
+        "mcp", "set up for MCP clients alone: no hooks, no skills, nothing in .claude/"
+    )
+    _print_notebooks(paths, limits)
+    print_line(
+        "next",
+        f"add your client: {mcp_client_config.format_config_command(paths.project)}",
+    )
+    print_line(
         "",
         "commit .gitignore; to see problems, run: .stepper/env/bin/stepper doctor",
     )
-    _say_link(options)
+    _print_link_option(options)
 
 
-def _say_strange_python(paths: Paths) -> None:
-    if doctor.strange(paths, python := doctor.kernel_python(paths)):
-        say(
+def _print_untrusted_python(paths: Paths) -> None:
+    if doctor.is_untrusted_python(paths, python := doctor.find_kernel_python(paths)):
+        print_line(
             "",
             f"`python:` in .stepper/config.yaml names {python}: no cell runs before `stepper trust` accepts it",
         )
 
 
-def _ignore(project: Path) -> None:
+def _update_gitignore(project: Path) -> None:
     ignored = project / ".gitignore"
-    say(".gitignore", write(ignored, claude_settings.ignore(read(ignored))))
+    print_line(
+        ".gitignore", write(ignored, claude_settings.add_ignore_line(read(ignored)))
+    )
 
 
 def _make_notebooks_folder(paths: Paths, limits: Limits) -> None:
-    notebooks = doctor.home(limits.patterns)
+    notebooks = doctor.get_notebook_folder(limits.patterns)
     folder = Path(paths.project, notebooks)
     if not folder.is_dir():
         folder.mkdir(parents=True)
-        say("notebooks", f"made: {notebooks}/")
-    _look_in(paths, notebook_globs.base_folders(limits.patterns))
+        print_line("notebooks", f"made: {notebooks}/")
+    _request_scan(paths, notebook_globs.base_folders(limits.patterns))
 
 
 def _link_command(paths: Paths, options: argparse.Namespace) -> None:
     if not options.link:
         return
-    say("command", user_script.make(paths))
-    if not user_script.on_path():
-        folder = shlex.quote(str(user_script.place().parent))
-        say("", f"it is not on your PATH: export PATH={folder}:$PATH")
+    print_line("command", user_script.install_script(paths))
+    if not user_script.is_on_path():
+        folder = shlex.quote(str(user_script.get_script_path().parent))
+        print_line("", f"it is not on your PATH: export PATH={folder}:$PATH")
 
 
-def _take_up_env(paths: Paths, options: argparse.Namespace) -> None:
-    say(
+def _use_environment(paths: Paths, options: argparse.Namespace) -> None:
+    print_line(
         "environment",
         f"{'made' if options.remade else 'unchanged'}: .stepper/env (stepper {__version__})",
     )
-    _finish_env(paths)
+    _complete_environment(paths)
     if options.remade:
         if not options.editable and compile_client(Path(paths.env, "bin/hook")):
-            say(
+            print_line(
                 "",
                 "the hook's client is compiled (cc): it takes 1 ms where Python's takes 10",
             )
         for folder in (paths.project, *paths.find_dependent_worktrees()):
-            _retire(Paths(folder))
+            _stop_old_daemon(Paths(folder))
 
 
-def _say_what_is_next(
+def _print_next_steps(
     paths: Paths, limits: Limits, options: argparse.Namespace, plugin: bool
 ) -> None:
-    _say_notebooks(paths, limits)
-    say("mode", permission_mode.said(Path(paths.project), limits))
-    say(
+    _print_notebooks(paths, limits)
+    print_line("mode", permission_mode.describe_mode(Path(paths.project), limits))
+    print_line(
         "",
         "approving an edit is approving its execution (--allow: edits of notebooks are never asked for)",
     )
     command, files = (
         ("/stepper:new-notebook", "") if plugin else ("/new-notebook", ".claude/ and ")
     )
-    say(
+    print_line(
         "next",
         f"cd {shlex.quote(paths.project)} && claude, then: {command} WHAT YOU WANT TO KNOW",
     )
-    say(
+    print_line(
         "",
         f"commit {files}.gitignore; what is wrong, if anything: .stepper/env/bin/stepper doctor",
     )
     if options.mcp and not plugin:
-        say(
-            "mcp", f"for other agents' clients: {mcp_client_config.hint(paths.project)}"
+        print_line(
+            "mcp",
+            f"for other agents' clients: {mcp_client_config.format_config_command(paths.project)}",
         )
-    _say_link(options)
+    _print_link_option(options)
 
 
-def _say_notebooks(paths: Paths, limits: Limits) -> None:
-    if told := doctor.uncovered(paths.project, limits.patterns):
-        say("notebooks", told)
-    if wanted := doctor.missing_patterns(paths.project, limits.patterns):
-        command = doctor.install_command(
+def _print_notebooks(paths: Paths, limits: Limits) -> None:
+    if told := doctor.format_coverage(paths.project, limits.patterns):
+        print_line("notebooks", told)
+    if wanted := doctor.list_missing_patterns(paths.project, limits.patterns):
+        command = doctor.format_install_command(
             paths, more=f" --notebooks {shlex.join(wanted)}"
         )
-        say("", f"To include them, run: {command}")
+        print_line("", f"To include them, run: {command}")
 
 
-def _say_link(options: argparse.Namespace) -> None:
+def _print_link_option(options: argparse.Namespace) -> None:
     if not options.link:
-        say(
+        print_line(
             "",
-            f"`stepper` in your own shell, for every project: --link (makes {user_script.place()})",
+            f"`stepper` in your own shell, for every project: --link (makes {user_script.get_script_path()})",
         )
 
 
-def _look_in(paths: Paths, folders: list[str]) -> None:
+def _request_scan(paths: Paths, folders: list[str]) -> None:
     """Have the hook script look for notebooks that are newer than now, unless a daemon has it look already."""
     if not os.path.lexists(paths.scan_marker):
         write(
@@ -246,7 +263,7 @@ def _look_in(paths: Paths, folders: list[str]) -> None:
         )
 
 
-def _finish_env(paths: Paths) -> None:
+def _complete_environment(paths: Paths) -> None:
     """Put into the environment what the hook script and the person's shell need, its name into the project."""
     trust.make_folders(paths)
     env = Path(paths.env)
@@ -262,7 +279,7 @@ def _finish_env(paths: Paths) -> None:
     link(env / "cli/stepper", Path("../bin/stepper"))
     # pip's own script does not survive every path (quotes, $); -I keeps the user's
     # PYTHONPATH out
-    statusline_setting.script(env)
+    statusline_setting.write_script(env)
     code = "import sys; sys.argv[0] = 'stepper'; from stepper.cli.main import main; sys.exit(main())"
     # the status line starts no Python
     variable = f"env={shlex.quote(str(env))}"
@@ -304,7 +321,7 @@ def compile_client(target: Path) -> bool:
     return False
 
 
-def _retire(paths: Paths) -> None:
+def _stop_old_daemon(paths: Paths) -> None:
     """End a daemon of the old environment: a request of another version has it make way; its kernels stay."""
     try:
         sock = client.connect(paths)
@@ -314,15 +331,17 @@ def _retire(paths: Paths) -> None:
             ):
                 pass
             wait_until_stopped(paths)
-            say("daemon", "ended, to start anew with the next cell; kernels stay")
+            print_line(
+                "daemon", "ended, to start anew with the next cell; kernels stay"
+            )
     except (OSError, StepperError) as error:
-        say(
+        print_line(
             "daemon",
             f"of the old environment does not end ({error}): .stepper/env/bin/stepper shutdown",
         )
 
 
-def _prepare_kernel(paths: Paths, choice: Choice) -> None:
+def _prepare_kernel(paths: Paths, choice: InterpreterChoice) -> None:
     # -I: the project is the current folder, and may hold modules of any name
     uv, made = shutil.which("uv"), []
     project = Path(paths.project)
@@ -339,7 +358,7 @@ def _prepare_kernel(paths: Paths, choice: Choice) -> None:
             if uv
             else [sys.executable, "-I", "-m", "venv", ".venv"]
         )
-        _must(command, project, half_made)
+        _run_or_raise(command, project, half_made)
         made.append("made")
     about = check_interpreter(choice)
     if "ipykernel" not in about.modules:
@@ -348,34 +367,42 @@ def _prepare_kernel(paths: Paths, choice: Choice) -> None:
             if uv
             else [choice.python, "-I", "-m", "pip", "install"]
         )
-        _check([*pip, "ipykernel"], ipykernel_install.put(project, *pip), half_made)
+        _check_exit_code(
+            [*pip, "ipykernel"],
+            ipykernel_install.install_ipykernel(project, *pip),
+            half_made,
+        )
         made.append("ipykernel added")
-    say(
+    print_line(
         "kernel",
         f"{', '.join(made) or 'unchanged'}: {choice.python} ({choice.why}, Python {about.version})",
     )
     for line in filter(
         None,
         (
-            ipykernel_install.copy(paths, choice.python, about),
-            *ipykernel_install.offer(project),
+            ipykernel_install.make_copy(paths, choice.python, about),
+            *ipykernel_install.suggest_dependency(project),
         ),
     ):
-        say("", line)
+        print_line("", line)
 
 
-def _must(command: list[str], cwd: Path, undo: Path | None) -> None:
-    _check(command, run(*command, cwd=str(cwd)), undo)
+def _run_or_raise(command: list[str], cwd: Path, undo: Path | None) -> None:
+    _check_exit_code(command, run(*command, cwd=str(cwd)), undo)
 
 
-def _check(command: list[str], done: CompletedProcess[str], undo: Path | None) -> None:
+def _check_exit_code(
+    command: list[str], done: CompletedProcess[str], undo: Path | None
+) -> None:
     if done.returncode:
         if undo:
             remove(undo)
         mend = (
             "mend that and run this again, or name another interpreter: --python PATH"
         )
-        raise StepperError(f"{shlex.join(command)} failed: {tail(done)}", mend)
+        raise StepperError(
+            f"{shlex.join(command)} failed: {get_output_tail(done)}", mend
+        )
 
 
 def _write_config(paths: Paths, patterns: list[str]) -> str | None:
@@ -386,7 +413,7 @@ def _write_config(paths: Paths, patterns: list[str]) -> str | None:
 
     there, path = read(Path(paths.config)).decode(), Path(paths.home, "config.yaml")
     new = config.with_notebooks(there, patterns, paths.relpath(paths.config))
-    say("config", f"{write(path, new.encode())}: {paths.relpath(str(path))}")
+    print_line("config", f"{write(path, new.encode())}: {paths.relpath(str(path))}")
     return (
         new if there in ("", read_install_record(paths.project).get("config")) else None
     )
@@ -395,14 +422,14 @@ def _write_config(paths: Paths, patterns: list[str]) -> str | None:
 def _write_record(
     paths: Paths,
     options: argparse.Namespace,
-    choice: Choice,
+    choice: InterpreterChoice,
     new_rules: list[str],
     config: str | None,
     plugin: bool,
 ) -> None:
     """Note, before the project is changed, what runs here and what uninstall can't see: what was there before."""
     project, old = Path(paths.project), read_install_record(paths.project)
-    notebooks = doctor.home(doctor.limits(paths).patterns)
+    notebooks = doctor.get_notebook_folder(doctor.load_limits(paths).patterns)
     text, data = None, claude_settings.Data()
     if not options.mcp_only:
         text, data = read_settings(project / SETTINGS)
@@ -410,7 +437,9 @@ def _write_record(
     # Without a record, but with traces of ours (a clone, a lost .stepper/): nothing is
     # known of before.
     fresh = not (
-        claude_settings.has_ours(data) or script.exists() or our_skills(project)
+        claude_settings.has_our_handlers(data)
+        or script.exists()
+        or list_our_skills(project)
     )
     places = (".claude", ".claude/hooks", SKILLS, ".gitignore", notebooks)
     if old.get("mcp_only") and not options.mcp_only:
@@ -429,7 +458,7 @@ def _write_record(
         else [],
         "settings": text if fresh else None,
         "allow": [] if fresh else [claude_settings.SHELL_RULE],
-        "gitignore": not fresh or claude_settings.ignore(ignored) != ignored,
+        "gitignore": not fresh or claude_settings.add_ignore_line(ignored) != ignored,
     }
     before = {name: old.get(name, value) for name, value in before.items()}
     if notebooks != old.get("notebooks", notebooks) and (project / notebooks).exists():
@@ -449,31 +478,34 @@ def _write_record(
         "plugin": plugin,
         "notebooks": notebooks,
         "config": config or old.get("config"),
-        "script": hashlib.sha256(read(assets("hooks") / "stepper")).hexdigest(),
+        "script": hashlib.sha256(read(find_assets("hooks") / "stepper")).hexdigest(),
         **before,
         "allow": [
             *before["allow"],
             *(rule for rule in new_rules if rule not in before["allow"]),
         ],
     }
-    trust.remember(paths, note)
+    trust.save_record(paths, note)
 
 
 def _install_script(project: Path, known: str | None) -> None:
     """Copy the hook script; keep a copy of one that is not as install left it (`known` is that one's hash)."""
-    path, ours = project / claude_settings.SCRIPT, read(assets("hooks") / "stepper")
+    path, ours = (
+        project / claude_settings.SCRIPT,
+        read(find_assets("hooks") / "stepper"),
+    )
     there = read(path)
     if there and there != ours and hashlib.sha256(there).hexdigest() != known:
         write(path.with_name("stepper.orig"), there)
-        say(
+        print_line(
             "hook",
             f"the one that was here differs: kept as {claude_settings.SCRIPT}.orig",
         )
-    say("hook", f"{write(path, ours, 0o755)}: {claude_settings.SCRIPT}")
+    print_line("hook", f"{write(path, ours, 0o755)}: {claude_settings.SCRIPT}")
 
 
 # What does in a terminal what a skill does.
-INSTEAD = {
+TERMINAL_COMMANDS = {
     "continue": "stepper continue",
     "fix": "stepper fix",
     "skip": "stepper skip",
@@ -492,36 +524,36 @@ def _install_skills(project: Path) -> None:
         "foreign": "left out, because you have skills with these names",
     }
     done: dict[str, list[str]] = {}
-    for name, word in standing(project).items():
+    for name, word in get_skill_states(project).items():
         if word in ("missing", "outdated", "gone"):
             remove(project / SKILLS / name)
-            for file, content in shipped_skills().get(name, {}).items():
+            for file, content in load_shipped_skills().get(name, {}).items():
                 write(project / SKILLS / name / file, content)
         done.setdefault(words.get(word, "unchanged"), []).append(name)
     for said, names in done.items():
-        say("skills", f"{said}: {', '.join(names)}")
+        print_line("skills", f"{said}: {', '.join(names)}")
     if edited := done.get(words["edited"]):
-        say(
+        print_line(
             "",
             f"for stepper's own text: rm -r {SKILLS}/{edited[0]}, then run this again",
         )
     for name in done.get(words["foreign"], ()):
         instead = (
-            f"in a terminal: {INSTEAD[name]}"
-            if name in INSTEAD
+            f"in a terminal: {TERMINAL_COMMANDS[name]}"
+            if name in TERMINAL_COMMANDS
             else f"rename {SKILLS}/{name} and run this again"
         )
-        say("", f"instead of /{name}, {instead}")
+        print_line("", f"instead of /{name}, {instead}")
 
 
-VERBS = {"plan": plan, "apply": apply, "uninstall": uninstall}
+VERBS = {"plan": print_plan, "apply": apply, "uninstall": uninstall}
 
 
 def main() -> int:
     """Do the verb that the first argument names; return the exit code. Errors leave through here alone."""
     verb, *arguments = sys.argv[1:]
     try:
-        VERBS[verb](parse(arguments))
+        VERBS[verb](parse_arguments(arguments))
     except (StepperError, OSError) as error:
         why = str(
             error

@@ -54,7 +54,7 @@ def run(*command: str, cwd: str = "/", seconds: float = 600.0) -> CompletedProce
         )
 
 
-def tail(done: CompletedProcess[str]) -> str:
+def get_output_tail(done: CompletedProcess[str]) -> str:
     """Return the end of what a process said, for a message (at most 1,000 characters)."""
     return (done.stderr.strip() or done.stdout.strip())[
         -1000:
@@ -68,11 +68,13 @@ def probe(python: str, name: str = "", mend: str = "") -> Interpreter:
         rf"^{PROBE_MARK} (\d+\.\d+\.\d+) ?(.*)$", told.stdout, re.MULTILINE
     )
     if not found:
-        raise StepperError(f"{name or python} does not run: {tail(told)}", mend)
+        raise StepperError(
+            f"{name or python} does not run: {get_output_tail(told)}", mend
+        )
     return Interpreter(found[1], tuple(found[2].split()))
 
 
-def usable(python: str, name: str, mend: str) -> Interpreter:
+def probe_kernel_python(python: str, name: str, mend: str) -> Interpreter:
     """Return what an interpreter says of itself; raise StepperError where no kernel can run on it."""
     about = probe(python, name, mend)
     if tuple(map(int, about.version.split("."))) < OLDEST_KERNEL_PYTHON:

@@ -15,7 +15,7 @@ from subprocess import CompletedProcess
 from stepper.common.errors import UsageError
 from stepper.common.paths import Paths, ipykernel_folder
 from stepper.install.file_edits import read, remove
-from stepper.install.interpreter import Interpreter, run, tail
+from stepper.install.interpreter import Interpreter, get_output_tail, run
 
 ADD = ("uv", "add", "--dev", "ipykernel")
 LOCKED = re.compile(
@@ -35,7 +35,7 @@ SYNCED = {
 }
 
 
-def named(project: Path) -> bool:
+def is_dependency(project: Path) -> bool:
     """Whether ipykernel is among what a sync of the project's dependencies brings, or what those need.
 
     The lock has what extras bring as well: where one names ipykernel, being locked says nothing.
@@ -56,13 +56,13 @@ def named(project: Path) -> bool:
     return not NAMED.search(told) and bool(NAMED.search(read(project / "uv.lock")))
 
 
-def of_uv(project: Path) -> bool:
+def is_uv_project(project: Path) -> bool:
     """Whether uv manages the project, or could."""
     table = re.search(rb"^\[project\]", read(project / "pyproject.toml"), re.MULTILINE)
     return (project / "uv.lock").exists() or bool(table and shutil.which("uv"))
 
 
-def put(project: Path, *pip: str) -> CompletedProcess[str]:
+def install_ipykernel(project: Path, *pip: str) -> CompletedProcess[str]:
     """Install ipykernel by that command, where possible in a version that goes with what the project's lock names."""
     lock = read(project / "uv.lock").decode("utf-8", "replace")
     # of a package that is locked twice, the last one's
@@ -81,7 +81,7 @@ def put(project: Path, *pip: str) -> CompletedProcess[str]:
 
 def check_add(project: Path) -> None:
     """Raise UsageError where `--add-ipykernel` can't be done."""
-    if not of_uv(project):
+    if not is_uv_project(project):
         why = f"--add-ipykernel: {project} is no project of uv's (it has no pyproject.toml with a [project])"
         raise UsageError(
             why, "leave it out: ipykernel is put into the kernel's environment anyway"
@@ -93,9 +93,9 @@ def check_add(project: Path) -> None:
         )
 
 
-def offer(project: Path) -> list[str]:
+def suggest_dependency(project: Path) -> list[str]:
     """Return what tells how ipykernel stays in the environment of a project that does not name it."""
-    if not of_uv(project) or named(project):
+    if not is_uv_project(project) or is_dependency(project):
         return []
     return [
         f"`uv sync` removes ipykernel, which is none of the project's dependencies: {' '.join(ADD)}",
@@ -103,7 +103,7 @@ def offer(project: Path) -> list[str]:
     ]
 
 
-def copy(paths: Paths, python: str, about: Interpreter) -> str:
+def make_copy(paths: Paths, python: str, about: Interpreter) -> str:
     """Make stepper's own copy for kernels of that Python, where something may remove the environment's.
 
     Return what to say. That it can't be made is no reason not to install: a kernel that lacks it names the command.
@@ -113,16 +113,16 @@ def copy(paths: Paths, python: str, about: Interpreter) -> str:
         Path(ipykernel_folder(paths.env, about.version)),
     )
     synced = any((project / name).exists() for name in ("pyproject.toml", "uv.lock"))
-    if named(project) or not synced or target.is_dir():
+    if is_dependency(project) or not synced or target.is_dir():
         return ""
     made, uv = target.with_name(f"{target.name}.new"), shutil.which("uv")
     remove(made)
     # the interpreter itself may have no pip
     own = [sys.executable, "-I", "-m", "pip", "--python", python, "install"]
     pip = [uv, "pip", "install", "--python", python] if uv else own
-    done = put(project, *map(str, pip), "--quiet", "--target", str(made))
+    done = install_ipykernel(project, *map(str, pip), "--quiet", "--target", str(made))
     if done.returncode:
         remove(made)
-        return f"no copy of ipykernel could be made for the day when the environment's is removed: {tail(done)}"
+        return f"no copy of ipykernel could be made for the day when the environment's is removed: {get_output_tail(done)}"
     made.replace(target)
     return f"stepper keeps a copy of ipykernel for Python {about.version}, for the day when the environment's is removed"

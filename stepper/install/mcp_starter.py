@@ -12,14 +12,14 @@ from pathlib import Path
 
 from stepper.common.errors import StepperError
 from stepper.common.paths import Paths
-from stepper.install.file_edits import assets, read, write
+from stepper.install.file_edits import find_assets, read, write
 
 # below the environment; the hook script knows it by this name
 STARTER = "hooks/mcp"
 SCRIPT = "hooks/stepper"
 
 
-def starter(paths: Paths) -> Path:
+def get_starter_path(paths: Paths) -> Path:
     """Return the path of the script that starts the server."""
     return Path(paths.env, STARTER)
 
@@ -29,15 +29,15 @@ def write_scripts(paths: Paths, repair: str) -> None:
 
     Where it can't start the server it names `repair`, the command that sets the checkout up.
     """
-    write(Path(paths.env, SCRIPT), read(assets("hooks") / "stepper"), 0o755)
-    write(starter(paths), _text(paths, repair), 0o755)
+    write(Path(paths.env, SCRIPT), read(find_assets("hooks") / "stepper"), 0o755)
+    write(get_starter_path(paths), _format_starter(paths, repair), 0o755)
 
 
-def check(paths: Paths, repair: str) -> str:
+def check_starter(paths: Paths, repair: str) -> str:
     """Return the path of the script; raise StepperError where it is missing or of another version."""
-    path = starter(paths)
+    path = get_starter_path(paths)
     script = Path(paths.env, SCRIPT)
-    same = read(script) == read(assets("hooks") / "stepper")
+    same = read(script) == read(find_assets("hooks") / "stepper")
     # the command that it names may be another one: the clone that it came from may be gone
     same = same and os.fsencode(SCRIPT) in read(path)
     if not same or not os.access(path, os.X_OK):
@@ -45,7 +45,7 @@ def check(paths: Paths, repair: str) -> str:
     return str(path)
 
 
-def _text(paths: Paths, repair: str) -> bytes:
+def _format_starter(paths: Paths, repair: str) -> bytes:
     script = shlex.quote(str(Path(paths.env, SCRIPT)))
     lines = [
         "#!/bin/sh",

@@ -13,20 +13,23 @@ from stepper.policy.model import Limits
 UNSET = "auto"  # where no settings name a mode, of the client 2.1.330
 # in a project's own settings the client starts in `default` instead
 UNTRUSTED = "bypassPermissions"
-AT_ONCE = "edits are not asked for, and each code cell runs at once"
-WAITS = "its cell waits for `stepper run`"
+RUNS_IMMEDIATELY = "edits are not asked for, and each code cell runs at once"
+WAITS_FOR_RUN = "its cell waits for `stepper run`"
 # What becomes of an edit in each mode, and where `auto_run` is `ask`.
 MODES = {
     "default": (
         "each edit is asked for: saying yes to a code cell runs it at once",
-        f"each edit is asked for, {WAITS}",
+        f"each edit is asked for, {WAITS_FOR_RUN}",
     ),
-    "acceptEdits": (AT_ONCE, AT_ONCE),
-    "bypassPermissions": (AT_ONCE, AT_ONCE),
-    "auto": (AT_ONCE, "each code cell is asked for: saying yes runs it at once"),
+    "acceptEdits": (RUNS_IMMEDIATELY, RUNS_IMMEDIATELY),
+    "bypassPermissions": (RUNS_IMMEDIATELY, RUNS_IMMEDIATELY),
+    "auto": (
+        RUNS_IMMEDIATELY,
+        "each code cell is asked for: saying yes runs it at once",
+    ),
     "dontAsk": (
         "what no rule allows is refused; what one does runs at once",
-        f"what no rule allows is refused, {WAITS}",
+        f"what no rule allows is refused, {WAITS_FOR_RUN}",
     ),
     "plan": (
         "each edit is asked for, and no cell runs",
@@ -35,14 +38,14 @@ MODES = {
 }
 
 
-def home() -> Path:
+def get_config_folder() -> Path:
     """Return the folder of the client's own settings."""
     return Path(os.environ.get("CLAUDE_CONFIG_DIR") or Path("~/.claude").expanduser())
 
 
-def mode(project: Path) -> tuple[str, str]:
+def find_mode(project: Path) -> tuple[str, str]:
     """Return the mode that the settings name, and which of them: the nearest wins. Raise StepperError."""
-    own = home()
+    own = get_config_folder()
     for folder, name in (
         (project / ".claude", "settings.local.json"),
         (project / ".claude", "settings.json"),
@@ -56,10 +59,10 @@ def mode(project: Path) -> tuple[str, str]:
     return UNSET, ""
 
 
-def said(project: Path, limits: Limits) -> str:
+def describe_mode(project: Path, limits: Limits) -> str:
     """Return the mode in words, and what becomes of an edit in it."""
     try:
-        told, where = mode(project)
+        told, where = find_mode(project)
         files = [
             read_settings(project / ".claude" / name)[1]
             for name in ("settings.json", "settings.local.json")
@@ -79,9 +82,9 @@ def said(project: Path, limits: Limits) -> str:
     if (
         told in ("default", "manual")
         and limits.auto_run != "ask"
-        and {*claude_settings.rules(limits.patterns)} <= allowed
+        and {*claude_settings.list_permission_rules(limits.patterns)} <= allowed
     ):
-        usual = f"the rules of --allow are there: {AT_ONCE}"
+        usual = f"the rules of --allow are there: {RUNS_IMMEDIATELY}"
     why = (
         f"permissions.defaultMode in {where}"
         if where

@@ -7,13 +7,13 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from stepper.install.file_edits import assets
+from stepper.install.file_edits import find_assets
 
 SKILLS = ".claude/skills"
 MARK = re.compile(rb"\s*<!-- notebook-stepper(?: ([0-9a-f]{16}))? -->\s*")
 
 
-def digest(files: Mapping[str, bytes]) -> str:
+def compute_digest(files: Mapping[str, bytes]) -> str:
     """Return the hash of a skill's files, whatever its mark and its line ends (git may change those)."""
     total = hashlib.sha256()
     for name in sorted(files):
@@ -25,57 +25,59 @@ def digest(files: Mapping[str, bytes]) -> str:
     return total.hexdigest()[:16]
 
 
-def stamped(files: Mapping[str, bytes]) -> dict[str, bytes]:
+def add_mark(files: Mapping[str, bytes]) -> dict[str, bytes]:
     """Return a skill's files with our mark and their hash at the end of SKILL.md: how it is known again."""
     body = MARK.sub(b"\n", files["SKILL.md"]).rstrip()
-    mark = f"<!-- notebook-stepper {digest(files)} -->".encode()
+    mark = f"<!-- notebook-stepper {compute_digest(files)} -->".encode()
     return {**files, "SKILL.md": body + b"\n\n" + mark + b"\n"}
 
 
-def whose(files: Mapping[str, bytes]) -> str:
+def classify_skill(files: Mapping[str, bytes]) -> str:
     """Return whose a skill is: `missing` (no files), `foreign`, `ours`, or `edited` (ours, changed since)."""
     if not files:
         return "missing"
     mark = MARK.search(files.get("SKILL.md", b""))
     if not mark:
         return "foreign"
-    return "ours" if (mark[1] or b"").decode() == digest(files) else "edited"
+    return "ours" if (mark[1] or b"").decode() == compute_digest(files) else "edited"
 
 
-def standing(project: Path) -> dict[str, str]:
+def get_skill_states(project: Path) -> dict[str, str]:
     """Return how the skills of a project stand that are ours or have the name of one of ours: name → word.
 
     missing, foreign, edited, current, outdated, or gone (ours, but of an older version that had it).
     """
-    shipped, found = shipped_skills(), {}
+    shipped, found = load_shipped_skills(), {}
     there = (folder.name for folder in sorted(project.glob(f"{SKILLS}/*")))
     for name in dict.fromkeys((*shipped, *there)):
-        files = files_in(project / SKILLS / name)
-        word = whose(files)
+        files = read_skill_files(project / SKILLS / name)
+        word = classify_skill(files)
         if word == "ours":
-            same = name in shipped and digest(files) == digest(shipped[name])
+            same = name in shipped and compute_digest(files) == compute_digest(
+                shipped[name]
+            )
             word = "current" if same else "outdated" if name in shipped else "gone"
         if name in shipped or word in ("edited", "gone"):
             found[name] = word
     return found
 
 
-def our_skills(project: Path) -> dict[str, str]:
+def list_our_skills(project: Path) -> dict[str, str]:
     """Return the skills of the project that bear our mark, as they stand."""
     return {
         name: word
-        for name, word in standing(project).items()
+        for name, word in get_skill_states(project).items()
         if word not in ("missing", "foreign")
     }
 
 
-def shipped_skills() -> dict[str, dict[str, bytes]]:
+def load_shipped_skills() -> dict[str, dict[str, bytes]]:
     """Return the skills that came with this package, as they are installed: name → file → bytes."""
-    folders = sorted(path.parent for path in assets("skills").glob("*/SKILL.md"))
-    return {folder.name: stamped(files_in(folder)) for folder in folders}
+    folders = sorted(path.parent for path in find_assets("skills").glob("*/SKILL.md"))
+    return {folder.name: add_mark(read_skill_files(folder)) for folder in folders}
 
 
-def files_in(folder: Path) -> dict[str, bytes]:
+def read_skill_files(folder: Path) -> dict[str, bytes]:
     """Return the files below `folder` by relative name; hidden ones and bytecode are none of a skill."""
     found = {}
     for path in sorted(folder.rglob("*")):

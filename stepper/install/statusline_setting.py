@@ -14,7 +14,7 @@ from typing import Any
 from stepper.common.errors import StepperError
 from stepper.common.paths import Paths, record_folder
 from stepper.install.claude_settings import SCRIPT, Data
-from stepper.install.file_edits import assets, read, read_settings, remove, write
+from stepper.install.file_edits import find_assets, read, read_settings, remove, write
 
 KEY = "statusLine"
 COMMAND = '"${CLAUDE_PROJECT_DIR}"/' + SCRIPT + " StatusLine"
@@ -28,12 +28,12 @@ def is_ours(told: object) -> bool:
     ).replace('"', "")
 
 
-def put(paths: Paths, data: Data, note: Data) -> tuple[Data, Data]:
+def add_status_line(paths: Paths, data: Data, note: Data) -> tuple[Data, Data]:
     """Return the settings with our status line, and the note of the install with what it replaces in them."""
     there = data.get(KEY)
     note = note if is_ours(there) else {**note, "statusline": {"before": there}}
     before = note.get("statusline", {}).get("before")
-    own = before if isinstance(before, dict) else _users()
+    own = before if isinstance(before, dict) else _read_user_setting()
     keep = {name: value for name, value in own.items() if name == "padding"}
     file, command = (
         Path(record_folder(paths.project), "statusline.own"),
@@ -52,7 +52,7 @@ def put(paths: Paths, data: Data, note: Data) -> tuple[Data, Data]:
     return {**data, KEY: ours}, note
 
 
-def take(data: Data, note: Data) -> Data:
+def restore_status_line(data: Data, note: Data) -> Data:
     """Return the settings without our status line: with the one that it had replaced in them."""
     if not is_ours(data.get(KEY)):
         return data
@@ -65,7 +65,7 @@ def take(data: Data, note: Data) -> Data:
     }
 
 
-def said(paths: Paths) -> str:
+def describe_status_line(paths: Paths) -> str:
     """Return what is to be known of the status line that was put there."""
     local = read_settings(Path(paths.project, ".claude/settings.local.json"))[1].get(
         KEY
@@ -80,12 +80,12 @@ def said(paths: Paths) -> str:
     return f"below your own: {own}" if own else "you had none of your own"
 
 
-def script(env: Path) -> None:
+def write_script(env: Path) -> None:
     """Put into the environment what prints the line."""
-    write(env / "statusline", read(assets("hooks") / "statusline"), 0o755)
+    write(env / "statusline", read(find_assets("hooks") / "statusline"), 0o755)
 
 
-def _users() -> dict[str, Any]:
+def _read_user_setting() -> dict[str, Any]:
     home = Path(os.environ.get("CLAUDE_CONFIG_DIR") or Path("~/.claude").expanduser())
     try:
         told = json.loads(read(home / "settings.json") or b"{}").get(KEY)

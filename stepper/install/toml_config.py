@@ -10,7 +10,7 @@ from typing import Any
 
 from stepper.common.errors import StepperError
 from stepper.install import claude_settings, mcp_starter
-from stepper.install.file_edits import editor
+from stepper.install.file_edits import format_editor_command
 
 NAME = "stepper"
 Entry = dict[str, Any]
@@ -27,7 +27,7 @@ def is_ours(entry: object) -> bool:
     return claude_settings.SCRIPT in text or starter in text
 
 
-def merged(there: Entry, entry: Entry) -> Entry:
+def merge_entries(there: Entry, entry: Entry) -> Entry:
     """Return our entry with what the person put beside it."""
     env, ours = there.get("env"), entry.get("env")
     return {
@@ -41,7 +41,7 @@ def merged(there: Entry, entry: Entry) -> Entry:
     }
 
 
-def written(entry: Entry, header: str = f"[{TABLES}.{NAME}]\n") -> str:
+def format_table(entry: Entry, header: str = f"[{TABLES}.{NAME}]\n") -> str:
     """Return our table: strings, numbers and lists of strings JSON writes as TOML does."""
 
     def pairs_of(pairs: Entry) -> list[str]:
@@ -57,7 +57,7 @@ def written(entry: Entry, header: str = f"[{TABLES}.{NAME}]\n") -> str:
     return header + "\n".join([*lines, ""])
 
 
-def _read(text: str) -> Entry | None:
+def _parse(text: str) -> Entry | None:
     """Return a document's data, None where this Python reads no TOML; raise ValueError."""
     if sys.version_info >= (3, 11):
         import tomllib
@@ -69,19 +69,19 @@ def _read(text: str) -> Entry | None:
     return None
 
 
-def _reads(text: str) -> bool:
+def _is_valid(text: str) -> bool:
     try:
-        return _read(text) is not None
+        return _parse(text) is not None
     except ValueError:
         return False
 
 
-def put(text: str, entry: Entry, path: Path, taken: StepperError) -> str:
+def add_table(text: str, entry: Entry, path: Path, taken: StepperError) -> str:
     """Return a document with our table; raise StepperError where that would not be just what was meant."""
-    lines = written(entry)
-    by_hand = f"{editor(path)}  # and see that it has:\n{lines}"
+    lines = format_table(entry)
+    by_hand = f"{format_editor_command(path)}  # and see that it has:\n{lines}"
     try:
-        data = _read(text)
+        data = _parse(text)
     except ValueError as error:
         raise StepperError(f"{path} can't be read: {error}", by_hand) from None
     if data is None:
@@ -99,17 +99,17 @@ def put(text: str, entry: Entry, path: Path, taken: StepperError) -> str:
     elif not is_ours(there):
         raise taken
     else:
-        wanted = merged(there, entry)
+        wanted = merge_entries(there, entry)
         ours = {name: wanted[name] for name in entry}
         new = (
             text
             if wanted == there
-            else "".join(_renewed(part, ours) for part in _parts(text))
+            else "".join(_update_table(part, ours) for part in _split_tables(text))
         )
     if not (
-        _reads(new)
+        _is_valid(new)
         and isinstance(servers, dict)
-        and _read(new) == {**data, TABLES: {**servers, NAME: wanted}}
+        and _parse(new) == {**data, TABLES: {**servers, NAME: wanted}}
     ):
         raise StepperError(
             f"{path} has {TABLES} in a spelling that is not changed here", by_hand
@@ -117,7 +117,7 @@ def put(text: str, entry: Entry, path: Path, taken: StepperError) -> str:
     return new
 
 
-def _renewed(part: str, ours: Entry) -> str:
+def _update_table(part: str, ours: Entry) -> str:
     """Return our table with our keys as they are now and all other lines as they were; any other part as it is."""
     header, *lines = part.splitlines(keepends=True) or [""]
     if not HEADER.fullmatch(header.rstrip()):
@@ -125,15 +125,15 @@ def _renewed(part: str, ours: Entry) -> str:
     kept, begun = "", ""
     for line in lines:
         begun += line
-        if _reads(begun):  # else its value goes on
-            kept += begun if not {*(_read(begun) or ())} & {*ours} else ""
+        if _is_valid(begun):  # else its value goes on
+            kept += begun if not {*(_parse(begun) or ())} & {*ours} else ""
             begun = ""
-    return written(ours, header) + kept
+    return format_table(ours, header) + kept
 
 
-def cut(text: str, lines: str) -> str:
+def remove_table(text: str, lines: str) -> str:
     """Return a document without our tables; as it is where they are not ours, or stand in one with others."""
-    data = _read(text)
+    data = _parse(text)
     if data is None:
         rest = text.replace(lines, "", 1)
         return text if NAME in rest else rest
@@ -141,8 +141,8 @@ def cut(text: str, lines: str) -> str:
     if not isinstance(servers, dict) or not is_ours(servers.get(NAME)):
         return text
     rest, gone = "", False
-    for part in _parts(text):
-        found = _read(part) or {}
+    for part in _split_tables(text):
+        found = _parse(part) or {}
         if [*found] == [TABLES] and [*found[TABLES]] == [NAME]:
             gone = True
         else:
@@ -159,16 +159,18 @@ def cut(text: str, lines: str) -> str:
         TABLES: {name: each for name, each in servers.items() if name != NAME},
     }
     return (
-        rest if _reads(rest) and {TABLES: {}, **(_read(rest) or {})} == left else text
+        rest
+        if _is_valid(rest) and {TABLES: {}, **(_parse(rest) or {})} == left
+        else text
     )
 
 
-def _parts(text: str) -> list[str]:
+def _split_tables(text: str) -> list[str]:
     """Return what is before all tables, each table, and what follows each of them: blank lines, comments."""
     tables, parts = [""], list[str]()
     for line in text.splitlines(keepends=True):
         # else it is within a value
-        if line.lstrip().startswith("[") and _reads(tables[-1]):
+        if line.lstrip().startswith("[") and _is_valid(tables[-1]):
             tables.append("")
         tables[-1] += line
     for table in tables:
@@ -179,6 +181,6 @@ def _parts(text: str) -> list[str]:
         ):
             end -= 1
         # its last line only looks like a comment
-        end = end if _reads("".join(lines[:end])) else len(lines)
+        end = end if _is_valid("".join(lines[:end])) else len(lines)
         parts += ["".join(lines[:end]), "".join(lines[end:])]
     return parts

@@ -35,7 +35,7 @@ SETTINGS = ("kernel", "auto_run", "verify", "notebooks", "notebooks_dir", "hide_
 
 
 @contextlib.contextmanager
-def writing(folder: str) -> Iterator[None]:
+def report_write_errors(folder: str) -> Iterator[None]:
     """Raise StepperError, with the mend, where something in the folder can't be written."""
     try:
         yield
@@ -49,21 +49,21 @@ def writing(folder: str) -> Iterator[None]:
 def make_folders(paths: Paths) -> None:
     """Make `.stepper/` and the record's folder, with those above it the user's alone. Raise StepperError."""
     folder = record_folder(paths.project)
-    with writing(folder):
+    with report_write_errors(folder):
         # with `.stepper/`; a session of the client watches it
         private_files.make_folder(os.path.dirname(paths.notice))
         # the person's home may lie behind a link
         private_files.make_folder(os.path.realpath(folder))
 
 
-def remember(paths: Paths, note: dict[str, Any]) -> None:
+def save_record(paths: Paths, note: dict[str, Any]) -> None:
     """Record a project for this user; a note that is there already is left as it is. Raise StepperError."""
     folder, known = (
         os.path.realpath(record_folder(paths.project)),
         read_install_record(paths.project),
     )
     make_folders(paths)
-    with writing(folder):
+    with report_write_errors(folder):
         if not known:
             token = secrets.token_hex(16).encode() + b"\n"
             for place in (folder, paths.home):
@@ -75,7 +75,7 @@ def remember(paths: Paths, note: dict[str, Any]) -> None:
             )
 
 
-def forget(paths: Paths) -> None:
+def remove_record(paths: Paths) -> None:
     """Remove the record with the environment, and the folders that held nothing else; raise OSError."""
     folder, top = Path(record_folder(paths.project)), Path(record_root()).parent
     if folder.is_dir():
@@ -145,7 +145,7 @@ def examine(paths: Paths) -> Offer:
     env_files = [os.path.join(env, name) for name in names]
     env_files = [path for path in env_files if os.path.lexists(path)]
     for path in filter(None, (python, env, *env_files)):
-        check(path)
+        check_ownership(path)
     hooks = os.path.join(paths.project, SCRIPT)
     default = Limits()
     settings = {
@@ -165,7 +165,7 @@ def examine(paths: Paths) -> Offer:
     )
 
 
-def record(paths: Paths, offer: Offer) -> dict[str, Any]:
+def accept(paths: Paths, offer: Offer) -> dict[str, Any]:
     """Record what a checkout names as accepted, exactly as it was examined; return it. Raise StepperError."""
     note: dict[str, Any] = {**offer.known}
     if offer.python and not offer.python_is_configured:
@@ -175,9 +175,9 @@ def record(paths: Paths, offer: Offer) -> dict[str, Any]:
     if offer.new_kernels:
         # those of a former configuration too: a kernel may live there
         note["kernels"] = [*note.get("kernels", []), *offer.new_kernels]
-    remember(paths, note or {"accepted": []})
+    save_record(paths, note or {"accepted": []})
     if offer.env == paths.env_link:
-        with writing(paths.env):
+        with report_write_errors(paths.env):
             link(Path(paths.env), Path(os.path.realpath(offer.env)))
     interpreter, environment = None, None
     if offer.python:
@@ -196,10 +196,10 @@ def record(paths: Paths, offer: Offer) -> dict[str, Any]:
 
 def trust(paths: Paths) -> dict[str, Any]:
     """Accept what a checkout names to run, without a question; return it. Raise StepperError."""
-    return record(paths, examine(paths))
+    return accept(paths, examine(paths))
 
 
-def check(path: str) -> None:
+def check_ownership(path: str) -> None:
     """Raise StepperError where another user owns a path, or anybody could put something else in its place."""
     for place in map(Path, {path, os.path.realpath(path)}):
         if place.lstat().st_uid not in (0, os.getuid()):

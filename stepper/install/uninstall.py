@@ -23,7 +23,7 @@ from stepper.install import (
     user_script,
 )
 from stepper.install.file_edits import (
-    assets,
+    find_assets,
     read,
     read_settings,
     remove,
@@ -35,10 +35,10 @@ from stepper.install.install_checks import (
     SETTINGS,
     check_links,
     check_target,
-    say,
+    print_line,
 )
-from stepper.install.interpreter import run, tail
-from stepper.install.skills import SKILLS, our_skills
+from stepper.install.interpreter import get_output_tail, run
+from stepper.install.skills import SKILLS, list_our_skills
 
 SHUTDOWN_SECONDS = 60.0
 # What stepper itself keeps in .stepper/; all else there is the person's: journals,
@@ -76,38 +76,40 @@ def uninstall(options: argparse.Namespace) -> None:
         text, data = read_settings(project / SETTINGS)
     traces = claude and (
         SCRIPT_MARK in read(project / claude_settings.SCRIPT)
-        or claude_settings.has_ours(data)
-        or our_skills(project)
+        or claude_settings.has_our_handlers(data)
+        or list_our_skills(project)
     )
     if not (
         traces
         or any(map(os.path.lexists, (paths.home, paths.env, paths.install_record)))
     ):
-        say("nothing", f"of stepper's is in {project}")
+        print_line("nothing", f"of stepper's is in {project}")
         return
     borrowers = [Paths(folder) for folder in paths.find_dependent_worktrees()]
     for each in (paths, *borrowers):
-        _stop(each)
+        _stop_kernels(each)
     if claude:
         _remove_settings(project, note, text, data)
         _remove_script(project / claude_settings.SCRIPT, note)
         _remove_skills(project)
-    if files := mcp_client_config.take(paths, note):
-        say("removed", f"our lines from {', '.join(files)}")
+    if files := mcp_client_config.remove_entries(paths, note):
+        print_line("removed", f"our lines from {', '.join(files)}")
     if note.get("gitignore", True):
         _remove_line(project, keep=".gitignore" in note.get("found", ()))
     _remove_home(paths, note)
-    trust.forget(paths)  # the environment too
-    link = user_script.take_away()
+    trust.remove_record(paths)  # the environment too
+    link = user_script.remove_script()
     if link is not None:
-        say("kept" if link else "removed", link or str(user_script.place()))
+        print_line(
+            "kept" if link else "removed", link or str(user_script.get_script_path())
+        )
     notebooks = str(note.get("notebooks", "notebooks"))
     folders = (".claude/hooks", SKILLS, ".claude") if claude else ()
     for name in (*folders, notebooks):
         if name not in note.get("found", ()) and remove_empty(project / name):
-            say("removed", f"{name}/ (empty)")
+            print_line("removed", f"{name}/ (empty)")
     for each in borrowers:
-        say(
+        print_line(
             "worktree",
             f"{each.project} worked with this environment: its cells do not run any more",
         )
@@ -115,13 +117,13 @@ def uninstall(options: argparse.Namespace) -> None:
         ".venv and ipykernel in it"
     ] * (project / ".venv").is_dir()
     if kept:
-        say("kept", ", ".join(kept))
+        print_line("kept", ", ".join(kept))
 
 
-def _stop(paths: Paths) -> None:
+def _stop_kernels(paths: Paths) -> None:
     command = Path(paths.active_env, "bin/stepper")
     try:
-        running = doctor.listening(paths)
+        running = doctor.is_daemon_listening(paths)
     except (OSError, StepperError):
         running = True  # something is there: let `stepper shutdown` look
     if not running and not any(Path(paths.kernels).rglob("*.json")):
@@ -129,19 +131,19 @@ def _stop(paths: Paths) -> None:
     if (
         not paths.env_is_recorded()
     ):  # a stranger's, or the record is gone: it is not asked
-        say(
+        print_line(
             "warning",
             f"{command} is not of an install of yours, and was not run: daemon and kernels may still run",
         )
         return
     done = run(str(command), "shutdown", cwd=paths.project, seconds=SHUTDOWN_SECONDS)
     if done.returncode:
-        say(
+        print_line(
             "warning",
-            f"daemon and kernels may still run: `stepper shutdown` failed ({tail(done)})",
+            f"daemon and kernels may still run: `stepper shutdown` failed ({get_output_tail(done)})",
         )
     else:
-        say("stopped", f"daemon and kernels of {paths.project}")
+        print_line("stopped", f"daemon and kernels of {paths.project}")
 
 
 def _remove_settings(
@@ -155,12 +157,14 @@ def _remove_settings(
     # Without a record only the rule that names stepper is surely ours; the other does
     # no harm without hooks.
     rules = note.get("allow", [claude_settings.SHELL_RULE])
-    rest = claude_settings.remove(statusline_setting.take(data, note), rules, before)
+    rest = claude_settings.remove_ours(
+        statusline_setting.restore_status_line(data, note), rules, before
+    )
     if text is None or rest == data:
         return
     same = isinstance(first, str) and json.dumps(before) == json.dumps(rest)
     left = str(first) if same else claude_settings.render(rest, text)
-    _leave(
+    _write_remaining(
         project,
         SETTINGS,
         left.encode() if rest or first is not None else None,
@@ -170,46 +174,48 @@ def _remove_settings(
 
 def _remove_line(project: Path, keep: bool) -> None:
     old = read(project / ".gitignore")
-    rest = claude_settings.unignore(old)
+    rest = claude_settings.remove_ignore_line(old)
     if rest != old:
-        _leave(project, ".gitignore", rest if rest or keep else None, "our line")
+        _write_remaining(
+            project, ".gitignore", rest if rest or keep else None, "our line"
+        )
 
 
-def _leave(project: Path, name: str, rest: bytes | None, ours: str) -> None:
+def _write_remaining(project: Path, name: str, rest: bytes | None, ours: str) -> None:
     """Replace a file by what is left of it, None where that is nothing."""
     if rest is None:
         remove(project / name)
     else:
         write(project / name, rest)
-    say("removed", name if rest is None else f"{ours} from {name}")
+    print_line("removed", name if rest is None else f"{ours} from {name}")
 
 
 def _remove_script(path: Path, note: claude_settings.Data) -> None:
-    there, ours = read(path), read(assets("hooks") / "stepper")
+    there, ours = read(path), read(find_assets("hooks") / "stepper")
     hashed = hashlib.sha256(there).hexdigest()
     if SCRIPT_MARK not in there:
         return
     if there == ours or hashed == note.get("script", hashed):
         remove(path)
-        say("removed", claude_settings.SCRIPT)
+        print_line("removed", claude_settings.SCRIPT)
     else:
         path.replace(path.with_name("stepper.orig"))
-        say(
+        print_line(
             "kept",
             f"{claude_settings.SCRIPT} was edited: it is {claude_settings.SCRIPT}.orig now",
         )
 
 
 def _remove_skills(project: Path) -> None:
-    found = our_skills(project)
+    found = list_our_skills(project)
     edited = [name for name in found if found[name] == "edited"]
     ours = [name for name in found if found[name] != "edited"]
     for name in ours:
         remove(project / SKILLS / name)
     if ours:
-        say("removed", f"skills {', '.join(ours)}")
+        print_line("removed", f"skills {', '.join(ours)}")
     if edited:
-        say(
+        print_line(
             "kept",
             f"skills {', '.join(edited)} (edited by you; rm -r {SKILLS}/{edited[0]})",
         )
@@ -239,8 +245,8 @@ def _remove_home(paths: Paths, note: claude_settings.Data) -> None:
     if not home.is_dir():
         return
     if remove_empty(home):
-        say("removed", ".stepper/")
+        print_line("removed", ".stepper/")
     else:
         names = ", ".join(sorted(path.name for path in home.iterdir()))
         write(home / ".gitignore", b"*\n")  # our line in the repository's is gone
-        say("kept", f".stepper/ with what is yours: {names} (rm -r .stepper)")
+        print_line("kept", f".stepper/ with what is yours: {names} (rm -r .stepper)")

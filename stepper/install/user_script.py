@@ -9,7 +9,7 @@ from pathlib import Path
 
 from stepper.common.errors import StepperError
 from stepper.common.paths import Paths, record_root
-from stepper.install.file_edits import assets, read, remove, write
+from stepper.install.file_edits import find_assets, read, remove, write
 
 MARK = b"(notebook-stepper)"
 NAMED = 5  # projects in a message
@@ -17,68 +17,70 @@ NAMED = 5  # projects in a message
 ANY = re.compile(rb"^any=.*$", re.MULTILINE)
 
 
-def place() -> Path:
+def get_script_path() -> Path:
     """Return where the script lies."""
     return Path("~/.local/bin/stepper").expanduser()
 
 
-def standing() -> str:
+def get_script_state() -> str:
     """Return whose the script is: `missing`, `foreign`, `ours`, or `outdated` (of another version)."""
-    there = read(place())
+    there = read(get_script_path())
     if MARK not in there:
-        return "foreign" if os.path.lexists(place()) else "missing"
-    return "ours" if ANY.sub(b"", there) == ANY.sub(b"", _shipped()) else "outdated"
+        return "foreign" if os.path.lexists(get_script_path()) else "missing"
+    return (
+        "ours"
+        if ANY.sub(b"", there) == ANY.sub(b"", _read_shipped_script())
+        else "outdated"
+    )
 
 
-def check() -> None:
+def check_script_name() -> None:
     """Raise StepperError where another program has its name."""
-    if standing() == "foreign":
+    if get_script_state() == "foreign":
         raise StepperError(
-            f"{place()} is not stepper's", "move it away, or leave out --link"
+            f"{get_script_path()} is not stepper's", "move it away, or leave out --link"
         )
 
 
-def make(paths: Paths) -> str:
+def install_script(paths: Paths) -> str:
     """Make the script; return what was done."""
-    check()
-    return f"{_put(_shipped(), f'{paths.env}/bin/stepper')}: {place()}"
+    check_script_name()
+    return f"{_write_script(_read_shipped_script(), f'{paths.env}/bin/stepper')}: {get_script_path()}"
 
 
-def take_away() -> str | None:
+def remove_script() -> str | None:
     """Remove the script with the last project of this user's.
 
     Return '' where it was removed, None where there is none of stepper's, else that it is left, why, and what removes
     it.
     """
-    there = read(place())
+    there = read(get_script_path())
     if MARK not in there:
         return None
-    remedy = f"To remove it, run: rm {shlex.quote(str(place()))}"
+    remedy = f"To remove it, run: rm {shlex.quote(str(get_script_path()))}"
     if os.fsencode(record_root()) not in there:
-        return f"{place()} (made by --link, not by an install that is recorded in {record_root()}). {remedy}"
-    if others := _others():
-        _put(there, others[0])
-        projects = ", ".join(_project(command) for command in others[:NAMED])
+        return f"{get_script_path()} (made by --link, not by an install that is recorded in {record_root()}). {remedy}"
+    if others := _list_commands():
+        _write_script(there, others[0])
+        projects = ", ".join(_get_project(command) for command in others[:NAMED])
         if len(others) > NAMED:
             projects += f" and {len(others) - NAMED} more"
-        return (
-            f"{place()} (made by --link), for your other projects: {projects}. {remedy}"
-        )
-    remove(place())
+        return f"{get_script_path()} (made by --link), for your other projects: {projects}. {remedy}"
+    remove(get_script_path())
     return ""
 
 
-def on_path() -> bool:
+def is_on_path() -> bool:
     """Whether the person's shell finds it."""
-    return str(place().parent) in os.environ.get("PATH", "").split(os.pathsep)
+    return str(get_script_path().parent) in os.environ.get("PATH", "").split(os.pathsep)
 
 
-def _put(script: bytes, command: str) -> str:
+def _write_script(script: bytes, command: str) -> str:
     any_env = os.fsencode("any=" + shlex.quote(command))
-    return write(place(), ANY.sub(lambda _: any_env, script), 0o755)
+    return write(get_script_path(), ANY.sub(lambda _: any_env, script), 0o755)
 
 
-def _others() -> list[str]:
+def _list_commands() -> list[str]:
     """Return the `stepper` of each project that has an environment."""
     found = []
     for at, folders, _ in os.walk(record_root()):
@@ -89,11 +91,11 @@ def _others() -> list[str]:
     return found
 
 
-def _project(command: str) -> str:
+def _get_project(command: str) -> str:
     """Return the project whose recorded environment has that command."""
     folder = Path(command).parents[3]  # without .stepper/env/bin/stepper
     return os.sep + str(folder.relative_to(record_root()))
 
 
-def _shipped() -> bytes:
-    return read(assets("hooks") / "shell")
+def _read_shipped_script() -> bytes:
+    return read(find_assets("hooks") / "shell")

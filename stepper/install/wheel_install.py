@@ -23,7 +23,7 @@ from urllib.parse import unquote, urlsplit
 
 from stepper import __version__
 from stepper.common.errors import StepperError, UsageError
-from stepper.install.file_edits import PACKAGE, assets
+from stepper.install.file_edits import PACKAGE, find_assets
 
 NAME, SHELL = "notebook-stepper", "/bin/sh"
 USAGE = f"""{NAME} install [TARGET] [OPTIONS]    sets a repository up; `{NAME} install --help` tells the rest
@@ -68,10 +68,10 @@ def install(words: list[str]) -> int:
         )
     environ = {
         **os.environ,
-        "STEPPER_WAY": way(),
+        "STEPPER_WAY": format_repeat_command(),
         "STEPPER_PYTHON": str(getattr(sys, "_base_executable", "")),
     }
-    if passing():  # its Python is on the PATH, and goes with it
+    if is_temporary_environment():  # its Python is on the PATH, and goes with it
         own = os.path.join(sys.prefix, "bin")
         environ["PATH"] = os.pathsep.join(
             at for at in environ.get("PATH", "").split(os.pathsep) if at != own
@@ -79,32 +79,32 @@ def install(words: list[str]) -> int:
         if environ.get("VIRTUAL_ENV") == sys.prefix:
             del environ["VIRTUAL_ENV"]
     with tempfile.TemporaryDirectory(prefix="stepper-install-") as folder:
-        lay_out(Path(folder))
+        create_checkout(Path(folder))
         return subprocess.run(
             [SHELL, f"{folder}/install.sh", *words], env=environ, check=False
         ).returncode
 
 
-def passing() -> bool:
+def is_temporary_environment() -> bool:
     """Tell whether this environment lies in a cache, as those of `uvx` and `pipx run` do."""
     return any(
         (folder / "CACHEDIR.TAG").exists() for folder in Path(sys.prefix).parents
     )
 
 
-def way() -> str:
+def format_repeat_command() -> str:
     """Return the command that does this again, as a shell takes it: uvx, pipx run, or the path of this one."""
-    if not passing():
+    if not is_temporary_environment():
         return f"{shlex.quote(os.path.abspath(sys.argv[0]))} install"
     pipx = Path(sys.prefix, "pipx_metadata.json").exists()
-    source = origin(
+    source = format_source(
         json.loads(metadata.distribution(NAME).read_text("direct_url.json") or "{}")
     )
     given = f"{'--spec' if pipx else '--from'} {shlex.quote(source)} " if source else ""
     return f"{'pipx run' if pipx else 'uvx'} {given}{NAME} install"
 
 
-def origin(direct: dict[str, object]) -> str:
+def format_source(direct: dict[str, object]) -> str:
     """Return what was asked for by its place: a file, a folder, a URL; "" for the index."""
     url, vcs = str(direct.get("url", "")), direct.get("vcs_info")
     if isinstance(vcs, dict):
@@ -114,18 +114,18 @@ def origin(direct: dict[str, object]) -> str:
     return unquote(urlsplit(url).path) if url.startswith("file:") else url
 
 
-def lay_out(folder: Path) -> None:
+def create_checkout(folder: Path) -> None:
     """Make the checkout that install.sh wants, with this distribution as a wheel beside it."""
     shutil.copytree(
         PACKAGE,
         folder / "stepper",
         ignore=shutil.ignore_patterns("assets", "__pycache__"),
     )
-    shutil.copytree(assets("hooks").parent, folder, dirs_exist_ok=True)
-    pack(folder / ".wheel")
+    shutil.copytree(find_assets("hooks").parent, folder, dirs_exist_ok=True)
+    build_wheel(folder / ".wheel")
 
 
-def pack(folder: Path) -> None:
+def build_wheel(folder: Path) -> None:
     """Pack what is installed as the wheel that it came from; raise StepperError where it is not known what that was."""
     found = metadata.distribution(NAME)
     name, record = f"notebook_stepper-{found.version}", ""

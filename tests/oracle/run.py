@@ -43,7 +43,7 @@ def by_nbclient(python: str, name: str, folder: Path) -> Any:
 def project(python: str, name: str, folder: Path) -> Notebook:
     """Return a project with the notebook in it."""
     made = Project(folder)
-    trust.remember(made.paths, {"python": python})
+    trust.save_record(made.paths, {"python": python})
     made.config(CONFIG)
     path = folder / "notebooks" / "n.ipynb"
     nbformat.write(notebook(name), path)

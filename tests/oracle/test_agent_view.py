@@ -23,7 +23,7 @@ ALLOWED = {"tags": ["raises-exception"]}
 @pytest.fixture
 def widgets(project: Project) -> Notebook:
     """A notebook whose kernel has ipywidgets."""
-    trust.remember(project.paths, {"python": environment(sys.executable, *PACKAGES)})
+    trust.save_record(project.paths, {"python": environment(sys.executable, *PACKAGES)})
     return project.new()
 
 

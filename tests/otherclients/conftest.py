@@ -54,7 +54,7 @@ def installed(tmp_path: Path) -> Iterator[Path]:
     folder.mkdir()
     make_env(Paths(str(folder)).env)
     options = ["--mcp-only", "--python", sys.executable]
-    installer.apply(install_checks.parse([str(folder), *options]))
+    installer.apply(install_checks.parse_arguments([str(folder), *options]))
     yield folder
     subprocess.run(
         [folder / ".stepper/env/bin/stepper", "shutdown"],

@@ -27,7 +27,9 @@ def repository(folder: Path) -> Iterator[Path]:
     folder.mkdir()
     make_env(Paths(str(folder)).env)
     installer.apply(
-        install_checks.parse([str(folder), "--python", sys.executable, "--allow"])
+        install_checks.parse_arguments(
+            [str(folder), "--python", sys.executable, "--allow"]
+        )
     )
     try:
         yield folder

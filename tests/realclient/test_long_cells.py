@@ -40,7 +40,9 @@ def project(
     folder.mkdir()
     make_env(Paths(str(folder)).env)
     installer.apply(
-        install_checks.parse([str(folder), "--python", sys.executable, "--allow"])
+        install_checks.parse_arguments(
+            [str(folder), "--python", sys.executable, "--allow"]
+        )
     )
     configured(folder)
     try:

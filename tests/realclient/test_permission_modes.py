@@ -37,7 +37,9 @@ def project(
     folder = tmp_path_factory.mktemp("modes") / "repo"
     folder.mkdir()
     make_env(Paths(str(folder)).env)
-    installer.apply(install_checks.parse([str(folder), "--python", sys.executable]))
+    installer.apply(
+        install_checks.parse_arguments([str(folder), "--python", sys.executable])
+    )
     try:
         yield folder
     finally:
@@ -196,7 +198,9 @@ def test_a_rule_of_allow_covers_what_the_patterns_cover_and_no_more(
     """Without a person there (`-p`) what no rule allows is denied."""
     from stepper.install import claude_settings
 
-    allowed = claude_settings.rules(["*.ipynb", "exp_*", "lab/**", "one/a.ipynb"])
+    allowed = claude_settings.list_permission_rules(
+        ["*.ipynb", "exp_*", "lab/**", "one/a.ipynb"]
+    )
     (project / ".claude/settings.local.json").write_text(
         json.dumps({"permissions": {"allow": allowed}})
     )

@@ -59,7 +59,9 @@ def project(tmp_path: Path) -> Iterator[Path]:
     yield folder
     if Path(Paths(str(folder)).env).exists():
         stepper(folder, "shutdown")
-        uninstall.uninstall(install_checks.parse(["--uninstall", str(folder)]))
+        uninstall.uninstall(
+            install_checks.parse_arguments(["--uninstall", str(folder)])
+        )
 
 
 @pytest.fixture
@@ -105,7 +107,9 @@ def set_up(folder: Path, *options: str) -> None:
     """What the one command does, with an environment that is made without the network."""
     make_env(Paths(str(folder)).env)
     installer.apply(
-        install_checks.parse([str(folder), "--python", sys.executable, *options])
+        install_checks.parse_arguments(
+            [str(folder), "--python", sys.executable, *options]
+        )
     )
 
 

@@ -82,7 +82,7 @@ def project(claude_binary: Path, tmp_path: Path) -> Iterator[Path]:
     folder.mkdir()
     make_env(Paths(str(folder)).env)
     installer.apply(
-        install_checks.parse([str(folder), "--python", python(), "--allow"])
+        install_checks.parse_arguments([str(folder), "--python", python(), "--allow"])
     )
     demo.prepare(str(folder))
     try:

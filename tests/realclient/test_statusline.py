@@ -38,7 +38,9 @@ def test_it_stands_below_the_persons_own(
     (home / ".claude/settings.json").write_text(json.dumps({"statusLine": own}))
     kernel = script(tmp_path / "kernel" / "python", forward())
     installer.apply(
-        install_checks.parse([str(project), "--python", str(kernel), "--statusline"])
+        install_checks.parse_arguments(
+            [str(project), "--python", str(kernel), "--statusline"]
+        )
     )
     (
         project / ".claude/settings.json"

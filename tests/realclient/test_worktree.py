@@ -32,7 +32,7 @@ def test_a_session_in_a_worktree(
     (main / ".gitignore").write_text(".venv\n")
     interpreter(main)
     make_env(Paths(str(main)).env)
-    installer.apply(install_checks.parse([str(main)]))
+    installer.apply(install_checks.parse_arguments([str(main)]))
     (main / "notebooks/.keep").touch()
     git(main, "add", "--all")
     git(main, "commit", "--quiet", "--message", "set up")
