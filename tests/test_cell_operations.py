@@ -976,7 +976,9 @@ def test_pages_hold_all_of_long_cells(texts: list[str]) -> None:
     read = [
         words.CellRead(f"id{n}", n, n + 1, "code", text) for n, text in enumerate(texts)
     ]
-    pages = words.paged([part for cell in read for part in words.parts(cell)])
+    pages = words.split_pages(
+        [part for cell in read for part in words.split_cell(cell)]
+    )
     for cell in read:
         assert (
             "".join(
@@ -987,8 +989,12 @@ def test_pages_hold_all_of_long_cells(texts: list[str]) -> None:
             )
             == cell.source
         )
-    assert all(len(words.read("a.ipynb", page, 1, 2)) <= 10_000 for page in pages)
-    assert not any("left out" in words.read("a.ipynb", page, 1, 2) for page in pages)
+    assert all(
+        len(words.format_page("a.ipynb", page, 1, 2)) <= 10_000 for page in pages
+    )
+    assert not any(
+        "left out" in words.format_page("a.ipynb", page, 1, 2) for page in pages
+    )
 
 
 def test_what_a_cell_holds_passes_for_nothing_of_ours(agent: Agent) -> None:
@@ -1047,7 +1053,8 @@ def test_a_caller_that_goes_away_cancels_its_cell(agent: Agent, project: Quick) 
     )  # what nobody heard is told with the next answer, once
     assert "was CANCELLED" in told["text"] and "| next" in told["text"]
     assert (
-        "its report reached nobody" in told["text"] and "an edit of" not in told["text"]
+        "its report was not delivered" in told["text"]
+        and "an edit of" not in told["text"]
     )  # it was none
     assert "CANCELLED" not in agent.run("1")["text"]
 
@@ -1055,7 +1062,7 @@ def test_a_caller_that_goes_away_cancels_its_cell(agent: Agent, project: Quick) 
 def test_what_runs_is_told_each_second(
     agent: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stepper.daemon.request.TICK_SECONDS", 0.02)
+    monkeypatch.setattr("stepper.daemon.request.PROGRESS_SECONDS", 0.02)
     agent.project.new("One")
     agent.run("import time\ntime.sleep(0.3)")
     runs = [each["running"] for each in agent.told]
@@ -1114,7 +1121,7 @@ def test_what_nobody_asks_for_is_told_with_the_next_answer(agent: Agent) -> None
     wait_until(lambda: agent.project.json("status")["running"] is None)
     told = agent.run("x = 1")
     assert (
-        "ended meanwhile" in told["text"]
+        "finished in the meantime" in told["text"]
         and "| over" in told["text"]
         and "ran ok" in told["text"]
     )
@@ -1163,8 +1170,10 @@ def test_another_agents_cell_is_not_this_ones_to_wait_for(
         Agent(project, STEPPER_SESSION="mcp-2").ask("status", wait_seconds=30)["ended"]
         is None
     )
+    # The interrupt waits until the cell has ended: the report is undelivered then.
     project.stepper("interrupt")
-    assert agent.ask("status", wait_seconds=30)["ended"]["state"] == "cancelled"
+    status = agent.ask("status", wait_seconds=30)
+    assert status["ended"] is None and "CANCELLED" in status["unheard"]
 
 
 def test_the_same_call_asked_again_waits_for_its_run(

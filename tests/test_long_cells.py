@@ -194,7 +194,7 @@ def test_a_long_cell_is_handed_on_and_its_end_wakes_the_agent_once(
         f"stepper: Cell 1 (id {edit.cell_id}) is still running after "
     )
     assert '(step 1 of 2 "Train", deadline 2 h)' in told.text and "| begun" in told.text
-    assert "you are woken" in told.text and "Esc does not" in told.text
+    assert "you are notified" in told.text and "Esc does not" in told.text
     assert "stop the cell" in told.line and "step 1 of 2" in told.line
     now = running(project)
     assert (
@@ -206,7 +206,7 @@ def test_a_long_cell_is_handed_on_and_its_end_wakes_the_agent_once(
     (notebook.path.parent / "go").touch()
     said = edit.woken
     assert said.startswith(
-        f"stepper: what was handed on in notebooks/{notebook.path.name} has ended.\nstepper: Cell 1"
+        f"stepper: the background cell in notebooks/{notebook.path.name} finished.\nstepper: Cell 1"
     )
     assert "ran ok" in said and "| after" in said and 'Next: step 2 of 2 "Test"' in said
     delivered(notebook, said)
@@ -256,7 +256,7 @@ def test_the_session_ends_and_the_next_one_is_told(project: Project) -> None:
     (notebook.path.parent / "go").touch()
     wait_until(lambda: running(project) is None)
     told = say(other, "What now?")
-    assert "ended meanwhile" in told and "ran ok" in told and "| after" in told
+    assert "finished in the meantime" in told and "ran ok" in told and "| after" in told
     assert say(other, "What now?") == "" == say(notebook, "And here?")
 
 
@@ -286,7 +286,7 @@ def test_what_woke_a_client_that_is_gone_is_told_later(project: Project) -> None
     (notebook.path.parent / "go").touch()
     assert "ran ok" in edit.woken  # … and lost, with the client
     wait_until(lambda: "ran ok" in start_session(notebook, "resume"))
-    assert "ended meanwhile" not in start_session(notebook, "resume")
+    assert "finished in the meantime" not in start_session(notebook, "resume")
 
 
 @pytest.mark.parametrize("waker", [True, False])
@@ -313,7 +313,7 @@ def test_a_killed_daemon_ends_no_handed_on_cell(project: Project, waker: bool) -
         assert "ran ok" not in start_session(notebook, "resume")
     else:
         told = start_session(notebook, "resume")
-        assert "ended meanwhile" in told and "ran ok" in told
+        assert "finished in the meantime" in told and "ran ok" in told
     assert (
         len(project.json("history")) == 1
         and text_of(notebook.cell(edit.cell_id)) == "begun\nafter\n"
@@ -457,9 +457,9 @@ def test_a_line_that_matches_wakes_the_agent_and_its_end_once_more(
     said = edit.woken
     assert (
         "cell 2" in said
-        and "goes on" in said
+        and "is still running" in said
         and "| loss is nan" in said
-        and "woken once more" in said
+        and "notified again" in said
     )
     delivered(notebook, said)
     waker = rearmed(notebook)
@@ -577,7 +577,7 @@ def test_who_asks_the_next_daemon_late_wakes_the_agent_at_once(
     edit.waker.send_signal(signal.SIGSTOP)
     project.kill_daemon()
     (notebook.path.parent / "go").touch()
-    wait_until(lambda: "ended meanwhile" in project.json("status")["unheard"])
+    wait_until(lambda: "finished in the meantime" in project.json("status")["unheard"])
     edit.waker.send_signal(signal.SIGCONT)
     edit.waker.wait(timeout=10)  # it would wait 15 s for a call that never comes
-    assert "ended meanwhile" in edit.woken and say(notebook, "And?") == ""
+    assert "finished in the meantime" in edit.woken and say(notebook, "And?") == ""

@@ -99,11 +99,11 @@ def test_another_session_is_promised_nothing_and_what_it_stops_is_told_to_the_ow
     for each in (told, denied):
         assert (
             "is still running" in each
-            and "another session's" in each
-            and "ou are woken" not in each
+            and "another session is notified" in each
+            and "ou are notified" not in each
         ), each
     assert woken(rearmed(other, "SessionStart")) == ""
-    assert "you are woken" in notebook.before("insert", "1 + 1", edit.cell_id).denied
+    assert "you are notified" in notebook.before("insert", "1 + 1", edit.cell_id).denied
     say(other, "stop the cell")
     assert "was CANCELLED after" in edit.woken
 
@@ -160,7 +160,8 @@ def test_after_clear_the_same_client_is_woken_as_its_new_session(
         env,
     )
     assert (
-        "you are woken with its report" in Answer(start.communicate(timeout=30)[0]).text
+        "you are notified with its report"
+        in Answer(start.communicate(timeout=30)[0]).text
     )
     waker = hooked(
         project, "Rearm", {"session_id": "cleared", "hook_event_name": "Stop"}, env
@@ -214,12 +215,16 @@ def test_what_ended_meanwhile_is_told_also_where_another_notebook_is_worked_on(
     ended(notebook)
     if who == "its own session":
         stranger = Notebook(project, other.path, session="stranger")
-        assert "ended meanwhile" not in say(stranger, "What now?")
+        assert "finished in the meantime" not in say(stranger, "What now?")
         told = say(other, "What now?")
     else:
         told = start_session(Notebook(project, other.path, session="later"))
-    assert "ended meanwhile" in told and "ran ok" in told and notebook.path.name in told
-    assert "ended meanwhile" not in start_session(
+    assert (
+        "finished in the meantime" in told
+        and "ran ok" in told
+        and notebook.path.name in told
+    )
+    assert "finished in the meantime" not in start_session(
         Notebook(project, other.path, session="later still")
     )
 
@@ -237,7 +242,7 @@ def test_a_line_that_woke_the_agent_wakes_it_no_second_time_by_the_next_daemon(
     edit = handed_on(notebook, source)
     goes_on(notebook, "bad")
     said = edit.woken
-    assert "goes on" in said and "| loss is nan: bad" in said
+    assert "is still running" in said and "| loss is nan: bad" in said
     delivered(notebook, said)
     project.kill_daemon()
     assert running(project)
@@ -248,7 +253,7 @@ def test_a_line_that_woke_the_agent_wakes_it_no_second_time_by_the_next_daemon(
     assert waker.poll() is None
     goes_on(notebook)
     said = woken(waker)
-    assert "ran ok" in said and "goes on" not in said
+    assert "ran ok" in said and "is still running" not in said
 
 
 @pytest.mark.nightly

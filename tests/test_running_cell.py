@@ -105,7 +105,7 @@ def test_an_agents_shell_command_does_not_wait_for_a_running_cell(
                 and "is running" in refused.stderr
             )
             waiting = notebook.commands.shell(f"{command[0]} --wait")
-            assert f"         {waiting}" in refused.stderr, refused.stderr
+            assert f"run: {waiting}" in refused.stderr, refused.stderr
         name = notebook.name
         evaluated = started(project, "eval", "1 + 1", "--notebook", name, "--wait")
         ran = started(project, "run", name, "--wait")

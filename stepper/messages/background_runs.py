@@ -1,4 +1,4 @@
-"""The texts on what was handed on: that it goes on, how it ended, why its notebook's code cells wait."""
+"""Messages about background runs: the interim answer, the refusal, the notification."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from stepper.common.text import one_line
-from stepper.messages.quoted_output import format_estimate, format_outputs, format_span
+from stepper.messages.quoted_output import (
+    format_estimate,
+    format_outputs,
+    format_span,
+)
 from stepper.messages.run_report import (
     Report,
     capitalize_first,
@@ -19,175 +23,234 @@ from stepper.messages.run_report import (
 from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.model import Cell, Plan, Step
 
-LAST = 100  # of a line, for the person
-LINES = 800  # characters of what it has printed
-NOTHING = "stepper: nothing of it ran."
-WOKEN = "you are woken with its report when it ends"
-OTHERS = "it is another session's, which is told when it ends"
-MEANWHILE = "plan, markdown, reading, other notebooks"
+# Sizes in characters.
+LINE_LIMIT = 100  # of a printed line, for the user
+QUEUE_LIMIT = 300  # of the reason why a cell waits
+OUTPUT_LIMIT = 800  # of what the cell has printed
+
+NOTHING_RAN = "stepper: the cell did not run."
+NOTIFIED = "you are notified with its report when it finishes"
+OTHER_SESSION = "another session is notified when it finishes"
+MEANWHILE = (
+    "Meanwhile you can edit the plan and markdown cells, read, and work in other"
+    " notebooks."
+)
+QUEUE_HINT = "With `queue: true` in .stepper/config.yaml, code cells wait in line."
 
 
-def _ends(commands: CommandLines) -> str:
-    """Return what ends a cell that runs in the background."""
-    return f"`{commands.shell('interrupt')}`, or the user's words `stop the cell`"
-
-
-def till(timeout: float, left: float | None) -> str:
-    """Return how long it may run, and how long it will, where that can be told."""
-    return f"deadline {format_span(timeout)}" + (
-        f", ≈ {format_estimate(left)} left" if left is not None else ""
+def _format_stop_hint(commands: CommandLines) -> str:
+    """Return how to stop a background cell."""
+    return (
+        f"To stop the cell: `{commands.shell('interrupt')}`, or the user types"
+        " `stop the cell`"
     )
 
 
-def goes_on(
+def _who_is_notified(is_own: bool) -> str:
+    return NOTIFIED if is_own else OTHER_SESSION
+
+
+def format_deadline(timeout: float, left: float | None) -> str:
+    """Return the deadline of a run, and the estimate of the seconds that are left."""
+    text = f"deadline {format_span(timeout)}"
+    return text if left is None else f"{text}, ≈ {format_estimate(left)} left"
+
+
+def format_still_running(
     name: str,
     commands: CommandLines,
     cell: Cell,
-    took: float,
-    till: str,
+    seconds: float,
+    deadline: str,
     plan: Plan,
     step: Step | None,
-    last: str,
+    last_line: str,
     outputs: Sequence[dict[str, Any]] | None,
     queue: bool,
     matched: str,
     kernel: str,
     notes: Sequence[str],
 ) -> Report:
-    """Return what is read at once of a cell that was handed on; `kernel` tells where that is, if elsewhere."""
-    where = f"{format_step(plan, step)}, " if step else ""
-    first = f"{capitalize_first(cell.label)} is still running after {format_seconds(took)} ({where}{till})."
+    """Return the interim answer for a cell that continues in the background.
+
+    `deadline` is the text of `format_deadline`, `outputs` what the cell printed so far
+    (None if not known), `queue` whether code cells may wait in line, `matched` the line
+    that matches its `wake=`, `kernel` where a remote kernel runs.
+    """
+    took = format_seconds(seconds)
+    step_name = format_step(plan, step) if step else ""
+    details = f"{step_name}, {deadline}" if step_name else deadline
     parts = [
-        "stepper: " + first,
-        *([_woken_by(matched)] if matched else []),
-        *(f"Note: {note}." for note in notes),
+        f"stepper: {capitalize_first(cell.label)} is still running after {took}"
+        f" ({details})."
     ]
+    if matched:
+        parts.append(_format_match(matched))
+    parts += [f"Note: {note}." for note in notes]
     parts += format_kernel(kernel)
     if outputs is not None:
-        parts += format_outputs(outputs, LINES, "Last lines") or [
-            "It has printed nothing yet."
-        ]
+        printed = format_outputs(outputs, OUTPUT_LIMIT, "Last lines")
+        parts += printed or ["It has printed nothing yet."]
     parts.append(
-        "It goes on without you: you are woken with its report when it ends, so this turn may end. What can be done"
-        f" meanwhile: {MEANWHILE}. {_not(name, queue)} What ends it: {_ends(commands)}; Esc does not."
+        f"The cell keeps running in the background: {NOTIFIED}, so you can finish this"
+        f" turn. {MEANWHILE} {_format_blocked(name, queue)}"
+        f" {_format_stop_hint(commands)}; Esc does not stop it."
     )
-    where, till = (
-        format_step(plan, step) if step else cell.label,
-        " · ".join(filter(None, [till, kernel])),
+    status = " · ".join(filter(None, [deadline, kernel]))
+    line = (
+        f"▶ {step_name or cell.label} · still running after {took} · {status} · runs in"
+        " the background; to stop it, type `stop the cell`"
     )
-    line = f"▶ {where} · still running after {format_seconds(took)} · {till} · you may go on;"
-    return Report(
-        limit_report("\n".join(parts)),
-        f"{line} `stop the cell` ends it{' | ' if last else ''}{last}",
-    )
+    if last_line:
+        line += f" | {last_line}"
+    return Report(limit_report("\n".join(parts)), line)
 
 
-def still(
+def format_session_start(
     name: str,
     commands: CommandLines,
-    runs: str,
-    took: float,
-    till: str,
-    last: str,
-    wakes: bool,
+    running: str,
+    seconds: float,
+    deadline: str,
+    last_line: str,
+    is_notified: bool,
 ) -> str:
-    """Return what a session reads at its start of what was handed on before it and runs."""
-    said = f" It printed last:\n| {last}" if last else ""
+    """Return what a new session reads about a cell that runs in the background."""
+    printed = f" The last line that it printed:\n| {last_line}" if last_line else ""
     return (
-        f"stepper: {runs} of {one_line(name)} is still running after {format_seconds(took)} ({till}):"
-        f" {WOKEN if wakes else OTHERS}. What ends it: {_ends(commands)}.{said}"
+        f"stepper: {running} of {one_line(name)} is still running after"
+        f" {format_seconds(seconds)} ({deadline}): {_who_is_notified(is_notified)}."
+        f" {_format_stop_hint(commands)}.{printed}"
     )
 
 
-def waits(name: str, behind: str) -> Report:
-    """Return what is read at once of a cell that waits in line."""
+def format_in_line(name: str, behind: str) -> Report:
+    """Return the interim answer for a cell that waits for another cell."""
     text = (
-        f"stepper: the cell has NOT run yet: it waits in line behind {behind} of {one_line(name)}."
-        f" You are woken with its report when it has run. What can be done meanwhile: {MEANWHILE}."
+        f"stepper: the cell has NOT run yet: it waits in line behind {behind} of"
+        f" {one_line(name)}. You are notified with its report when it has run."
+        f" {MEANWHILE}"
     )
     return Report(text, f"▶ the cell waits in line behind {behind}")
 
 
-def in_queue(text: str, until: str) -> str:
-    """Return that a cell waits for its kernel, and why; it runs when `until`, '' if it will not run."""
+def format_queue_state(reason: str, until: str) -> str:
+    """Return that a cell waits for its kernel, and why.
+
+    The cell runs when `until`; '' if it will not run.
+    """
     when = f"has NOT run; it runs when {until}" if until else "does NOT run"
-    return f"queued: {one_line(text, LAST * 3)}: the cell {when}"
+    return f"queued: {one_line(reason, QUEUE_LIMIT)}: the cell {when}"
 
 
-def _not(name: str, queue: bool) -> str:
-    return f"Not: code cells of {one_line(name)}, which {'wait in line' if queue else 'are refused until then'}."
+def _format_blocked(name: str, queue: bool) -> str:
+    if queue:
+        return f"New code cells of {one_line(name)} wait in line."
+    return f"New code cells of {one_line(name)} are refused until then."
 
 
-def queued(
-    name: str, commands: CommandLines, text: str, until: str, request: str, queue: bool
+def format_queued(
+    name: str,
+    commands: CommandLines,
+    reason: str,
+    until: str,
+    request: str,
+    queue: bool,
 ) -> Report:
-    """Return what is read at once of a cell whose kernel waits in a queue, or is another client's for now."""
-    withdraws = f"withdraws the {request}" if request else "has the cell not run"
-    told = (
-        f"stepper: {in_queue(text, until)}. You are woken with its report when it has run, so this turn may end. What"
-        f" can be done meanwhile: {MEANWHILE}. {_not(name, queue)} What ends the wait, and {withdraws}: {_ends(commands)}; Esc"
-        " does not."
-    )
-    return Report(
-        told, f"▶ {in_queue(text, until)} · you may go on; `stop the cell` {withdraws}"
-    )
+    """Return the interim answer for a cell whose kernel is queued or busy.
 
-
-def still_queued(name: str, text: str, until: str, wakes: bool) -> str:
-    """Return what a session reads at its start of a cell whose kernel still waits in a queue."""
-    return f"stepper: a cell of {one_line(name)}: {in_queue(text, until)}: {WOKEN if wakes else OTHERS}."
-
-
-def refused_for_queue(name: str, commands: CommandLines, text: str, wakes: bool) -> str:
-    """Return why no code cell is written while one waits for its kernel."""
-    return (
-        f"A cell of {one_line(name)} waits for its kernel ({one_line(text, LAST * 3)}): this code cell was NOT written;"
-        f" {WOKEN if wakes else OTHERS}. What can be done meanwhile: {MEANWHILE}. What withdraws it: {_ends(commands)}."
-        " `queue: true` in .stepper/config.yaml lets cells wait in line."
-    )
-
-
-def refused(
-    name: str, commands: CommandLines, runs: str, took: float, till: str, wakes: bool
-) -> str:
-    """Return why no code cell is written while one that was handed on runs."""
-    return (
-        f"{runs} of {one_line(name)} is still running after {format_seconds(took)} ({till}): this code"
-        f" cell was NOT written; {WOKEN if wakes else OTHERS}. What can be done meanwhile: {MEANWHILE}."
-        f" What ends it: {_ends(commands)}. `queue: true` in .stepper/config.yaml lets cells wait in line."
-    )
-
-
-def ended(name: str, news: Report) -> Report:
-    """Return what wakes the agent: what was handed on has ended."""
-    return replace(
-        news,
-        text=f"stepper: what was handed on in {one_line(name)} has ended.\n{news.text}",
-    )
-
-
-def matched(name: str, commands: CommandLines, runs: str, line: str) -> Report:
-    """Return what wakes the agent: a line that it asked to be woken by."""
+    `request` is what a stop withdraws, such as a job, '' if there is nothing.
+    """
+    effect = f"withdraws the {request}" if request else "cancels the cell"
+    state = format_queue_state(reason, until)
     text = (
-        f"stepper: {runs} of {one_line(name)} goes on. {_woken_by(line)}\n"
-        f"When it ends you are woken once more, or told with the next prompt. What ends it now: {_ends(commands)}."
+        f"stepper: {state}. You are notified with its report when it has run, so you can"
+        f" finish this turn. {MEANWHILE} {_format_blocked(name, queue)}"
+        f" {_format_stop_hint(commands)}, which {effect}; Esc does not."
     )
-    return Report(
-        text, f"▶ {runs} goes on · matched by its `wake=` | {one_line(line, LAST)}"
+    return Report(text, f"▶ {state} · `stop the cell` {effect}")
+
+
+def format_still_queued(name: str, reason: str, until: str, is_notified: bool) -> str:
+    """Return what a new session reads about a cell whose kernel is queued."""
+    state = format_queue_state(reason, until)
+    return f"stepper: a cell of {one_line(name)}: {state}: {_who_is_notified(is_notified)}."
+
+
+def format_refused_queued(
+    name: str, commands: CommandLines, reason: str, is_notified: bool
+) -> str:
+    """Return why a code cell is refused while another one waits for its kernel."""
+    return (
+        f"A cell of {one_line(name)} waits for its kernel"
+        f" ({one_line(reason, QUEUE_LIMIT)}): this code cell was NOT written;"
+        f" {_who_is_notified(is_notified)}. {MEANWHILE} {_format_stop_hint(commands)}."
+        f" {QUEUE_HINT}"
     )
 
 
-def _woken_by(line: str) -> str:
+def format_refused(
+    name: str,
+    commands: CommandLines,
+    running: str,
+    seconds: float,
+    deadline: str,
+    is_notified: bool,
+) -> str:
+    """Return why a code cell is refused while another one runs in the background."""
+    return (
+        f"{running} of {one_line(name)} is still running after"
+        f" {format_seconds(seconds)} ({deadline}): this code cell was NOT written;"
+        f" {_who_is_notified(is_notified)}. {MEANWHILE} {_format_stop_hint(commands)}."
+        f" {QUEUE_HINT}"
+    )
+
+
+def format_finished(name: str, report: Report) -> Report:
+    """Return the notification that a background cell finished."""
+    text = f"stepper: the background cell in {one_line(name)} finished.\n{report.text}"
+    return replace(report, text=text)
+
+
+def format_matched(
+    name: str, commands: CommandLines, running: str, line: str
+) -> Report:
+    """Return the notification about a printed line that matches `wake=`."""
+    text = (
+        f"stepper: {running} of {one_line(name)} is still running."
+        f" {_format_match(line)}\nWhen it finishes you are notified again, or told with"
+        f" the next prompt. {_format_stop_hint(commands)}."
+    )
+    user_line = (
+        f"▶ {running} is still running · matched by its `wake=` |"
+        f" {one_line(line, LINE_LIMIT)}"
+    )
+    return Report(text, user_line)
+
+
+def _format_match(line: str) -> str:
     return f"It printed a line that its `wake=` matches:\n| {one_line(line, 400)}"
 
 
-def meanwhile(name: str, text: str) -> str:
-    """Return what is told later of something handed on that ended while nobody could be woken."""
-    return f"stepper: what was handed on in {one_line(name)} ended meanwhile.\n{text}"
+def format_finished_meanwhile(name: str, text: str) -> str:
+    """Return the report on a background cell that finished without a notification."""
+    return (
+        f"stepper: the background cell in {one_line(name)} finished in the meantime."
+        f"\n{text}"
+    )
 
 
-def interrupted(name: str, waits: bool) -> str:
-    """Return the answer to `stop the cell` where its report is not there yet; one may still wait for its kernel."""
-    if waits:
-        return f"stepper: the cell of {one_line(name)} that waits for its kernel will NOT run; its report comes."
-    return f"stepper: what runs in {one_line(name)} was interrupted; its report comes."
+def format_interrupted(name: str, is_waiting: bool) -> str:
+    """Return the response to `stop the cell` before its report is available.
+
+    `is_waiting`: the cell still waits for its kernel.
+    """
+    if is_waiting:
+        return (
+            f"stepper: the cell of {one_line(name)} that waits for its kernel will NOT"
+            " run; its report follows."
+        )
+    return (
+        f"stepper: the running cell in {one_line(name)} was interrupted; its report"
+        " follows."
+    )

@@ -1,4 +1,4 @@
-"""What other agents read of cells: that they were written, or not; how they stand."""
+"""Messages about cells for MCP clients: what was written, what runs, pages of cells."""
 
 from __future__ import annotations
 
@@ -17,228 +17,250 @@ from stepper.messages.run_report import (
 )
 from stepper.policy.model import Cell
 
-ENDS = "`notebook_status` with `wait_seconds` waits for its end and tells its report; an interrupt of the kernel ends it"
-LINES = 800  # characters of what a cell that runs has printed
-PAGE = 10_000  # characters
-PART = 8_000  # … of one cell on it
-# … of a line that is not split: escapes make it six times as long at most
-PIECE = 1_000
-HEAD = 600  # … of a page besides its cells, as text and as JSON
+WAIT_HINT = (
+    "`notebook_status` with `wait_seconds` waits until it finishes and returns its"
+    " report; an interrupt of the kernel stops it"
+)
+# Sizes in characters.
+OUTPUT_LIMIT = 800  # of what a running cell has printed
+PAGE_SIZE = 10_000
+PART_SIZE = 8_000  # of one cell on a page
+# Of a line that is not split: escapes make it at most six times as long.
+PIECE_SIZE = 1_000
+HEADER_SIZE = 600  # of a page without its cells, as text and as JSON
+
+MAX_NAMED_CELLS = 20
+NOT_RUN_REASON = " (empty, tagged skip-execution, or not requested to run)"
 
 
 @dataclass(frozen=True)
 class CellRead:
-    """A cell as it stands; of a long one a page holds a part, its source with the first."""
+    """A cell, or a part of a long one, on a page (a JSON response).
+
+    The source is with the first part.
+    """
 
     cell_id: str
     index: int  # among all cells, from 0
-    number: int  # among the code cells, from 1; 0 for others
+    number: int  # among the code cells, from 1; 0 for other cells
     type: str
     source: str
     execution_count: int | None = None
     step: int | None = None  # of the plan
-    # of a code cell: pending, running, done, failed, doubted, skipped, interrupted,
-    # changed
+    # Of a code cell: pending, running, done, failed, doubted, skipped, interrupted,
+    # changed.
     status: str = ""
-    outputs: str = ""  # as text, behind `| `
-    pictures: Sequence[str] = ()  # paths of the agent's copies
+    outputs: str = ""  # as quoted text
+    pictures: Sequence[str] = ()  # paths of PNG copies
     part: int = 1
     parts: int = 1
     source_hash: str = ""  # of the whole source, for `expected_source_hash`
 
 
-def changed_source(name: str, cell: Cell, expected: str, present: str) -> str:
-    """Return why a cell is not changed whose source is not what the caller expects."""
-    lines = [f"| {line}" for line in clean(cell.source[:PART]).splitlines()]
-    cut = (
-        f"\n… {len(cell.source) - PART:,} more characters"
-        if len(cell.source) > PART
-        else ""
-    )
+def format_unexpected_source(name: str, cell: Cell, expected: str, present: str) -> str:
+    """Return why a cell was not changed: its source is not the expected one.
+
+    `expected` and `present` are source hashes.
+    """
+    lines = [f"| {line}" for line in clean(cell.source[:PART_SIZE]).splitlines()]
+    hidden = len(cell.source) - PART_SIZE
+    if hidden > 0:
+        lines.append(f"… {hidden:,} more characters")
     return (
-        f"{one_line(name)}: the source of {named(cell)} is not the expected one; nothing was changed. Its hash is "
-        f"{present}, expected was {one_line(expected, 40)}. Its source now:\n"
-        + "\n".join(lines)
-        + cut
+        f"{one_line(name)}: the source of {format_cell(cell)} is not the expected one;"
+        f" nothing was changed. Its hash is {present}, expected was"
+        f" {one_line(expected, 40)}. Its source now:\n" + "\n".join(lines)
     )
 
 
-def refused(why: str) -> Report:
-    """Return the report on cells that may not be written or run now."""
-    text = limit_report(
-        f"stepper: nothing was written and nothing ran: {quote_message(why)}"
-    )
-    return Report(text, f"✗ refused: {one_line(why, 160)}", ok=False)
+def format_refused(reason: str) -> Report:
+    """Return the report on cells that can't be written or run now."""
+    text = f"stepper: nothing was written and nothing ran: {quote_message(reason)}"
+    return Report(limit_report(text), f"✗ refused: {one_line(reason, 160)}", ok=False)
 
 
-def written(cells: Sequence[Cell], follows: str = "") -> Report:
-    """Return the report on cells of which nothing was to run; `follows` are lines on what no longer does."""
-    names = ", ".join(f"{named(cell)}" for cell in cells[:20]) + ", …" * (
-        len(cells) > 20
-    )
-    text = (
-        f"stepper: {format_count(len(cells), 'cell')} written, nothing to run: {names}."
-    )
-    return Report(
-        "\n".join(filter(None, [text, follows])),
-        f"✓ {format_count(len(cells), 'cell')} written",
-    )
+def format_written(cells: Sequence[Cell], stale_lines: str = "") -> Report:
+    """Return the report on written cells that were not to run.
+
+    `stale_lines` are lines on stale cells.
+    """
+    count = format_count(len(cells), "cell")
+    names = ", ".join(format_cell(cell) for cell in cells[:MAX_NAMED_CELLS])
+    more = ", …" if len(cells) > MAX_NAMED_CELLS else ""
+    text = f"stepper: {count} written, nothing to run: {names}{more}."
+    return Report("\n".join(filter(None, [text, stale_lines])), f"✓ {count} written")
 
 
-def nothing_to_run(cells: Sequence[Cell], follows: str = "") -> Report:
-    """Return the report on cells that are as they were, and of which nothing runs."""
-    why = " (empty, tagged skip-execution, or not to run)"
-    names = ", ".join(
-        named(cell) + (why if cell.is_code else "") for cell in cells[:20]
-    )
-    text = f"stepper: nothing was written and nothing ran: {names}{', …' * (len(cells) > 20)}."
-    return Report("\n".join(filter(None, [text, follows])), "✓ nothing to run")
+def format_nothing_to_run(cells: Sequence[Cell], stale_lines: str = "") -> Report:
+    """Return the report on cells that were not changed and do not run."""
+    names = []
+    for cell in cells[:MAX_NAMED_CELLS]:
+        reason = NOT_RUN_REASON if cell.is_code else ""
+        names.append(format_cell(cell) + reason)
+    more = ", …" if len(cells) > MAX_NAMED_CELLS else ""
+    text = f"stepper: nothing was written and nothing ran: {', '.join(names)}{more}."
+    return Report("\n".join(filter(None, [text, stale_lines])), "✓ nothing to run")
 
 
-def goes_on(
+def format_still_running(
     name: str,
     cell_id: str,
-    took: float,
+    seconds: float,
     timeout: float,
     printed: Sequence[str],
-    last: str,
+    last_line: str,
 ) -> Report:
-    """Return what is read of cells that go on although their answer is given."""
-    where = f"{capitalize_first(name)} (id {one_line(cell_id, 100)}) is still running after {format_seconds(took)}"
-    text = "\n".join(
-        [
-            f"stepper: {where} (deadline {format_span(timeout)}).",
-            *printed,
-            f"It goes on: {ENDS}.",
-        ]
-    )
-    line = f"▶ {name} · still running after {format_seconds(took)} · deadline {format_span(timeout)}"
-    return Report(limit_report(text), f"{line}{' | ' if last else ''}{last}")
-
-
-def waits(behind: str, queued: str = "") -> Report:
-    """Return what is read of cells that have not begun to run: another one runs, or their kernel starts or queues."""
-    if queued:
-        return Report(f"stepper: {queued}. {capitalize_first(ENDS)}.", f"▶ {queued}")
-    why = f"it waits in line behind {behind}" if behind else "its kernel starts"
-    return Report(
-        f"stepper: the cell has NOT run yet: {why}. {capitalize_first(ENDS)}.",
-        f"▶ the cell has not run yet: {why}",
-    )
-
-
-def unheard(name: str, text: str) -> str:
-    """Return what is told later of cells whose caller went away before their report."""
-    return f"stepper: what was run in {one_line(name)} is over; its report reached nobody.\n{text}"
-
-
-def left(cells: Sequence[Cell]) -> str:
-    """Return that cells have not run which a call that lost its daemon may have been to run, '' for none."""
-    many = format_count(len(cells), "code cell")
-    return (
-        f"Not run yet: {many} below it; `run_notebook` runs what is pending."
-        if cells
-        else ""
-    )
-
-
-def busy(name: str, runs: str, took: float, timeout: float) -> str:
-    """Return why no code cell is written while one goes on."""
-    return (
-        f"{runs} of {one_line(name)} is still running after {format_seconds(took)} (deadline {format_span(timeout)}). {ENDS}."
-        " `queue: true` in .stepper/config.yaml lets cells wait in line"
-    )
-
-
-def named(cell: Cell) -> str:
-    """Return how a cell is named to who may ask for it again."""
-    what = (
-        f"cell {cell.number}" if cell.is_code else f"a {one_line(cell.type, 20)} cell"
-    )
-    return f"{what} (id {one_line(cell.id, 100)})"
-
-
-def parts(cell: CellRead) -> Iterator[CellRead]:
-    """Yield a cell in parts that fit on a page, each with some of its source, of its outputs or of both."""
+    """Return the interim answer for a cell that continues in the background."""
+    took = format_seconds(seconds)
+    deadline = format_span(timeout)
     lines = [
-        (True, line[at : at + PIECE])
-        for line in cell.source.splitlines(keepends=True)
-        for at in range(0, len(line), PIECE)
+        f"stepper: {capitalize_first(name)} (id {one_line(cell_id, 100)}) is still"
+        f" running after {took} (deadline {deadline}).",
+        *printed,
+        f"The cell keeps running: {WAIT_HINT}.",
     ]
+    line = f"▶ {name} · still running after {took} · deadline {deadline}"
+    if last_line:
+        line += f" | {last_line}"
+    return Report(limit_report("\n".join(lines)), line)
+
+
+def format_waiting(behind: str, queue_state: str = "") -> Report:
+    """Return the interim answer for a cell that has not started.
+
+    It waits `behind` another cell, or for its kernel, which starts or is queued.
+    """
+    hint = capitalize_first(WAIT_HINT)
+    if queue_state:
+        return Report(f"stepper: {queue_state}. {hint}.", f"▶ {queue_state}")
+    reason = f"it waits in line behind {behind}" if behind else "its kernel starts"
+    return Report(
+        f"stepper: the cell has NOT run yet: {reason}. {hint}.",
+        f"▶ the cell has not run yet: {reason}",
+    )
+
+
+def format_undelivered(name: str, text: str) -> str:
+    """Return a report that was not delivered, because its client disconnected."""
+    return (
+        f"stepper: a run in {one_line(name)} finished; its report was not"
+        f" delivered.\n{text}"
+    )
+
+
+def format_not_run(cells: Sequence[Cell]) -> str:
+    """Return that further cells of a call did not run, '' for none.
+
+    The daemon exited during the call.
+    """
+    if not cells:
+        return ""
+    count = format_count(len(cells), "code cell")
+    return f"Not run yet: {count} below it; `run_notebook` runs what is pending."
+
+
+def format_busy(name: str, running: str, seconds: float, timeout: float) -> str:
+    """Return why no code cell is written while another one runs."""
+    return (
+        f"{running} of {one_line(name)} is still running after"
+        f" {format_seconds(seconds)} (deadline {format_span(timeout)}). {WAIT_HINT}."
+        " With `queue: true` in .stepper/config.yaml, cells wait in line"
+    )
+
+
+def format_cell(cell: Cell) -> str:
+    """Return the name of a cell, with the id for further calls."""
+    name = f"cell {cell.number}"
+    if not cell.is_code:
+        name = f"a {one_line(cell.type, 20)} cell"
+    return f"{name} (id {one_line(cell.id, 100)})"
+
+
+def split_cell(cell: CellRead) -> Iterator[CellRead]:
+    """Yield a cell in parts that fit on a page, with some source, outputs or both."""
+    # Lines as (belongs to the source, text).
+    lines: list[tuple[bool, str]] = []
+    for line in cell.source.splitlines(keepends=True):
+        for start in range(0, len(line), PIECE_SIZE):
+            lines.append((True, line[start : start + PIECE_SIZE]))
     lines += [(False, line) for line in cell.outputs.splitlines(keepends=True)]
-    groups, room = list[list[tuple[bool, str]]]([[]]), PART
+
+    groups: list[list[tuple[bool, str]]] = [[]]
+    room = PART_SIZE
     for is_source, line in lines:
-        size = max(len(line) + 2, len(json.dumps(line, ensure_ascii=False)) - 2)
+        json_size = len(json.dumps(line, ensure_ascii=False)) - 2
+        size = max(len(line) + 2, json_size)
         if size > room and groups[-1]:
             groups.append([])
-            room = PART
+            room = PART_SIZE
         groups[-1].append((is_source, line))
         room -= size
     for number, group in enumerate(groups, 1):
-        source, outputs = (
-            "".join(line for of, line in group if of is which)
-            for which in (True, False)
-        )
-        pictures = cell.pictures if number == len(groups) else ()
+        is_last = number == len(groups)
         yield replace(
             cell,
-            source=source,
-            outputs=outputs,
-            pictures=pictures,
+            source="".join(line for is_source, line in group if is_source),
+            outputs="".join(line for is_source, line in group if not is_source),
+            pictures=cell.pictures if is_last else (),
             part=number,
             parts=len(groups),
         )
 
 
-def paged(cells: Iterable[CellRead], most: int = sys.maxsize) -> list[list[CellRead]]:
-    """Return parts of cells on pages, at least one; of as many cells as `most` pages take.
+def split_pages(
+    cells: Iterable[CellRead], max_pages: int = sys.maxsize
+) -> list[list[CellRead]]:
+    """Return parts of cells on at least one and at most `max_pages` pages.
 
-    A page has at most `PAGE` characters, as text and as JSON.
+    A page has at most PAGE_SIZE characters, as text and as JSON. Cells that do not fit
+    are left out.
     """
-    pages, room = list[list[CellRead]]([[]]), PAGE - HEAD
+    pages: list[list[CellRead]] = [[]]
+    room = PAGE_SIZE - HEADER_SIZE
     for cell in cells:
         as_json = json.dumps(vars(cell), ensure_ascii=False)
-        size = max(len(shown(cell)) + 1, len(as_json) + 2)
+        size = max(len(format_cell_read(cell)) + 1, len(as_json) + 2)
         if size > room and pages[-1]:
-            if len(pages) == most:
+            if len(pages) == max_pages:
                 break
             pages.append([])
-            room = PAGE - HEAD
+            room = PAGE_SIZE - HEADER_SIZE
         pages[-1].append(cell)
         room -= size
     return pages
 
 
-def read(
+def format_page(
     name: str, cells: Sequence[CellRead], page: int, pages: int, more: str = ""
 ) -> str:
-    """Return a page as text."""
-    head = f"stepper: {one_line(name)}" + (
-        f", page {page} of {pages}{more}" if pages > 1 else ""
-    )
-    return limit_report(
-        "\n".join([head + (":" if cells else ": no cells."), *map(shown, cells)]), PAGE
-    )
+    """Return a page of cells as text; `more` follows the number of pages."""
+    header = f"stepper: {one_line(name)}"
+    if pages > 1:
+        header += f", page {page} of {pages}{more}"
+    header += ":" if cells else ": no cells."
+    lines = [header, *map(format_cell_read, cells)]
+    return limit_report("\n".join(lines), PAGE_SIZE)
 
 
-def shown(cell: CellRead) -> str:
-    """Return a part of a cell as text: what it is, its source, its outputs."""
-    about = [
-        f"cell-{cell.index}",
-        f"cell {cell.number}" if cell.number else one_line(cell.type, 20),
-    ]
-    about += [f"id {one_line(cell.cell_id, 100)}"] if cell.cell_id != about[0] else []
-    about += [f"step {cell.step}"] if cell.step is not None else []
-    about += [cell.status] if cell.status else []
-    about += [f"[{cell.execution_count}]"] if cell.execution_count is not None else []
-    about += [f"hash {cell.source_hash}"] if cell.source_hash else []
-    about += [f"part {cell.part} of {cell.parts}"] if cell.parts > 1 else []
-    lines = [f"| {line}" for line in clean(cell.source).splitlines()]
-    lines += ["Output:", cell.outputs.rstrip("\n")] if cell.outputs else []
-    return "\n".join(
-        [
-            " · ".join(about),
-            *lines,
-            *(f"Figure: {one_line(path)}" for path in cell.pictures),
-        ]
-    )
+def format_cell_read(cell: CellRead) -> str:
+    """Return a part of a cell as text: a header, the source, the outputs."""
+    name = f"cell {cell.number}" if cell.number else one_line(cell.type, 20)
+    fields = [f"cell-{cell.index}", name]
+    if cell.cell_id != fields[0]:
+        fields.append(f"id {one_line(cell.cell_id, 100)}")
+    if cell.step is not None:
+        fields.append(f"step {cell.step}")
+    if cell.status:
+        fields.append(cell.status)
+    if cell.execution_count is not None:
+        fields.append(f"[{cell.execution_count}]")
+    if cell.source_hash:
+        fields.append(f"hash {cell.source_hash}")
+    if cell.parts > 1:
+        fields.append(f"part {cell.part} of {cell.parts}")
+    lines = [" · ".join(fields)]
+    lines += [f"| {line}" for line in clean(cell.source).splitlines()]
+    if cell.outputs:
+        lines += ["Output:", cell.outputs.rstrip("\n")]
+    lines += [f"Figure: {one_line(path)}" for path in cell.pictures]
+    return "\n".join(lines)

@@ -185,9 +185,9 @@ def _notify_waker(session: Session, call: BackgroundCall) -> None:
         return
     about = session.name
     news = (
-        background_runs.ended(about, get_report(call))
+        background_runs.format_finished(about, get_report(call))
         if over
-        else background_runs.matched(
+        else background_runs.format_matched(
             about,
             session.state.commands,
             backgrounding.format_running_name(session),
@@ -211,7 +211,7 @@ def _record_undelivered(session: Session, call: BackgroundCall) -> None:
     session.background_calls.pop(call.id)
     owed, text = (
         session.state.background_calls.get(call.id),
-        background_runs.meanwhile(session.name, get_report(call).text),
+        background_runs.format_finished_meanwhile(session.name, get_report(call).text),
     )
     session.log(
         journal_events.Undelivered(
@@ -234,7 +234,7 @@ def get_report(call: BackgroundCall) -> Report:
             f"stepper itself failed: {type(error).__name__}: {error}", "stepper doctor"
         )
     if not found:
-        return Report(background_runs.NOTHING)
+        return Report(background_runs.NOTHING_RAN)
     return Report(
         "\n".join(filter(None, [found.text, found.stop])), found.stop or found.line
     )
@@ -395,5 +395,5 @@ async def interrupt_calls(session: Session, owner: str, seconds: float) -> str:
         else:
             _notify_waker(session, call)
     return "\n".join(texts) or (
-        background_runs.interrupted(session.name, waits) if interrupted else ""
+        background_runs.format_interrupted(session.name, waits) if interrupted else ""
     )

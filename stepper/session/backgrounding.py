@@ -49,7 +49,7 @@ def format_backgrounded(session: Session, call: BackgroundCall) -> Report:
     """Return what is read at once of a call that was handed on."""
     limits = session.outputs.get_limits()
     if queued := session.kernel_manager.queue_status:
-        return background_runs.queued(
+        return background_runs.format_queued(
             session.name,
             session.state.commands,
             queued.text,
@@ -64,7 +64,9 @@ def format_backgrounded(session: Session, call: BackgroundCall) -> Report:
     )
     now_runs = status_queries.get_running(session)
     if running is None or now_runs is None or running.tool_use_id != call.id:
-        return background_runs.waits(session.name, format_running_name(session))
+        return background_runs.format_in_line(
+            session.name, format_running_name(session)
+        )
     cell = Cell(running.cell_id, running.index, running.number, "code", running.source)
     outputs = None
     # of a run that was taken over nobody has heard all
@@ -87,7 +89,7 @@ def format_backgrounded(session: Session, call: BackgroundCall) -> Report:
         format_location(about.location, about.walltime_left, about.problem),
         command_messages.warn_walltime(running.timeout, about.location, began),
     )
-    return background_runs.goes_on(
+    return background_runs.format_still_running(
         session.name,
         state.commands,
         cell,
@@ -102,13 +104,13 @@ def format_backgrounded(session: Session, call: BackgroundCall) -> Report:
 def format_still_running(session: Session, owner: str) -> str:
     """Return what a session of the client reads at its start of what was handed on and runs, '' where nothing does."""
     if (queued := session.kernel_manager.queue_status) and session.runs_in_background:
-        return background_runs.still_queued(
+        return background_runs.format_still_queued(
             session.name, queued.text, queued.until, _notifies_agent(session, owner)
         )
     now_runs = status_queries.get_running(session)
     if now_runs is None or not session.runs_in_background:
         return ""
-    return background_runs.still(
+    return background_runs.format_session_start(
         session.name,
         session.state.commands,
         now_runs.name,
@@ -124,7 +126,7 @@ def explain_refusal(session: Session, owner: str = "") -> str | None:
     if session.outputs.get_limits().queue or not session.runs_in_background:
         return None
     if queued := session.kernel_manager.queue_status:
-        return background_runs.refused_for_queue(
+        return background_runs.format_refused_queued(
             session.name,
             session.state.commands,
             queued.text,
@@ -133,7 +135,7 @@ def explain_refusal(session: Session, owner: str = "") -> str | None:
     now_runs = status_queries.get_running(session)
     if now_runs is None:
         return None
-    return background_runs.refused(
+    return background_runs.format_refused(
         session.name,
         session.state.commands,
         format_running_name(session),
@@ -174,7 +176,7 @@ def _notifies_agent(session: Session, owner: str) -> bool:
 
 
 def _format_deadline(runs: responses.RunningCell) -> str:
-    return background_runs.till(runs.timeout, runs.left_seconds)
+    return background_runs.format_deadline(runs.timeout, runs.left_seconds)
 
 
 def format_running_name(session: Session) -> str:

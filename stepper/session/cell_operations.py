@@ -139,7 +139,9 @@ def _check_source(session: Session, cell: Cell, expected: object) -> None:
     present = hash_source(cell.source)
     if expected is None or expected == present:
         return
-    raise UsageError(words.changed_source(session.name, cell, str(expected), present))
+    raise UsageError(
+        words.format_unexpected_source(session.name, cell, str(expected), present)
+    )
 
 
 def parse_cells(cells: Sequence[object]) -> list[Cell]:
@@ -184,7 +186,7 @@ async def _write_and_run(
             for cell in _arrange(session.read_with_unique_ids().cells, order, again)[1]
         )
         if waits and backgrounding.explain_refusal(session):
-            return _create_refusal(words.refused(_describe_running(session)))
+            return _create_refusal(words.format_refused(_describe_running(session)))
         async with session.turn(caller=caller) if waits else contextlib.nullcontext():
             cells = session.read_with_unique_ids().cells
             after, others = _arrange(cells, order, again)
@@ -193,7 +195,7 @@ async def _write_and_run(
                     session.state.stop is not None and consent is not Consent.WITHHELD
                 )
                 return _create_refusal(
-                    words.refused(why), "stopped" if stopped else "refused"
+                    words.format_refused(why), "stopped" if stopped else "refused"
                 )
             new = any(cell.index == cell_list_edits.NEW_INDEX for cell in others)
             changed = after != cells
@@ -250,7 +252,7 @@ async def _run_written(
         undelivered_reports.take_unreported_cells(
             session, cell_changes.select_runnable(written)
         )
-        tell = words.written if changed else words.nothing_to_run
+        tell = words.format_written if changed else words.format_nothing_to_run
         found = tell(written, stale_cells.report_new_after_edit(session))
     assert found is not None  # each of those to run is told of
     about = ended[-1].cell if ended else (to_run or written)[0]
@@ -323,7 +325,7 @@ def _describe_running(session: Session) -> str:
     if queued:
         return f"a cell of {session.name} waits for its kernel ({queued.text})"
     return (
-        words.busy(session.name, runs.name, runs.seconds, runs.timeout)
+        words.format_busy(session.name, runs.name, runs.seconds, runs.timeout)
         if runs
         else "another cell runs"
     )

@@ -58,13 +58,13 @@ async def read_cells(session: Session, told: mcp_commands.CellRead) -> CellReadR
 
     def parts() -> Iterator[words.CellRead]:
         for cell, found in about:
-            yield from words.parts(
+            yield from words.split_cell(
                 replace(found, outputs=_format_outputs(session, cell, told.outputs))
             )
 
     def work() -> list[list[words.CellRead]]:
         try:
-            return words.paged(parts(), last + AHEAD)
+            return words.split_pages(parts(), last + AHEAD)
         finally:
             with contextlib.suppress(NotebookError):
                 session.file.read_uncached()  # not kept
@@ -75,7 +75,7 @@ async def read_cells(session: Session, told: mcp_commands.CellRead) -> CellReadR
         raise UsageError(f"{session.name} has {of} of these cells")
     some_more = " or more" if len(pages) == last + AHEAD else ""
     texts = [
-        words.read(session.name, page, number, len(pages), some_more)
+        words.format_page(session.name, page, number, len(pages), some_more)
         for number, page in enumerate(pages[:last], 1)
         if number >= told.page
     ]

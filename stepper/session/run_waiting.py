@@ -15,7 +15,7 @@ from typing import Any
 
 from stepper.common.errors import StepperError
 from stepper.messages import mcp_cells as words
-from stepper.messages.background_runs import in_queue
+from stepper.messages.background_runs import format_queue_state
 from stepper.messages.quoted_output import format_outputs
 from stepper.messages.run_report import Report, limit_report
 from stepper.policy import cell_changes, cell_list_edits, journal_events
@@ -68,7 +68,7 @@ async def run_with_limit(
     if caller.disconnected.is_set():
         session.log(
             journal_events.Undelivered(
-                at=format_now(), text=words.unheard(session.name, found.text)
+                at=format_now(), text=words.format_undelivered(session.name, found.text)
             )
         )
         return found
@@ -125,7 +125,7 @@ async def wait_for_background(
     if caller.disconnected.is_set():
         session.log(
             journal_events.Undelivered(
-                at=format_now(), text=words.unheard(session.name, found.text)
+                at=format_now(), text=words.format_undelivered(session.name, found.text)
             )
         )
     return found
@@ -142,9 +142,9 @@ def format_interim(session: Session, call: BackgroundCall) -> CellRunResponse:
     begun = session.state.running
     if running is None or begun is None or begun.tool_use_id != call.id:
         queued = session.kernel_manager.queue_status
-        found = words.waits(
+        found = words.format_waiting(
             running.name if running else "",
-            in_queue(queued.text, queued.until) if queued else "",
+            format_queue_state(queued.text, queued.until) if queued else "",
         )
         return CellRunResponse(
             session.name, "", "running", found.text, found.line, call=call.id
@@ -152,10 +152,10 @@ def format_interim(session: Session, call: BackgroundCall) -> CellRunResponse:
     outputs = (
         kernel.partial_output.outputs() if kernel and kernel.partial_output else []
     )
-    printed = format_outputs(outputs, words.LINES, "Last lines") or [
+    printed = format_outputs(outputs, words.OUTPUT_LIMIT, "Last lines") or [
         "It has printed nothing yet."
     ]
-    found = words.goes_on(
+    found = words.format_still_running(
         running.name,
         begun.cell_id,
         running.seconds,
@@ -213,7 +213,7 @@ def create_response(session: Session, call: BackgroundCall) -> CellRunResponse:
                 None,
                 [
                     found.text,
-                    words.left(_list_pending_below(session, last.cell_id))
+                    words.format_not_run(_list_pending_below(session, last.cell_id))
                     if last
                     else "",
                 ],

@@ -139,7 +139,7 @@ def test_the_agent_goes_on_by_itself_when_its_long_cell_has_ended(
     screen = flat(client.wait_for("That is the end."))
     assert (
         '▶ step 1 of 2 "Train" · still running after ' in screen
-        and "`stop the cell` ends it | epoch 1/2: loss" in screen
+        and "`stop the cell` | epoch 1/2: loss" in screen
     )
     assert (
         screen.count(SUMMARY) == 1
@@ -149,7 +149,7 @@ def test_the_agent_goes_on_by_itself_when_its_long_cell_has_ended(
     assert (
         "is still running after" in told
         and "| epoch 1/2: loss 0.5" in told
-        and "you are woken with its report" in told
+        and "you are notified with its report" in told
     )
     assert "Train" not in news(model, 3) and "stepper" not in news(model, 3)
     told = news(model, 4)
@@ -387,9 +387,9 @@ def test_the_next_session_is_told_what_became_of_it(
     client = interactive_claude(model, "--continue")
     client.send("Go on.")
     client.wait_for("I see.")
-    assert "ended meanwhile" in news(model, 3) and "| epoch 2/2: loss nan" in news(
+    assert "finished in the meantime" in news(
         model, 3
-    )
+    ) and "| epoch 2/2: loss nan" in news(model, 3)
     client.send("And now?")
     client.wait_for("Nothing new.")
     assert "epoch" not in news(model, 4) and SUMMARY not in client.screen()
@@ -444,7 +444,7 @@ def test_a_line_that_matches_wakes_the_agent_and_the_cell_goes_on(
     client.wait_for("It may go on.")
     assert "| epoch 2/2: loss nan" in news(
         model, 3
-    ) and "you are woken once more" in news(model, 3)
+    ) and "you are notified again" in news(model, 3)
     assert status(notebook)[1] == "running"
     finish(notebook)
     screen = flat(client.wait_for("The end."))

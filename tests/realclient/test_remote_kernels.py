@@ -231,7 +231,7 @@ def test_on_slurm_with_a_queue_a_killed_daemon_a_walltime_that_ends_and_a_node_t
     assert (
         QUEUED in news(model, 2)
         and WHY in news(model, 2)
-        and "You are woken" in news(model, 2)
+        and "You are notified" in news(model, 2)
     )
     assert runs(notebook) == [] and standing(notebook)["kernel"]["state"] == "queued"
 
