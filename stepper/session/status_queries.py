@@ -152,7 +152,7 @@ def format_running(session: Session) -> str:
     """Return the line on what runs, for those who look on; '' where nothing has for long."""
     now, plan = get_running(session), session.state.plan
     if queued := session.kernel_manager.queue_status:
-        return in_queue(queued.text, queued.until)
+        return format_queue_state(queued.text, queued.until)
     if now is None or now.seconds < SHOWN_SECONDS:
         return ""
     step = plan.find_step(now.step)
