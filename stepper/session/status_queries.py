@@ -10,6 +10,7 @@ from stepper.common.errors import KernelError, NotebookError, UsageError
 from stepper.common.text import clean, format_count, one_line
 from stepper.messages import command_messages
 from stepper.messages import run_report as reports
+from stepper.messages.background_runs import format_queue_state
 from stepper.messages.quoted_output import format_location, split_pages
 from stepper.messages.quoted_output import format_running as told_of
 from stepper.messages.run_report import format_step
