@@ -1,1 +1,5 @@
-"""One notebook's session: carries out what policy decides, over ports that the rooms below the daemon fill."""
+"""The work on one notebook: runs cells and answers commands.
+
+`stepper/policy` makes the decisions; this package carries them out through the
+protocols in `protocols.py`.
+"""

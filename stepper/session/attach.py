@@ -1,4 +1,4 @@
-"""Those beside stepper on a notebook's kernel: how one attaches to it."""
+"""How other Jupyter clients attach to a notebook's kernel."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from stepper.session.session import Session
 
 
 async def attach(session: Session) -> AttachResponse:
-    """Return what attaches to the living kernel; raise StepperError where there is none."""
+    """Return how to attach to the running kernel of a notebook.
+
+    Raise StepperError if the notebook has no running kernel.
+    """
     kernel = await session.kernel_manager.find()
     if kernel is None or await kernel.check_death() is not None:
         why = (

@@ -1,4 +1,7 @@
-"""What the commands on cells answer to other agents; like `answers`, whose documents these go beside."""
+"""Response models of the MCP commands on cells.
+
+The field names are the JSON keys: do not rename them.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,13 @@ from stepper.messages.mcp_cells import CellRead
 
 @dataclass(frozen=True)
 class CellRunResponse:
-    """What came of cells that were written to be run.
+    """The result of writing and running cells.
 
-    `state`: `ok`, `failed`, `cancelled` (a person or the client interrupted it), `stopped` (the notebook is, by this or
-    from before), `refused` (a gate: nothing was written), `not run` (written, but it did not run: the person has not
-    accepted it, it would only repeat itself, there is no kernel), `running` (after `wait_seconds`; it goes on, `status`
-    waits for it), `nothing to run` (text, an empty cell, `run: false`).
+    `state` is `ok`, `failed`, `cancelled` (interrupted by the user or the client),
+    `stopped` (the notebook is stopped), `refused` (nothing was written), `not run` (the
+    cells were written, but did not run), `running` (still running after `wait_seconds`;
+    `status` waits for the end) or `nothing to run` (Markdown, an empty cell or `run:
+    false`).
     """
 
     notebook: str
@@ -32,7 +36,7 @@ class CellRunResponse:
 
 @dataclass(frozen=True)
 class CellChangeResponse:
-    """The ids of the cells an action was about (of those deleted none), and of all in order, as they are now."""
+    """The cells that were changed (not deleted ones) and all cells, by ID."""
 
     notebook: str
     changed: Sequence[str]
@@ -44,7 +48,7 @@ class CellChangeResponse:
 
 @dataclass(frozen=True)
 class CellReadResponse:
-    """A page of a notebook's cells, and the same as text (at most 10,000 characters)."""
+    """A page of a notebook's cells, also as text (10,000 characters at most)."""
 
     notebook: str
     cells: Sequence[CellRead]
@@ -55,7 +59,10 @@ class CellReadResponse:
 
 @dataclass(frozen=True)
 class ResourceUsage:
-    """What a kernel or a machine has of each: CPU in percent of all its cores, memory in bytes; None where unknown."""
+    """CPU and memory use of a kernel or a machine; None if unknown.
+
+    `cpu_percent` is relative to all cores.
+    """
 
     cpu_percent: float | None = None
     memory_bytes: int | None = None
@@ -64,7 +71,7 @@ class ResourceUsage:
 
 @dataclass(frozen=True)
 class GpuUsage:
-    """A GPU of the machine."""
+    """The use of a GPU."""
 
     name: str
     used_percent: float | None
@@ -74,7 +81,7 @@ class GpuUsage:
 
 @dataclass(frozen=True)
 class Resources:
-    """What a notebook's kernel (None where there is none) and the machine have."""
+    """Resource use of the machine and of the kernel, if there is one."""
 
     kernel: ResourceUsage | None = None
     machine: ResourceUsage = field(default_factory=ResourceUsage)

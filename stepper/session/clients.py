@@ -1,4 +1,4 @@
-"""Who asks for something, who can be woken, and what is under way for them."""
+"""Clients that send requests, and their calls that run in the background."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _always() -> bool:
 
 @dataclass
 class Caller:
-    """Who asks."""
+    """The client that sent a request."""
 
     environ: Mapping[str, str] = field(default_factory=dict)  # a new kernel gets it
     # without waiting for the answer
@@ -42,7 +42,10 @@ class Caller:
 
     @property
     def is_outside_agent(self) -> bool:
-        """Whether a user's terminal, a script or CI asks: a command outside the shells of agents that are known."""
+        """Whether the request comes from outside an agent's shell.
+
+        This is a user's terminal, a script or CI.
+        """
         in_agents_shell = self.environ.get("STEPPER_SESSION") or self.environ.get(
             "CLAUDECODE"
         )
@@ -51,7 +54,7 @@ class Caller:
 
 @dataclass(eq=False)
 class Waker:
-    """Somebody who can have the agent of a session read something, once: what is `said`, and of which call."""
+    """A client that can notify the agent of one background result."""
 
     caller: Caller
     result: asyncio.Future[tuple[BackgroundCall | None, Report]] = field(
@@ -60,13 +63,13 @@ class Waker:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it still does."""
+        """Whether the client still waits for a result."""
         return not self.result.done() and not self.caller.disconnected.is_set()
 
 
 @dataclass(eq=False)
 class BackgroundCall:
-    """An edit whose cells run, in a task of its own."""
+    """An edit whose cells run in a task of their own."""
 
     id: str
     caller: Caller

@@ -1,4 +1,4 @@
-"""What the engine needs of a diagnosis, which can be taken out."""
+"""The interface of the optional diagnosis."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from stepper.session.protocols import Execution
 
 
 class Diagnosis(Protocol):
-    """What a report adds to a run's end; by itself it adds nothing, which is all that the main path needs."""
+    """Additional information for reports; the default adds nothing."""
 
     def for_language(self, language: str) -> Diagnosis:
-        """Return the diagnosis of cells that are in a language."""
+        """Return the diagnosis for cells in a language."""
         return self
 
     def move(self, path: str) -> None:
-        """Go on with the notebook at another path."""
+        """Use another path for the notebook."""
         return
 
     def convert_to_python(self, cell: str) -> str:
-        """Return a cell's source as Python, by IPython's reading of it."""
+        """Return a cell's source as Python, without IPython syntax."""
         return cell
 
     def check_before_run(self, cell: Cell, namespace: Namespace) -> Fault | None:
-        """Return the fault that a cell would end with for certain, None where it may run."""
+        """Return the error that a cell would certainly raise, or None."""
         return None
 
     def add_suggestion(
@@ -40,43 +40,43 @@ class Diagnosis(Protocol):
         namespace: Namespace,
         python: str,
     ) -> Fault:
-        """Return the fault with its suggestion."""
+        """Return the fault with a suggestion, if there is one."""
         return fault
 
     def describe_side_effects(
         self, told: Mapping[str, Any], since_ns: int | None, how: str = "failing"
     ) -> list[str]:
-        """Return what a failed cell had bound and written before it failed, in lines."""
+        """Return lines on names and files that a failed cell changed."""
         return []
 
     def has_changed_since(self, run: Run, namespace: Namespace) -> bool:
-        """Whether something changed after a run ended, so that it may end otherwise now; True in doubt."""
+        """Whether a new run may end differently; True if unknown."""
         return True
 
     def get_criterion_result(self, told: Mapping[str, Any]) -> CriterionResult | None:
-        """Return whether the criterion that was asked for holds, None where that could not be told."""
+        """Return whether the criterion is true, or None if unknown."""
         return None
 
     def find_warnings(self, execution: Execution) -> list[str]:
-        """Return the doubts on a run that ended well."""
+        """Return the warnings on a successful run."""
         return []
 
     def summarize_figures(self, execution: Execution, run: int) -> list[str]:
-        """Save what there is to see of a run; return the lines on it."""
+        """Save the figures of a run; return the figure summary."""
         return []
 
     def describe_figures(self, execution: Execution) -> dict[str, str]:
-        """Return what is known of the figures that a run showed: by the key of the picture, in a few words."""
+        """Return a short description of each figure, by image key."""
         return {}
 
     def can_render(self, execution: Execution) -> bool:
-        """Whether a run showed a plotly figure that the project's kaleido can render."""
+        """Whether a run showed a plotly figure that kaleido can render."""
         return False
 
     def list_saved_figures(self, run: int) -> list[str]:
-        """Return the paths of the pictures that were saved of a run, in order."""
+        """Return the paths of the saved figures of a run, in order."""
         return []
 
 
 class NoDiagnosis(Diagnosis):
-    """No diagnosis: a report holds what Python says."""
+    """The diagnosis that adds nothing."""

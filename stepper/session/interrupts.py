@@ -1,7 +1,7 @@
-"""An interrupt that a user or an agent asks for, and what came of it.
+"""An interrupt that a user or an agent requests, and its result.
 
-The answer is given once the execution has ended or the kernel's request is withdrawn,
-so that it says what happened and not what was tried.
+The response is sent when the execution has finished or the kernel request is withdrawn,
+so that it reports what happened.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ async def interrupt(session: Session) -> responses.InterruptResponse:
 
 
 async def _wait(over: Callable[[], bool]) -> bool:
-    """Wait until something is over, for a while; return whether it is."""
+    """Wait a limited time until `over` is true; return whether it is."""
     until = time.monotonic() + ANSWER_SECONDS
     while not over() and time.monotonic() < until:
         await asyncio.sleep(LOOK_SECONDS)
@@ -74,7 +74,7 @@ async def _wait(over: Callable[[], bool]) -> bool:
 def _of_run(
     session: Session, what: str, running: RunStarted | None, ended: bool
 ) -> str:
-    """Return what an interrupt did to the run or the scratch execution it met."""
+    """Return the effect of an interrupt on a cell or a scratch execution."""
     if not ended:
         return interrupts.format_pending(what)
     runs = reversed(session.state.runs)
@@ -86,7 +86,7 @@ def _of_run(
 
 
 def _of_start(session: Session) -> str:
-    """Return what an interrupt did to a kernel that was queued or starting."""
+    """Return the effect of an interrupt on a queued or starting kernel."""
     keeper = session.kernel_manager
     if keeper.withdrawal_result:
         return interrupts.format_withdrawn(keeper.withdrawal_result)

@@ -1,6 +1,6 @@
-"""Which outputs differ from the recorded ones after cells ran again: for `run --all` and `restore`.
+"""Compare new outputs with the recorded ones, for `run --all` and `restore`.
 
-The recorded outputs are kept from before the run, because the run replaces them in the notebook.
+The recorded outputs are read before the run, because the run replaces them.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class RecordedOutputs:
                 self.recorded[cell.index] = outputs
 
     def list_changed_modules(self) -> list[str]:
-        """Return the modules of the project that changed since the recorded runs."""
+        """Return the project modules that changed since the recorded runs."""
         now = self.session.state.packages
         changed = verify_results.find_changed_modules(self.packages, now)
         return sorted(self.modules.union(changed))
@@ -90,7 +90,10 @@ class RecordedOutputs:
         self.session.put_late()
 
     def _read_written(self, ended: Ended) -> list[Any]:
-        """Return a cell's outputs as they are in the notebook; those of the run if they could not be written."""
+        """Return a cell's outputs from the notebook file.
+
+        If they could not be written, return those of the run.
+        """
         outputs = list[Any]()
         if ended.cell.id not in self.session.state.pending_outputs:
             with contextlib.suppress(NotebookError):

@@ -1,4 +1,4 @@
-"""Following a cell that runs: what it has printed so far, then what comes, until it ends."""
+"""Follow the output of a running cell until the cell finishes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ MOST = 100_000
 async def follow_output(
     session: Session, name: str, caller: Caller, tell: progress_events.ProgressCallback
 ) -> responses.OutputPage:
-    """Tell what comes of a cell while it runs; return its output, and how it ended. Raise UsageError."""
+    """Report new output of a cell while it runs; return its output at the end.
+
+    Raise UsageError if there is no such cell.
+    """
     cell, told, changes, last = (
         status_queries.find_code_cell(session, name),
         dict[int, int](),

@@ -1,4 +1,7 @@
-"""What commands tell on their way, before they answer: those that are `Told` to whoever waits at a terminal."""
+"""Progress events that a command sends before its response.
+
+A terminal prints `TerminalEvent`s. `CellRunning` goes to MCP clients.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class CellStarted:
-    """A cell is about to run, the one at this position of those that are to."""
+    """A cell is about to run; `position` counts from 1."""
 
     cell: int
     position: int
@@ -22,7 +25,7 @@ class CellStarted:
 
 @dataclass(frozen=True, kw_only=True)
 class CellFinished:
-    """A cell ran; `line` tells how it ended."""
+    """A cell finished; `line` says how."""
 
     position: int
     of: int
@@ -32,7 +35,7 @@ class CellFinished:
 
 @dataclass(frozen=True, kw_only=True)
 class Waiting:
-    """What is asked for has to wait; `line` says for what."""
+    """The command waits; `line` says for what."""
 
     what: str = "waits"
     line: str
@@ -40,7 +43,7 @@ class Waiting:
 
 @dataclass(frozen=True, kw_only=True)
 class OutputPrinted:
-    """What a cell that is followed has printed since: lines that stay, and one that may yet change."""
+    """New output lines of a followed cell; `last` may still change."""
 
     what: str = "printed"
     lines: Sequence[str]
@@ -49,7 +52,7 @@ class OutputPrinted:
 
 @dataclass(frozen=True, kw_only=True)
 class CellRunning:
-    """Each second, to other agents: what runs, for how long, its last line or bar."""
+    """The running cell, its duration and last output line; sent every second."""
 
     what: str = "runs"
     running: RunningCell

@@ -1,6 +1,7 @@
-"""What the engine needs of the world: a kernel, a notebook file, a journal. Protocols only.
+"""Protocols of the kernel, the notebook file and the journal.
 
-(Over 300 lines: it is a list of what is asked of each, read by name.)
+The session depends on these only; `stepper/kernels` and `stepper/notebooks` implement
+them.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WidgetState:
-    """The state of a kernel's widgets, as a notebook's metadata holds it: at most `limit` bytes of it."""
+    """The state of a kernel's widgets, at most `limit` bytes."""
 
     states: Mapping[str, dict[str, Any]]
     limit: int
@@ -41,14 +42,14 @@ class WidgetState:
 
 @dataclass(frozen=True)
 class CellVersion:
-    """A cell for which something comes besides its run: as it was when it ran."""
+    """A cell with a given source, as the target of outputs."""
 
     cell_id: str
     source_hash: str
 
     @classmethod
     def from_cell(cls, cell: Cell) -> CellVersion:
-        """Return a cell as it is now."""
+        """Return the present version of a cell."""
         return cls(cell.id, hash_source(cell.source))
 
 
@@ -58,7 +59,7 @@ Outputs = Mapping[CellVersion, Sequence[dict[str, Any]]]
 
 @dataclass
 class Execution:
-    """What came of one execution, as the kernel told it. `outputs` are nbformat dicts."""
+    """The result of one execution; `outputs` are nbformat dicts."""
 
     outcome: Outcome
     outputs: list[dict[str, Any]] = field(default_factory=list)
@@ -97,7 +98,7 @@ class Execution:
 
 @dataclass(frozen=True)
 class LaunchConfig:
-    """Where a notebook's kernel runs: its interpreter, folder and environment."""
+    """How to start a kernel: its interpreter, folder, environment and backend."""
 
     python: str
     cwd: str
@@ -114,7 +115,7 @@ class LaunchConfig:
 
 @dataclass(frozen=True)
 class KernelMetadata:
-    """What a notebook's metadata says of its kernel, for those who open it elsewhere."""
+    """The kernel as a notebook's metadata describes it."""
 
     name: str
     display_name: str
@@ -123,13 +124,13 @@ class KernelMetadata:
 
 @dataclass(frozen=True)
 class KernelDescription:
-    """What a kernel is: its interpreter, and its process where it has one on this machine.
+    """A kernel's interpreter, process and location.
 
-    `lacks` is the command that adds ipykernel to the interpreter, where the kernel runs on stepper's own copy;
-    `url` is the Jupyter server's whose it is, `without` what its place can't do, as a sentence. One that is `kept` is
-    not stepper's: it is left, not ended. Of a kernel elsewhere `where` tells in a few words where that is (job 12 on
-    n1), `left` how many seconds of its walltime are left as it was last told, `trouble` what stands between (the link
-    is down; its state is not known).
+    `pid` is None unless the process runs on this machine. `install_command` adds
+    ipykernel to an interpreter that lacks it. `limitation` is a sentence on what the
+    backend cannot do. An `is_external` kernel was not started by stepper and is not
+    shut down. For a remote kernel, `location` is a short text (job 12 on n1),
+    `walltime_left` is in seconds and `problem` describes a lost connection.
     """
 
     python: str
@@ -145,10 +146,11 @@ class KernelDescription:
 
 @dataclass(frozen=True)
 class QueueStatus:
-    """Why a kernel is not there yet: what was asked for waits in a queue, `since` a time of the monotonic clock.
+    """Why a kernel has not started: its request waits in a queue.
 
-    `seconds` are those for which whoever wants it is to be held; None where the place does not say. `request` is what
-    is withdrawn when nobody wants the kernel any more, '' for nothing.
+    `since` is a time of the monotonic clock. `wait_seconds` is how long a caller should
+    wait, None if the backend does not say. `request` is what is withdrawn if the start
+    is cancelled.
     """
 
     text: str
@@ -161,7 +163,10 @@ class QueueStatus:
 
 @dataclass
 class ExternalExecution:
-    """An execution that another client asked for, a console or JupyterLab. `unkept`: it is in no history."""
+    """An execution requested by another client, such as a console.
+
+    `is_silent` means that the code is not stored in the history.
+    """
 
     started_at: str
     code: str
@@ -172,26 +177,26 @@ class ExternalExecution:
 
 
 class PartialOutput(Protocol):
-    """What has come of the cell that runs, so far."""
+    """The output so far of the running cell."""
 
     change_count: int  # grows with what comes
 
     @property
     def matched_line(self) -> str:
-        """The first printed line that its wake pattern matches; '' before."""
+        """The first printed line that matches the wake pattern, or ''."""
 
     def outputs(self) -> list[dict[str, Any]]:
-        """Return its outputs as they are now."""
+        """Return the present outputs as nbformat dicts."""
 
     def last_line(self) -> str:
-        """Return the progress bar that it draws, else what it printed last."""
+        """Return the last progress bar, or the last printed line."""
 
     def last_lines(self) -> list[str]:
-        """Return the last lines of what it printed, from the top down."""
+        """Return the last printed lines, from top to bottom."""
 
 
 class ExternalExecutions(Protocol):
-    """What other clients have a kernel do."""
+    """Executions that other clients request from the kernel."""
 
     on_finished: Callable[
         [ExternalExecution], None
@@ -199,14 +204,17 @@ class ExternalExecutions(Protocol):
 
     @property
     def running_since(self) -> float:
-        """Since when one of theirs runs, by the monotonic clock; 0 where none does."""
+        """When the present one started (monotonic clock), 0 if none runs."""
 
     def forget_before(self, before: float) -> None:
-        """What began before that moment is over: the kernel serves what was asked later."""
+        """Treat executions that started before that time as finished.
+
+        The kernel has answered a later request.
+        """
 
 
 class Kernel(Protocol):
-    """A live kernel of one notebook."""
+    """The running kernel of one notebook."""
 
     id: str
     language: str  # as it tells; '' before it was asked
@@ -218,30 +226,30 @@ class Kernel(Protocol):
 
     @property
     def external_executions(self) -> ExternalExecutions:
-        """What other clients have it do."""
+        """Executions that other clients request."""
 
     @property
     def partial_output(self) -> PartialOutput | None:
-        """What the cell that runs has shown so far; None where none runs, or nobody listens to it."""
+        """The output so far of the running cell, or None."""
 
     def describe(self) -> KernelDescription:
-        """Return what it is, for people and for advice."""
+        """Return the kernel's interpreter, process and location."""
 
     @property
     def unreachable_reason(self) -> str:
-        """Why nothing reaches it now, which is no death; '' where it can be reached."""
+        """Why the kernel cannot be reached now, or ''; it may still run."""
 
     def get_connection_file(self) -> str:
-        """Return the file, the user's alone, by which other clients reach it; '' where none can by one."""
+        """Return the path of the connection file, or '' if there is none."""
 
     def measure_memory(self) -> int:
-        """Return its resident memory, its children's with it, in bytes."""
+        """Return the resident memory of kernel and children in bytes."""
 
     def receive_pending(self) -> None:
-        """Take what the kernel published while no cell ran."""
+        """Process messages that the kernel sent while no cell ran."""
 
     def take_widget_state(self) -> WidgetState | None:
-        """Return the state of its widgets for the notebook; None where nothing changed since."""
+        """Return the widget state, or None if it did not change."""
 
     async def execute(
         self,
@@ -253,83 +261,99 @@ class Kernel(Protocol):
         criterion: str = "",
         wake: str = "",
     ) -> Execution:
-        """Run code to its end, its deadline in seconds, an interrupt, the memory limit or the kernel's death.
+        """Run code until it finishes, or a limit or an interrupt stops it.
 
-        Raise KernelUnreachableError where nobody can know that. `recall` knows it by `request`. With `scratch` it gets no
-        execution count and is in no history. Whether the `criterion` holds then is told with it; `coming` tells of a
-        line that matches the pattern `wake`.
+        `timeout` is in seconds. `request` identifies the execution for
+        `await_earlier_request`. A `scratch` execution gets no execution count and is
+        not in the history. `criterion` is an expression to evaluate afterwards; `wake`
+        is the pattern of a line to look for. Raise KernelUnreachableError if the result
+        cannot be determined.
         """
 
     async def take_over(self) -> Death | None:
-        """Take over a kernel found again, interrupting what runs in it; return its end where it gives no answer.
+        """Take over a kernel of an earlier daemon; interrupt what it runs.
 
-        Raise KernelUnreachableError where nothing reaches it, and it may live on.
+        Return how the kernel died if it does not answer. Raise KernelUnreachableError
+        if it cannot be reached but may still run.
         """
 
     async def await_earlier_request(
         self, request: str, seconds: float, limits: Limits, wake: str = ""
     ) -> Execution | None:
-        """Return what came of a request whose daemon is gone, when it is over, in seconds at most.
+        """Wait for a request of an earlier daemon; return its result.
 
-        None where it never began. Raise KernelError where the kernel does not answer. Until then `coming` is what
-        comes from now on, which is not the whole.
+        Wait `seconds` at most. Return None if the request never started. Raise
+        KernelError if the kernel does not answer. Meanwhile `partial_output` contains
+        new output only.
         """
 
     async def fetch_missed_messages(self, request: str) -> list[dict[str, Any]]:
-        """Return what a request that is over published while no daemon was there, as far as the kernel remembers."""
+        """Return messages of a finished request that no daemon received.
+
+        They are limited to those that the kernel still stores.
+        """
 
     async def fetch_namespace(self) -> Namespace:
-        """Return the namespace in short, asked of the helper; UNKNOWN where it does not tell."""
+        """Return a summary of the namespace, UNKNOWN if not available."""
 
     async def interrupt(self, reason: str) -> None:
-        """Interrupt what runs now."""
+        """Interrupt the running execution."""
 
     async def check_death(self) -> Death | None:
-        """Return how the kernel ended, or None while it lives."""
+        """Return how the kernel died, or None if it is alive."""
 
     async def shutdown(self) -> None:
-        """End the kernel and its children; return when they are gone. Raise KernelError where they may live on."""
+        """Kill the kernel and its children and wait until they have exited.
+
+        Raise KernelError if they may still run.
+        """
 
     def detach(self) -> None:
-        """Leave the kernel to the next daemon."""
+        """Disconnect and leave the kernel running for the next daemon."""
 
 
 class KernelLauncher(Protocol):
-    """Starts kernels and finds those that outlived a daemon."""
+    """Starts kernels and finds those of an earlier daemon."""
 
     @property
     def queue_status(self) -> QueueStatus | None:
-        """What a start that is under way waits for in a queue; None where it does not."""
+        """What the present start waits for in a queue, or None."""
 
     async def start(self, place: LaunchConfig) -> Kernel:
-        """Start a kernel and return it when it is ready; raise KernelError."""
+        """Start a kernel; return it when it is ready. Raise KernelError."""
 
     async def attach(self) -> Kernel | Death | None:
-        """Return the kernel that a former daemon left, or how it ended; None where there was none. Asks it nothing."""
+        """Return the kernel of an earlier daemon, or how it died.
+
+        Return None if there was no kernel. No request is sent to it.
+        """
 
     async def cancel_request(self) -> None:
-        """End what was asked for and is no kernel yet, such as a job that waits; raise KernelError."""
+        """Cancel a request that is not a kernel yet, such as a queued job.
+
+        Raise KernelError if this fails.
+        """
 
 
 class Notebook(Protocol):
-    """One state of a notebook file, as read."""
+    """The contents of a notebook file."""
 
     language: str
     plan: Any  # metadata.stepper, unchecked
 
     @property
     def figure_count(self) -> int:
-        """How many outputs are pictures."""
+        """The number of outputs that are images."""
 
     @property
     def cells(self) -> Sequence[Cell]:
         """All cells, in order."""
 
     def get_displayed_execution_count(self, cell: Cell) -> int | None:
-        """Return the execution count of a cell with outputs; None where it has none."""
+        """Return the execution count of a cell with outputs, or None."""
 
     def get_recorded_outputs(self, cell: Cell) -> list[dict[str, Any]] | None:
-        """Return a code cell's outputs; None where no run of it is recorded."""
+        """Return a code cell's outputs, or None if it has no recorded run."""
 
 
 class NotebookFile(Protocol):
@@ -342,10 +366,10 @@ class NotebookFile(Protocol):
     relocate: Callable[[], bool]
 
     def move(self, path: str) -> None:
-        """Go on with the file at another path: it was renamed."""
+        """Use another path: the file was renamed."""
 
     def read(self) -> Notebook:
-        """Read it; raise NotebookError where it is no notebook."""
+        """Read the notebook; raise NotebookError if the file is invalid."""
 
     def read_uncached(self) -> Notebook:
         """Read it without keeping it in memory; raise NotebookError."""
@@ -356,16 +380,25 @@ class NotebookFile(Protocol):
     def write_execution(
         self, cell: Cell, execution: Execution, step: int | None, keep_time: bool
     ) -> str:
-        """Put the outputs on the cell; return '' or why they never can be. Raise NotebookError where not now."""
+        """Write outputs to a cell; return '' or why this is impossible.
+
+        Raise NotebookError if a later attempt may succeed.
+        """
 
     def replace_duplicate_ids(self) -> list[tuple[str, Cell]]:
-        """Give ids of their own to cells that have another one's; return their former ids too. Raise NotebookError."""
+        """Give cells with a duplicate ID a new one.
+
+        Return the former ID and the cell for each. Raise NotebookError.
+        """
 
     def read_outputs(self, target: CellVersion) -> list[dict[str, Any]]:
-        """Return a cell's outputs, as read anew; empty where it is gone or changed. Raise NotebookError."""
+        """Read a cell's outputs from the file.
+
+        They are empty if the cell was removed or changed. Raise NotebookError.
+        """
 
     def add_tag(self, cell: Cell, tag: str) -> None:
-        """Add a tag to the cell; do nothing where it is gone. Raise NotebookError."""
+        """Add a tag to a cell if it still exists; raise NotebookError."""
 
     def remove_tag(self, cell: Cell, tag: str) -> None:
         """Remove a tag from the cell; do nothing if the cell no longer exists. Raise NotebookError."""
@@ -373,27 +406,30 @@ class NotebookFile(Protocol):
     def rearrange_cells(
         self, order: Callable[[Sequence[Cell]], Sequence[Cell]]
     ) -> tuple[Sequence[Cell], list[Cell]]:
-        """Write the cells as `order` arranges them (`policy/cell_list_edits`), the modification time kept.
+        """Write the cells as `order` arranges them; keep the mtime.
 
-        Return all as they are then, and the new and changed ones. Raise NotebookError.
+        Return all cells, and the new and changed ones. Raise NotebookError.
         """
 
     def clear_outputs(self, cells: Sequence[Cell]) -> None:
-        """Take the outputs of code cells away; raise NotebookError."""
+        """Remove the outputs of code cells; raise NotebookError."""
 
     def write_plan(self, plan: Plan, kernel: KernelMetadata | None = None) -> None:
-        """Put the plan into the metadata, the modification time kept, and what its kernel is; raise NotebookError."""
+        """Write the plan and the kernel metadata; keep the mtime.
+
+        Raise NotebookError if this fails.
+        """
 
     def touch(self) -> None:
-        """Set the modification time to now, for those who poll it."""
+        """Set the modification time to now, for clients that poll it."""
 
 
 class LateOutputs(Protocol):
-    """What came for a notebook's cells besides their runs, until it is put there."""
+    """Outputs that arrive after the run of their cell, until they are written."""
 
     @property
     def has_pending(self) -> bool:
-        """Whether anything came."""
+        """Whether there is something to write."""
 
     def add_message(
         self,
@@ -404,27 +440,32 @@ class LateOutputs(Protocol):
         limit: int,
         waiting: Sequence[dict[str, Any]] | None,
     ) -> None:
-        """Take a message for a cell that shows these displays; its run's outputs may be `waiting` to be written.
+        """Add a message for a cell that shows these displays.
 
-        Raise NotebookError where the notebook can't be read: nothing is taken then.
+        `waiting` are outputs of its run that are not written yet. Raise NotebookError,
+        without adding anything, if the notebook cannot be read.
         """
 
     def write(
         self, models: WidgetState | None, so_far: Outputs
     ) -> list[journal_events.LateOutput]:
-        """Put all of it on the cells, beside what a running one has; return what became of it. Raise NotebookError."""
+        """Write everything to the cells; return the journal events.
+
+        `so_far` are the outputs of a running cell. Raise NotebookError.
+        """
 
 
 class Journal(Protocol):
-    """The append-only file of all runs and decisions of a notebook."""
+    """The append-only file of a notebook's runs and decisions."""
 
     def load(self) -> tuple[list[dict[str, Any]], str]:
-        """Return all events, and a sentence about what could not be read ('' where all could)."""
+        """Return all events, and a message on unreadable parts, or ''."""
 
     def append(
         self, event: dict[str, Any], sync: bool | None = True, keep: bool = True
     ) -> None:
-        """Write one event after those that wait; with `sync` it is on disk when this returns, with None soon after.
+        """Write an event after those that wait to be written.
 
-        Raise OSError where it can't be written: with `keep` it waits then, to be written before the next one.
+        With `sync` true the event is on disk on return, with None soon after. Raise
+        OSError if writing fails; with `keep` the event is written before the next one.
         """

@@ -1,7 +1,8 @@
-"""The stop of a notebook whose file holds a wholly different notebook now: it ends, unless the agent wrote that one.
+"""Clears the stop of a notebook whose file contains another notebook now.
 
-A stop belongs to the notebook, not to its path: git, a script or the user may put another notebook there. The agent may
-not get around a stop in this way, so what it wrote itself while the notebook is stopped is noted and ends nothing.
+A stop belongs to the notebook, not to its path: git, a script or the user may replace
+the file. Cells that the agent writes while the notebook is stopped are recorded, so
+that the agent cannot avoid a stop in this way.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from stepper.session.session import Session
 
 
 def record_agent_version(session: Session) -> None:
-    """Note the cells and the plan of a stopped notebook as the agent has left them."""
+    """Record the cells and the plan that the agent wrote while stopped."""
     state = session.state
     if state.stop is None:
         return
@@ -29,7 +30,7 @@ def record_agent_version(session: Session) -> None:
 
 
 def clear_stop_if_replaced(session: Session) -> str:
-    """End the stop of a notebook that was replaced; return the sentence that says so, '' where the stop holds."""
+    """Clear the stop of a replaced notebook; return a message, or ''."""
     stop = session.state.stop
     if stop is None:
         return ""

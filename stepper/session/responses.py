@@ -1,6 +1,6 @@
-"""What commands answer: each class a document, its fields the keys that `--json` prints, in their order.
+"""Response models of the commands.
 
-(Over 300 lines: it is a list of documents, read by name.)
+The field names, in their order, are the keys that `--json` prints: do not rename them.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 def to_json(answer: object) -> bytes:
-    """Return an answer's JSON; whatever is in it may be one of these classes too."""
+    """Return a response as JSON; nested response models are supported."""
     return json.dumps(answer, default=vars).encode()
 
 
 @dataclass(frozen=True)
 class NamedStep:
-    """A step, by name."""
+    """A plan step with its title."""
 
     id: int
     title: str
@@ -33,7 +33,7 @@ class NamedStep:
 
 @dataclass(frozen=True)
 class NotebookCreatedResponse:
-    """A new notebook, and the one before it that is unfinished."""
+    """A new notebook, and the previous one if it is unfinished."""
 
     notebook: str
     steps: Sequence[NamedStep]
@@ -44,7 +44,7 @@ class NotebookCreatedResponse:
 
 @dataclass(frozen=True)
 class StepStatus(NamedStep):
-    """A step's standing."""
+    """The status of a plan step."""
 
     status: str
     cell_id: str | None
@@ -55,7 +55,7 @@ class StepStatus(NamedStep):
 
 @dataclass(frozen=True)
 class CellStatus:
-    """A code cell's standing, by its number, in a notebook without a plan; `title` is its first line."""
+    """The status of a code cell; `title` is its first line."""
 
     cell: int
     cell_id: str
@@ -65,7 +65,7 @@ class CellStatus:
 
 @dataclass(frozen=True)
 class StopDetails:
-    """Why a notebook is stopped, what was asked, the commands that lift it, and all of that as text."""
+    """Why a notebook is stopped, and the commands that resume it."""
 
     error: str
     cell_id: str | None
@@ -76,7 +76,11 @@ class StopDetails:
 
 @dataclass(frozen=True)
 class KernelStatus:
-    """A kernel's standing; of one elsewhere `where` that is, what is left of its walltime, and what stands between."""
+    """The status of a kernel.
+
+    For a remote kernel, `where` is its location, `left_seconds` the remaining walltime
+    and `trouble` the connection problem.
+    """
 
     pid: int | None = None
     state: str = "none"
@@ -89,9 +93,10 @@ class KernelStatus:
 
 @dataclass(frozen=True)
 class RunningCell:
-    """What runs now, for so many seconds of at most `timeout`, and the last line of it; whether it was handed on.
+    """The running cell: its duration, its deadline and its last output line.
 
-    `left_seconds` is an estimate by what it prints, None where that tells nothing.
+    `handed_on` is true for a background run. `left_seconds` is an estimate based on the
+    output, None if there is no estimate.
     """
 
     name: str
@@ -106,7 +111,7 @@ class RunningCell:
 
 @dataclass(frozen=True)
 class LastVerification:
-    """What the last replay came to, and whether that `holds`: no source was changed since."""
+    """The result of the last `verify`; `holds` if no source changed since."""
 
     reproduces: bool
     at: str
@@ -116,7 +121,7 @@ class LastVerification:
 
 @dataclass(frozen=True)
 class StatusResponse:
-    """Where a notebook stands; `notebook` is None where none was made yet, `lost` why its kernel's state is gone."""
+    """The status of a notebook; `notebook` is None if there is none yet."""
 
     notebook: str | None = None
     state: str = "ready"
@@ -149,7 +154,7 @@ class StatusResponse:
 
 @dataclass(frozen=True)
 class StepProgress:
-    """How many steps (cells, where there is no plan) are done; `skipped` ones are not done."""
+    """The number of finished steps, or cells; skipped ones are not finished."""
 
     done: int
     of: int
@@ -159,7 +164,7 @@ class StepProgress:
 
 @dataclass(frozen=True)
 class NotebookEntry:
-    """A notebook in the list of all; `age_s` are the seconds since it was changed."""
+    """A notebook in the list; `age_s` is the time since its last change."""
 
     notebook: str
     current: bool
@@ -171,9 +176,10 @@ class NotebookEntry:
 
 @dataclass(frozen=True)
 class CurrentNotebookResponse:
-    """The notebook that is the current one from now on; the place of its next kernel, where that was asked for.
+    """The notebook that is now the current one.
 
-    Its present kernel lives `elsewhere` where that is another place.
+    `kernel` is the backend of its next kernel, if one was selected. `elsewhere` names
+    the backend of the present kernel if that is another one.
     """
 
     notebook: str
@@ -183,7 +189,7 @@ class CurrentNotebookResponse:
 
 @dataclass(frozen=True)
 class KernelWaitResponse:
-    """The kernel of a notebook, which was waited for."""
+    """The kernel of a notebook after waiting for it."""
 
     notebook: str
     kernel: KernelStatus
@@ -191,10 +197,10 @@ class KernelWaitResponse:
 
 @dataclass(frozen=True)
 class KernelBackendEntry:
-    """A place where kernels may run: whether it is the project's `usual` one, what it `offers` where it was looked at.
+    """A kernel backend.
 
-    `reachable` is None where nobody asked, or where it can't be said from here; `why` then says why. `mend` is the
-    command that helps. `unchecked` is what was not checked of a place that answers.
+    `usual` marks the project's default. `reachable` is None if this was not checked or
+    cannot be determined; `why` explains it. `mend` is a command that fixes the problem.
     """
 
     name: str
@@ -211,7 +217,7 @@ class KernelBackendEntry:
 
 @dataclass(frozen=True)
 class HistoryEntry:
-    """A run, as `history` tells of it."""
+    """A run in the history."""
 
     notebook: str
     run: int
@@ -229,7 +235,7 @@ class HistoryEntry:
 
 @dataclass(frozen=True)
 class ReportResponse:
-    """What the agent read of a run."""
+    """A run and its report."""
 
     run: int | None
     cell_id: str | None
@@ -241,7 +247,7 @@ class ReportResponse:
 
 @dataclass(frozen=True)
 class CellResult:
-    """How a cell ended, and what its text output begins with."""
+    """The result of a cell and the beginning of its text output."""
 
     cell: int
     cell_id: str
@@ -255,7 +261,7 @@ class CellResult:
 
 @dataclass(frozen=True)
 class RunResponse:
-    """What came of running cells: how many ended well, the report of the first that did not, each one's result."""
+    """The result of running cells; `report` is that of the first failure."""
 
     notebook: str
     ok: bool
@@ -275,14 +281,17 @@ class RunResponse:
 
 @dataclass(frozen=True)
 class RestoreResponse(RunResponse):
-    """What came of restoring a notebook: `gone` cells had ended well and are not there any more."""
+    """The result of `restore`; `gone` counts cells that no longer exist."""
 
     gone: int
 
 
 @dataclass(frozen=True)
 class EvalResponse:
-    """How code in no cell ended; `output` is what it printed and its value, `text` the report on it."""
+    """The result of a scratch execution.
+
+    `output` contains what the code printed and its value; `text` is the report.
+    """
 
     notebook: str
     source: str
@@ -310,7 +319,7 @@ class OutputPage:
 
 @dataclass(frozen=True)
 class InterruptResponse:
-    """Whether a cell ran, or waited for its kernel, and what the interrupt did."""
+    """Whether something was interrupted, and the effect."""
 
     notebook: str
     interrupted: bool
@@ -319,10 +328,10 @@ class InterruptResponse:
 
 @dataclass(frozen=True)
 class AttachResponse:
-    """How one gets at a notebook's kernel beside stepper, and the same as text.
+    """How to attach another client to a notebook's kernel.
 
-    `file` is its connection file, `console` the command that starts a console on it, `settings` are those with which
-    JupyterLab lists it; of a Jupyter server's there is its `url` instead.
+    `file` is the connection file, `console` a command that starts a console, `settings`
+    are options for JupyterLab. A kernel of a Jupyter server has a `url` instead.
     """
 
     notebook: str
@@ -338,7 +347,7 @@ class AttachResponse:
 
 @dataclass(frozen=True)
 class RestartResponse:
-    """Whether there was a kernel before the fresh one."""
+    """Whether a kernel was running before the restart."""
 
     notebook: str
     had_kernel: bool
@@ -346,14 +355,14 @@ class RestartResponse:
 
 @dataclass(frozen=True)
 class TextResponse:
-    """A text alone."""
+    """A response that consists of text only."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class PlannedStep(NamedStep):
-    """A step of a plan, with its status and why it was skipped."""
+    """A plan step with its status and the reason if it was skipped."""
 
     criterion: str
     kind: str
@@ -364,7 +373,7 @@ class PlannedStep(NamedStep):
 
 @dataclass(frozen=True)
 class PlanResponse:
-    """A notebook's plan."""
+    """The plan of a notebook."""
 
     notebook: str
     steps: Sequence[PlannedStep]
@@ -372,7 +381,7 @@ class PlanResponse:
 
 @dataclass(frozen=True)
 class NamespaceSummary:
-    """What an agent without memory must know of the kernel: names and what each is."""
+    """The names in the kernel and a short description of each."""
 
     current_notebook: str | None = None
     imported_modules: Mapping[str, str] = field(default_factory=dict)
@@ -382,7 +391,7 @@ class NamespaceSummary:
 
 @dataclass(frozen=True)
 class ContextResponse(NamespaceSummary):
-    """What another agent needs to go on, and the same as text."""
+    """What another agent needs to continue the work."""
 
     plan: Sequence[PlannedStep] = ()
     text: str = "No notebook was made here yet."
@@ -390,7 +399,10 @@ class ContextResponse(NamespaceSummary):
 
 @dataclass(frozen=True)
 class ShutdownResponse:
-    """How many kernels a shutdown ended: that of a notebook, or all and the daemon; which it `left`, not stepper's."""
+    """The number of kernels that were shut down.
+
+    `left` names a kernel that keeps running because stepper did not start it.
+    """
 
     kernels: int
     notebook: str | None = None

@@ -1,7 +1,7 @@
-"""What only the daemon knows of a notebook, for those who look on (`stepper/web`): what runs, its kernel, stale cells.
+"""The state of a notebook that only the daemon knows, for the live view.
 
-All else they read from the journal and the notebook by themselves. A look takes no lock, is told to no agent, and asks
-for little: outputs where more came, marks where they may have changed.
+It contains the running cell, the kernel and the stale cells. Viewers read everything
+else from the journal and the notebook. Taking a snapshot needs no lock.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MOST = 40_000  # characters of a text that is on its way: its end
 
 @dataclass(frozen=True)
 class ViewSnapshot:
-    """What a look finds; `outputs` is None where nothing came since the `run` and `changes` that were told."""
+    """A snapshot for the live view; `outputs` is None if there are no new ones."""
 
     run: int  # that is under way, 0 for none
     changes: int
@@ -39,7 +39,10 @@ class ViewSnapshot:
 async def take_snapshot(
     session: Session, others: Sequence[Session], told: cli_commands.Snapshot
 ) -> ViewSnapshot:
-    """Return what runs in a notebook and what came of it since it was told last; raise nothing of the notebook's."""
+    """Return the running cell of a notebook and its new outputs.
+
+    An unreadable notebook raises no error; its marks are left out.
+    """
     kernel = await session.kernel_manager.find()
     begun, coming = session.state.running, kernel.partial_output if kernel else None
     run, changes = begun.run if begun else 0, coming.change_count if coming else 0
