@@ -1,4 +1,4 @@
-"""What Claude Code did to a notebook → what runs of it: change → gate → look ahead → run → report."""
+"""Runs the cells that Claude Code writes: check, preflight, run, report."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ from stepper.session.undelivered_reports import take_unreported_cells
 async def run_edited_cell(
     session: Session, edit: CellEdit, caller: Caller, again: bool = False
 ) -> Report | None:
-    """Run the code cell that was just inserted or replaced; None where there is nothing to run or to say.
+    """Run a code cell that was inserted or replaced; None if nothing ran.
 
-    With `again` the daemon that was asked first has ended: what became of that very call is told.
+    `again` means that the first daemon exited; the report on that call is returned.
     """
     if edit.mode == "delete" or edit.cell_type not in (None, "code"):
         return _report_stale(session)
@@ -68,7 +68,7 @@ async def run_edited_cell(
 
 
 def _restore_plan(session: Session, document: Notebook) -> Notebook:
-    """Return the notebook that was written with its plan, which the Write may have dropped."""
+    """Restore the plan if a write of the whole file removed it."""
     if plan.from_json(document.plan) is not None or not session.state.plan.steps:
         return document
     session.file.write_plan(session.state.plan)
@@ -78,9 +78,9 @@ def _restore_plan(session: Session, document: Notebook) -> Notebook:
 async def run_written_notebook(
     session: Session, write: FileWrite, caller: Caller, again: bool = False
 ) -> Report | None:
-    """Run the new and changed code cells of a notebook that was written whole, from the top.
+    """Run the new and changed code cells of a notebook that was written.
 
-    With `again` the daemon that was asked first has ended: what it had run is told, and the rest is run.
+    `again` means that the first daemon exited; the remaining cells run.
     """
     caller.call_id = write.tool_use_id
     if (
@@ -120,10 +120,7 @@ async def run_cells(
     caller: Caller,
     alone: bool = False,
 ) -> tuple[Report | None, list[Ended]]:
-    """Run cells that were just written (some of them `new`) to the first that does not end well.
-
-    Return the report, None where there is nothing to run or to say, and those that ran.
-    """
+    """Run cells until one fails; return the report and the finished cells."""
     take_unreported_cells(session, to_run)  # whatever comes of them is reported
     ended: list[Ended] = []
     for cell in to_run:
@@ -165,7 +162,7 @@ async def run_cells(
 
 
 def _report_stale(session: Session) -> Report | None:
-    """Return what no longer follows after an edit by which nothing ran; None where all does."""
+    """Return a report on stale cells after an edit that ran nothing, or None."""
     told = stale_cells.report_new_after_edit(session)
     return (
         Report(f"stepper: nothing ran. {told}", f"! {one_line(told, 300)}")
@@ -183,7 +180,7 @@ async def _run_or_refuse(
     caller: Caller,
     alone: bool,
 ) -> Ended | Report | None:
-    """Run a cell, or say why not; None where there is nothing to run or to say."""
+    """Run a cell, or return why it does not run."""
     decided = run_decisions.decide_on_written_cell(
         session.state, cells, cell, consent, session.limits, new, alone
     )
@@ -213,9 +210,9 @@ async def _run_or_refuse(
 
 
 async def _would_repeat(session: Session, cell: Cell, last: Run) -> bool:
-    """Whether a cell would end as its last run did, because nothing has changed since.
+    """Whether a cell would certainly repeat its last result.
 
-    The client's edit has emptied the cell's outputs: they are put back.
+    The outputs, which the edit removed, are written again.
     """
     # in doubt it runs
     if (
@@ -237,7 +234,7 @@ async def _would_repeat(session: Session, cell: Cell, last: Run) -> bool:
 async def _preflight(
     session: Session, cells: Sequence[Cell], cell: Cell, caller: Caller
 ) -> Ended | None:
-    """Return the fault that a cell would end with for certain, before anything of it ran; None where it may run."""
+    """Return the result of the preflight check, None if the cell may run."""
     try:
         known = await session.get_namespace(
             await session.kernel_manager.get_kernel(caller.environ, caller.disconnected)

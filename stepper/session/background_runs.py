@@ -1,7 +1,7 @@
-"""Edits whose cells run: who waits for what comes of each. What lasts longer is handed on, and its end told once.
+"""Background runs: the calls, and how their results are delivered once.
 
-A call is handed on only where a waker stands by: somebody who can have the agent read something although nobody asks.
-What ends while none is there reached nobody (`unseen`): it is told with the next thing that the agent reads.
+A call is backgrounded only if a client can notify the agent. Otherwise its result
+becomes an undelivered report.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def start_call(
     work: Work,
     recalled: bool = False,
 ) -> BackgroundCall:
-    """Do the work of a call in a task that no request's end ends."""
+    """Start the work of a call in a task that outlives the request."""
     call = BackgroundCall(
         name or uuid.uuid4().hex,
         caller,
@@ -58,14 +58,14 @@ def start_call(
 
 
 def keep_in_foreground(session: Session, call: BackgroundCall) -> None:
-    """Who asked waits: that a former daemon handed it on was not read."""
+    """Wait for the call again: its caller reconnected."""
     if call.in_background:
         call.in_background = False
         session.log(journal_events.BackgroundReported(at=format_now(), call=call.id))
 
 
 async def wait_for_call(session: Session, call: BackgroundCall, owner: str) -> bool:
-    """Wait for what comes of a call; return False where it was handed on instead, to be told to that session."""
+    """Wait for a call; return False if it was backgrounded for an agent session."""
     while not call.task.done():
         left = (
             backgrounding.compute_wait_seconds(session, call)
@@ -94,11 +94,13 @@ async def wait_for_call(session: Session, call: BackgroundCall, owner: str) -> b
 
 
 # --- being woken
-# ------------------------------------------------------------------------------------------------------
 
 
 async def wait_to_notify(session: Session, name: str, caller: Caller) -> None:
-    """Stand by to wake the agent for a call, which may not be there yet."""
+    """Wait until the agent can be notified about a call.
+
+    The call may start later.
+    """
     until = time.monotonic() + COMES_SECONDS
     while (
         name not in session.background_calls
@@ -115,7 +117,7 @@ async def wait_to_notify(session: Session, name: str, caller: Caller) -> None:
 def list_unattended_calls(
     sessions: Iterable[Session], owner: str
 ) -> list[tuple[Session, BackgroundCall]]:
-    """Return what was handed on to a session of the client and has nobody else who could wake its agent."""
+    """Return an agent's background calls that no client watches."""
     return [
         (session, call)
         for session in sessions
@@ -130,7 +132,10 @@ def list_unattended_calls(
 async def deliver_next_report(
     calls: Iterable[tuple[Session, BackgroundCall]], caller: Caller
 ) -> None:
-    """Wait until one of these calls has something to tell, and tell it to that caller; where it can't, the next."""
+    """Wait for a report of one of these calls and deliver it.
+
+    If this caller cannot take it, the next one gets it.
+    """
     known: dict[BackgroundCall, Session] = {call: session for session, call in calls}
     waker = Waker(caller)
     if not known:
@@ -171,7 +176,10 @@ async def deliver_next_report(
 
 
 def _notify_waker(session: Session, call: BackgroundCall) -> None:
-    """Hand what there is to tell of a call that was handed on to a waker; with none, its end reached nobody."""
+    """Pass a result or a matched line to a client that waits for it.
+
+    Without such a client, a result becomes an undelivered report.
+    """
     over, line = (
         call.task.done(),
         "" if call.match_reported else backgrounding.get_matched_line(session, call),
@@ -224,7 +232,7 @@ def _record_undelivered(session: Session, call: BackgroundCall) -> None:
 
 
 def get_report(call: BackgroundCall) -> Report:
-    """Return what came of a call that is over; a stop's block is read by both."""
+    """Return the report on a finished call."""
     try:
         found = call.task.result()
     except StepperError as error:
@@ -241,7 +249,10 @@ def get_report(call: BackgroundCall) -> Report:
 
 
 def _handle_finished_task(session: Session, call: BackgroundCall) -> None:
-    """The work of a call is through, or the daemon ends, which leaves what was handed on to the next one."""
+    """Deliver or release a call when its task has finished.
+
+    A cancelled task means that the daemon exits; the next daemon continues.
+    """
     if call.task.cancelled():
         return
     if call.in_background:
@@ -255,14 +266,14 @@ def _handle_finished_task(session: Session, call: BackgroundCall) -> None:
 
 
 def mark_reported(session: Session, call: BackgroundCall) -> None:
-    """How a call ended was told."""
+    """Record that the result of a call was reported."""
     session.background_calls.pop(call.id, None)
     session.log(journal_events.BackgroundReported(at=format_now(), call=call.id))
     _release_wakers(call)
 
 
 def _release_wakers(call: BackgroundCall) -> None:
-    """Let those who stand by for a call that nobody is to be woken for go."""
+    """Release the clients that wait for a call without a report."""
     for waker in call.wakers:
         if waker.is_waiting:
             waker.result.set_result((None, Report("")))
@@ -271,10 +282,10 @@ def _release_wakers(call: BackgroundCall) -> None:
 def match_prompt_to_reports(
     sessions: Iterable[Session], owner: str, prompt: str
 ) -> list[str]:
-    """The client goes on, maybe with a prompt that it made of what woke the agent: return its lines for the person.
+    """Mark the reports that a prompt contains as delivered.
 
-    What wakes the agent may wait for the end of a turn, and a client that ends takes it along: another prompt or the
-    turn's end is no sign that it was read, a second one is.
+    Return their lines for the user. A report is also treated as read after two further
+    prompts or turns, because a client may delay it until the end of a turn.
     """
     lines = []
     for session in sessions:
@@ -298,13 +309,12 @@ def match_prompt_to_reports(
 
 
 # --- what a look sees
-# -------------------------------------------------------------------------------------------------
 
 
 def check_background_calls(session: Session, since: float) -> None:
-    """Tell of lines that were waited for; take up what a former daemon had handed on and nobody has asked for.
+    """Deliver matched lines and take over calls of an earlier daemon.
 
-    `since` is when this daemon began. What had not begun is its waker's to have run.
+    `since` is when this daemon started.
     """
     for call in list(session.background_calls.values()):
         if not call.task.done():
@@ -336,7 +346,7 @@ async def _recover_call(session: Session, name: str, again: Caller) -> Report | 
 
 
 async def recover_calls(session: Session) -> None:
-    """See what a former daemon had handed on: what is over reached nobody."""
+    """Take over the background calls of an earlier daemon."""
     check_background_calls(session, 0.0)
     works = [
         call.task for call in session.background_calls.values() if call.is_recovered
@@ -346,9 +356,9 @@ async def recover_calls(session: Session) -> None:
 
 
 def transfer_calls(session: Session, owner: str, client: str) -> None:
-    """A session of the client learns what goes on: it is told how that ends, where nobody else is.
+    """Let a new agent session get the results of background calls.
 
-    `client` is the process: after /clear it goes on, with what stands by to wake its agent, as another session.
+    `client` is the process ID: after /clear the same client has a new session.
     """
     for call in session.background_calls.values():
         owed, same = (
@@ -366,14 +376,17 @@ def transfer_calls(session: Session, owner: str, client: str) -> None:
 
 
 def finish_deliveries(session: Session) -> None:
-    """The daemon ends: what clients that live have taken, they tell."""
+    """Mark reports that running clients accepted as delivered."""
     for call in list(session.background_calls.values()):
         if call.delivered_report and call.delivered_to and call.delivered_to.is_alive():
             mark_reported(session, call)
 
 
 async def interrupt_calls(session: Session, owner: str, seconds: float) -> str:
-    """Interrupt what runs; return what came of that session's own within so many seconds: it is told so."""
+    """Interrupt the kernel; return the results of an agent's calls.
+
+    Wait `seconds` at most.
+    """
     mine = [
         call
         for call in session.background_calls.values()

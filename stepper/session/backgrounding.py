@@ -1,4 +1,4 @@
-"""When a call is handed on, and what is read of what goes on: at once, at a session's start, where code waits."""
+"""Decides when a call continues in the background, and what is reported then."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stepper.session.session import Session
 
 
 def compute_wait_seconds(session: Session, call: BackgroundCall) -> float:
-    """Return for how many seconds a call is waited for, as its cell's first line or the person has it."""
+    """Return how long to wait for a call before it is backgrounded."""
     running, usual = (
         session.state.running,
         session.outputs.get_limits().report_after_seconds,
@@ -46,7 +46,7 @@ def compute_wait_seconds(session: Session, call: BackgroundCall) -> float:
 
 
 def format_backgrounded(session: Session, call: BackgroundCall) -> Report:
-    """Return what is read at once of a call that was handed on."""
+    """Return the interim report on a call that was backgrounded."""
     limits = session.outputs.get_limits()
     if queued := session.kernel_manager.queue_status:
         return background_runs.format_queued(
@@ -102,7 +102,7 @@ def format_backgrounded(session: Session, call: BackgroundCall) -> Report:
 
 
 def format_still_running(session: Session, owner: str) -> str:
-    """Return what a session of the client reads at its start of what was handed on and runs, '' where nothing does."""
+    """Return what a new agent session is told on background runs, or ''."""
     if (queued := session.kernel_manager.queue_status) and session.runs_in_background:
         return background_runs.format_still_queued(
             session.name, queued.text, queued.until, _notifies_agent(session, owner)
@@ -122,7 +122,10 @@ def format_still_running(session: Session, owner: str) -> str:
 
 
 def explain_refusal(session: Session, owner: str = "") -> str | None:
-    """Return why no code cell may be written now: one that was handed on runs, and nobody wants to wait in line."""
+    """Return why no code cell can be written during a background run.
+
+    Return None if a cell can be written.
+    """
     if session.outputs.get_limits().queue or not session.runs_in_background:
         return None
     if queued := session.kernel_manager.queue_status:
@@ -146,7 +149,7 @@ def explain_refusal(session: Session, owner: str = "") -> str | None:
 
 
 def list_other_pending_cells(session: Session, cells: Sequence[Cell]) -> list[Cell]:
-    """Return the code cells that have not run as they stand, but for the one that runs."""
+    """Return the cells that have not run, without the running one."""
     running, fresh = (
         session.state.running,
         cell_changes.select_not_run(cells, session.state.last_sources),
@@ -159,7 +162,7 @@ def list_other_pending_cells(session: Session, cells: Sequence[Cell]) -> list[Ce
 
 
 def _notifies_agent(session: Session, owner: str) -> bool:
-    """Whether the agent of that session is woken when what runs, or waits for its kernel, has ended."""
+    """Whether that agent is notified when the background run finishes."""
     running = session.state.running
     of = (
         [running.tool_use_id or ""]
@@ -180,13 +183,13 @@ def _format_deadline(runs: responses.RunningCell) -> str:
 
 
 def format_running_name(session: Session) -> str:
-    """Return how what runs, or waits for its kernel, is called."""
+    """Return the name of the running cell for a message."""
     now_runs = status_queries.get_running(session)
     return now_runs.name if now_runs else "another cell"
 
 
 def get_matched_line(session: Session, call: BackgroundCall) -> str:
-    """Return the line of a call's cell that is to wake the agent, '' while there is none."""
+    """Return the line that matches the wake pattern of a cell, or ''."""
     running, kernel = session.state.running, session.kernel_manager.kernel
     mine = running is not None and running.tool_use_id == call.id
     return (

@@ -1,4 +1,7 @@
-"""What other agents do to cells: write and run them, change them. Asked of the gate before anything is written."""
+"""Cell operations of MCP clients: write, run, delete, move and clear cells.
+
+The edit gate is asked before anything is written.
+"""
 
 from __future__ import annotations
 
@@ -36,9 +39,9 @@ Named = Callable[[Sequence[Cell]], list[Cell]]
 async def run_cell(
     session: Session, told: mcp_commands.CellRun, caller: Caller, consent: Consent
 ) -> Report:
-    """Write a cell, or replace or edit one, and run it; or run one as it stands. Raise UsageError.
+    """Write, edit or replace a cell and run it, or run an existing one.
 
-    This one and `add` are what a call does, whoever waits for it (`patience`).
+    Raise UsageError for invalid arguments.
     """
 
     names = cell_list_edits.CellReferences()
@@ -117,7 +120,7 @@ async def run_cell(
 async def add_cells(
     session: Session, told: mcp_commands.CellAdd, caller: Caller, consent: Consent
 ) -> Report:
-    """Write new cells in one go and run the code cells among them to the first that fails. Raise UsageError."""
+    """Write new cells and run them until one fails; raise UsageError."""
     new = parse_cells(told.cells)
     if not new:
         raise UsageError("`cells` is empty: there is nothing to add")
@@ -135,7 +138,7 @@ async def add_cells(
 
 
 def _check_source(session: Session, cell: Cell, expected: object) -> None:
-    """Raise UsageError with the cell's present source where its hash is not the expected one."""
+    """Raise UsageError if a cell's source hash is not the expected one."""
     present = hash_source(cell.source)
     if expected is None or expected == present:
         return
@@ -145,7 +148,7 @@ def _check_source(session: Session, cell: Cell, expected: object) -> None:
 
 
 def parse_cells(cells: Sequence[object]) -> list[Cell]:
-    """Return the cells that are to be new; raise UsageError where one can't be written."""
+    """Return the new cells; raise UsageError if one is invalid."""
     return [_parse_cell(cell) for cell in cells]
 
 
@@ -170,9 +173,9 @@ async def _write_and_run(
     again: Named,
     runs: bool = True,
 ) -> Report:
-    """Arrange the cells where nothing speaks against it, and run what is new or changed, or `again`.
+    """Arrange the cells if this is allowed, and run the new and changed ones.
 
-    Text, and what is not to run, waits for no cell that runs.
+    Markdown cells do not wait for a running cell.
     """
     if session.was_handled(caller.call_id):
         async with session.turn(caller):
@@ -222,7 +225,7 @@ async def _write_and_run(
 def _arrange(
     cells: Sequence[Cell], order: Order, again: Named
 ) -> tuple[Sequence[Cell], list[Cell]]:
-    """Return the cells as they are to be, and those of them that are other ones than before, or to run again."""
+    """Return the cells as arranged, and the new or changed ones among them."""
     after = order(cells)
     return after, [cell for cell in after if cell not in cells] or again(cells)
 
@@ -237,7 +240,7 @@ async def _run_written(
     runs: bool,
     changed: bool,
 ) -> CellRunReport:
-    """Run what is to run of the cells that were written; return what came of it."""
+    """Run the code cells that were written; return the report."""
     to_run, ended = cell_changes.select_runnable(written) if runs else [], list[Ended]()
     found: Report | None
     if to_run:
@@ -274,7 +277,7 @@ async def _run_written(
 def create_run_report(
     session: Session, done: responses.RunResponse, ended: Sequence[Ended]
 ) -> CellRunReport:
-    """Return what came of a notebook's run, as it is told of cells that were written."""
+    """Return the report on a run of existing cells."""
     if not ended:
         text = (
             done.report
@@ -334,7 +337,7 @@ def _describe_running(session: Session) -> str:
 def _get_state(
     session: Session, found: Report, ended: Sequence[Ended], to_run: Sequence[Cell]
 ) -> str:
-    """Return what came of cells in a word."""
+    """Return the value of `CellRunResponse.state`."""
     last = ended[-1].run if ended else None
     if not to_run:
         return "nothing to run"
@@ -358,7 +361,10 @@ def _explain_refusal(
     others: Sequence[Cell],
     consent: Consent,
 ) -> str | None:
-    """Return why cells may not be written, or run again; raise UsageError where no kernel could take one."""
+    """Return why cells must not be written or run, or None.
+
+    Raise UsageError for a source that no kernel accepts.
+    """
     if consent is Consent.WITHHELD:
         return edit_gate.PLAN_MODE
     code, state = [cell for cell in others if cell.is_code], session.state
@@ -382,7 +388,7 @@ def _explain_refusal(
 def change_cells(
     session: Session, told: mcp_commands.CellChange, consent: Consent
 ) -> CellChangeResponse:
-    """Delete, move or clear cells, whatever runs; raise UsageError."""
+    """Delete, move or clear cells, also while a cell runs; raise UsageError."""
     if not told.cell_ids or told.action not in mcp_commands.ACTIONS:
         raise UsageError(
             "`action` and `cell_ids` are needed: what is to be done to which cells"

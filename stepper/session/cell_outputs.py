@@ -1,4 +1,4 @@
-"""What is put on the notebook's cells: a run's outputs, those that had to wait, and what comes besides runs."""
+"""Writes outputs to the notebook: of a run, delayed ones and late ones."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LATE_SECONDS = 2.0  # between two writes of what comes besides a run
 
 
 class OutputWriter:
-    """Puts outputs on the cells of one notebook; `trouble` is what tells of them with the next run."""
+    """Writes outputs to the cells of one notebook."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class OutputWriter:
         self.next_late_write = self.next_retry = 0.0
 
     def get_limits(self) -> Limits:
-        """Return the limits in force, the last right ones where the configuration is wrong: outputs are put anyhow."""
+        """Return the limits; if the configuration is invalid, the last valid ones."""
         with contextlib.suppress(StepperError):
             self.last_limits = self.load_limits()
         return self.last_limits
@@ -69,7 +69,10 @@ class OutputWriter:
         run: int,
         keep_time: bool,
     ) -> list[str]:
-        """Write the outputs; return why they could not be, as notes. Where a later try may do, they wait."""
+        """Write the outputs of a run; return notes on omitted ones.
+
+        If writing fails, the outputs wait in the journal.
+        """
         limits, models = self.get_limits(), execution.widgets
         if not limits.record_timing:
             execution.timings = {}
@@ -104,7 +107,7 @@ class OutputWriter:
         return [*notes, why] if why else notes
 
     def write_waiting(self) -> None:
-        """Write the outputs that wait, where that is possible now; what became of them is told with the next run."""
+        """Write outputs that wait in the journal, if this is possible now."""
         began = time.monotonic()
         for waiting in list(self.state.pending_outputs.values()):
             cell = Cell(waiting.cell_id, -1, waiting.number, "code", waiting.source)
@@ -141,9 +144,9 @@ class OutputWriter:
             )
 
     def handle_display(self, message: dict[str, Any], late: bool) -> bool:
-        """Take what shows something in cells beside the one that runs; return whether any is there to take it.
+        """Add a message to cells other than the running one.
 
-        With `late` it is a request's that is over, else the running one's, with a display that others may show, too.
+        Return whether a cell could take it. `late` means that its request has finished.
         """
         state, running = self.state, self.state.running
         request = str(message["parent_header"].get("msg_id") or "")
@@ -180,7 +183,7 @@ class OutputWriter:
         return True
 
     async def take_missed_messages(self, kernel: Kernel) -> None:
-        """Take what the last run published after its end while no daemon was there, less what the last one had put."""
+        """Add messages that arrived while no daemon was running."""
         last = self.state.runs[-1] if self.state.runs else None
         shown = self.state.displayed_outputs.get(last.cell_id) if last else None
         if (
@@ -207,9 +210,9 @@ class OutputWriter:
     def write_late(
         self, models: WidgetState | None, coming: PartialOutput | None = None
     ) -> None:
-        """Write what came besides runs, the state of widgets, and what is `coming` of the cell that runs.
+        """Write late outputs, widget state and outputs of the running cell.
 
-        In one write; what can't be written now waits.
+        All are written at once; what cannot be written waits.
         """
         began, running = time.monotonic(), self.state.running
         mark = (running.run, coming.change_count) if running and coming else (0, 0)
@@ -267,6 +270,6 @@ class OutputWriter:
 
 
 def _compute_retry_time(began: float) -> float:
-    """Return when a write that began then is tried again: a large notebook is not read each second for nothing."""
+    """Return when to write again, so that large files are not read often."""
     done = time.monotonic()
     return done + PUT_SHARE * (done - began)

@@ -1,4 +1,4 @@
-"""A notebook's cells as other agents read them: sources, outputs as text, pictures as paths, in pages."""
+"""Pages of a notebook's cells with their outputs, for MCP clients."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ AHEAD = 20  # pages that are counted beyond those that are asked for
 
 
 async def read_cells(session: Session, told: mcp_commands.CellRead) -> CellReadResponse:
-    """Return pages of the cells that are asked for, all by default; raise UsageError. Takes no lock.
+    """Return pages of the requested cells; raise UsageError. Takes no lock.
 
-    The file and the outputs are read beside the loop, outputs no further than those pages need.
+    Files are read in a thread, and outputs only as far as the pages need them.
     """
     # kept while its outputs are read
     document, _ = undelivered_reports.compare_with_runs(
@@ -88,7 +88,7 @@ async def read_cells(session: Session, told: mcp_commands.CellRead) -> CellReadR
 def _list_cells(
     session: Session, cells: Sequence[Cell], document: Notebook, how: str
 ) -> Iterator[words.CellRead]:
-    """Yield the cells as they stand, but for their outputs."""
+    """Yield the cells without their outputs."""
     state, last = (
         session.state,
         {(run.cell_id, run.source_hash): run for run in session.state.runs},
@@ -126,7 +126,7 @@ def _list_cells(
 
 
 def _format_outputs(session: Session, cell: Cell, how: str) -> str:
-    """Return as much of a cell's outputs, as text, as is asked for."""
+    """Return the outputs of a cell as text."""
     outputs = (
         []
         if how == "none" or not cell.is_code

@@ -1,4 +1,4 @@
-"""One run of one cell in a session: begun, executed, judged, its outputs put away, journaled, told."""
+"""Runs one cell: executes it, evaluates the result, writes outputs and reports."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from stepper.session.stale_cells import format_order
 
 @dataclass
 class CellWork:
-    """A cell that is to run, and what is noted on the way."""
+    """A cell to run, with its limits and notes."""
 
     cells: Sequence[Cell]  # the notebook's
     cell: Cell
@@ -67,7 +67,7 @@ class CellWork:
     def create_started_event(
         self, run: int, caller: Caller, kernel: str = ""
     ) -> journal_events.RunStarted:
-        """Return its run, as the journal knows it from the beginning on."""
+        """Return the journal event that the run started."""
         cell = self.cell
         return journal_events.RunStarted(
             run=run,
@@ -94,7 +94,7 @@ def create_work(
     keep_time: bool = True,
     timeout_of_call: float | None = None,
 ) -> CellWork:
-    """Return the work on a cell."""
+    """Return the work for a cell."""
     limits = session.limits()
     task = run_decisions.make_run_parameters(
         session.state, cells, cell, limits, timeout_of_call
@@ -113,7 +113,7 @@ async def run_cell(
     caller: Caller,
     keep_time: bool = True,
 ) -> Ended:
-    """Run one cell to its verdict, again after a transient error; stop the notebook where that is to follow."""
+    """Run a cell, again after a transient error; stop the notebook if required."""
     if why := cell_changes.find_encoding_problem(cell.source):
         raise StepperError(f"{cell.label}: {why}")
     work = create_work(session, cells, cell, keep_time, caller.timeout)
@@ -178,9 +178,10 @@ async def record_execution(
     execution: Execution,
     elapsed: float,
 ) -> tuple[journal_events.RunEnded, run_decisions.RunDecision]:
-    """Judge an execution, put its outputs away and journal the run; return it and what follows.
+    """Evaluate an execution, write its outputs and record the run.
 
-    `elapsed` is how long it took from here, with all waiting for the kernel.
+    `elapsed` is the time in seconds, including waiting for the kernel. Return the run
+    and the decision on what happens next.
     """
     state, cell = session.state, work.cell
     seconds = execution_time.measure_busy_seconds(execution.timings, elapsed)
@@ -237,7 +238,7 @@ async def judge_execution(
     cells: Sequence[Cell],
     built: str = "",
 ) -> tuple[Fault | None, Verdict]:
-    """Return the fault of an execution, with its suggestion, and the verdict; `built` as in `turn.judged`."""
+    """Return the fault of an execution, with its suggestion, and the verdict."""
     memory = execution.memory
     if memory:
         before, after = execution.namespace_before, execution.namespace
@@ -261,7 +262,7 @@ async def finish_run(
     execution: Execution,
     follows: run_decisions.RunDecision,
 ) -> Ended:
-    """Return what the report needs of a run; stop the notebook where that follows."""
+    """Return the data for the report of a run; stop the notebook if required."""
     session.put_late()
     ended = summarize_run(session, work, run, execution)
     # pictures are made smaller, folders looked at
@@ -321,7 +322,7 @@ async def finish_run(
 def summarize_run(
     session: Session, work: CellWork, run: Run, execution: Execution
 ) -> Ended:
-    """Return a run as the reports need it."""
+    """Return the data for the report of a run."""
     state, kernel = session.state, session.kernel_manager.kernel
     about = kernel.describe() if kernel else None
     return Ended(
@@ -356,7 +357,7 @@ def summarize_run(
 
 
 def _get_completeness(execution: Execution) -> Completeness:
-    """Return how much of a run's outputs the notebook holds."""
+    """Return how much of a run's outputs the notebook contains."""
     if not execution.in_notebook:
         return Completeness.UNKNOWN
     return Completeness.PART if execution.left_out else Completeness.WHOLE
@@ -365,7 +366,7 @@ def _get_completeness(execution: Execution) -> Completeness:
 def _describe_figures_and_effects(
     session: Session, execution: Execution, run: Run
 ) -> tuple[list[str], list[str]]:
-    """Return the lines on pictures, and on what a failed cell left behind or what is odd about one that ran ok."""
+    """Return the figure summary, and side effects or warnings."""
     adviser = session.diagnosis
     # by the clock that files are stamped by
     since_ns = int(parse_moment(run.started_at).timestamp() * 1e9)
@@ -390,7 +391,7 @@ def _describe_figures_and_effects(
 
 
 async def _wait_before_retry(session: Session, wait: float, caller: Caller) -> bool:
-    """Wait before stepper runs a cell again; return True where that was interrupted."""
+    """Wait before a cell runs again; return True if interrupted."""
     session.running_caller = caller
     session.retry_interrupted.clear()
     try:
@@ -405,7 +406,7 @@ async def _wait_before_retry(session: Session, wait: float, caller: Caller) -> b
 def _handle_start_failure(
     session: Session, work: CellWork, caller: Caller, error: KernelError
 ) -> Ended:
-    """No kernel: what a command mends is reported and nothing more; one that fails to start stops the notebook."""
+    """Report that no kernel could start; stop the notebook if required."""
     if not error.stops_notebook:
         raise error
     fault = Fault(
@@ -426,7 +427,7 @@ def _handle_start_failure(
 
 
 def _label_origins(session: Session, cells: Sequence[Cell]) -> dict[int, str]:
-    """Return how reports name the cells that ran in this kernel, by execution count."""
+    """Return the labels of the cells that ran, by execution count."""
     names = {cell.id: cell.label for cell in cells if cell.is_code}
     return {
         n: names.get(cell_id, "a cell that is gone")

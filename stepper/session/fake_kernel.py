@@ -1,8 +1,7 @@
-"""A kernel without a process, for tests of what a session does: a cell runs in a thread of this process.
+"""A kernel without a process, for tests: cells run in a thread.
 
-Besides Python's own names its cells find `display` and `update_display`, `die(how)`, `late(text)` (said once the cell
-is over) and `exit`. What a cell would do to its process it does to this one: `os.kill` ends the tests. Nothing is
-bounded, there are no widgets, and only `print` writes to the notebook. (Over 300 lines: one kernel, whole.)
+Cells can call `display`, `update_display`, `die(how)`, `late(text)` and `exit`. There
+are no widgets and no limits.
 """
 
 from __future__ import annotations
@@ -41,12 +40,12 @@ ATTRIBUTES = ("errno", "code", "status", "name", "filename", "lineno")
 
 
 class Died(BaseException):
-    """The cell ended its kernel."""
+    """Raised when a cell kills its kernel."""
 
 
 @dataclass
 class FakeRun:
-    """A cell that runs, or did. Nothing of it belongs to the event loop: a daemon may die and another one ask."""
+    """A running or finished cell; it outlives the event loop of a daemon."""
 
     request: str
     number: int
@@ -60,21 +59,21 @@ class FakeRun:
     thread: int | None = None
 
     def throw(self, kind: type[BaseException]) -> None:
-        """Raise an exception in its thread, where Python runs in it."""
+        """Raise an exception in the thread of the cell."""
         if self.thread is not None:
             ctypes.pythonapi.PyThreadState_SetAsyncExc(
                 ctypes.c_ulong(self.thread), ctypes.py_object(kind)
             )
 
     def sample(self) -> None:
-        """Note where it is, for a cell that is interrupted there."""
+        """Record the line that the cell executes."""
         frames = _own(
             traceback.extract_stack(sys._current_frames().get(self.thread or 0))
         )
         self.fault = Fault("", "", (), frames[0].line, frames) if frames else None
 
     def fails(self, error: BaseException) -> None:
-        """Take what the cell raised."""
+        """Record the exception that the cell raised."""
         name, frames = (
             type(error).__name__,
             _own(traceback.extract_tb(error.__traceback__)),
@@ -105,7 +104,7 @@ class FakeRun:
 
 
 class FakePartialOutput:
-    """What has come of a cell so far."""
+    """The output so far of a cell."""
 
     change_count = 0  # none of it is written before the end
 
@@ -147,7 +146,7 @@ class FakePartialOutput:
 
 @dataclass
 class FakeExternalExecutions:
-    """What other clients have it do: what a test says."""
+    """Executions of other clients, as a test sets them."""
 
     running_since: float = 0.0
     on_finished: Callable[[ExternalExecution], None] = lambda done: None
@@ -157,7 +156,7 @@ class FakeExternalExecutions:
 
 
 class FakeKernel:
-    """A kernel of this process: it keeps the contract of `ports.Kernel`, which says what each of these is."""
+    """An implementation of `protocols.Kernel` without a process."""
 
     def __init__(self, place: LaunchConfig) -> None:
         self.partial_output: FakePartialOutput | None = None
@@ -349,13 +348,13 @@ class FakeKernel:
         self.kept, self.waiting = self.kept + self.waiting, []
 
     def ends(self, how: str) -> None:
-        """Die, as a kernel that is killed from outside."""
+        """Die like a kernel that is killed from outside."""
         self.ended = self.ended or Death(how)
         if not self.now.over.is_set():
             self.now.throw(Died)
 
     def _run(self, run: FakeRun, code: str) -> None:
-        """Run a cell to its end, in a thread of its own."""
+        """Run a cell in a thread of its own."""
         try:
             run.thread = threading.get_ident()
             try:
@@ -439,7 +438,7 @@ class FakeKernel:
 
 
 class FakeKernelLauncher:
-    """Starts fake kernels. What is in `left` outlives a daemon: a record's name → its kernel."""
+    """Starts fake kernels; those in `left` outlive a daemon."""
 
     queue_status: QueueStatus | None = None
 

@@ -1,4 +1,7 @@
-"""One notebook's kernel: found again, started, ended. What is lost with one is journaled and told with the next run."""
+"""The kernel manager of one notebook: finds, starts and shuts down its kernel.
+
+A lost kernel is recorded in the journal and reported with the next run.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ def format_now() -> Moment:
 
 
 class Activity(Enum):
-    """What a notebook's kernel does, or is waited for, as an interrupt meets it."""
+    """What an interrupt would affect."""
 
     NONE = "none"
     QUEUED = "queued"
@@ -50,7 +53,7 @@ class Activity(Enum):
 
 
 class KernelManager:
-    """Keeps the kernel of one notebook. `news` is what the next report must say about it first."""
+    """Manages the kernel of one notebook; `notice` is for the next report."""
 
     def __init__(
         self,
@@ -101,7 +104,10 @@ class KernelManager:
         self.backend_name = ""
 
     async def find(self) -> Kernel | None:
-        """Return the kernel, which a former daemon may have left, or None where there is none. Asks it nothing."""
+        """Return the kernel, also one of an earlier daemon, or None.
+
+        No request is sent to the kernel.
+        """
         async with self.find_lock:
             if self.kernel is None and not self.has_looked:
                 found = await self.launcher.attach()
@@ -118,7 +124,7 @@ class KernelManager:
         return self.kernel
 
     async def take_over(self) -> None:
-        """Take over the kernel that a former daemon left; what still runs in it is interrupted: nobody waits for it."""
+        """Take over the kernel of an earlier daemon; interrupt what it runs."""
         try:
             death = await self.kernel.take_over() if self.kernel is not None else None
         except KernelError:
@@ -129,7 +135,7 @@ class KernelManager:
 
     @property
     def queue_status(self) -> QueueStatus | None:
-        """What the kernel waits for in a queue; None where it does not."""
+        """What the kernel waits for in a queue, or None."""
         if self.is_starting:
             return self.withdrawal or self.launcher.queue_status
         return self.external_wait
@@ -147,9 +153,10 @@ class KernelManager:
     async def get_kernel(
         self, environ: Mapping[str, str], left: asyncio.Event | None = None
     ) -> Kernel:
-        """Return the live kernel, started where there is none; raise KernelError.
+        """Return the running kernel; start one if there is none.
 
-        One that waits in a queue is given up where whoever wants it has `left`: raise StepperError.
+        Raise KernelError if it cannot start, and StepperError if the caller
+        disconnected while the request was queued.
         """
         if self.kernel is not None:
             death = await self.kernel.check_death()
@@ -198,7 +205,10 @@ class KernelManager:
         return kernel
 
     async def _wait_until_reachable(self, kernel: Kernel) -> None:
-        """Wait until a kernel can be reached, for a while; raise KernelError where it can't, or was not taken over."""
+        """Wait a limited time for a lost connection.
+
+        Raise KernelError if the kernel stays unreachable or could not be taken over.
+        """
         until = time.monotonic() + AWAY_SECONDS * (not self.needs_takeover)
         # of that is to be known first what became of it
         while kernel.unreachable_reason or self.needs_takeover or self.state.running:
@@ -227,7 +237,10 @@ class KernelManager:
     async def _wait_for_other_client(
         self, kernel: Kernel, left: asyncio.Event | None
     ) -> None:
-        """Wait until nothing of another client's runs in it: that is not ours to interrupt. Raise StepperError."""
+        """Wait until another client's execution has finished.
+
+        stepper does not interrupt it. Raise StepperError if the wait is interrupted.
+        """
         self.external_wait, self.start_cancelled = (
             QueueStatus(BUSY, time.monotonic(), None, "that has ended"),
             False,
@@ -266,7 +279,7 @@ class KernelManager:
     async def _withdraw(
         self, start: asyncio.Future[Kernel], queued: QueueStatus
     ) -> None:
-        """Give up a start that waits in a queue; raise StepperError, which says so."""
+        """Cancel a queued start; raise StepperError that says so."""
         what = "interrupted while its kernel waited in a queue"
         withdrawing = f"the request is being withdrawn ({queued.text})"
         self.withdrawal = replace(queued, text=withdrawing, until="")
@@ -292,7 +305,10 @@ class KernelManager:
             self.withdrawal = None
 
     async def interrupt(self, reason: str) -> bool:
-        """Interrupt the cell that runs, or that waits for its kernel; return whether one did."""
+        """Interrupt the running cell, or one that waits for its kernel.
+
+        Return whether there was one.
+        """
         if self.is_starting or self.external_wait:
             self.start_cancelled = True  # also where it is about to queue
             return True
@@ -302,7 +318,10 @@ class KernelManager:
         return busy
 
     async def shut_down(self, why: str) -> bool:
-        """End the kernel; return whether there was one. Raise KernelError where it was let go and may live on."""
+        """Shut down the kernel; return whether there was one.
+
+        Raise KernelError if it may still run.
+        """
         kernel, self.kernel = self.kernel, None
         if self.unhandled_death is not None:
             self.unhandled_death = None
@@ -319,7 +338,7 @@ class KernelManager:
         return kernel is not None
 
     def record_loss(self, why: str) -> None:
-        """Journal that the kernel's state is gone, and the kernel with it."""
+        """Record in the journal that the kernel and its state are lost."""
         self.kernel = None
         self.log(KernelChanged(what="lost", why=why, at=format_now()))
 
@@ -363,7 +382,7 @@ class KernelManager:
         )
 
     def _explain_backend_change(self) -> str:
-        """Return why the next kernel would not run where a kernel elsewhere does, '' where it would."""
+        """Return why the next kernel would run on another backend, or ''."""
         try:
             gone = self.get_launch_config({}, self.state.plan.kernel).backend is None
             why = "the next one is to run on this machine" if gone else ""

@@ -1,4 +1,4 @@
-"""A notebook replayed: all its cells from the top, in a session of its own on a copy of the notebook."""
+"""Replays a copy of a notebook from the top, in a session of its own."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ Outputs = Sequence[dict[str, Any]]
 
 
 class NullJournal:
-    """A journal that keeps nothing: what a replay's runs are counted under ends with it."""
+    """A journal that stores nothing."""
 
     def load(self) -> tuple[list[dict[str, Any]], str]:
-        """Return that nothing ran."""
+        """Return no events."""
         return [], ""
 
     def append(
         self, event: dict[str, Any], sync: bool | None = True, keep: bool = True
     ) -> None:
-        """Keep nothing."""
+        """Discard the event."""
 
 
 @dataclass
 class ReplayResult:
-    """What a replay showed, cell by cell (by index), how the one that failed ended, the versions of packages."""
+    """The outputs of a replay by cell index, and the cell that failed."""
 
     shown: dict[int, CellOutputs] = field(default_factory=dict)
     failed: Ended | None = None
@@ -55,9 +55,9 @@ async def replay(
     caller: Caller,
     progress: Callable[[Cell], None],
 ) -> ReplayResult:
-    """Replay the cells up to the one at the index `last`, to the first that fails otherwise than recorded.
+    """Replay the cells up to the index `last`, or to an unexpected failure.
 
-    Raise StepperError where it was interrupted, or no kernel could be started.
+    Raise StepperError if the replay was interrupted or no kernel started.
     """
     found, ran = ReplayResult(), list[Cell]()
     facts = dict[str, str]()
@@ -105,7 +105,7 @@ async def replay(
 async def _interrupt_on_disconnect(
     fresh: Session, caller: Caller
 ) -> AsyncIterator[None]:
-    """Interrupt what runs when whoever asked went away."""
+    """Interrupt the run if the caller disconnects."""
 
     async def watch() -> None:
         await caller.disconnected.wait()
@@ -129,7 +129,7 @@ def _raise_if_unusable(ended: Ended) -> None:
 
 
 def _failed_as_recorded(ended: Ended, recorded: Outputs | None) -> bool:
-    """Whether a cell failed as it had when it was recorded: then whoever ran it had gone on below it."""
+    """Whether a cell failed with the recorded error."""
     if ended.run.outcome is not Outcome.ERROR or ended.run.fault is None:
         return False
     errors = [
@@ -149,7 +149,7 @@ def _failed_as_recorded(ended: Ended, recorded: Outputs | None) -> bool:
 def create_progress_callback(
     progress: progress_events.ProgressCallback, at: list[int], of: int
 ) -> Callable[[Cell], None]:
-    """Return what tells of each cell that begins, the one after those `at` which the replays are already."""
+    """Return a callback that reports each cell that starts."""
 
     def told(cell: Cell) -> None:
         at[0] += 1

@@ -1,4 +1,7 @@
-"""A run that lost its daemon: what became of it is asked of the kernel, and told. It is never run twice."""
+"""Recovers a run whose daemon exited or whose connection was lost.
+
+The kernel reports the result. The cell is never run a second time.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +22,9 @@ from stepper.session.session import Session
 
 
 async def recover_run(session: Session) -> None:
-    """Wait for the run that lost its daemon, with its deadline, and conclude it as if nothing had happened.
+    """Wait for the interrupted run, within its deadline, and record its result.
 
-    The kernel's helper remembers what the run published. Where it never began, the journal says so.
+    If the run never started, record that in the journal.
     """
     cut = session.state.running
     assert cut is not None
@@ -77,7 +80,7 @@ async def recover_run(session: Session) -> None:
 
 
 async def _await_execution(session: Session, cut: RunStarted) -> Execution | None:
-    """Return what came of the run, None where it never began."""
+    """Return the result of the run, or None if it never started."""
     kernel, limits = session.kernel_manager.kernel, session.limits()
     if kernel is None or kernel.id != cut.kernel:
         # the journal names another one: whose state it holds, nobody knows
@@ -114,7 +117,7 @@ async def _await_execution(session: Session, cut: RunStarted) -> Execution | Non
 
 
 def _create_work(session: Session, cut: RunStarted) -> CellWork:
-    """Return the work that the run was, with the cell as it was sent to the kernel."""
+    """Return the work of the run, with the cell as it was sent to the kernel."""
     cell = Cell(cut.cell_id, cut.index, cut.number, "code", cut.source, cut.tags)
     cells: Sequence[Cell] = ()
     with contextlib.suppress(NotebookError):  # `put` says why
@@ -129,5 +132,5 @@ def _create_work(session: Session, cut: RunStarted) -> CellWork:
 
 
 def _compute_age(cut: RunStarted) -> float:
-    """Return how long ago a run began, in seconds; a clock that was set does not make it less than none."""
+    """Return the time in seconds since a run started, never less than 0."""
     return max(0.0, (datetime.now(timezone.utc) - parse_moment(cut.at)).total_seconds())

@@ -1,6 +1,7 @@
-"""How long other agents wait for what they have run: after that it goes on, and `status` waits for its end.
+"""How long MCP clients wait for their cells before these run in the background.
 
-Nobody can wake them. What ends while none of them asks reached nobody (`unseen`).
+These agents cannot be notified. A result that nobody waits for becomes an undelivered
+report; `status` waits for the end.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ LEAST_SECONDS = 0.3  # in which it is known whether a cell may run at all
 
 @dataclass(frozen=True)
 class CellRunReport(Report):
-    """What came of cells, as a report and in a word (`CellRan`)."""
+    """The report on cells that ran, with their state."""
 
     cell_id: str = ""
     state: str = ""
@@ -49,7 +50,7 @@ async def run_with_limit(
     seconds: float,
     work: Callable[[], Work],
 ) -> CellRunResponse:
-    """Do work that runs cells; return what came of it, or that it goes on after so many seconds."""
+    """Run cells; return the result, or an interim response after the limit."""
     caller.call_id = caller.call_id or uuid.uuid4().hex
     call = session.background_calls.get(caller.call_id) or background_runs.start_call(
         session, caller.call_id, caller, work()
@@ -83,9 +84,9 @@ async def run_with_limit(
 async def wait_for_background(
     session: Session, owner: str, caller: Caller, seconds: float
 ) -> CellRunResponse | None:
-    """Wait for the end of what goes on for that session of an agent; return what came of it, None where nothing does.
+    """Wait for an agent's background runs; return a result, or None.
 
-    Where the time is over first, or the line was printed that the cell's first line names, return how far it is.
+    Return an interim response if the time is up or the wake pattern matched.
     """
     background_runs.check_background_calls(
         session, math.inf
@@ -137,7 +138,7 @@ def _get_owner(session: Session, call: BackgroundCall) -> str:
 
 
 def format_interim(session: Session, call: BackgroundCall) -> CellRunResponse:
-    """Return how far something is that goes on."""
+    """Return the interim response on a background run."""
     running, kernel = status_queries.get_running(session), session.kernel_manager.kernel
     begun = session.state.running
     if running is None or begun is None or begun.tool_use_id != call.id:
@@ -169,7 +170,7 @@ def format_interim(session: Session, call: BackgroundCall) -> CellRunResponse:
 
 
 def _list_pending_below(session: Session, name: str) -> list[Cell]:
-    """Return the code cells below one that have not run as they stand."""
+    """Return the code cells below a cell that have not run yet."""
     # what came of it matters more
     with contextlib.suppress(StepperError, cell_list_edits.CellReferenceError):
         cells = session.read().cells
@@ -183,7 +184,10 @@ def _list_pending_below(session: Session, name: str) -> list[Cell]:
 
 
 def create_response(session: Session, call: BackgroundCall) -> CellRunResponse:
-    """Return what came of a call that is over; raise what its work raised, where nobody was told that it goes on."""
+    """Return the response on a finished call.
+
+    Raise the error of its task unless the call runs in the background.
+    """
     if call.in_background and call.task.exception() is not None:
         failed = background_runs.get_report(call)
         return CellRunResponse(session.name, "", "not run", failed.text, failed.line)

@@ -1,7 +1,4 @@
-"""One notebook's session: its state, kernel and file, and the order in which requests get at them.
-
-(Over 300 lines: what all requests share, each part a few lines.)
-"""
+"""The session of one notebook: its state, kernel, file and request order."""
 
 from __future__ import annotations
 
@@ -58,7 +55,7 @@ LANGUAGES = ("python", "python3", "ipython")
 
 
 class Session:
-    """The work on one notebook. Its requests run one after the other, in order of arrival, each in a `turn`."""
+    """The work on one notebook; requests run one at a time, each in a `turn`."""
 
     def __init__(
         self,
@@ -142,16 +139,16 @@ class Session:
         )
 
     # --- whose turn it is
-    # -------------------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
     async def turn(
         self, again: Caller | None = None, caller: Caller | None = None
     ) -> AsyncIterator[None]:
-        """Wait for one's turn. What a former daemon, a dead kernel or a full disk left undone is done first.
+        """Wait until earlier requests have finished, then recover and run.
 
-        Who asks `again` for the run of a call, and goes away, cancels it, also while another turn waits for that run.
-        A `caller` that goes away is not waited for: raise StepperError."""
+        Work of an earlier daemon is recovered first. If the caller `again` disconnects,
+        its run is cancelled. If `caller` disconnects while waiting, raise StepperError.
+        """
         if again and again.call_id:
             self.reconnecting_callers[again.call_id] = again
         try:
@@ -180,7 +177,7 @@ class Session:
                 del self.reconnecting_callers[again.call_id or ""]
 
     async def _find_unreachable_kernel(self, again: Caller) -> Kernel | None:
-        """Return the kernel in which that call's run may go on and which can't be reached now, where one still asks."""
+        """Return the unreachable kernel that may run that call, or None."""
         running, kernel = self.state.running, await self.kernel_manager.find()
         if (
             kernel is None
@@ -210,12 +207,12 @@ class Session:
             )
 
     async def wait_until_idle(self) -> None:
-        """Wait until whoever has the turn is through."""
+        """Wait until the present request has finished."""
         async with self.lock:
             pass
 
     async def do_maintenance(self) -> None:
-        """Do what is to be done without a request: outputs come or wait, a kernel died. Never waits for a turn."""
+        """Write late outputs and notice a dead kernel; never waits for a turn."""
         kernel = self.kernel_manager.kernel
         if kernel is not None and not self.lock.locked():
             kernel.receive_pending()
@@ -234,7 +231,7 @@ class Session:
                 pass
 
     async def handle_idle_death(self) -> None:
-        """Have the death of a kernel count that nobody has looked at since, as after a restart of the machine."""
+        """Record the death of a kernel that happened without a daemon."""
         await self.kernel_manager.find()
         if self.kernel_manager.unhandled_death is not None:
             await self.do_maintenance()
@@ -264,7 +261,7 @@ class Session:
         self.put_late()
 
     async def _handle_idle_death(self, death: Death) -> None:
-        """The kernel died while no cell ran: where state went with it, the notebook stops."""
+        """Record that the kernel died; stop the notebook if state was lost."""
         built = command_messages.format_rebuild(self.state)
         why = f"the kernel died ({death.reason}) while no cell ran"
         await self.kernel_manager.shut_down(why)
@@ -279,10 +276,9 @@ class Session:
             )
 
     # --- the notebook
-    # -----------------------------------------------------------------------------------------
 
     def read(self) -> Notebook:
-        """Read the notebook, take over a plan and a kernel that the journal does not know; raise NotebookError."""
+        """Read the notebook, its plan and its kernel; raise NotebookError."""
         document = self.file.read()
         known, told = self.state.plan, plan.from_json(document.plan)
         if (
@@ -311,7 +307,7 @@ class Session:
         path: str,
         place: Callable[[Mapping[str, str], str], LaunchConfig],
     ) -> None:
-        """Go on with the notebook under another name, also while a cell runs."""
+        """Use another name and path, also while a cell runs."""
         self.name = name
         self.file.move(path)
         self.kernel_manager.get_launch_config = place
@@ -321,13 +317,16 @@ class Session:
         self.on_change()
 
     def can_run(self, document: Notebook) -> bool:
-        """Whether the notebook's language may be its kernel's: one that is named may have any."""
+        """Whether the kernel may support the notebook's language."""
         if document.language in LANGUAGES:
             return True
         return (self.state.plan.kernel or self.limits().kernel) != Limits.kernel
 
     def read_with_unique_ids(self) -> Notebook:
-        """Read the notebook before something runs; cells that share an id get ids of their own. Raise NotebookError."""
+        """Read the notebook; replace duplicate cell IDs.
+
+        Raise NotebookError.
+        """
         document = self.read()
         if len({cell.id for cell in document.cells}) == len(document.cells):
             return document
@@ -343,7 +342,7 @@ class Session:
         return self.read()
 
     def put_late(self) -> None:
-        """Write what came besides runs; while a cell runs the state of widgets waits for its end."""
+        """Write late outputs, and widget state if no cell runs."""
         kernel = self.kernel_manager.kernel
         waits = kernel is None or self.lock.locked() or self.state.pending_outputs
         self.outputs.write_late(
@@ -353,7 +352,7 @@ class Session:
 
     @property
     def runs_in_background(self) -> bool:
-        """Whether what runs, or waits for its kernel, was handed on: nobody waits for it any more."""
+        """Whether the running or queued cell is a background run."""
         waits = self.kernel_manager.queue_status and any(
             call.in_background and not call.task.done()
             for call in self.background_calls.values()
@@ -362,7 +361,7 @@ class Session:
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is a kernel of stepper's in which nothing runs, not even for another client."""
+        """Whether the notebook has a kernel of its own that runs nothing."""
         kernel = self.kernel_manager.kernel
         if kernel is None or self.lock.locked() or self.state.running is not None:
             return False
@@ -374,7 +373,7 @@ class Session:
 
     @property
     def long_run_output(self) -> PartialOutput | None:
-        """What has come of what runs, where that runs for some time already."""
+        """The output so far, if the cell runs for some time already."""
         runs = (
             self.running_caller is not None
             and time.monotonic() > self.run_started_at + SHOWN_SECONDS
@@ -386,7 +385,6 @@ class Session:
         )
 
     # --- the kernel
-    # -------------------------------------------------------------------------------------------
 
     async def execute(
         self,
@@ -400,7 +398,7 @@ class Session:
         criterion: str = "",
         wake: str = "",
     ) -> Execution:
-        """Run code for a caller, who may go away; a kernel that died tells no more than what it held before."""
+        """Run code for a caller and update the namespace."""
         self.running_caller, self.run_started_at, self.estimate = (
             caller,
             time.monotonic(),
@@ -421,7 +419,7 @@ class Session:
         return execution
 
     async def get_namespace(self, kernel: Kernel) -> Namespace:
-        """Return what the kernel holds, asked of it where that is not known."""
+        """Return the namespace; ask the kernel if it is not known."""
         if self.namespace_is_outdated or not self.namespace:
             self.namespace_is_outdated, self.namespace = (
                 False,
@@ -437,7 +435,7 @@ class Session:
         cell: Cell,
         cells: Sequence[Cell],
     ) -> Fault:
-        """Return a fault with its suggestion, where there is one."""
+        """Return a fault with its suggestion, if there is one."""
         kernel = self.kernel_manager.kernel
         python = kernel.describe().python if kernel else ""
         return await asyncio.to_thread(
@@ -452,7 +450,10 @@ class Session:
         )
 
     def record_external_execution(self, done: ExternalExecution) -> None:
-        """Take note of what another client had the kernel run; one that is in no history only where it bound names."""
+        """Record an execution of another client.
+
+        A silent execution is recorded only if it assigned names.
+        """
         self.last_used = time.monotonic()
         self.namespace, self.namespace_is_outdated = (
             done.namespace or self.namespace,
@@ -476,14 +477,14 @@ class Session:
         )
 
     def record_death(self, execution: Execution, where: str) -> None:
-        """Take note of a kernel that died."""
+        """Record the death of the kernel, if it died."""
         if execution.death is not None:
             self.kernel_manager.record_loss(
                 f"the kernel died ({execution.death.reason}) in {where}"
             )
 
     async def interrupt(self) -> bool:
-        """Interrupt the cell that runs; return whether one did. Takes no lock: that cell holds it."""
+        """Interrupt the running cell; return whether there was one. Takes no lock."""
         # what waits in line behind it does not run either
         for call in self.background_calls.values():
             if call.in_background and not (
@@ -497,7 +498,7 @@ class Session:
         return interrupted
 
     async def cancel_for_caller(self, caller: Caller) -> None:
-        """The caller went away: what it waits for is cancelled."""
+        """Cancel the run of a caller that disconnected."""
         caller.disconnected.set()
         call = (self.state.running and self.state.running.tool_use_id) or ""
         if caller is self.running_caller or caller is self.reconnecting_callers.get(
@@ -507,16 +508,15 @@ class Session:
             await self.kernel_manager.interrupt("client gone")
 
     def _analyze_names(self, source: str) -> NameUsage:
-        """Return what a cell does to names; in which lines is not kept."""
+        """Return the names that a cell reads and assigns."""
         found = name_analysis.analyze_source(source, self.diagnosis.convert_to_python)
         found.mentions.clear()
         return found
 
     # --- the journal
-    # ------------------------------------------------------------------------------------------
 
     def log(self, event: journal_events.Event, sync: bool | None = True) -> None:
-        """Write an event to the journal and take it into the state; what can't be written is told with the next run."""
+        """Write an event to the journal and apply it to the state."""
         beginning = isinstance(event, journal_events.RunStarted)  # nothing ran yet
         try:
             self.journal.append(event.to_json(), sync, keep=not beginning)
@@ -534,12 +534,12 @@ class Session:
         self.on_change()
 
     def add_notice(self, text: str, about: Hashable = None) -> None:
-        """Have this told with the next run; of what is told already `about` the same, nothing more is."""
+        """Add a notice for the next report; replace one on the same subject."""
         self.pending_notices.pop(about or text, None)
         self.pending_notices[about or text] = text
 
     def take_notices(self) -> list[str]:
-        """Return what must be said first with the next run, once."""
+        """Return the notices for the next report and clear them."""
         notes = [
             note
             for note in (*self.pending_notices.values(), self.kernel_manager.notice)
@@ -549,11 +549,11 @@ class Session:
         return notes
 
     def was_handled(self, tool_use_id: str | None) -> bool:
-        """Whether that very call was handled: two installations of stepper may both fire."""
+        """Whether that tool call was handled already."""
         return tool_use_id in self.state.tool_use_ids
 
     def find_report(self, tool_use_id: str | None) -> Report | None:
-        """Return the report on the last run of that call, for a client whose daemon ended before it could answer."""
+        """Return the report on the last run of a tool call, or None."""
         last = next(
             (
                 run
@@ -569,7 +569,7 @@ class Session:
         return command_messages.format_journaled_run(last, text, self.state.stop)
 
     def record_report(self, found: Report, ended: Ended) -> Report:
-        """Journal the report, so that it can be had again, and add the stop, if there is one."""
+        """Record a report in the journal; add the stop, if there is one."""
         if self.state.stop and not found.ok:
             found = replace(found, stop=self.state.stop.block)
         self.log(
@@ -583,7 +583,7 @@ class Session:
     def stop_notebook(
         self, key: Key, ended: Ended, retries: int, mend: str = ""
     ) -> None:
-        """Stop the notebook: no further cell runs until the person says so."""
+        """Stop the notebook until the user resumes it."""
         error, asked = (
             ": ".join(run_report.get_error(ended)),
             run_report.format_question(ended),

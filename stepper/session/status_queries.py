@@ -1,4 +1,7 @@
-"""Where a notebook stands, as answers: status, plan, runs, reports, outputs, context. Nothing here changes anything."""
+"""Queries on a notebook: status, plan, history, reports, outputs, context.
+
+They change nothing.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ NOTICE_SECONDS = 5.0  # for which Claude Code shows a notice
 
 
 async def get_status(session: Session) -> responses.StatusResponse:
-    """Return the standing of notebook, plan and kernel. Takes no lock: it answers while a cell runs."""
+    """Return the status of notebook, plan and kernel. Takes no lock."""
     await session.handle_idle_death()
     steps, cells = list[responses.StepStatus](), list[responses.CellStatus]()
     stale, hidden = list[Mark](), list[Mark]()
@@ -82,7 +85,7 @@ async def get_status(session: Session) -> responses.StatusResponse:
 
 
 def get_last_verification(session: Session) -> responses.LastVerification | None:
-    """Return what the last replay came to; None where there was none, or the notebook can't be read."""
+    """Return the result of the last `verify`, or None."""
     last = session.state.verified
     if last is None:
         return None
@@ -104,7 +107,7 @@ def get_last_verification(session: Session) -> responses.LastVerification | None
 
 
 def _explain_start_problem(session: Session) -> str:
-    """Return why the next kernel can't start in the place that is named for it, '' where nothing is known of that."""
+    """Return why the next kernel cannot start on its backend, or ''."""
     named = session.state.plan.kernel
     try:
         if (named or session.limits().kernel) != Limits.kernel:
@@ -115,7 +118,7 @@ def _explain_start_problem(session: Session) -> str:
 
 
 def get_running(session: Session) -> responses.RunningCell | None:
-    """Return what runs now, and how it gets on."""
+    """Return the running cell and its progress, or None."""
     begun, kernel = (
         session.state.running or session.scratch_run,
         session.kernel_manager.kernel,
@@ -150,7 +153,7 @@ def get_running(session: Session) -> responses.RunningCell | None:
 
 
 def format_running(session: Session) -> str:
-    """Return the line on what runs, for those who look on; '' where nothing has for long."""
+    """Return a line on a long-running cell for viewers, or ''."""
     now, plan = get_running(session), session.state.plan
     if queued := session.kernel_manager.queue_status:
         return format_queue_state(queued.text, queued.until)
@@ -172,7 +175,7 @@ def format_running(session: Session) -> str:
 
 
 def ends_soon(session: Session) -> bool:
-    """Return whether what runs is estimated to end before a notice of it would disappear."""
+    """Return whether the cell will probably finish before a notice disappears."""
     now = get_running(session)
     return (
         now is not None
@@ -182,7 +185,7 @@ def ends_soon(session: Session) -> bool:
 
 
 def explain_wait(session: Session) -> str:
-    """Return for what a request to this notebook has to wait, '' where it has not."""
+    """Return what a request to this notebook waits for, or ''."""
     now, name = get_running(session), one_line(session.name)
     if not session.lock.locked():
         return ""
@@ -198,7 +201,7 @@ def explain_wait(session: Session) -> str:
 async def get_entry(
     session: Session, current: bool, age: float
 ) -> responses.NotebookEntry:
-    """Return a notebook's row in the list of all."""
+    """Return the entry of a notebook in the list of notebooks."""
     await session.kernel_manager.find()
     stands = list[responses.StepStatus | responses.CellStatus]()
     what = "steps"
@@ -224,7 +227,10 @@ async def get_entry(
 def _list_statuses(
     session: Session,
 ) -> tuple[list[responses.StepStatus], list[responses.CellStatus]]:
-    """Return how the steps stand, or the code cells where there is no plan; raise NotebookError."""
+    """Return the statuses of the steps, or of the cells without a plan.
+
+    Raise NotebookError.
+    """
     if session.state.plan.steps:
         _refresh_statuses(session)
         return [
@@ -239,13 +245,13 @@ def _list_statuses(
 
 
 def _refresh_statuses(session: Session) -> None:
-    """See which cells were changed since they ran."""
+    """Update the statuses of cells that changed since they ran."""
     with contextlib.suppress(NotebookError):  # whoever works on it is told
         undelivered_reports.compare_with_runs(session)
 
 
 def get_cell_status(session: Session, cell: Cell) -> responses.CellStatus:
-    """Return where a code cell stands."""
+    """Return the status of a code cell."""
     state, status, source = (
         session.state,
         StepStatus.PENDING,
@@ -290,7 +296,7 @@ def _get_step_status(session: Session, step: Step) -> responses.StepStatus:
 
 
 def get_plan(session: Session) -> responses.PlanResponse:
-    """Return the plan's steps with their statuses."""
+    """Return the plan with the status of each step."""
     _refresh_statuses(session)
     state = session.state
     steps = [
@@ -309,7 +315,7 @@ def get_plan(session: Session) -> responses.PlanResponse:
 
 
 def list_history(session: Session) -> list[responses.HistoryEntry]:
-    """Return every run, and what other clients had the kernel run, oldest first."""
+    """Return all runs, and executions of other clients, oldest first."""
     name = session.name
     runs = [
         (
@@ -349,7 +355,7 @@ def list_history(session: Session) -> list[responses.HistoryEntry]:
 
 
 def get_report(session: Session, number: int | None) -> responses.ReportResponse:
-    """Return a run with the report that the agent read, the last one by default; raise UsageError."""
+    """Return a run with its report, by default the last; raise UsageError."""
     state = session.state
     number = state.last_report if number is None else number
     if number and number not in state.reports:  # an old one: the journal has it
@@ -372,7 +378,7 @@ def get_report(session: Session, number: int | None) -> responses.ReportResponse
 
 
 def find_code_cell(session: Session, name: str) -> Cell:
-    """Return the code cell of that id or number; raise UsageError."""
+    """Return the code cell with an ID or number; raise UsageError."""
     found = cell_list_edits.find_referenced_cell(session.file.read().cells, name)
     if found is None or not found.is_code:
         raise UsageError(
@@ -382,7 +388,7 @@ def find_code_cell(session: Session, name: str) -> Cell:
 
 
 def get_output(session: Session, name: str, page: int) -> responses.OutputPage:
-    """Return a page of a cell's text outputs, as the notebook holds them; raise UsageError."""
+    """Return a page of a cell's text output; raise UsageError."""
     cell = find_code_cell(session, name)
     pages = split_pages(session.file.read_outputs(CellVersion.from_cell(cell)))
     if not 1 <= page <= len(pages):
@@ -395,7 +401,7 @@ def get_output(session: Session, name: str, page: int) -> responses.OutputPage:
 
 
 async def get_context(session: Session) -> responses.ContextResponse:
-    """Return what another agent needs to go on, and the same as text."""
+    """Return what another agent needs to continue the work."""
     await session.handle_idle_death()
     known, alive = await get_namespace(session)
     steps = get_plan(session).steps
@@ -406,7 +412,7 @@ async def get_context(session: Session) -> responses.ContextResponse:
 
 
 async def get_namespace_summary(session: Session) -> responses.NamespaceSummary:
-    """Return what the kernel holds, as far as it is known: a cell that runs is not waited for."""
+    """Return the names in the kernel. Does not wait for a running cell."""
     return _summarize_namespace(session, (await get_namespace(session))[0])
 
 
@@ -423,7 +429,7 @@ def _summarize_namespace(
 
 
 async def get_namespace(session: Session) -> tuple[Namespace, bool]:
-    """Return the kernel's namespace in short, and whether the kernel is alive."""
+    """Return the kernel's namespace and whether the kernel is alive."""
     kernel = await session.kernel_manager.find()
     if kernel is None or await kernel.check_death() is not None:
         return UNKNOWN_NAMESPACE, False

@@ -1,4 +1,4 @@
-"""What the agent has not seen: what came of edits whose report nobody could read, cells changed by other means."""
+"""Reports that were not delivered yet, and cells changed outside stepper."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from stepper.session.session import Session
 
 
 def add_undelivered(session: Session, text: str, line: str) -> None:
-    """What came of an edit reached nobody: agent and user are told with the next thing that they read."""
+    """Record a report that could not be delivered.
+
+    Agent and user get it with the next response.
+    """
     told = command_messages.format_undelivered(session.name, text)
     session.log(
         journal_events.Undelivered(
@@ -26,7 +29,7 @@ def add_undelivered(session: Session, text: str, line: str) -> None:
 
 
 def format_undelivered(session: Session) -> str:
-    """Return what reached nobody, '' where all did."""
+    """Return the undelivered reports as text, or ''."""
     return run_report.limit_report(
         clean("\n".join(each.text for each in session.state.undelivered)),
         run_report.UNDELIVERED_LIMIT,
@@ -34,17 +37,17 @@ def format_undelivered(session: Session) -> str:
 
 
 def mark_delivered(session: Session) -> None:
-    """What reached nobody is told now."""
+    """Record that all reports were delivered."""
     session.log(journal_events.Delivered(at=format_now()), sync=None)
 
 
 def take_text(session: Session) -> str:
-    """Return what reached nobody, '' where all did: it is told now."""
+    """Return the undelivered reports as text, and mark them as delivered."""
     return take_report(session).text
 
 
 def take_report(session: Session) -> run_report.Report:
-    """Return the same as a report, with the user's line."""
+    """Return the undelivered reports with the line for the user."""
     told = format_undelivered(session)
     line = "; ".join(each.line for each in session.state.undelivered if each.line)
     if told:
@@ -55,9 +58,9 @@ def take_report(session: Session) -> run_report.Report:
 def take_from_other_notebooks(
     sessions: Iterable[Session], current: Session | None, owner: str | None
 ) -> str:
-    """Return what was handed on in other notebooks and ended meanwhile, '' for nothing: it is told now.
+    """Return undelivered reports on background runs of other notebooks.
 
-    To its own session, or, without `owner`, to any that begins.
+    They are marked as delivered. Without `owner`, return those of all agent sessions.
     """
     told = []
     for session in sessions:
@@ -73,9 +76,9 @@ def take_from_other_notebooks(
 def compare_with_runs(
     session: Session, read: Notebook | None = None
 ) -> tuple[Notebook, list[Cell]]:
-    """Return the notebook and its cells that have not run as they stand: those lose their standing.
+    """Return the notebook and the cells that changed since they ran.
 
-    It may have been `read` just now. Raise NotebookError.
+    Pass `read` to avoid reading the file again. Raise NotebookError.
     """
     document, state = read or session.file.read_uncached(), session.state
     if not session.can_run(document):
@@ -94,7 +97,7 @@ def compare_with_runs(
 
 
 def take_unreported_cells(session: Session, cells: Sequence[Cell]) -> list[Cell]:
-    """Return the cells of which nobody was told yet that they have not run as they stand: they are told now."""
+    """Return changed cells that were not reported; mark them as reported."""
     sources = {cell.id: cell_changes.hash_source(cell.source) for cell in cells}
     fresh = [
         cell

@@ -1,7 +1,4 @@
-"""What a person steers with: run, restore, eval, continue, fix, skip, restart, plans. Each works on one session.
-
-(A few lines over 300: a list of what is steered with.)
-"""
+"""Commands that run cells or change a notebook: run, eval, fix, skip, plan."""
 
 from __future__ import annotations
 
@@ -48,7 +45,7 @@ Runs = list[reports.Ended] | None
 
 
 async def create_notebook(session: Session, made: Plan) -> None:
-    """Begin the journal of a notebook that was just made under this name."""
+    """Start the journal of a new notebook."""
     await session.interrupt()  # a cell of the one before may run for hours
     async with session.turn():
         await session.kernel_manager.shut_down(
@@ -67,8 +64,9 @@ async def run(
     progress: progress_events.ProgressCallback,
     all_ended: Runs = None,
 ) -> responses.RunResponse:
-    """Run the `pending` cells (that have not run in the present kernel), `all` in a fresh one, those that are `stale`
-    to the first failure; or `restore` those that had ended well. How each ended is put into `all_ended`.
+    """Run the pending, all or stale cells, or restore the state of the kernel.
+
+    The run ends at the first failure. The results are appended to `all_ended`.
     """
     if which == "restore":
         return await restore(session, caller, progress, all_ended)
@@ -111,11 +109,10 @@ async def restore(
     progress: progress_events.ProgressCallback,
     all_ended: Runs = None,
 ) -> responses.RestoreResponse:
-    """Run the cells that had ended well when they ran last again, in a fresh kernel.
+    """Run the cells that succeeded again, in a new kernel.
 
-    A stop is lifted only where the kernel's death caused it: after failed attempts only the user lifts it.
-
-    It ends at the first that ends otherwise than before or was changed since.
+    The run ends at the first cell that changed or has another result. The notebook
+    stays stopped unless the death of the kernel caused the stop.
     """
     async with session.turn(caller=caller):
         document = session.read_with_unique_ids()
@@ -165,7 +162,7 @@ async def restore(
 
 
 async def _shut_down_kernel(session: Session, caller: Caller, why: str) -> None:
-    """End the kernel because it was asked for: nobody need be told that its state is gone."""
+    """Shut down the kernel before a run in a new one."""
     await _check_start(session, caller)
     await session.kernel_manager.shut_down(why)
     session.state.lost_reason = ""
@@ -203,10 +200,10 @@ async def _run_cells(
     again: Callable[[int], Sequence[Cell]] | None = None,
     recorded: RecordedOutputs | None = None,
 ) -> responses.RunResponse:
-    """Run cells to the first failure, or to the first that ends otherwise than `before`.
+    """Run cells until one fails or differs from the run in `before`.
 
-    `again` tells after each (by its index) which are to run below it: more may be, or fewer.
-    The new outputs are compared with the `recorded` ones.
+    `again` returns the cells to run below an index. New outputs are compared with the
+    `recorded` ones.
     """
     done, failed, results, cells = 0, None, list[responses.CellResult](), [*cells]
     runs = list[reports.Ended]()
@@ -293,9 +290,10 @@ def _create_result(ended: reports.Ended) -> responses.CellResult:
 async def evaluate(
     session: Session, source: str, caller: Caller, starts: bool = False
 ) -> responses.EvalResponse:
-    """Run code in the live kernel without touching the notebook; return how it ended and what it printed.
+    """Run code in the kernel without changing the notebook.
 
-    Raise StepperError where there is no kernel: there is nothing to look at; `starts` one where nothing was lost.
+    Raise StepperError if there is no kernel; `starts` allows a new one if no state was
+    lost.
     """
     if why := cell_changes.find_encoding_problem(source):
         raise UsageError(why)
@@ -385,7 +383,7 @@ async def evaluate(
 
 
 async def restart(session: Session, caller: Caller) -> bool:
-    """End the kernel and start a fresh one; return whether there was one. Where none may start, the old one stays."""
+    """Start a new kernel in place of the old one; return whether there was one."""
     await _check_start(session, caller)
     await session.interrupt()
     async with session.turn():
@@ -400,14 +398,17 @@ async def restart(session: Session, caller: Caller) -> bool:
 
 
 async def shutdown(session: Session, why: str) -> bool:
-    """End the kernel; return whether there was one."""
+    """Shut down the kernel; return whether there was one."""
     await session.interrupt()
     async with session.turn():
         return await session.kernel_manager.shut_down(why)
 
 
 async def end_idle_kernel(session: Session, last_used: float, why: str) -> bool:
-    """End the kernel unless something ran in it after `last_used`; return whether it was ended."""
+    """Shut down the kernel unless something ran after `last_used`.
+
+    Return whether it was shut down.
+    """
     async with session.turn():
         if session.last_used != last_used or not session.kernel_manager.kernel:
             return False
@@ -415,7 +416,7 @@ async def end_idle_kernel(session: Session, last_used: float, why: str) -> bool:
 
 
 async def resume(session: Session, answer: str = "") -> str:
-    """Lift a stop; return where to go on, with the context and what the person answers."""
+    """Resume a stopped notebook; return the context and the user's answer."""
     lifted = session.state.stop
     number = find_skipped_step(session, answer)
     if number is not None:
@@ -430,7 +431,7 @@ async def resume(session: Session, answer: str = "") -> str:
 
 
 def find_skipped_step(session: Session, answer: str) -> int | None:
-    """Return the skipped step that `continue step 3` reopens, None where a stop is in force or no step is meant."""
+    """Return the skipped step that `continue step 3` reopens, or None."""
     named = STEP.fullmatch(answer.strip())
     if named is None or session.state.stop is not None:
         return None
@@ -441,7 +442,7 @@ def find_skipped_step(session: Session, answer: str) -> int | None:
 
 
 async def fix(session: Session, hint: str = "") -> str:
-    """Lift a stop and grant the failed step a fresh set of retries; return what failed, what was tried, the hint."""
+    """Resume with new retries for the failed step; return the error and the hint."""
     key, stop = find_failed_key(session), session.state.stop
     session.log(journal_events.Fixed(at=format_now(), key=key, hint=hint.strip()))
     cell = _find_cell(session, key)
@@ -452,7 +453,7 @@ async def fix(session: Session, hint: str = "") -> str:
 
 
 async def skip(session: Session, reason: str) -> str:
-    """Mark the failed step, else the next one, and its cell as skipped; lift a stop; return the next step."""
+    """Skip the failed step, or the next one, and resume; return the next step."""
     key, reason = find_failed_key(session), " ".join(reason.split())
     if session.state.stop is not None and key is None:  # no cell is to blame
         return await resume(session)
@@ -488,14 +489,20 @@ def _suggest_plan(session: Session) -> str:
 
 
 def use_kernel(session: Session, name: str, kernel: KernelMetadata) -> None:
-    """Have the notebook's next kernel run in the place of that name ('' for the project's); raise NotebookError."""
+    """Select the backend of the notebook's next kernel; raise NotebookError.
+
+    '' selects the project's default.
+    """
     made = replace(session.state.plan, kernel=name)
     session.file.write_plan(made, kernel)
     session.log(journal_events.PlanChanged(at=format_now(), plan=plan.to_json(made)))
 
 
 def confirm(session: Session, words: str) -> str:
-    """Take the step whose criterion is false for done, for a reason; return the next step. Raise UsageError."""
+    """Mark a step done although its criterion is false; return the next step.
+
+    Raise UsageError without a reason or such a step.
+    """
     state, reason = session.state, " ".join(words.split())
     doubted = [
         step.id
@@ -517,7 +524,7 @@ def confirm(session: Session, words: str) -> str:
 
 
 def find_failed_key(session: Session) -> Key | None:
-    """Return what `fix` and `skip` are about: what stopped the notebook, else what failed last and was not mended."""
+    """Return the step or cell that `fix` and `skip` apply to, or None."""
     state = session.state
     if state.stop is not None:
         return state.stop.key
@@ -536,7 +543,7 @@ def find_failed_key(session: Session) -> Key | None:
 
 
 def _find_cell(session: Session, key: Key | None) -> Cell | None:
-    """Return the cell of a step (or the cell of that id), None where it is gone."""
+    """Return the cell of a step or key, or None if it was removed."""
     name = None if key is None else session.state.progress_of(key).cell_id or key
     with contextlib.suppress(NotebookError):
         return (
@@ -550,7 +557,7 @@ def _find_cell(session: Session, key: Key | None) -> Cell | None:
 async def change_plan(
     session: Session, change: Callable[[State], Plan]
 ) -> responses.PlanResponse:
-    """Change the plan by a function that raises ValueError where it can't; return it. Raise UsageError."""
+    """Change the plan with a function; return it. Raise UsageError."""
     # While what was handed on runs, nobody waits for its end to plan on: file and
     # journal change in one go.
     async with (

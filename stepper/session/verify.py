@@ -54,7 +54,7 @@ FRESH, PATIENCE_SECONDS = 4, 60
 
 @dataclass(frozen=True)
 class ReplayOptions:
-    """How a notebook is replayed: `fresh` gives a session for a hash seed, for as long as it is needed."""
+    """How to replay a notebook; `open_session` takes a hash seed."""
 
     open_session: Callable[[int], AbstractAsyncContextManager[Session]]
     compare_pixels: PixelComparison
@@ -65,7 +65,7 @@ class ReplayOptions:
 
 @dataclass
 class ReplayFindings:
-    """What the notebook was when the replay began, and what the replays came to."""
+    """The notebook before the replay, and the results of the replays."""
 
     document: Notebook
     cells: list[Cell] = field(default_factory=list)
@@ -84,7 +84,10 @@ async def verify(
     progress: progress_events.ProgressCallback,
     files: Callable[[], list[FileChange]],
 ) -> VerifyResult:
-    """Replay a notebook and compare; note the verdict in the journal. Raise StepperError where it can't be told."""
+    """Replay a notebook, compare the outputs and record the verdict.
+
+    Raise StepperError if there is no result.
+    """
     began = time.monotonic()
     cells = cell_changes.select_runnable(document.cells)
     found = ReplayFindings(
@@ -179,7 +182,7 @@ def _compare_outputs(
     again: Sequence[ReplayResult] = (),
     cells: list[Cell] | None = None,
 ) -> dict[int, Difference]:
-    """Return how what was replayed differs from what was recorded, by the cells' indexes."""
+    """Return the differences from the recorded outputs, by cell index."""
     packages = {
         each.name
         for each in verify_results.find_changed_packages(
@@ -219,7 +222,7 @@ def _compare_outputs(
 
 
 def _collect_figure_descriptions(session: Session) -> Mapping[str, str]:
-    """Return what is known of the figures that the journal's runs showed."""
+    """Return the descriptions of the figures in the journal."""
     return {
         key: text for run in session.state.runs for key, text in run.figures.items()
     }
@@ -257,7 +260,7 @@ def _create_verdict(
 
 
 def _explain_changed_source(session: Session, found: ReplayFindings, cell: Cell) -> str:
-    """Return that the outputs in the file are of another source, where the journal knows the run that made them."""
+    """Return that the recorded outputs belong to another source, or ''."""
     ran = next(
         (run for run in reversed(session.state.runs) if run.cell_id == cell.id), None
     )
@@ -273,7 +276,7 @@ def _explain_changed_source(session: Session, found: ReplayFindings, cell: Cell)
 
 
 def _describe_failure(session: Session, document: Notebook, ended: Ended) -> str:
-    """Return how a cell failed, and what is known of why."""
+    """Return how a cell failed, and the cause if it is known."""
     run = ended.run
     if run.outcome is Outcome.TIMEOUT:
         more = (
