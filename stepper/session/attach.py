@@ -26,8 +26,8 @@ async def attach(session: Session) -> AttachResponse:
             if session.kernel_manager.queue_status
             else "it has no kernel now"
         )
-        mend = f"{CommandLines(session.name).shell('kernels wait')}  # starts one, or waits for it"
-        raise StepperError(f"nothing attaches to {one_line(session.name)}: {why}", mend)
+        hint = f"{CommandLines(session.name).shell('kernels wait')}  # starts one, or waits for it"
+        raise StepperError(f"nothing attaches to {one_line(session.name)}: {why}", hint)
     if kernel.unreachable_reason:
         raise KernelUnreachableError(kernel.unreachable_reason)
     about = kernel.describe()

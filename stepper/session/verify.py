@@ -1,7 +1,7 @@
-"""`stepper verify`: is the notebook what a colleague gets who runs it tomorrow? Replayed, compared, told.
+"""`stepper verify`: replays a notebook and compares the outputs.
 
-The session on which it is asked lends its notebook and its journal's knowledge; all that runs, runs in sessions of the
-replay's own.
+The session provides the notebook and the recorded runs. The cells run in separate
+sessions (`replay.py`).
 """
 
 from __future__ import annotations
