@@ -223,7 +223,7 @@ def test_in_auto_mode_the_person_is_asked_before_a_cell_runs(
         shared.notebook("asked.ipynb", [text, code("3", "code")]), mode, tool, **given
     )
     assert said == ("ask" if asked else None)
-    assert ("saying yes runs this cell at once" in reason) == asked
+    assert ("approving this edit runs the cell immediately" in reason) == asked
 
 
 def test_a_step_asks_once_where_each_edit_is_asked_for(shared: Project) -> None:
@@ -234,7 +234,10 @@ def test_a_step_asks_once_where_each_edit_is_asked_for(shared: Project) -> None:
         shared.new("Load", problem="asked once"),
     )
     said, reason, line = decision(planned, "default", "NotebookEdit", **text)
-    assert said == "allow" and "saying yes to it runs it at once" in reason == line
+    assert (
+        said == "allow"
+        and "approving a code cell runs it immediately" in reason == line
+    )
     assert decision(planned, "default", "NotebookEdit", **text) == (
         "allow",
         reason,

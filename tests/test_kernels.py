@@ -226,20 +226,20 @@ def test_the_places_are_read_as_they_stand() -> None:
         (
             "kernels:\n  r: {kernelspec: ir}\nkernel: gpu",
             3,
-            "`kernel: gpu` is none of `kernels:` (r, local)",
+            "`kernel: gpu` is not in `kernels:` (r, local)",
             "",
         ),
         ("kernel: ", 1, "the name of one of `kernels:`", ""),
         (
             "kernels:\n  a: {ssh: {host: x}}\n  b: {kernelspec: x}\n  a: {kernelspec: y}",
             4,
-            "`a` stands in line 2 already",
+            "duplicate key `a`, first used in line 2",
             "",
         ),
         (
             "kernels:\n  a:\n    ssh:\n      host: x\n      host: y",
             5,
-            "`host` stands in line 4 already",
+            "duplicate key `host`, first used in line 4",
             "",
         ),
         (
@@ -491,10 +491,12 @@ def test_places_are_looked_at_at_once_and_not_for_ever(
         project.config(f"kernels:\n{places}")
         trust.trust(project.paths)
         project.config(f"kernels:\n{places}  d: {{ssh: {{host: other}}}}\n")
-        monkeypatch.setattr("stepper.daemon.kernel_backends.LOOK_SECONDS", 0.5)
+        monkeypatch.setattr("stepper.daemon.kernel_backends.CHECK_SECONDS", 0.5)
         limits = config.load(project.paths)
         began = time.monotonic()
-        listed = asyncio.run(looks.named(project.paths, limits, dict(os.environ)))
+        listed = asyncio.run(
+            looks.check_configured(project.paths, limits, dict(os.environ))
+        )
         assert time.monotonic() - began < 10
     assert [(place.name, place.reachable) for place in listed] == [
         ("a", False),
@@ -503,7 +505,7 @@ def test_places_are_looked_at_at_once_and_not_for_ever(
         ("d", None),
     ]
     assert (
-        listed[0].why == "it did not answer within 0.5 s"
+        listed[0].why == "a did not respond within 0.5 s"
         and listed[3].mend == "stepper trust"
     )
 
@@ -515,7 +517,9 @@ def test_a_machine_without_ssh_lists_its_other_places(
     trust.trust(project.paths)
     monkeypatch.setenv("PATH", "/nowhere")
     listed = asyncio.run(
-        looks.named(project.paths, config.load(project.paths), dict(os.environ))
+        looks.check_configured(
+            project.paths, config.load(project.paths), dict(os.environ)
+        )
     )
     assert [(place.name, place.reachable) for place in listed] == [
         ("a", False),
@@ -614,9 +618,9 @@ def test_a_notebook_keeps_its_kernel_and_says_its_language(
         and "kernel" not in shell.raw["metadata"]["stepper"]
     )
     wrong = project.stepper("use", shell.path.stem, "--kernel", "gpu", check=2).stderr
-    assert "no kernel 'gpu'" in wrong and "(sh, box, local)" in wrong
+    assert "no kernel backend 'gpu'" in wrong and "(sh, box, local)" in wrong
     assert (
-        "no kernel 'gpu'"
+        "no kernel backend 'gpu'"
         in project.stepper("new", "x", "--kernel", "gpu", check=2).stderr
     )
     assert (

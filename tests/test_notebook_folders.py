@@ -57,7 +57,7 @@ def test_each_edit_that_is_not_covered_gets_a_line_and_the_first_of_a_session_th
     shared.config('notebooks: ["notebooks", "*.ipynb"]\n')
     assert "| 42" in one.insert("print(42)")[1].text
     assert (
-        "lies outside of notebooks/, *.ipynb"
+        "is outside of notebooks/, *.ipynb"
         in shared.stepper("run", "analysis/old.ipynb", check=2).stderr
     )
 
@@ -100,4 +100,6 @@ def test_new_notebooks_go_into_the_first_folder(shared: Project) -> None:
     shared.config("notebooks: ['*.ipynb']\n")
     assert shared.new("One").path.parent == shared.folder
     shared.config("notebooks: [a/b.ipynb]\n")
-    assert "covers single notebooks only" in shared.stepper("new", "x", check=2).stderr
+    assert (
+        "includes single notebooks only" in shared.stepper("new", "x", check=2).stderr
+    )

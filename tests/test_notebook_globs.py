@@ -172,6 +172,6 @@ def test_the_line_that_covers_the_rest(names: list[str], line: str) -> None:
 )
 def test_the_line_is_put_into_what_is_there(text: str, new: str) -> None:
     line = 'notebooks: ["é", "*.ipynb"]'
-    made = config.with_notebooks(text, ["é", "*.ipynb"], "x")
+    made = config.replace_notebooks(text, ["é", "*.ipynb"], "x")
     assert made == new.replace("NEW", line)
     assert config.parse(made, "x").patterns == ("é", "*.ipynb")

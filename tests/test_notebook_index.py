@@ -15,7 +15,7 @@ from stepper.common.paths import Paths
 from stepper.daemon import command_handlers
 from stepper.daemon.config import Config
 from stepper.daemon.notebook_index import RACY_NS, NotebookIndex
-from stepper.daemon.notebook_paths import Places
+from stepper.daemon.notebook_paths import NotebookPaths
 
 
 @pytest.fixture
@@ -32,7 +32,9 @@ def put(project: Path, *names: str) -> None:
 
 def found(index: NotebookIndex, *patterns: str) -> list[str]:
     index.refresh(patterns or index.patterns)
-    return sorted(os.path.relpath(path, index.project) for path in index.notebooks())
+    return sorted(
+        os.path.relpath(path, index.project) for path in index.list_notebooks()
+    )
 
 
 def settle() -> None:
@@ -78,13 +80,13 @@ def test_only_folders_that_changed_are_read_again(project: Path) -> None:
     index = NotebookIndex(str(project))
     settle()
     found(index, "notebooks")
-    assert index.reads == 21
+    assert index.read_count == 21
     found(index)
-    assert index.reads == 21
+    assert index.read_count == 21
     put(project, "notebooks/f3/b.ipynb")
-    assert len(found(index)) == 21 and index.reads == 22
+    assert len(found(index)) == 21 and index.read_count == 22
     index.refresh_folders([])  # looks at nothing, forgets nothing
-    assert len(index.notebooks()) == 21
+    assert len(index.list_notebooks()) == 21
 
 
 def test_a_folder_that_changes_twice_within_one_tick_is_read_again(
@@ -124,7 +126,9 @@ def test_environments_packages_hidden_folders_and_links_are_not_searched(
     (project / "link").symlink_to(project / "real")
     index = NotebookIndex(str(project))
     assert found(index, "**") == ["kept/f.ipynb", "real/e.ipynb"]
-    others = {os.path.relpath(path, project) for path in index.others([str(project)])}
+    others = {
+        os.path.relpath(path, project) for path in index.find_uncovered([str(project)])
+    }
     assert others == {
         "env/b.ipynb",
         "node_modules/c.ipynb",
@@ -143,12 +147,12 @@ def test_what_is_left_out_is_read_by_the_next_looks(
     monkeypatch.setattr("stepper.common.project_files.ENTRIES", 50)
     index = NotebookIndex(str(project))
     first = found(index, "notebooks")
-    assert index.cut and 0 < len(first) < 40
+    assert index.is_incomplete and 0 < len(first) < 40
     assert {*first} <= {*found(index)}
-    while index.cut:
-        before = len(index.notebooks())
+    while index.is_incomplete:
+        before = len(index.list_notebooks())
         assert len(found(index)) > before
-    assert len(index.notebooks()) == 40
+    assert len(index.list_notebooks()) == 40
 
 
 def test_a_large_folder_does_not_use_up_what_the_others_need(
@@ -162,10 +166,10 @@ def test_a_large_folder_does_not_use_up_what_the_others_need(
     index = NotebookIndex(str(project))
     assert (
         found(index, "notebooks", "labs") == ["labs/a/b.ipynb", "labs/c.ipynb"]
-        and index.cut
+        and index.is_incomplete
     )
     index.refresh(["notebooks", "labs"], entries=10_000)
-    assert not index.cut
+    assert not index.is_incomplete
 
 
 def test_a_list_searches_a_folder_that_is_too_large_only_where_told_to(
@@ -180,8 +184,10 @@ def test_a_list_searches_a_folder_that_is_too_large_only_where_told_to(
         "notebooks/z.ipynb",
     )
     paths = Paths(str(project))
-    workspace = SimpleNamespace(places=Places(paths, Config(paths)), sessions={})
+    workspace = SimpleNamespace(
+        notebook_paths=NotebookPaths(paths, Config(paths)), sessions={}
+    )
     request: Any = SimpleNamespace(workspace=workspace)
     assert asyncio.run(command_handlers._searched(request, False)) is False
     assert asyncio.run(command_handlers._searched(request, True)) is True
-    assert workspace.places.known() == ["notebooks/z.ipynb"]
+    assert workspace.notebook_paths.list_known() == ["notebooks/z.ipynb"]

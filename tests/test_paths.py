@@ -74,11 +74,11 @@ def plain(path: Path, elsewhere: Path) -> None:
 
 
 REFUSED = [
-    (link_out, "odd.ipynb", "lies outside of notebooks/", "move it there"),
+    (link_out, "odd.ipynb", "is outside of notebooks/", "move it there"),
     (
         link_to_nothing,
         "odd.ipynb",
-        "is a symbolic link, and what it is to is gone",
+        "is a symbolic link, and its target does not exist",
         "rm ",
     ),
     (loop, "odd.ipynb", "is a symbolic link (to ", "rm "),
@@ -90,7 +90,7 @@ REFUSED = [
     (
         plain,
         "../odd.ipynb",
-        "is covered by no pattern",
+        "does not match `notebooks:`",
         'notebooks: ["notebooks", "*.ipynb"]',
     ),
     (
@@ -157,7 +157,7 @@ def test_what_is_no_plain_file_of_the_folder_is_refused_by_name(
         assert "\nstepper: cell 1 ok" not in answer.text
         said = project.stepper("run", str(path), check=None).stderr
         assert says.replace(
-            "is covered by no pattern", "lies outside of notebooks/"
+            "does not match `notebooks:`", "is outside of notebooks/"
         ) in " ".join(said.split()) and not NAME_CONTROLS.search(
             said.replace("\n", "")
         ), said
@@ -205,7 +205,7 @@ def test_a_notebooks_folder_that_leads_out_is_refused(
     (tmp_path / "elsewhere").mkdir()
     (project.folder / "notebooks").symlink_to(tmp_path / "elsewhere")
     said = project.stepper("new", "a problem", check=2).stderr
-    assert "leads out of the project" in said
+    assert "is outside of the project" in said
     assert not list((tmp_path / "elsewhere").iterdir())
 
 
@@ -222,7 +222,7 @@ def test_a_strangers_state_leads_nowhere(project: Project, tmp_path: Path) -> No
     (home / "batch").write_text(json.dumps({str(outside): "session-1"}))
     times = outside.stat().st_mtime_ns
     said = project.stepper("status", check=None)
-    assert "lies outside" in said.stderr
+    assert "is outside of" in said.stderr
     project.hook(
         "SessionStart", Notebook(project, outside).payload("SessionStart", "", {})
     )

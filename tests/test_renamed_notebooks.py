@@ -12,7 +12,7 @@ import pytest
 
 from stepper.common.paths import Paths
 from stepper.daemon.config import Config
-from stepper.daemon.notebook_paths import Places
+from stepper.daemon.notebook_paths import NotebookPaths
 from stepper.policy import journal_events, journal_reducer, notebook_identity
 from stepper.policy.model import Cell
 from stepper.web.notebook_list import NotebookList
@@ -85,10 +85,10 @@ def test_the_journal_tells_of_a_rename_until_a_cell_has_run() -> None:
     assert (state.renamed_from, state.unreadable_events) == ("notebooks/a.ipynb", 0)
 
 
-def places(folder: Path) -> Places:
+def places(folder: Path) -> NotebookPaths:
     (folder / ".stepper").mkdir(exist_ok=True)
     paths = Paths(str(folder))
-    return Places(paths, Config(paths))
+    return NotebookPaths(paths, Config(paths))
 
 
 def test_each_notebook_has_a_store_of_its_own_whatever_was_renamed(
@@ -98,8 +98,8 @@ def test_each_notebook_has_a_store_of_its_own_whatever_was_renamed(
 
     def store(name: str) -> str:
         path = str(tmp_path / name)
-        found = project.store(path)
-        assert project.stored(f"{found}.ipynb") == path
+        found = project.get_store(path)
+        assert project.get_path_of_store(f"{found}.ipynb") == path
         return found
 
     assert store("notebooks/a.ipynb") == "a"
@@ -110,7 +110,7 @@ def test_each_notebook_has_a_store_of_its_own_whatever_was_renamed(
     assert store("c.ipynb") == "@/top"
     assert store("top.ipynb") == "@2/@/top"
     # another process, such as `stepper view`, sees it
-    assert places(tmp_path).store(str(tmp_path / "notebooks/b.ipynb")) == "a"
+    assert places(tmp_path).get_store(str(tmp_path / "notebooks/b.ipynb")) == "a"
 
 
 def test_what_a_stranger_wrote_leads_out_of_no_folder(tmp_path: Path) -> None:
@@ -434,7 +434,7 @@ def test_a_rename_while_no_daemon_runs_and_one_that_a_killed_daemon_began(
     project.kill_daemon()
     moved = move(notebook, "notebooks/renamed.ipynb")
     # all that a rename writes before the new current notebook
-    stores = {name_of(moved): places(project.folder).store(str(notebook.path))}
+    stores = {name_of(moved): places(project.folder).get_store(str(notebook.path))}
     names = {"stores": stores, "renamed": {old: name_of(moved)}}
     Path(project.paths.store_names).write_text(json.dumps(names))
     assert project.json("status")["notebook"] == "notebooks/renamed.ipynb"

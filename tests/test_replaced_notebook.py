@@ -21,7 +21,7 @@ OTHER = [code("rows = [1, 2]", "other-1"), code("print(sum(rows))", "other-2")]
 def stopped(project: Quick) -> Notebook:
     """A notebook of two cells that the agent's question stopped; the turn of the agent is over."""
     notebook = project.new("Load", "Plot", problem="prices")
-    project.daemon.workspace.elsewhere.begin()  # as a daemon does at its start
+    project.daemon.workspace.external_changes.start()  # as a daemon does at its start
     notebook.insert("import json")
     notebook.insert("raise RuntimeError('STOP: which column?')")
     assert state(notebook) == "stopped"

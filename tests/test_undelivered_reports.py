@@ -18,8 +18,8 @@ from stepper.common import project_files
 from stepper.common.errors import UsageError
 from stepper.common.paths import Paths
 from stepper.daemon.config import Config
-from stepper.daemon.external_changes import Elsewhere
-from stepper.daemon.notebook_paths import Places
+from stepper.daemon.external_changes import ExternalChanges
+from stepper.daemon.notebook_paths import NotebookPaths
 from stepper.policy import cell_changes, final_message
 from stepper.policy.model import Cell
 from stepper.session.session import Session
@@ -382,17 +382,17 @@ def test_a_walk_that_is_cut_short_tells_nothing_false(
         looked.append(path)
         raise UsageError("this test has no sessions")
 
-    about = Elsewhere(paths, Places(paths, Config(paths)), look_at)
-    about.begin()
-    assert about.places.cut
-    while about.places.cut:
-        about.walk_at = 0.0
-        assert about.look() == []
-    assert len(about.places.index.notebooks()) == 30 and looked == []
+    about = ExternalChanges(paths, NotebookPaths(paths, Config(paths)), look_at)
+    about.start()
+    assert about.notebook_paths.is_incomplete
+    while about.notebook_paths.is_incomplete:
+        about.next_full_scan = 0.0
+        assert about.report_changes() == []
+    assert len(about.notebook_paths.index.list_notebooks()) == 30 and looked == []
     fresh = folders[-1] / "new.ipynb"
     fresh.write_text("{}")
-    about.walk_at = 0.0
-    about.look()
+    about.next_full_scan = 0.0
+    about.report_changes()
     assert looked == [str(fresh)]
 
 

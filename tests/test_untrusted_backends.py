@@ -199,7 +199,7 @@ def test_no_agent_reaches_such_a_place(project: Project, watch: Watch) -> None:
             )
             assert (
                 wrong.is_error
-                and "there is no kernel 'nowhere'" in wrong.content[0].text
+                and "there is no kernel backend 'nowhere'" in wrong.content[0].text
             )
             wrong = await client.call_tool(
                 "kernel", {"action": "interrupt", "place": "ssh"}

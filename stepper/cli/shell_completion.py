@@ -140,12 +140,12 @@ def _list_notebooks(paths: Paths) -> dict[str, str]:
     have a notebook of the same name, the path from the project.
     """
     from stepper.daemon.config import Config
-    from stepper.daemon.notebook_paths import Places
+    from stepper.daemon.notebook_paths import NotebookPaths
 
     try:
-        places = Places(paths, Config(paths))
-        files = places.notebooks()
-        folders = sorted(places.folders(), key=len, reverse=True)
+        places = NotebookPaths(paths, Config(paths))
+        files = places.list_notebooks()
+        folders = sorted(places.list_folders(), key=len, reverse=True)
     except StepperError:
         return {}
     notebooks = dict[str, str]()

@@ -85,10 +85,12 @@ async def answer(verb: str, payload: bytes, request: Request) -> bytes:
     request.caller.timeout = getattr(told, "timeout_seconds", None)
     workspace = request.workspace
     workspace.worked.add(request.owner)
-    waiting = workspace.elsewhere.waiting()
+    waiting = workspace.external_changes.find_changed()
     done = await _of_project(request, told)
     if name := getattr(done, "notebook", None):
-        workspace.elsewhere.wrote(os.path.join(workspace.paths.project, name), waiting)
+        workspace.external_changes.ignore_own_change(
+            os.path.join(workspace.paths.project, name), waiting
+        )
     return responses.to_json(done)
 
 
@@ -147,7 +149,7 @@ async def _of_project(request: Request, told: Any) -> object:
         case cli_commands.Kernels():
             from stepper.daemon import kernel_backends
 
-            return await kernel_backends.listed(request)
+            return await kernel_backends.list_backends(request)
         case cli_commands.Shutdown() if not named:
             request.shut_down()
             ending = (
@@ -170,8 +172,8 @@ async def _of_project(request: Request, told: Any) -> object:
             session = await _to_resume(request, told)
             return await _of_notebook(request, session, told)
         case cli_commands.Status(resumes=True) if not named:
-            asked = resume_target.Resume("lift_stop", "", "tool")
-            session = await resume_target.target(
+            asked = resume_target.ResumeCommand("lift_stop", "", "tool")
+            session = await resume_target.find_target(
                 workspace, request.cwd, request.owner, asked
             )
             return await _of_notebook(request, session, told)
@@ -199,8 +201,8 @@ async def _to_resume(request: Request, told: Any) -> Session:
     elif request.owner:
         face = "slash"
     name = type(told).__name__.lower()
-    asked = resume_target.Resume(name, message, face)
-    return await resume_target.target(
+    asked = resume_target.ResumeCommand(name, message, face)
+    return await resume_target.find_target(
         request.workspace, request.cwd, request.owner, asked
     )
 
@@ -216,7 +218,7 @@ async def _listed(request: Request, everything: bool) -> list[responses.Notebook
         line = "Not all folders of this project were searched. To list every notebook, run: stepper list --all"
         request.progress(progress_events.Waiting(line=line))
     current = workspace.current(request.owner)
-    for name in workspace.places.known():
+    for name in workspace.notebook_paths.list_known():
         began = time.monotonic()
         # whoever names it is told; it is gone
         with contextlib.suppress(UsageError, OSError):
@@ -236,15 +238,15 @@ async def _listed(request: Request, everything: bool) -> list[responses.Notebook
 
 async def _searched(request: Request, everything: bool) -> bool:
     """Search the project's folders for notebooks, in slices; return whether all of them were searched."""
-    places = request.workspace.places
+    places = request.workspace.notebook_paths
     until, seconds, entries = time.monotonic() + SEARCH_SECONDS, SLICE_SECONDS, None
     if everything:
         until, entries = math.inf, ALL_ENTRIES
     while True:
         before = len(places.index.folders)
         began = time.monotonic()
-        places.index.refresh(places.patterns(), seconds, entries)
-        if not places.cut:
+        places.index.refresh(places.list_patterns(), seconds, entries)
+        if not places.is_incomplete:
             return True
         # a single folder takes longer than that
         if len(places.index.folders) == before:
@@ -272,7 +274,7 @@ async def _new(
     if kernel != Limits.kernel:
         from stepper.daemon import kernel_backends
 
-        metadata = await kernel_backends.metadata(request, kernel)
+        metadata = await kernel_backends.get_metadata(request, kernel)
     if told.cells:
         from stepper.session import cell_operations
 
@@ -347,7 +349,7 @@ async def _done(request: Request, session: Session, told: Any) -> object:
         case cli_commands.Use(kernel=str(name)):
             from stepper.daemon import kernel_backends
 
-            return await kernel_backends.use(request, session, name)
+            return await kernel_backends.use_backend(request, session, name)
         case cli_commands.Use():
             return responses.CurrentNotebookResponse(session.name)
         case cli_commands.Context():
@@ -383,7 +385,7 @@ async def _done(request: Request, session: Session, told: Any) -> object:
         case cli_commands.KernelsWait():
             from stepper.daemon import kernel_backends
 
-            return await kernel_backends.wait(request, session)
+            return await kernel_backends.wait_for_kernel(request, session)
         case cli_commands.Attach():
             return await attach.attach(session)
         case cli_commands.Interrupt():

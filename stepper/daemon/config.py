@@ -1,4 +1,9 @@
-"""`.stepper/config.yaml` → Limits. Every key has a default; a wrong one is named with file, line and nearest key."""
+"""The configuration of a project: `.stepper/config.yaml` as `Limits`.
+
+Every key has a default. An error names the file, the line and the nearest valid key.
+The file may come from a stranger, so its size and nesting are limited before PyYAML
+reads it.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,7 @@ import difflib
 import json
 import os
 import reprlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -18,58 +23,51 @@ from stepper.common.text import one_line
 from stepper.policy import notebook_globs
 from stepper.policy.model import Limits
 
-LONGEST = 20_000  # characters
-# more of them cost PyYAML seconds, in which the daemon answers nobody
-MOST_BRACKETS = 100
-LARGEST = 1e9  # of any number: thirty years, in seconds
+MAX_CHARACTERS = 20_000
+# PyYAML needs seconds for more of them, and the daemon does not respond meanwhile.
+MAX_BRACKETS = 100
+MAX_NUMBER = 1e9  # in seconds, about thirty years
+MAX_KEY_CHARACTERS = 100  # of a key in a message
 
 
-def _number(value: Any, least: float = 0, most: float = LARGEST) -> bool:
-    return (
-        isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and value > 0
-        and least <= value <= most
-    )
+def _is_number(value: Any, minimum: float = 0, maximum: float = MAX_NUMBER) -> bool:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return value > 0 and minimum <= value <= maximum
 
 
-def _whole(value: Any, least: int = 0) -> bool:
-    return (
-        isinstance(value, int)
-        and not isinstance(value, bool)
-        and least <= value <= LARGEST
-    )
+def _is_whole_number(value: Any, minimum: int = 0) -> bool:
+    if not isinstance(value, int) or isinstance(value, bool):
+        return False
+    return minimum <= value <= MAX_NUMBER
 
 
-def _name(value: Any) -> bool:
+def _is_name(value: Any) -> bool:
     return isinstance(value, str) and value != "" and value.isprintable()
 
 
-def _inside(folder: Any) -> bool:
-    """Whether a rule `Edit(FOLDER/**)` speaks of that folder alone: `**` would allow all."""
-    return (
-        notebook_globs.is_valid(folder)
-        and notebook_globs.is_folder(folder)
-        and os.path.normpath(folder) != "."
-    )
+def _is_project_folder(folder: Any) -> bool:
+    """Whether the permission rule `Edit(FOLDER/**)` allows edits in one folder only."""
+    is_folder = notebook_globs.is_valid(folder) and notebook_globs.is_folder(folder)
+    # `Edit(**)` would allow every edit.
+    return is_folder and os.path.normpath(folder) != "."
 
 
-def _covering(value: Any) -> bool:
-    return (
-        all(map(notebook_globs.is_valid, [value] if isinstance(value, str) else value))
-        if isinstance(value, str | list)
-        else False
-    )
+def _is_pattern_list(value: Any) -> bool:
+    if isinstance(value, str):
+        return notebook_globs.is_valid(value)
+    return isinstance(value, list) and all(map(notebook_globs.is_valid, value))
 
 
-def _module_mode(value: Any) -> bool:
-    # YAML reads `off` as False
+def _is_module_mode(value: Any) -> bool:
+    # YAML reads `off` as False.
     return value is False or value in ("reload", "warn", "off")
 
 
-NUMBER, WHOLE = ("a number above 0", _number), ("a whole number", _whole)
+NUMBER = ("a number above 0", _is_number)
+WHOLE = ("a whole number", _is_whole_number)
 FLAG = ("true or false", lambda value: isinstance(value, bool))
-# What a value must be, and the check of it.
+# What the value of each key must be, and the function that checks it.
 RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "cell_timeout_seconds": NUMBER,
     "max_cell_timeout_seconds": NUMBER,
@@ -79,218 +77,252 @@ RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "queue": FLAG,
     "max_retries": WHOLE,
     "network_retries": WHOLE,
-    "max_cells": ("a whole number above 0", lambda value: _whole(value, 1)),
+    "max_cells": ("a whole number above 0", lambda value: _is_whole_number(value, 1)),
     "max_output_bytes": (
         "a whole number of at least 1000",
-        lambda value: _whole(value, 1000),
+        lambda value: _is_whole_number(value, 1000),
     ),
     "max_widget_state_bytes": WHOLE,
     "max_memory_percent": (
         "a number from 1 to 100",
-        lambda value: _number(value, 1, 100),
+        lambda value: _is_number(value, 1, 100),
     ),
     "notebooks_dir": (
         "a folder inside the project, not hidden, without * ? [ ] { } ( ) !",
-        _inside,
+        _is_project_folder,
     ),
     "notebooks": (
         "a list of folders and globs inside the project, not hidden, without { } ( ) !",
-        _covering,
+        _is_pattern_list,
     ),
     "kernel_cwd": (
         "`notebook` or `project`",
         lambda value: value in ("notebook", "project"),
     ),
-    "python": ("a path", lambda value: value is None or _name(value)),
+    "python": ("a path", lambda value: value is None or _is_name(value)),
     "kernel_idle_hours": NUMBER,
-    "max_kernels": ("a whole number above 0", lambda value: _whole(value, 1)),
+    "max_kernels": ("a whole number above 0", lambda value: _is_whole_number(value, 1)),
     "preflight": FLAG,
-    "local_modules": ("`reload`, `warn` or `off`", _module_mode),
+    "local_modules": ("`reload`, `warn` or `off`", _is_module_mode),
     "record_timing": FLAG,
     "auto_run": ("`always` or `ask`", lambda value: value in ("always", "ask")),
     "verify": ("`asked` or `auto`", lambda value: value in ("asked", "auto")),
     "verify_seconds": NUMBER,
-    "kernel": ("the name of one of `kernels:`, or `local`", _name),
+    "kernel": ("the name of one of `kernels:`, or `local`", _is_name),
     "kernels": (
         "a mapping of names to kernel backends",
         lambda value: isinstance(value, dict),
     ),
     "hide_env": (
         "a list of names, such as `AWS_*`",
-        lambda value: isinstance(value, list) and all(map(_name, value)),
+        lambda value: isinstance(value, list) and all(map(_is_name, value)),
     ),
 }
-assert set(RULES) == {item.name for item in fields(Limits)}
+assert set(RULES) == {field.name for field in fields(Limits)}
 
 
-def parse(text: str, name: str) -> Limits:
-    """Return the limits that a configuration's text sets; raise UsageError naming file, line and nearest key."""
-    if len(text) > LONGEST:
-        raise UsageError(f"{name} is larger than {LONGEST:,} characters")
-    if text.count("[") + text.count("{") > MOST_BRACKETS:
-        raise UsageError(
-            f"{name} is not read: YAML with more than {MOST_BRACKETS} brackets"
-        )
-    try:
-        for token in yaml.scan(text, Loader=yaml.SafeLoader):
-            if isinstance(token, yaml.AliasToken):  # a few of them make gigabytes
-                raise UsageError(
-                    f"{name}, line {token.start_mark.line + 1}: an alias (*) has no place here"
-                )
-        loader = yaml.SafeLoader(text)
-        node = loader.get_single_node()
-        _once(node, name)
-        data = loader.construct_document(node) if node else {}
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise UsageError(
-            f"{name}, line {line}: not valid YAML: {error.problem}"
-        ) from None
-    except (yaml.YAMLError, RecursionError) as error:
-        raise UsageError(f"{name}: not valid YAML: {error}") from None
-    except (ValueError, AttributeError, LookupError) as error:
-        # `!!int x`, the 31st of June
-        raise UsageError(f"{name}: a value can't be read: {error}") from None
+def parse(text: str, file_name: str) -> Limits:
+    """Return the limits that the text of a configuration file sets.
+
+    Raise UsageError, with file, line and nearest key, if the text is not valid.
+    """
+    node, data = _load_yaml(text, file_name)
     if data is None:
         return Limits()
     if not isinstance(data, dict):
-        raise UsageError(f"{name}, line 1: a mapping of keys to values is expected")
+        raise UsageError(
+            f"{file_name}, line 1: a mapping of keys to values is expected"
+        )
     lines = (
         {key.value: key.start_mark.line + 1 for key, _ in node.value} if node else {}
     )
     for key, value in data.items():
-        where = f"{name}, line {lines.get(key, 1)}"
-        if key not in RULES:
-            near = difflib.get_close_matches(str(key)[:100], RULES, n=1, cutoff=0.4)
-            hint = (
-                f"the nearest key is `{near[0]}`"
-                if near
-                else "known keys: " + ", ".join(RULES)
-            )
-            raise UsageError(f"{where}: unknown key `{str(key)[:100]}`", hint)
-        expected, allowed = RULES[key]
-        if not allowed(value):
-            raise UsageError(
-                f"{where}: `{key}` must be {expected}, not {reprlib.repr(value)}"
-            )
-    values: dict[str, Any] = {
-        key: tuple(value) if isinstance(value, list) else value
-        for key, value in data.items()
-    }
+        _check_value(key, value, f"{file_name}, line {lines.get(key, 1)}")
+    values: dict[str, Any] = {}
+    for key, value in data.items():
+        values[key] = tuple(value) if isinstance(value, list) else value
     if values.get("local_modules") is False:
         values["local_modules"] = "off"
     if isinstance(values.get("notebooks"), str):
         values["notebooks"] = (values["notebooks"],)
     if "kernels" in values or "kernel" in values:
-        _put_kernels(values, node, name, lines)
+        _parse_kernels(values, node, file_name, lines)
     return Limits(**values)
 
 
-def _once(node: yaml.Node | None, name: str) -> None:
-    """Raise UsageError where a key stands twice: YAML would take the last one without a word."""
-    seen: dict[Any, int] = {}
-    for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
-        line, told = key.start_mark.line + 1, str(key.value)
-        if told in seen:
+def _load_yaml(text: str, file_name: str) -> tuple[yaml.Node | None, Any]:
+    """Return the YAML node and the data of a text; raise UsageError."""
+    if len(text) > MAX_CHARACTERS:
+        raise UsageError(f"{file_name} is larger than {MAX_CHARACTERS:,} characters")
+    if text.count("[") + text.count("{") > MAX_BRACKETS:
+        raise UsageError(
+            f"{file_name} was not read: YAML with more than {MAX_BRACKETS} brackets"
+        )
+    try:
+        for token in yaml.scan(text, Loader=yaml.SafeLoader):
+            # A few aliases may expand to gigabytes.
+            if isinstance(token, yaml.AliasToken):
+                line = token.start_mark.line + 1
+                raise UsageError(
+                    f"{file_name}, line {line}: aliases (*) are not supported"
+                )
+        loader = yaml.SafeLoader(text)
+        node = loader.get_single_node()
+        _check_duplicate_keys(node, file_name)
+        data = loader.construct_document(node) if node else {}
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise UsageError(
+            f"{file_name}, line {line}: not valid YAML: {error.problem}"
+        ) from None
+    except (yaml.YAMLError, RecursionError) as error:
+        raise UsageError(f"{file_name}: not valid YAML: {error}") from None
+    except (ValueError, AttributeError, LookupError) as error:
+        # For example `!!int x`, or the 31st of June.
+        raise UsageError(f"{file_name}: a value can't be read: {error}") from None
+    return node, data
+
+
+def _check_value(key: Any, value: Any, location: str) -> None:
+    """Raise UsageError if a key is unknown or its value is not valid."""
+    if key not in RULES:
+        name = str(key)[:MAX_KEY_CHARACTERS]
+        nearest = difflib.get_close_matches(name, RULES, n=1, cutoff=0.4)
+        hint = "known keys: " + ", ".join(RULES)
+        if nearest:
+            hint = f"the nearest key is `{nearest[0]}`"
+        raise UsageError(f"{location}: unknown key `{name}`", hint)
+    expected, is_valid = RULES[key]
+    if not is_valid(value):
+        raise UsageError(
+            f"{location}: `{key}` must be {expected}, not {reprlib.repr(value)}"
+        )
+
+
+def _check_duplicate_keys(node: yaml.Node | None, file_name: str) -> None:
+    """Raise UsageError if a mapping has a key twice: YAML would use the last one."""
+    if not isinstance(node, yaml.MappingNode):
+        return
+    lines: dict[str, int] = {}
+    for key, value in node.value:
+        line = key.start_mark.line + 1
+        name = str(key.value)
+        if name in lines:
+            quoted = one_line(name, MAX_KEY_CHARACTERS)
             raise UsageError(
-                f"{name}, line {line}: `{one_line(told, 100)}` stands in line {seen[told]} already"
+                f"{file_name}, line {line}: duplicate key `{quoted}`, first used in"
+                f" line {lines[name]}"
             )
-        seen[told] = line
-        _once(value, name)
+        lines[name] = line
+        _check_duplicate_keys(value, file_name)
 
 
-def _put_kernels(
-    values: dict[str, Any], node: yaml.Node | None, name: str, lines: dict[str, int]
+def _parse_kernels(
+    values: dict[str, Any],
+    node: yaml.Node | None,
+    file_name: str,
+    lines: Mapping[str, int],
 ) -> None:
-    """Put the places where kernels may run in the place of what names them; raise UsageError with the line."""
+    """Replace the value of `kernels` by the kernel backends that it defines.
+
+    Raise UsageError, with the line, if a definition or the name in `kernel` is not
+    valid.
+    """
     from stepper.policy import kernel_config
 
     try:
         values["kernels"] = kernel_config.parse_backends(values.get("kernels", {}))
-    except kernel_config.BackendConfigError as wrong:
-        path = ("kernels", *wrong.path)
+    except kernel_config.BackendConfigError as error:
+        path = ("kernels", *error.path)
+        key = one_line(".".join(path), 300)
         raise UsageError(
-            f"{name}, line {_line(node, path)}: `{one_line('.'.join(path), 300)}` {wrong.reason}",
-            wrong.hint,
+            f"{file_name}, line {_find_line(node, path)}: `{key}` {error.reason}",
+            error.hint,
         ) from None
-    named = values.get("kernel")
-    if (
-        named is not None
-        and named != kernel_config.LOCAL
-        and named not in values["kernels"]
-    ):
-        known = one_line(", ".join([*values["kernels"], kernel_config.LOCAL]), 500)
-        which = one_line(named, 100)
-        raise UsageError(
-            f"{name}, line {lines['kernel']}: `kernel: {which}` is none of `kernels:` ({known})"
-        )
+    name = values.get("kernel")
+    if name is None or name == kernel_config.LOCAL or name in values["kernels"]:
+        return
+    known_names = ", ".join([*values["kernels"], kernel_config.LOCAL])
+    raise UsageError(
+        f"{file_name}, line {lines['kernel']}: `kernel: {one_line(name, 100)}` is not in"
+        f" `kernels:` ({one_line(known_names, 500)})"
+    )
 
 
-def _line(node: yaml.Node | None, path: Sequence[str]) -> int:
-    """Return the line in which the last of these keys stands, as far as they lead."""
-    line, read = 1, yaml.SafeLoader("")
+def _find_line(node: yaml.Node | None, path: Sequence[str]) -> int:
+    """Return the line of the last of these nested keys that exists."""
+    line = 1
+    loader = yaml.SafeLoader("")
     for key in path:
         pairs = node.value if isinstance(node, yaml.MappingNode) else ()
-        # a name as it reads: `on` is True
-        held = next(
-            (
-                (name, value)
-                for name, value in pairs
-                if str(read.construct_object(name))[:100] == key
-            ),
-            None,
-        )
-        if held is None:
+        for key_node, value_node in pairs:
+            # The key as YAML reads it: `on` is True.
+            name = str(loader.construct_object(key_node))[:MAX_KEY_CHARACTERS]
+            if name == key:
+                line = key_node.start_mark.line + 1
+                node = value_node
+                break
+        else:
             break
-        line, node = held[0].start_mark.line + 1, held[1]
     return line
 
 
-def with_notebooks(text: str, patterns: Sequence[str], name: str) -> str:
-    """Return a configuration's text with these patterns, in place of others; raise UsageError where it is wrong."""
-    told = f"notebooks: {json.dumps([*patterns], ensure_ascii=False)}"
-    parse(text, name)
+def replace_notebooks(text: str, patterns: Sequence[str], file_name: str) -> str:
+    """Return the text of a configuration with these patterns as `notebooks:`.
+
+    Raise UsageError if the text is not valid before or after the change.
+    """
+    setting = f"notebooks: {json.dumps([*patterns], ensure_ascii=False)}"
+    parse(text, file_name)
     node = yaml.compose(text, Loader=yaml.SafeLoader)
     for key, value in node.value if node else ():
         if key.value == "notebooks":
-            block = isinstance(value, yaml.SequenceNode) and not value.flow_style
-            end = (value.value[-1] if block else value).end_mark
-            new = text[: key.start_mark.index] + told + text[end.index :]
+            is_block = isinstance(value, yaml.SequenceNode) and not value.flow_style
+            last = value.value[-1] if is_block else value
+            before = text[: key.start_mark.index]
+            new_text = before + setting + text[last.end_mark.index :]
             break
     else:
-        new = text + "\n" * (bool(text) and not text.endswith("\n")) + told + "\n"
-    parse(new, name)
-    return new
+        separator = "\n" if text and not text.endswith("\n") else ""
+        new_text = f"{text}{separator}{setting}\n"
+    parse(new_text, file_name)
+    return new_text
 
 
 class Config:
-    """The project's limits, read again when the file changes."""
+    """The project's limits, read again if the file changes."""
 
     def __init__(self, paths: Paths) -> None:
-        self.paths, self._limits = paths, Limits()
-        self._stamp: tuple[int, ...] = ()  # of the file that they are of
+        self.paths = paths
+        self._limits = Limits()
+        self._stamp: tuple[int, ...] = ()  # of the file that the limits come from
 
     def limits(self) -> Limits:
-        """Return the limits in force; raise UsageError where the file is wrong."""
+        """Return the current limits; raise UsageError if the file is not valid."""
+        stamp: tuple[int, ...] = ()
         try:
-            about = os.stat(self.paths.config)
-            stamp: tuple[int, ...] = (about.st_mtime_ns, about.st_size, about.st_ino)
+            status = os.stat(self.paths.config)
+            stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
         except OSError:
-            stamp = ()
+            pass  # without a file, the defaults apply
         if stamp != self._stamp:
-            self._limits, self._stamp = load(self.paths), stamp
+            self._limits = load(self.paths)
+            self._stamp = stamp
         return self._limits
 
 
 def load(paths: Paths) -> Limits:
-    """Return the limits of the project; the defaults where there is no file. Raise UsageError."""
+    """Return the limits of the project; the defaults if there is no file.
+
+    Raise UsageError if the file is not valid or can't be read.
+    """
     name = paths.relpath(paths.config)
-    # a FIFO would hang the daemon
+    # Reading from a FIFO would block the daemon.
     if os.path.exists(paths.config) and not os.path.isfile(paths.config):
         raise UsageError(f"{name} is not a regular file", f"ls -l {name}")
     try:
         with open(paths.config, encoding="utf-8") as stream:
-            text = stream.read(LONGEST + 1)
+            text = stream.read(MAX_CHARACTERS + 1)
     except FileNotFoundError:
         return Limits()
     except (OSError, UnicodeDecodeError) as error:

@@ -1,6 +1,7 @@
-"""Notebooks that were changed by other means than the client's edits: a shell, a script, git. Nothing runs here.
+"""External changes: notebooks that a shell, a script or git changed, not the client.
 
-The hook script starts nothing while no notebook is newer than the file `seen`, whose lines are the folders to look in.
+The agent is informed of them; nothing runs. The hook script asks the daemon only if a
+notebook is newer than the scan marker, a file whose lines are the folders to look in.
 """
 
 from __future__ import annotations
@@ -8,207 +9,253 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from stepper.common import private_files
 from stepper.common.errors import NotebookError, StepperError, UsageError
 from stepper.common.paths import Paths
-from stepper.daemon.notebook_paths import Places
-from stepper.messages import external_changes as words
+from stepper.daemon.notebook_paths import NotebookPaths
+from stepper.messages import external_changes as messages
 from stepper.notebooks import jupyter_saves
 from stepper.session import replaced_notebook, undelivered_reports
 from stepper.session.session import Session
 
-WALK_SHARE = 50  # how many times what a walk took is waited before the next one
-QUICK_SECONDS = 0.01  # a look at all folders that takes no longer is taken each time
-# of which the hook script looks into each, and one level deeper but where the line
-# begins with `/`
-FOLDERS_SEEN = 200
-# of one look: what a checkout changed besides waits for the next one
+# The time between two full scans, as a multiple of the duration of a scan …
+SCAN_PAUSE_FACTOR = 50
+# … unless a full scan takes no longer than this.
+QUICK_SCAN_SECONDS = 0.01
+# The hook script looks into each of these, and one level deeper unless the line begins
+# with `/`.
+MAX_FOLDERS = 200
+# For reading changed notebooks at once: after a git checkout, the next check goes on.
 READ_SECONDS = 0.5
-TOLD = 3  # notebooks named at once
+MAX_NAMED = 3  # notebooks in one report
 
-Seen = dict[str, tuple[int, int]]  # a notebook's path → its time (ns) and size
+# The modification time (ns) and size of each notebook, by path.
+FileStates = dict[str, tuple[int, int]]
 
 
-class Elsewhere:
-    """What becomes of a project's notebooks besides stepper's work."""
+class ExternalChanges:
+    """Detects changes of a project's notebooks that stepper did not make."""
 
     def __init__(
-        self, paths: Paths, places: Places, session: Callable[[str], Session]
+        self,
+        paths: Paths,
+        notebook_paths: NotebookPaths,
+        get_session: Callable[[str], Session],
     ) -> None:
-        self.seen, self.project, self.places, self.session = (
-            paths.scan_marker,
-            paths.project,
-            places,
-            session,
-        )
-        self.known: Seen | None = None
-        # where notebooks were found, when the project is walked again
-        self.folders, self.walk_at = list[str](), 0.0
-        self.reads = -1  # those of the index when the folders were listed
-        self.named = b""  # what stands in `seen`
-        self.patterns = list[str]()  # of which all notebooks are known
-        self.looked = time.time_ns()
-        self.incomplete = False  # whether a look since the last one left folders out
+        self.marker = paths.scan_marker
+        self.project = paths.project
+        self.notebook_paths = notebook_paths
+        self.get_session = get_session
+        # The notebooks as they were last reported; None before the first scan.
+        self.reported: FileStates | None = None
+        self.folders = list[str]()  # those that the hook script looks in
+        self.next_full_scan = 0.0
+        self.read_count = -1  # of the index when the folders were listed
+        self.marker_text = b""
+        # The patterns whose notebooks are all in `reported`.
+        self.patterns = list[str]()
+        self.last_check_ns = time.time_ns()
+        # Whether a scan since the last check left folders out.
+        self.is_incomplete = False
 
-    def begin(self) -> None:
-        """Take all that a former daemon has seen as known; without one, all that is there."""
+    def start(self) -> None:
+        """Take over what a former daemon reported; without one, all that exists."""
         with contextlib.suppress(StepperError, OSError):
-            books = self._scan()
-            self.known, self.patterns = books, self.places.patterns()
+            notebooks = self._scan()
+            self.reported = notebooks
+            self.patterns = self.notebook_paths.list_patterns()
             with contextlib.suppress(FileNotFoundError):
-                last = os.stat(self.seen).st_mtime_ns
-                self.known = {
-                    path: about for path, about in books.items() if about[0] <= last
-                }
-            self._note(books)
+                marker_ns = os.stat(self.marker).st_mtime_ns
+                self.reported = _select_older(notebooks, marker_ns)
+            self._write_marker(notebooks)
 
-    def look(self, shell: bool = False) -> list[str]:
-        """Return a line for each notebook with cells that were changed by other means and have not run.
+    def report_changes(self, used_shell: bool = False) -> list[str]:
+        """Return a line for each notebook with externally changed cells that did not run.
 
-        What a person may have saved in Jupyter is told where a `shell` was used alone. No change is told twice.
+        Each change is reported once. If a Jupyter server runs, its user may have saved
+        the notebook: then the change is reported only if the agent `used_shell`.
         """
-        if self.known is None:
-            self.begin()
-        lines, busy = list[str](), list[str]()
+        if self.reported is None:
+            self.start()
+        lines = list[str]()
         with contextlib.suppress(StepperError, OSError):
-            books = self._scan()
-            # what is covered from now on did not change
-            if self.patterns != (patterns := self.places.patterns()):
-                self.known, self.patterns = {**books, **(self.known or {})}, patterns
-            cut = self.incomplete
-            self.incomplete = self.places.cut
-            # of too large a project each look finds others: what is old was there
-            # before
-            if cut:
-                found = {
-                    path: about
-                    for path, about in books.items()
-                    if about[0] < self.looked
+            notebooks = self._scan()
+            was_incomplete = self._add_newly_covered(notebooks)
+            postponed = self._report(notebooks, used_shell, lines)
+            # A notebook in a folder that the scan left out may still exist.
+            missing: FileStates = {}
+            if was_incomplete:
+                missing = {
+                    path: state
+                    for path, state in (self.reported or {}).items()
+                    if path not in notebooks
                 }
-                self.known = {**found, **(self.known or {})}
-            self.looked, until = time.time_ns(), time.monotonic() + READ_SECONDS
-            for path in sorted(self._changed(books)):
-                if time.monotonic() > until:
-                    busy.append(path)
-                    continue
-                with contextlib.suppress(UsageError):
-                    session = self.session(path)
-                    # a run is under way: the next look sees it
-                    if session.lock.locked():
-                        busy.append(path)
-                    elif shell or not jupyter_saves.is_server_running(path):
-                        lines += _line(session)
-            lost = {
-                path: about
-                for path, about in (self.known or {}).items()
-                if cut and path not in books
+            checked = {
+                path: state
+                for path, state in notebooks.items()
+                if path not in postponed
             }
-            self.known = {
-                **lost,
-                **{path: about for path, about in books.items() if path not in busy},
-            }
-            self._note(books)
-        more = (
-            [f"stepper: and {len(lines) - TOLD} more notebooks"]
-            if len(lines) > TOLD
-            else []
-        )
-        return [*lines[:TOLD], *more]
+            self.reported = {**missing, **checked}
+            self._write_marker(notebooks)
+        rest = len(lines) - MAX_NAMED
+        if rest > 0:
+            lines = [*lines[:MAX_NAMED], f"stepper: and {rest} more notebooks"]
+        return lines
 
-    def waiting(self) -> set[str]:
-        """Return the notebooks that were changed since the last look."""
+    def _add_newly_covered(self, notebooks: FileStates) -> bool:
+        """Mark as reported what is new to the scan but not changed.
+
+        Return whether the last scan was incomplete.
+        """
+        patterns = self.notebook_paths.list_patterns()
+        if self.patterns != patterns:
+            self.reported = {**notebooks, **(self.reported or {})}
+            self.patterns = patterns
+        was_incomplete = self.is_incomplete
+        self.is_incomplete = self.notebook_paths.is_incomplete
+        if was_incomplete:
+            # In a project that is too large for one scan, each scan finds notebooks that
+            # existed before.
+            older = _select_older(notebooks, self.last_check_ns - 1)
+            self.reported = {**older, **(self.reported or {})}
+        self.last_check_ns = time.time_ns()
+        return was_incomplete
+
+    def _report(
+        self, notebooks: FileStates, used_shell: bool, lines: list[str]
+    ) -> set[str]:
+        """Add a line for each changed notebook; return those left for the next check."""
+        postponed = set[str]()
+        deadline = time.monotonic() + READ_SECONDS
+        for path in sorted(self._select_changed(notebooks)):
+            if time.monotonic() > deadline:
+                postponed.add(path)
+                continue
+            with contextlib.suppress(UsageError):
+                session = self.get_session(path)
+                # A running cell may be what writes the notebook.
+                if session.lock.locked():
+                    postponed.add(path)
+                elif used_shell or not jupyter_saves.is_server_running(path):
+                    lines += _format_change(session)
+        return postponed
+
+    def find_changed(self) -> set[str]:
+        """Return the notebooks that changed since the last check."""
         with contextlib.suppress(StepperError, OSError):
-            return self._changed(self._scan())
+            return self._select_changed(self._scan())
         return set()
 
-    def wrote(self, path: str, waiting: set[str]) -> None:
-        """A command of stepper's wrote a notebook: where it was not `waiting` before, that is no change."""
-        with contextlib.suppress(StepperError, OSError):
-            books = self._scan()
-            if self.known is not None and path in books and path not in waiting:
-                self.known[path] = books[path]
-                self._note(books)
+    def ignore_own_change(self, path: str, changed_before: set[str]) -> None:
+        """Mark a notebook that a stepper command wrote as reported.
 
-    def _changed(self, books: Seen) -> set[str]:
+        `changed_before` are the notebooks that had external changes before the command:
+        those must still be reported.
+        """
+        with contextlib.suppress(StepperError, OSError):
+            notebooks = self._scan()
+            is_new_change = path in notebooks and path not in changed_before
+            if self.reported is not None and is_new_change:
+                self.reported[path] = notebooks[path]
+                self._write_marker(notebooks)
+
+    def _select_changed(self, notebooks: FileStates) -> set[str]:
+        reported: Mapping[str, tuple[int, int]] = self.reported or {}
         return {
-            path
-            for path, about in books.items()
-            if (self.known or {}).get(path) != about
+            path for path, state in notebooks.items() if reported.get(path) != state
         }
 
-    def _scan(self) -> Seen:
-        """Return the notebooks there are. Looking at all folders is done now and then only where that takes long."""
-        began, patterns = time.monotonic(), self.places.patterns()
-        index = self.places.index
-        if began < self.walk_at and patterns == index.patterns:
+    def _scan(self) -> FileStates:
+        """Return the notebooks of the project.
+
+        If a full scan of the folders takes long, most calls check only the folders that
+        contain notebooks.
+        """
+        start = time.monotonic()
+        patterns = self.notebook_paths.list_patterns()
+        index = self.notebook_paths.index
+        if start < self.next_full_scan and patterns == index.patterns:
             index.refresh_folders(self.folders)
         else:
             index.refresh(patterns)
-            took = time.monotonic() - began
-            self.walk_at = began + took * WALK_SHARE if took > QUICK_SECONDS else 0.0
-        self.incomplete = self.incomplete or index.cut
-        if self.reads != index.reads:
-            self.reads = index.reads
+            duration = time.monotonic() - start
+            self.next_full_scan = 0.0
+            if duration > QUICK_SCAN_SECONDS:
+                self.next_full_scan = start + duration * SCAN_PAUSE_FACTOR
+        self.is_incomplete = self.is_incomplete or index.is_incomplete
+        if self.read_count != index.read_count:
+            self.read_count = index.read_count
             folders = {
-                *map(os.path.normpath, self.places.folders()),
-                *index.folders_of_notebooks(),
+                *map(os.path.normpath, self.notebook_paths.list_folders()),
+                *index.list_notebook_folders(),
             }
-            self.folders = sorted(
-                folders, key=lambda folder: (folder.count(os.sep), folder)
-            )[:FOLDERS_SEEN]
-        return _seen(index.notebooks())
+            # Those near the root of the project first.
+            ordered = sorted(folders, key=lambda path: (path.count(os.sep), path))
+            self.folders = ordered[:MAX_FOLDERS]
+        return _read_states(index.list_notebooks())
 
-    def _note(self, books: Seen) -> None:
-        """Have the hook script look for what is newer than all that is known, and than what no pattern covers there."""
-        index = self.places.index
-        names = [
-            index.is_crowded(folder) * "/" + os.path.relpath(folder, self.project)
-            for folder in self.folders
-        ]
-        named = os.fsencode("".join(f"{name}\n" for name in names))
-        if named != self.named or not os.path.lexists(self.seen):
-            private_files.replace(self.seen, named)
-            self.named = named
-        others = _seen(index.others(self.folders) - books.keys())
-        latest = max(
-            (mtime for mtime, _ in [*books.values(), *others.values()]), default=0
-        )
-        waiting = [books[path][0] - 1 for path in self._changed(books)]
-        at = min(latest, time.time_ns(), *waiting)
-        os.utime(self.seen, ns=(at, at), follow_symlinks=False)
+    def _write_marker(self, notebooks: FileStates) -> None:
+        """Write the folders to the scan marker, and set its time.
+
+        The time is that of the newest notebook that was reported or matches no pattern.
+        """
+        index = self.notebook_paths.index
+        lines = []
+        for folder in self.folders:
+            prefix = "/" if index.is_crowded(folder) else ""
+            name = os.path.relpath(folder, self.project)
+            lines.append(f"{prefix}{name}\n")
+        text = os.fsencode("".join(lines))
+        if text != self.marker_text or not os.path.lexists(self.marker):
+            private_files.replace(self.marker, text)
+            self.marker_text = text
+        uncovered_paths = index.find_uncovered(self.folders) - notebooks.keys()
+        uncovered = _read_states(uncovered_paths)
+        times = [mtime for mtime, _ in [*notebooks.values(), *uncovered.values()]]
+        latest = max(times, default=0)
+        changed = [notebooks[path][0] - 1 for path in self._select_changed(notebooks)]
+        marker_ns = min(latest, time.time_ns(), *changed)
+        os.utime(self.marker, ns=(marker_ns, marker_ns), follow_symlinks=False)
 
 
-def _seen(paths: Iterable[str]) -> Seen:
-    found = Seen()
+def _select_older(notebooks: FileStates, time_ns: int) -> FileStates:
+    """Return the notebooks that did not change after a time."""
+    return {path: state for path, state in notebooks.items() if state[0] <= time_ns}
+
+
+def _read_states(paths: Iterable[str]) -> FileStates:
+    states: FileStates = {}
     for path in paths:
-        try:
-            about = os.stat(path)
-        except OSError:  # it is gone by now
-            continue
-        found[path] = about.st_mtime_ns, about.st_size
-    return found
+        with contextlib.suppress(OSError):  # the file may be deleted by now
+            status = os.stat(path)
+            states[path] = (status.st_mtime_ns, status.st_size)
+    return states
 
 
-def _line(session: Session) -> list[str]:
-    """Return the line on a notebook that was changed; none where each of its cells ran as it stands, or was told of."""
+def _format_change(session: Session) -> list[str]:
+    """Return the line about a notebook that was changed.
+
+    The list is empty if every cell ran with its current source or was reported.
+    """
     try:
         document, cells = undelivered_reports.compare_with_runs(session)
     except NotebookError as error:
-        return [words.format_unreadable(session.name, error.message)]
+        return [messages.format_unreadable(session.name, error.message)]
     replaced_notebook.record_agent_version(session)
-    if not (fresh := undelivered_reports.take_unreported_cells(session, cells)):
+    unreported = undelivered_reports.take_unreported_cells(session, cells)
+    if not unreported:
         return []
-    # of the last run that it had here
+    # The execution count of each cell's last run here.
     counts = {run.cell_id: run.execution_count for run in session.state.runs}
-    parts = (
-        [cell for cell in fresh if cell.id in counts],
-        [cell for cell in fresh if cell.id not in counts],
-    )
-    stale = [
-        cell
-        for cell in parts[0]
-        if document.get_displayed_execution_count(cell) == counts[cell.id] is not None
-    ]
-    return [words.format_changed(session.name, *parts, stale)]
+    changed = [cell for cell in unreported if cell.id in counts]
+    new = [cell for cell in unreported if cell.id not in counts]
+    # Those that still show the output of the source that ran.
+    outdated = []
+    for cell in changed:
+        count = counts[cell.id]
+        displayed = document.get_displayed_execution_count(cell)
+        if displayed is not None and displayed == count:
+            outdated.append(cell)
+    return [messages.format_changed(session.name, changed, new, outdated)]

@@ -105,7 +105,7 @@ async def after_tool(
             renamed = workspace.renames.describe_uncovered(change.notebook)
             return payload.answer(
                 "PostToolUse",
-                command_messages.format_uncovered(error.name, error.line, renamed),
+                command_messages.format_uncovered(error.name, error.setting, renamed),
             )
         return payload.answer(
             "PostToolUse", command_messages.format_still_uncovered(error.name)
@@ -254,7 +254,7 @@ async def after_batch(workspace: Workspace, event: Event) -> bytes:
         if path in edited:
             with contextlib.suppress(StepperError):
                 workspace.opened(workspace.resolve(path)).file.touch()
-    told = "\n".join(workspace.elsewhere.look(event.used_shell))
+    told = "\n".join(workspace.external_changes.report_changes(event.used_shell))
     steered = _steered(workspace, event)
     workspace.mark()
     if not told:
@@ -422,9 +422,9 @@ async def _to_resume(
     if notebook:
         return workspace.named(notebook, workspace.paths.project), (words, message)
     if await workspace.stopped():
-        asked = resume_target.Resume(RESUMES[words], message, "slash")
+        asked = resume_target.ResumeCommand(RESUMES[words], message, "slash")
         project = workspace.paths.project
-        current = await resume_target.target(workspace, project, owner, asked)
+        current = await resume_target.find_target(workspace, project, owner, asked)
     return current, (words, message)
 
 
@@ -440,7 +440,7 @@ async def turn_end(workspace: Workspace, event: Event) -> bytes:
     ):
         return payload.shown(line)
     left = await _left(workspace, event)
-    text = "\n".join(filter(None, [*workspace.elsewhere.look(), left]))
+    text = "\n".join(filter(None, [*workspace.external_changes.report_changes(), left]))
     return (
         payload.answer("Stop", run_report.Report(run_report.limit_report(text), line))
         if text

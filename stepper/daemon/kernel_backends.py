@@ -1,4 +1,8 @@
-"""The places where kernels may run: what `stepper kernels` lists, which a notebook takes. Loaded with the first ask."""
+"""Kernel backends: `stepper kernels list`, `use` and `wait`.
+
+Imported when a command first needs it. Only backends that the user accepted with
+`stepper trust` are contacted.
+"""
 
 from __future__ import annotations
 
@@ -16,138 +20,158 @@ from stepper.session import responses, user_commands
 from stepper.session.protocols import KernelMetadata
 from stepper.session.session import Session
 
-WAIT_SECONDS = 0.3  # between two looks at a queue that another request waits in
-LOOK_SECONDS = 10.0  # at a place, whatever lies between
-ASK = "it was not accepted by you: nothing was asked of it"
+QUEUE_POLL_SECONDS = 0.3  # while another request waits for the kernel
+CHECK_SECONDS = 10.0  # for the check of one backend
+NOT_ACCEPTED = "was not accepted by you, so stepper did not contact it"
 
 
-async def metadata(request: Request, name: str) -> KernelMetadata:
-    """Return what a notebook says of its kernel that is to run in that place; raise UsageError, KernelError."""
-    limits = request.workspace.config.limits()
+async def get_metadata(request: Request, name: str) -> KernelMetadata:
+    """Return the notebook metadata of a kernel on the backend `name`.
+
+    Raise UsageError if there is no such backend, KernelError if it can't be asked.
+    """
+    workspace = request.workspace
+    limits = workspace.config.limits()
     if name != kernel_config.LOCAL and name not in limits.kernels:
         known = ", ".join([*limits.kernels, kernel_config.LOCAL])
-        why = f"there is no kernel {one_line(name, 100)!r} in `kernels:` of .stepper/config.yaml ({known})"
-        raise UsageError(why, "stepper kernels  # shows them")
-    place, workspace = limits.kernels.get(name), request.workspace
-    # its server is asked
-    if place is not None and not place.is_local and not place.is_python:
+        raise UsageError(
+            f"there is no kernel backend {one_line(name, 100)!r} in `kernels:` of"
+            f" .stepper/config.yaml ({known})",
+            "stepper kernels  # lists the backends",
+        )
+    backend = limits.kernels.get(name)
+    if backend is not None and not backend.is_local and not backend.is_python:
+        # Its server is asked, so the backend must be accepted.
         workspace.place(workspace.paths.project, request.caller.environ, name)
-    return await backend_registry.metadata(
-        place,
-        request.caller.environ,
-        workspace.paths.find_trusted_python(limits.python),
-    )
+    python = workspace.paths.find_trusted_python(limits.python)
+    return await backend_registry.metadata(backend, request.caller.environ, python)
 
 
-async def use(
+async def use_backend(
     request: Request, session: Session, name: str
 ) -> responses.CurrentNotebookResponse:
-    """Have a notebook's kernel run in another place from the next one on; return that it does."""
-    found, usual = (
-        await metadata(request, name),
-        request.workspace.config.limits().kernel,
-    )
-    had = session.state.plan.kernel or usual
-    user_commands.use_kernel(session, "" if name == usual else name, found)
+    """Start the notebook's next kernel on another backend.
+
+    The response names the backend of the current kernel if that is a different one.
+    """
+    metadata = await get_metadata(request, name)
+    default = request.workspace.config.limits().kernel
+    former = session.state.plan.kernel or default
+    choice = "" if name == default else name
+    user_commands.use_kernel(session, choice, metadata)
     kernel = await session.kernel_manager.find()
-    lives = session.kernel_manager.queue_status or (
-        kernel is not None and await kernel.check_death() is None
-    )
-    had = (
-        session.kernel_manager.backend_name or had
-    )  # it may have been named otherwise since
-    return responses.CurrentNotebookResponse(
-        session.name, name, elsewhere=had if lives and had != name else None
-    )
+    is_alive = kernel is not None and await kernel.check_death() is None
+    # The configuration may have given the backend another name since the kernel started.
+    current = session.kernel_manager.backend_name or former
+    has_kernel = bool(session.kernel_manager.queue_status) or is_alive
+    other = current if has_kernel and current != name else None
+    return responses.CurrentNotebookResponse(session.name, name, elsewhere=other)
 
 
-async def wait(request: Request, session: Session) -> responses.KernelWaitResponse:
-    """Wait until a notebook's kernel is there, started where none is and nobody else starts one. Raise StepperError."""
+async def wait_for_kernel(
+    request: Request, session: Session
+) -> responses.KernelWaitResponse:
+    """Wait until a notebook has a kernel, and return its status.
+
+    Start the kernel unless another request does. Raise StepperError if it can't be
+    started.
+    """
+    manager = session.kernel_manager
     async with report_progress(request, session):
+        # Another request starts the kernel for its cell: don't wait until that finishes.
         while (
-            session.kernel_manager.kernel is None
+            manager.kernel is None
             and session.lock.locked()
             and not request.caller.disconnected.is_set()
         ):
-            # it comes for a cell, whose end is not waited for
-            await asyncio.sleep(WAIT_SECONDS)
-        if session.kernel_manager.kernel is None:
+            await asyncio.sleep(QUEUE_POLL_SECONDS)
+        if manager.kernel is None:
             async with session.turn(caller=request.caller):
-                session.read()  # none is begun for another language's notebook
-                await session.kernel_manager.get_kernel(
+                # Raises an error if the notebook is of another language.
+                session.read()
+                await manager.get_kernel(
                     request.caller.environ, request.caller.disconnected
                 )
-    return responses.KernelWaitResponse(
-        session.name, await session.kernel_manager.get_status()
-    )
+    return responses.KernelWaitResponse(session.name, await manager.get_status())
 
 
-async def listed(request: Request) -> list[responses.KernelBackendEntry]:
-    """Return the places, the project's interpreter first; those that were accepted are looked at."""
-    limits, workspace = request.workspace.config.limits(), request.workspace
+async def list_backends(request: Request) -> list[responses.KernelBackendEntry]:
+    """Return all kernel backends, `local` first; those that were accepted are checked."""
+    workspace = request.workspace
+    environ = request.caller.environ
+    limits = workspace.config.limits()
     python = workspace.paths.find_python(limits.python)
-    told = (
+    is_reachable = True
+    problem = hint = ""
+    try:
+        workspace.place(workspace.paths.project, environ, kernel_config.LOCAL)
+    except KernelError as error:
+        is_reachable = False
+        problem = error.message
+        hint = error.hint
+    local = responses.KernelBackendEntry(
         kernel_config.LOCAL,
         "local",
         python,
         limits.kernel == kernel_config.LOCAL,
         workspace.paths.trusts_python(python),
+        is_reachable,
+        problem,
+        mend=hint,
     )
-    try:
-        workspace.place(
-            workspace.paths.project, request.caller.environ, kernel_config.LOCAL
-        )
-        local = responses.KernelBackendEntry(*told, True)
-    except KernelError as error:
-        local = responses.KernelBackendEntry(
-            *told, False, error.message, mend=error.hint
-        )
-    return [local, *await named(workspace.paths, limits, request.caller.environ)]
+    return [local, *await check_configured(workspace.paths, limits, environ)]
 
 
-async def named(
+async def check_configured(
     paths: Paths, limits: Limits, environ: Mapping[str, str]
 ) -> list[responses.KernelBackendEntry]:
-    """Return the places that the configuration names, all looked at at once: those that were accepted, no other."""
-    return await asyncio.gather(
-        *(_look(paths, limits, place, environ) for place in limits.kernels.values())
+    """Return the backends in the configuration; those that were accepted are checked.
+
+    All checks run at the same time.
+    """
+    checks = (
+        _check_backend(paths, limits, backend, environ)
+        for backend in limits.kernels.values()
     )
+    return await asyncio.gather(*checks)
 
 
-async def _look(
+async def _check_backend(
     paths: Paths,
     limits: Limits,
-    place: kernel_config.BackendConfig,
+    backend: kernel_config.BackendConfig,
     environ: Mapping[str, str],
 ) -> responses.KernelBackendEntry:
-    accepted = paths.trusts_backend(place.definition)
-    told = (
-        place.name,
-        place.kind,
-        kernel_config.describe_backend(place),
-        place.name == limits.kernel,
-        accepted,
+    """Return a backend, with whether it is reachable if the user accepted it."""
+    is_accepted = paths.trusts_backend(backend.definition)
+    facts = (
+        backend.name,
+        backend.kind,
+        kernel_config.describe_backend(backend),
+        backend.name == limits.kernel,
+        is_accepted,
     )
-    if not accepted:
-        return responses.KernelBackendEntry(*told, None, ASK, mend="stepper trust")
-    python = paths.find_trusted_python(limits.python)
-    try:
-        found = await asyncio.wait_for(
-            backend_registry.look(place, environ, python), LOOK_SECONDS
+    if not is_accepted:
+        return responses.KernelBackendEntry(
+            *facts, None, NOT_ACCEPTED, mend="stepper trust"
         )
+    python = paths.find_trusted_python(limits.python)
+    check = backend_registry.look(backend, environ, python)
+    try:
+        offers = await asyncio.wait_for(check, CHECK_SECONDS)
     except KernelError as error:
         return responses.KernelBackendEntry(
-            *told, False, error.message, mend=error.hint
+            *facts, False, error.message, mend=error.hint
         )
     except asyncio.TimeoutError:
-        return responses.KernelBackendEntry(
-            *told, False, f"{place.name} did not answer within {LOOK_SECONDS:g} s"
-        )
-    doubt = backend_registry.doubt(place)
+        problem = f"{backend.name} did not respond within {CHECK_SECONDS:g} s"
+        return responses.KernelBackendEntry(*facts, False, problem)
+    uncertainty = backend_registry.doubt(backend)
+    is_reachable = None if uncertainty else True
     return responses.KernelBackendEntry(
-        *told,
-        None if doubt else True,
-        doubt,
-        found,
-        unchecked=backend_registry.unchecked(place),
+        *facts,
+        is_reachable,
+        uncertainty,
+        offers,
+        unchecked=backend_registry.unchecked(backend),
     )

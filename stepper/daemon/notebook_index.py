@@ -1,8 +1,9 @@
-"""An index of a project's notebooks: which notebooks lie in which folder.
+"""An index of a project's notebooks: which notebooks are in which folder.
 
-A folder is read again only when its stamp (times and inode) has changed: adding, removing or renaming a file or folder
-changes its folder's time. A notebook that is written in place does not, so callers look at the notebooks themselves.
-Reading is bounded per call; what was left out is read by the next calls.
+A folder is read again only if its stamp (times and inode) has changed: adding, removing
+or renaming a file changes the time of its folder. A notebook that is written in place
+does not change it, so callers check the notebooks themselves. One refresh reads a
+limited number of entries; the next one reads what was left out.
 """
 
 from __future__ import annotations
@@ -12,43 +13,65 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
+from typing import NamedTuple
 
 from stepper.common import project_files
 from stepper.policy import notebook_globs
 
-MOST_FOLDERS = 20_000  # in the index; further ones are left out
-# a folder that changed this shortly before it was read may have changed once more since
+MAX_FOLDERS = 20_000  # in the index; further ones are left out
+# A folder that changed shortly before it was read may have changed again since then
+# without a new time stamp.
 RACY_NS = 50_000_000
-# entries of a folder's folders: more than the hook script may list at the end of each
-# message
-CROWDED = 2_000
+# Entries in the subfolders of a folder: the hook script must not list more than this
+# after each message.
+CROWDED_ENTRIES = 2_000
+
+Stamp = tuple[int, int, int]
 
 
 class Folder:
-    """What one folder holds, as paths; `stamp` is None where the folder must be read again."""
+    """The contents of a folder, as paths; `stamp` is None if it must be read again."""
 
-    __slots__ = ("aside", "below", "books", "count", "others", "stamp")
+    __slots__ = (
+        "covered",
+        "entry_count",
+        "stamp",
+        "subfolders",
+        "uncovered",
+        "unsearched",
+    )
 
     def __init__(self) -> None:
-        self.stamp: tuple[int, int, int] | None = None
-        self.books: list[str] = []  # notebooks that a pattern covers
-        self.others: list[str] = []  # notebooks that none covers
-        self.below: list[str] = []  # folders that are searched
-        # folders that are not: environments, packages, links
-        self.aside: list[str] = []
-        self.count = 0  # entries
+        self.stamp: Stamp | None = None
+        # Notebooks that match a pattern, and those that don't.
+        self.covered: list[str] = []
+        self.uncovered: list[str] = []
+        # Folders that are searched, and those that aren't: environments, packages and
+        # links.
+        self.subfolders: list[str] = []
+        self.unsearched: list[str] = []
+        self.entry_count = 0
+
+
+class PartialFolder(NamedTuple):
+    """A large folder of which some entries are not read yet."""
+
+    path: str
+    folder: Folder
+    entries: Iterator[os.DirEntry[str]]
+    stamp: Stamp | None
 
 
 class NotebookIndex:
-    """The folders of one project in which notebooks may lie, as they were when they were last looked at."""
+    """The folders of a project that may contain notebooks, as of the last refresh."""
 
     def __init__(self, project: str) -> None:
         self.project = project
         self.patterns: Sequence[str] = ()
-        self.heads: list[str] = []  # the folders in which the search begins
+        self.roots: list[str] = []  # the folders in which the search starts
         self.folders: dict[str, Folder] = {}
-        self.cut = False  # whether some folders have not been read yet
-        self.reads = 0  # how many folders were read so far
+        self.is_incomplete = False  # whether some folders are not read yet
+        self.read_count = 0  # how many folders were read so far
 
     def refresh(
         self,
@@ -56,186 +79,178 @@ class NotebookIndex:
         seconds: float | None = None,
         entries: int | None = None,
     ) -> None:
-        """Look at every folder; read those that are new or changed, within these bounds (else those of `walk`)."""
+        """Check every folder, and read those that are new or changed.
+
+        `seconds` and `entries` limit what is read; the default is the limits of
+        `project_files.walk`.
+        """
         if [*patterns] != self.patterns:
             self.patterns = [*patterns]
             self.folders = {}
-        self.heads = [
-            self._path(head)
-            for head in notebook_globs.base_folders(patterns)
-            if not head.startswith("..")
+        self.roots = [
+            os.path.join(self.project, root) if root else self.project
+            for root in notebook_globs.base_folders(patterns)
+            if not root.startswith("..")
         ]
-        _Refresh(
-            self,
-            self.heads,
-            seconds or project_files.SECONDS,
-            entries or project_files.ENTRIES,
-        ).run()
+        max_seconds = seconds or project_files.SECONDS
+        max_entries = entries or project_files.ENTRIES
+        _Refresh(self, max_seconds, max_entries).run()
 
     def refresh_folders(self, folders: Iterable[str]) -> None:
-        """Look at these folders and at the folders in them; all others are taken as they were."""
-        looked = dict.fromkeys(folder for folder in folders if folder in self.folders)
-        for folder in [*looked]:
-            looked.update(
-                dict.fromkeys(
-                    [*self.folders[folder].below, *self.folders[folder].aside]
-                )
-            )
-        _Refresh(
-            self,
-            self.heads,
-            project_files.SECONDS,
-            project_files.ENTRIES,
-            looked.keys(),
-        ).run()
+        """Check only these folders and their direct subfolders."""
+        checked = dict.fromkeys(folder for folder in folders if folder in self.folders)
+        for path in [*checked]:
+            folder = self.folders[path]
+            checked.update(dict.fromkeys([*folder.subfolders, *folder.unsearched]))
+        max_seconds = project_files.SECONDS
+        max_entries = project_files.ENTRIES
+        _Refresh(self, max_seconds, max_entries, checked.keys()).run()
 
-    def notebooks(self) -> list[str]:
-        """Return the paths of the notebooks that a pattern covers."""
-        return [book for folder in self.folders.values() for book in folder.books]
+    def list_notebooks(self) -> list[str]:
+        """Return the paths of the notebooks that match a pattern."""
+        return [path for folder in self.folders.values() for path in folder.covered]
 
-    def folders_of_notebooks(self) -> list[str]:
-        """Return the folders that hold such notebooks."""
-        return [path for path, folder in self.folders.items() if folder.books]
+    def list_notebook_folders(self) -> list[str]:
+        """Return the folders that contain notebooks that match a pattern."""
+        return [path for path, folder in self.folders.items() if folder.covered]
 
-    def others(self, folders: Iterable[str]) -> set[str]:
-        """Return the notebooks in these folders, and in the folders in them, that no pattern covers."""
-        found = set[str]()
+    def find_uncovered(self, folders: Iterable[str]) -> set[str]:
+        """Return the notebooks in these folders that match no pattern.
+
+        Their direct subfolders are included unless they are crowded.
+        """
+        notebooks = set[str]()
         for path in folders:
-            if path in self.folders:
-                folder = self.folders[path]
-                found.update(folder.others)
-                if not self.is_crowded(path):
-                    for child in (*folder.below, *folder.aside):
-                        if child in self.folders:
-                            found.update(self.folders[child].others)
-        return found
+            folder = self.folders.get(path)
+            if folder is None:
+                continue
+            notebooks.update(folder.uncovered)
+            if self.is_crowded(path):
+                continue
+            for child in (*folder.subfolders, *folder.unsearched):
+                if child in self.folders:
+                    notebooks.update(self.folders[child].uncovered)
+        return notebooks
 
     def is_crowded(self, path: str) -> bool:
-        """Return whether the folders of a folder hold more entries than the hook script may list."""
+        """Return whether the hook script must not list the subfolders of a folder."""
         folder = self.folders.get(path)
         if folder is None:
             return False
-        children = (self.folders.get(child) for child in (*folder.below, *folder.aside))
-        return sum(child.count for child in children if child) >= CROWDED
-
-    def _path(self, head: str) -> str:
-        return os.path.join(self.project, head) if head else self.project
+        entry_count = 0
+        for child in (*folder.subfolders, *folder.unsearched):
+            if child in self.folders:
+                entry_count += self.folders[child].entry_count
+        return entry_count >= CROWDED_ENTRIES
 
 
 class _Refresh:
-    """One look at the folders of an index, those near the project's root first."""
+    """One pass over the folders of an index, those near the project's root first."""
 
     def __init__(
         self,
         index: NotebookIndex,
-        heads: Sequence[str],
         seconds: float,
         entries: int,
-        looked: Iterable[str] | None = None,
+        checked: Iterable[str] | None = None,
     ) -> None:
         self.index = index
-        self.looked = looked  # the folders to look at; None for all
-        self.until = time.monotonic() + seconds
-        self.left = entries
-        self.reached: dict[str, Folder] = {}
-        # path, whether it is searched
-        self.waiting = deque((head, True) for head in heads)
-        self.large = deque[
-            tuple[str, Folder, Iterator[os.DirEntry[str]], tuple[int, int, int] | None]
-        ]()
-        self.cut = False
+        self.checked = checked  # the folders to check, None for all
+        self.deadline = time.monotonic() + seconds
+        self.entries_left = entries
+        self.folders: dict[str, Folder] = {}  # the new contents of the index
+        # Paths, and whether the folder is searched or only listed.
+        self.pending = deque((root, True) for root in index.roots)
+        self.partial = deque[PartialFolder]()
+        self.is_incomplete = False
 
     def run(self) -> None:
-        """Go through the folders, then put them into the index."""
-        while self.waiting or self.large:
-            if self.waiting:
-                self._look(*self.waiting.popleft())
+        """Visit the folders, then put the result into the index."""
+        while self.pending or self.partial:
+            if self.pending:
+                path, is_searched = self.pending.popleft()
+                self._visit(path, is_searched)
             elif self._may_read():
-                self._read_on(*self.large.popleft())
+                self._read_entries(self.partial.popleft())
             else:
-                self.cut = True
-                self.large.clear()
-        self.index.folders = self.reached
-        self.index.cut = self.cut
+                self.is_incomplete = True
+                self.partial.clear()
+        self.index.folders = self.folders
+        self.index.is_incomplete = self.is_incomplete
 
     def _may_read(self) -> bool:
-        return self.left > 0 and time.monotonic() < self.until
+        return self.entries_left > 0 and time.monotonic() < self.deadline
 
-    def _look(self, path: str, searched: bool) -> None:
-        """Take a folder as it was, or read it where it has changed."""
-        if path in self.reached:
+    def _visit(self, path: str, is_searched: bool) -> None:
+        """Keep a folder of the index if it is unchanged; otherwise read it."""
+        if path in self.folders:
             return
-        if len(self.reached) >= MOST_FOLDERS:
-            self.cut = True
+        if len(self.folders) >= MAX_FOLDERS:
+            self.is_incomplete = True
             return
-        known = self.index.folders.get(path)
-        if known is not None and self.looked is not None and path not in self.looked:
-            self._take(path, known)
+        folder = self.index.folders.get(path)
+        is_checked = self.checked is None or path in self.checked
+        if folder is not None and not is_checked:
+            self._keep(path, folder)
             return
         try:
-            about = os.stat(path)
+            status = os.stat(path)
         except (OSError, ValueError):
-            return  # it is gone
-        stamp = (about.st_mtime_ns, about.st_ctime_ns, about.st_ino)
-        if known is not None and known.stamp == stamp:
-            self._take(path, known)
+            return  # the folder was removed
+        stamp = (status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+        if folder is not None and folder.stamp == stamp:
+            self._keep(path, folder)
         elif self._may_read():
-            if (
-                abs(time.time_ns() - max(stamp[:2])) < RACY_NS
-                or stamp[0] > time.time_ns()
-            ):
-                self._read(path, searched, None)
-            else:
-                self._read(path, searched, stamp)
+            now = time.time_ns()
+            is_racy = abs(now - max(stamp[:2])) < RACY_NS or stamp[0] > now
+            self._read(path, is_searched, None if is_racy else stamp)
         else:
-            self.cut = True
-            if known is not None:
-                self._take(path, known)
+            self.is_incomplete = True
+            if folder is not None:
+                self._keep(path, folder)
 
-    def _take(self, path: str, folder: Folder) -> None:
-        self.reached[path] = folder
-        self.waiting.extend((child, True) for child in folder.below)
-        self.waiting.extend((child, False) for child in folder.aside)
+    def _keep(self, path: str, folder: Folder) -> None:
+        self.folders[path] = folder
+        self._add_pending(folder.subfolders, folder.unsearched)
 
-    def _read(
-        self, path: str, searched: bool, stamp: tuple[int, int, int] | None
-    ) -> None:
-        """Read a folder; one that is not searched is only asked for its notebooks."""
-        self.index.reads += 1
+    def _add_pending(self, subfolders: list[str], unsearched: list[str]) -> None:
+        self.pending.extend((child, True) for child in subfolders)
+        self.pending.extend((child, False) for child in unsearched)
+
+    def _read(self, path: str, is_searched: bool, stamp: Stamp | None) -> None:
+        """Read a folder; of one that is not searched, only the notebooks are listed."""
+        self.index.read_count += 1
         folder = Folder()
-        self.reached[path] = folder
-        marks = (os.path.join(path, mark) for mark in project_files.ENVIRONMENT_MARKERS)
-        if searched and (
-            path in self.index.heads or not any(map(os.path.lexists, marks))
-        ):
-            self._read_on(path, folder, project_files.scan_folder(path), stamp)
+        self.folders[path] = folder
+        entries = project_files.scan_folder(path)
+        if is_searched and (path in self.index.roots or not _is_environment(path)):
+            self._read_entries(PartialFolder(path, folder, entries, stamp))
             return
-        for entry in islice(project_files.scan_folder(path), CROWDED):
-            folder.count += 1
+        for entry in islice(entries, CROWDED_ENTRIES):
+            folder.entry_count += 1
             if entry.name.endswith(".ipynb"):
-                folder.others.append(entry.path)
-        self.left -= folder.count
+                folder.uncovered.append(entry.path)
+        self.entries_left -= folder.entry_count
         folder.stamp = stamp
 
-    def _read_on(
-        self,
-        path: str,
-        folder: Folder,
-        entries: Iterator[os.DirEntry[str]],
-        stamp: tuple[int, int, int] | None,
-    ) -> None:
-        """Read the next entries of a folder; a folder of many thousand pictures must not use up what others need."""
+    def _read_entries(self, partial: PartialFolder) -> None:
+        """Read the next entries of a folder.
+
+        The entries are read in turns: a folder with thousands of images must not use up
+        the limits that other folders need.
+        """
+        path, folder, entries, stamp = partial
         turn = list(islice(entries, project_files.TURN))
-        self.left -= len(turn)
-        folder.count += len(turn)
-        below = list[str]()
-        aside = list[str]()
+        self.entries_left -= len(turn)
+        folder.entry_count += len(turn)
+        subfolders = list[str]()
+        unsearched = list[str]()
         former = self.index.folders.get(path)
-        books = frozenset(former.books) if former else frozenset[str]()
+        former_covered = frozenset(former.covered) if former else frozenset[str]()
         for entry in turn:
             name = entry.name
             if name.endswith(".ipynb"):
-                self._add(folder, entry, books)
+                self._add_notebook(folder, entry, former_covered)
             try:
                 is_folder = entry.is_dir(follow_symlinks=False)
                 is_link = not is_folder and entry.is_symlink() and entry.is_dir()
@@ -244,28 +259,36 @@ class _Refresh:
             if name.startswith(".") or not (is_folder or is_link):
                 continue
             if is_link or name in project_files.SKIPPED:
-                aside.append(entry.path)
+                unsearched.append(entry.path)
             else:
-                below.append(entry.path)
-        folder.below += below
-        folder.aside += aside
-        self.waiting.extend((child, True) for child in below)
-        self.waiting.extend((child, False) for child in aside)
+                subfolders.append(entry.path)
+        folder.subfolders += subfolders
+        folder.unsearched += unsearched
+        self._add_pending(subfolders, unsearched)
         if len(turn) == project_files.TURN:
-            self.large.append((path, folder, entries, stamp))
+            self.partial.append(partial)
         else:
             folder.stamp = stamp
 
-    def _add(
-        self, folder: Folder, entry: os.DirEntry[str], former: frozenset[str]
+    def _add_notebook(
+        self, folder: Folder, entry: os.DirEntry[str], former_covered: frozenset[str]
     ) -> None:
-        """Put a notebook into its folder; `former` are those that were known to be covered."""
+        """Add a notebook to its folder.
+
+        Those in `former_covered` are known to match a pattern.
+        """
         path = entry.path
         name = path[len(self.index.project) + 1 :]
-        is_covered = path in former or notebook_globs.includes(
+        is_covered = path in former_covered or notebook_globs.includes(
             self.index.patterns, name
         )
         if is_covered and not entry.is_dir(follow_symlinks=False):
-            folder.books.append(path)
+            folder.covered.append(path)
         else:
-            folder.others.append(path)
+            folder.uncovered.append(path)
+
+
+def _is_environment(path: str) -> bool:
+    """Whether a folder is a Python environment, by the files in it."""
+    markers = project_files.ENVIRONMENT_MARKERS
+    return any(os.path.lexists(os.path.join(path, marker)) for marker in markers)

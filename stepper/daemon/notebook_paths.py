@@ -1,4 +1,8 @@
-"""Where a project's notebooks lie: which paths a pattern covers, what is refused, what their journals are called."""
+"""Paths of a project's notebooks: lookup by name, validation, and the names of stores.
+
+The store of a notebook is the relative name under which its journal, its kernel record
+and its figures are saved below `.stepper/`.
+"""
 
 from __future__ import annotations
 
@@ -15,215 +19,249 @@ from stepper.daemon.notebook_index import NotebookIndex
 from stepper.daemon.store_names import StoreNames
 from stepper.policy import notebook_globs
 
-# how the names of notebooks begin that `stepper new` makes
-DATED = re.compile(r"^\d{4}_\d{2}_\d{2}_")
-MOST_NAMED = 5  # notebooks in a message
-# before the names of what lies in no `notebooks_dir`, in the folders of `.stepper/`
-ELSEWHERE = "@/"
-# … and of a notebook whose own name is the store of one that was renamed: `@2/NAME`
-NUMBERED = re.compile(r"@\d+/")
-RESERVED = re.compile(r"\.\./|@\d*/")
+# The beginning of the names of notebooks that `stepper new` makes.
+DATE_PREFIX = re.compile(r"^\d{4}_\d{2}_\d{2}_")
+MAX_NAMED = 5  # notebooks in a message
+# Prefix of the store of a notebook outside of `notebooks_dir`.
+OUTSIDE_PREFIX = "@/"
+# Prefix of the store of a notebook whose own name is the store of a renamed notebook:
+# `@2/NAME`.
+NUMBER_PREFIX = re.compile(r"@\d+/")
+RESERVED_PREFIX = re.compile(r"\.\./|@\d*/")
 
 
 class UncoveredError(UsageError):
-    """A notebook that no pattern covers, `name` relative to the project; `line` of the configuration would."""
+    """The error about a notebook that matches no pattern of `notebooks:`.
 
-    name = line = ""
+    `name` is its name relative to the project, `setting` the line of the configuration
+    that would include it.
+    """
+
+    name = setting = ""
 
 
-class Places:
-    """The places of one project's notebooks, as its configuration has them now."""
+class NotebookPaths:
+    """The paths of one project's notebooks, according to its current configuration."""
 
     def __init__(self, paths: Paths, config: Config) -> None:
-        self.paths, self.config = paths, config
+        self.paths = paths
+        self.config = config
         self.index = NotebookIndex(paths.project)
         self.store_names = StoreNames(paths.store_names)
 
     @property
-    def cut(self) -> bool:
-        """Whether some folders of the project have not been searched for notebooks yet."""
-        return self.index.cut
+    def is_incomplete(self) -> bool:
+        """Whether some folders of the project have not been searched for notebooks."""
+        return self.index.is_incomplete
 
     @property
-    def folder(self) -> str:
-        """The folder of new notebooks; raise UsageError where no pattern covers one in a folder."""
-        home = notebook_globs.new_notebook_folder(self.config.limits().patterns)
-        if home is None:
+    def new_notebook_folder(self) -> str:
+        """The folder of new notebooks.
+
+        Raise UsageError if `notebooks:` includes no folder.
+        """
+        folder = notebook_globs.new_notebook_folder(self.config.limits().patterns)
+        if folder is None:
             raise UsageError(
-                "`notebooks:` covers single notebooks only",
+                "`notebooks:` includes single notebooks only",
                 "add a folder to it in .stepper/config.yaml",
             )
-        return os.path.join(self.paths.project, home)
+        return self._join(folder)
 
     @property
-    def _usual(self) -> str:
-        """The folder whose notebooks' journals and kernels bear their names alone: all others' begin with ELSEWHERE."""
-        return os.path.realpath(
-            os.path.join(self.paths.project, self.config.limits().notebooks_dir)
-        )
+    def _default_folder(self) -> str:
+        """The folder whose notebooks have stores without a prefix."""
+        return os.path.realpath(self._join(self.config.limits().notebooks_dir))
 
-    def patterns(self) -> list[str]:
-        """Return what covers the project's notebooks, the folders as they are where links lead to them."""
-        told = []
+    def _join(self, name: str) -> str:
+        return os.path.join(self.paths.project, name)
+
+    def list_patterns(self) -> list[str]:
+        """Return the patterns of `notebooks:`, with symbolic links resolved."""
+        patterns = []
         for pattern in map(os.path.normpath, self.config.limits().patterns):
-            head = notebook_globs.base_folder(pattern)
-            real = self.paths.relpath(
-                os.path.realpath(os.path.join(self.paths.project, head))
-            )
-            told.append(
-                pattern if real == (head or ".") else real + pattern[len(head) :]
-            )
-        return told
+            folder = notebook_globs.base_folder(pattern)
+            real_folder = self.paths.relpath(os.path.realpath(self._join(folder)))
+            if real_folder == (folder or "."):
+                patterns.append(pattern)
+            else:
+                patterns.append(real_folder + pattern[len(folder) :])
+        return patterns
 
-    def notebooks(self) -> list[str]:
-        """Return the notebooks there are that a pattern covers, relative to the project. Bounded: see `index`."""
-        self.index.refresh(self.patterns())
-        return self.known()
+    def list_notebooks(self) -> list[str]:
+        """Search the project, and return its notebooks relative to the project.
 
-    def known(self) -> list[str]:
-        """Return the notebooks of the last look, relative to the project."""
-        return sorted(
-            os.path.relpath(path, self.paths.project) for path in self.index.notebooks()
-        )
-
-    def store(self, path: str) -> str:
-        """Return the name under which a notebook's journal, kernel and figures lie, whatever else is covered.
-
-        A renamed notebook keeps the name that it had when its journal began.
+        The time of the search is limited: see `notebook_index`.
         """
-        names = self.store_names.names()
-        if (renamed := names.get(self.paths.relpath(path))) is not None:
-            return renamed
-        own = self.own_store(path)
-        if self.store_names.notebook(own) is None:
-            return own
-        numbered = (f"@{number}/{own}" for number in itertools.count(2))
-        return next(
-            name for name in numbered if self.store_names.notebook(name) is None
-        )
+        self.index.refresh(self.list_patterns())
+        return self.list_known()
 
-    def own_store(self, path: str) -> str:
+    def list_known(self) -> list[str]:
+        """Return the notebooks that the last search found, relative to the project."""
+        paths = self.index.list_notebooks()
+        return sorted(os.path.relpath(path, self.paths.project) for path in paths)
+
+    def get_store(self, path: str) -> str:
+        """Return the store of a notebook.
+
+        A renamed notebook keeps the store that it had when its journal was created.
+        """
+        former_store = self.store_names.names().get(self.paths.relpath(path))
+        if former_store is not None:
+            return former_store
+        default = self.get_default_store(path)
+        if self.store_names.notebook(default) is None:
+            return default
+        for number in itertools.count(2):
+            store = f"@{number}/{default}"
+            if self.store_names.notebook(store) is None:
+                break
+        return store
+
+    def get_default_store(self, path: str) -> str:
         """Return the store of a notebook that was never renamed."""
-        name = os.path.relpath(path, self._usual)
-        if RESERVED.match(name):
-            name = ELSEWHERE + self.paths.relpath(path)
+        name = os.path.relpath(path, self._default_folder)
+        if RESERVED_PREFIX.match(name):
+            name = OUTSIDE_PREFIX + self.paths.relpath(path)
         return name.removesuffix(".ipynb")
 
-    def stored(self, name: str) -> str:
-        """Return the path of the notebook whose journal, kernel and figures lie under that name."""
+    def get_path_of_store(self, name: str) -> str:
+        """Return the path of the notebook that a store belongs to."""
         renamed = self.store_names.notebook(name.removesuffix(".ipynb"))
         if renamed is not None:
-            return os.path.join(self.paths.project, renamed)
-        name = NUMBERED.sub("", name, count=1)
-        root = self.paths.project if name.startswith(ELSEWHERE) else self._usual
-        return os.path.join(root, name.removeprefix(ELSEWHERE))
+            return self._join(renamed)
+        name = NUMBER_PREFIX.sub("", name, count=1)
+        if name.startswith(OUTSIDE_PREFIX):
+            return self._join(name.removeprefix(OUTSIDE_PREFIX))
+        return os.path.join(self._default_folder, name)
 
-    def folders(self) -> list[str]:
-        """Return where notebooks are looked for by their names alone."""
-        return [
-            os.path.join(self.paths.project, head)
-            for head in map(notebook_globs.base_folder, self.config.limits().patterns)
-        ]
+    def list_folders(self) -> list[str]:
+        """Return the folders in which notebooks are searched by name."""
+        patterns = self.config.limits().patterns
+        return [self._join(notebook_globs.base_folder(item)) for item in patterns]
 
     def find(self, name: str, cwd: str) -> str:
-        """Return the real path of the notebook that a person in that folder names; raise UsageError."""
-        stem, folders = (
-            name if name.endswith(".ipynb") else name + ".ipynb",
-            self.folders(),
-        )
-        for base in (cwd, self.paths.project, *folders):
-            path = os.path.join(base, stem)
+        """Return the real path of the notebook that a user names in the folder `cwd`.
+
+        Raise UsageError if there is no such notebook, or if it is not valid.
+        """
+        file_name = name if name.endswith(".ipynb") else name + ".ipynb"
+        folders = self.list_folders()
+        for folder in (cwd, self.paths.project, *folders):
+            path = os.path.join(folder, file_name)
             if os.path.lexists(path):
                 return self.resolve(path)
-        if (same := self._dated(name)) is not None:
-            return same
-        looked = " ".join(
+        dated_path = self._find_dated(name)
+        if dated_path is not None:
+            return dated_path
+        searched = " ".join(
             shell_quote(self.paths.relpath(folder) + "/") for folder in folders
         )
-        raise UsageError(f"there is no notebook {name!r}", f"ls {looked}")
+        raise UsageError(f"there is no notebook {name!r}", f"ls {searched}")
 
-    def _dated(self, name: str) -> str | None:
-        """Return the real path of the one notebook with that name behind a date, as `stepper new` names them.
+    def _find_dated(self, name: str) -> str | None:
+        """Return the real path of the notebook with this name after a date prefix.
 
-        Raise UsageError where there are several; None where there is none.
+        None if there is no such notebook. Raise UsageError if there are several.
         """
         stem = name.removesuffix(".ipynb")
-        books = self.notebooks() if DATED.sub("", stem) == stem else []
-        same = [
-            book
-            for book in books
-            if DATED.sub("", os.path.basename(book)) == f"{stem}.ipynb"
+        if DATE_PREFIX.sub("", stem) != stem:
+            return None
+        matches = [
+            notebook
+            for notebook in self.list_notebooks()
+            if DATE_PREFIX.sub("", os.path.basename(notebook)) == f"{stem}.ipynb"
         ]
-        if len(same) > 1:
-            commands = ", ".join(shell_quote(book) for book in same[:MOST_NAMED])
+        if len(matches) > 1:
+            names = ", ".join(shell_quote(notebook) for notebook in matches[:MAX_NAMED])
             raise UsageError(
-                f"there are {len(same)} notebooks {name!r}: {commands}",
+                f"there are {len(matches)} notebooks {name!r}: {names}",
                 "name one of them with its date",
             )
-        return self.resolve(os.path.join(self.paths.project, same[0])) if same else None
+        if not matches:
+            return None
+        return self.resolve(self._join(matches[0]))
 
     def resolve(self, path: str) -> str:
-        """Return a notebook's real path; raise UsageError unless a pattern covers it, and it is a file like others.
+        """Return the real path of a notebook.
 
-        What is swapped in after this look is met by the one who opens it (private.py): the path holds no link any more.
+        Raise UsageError unless it is a regular file in the project that matches
+        `notebooks:`. The returned path contains no links; if a link takes the place of
+        the file later, opening the file fails (see `private_files`).
         """
-        told, name = escape_controls(path), self.paths.relpath(path)
-        if NAME_CONTROLS.search(name):
-            plain = NAME_CONTROLS.sub("_", path)
-            raise UsageError(
-                f"{told} has control characters in its name",
-                f"mv {shell_quote(path)} {shell_quote(plain)}",
-            )
+        quoted = escape_controls(path)
+        name = self.paths.relpath(path)
+        _check_controls(path, name)
         real = os.path.realpath(path)
         if not real.endswith(".ipynb"):
             raise UsageError(
-                f"{told} is not a notebook (.ipynb)", f"ls -l {shell_quote(path)}"
+                f"{quoted} is not a notebook (.ipynb)", f"ls -l {shell_quote(path)}"
             )
-        linked = real != os.path.normpath(path)
-        name = self.paths.relpath(real) if linked else name
-        # to what no link leads, none leads to the folder that covers it
-        plainly = not linked and notebook_globs.includes(
-            self.config.limits().patterns, name
-        )
-        if not (plainly or notebook_globs.includes(self.patterns(), name)):
-            raise self._outside(path, real)
+        is_linked = real != os.path.normpath(path)
+        if is_linked:
+            name = self.paths.relpath(real)
+        if not self._is_covered(name, is_linked):
+            raise self._uncovered_error(path, real)
         if name.startswith("../"):
             raise UsageError(
-                f"{told} leads out of the project (it is {escape_controls(real)})",
-                f"ls -ld {shell_quote(self.folder)}",
+                f"{quoted} is outside of the project: it is {escape_controls(real)}",
+                f"ls -ld {shell_quote(self.new_notebook_folder)}",
             )
-        if NAME_CONTROLS.search(name):  # what the link is to
+        if NAME_CONTROLS.search(name):  # in the name of the link's target
             return self.resolve(real)
         if os.path.islink(path) and not os.path.lexists(real):
             raise UsageError(
-                f"{told} is a symbolic link, and what it is to is gone: {escape_controls(real)}",
+                f"{quoted} is a symbolic link, and its target does not exist:"
+                f" {escape_controls(real)}",
                 f"rm {shell_quote(path)}",
             )
         try:
             private_files.check_regular(real)
         except IsADirectoryError:
             raise UsageError(
-                f"{told} is a folder, not a notebook", f"ls -ld {shell_quote(path)}"
+                f"{quoted} is a folder, not a notebook", f"ls -ld {shell_quote(path)}"
             ) from None
         except private_files.UnsafeFileError as error:
             raise UsageError(error.why, error.hint) from None
         return real
 
-    def _outside(self, path: str, real: str) -> UsageError:
-        """Return the error on a notebook that no pattern covers, or that is a link to such a one."""
-        patterns, name = self.config.limits().patterns, self.paths.relpath(path)
-        places = ", ".join(
+    def _is_covered(self, name: str, is_linked: bool) -> bool:
+        # If no link leads to the notebook, none leads to the folder that contains it, so
+        # the patterns need not be resolved.
+        patterns = self.config.limits().patterns
+        if not is_linked and notebook_globs.includes(patterns, name):
+            return True
+        return notebook_globs.includes(self.list_patterns(), name)
+
+    def _uncovered_error(self, path: str, real: str) -> UsageError:
+        """Return the error about a notebook, or a link's target, outside of the patterns."""
+        patterns = self.config.limits().patterns
+        name = self.paths.relpath(path)
+        quoted_patterns = ", ".join(
             f"{pattern}/" if notebook_globs.is_folder(pattern) else pattern
             for pattern in patterns
         )
-        why = f"{escape_controls(path)} lies outside of {places} (it is {escape_controls(real)})"
+        message = f"{escape_controls(path)} is outside of {quoted_patterns}"
+        if real != path:
+            message += f" (it is {escape_controls(real)})"
+        hint = "move it there"
         if notebook_globs.includes(patterns, name):
-            return UsageError(why, "move it there")
-        line = notebook_globs.suggest_setting(patterns, [name])
-        error = UncoveredError(
-            why,
-            "move it there"
-            + (f", or cover it in .stepper/config.yaml: {line}" if line else ""),
-        )
-        error.name, error.line = (path if name.startswith("../") else name), line
+            return UsageError(message, hint)
+        setting = notebook_globs.suggest_setting(patterns, [name])
+        if setting:
+            hint += f", or include it in .stepper/config.yaml: {setting}"
+        error = UncoveredError(message, hint)
+        error.name = path if name.startswith("../") else name
+        error.setting = setting
         return error
+
+
+def _check_controls(path: str, name: str) -> None:
+    """Raise UsageError if the name of a notebook contains control characters."""
+    if not NAME_CONTROLS.search(name):
+        return
+    plain = NAME_CONTROLS.sub("_", path)
+    raise UsageError(
+        f"{escape_controls(path)} has control characters in its name",
+        f"mv {shell_quote(path)} {shell_quote(plain)}",
+    )

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from stepper.common.paths import Paths
 from stepper.daemon.config import Config
-from stepper.daemon.notebook_paths import Places
+from stepper.daemon.notebook_paths import NotebookPaths
 from stepper.notebooks.document import get_file_signature
 from stepper.policy.model import Limits
 from stepper.session import responses, status_queries
@@ -26,7 +26,7 @@ class Notebooks(Protocol):
 
     paths: Paths
     config: Config
-    places: Places
+    notebook_paths: NotebookPaths
     sessions: dict[str, Session]
 
     def glance(self, path: str, follow: bool = True) -> Session:
@@ -63,9 +63,10 @@ class NotebookRows:
             self._kept[name] = kept
             is_current = kept.row.notebook == current
             return replace(kept.row, current=is_current, age_s=age)
-        path = notebooks.places.resolve(path)
+        path = notebooks.notebook_paths.resolve(path)
         journal_path = os.path.join(
-            notebooks.paths.journals, f"{notebooks.places.store(path)}.jsonl"
+            notebooks.paths.journals,
+            f"{notebooks.notebook_paths.get_store(path)}.jsonl",
         )
         journal = _signature(journal_path)  # before the journal is read
         session = notebooks.glance(path, follow=False)

@@ -20,9 +20,9 @@ from stepper.common.paths import Paths, ipykernel_folder
 from stepper.common.program import find_program
 from stepper.common.text import escape_controls, one_line
 from stepper.daemon.config import Config
-from stepper.daemon.external_changes import Elsewhere
+from stepper.daemon.external_changes import ExternalChanges
 from stepper.daemon.kernel_environment import build_kernel_environ
-from stepper.daemon.notebook_paths import Places, UncoveredError
+from stepper.daemon.notebook_paths import NotebookPaths, UncoveredError
 from stepper.daemon.notebook_rows import NotebookRows
 from stepper.daemon.renamed_notebooks import RenamedNotebooks
 from stepper.notebooks.new_notebook import create_notebook
@@ -54,13 +54,13 @@ class Workspace:
         replay: Callable[[str, str, str, LaunchConfig, Limits], Session],
     ) -> None:
         self.paths, self.config = paths, Config(paths)
-        self.places = Places(paths, self.config)
-        self.resolve = self.places.resolve
+        self.notebook_paths = NotebookPaths(paths, self.config)
+        self.resolve = self.notebook_paths.resolve
         self.sessions: dict[str, Session] = {}
         self.rows = NotebookRows(self)
         self.renames = RenamedNotebooks(
             paths,
-            self.places,
+            self.notebook_paths,
             self.sessions,
             self._open,
             self.place,
@@ -90,8 +90,8 @@ class Workspace:
         self.told = set[tuple[str, str]]()
         # what stands in the files of our own, by path
         self._notes: dict[str, dict[str, Any]] = {}
-        self.elsewhere = Elsewhere(
-            paths, self.places, lambda path: self.glance(self.resolve(path))
+        self.external_changes = ExternalChanges(
+            paths, self.notebook_paths, lambda path: self.glance(self.resolve(path))
         )
 
     def session(self, path: str) -> Session:
@@ -117,11 +117,11 @@ class Workspace:
     @property
     def several(self) -> bool:
         """Whether more than one notebook of the project is known: commands name theirs then."""
-        counted = (self.places.index.reads, len(self.sessions))
+        counted = (self.notebook_paths.index.read_count, len(self.sessions))
         if counted != self._counted:
             self._counted = counted
             open_now = (self._path(name) for name in self.sessions)
-            known = {*open_now, *self.places.index.notebooks()}
+            known = {*open_now, *self.notebook_paths.index.list_notebooks()}
             self._several = len(known) > 1
         return self._several
 
@@ -180,7 +180,7 @@ class Workspace:
     def notebooks(self) -> list[str]:
         """Return the resolved paths of all notebooks of the project, by name."""
         found = []
-        for name in self.places.notebooks():
+        for name in self.notebook_paths.list_notebooks():
             with contextlib.suppress(UsageError):  # whoever names it is told
                 found.append(self.resolve(os.path.join(self.paths.project, name)))
         return found
@@ -190,13 +190,15 @@ class Workspace:
         root = Path(self.paths.kernels)
         for record in root.rglob("*.json"):
             self.opened(
-                self.places.stored(str(record.relative_to(root).with_suffix(".ipynb")))
+                self.notebook_paths.get_path_of_store(
+                    str(record.relative_to(root).with_suffix(".ipynb"))
+                )
             )
         return list(self.sessions.values())
 
     def figures_of(self, session: Session) -> str:
         """Return the folder of a notebook's figures."""
-        store = self.places.store(session.file.path)
+        store = self.notebook_paths.get_store(session.file.path)
         return os.path.join(self.paths.figures, store)
 
     def is_another_skill(self, name: str) -> bool:
@@ -262,7 +264,7 @@ class Workspace:
             with contextlib.suppress(OSError):
                 if STOP_LINE.search(private_files.read(str(journal))):
                     name = journal.relative_to(root).with_suffix(".ipynb")
-                    found.append(self.places.stored(str(name)))
+                    found.append(self.notebook_paths.get_path_of_store(str(name)))
         return found
 
     def calls(self) -> list[BackgroundCall]:
@@ -284,7 +286,7 @@ class Workspace:
             name = self.renames.current_name(name)
             return self.session(self.resolve(os.path.join(self.paths.project, name)))
         try:
-            return self.session(self.places.find(name, cwd))
+            return self.session(self.notebook_paths.find(name, cwd))
         except UncoveredError as error:
             raise self._uncovered(error) from None
         except UsageError as error:
@@ -298,7 +300,7 @@ class Workspace:
     def _renamed(self, name: str, cwd: str) -> str:
         """Return the name that a notebook has now which is gone under that name, '' where it was not renamed."""
         stem = name if name.endswith(".ipynb") else f"{name}.ipynb"
-        for base in (cwd, self.paths.project, *self.places.folders()):
+        for base in (cwd, self.paths.project, *self.notebook_paths.list_folders()):
             path = os.path.realpath(os.path.join(base, stem))
             former = self.paths.relpath(path)
             now = self.renames.current_name(former)
@@ -424,7 +426,7 @@ class Workspace:
     ) -> tuple[Session, str | None]:
         """Make a notebook, the current one of `owner`'s session; return its session and the unfinished one before."""
         before = self.under_way(owner)
-        path = folder = os.path.realpath(self.places.folder)
+        path = folder = os.path.realpath(self.notebook_paths.new_notebook_folder)
         try:
             os.makedirs(folder, exist_ok=True)
             for number in itertools.count(1):

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from stepper.common.errors import NotebookError, UsageError
 from stepper.common.paths import Paths
-from stepper.daemon.notebook_paths import Places
+from stepper.daemon.notebook_paths import NotebookPaths
 from stepper.messages import external_changes as messages
 from stepper.notebooks.notebook_file import IpynbFile
 from stepper.policy import journal_events, notebook_identity
@@ -52,14 +52,14 @@ class RenamedNotebooks:
     def __init__(
         self,
         paths: Paths,
-        places: Places,
+        notebook_paths: NotebookPaths,
         sessions: dict[str, Session],
         open_session: Callable[[str, str], Session],
         place: Callable[..., LaunchConfig],
         rename_currents: Callable[[Mapping[str, str]], None],
     ) -> None:
         self.paths = paths
-        self.places = places
+        self.notebook_paths = notebook_paths
         self.sessions = sessions
         self._open = open_session
         self._place_of = place
@@ -182,7 +182,7 @@ class RenamedNotebooks:
                 file = os.path.join(folder, name)
                 store = Path(os.path.relpath(file, root)).with_suffix(".ipynb")
                 with contextlib.suppress(OSError):
-                    path = self.places.stored(str(store))
+                    path = self.notebook_paths.get_path_of_store(str(store))
                     found.append((os.stat(file).st_mtime, path))
         return [path for _, path in sorted(found, reverse=True)]
 
@@ -254,7 +254,7 @@ class RenamedNotebooks:
                 return session.name
             again = time.monotonic() + SEARCH_PAUSE
             self._search_again[name] = max(again, self._search_again.get(name, 0.0))
-        renamed = self.places.store_names.renamed_to(name) or name
+        renamed = self.notebook_paths.store_names.renamed_to(name) or name
         is_there = os.path.lexists(os.path.join(self.paths.project, renamed))
         return renamed if is_there else name
 
@@ -307,8 +307,8 @@ class RenamedNotebooks:
 
     def _near(self, path: str) -> list[str]:
         """Return the covered notebooks of that folder and of the last search, those changed last first."""
-        places, project = self.places, self.paths.project
-        known = (os.path.join(project, name) for name in places.known())
+        places, project = self.notebook_paths, self.paths.project
+        known = (os.path.join(project, name) for name in places.list_known())
         names = list[str]()
         folder = os.path.dirname(path)
         with contextlib.suppress(OSError):
@@ -348,10 +348,10 @@ class RenamedNotebooks:
 
         A session that was at such a path keeps its journal and kernel under a name of its own.
         """
-        places, project = self.places, self.paths.project
+        places, project = self.notebook_paths, self.paths.project
         moves = {**moves, **self._replaced(moves)}
         stores = {
-            path: places.store(session.file.path) for path, session in moves.items()
+            path: places.get_store(session.file.path) for path, session in moves.items()
         }
         names = dict(places.store_names.names())
         for session in moves.values():
@@ -361,7 +361,7 @@ class RenamedNotebooks:
         names = {
             name: store
             for name, store in names.items()
-            if places.own_store(os.path.join(project, name)) != store
+            if places.get_default_store(os.path.join(project, name)) != store
         }
         try:
             renamed = {
@@ -403,7 +403,7 @@ class RenamedNotebooks:
 
     def _replaced_names(self, path: str) -> Iterator[str]:
         """Yield free paths for the session of a notebook that was replaced."""
-        names = self.places.store_names.names()
+        names = self.notebook_paths.store_names.names()
         stem = path.removesuffix(".ipynb")
         for number in itertools.count(1):
             free = f"{stem}.replaced-{number}.ipynb"
@@ -437,7 +437,7 @@ class RenamedNotebooks:
     def _has_kernel(self, session: Session) -> bool:
         if session.kernel_manager.kernel is not None:
             return True
-        store = self.places.store(session.file.path)
+        store = self.notebook_paths.get_store(session.file.path)
         return os.path.lexists(os.path.join(self.paths.kernels, f"{store}.json"))
 
     def _cells(self, path: str) -> Hashes | None:
@@ -461,7 +461,7 @@ class RenamedNotebooks:
         session = self.sessions.get(self.paths.relpath(path))
         if session is not None:
             return notebook_identity.list_run_hashes(session.state)
-        store = self.places.store(path)
+        store = self.notebook_paths.get_store(path)
         signature = _signature(os.path.join(self.paths.journals, f"{store}.jsonl"))
         known = self._ran_read.get(store)
         if known is not None and known[0] == signature:

@@ -76,7 +76,7 @@ async def asked(
     name = told.kernel or session.state.plan.kernel
     limits = workspace.config.limits()
     _own_kernel(limits.kernels.get(name or limits.kernel), told, session.name)
-    metadata = await places.metadata(request, told.kernel) if told.kernel else None
+    metadata = await places.get_metadata(request, told.kernel) if told.kernel else None
     place = replace(workspace.place(path, caller.environ, name), exits_with_daemon=True)
     workspace.replays.add(caller.disconnected)
     try:

@@ -1,6 +1,7 @@
-"""Which notebook a command resumes that names none: the only stopped one. Where several are stopped, none is.
+"""Which notebook a resuming command acts on if it names none: the stopped one.
 
-`continue`, `fix` and `skip` in a terminal, the slash commands, the plain words and `lift_stop` all ask here.
+If several notebooks are stopped, the user has to name one. `continue`, `fix` and `skip`
+in a terminal, the slash commands, the plain words and `lift_stop` all use this rule.
 """
 
 from __future__ import annotations
@@ -16,71 +17,80 @@ from stepper.policy.commands.command_lines import CommandLines
 from stepper.session import user_commands
 from stepper.session.session import Session
 
-LONGEST = 200  # characters of a message that is put into the commands to choose from
+# The maximum length of a message that is repeated in the commands to choose from.
+MAX_MESSAGE_CHARACTERS = 200
 
 
 @dataclass(frozen=True)
-class Resume:
-    """A command that resumes a notebook: its name, the user's message, how the user types commands.
+class ResumeCommand:
+    """A command that resumes a notebook, with the user's message.
 
-    `face` is `shell`, `slash` (in Claude Code) or `tool` (the user is asked through MCP).
+    `interface` says how commands are given: `shell`, `slash` (in Claude Code) or `tool`
+    (the user is asked through MCP).
     """
 
-    command: str
+    name: str
     message: str
-    face: str
+    interface: str
 
 
-async def target(workspace: Workspace, cwd: str, owner: str, asked: Resume) -> Session:
-    """Return the notebook that a command without a notebook acts on.
+async def find_target(
+    workspace: Workspace, cwd: str, owner: str, command: ResumeCommand
+) -> Session:
+    """Return the session of the notebook that a command without a notebook acts on.
 
-    That is the stopped notebook, else the current one. Raise UsageError where several are stopped, or there is none.
+    That is the stopped notebook, or else the current one. Raise UsageError if several
+    notebooks are stopped, or if there is no notebook.
     """
     stopped = await workspace.stopped()
-    current = _current(workspace, owner)
-    if current is not None and _reopens(current, asked):
+    current = _get_current(workspace, owner)
+    if current is not None and _reopens_step(current, command):
         return current
     if len(stopped) > 1:
-        raise _several(stopped, asked)
+        raise _several_stopped_error(stopped, command)
     if stopped:
         return stopped[0]
     return workspace.named(None, cwd, owner)
 
 
-def _current(workspace: Workspace, owner: str) -> Session | None:
+def _get_current(workspace: Workspace, owner: str) -> Session | None:
     name = workspace.current(owner)
     return workspace.sessions.get(name) if name else None
 
 
-def _reopens(session: Session, asked: Resume) -> bool:
-    """Whether `continue step 3` is about a skipped step of the notebook, and no stop."""
-    step = user_commands.find_skipped_step(session, asked.message)
-    return asked.command == "continue" and step is not None
+def _reopens_step(session: Session, command: ResumeCommand) -> bool:
+    """Whether a command reopens a skipped step: `continue step 3`."""
+    step = user_commands.find_skipped_step(session, command.message)
+    return command.name == "continue" and step is not None
 
 
-def _several(stopped: Sequence[Session], asked: Resume) -> UsageError:
+def _several_stopped_error(
+    stopped: Sequence[Session], command: ResumeCommand
+) -> UsageError:
     """Return the error that lists the stopped notebooks, with the command for each."""
-    why = command_messages.format_ambiguous_resume(
-        [(session.name, session.state.stop) for session in stopped], asked.command
+    message = command_messages.format_ambiguous_resume(
+        [(session.name, session.state.stop) for session in stopped], command.name
     )
-    commands = [_typed(CommandLines(session.name), asked) for session in stopped]
-    return UsageError(why, "\n".join([_how(asked.face), *commands]))
+    choices = [_format_command(CommandLines(item.name), command) for item in stopped]
+    hint = "\n".join([_format_instruction(command.interface), *choices])
+    return UsageError(message, hint)
 
 
-def _how(face: str) -> str:
-    if face == "tool":
+def _format_instruction(interface: str) -> str:
+    if interface == "tool":
         return "To ask the user about one of them, call one of these:"
-    verb = "type" if face == "slash" else "run"
+    verb = "type" if interface == "slash" else "run"
     return f"To resume one of them, {verb} one of these:"
 
 
-def _typed(commands: CommandLines, asked: Resume) -> str:
-    message = " ".join(asked.message.split())
-    if len(message) > LONGEST:
-        message = command_messages.RESUME_ARGUMENTS[asked.command]
-    if asked.face == "tool":
+def _format_command(commands: CommandLines, command: ResumeCommand) -> str:
+    """Return a command as the user, or the agent through MCP, gives it."""
+    message = " ".join(command.message.split())
+    if len(message) > MAX_MESSAGE_CHARACTERS:
+        message = command_messages.RESUME_ARGUMENTS[command.name]
+    if command.interface == "tool":
         return f"`lift_stop` with `notebook: {commands.notebook}`"
-    if asked.face == "slash":
-        return commands.slash(asked.command, message)
-    words = shlex.quote(message) if message else ""
-    return commands.shell(asked.command, words)
+    if command.interface == "slash":
+        return commands.slash(command.name, message)
+    argument = shlex.quote(message) if message else ""
+    return commands.shell(command.name, argument)

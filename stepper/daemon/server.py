@@ -100,7 +100,7 @@ class Daemon:
 
     def _open(self, name: str, path: str) -> Session:
         workspace = self.workspace
-        store = workspace.places.store(path)
+        store = workspace.notebook_paths.get_store(path)
         journal = JournalFile(os.path.join(self.paths.journals, store + ".jsonl"))
         record, figures = (
             os.path.join(self.paths.kernels, store + ".json"),
@@ -171,7 +171,7 @@ class Daemon:
         with contextlib.suppress(FileNotFoundError):
             # we hold the daemon's lock: whoever made it is dead
             os.unlink(self.paths.socket)
-        self.workspace.elsewhere.begin()
+        self.workspace.external_changes.start()
         server = await asyncio.start_unix_server(
             self._client, self.paths.socket, limit=1 << 20, backlog=128
         )

@@ -1,7 +1,7 @@
 """The names under which journal, kernel record and figures of renamed notebooks lie: `.stepper/renamed.json`.
 
 A notebook that was never renamed is not in the file: its store has the notebook's own name
-(`notebook_paths.Places`). The file is replaced atomically. That is the whole of a rename.
+(`notebook_paths.NotebookPaths`). The file is replaced atomically. That is the whole of a rename.
 """
 
 from __future__ import annotations

@@ -451,7 +451,9 @@ def _check_kernel_backends(paths: Paths) -> list[Check]:
             ": ".join([place.about, place.why or "; ".join(place.offers)]),
             place.mend,
         )
-        for place in asyncio.run(kernel_backends.named(paths, found, os.environ))
+        for place in asyncio.run(
+            kernel_backends.check_configured(paths, found, os.environ)
+        )
     ]
 
 

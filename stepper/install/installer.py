@@ -412,7 +412,7 @@ def _write_config(paths: Paths, patterns: list[str]) -> str | None:
     from stepper.daemon import config  # pyyaml is there by now
 
     there, path = read(Path(paths.config)).decode(), Path(paths.home, "config.yaml")
-    new = config.with_notebooks(there, patterns, paths.relpath(paths.config))
+    new = config.replace_notebooks(there, patterns, paths.relpath(paths.config))
     print_line("config", f"{write(path, new.encode())}: {paths.relpath(str(path))}")
     return (
         new if there in ("", read_install_record(paths.project).get("config")) else None

@@ -13,7 +13,7 @@ from stepper.common.errors import StepperError, UsageError
 from stepper.common.paths import Paths
 from stepper.common.program import find_program
 from stepper.daemon.config import Config
-from stepper.daemon.notebook_paths import Places
+from stepper.daemon.notebook_paths import NotebookPaths
 from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.model import StepStatus
 from stepper.web.daemon_client import DaemonClient
@@ -31,7 +31,7 @@ class NotebookList:
 
     def __init__(self, paths: Paths) -> None:
         self.paths = paths
-        self.places = Places(paths, Config(paths))
+        self.notebook_paths = NotebookPaths(paths, Config(paths))
         # How the user's shell calls stepper.
         search_path = os.environ.get("PATH", os.defpath)
         self.program = find_program(paths, search_path, paths.project)
@@ -54,7 +54,7 @@ class NotebookList:
 
         Raises UsageError if there is no such notebook.
         """
-        path = self.places.find(name, cwd)
+        path = self.notebook_paths.find(name, cwd)
         return self.paths.relpath(path)
 
     def get_view(self, name: str) -> NotebookView | None:
@@ -63,7 +63,7 @@ class NotebookList:
             return self._views[name]
         project = self.paths.project
         try:
-            path = self.places.resolve(os.path.join(project, name))
+            path = self.notebook_paths.resolve(os.path.join(project, name))
         except StepperError as error:
             self.error = error.message
             return None
@@ -95,17 +95,17 @@ class NotebookList:
         """Return whether the project is known to have more than one notebook."""
         if not self._names:
             with contextlib.suppress(UsageError):
-                self._names = self.places.notebooks()
+                self._names = self.notebook_paths.list_notebooks()
         return len({*self._names, *self._views}) > 1
 
     def _get_journal(self, path: str) -> str:
-        journal_name = self.places.store(path) + ".jsonl"
+        journal_name = self.notebook_paths.get_store(path) + ".jsonl"
         return os.path.join(self.paths.journals, journal_name)
 
     def list_rows(self) -> list[Row]:
         """Return all notebooks with their progress, the last changed first."""
         try:
-            self._names = self.places.notebooks()
+            self._names = self.notebook_paths.list_notebooks()
             self.error = ""
         except UsageError as error:
             self.error = error.message
@@ -150,7 +150,7 @@ class NotebookList:
         else:
             path = os.path.join(self.paths.project, name)
             try:
-                resolved = self.places.resolve(path)
+                resolved = self.notebook_paths.resolve(path)
             except UsageError:
                 return None
             history = RunHistory(partial(self._get_journal, resolved))
