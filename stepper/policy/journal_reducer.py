@@ -1,4 +1,7 @@
-"""What the journal's events add up to, so that a daemon that starts anew knows what the last one knew."""
+"""The state of a notebook as the sum of its journal's events.
+
+A new daemon replays the journal and so knows what the last daemon knew.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +12,27 @@ from typing import Any
 from stepper.policy import error_classification, journal_events, plan
 from stepper.policy.journal_events import Event
 from stepper.policy.model import Outcome, Plan, StepStatus, Verdict
-from stepper.policy.notebook_state import DisplayedOutput, LateOutputSummary, State
+from stepper.policy.notebook_state import (
+    DisplayedOutput,
+    LateOutputSummary,
+    Progress,
+    State,
+)
 
-KEPT = 50  # runs of which fault and report are in memory; the journal has all of them
+# Older runs are in memory without faults and reports; the journal has everything.
+RUNS_IN_MEMORY = 50
+# The value of KernelChanged.what for a new kernel.
+STARTED = "started"
 
 
 def replay(lines: Iterable[Mapping[str, Any]]) -> State:
-    """Return the state that the journal's lines add up to."""
+    """Return the state after the events of a journal."""
     state = State()
     for line in lines:
         try:
             event = journal_events.parse_event(line)
         except (KeyError, TypeError, ValueError, RecursionError):
-            # a line that somebody else wrote
+            # An invalid line, for example after a manual edit.
             state.unreadable_events += 1
             continue
         if event is not None:
@@ -30,19 +41,14 @@ def replay(lines: Iterable[Mapping[str, Any]]) -> State:
 
 
 def apply(event: Event, state: State) -> None:
-    """Change `state` by one event."""
+    """Change a state by one event."""
     match event:
         case journal_events.Created():
-            # under a name that another notebook had before: nothing of that one counts
-            fresh = State(
-                commands=state.commands,
-                next_run=state.next_run,
-                tool_use_ids=state.tool_use_ids,
-                unreadable_events=state.unreadable_events,
-            )
-            state.__dict__.update(fresh.__dict__)
-        case journal_events.Renamed() | journal_events.PlanChanged():
-            _notebook_changed(event, state)
+            _apply_creation(state)
+        case journal_events.Renamed():
+            state.renamed_from = event.former
+        case journal_events.PlanChanged():
+            state.plan = plan.from_json(event.plan) or state.plan
         case journal_events.RunStarted():
             state.running = event
             state.next_run = max(state.next_run, event.run + 1)
@@ -52,98 +58,85 @@ def apply(event: Event, state: State) -> None:
             state.running = None
             state.tool_use_ids.discard(event.tool_use_id or "")
         case journal_events.RunEnded():
-            _ran(event, state)
+            _apply_run(event, state)
         case journal_events.PreflightFailed():
-            _held(event, state)
+            _apply_preflight_failure(event, state)
         case (
             journal_events.Backgrounded()
             | journal_events.BackgroundReported()
             | journal_events.Undelivered()
             | journal_events.Delivered()
         ):
-            _told(event, state)
-        case journal_events.LateOutput() | journal_events.ExternalExecution():
-            _besides(event, state)
+            _apply_delivery(event, state)
+        case journal_events.LateOutput():
+            _apply_late_output(event, state)
+        case journal_events.ExternalExecution():
+            state.external_executions.append(event)
+            state.unchanged = False
         case journal_events.OutputsPending():
             state.pending_outputs[event.cell_id] = event
         case journal_events.OutputsWritten():
             state.pending_outputs.pop(event.cell_id, None)
         case journal_events.RunReported():
-            state.reports[event.run], state.last_report = event.text, event.run
-            state.late_outputs, state.reported_external_count = (
-                {},
-                len(state.external_executions),
-            )  # it is told
+            state.reports[event.run] = event.text
+            state.last_report = event.run
+            # The report includes these.
+            state.late_outputs = {}
+            state.reported_external_count = len(state.external_executions)
         case journal_events.ScratchExecuted():
             state.unchanged = False
         case journal_events.KernelChanged():
-            _kernel(event, state)
+            _apply_kernel_change(event, state)
+        case journal_events.Verified():
+            state.verified = event
         case (
             journal_events.Stopped()
             | journal_events.AgentWrote()
             | journal_events.Replaced()
         ):
-            _stopped(event, state)
-        case journal_events.Verified():
-            state.verified = event
-        case journal_events.Continued() | journal_events.Restored():
-            _resumed(event, state)
-        case journal_events.Fixed():
-            state.stop, state.unchanged = None, False
-            if event.key is not None:
-                state.progress_of(event.key).attempts = 0
-        case journal_events.Skipped():
-            state.stop, progress = None, state.progress_of(event.key)
-            progress.status, progress.reason, progress.interrupted = (
-                StepStatus.SKIPPED,
-                event.reason,
-                False,
-            )
-        case journal_events.Reopened() | journal_events.Confirmed():
-            _decided(event, state)
+            _apply_stop(event, state)
+        case (
+            journal_events.Continued()
+            | journal_events.Restored()
+            | journal_events.Fixed()
+            | journal_events.Skipped()
+            | journal_events.Reopened()
+            | journal_events.Confirmed()
+        ):
+            _apply_decision(event, state)
 
 
-def _notebook_changed(
-    event: journal_events.Renamed | journal_events.PlanChanged, state: State
-) -> None:
-    """The notebook has another name, or its plan was changed."""
-    if isinstance(event, journal_events.Renamed):
-        state.renamed_from = event.former
-    else:
-        state.plan = plan.from_json(event.plan) or state.plan
+def _apply_creation(state: State) -> None:
+    """Forget another notebook that had the same name."""
+    new_state = State(
+        commands=state.commands,
+        next_run=state.next_run,
+        tool_use_ids=state.tool_use_ids,
+        unreadable_events=state.unreadable_events,
+    )
+    state.__dict__.update(new_state.__dict__)
 
 
-def _decided(
-    event: journal_events.Reopened | journal_events.Confirmed, state: State
-) -> None:
-    """A step is open again, or done although its criterion is false."""
-    progress = state.progress_of(event.key)
-    if isinstance(event, journal_events.Reopened):
-        progress.status = StepStatus.PENDING
-        progress.reason = ""
-    else:
-        progress.status = StepStatus.DONE
-        progress.reason = event.reason
-
-
-def _stopped(
+def _apply_stop(
     event: journal_events.Stopped | journal_events.AgentWrote | journal_events.Replaced,
     state: State,
 ) -> None:
-    """The notebook is stopped, the agent changed it since, or another notebook has its place."""
     match event:
         case journal_events.Stopped():
-            error = event.error or _named_in(event.block)
+            error = event.error or _extract_error(event.block)
             state.stop = replace(event, error=error)
             state.agent_marks = set()
         case journal_events.AgentWrote():
             state.agent_marks.update(event.marks)
         case journal_events.Replaced():
-            _replaced(state)
+            _forget_notebook(state)
 
 
-def _replaced(state: State) -> None:
-    """Forget the stop, the plan and how far it is: they were another notebook's. The kernel is the same."""
+def _forget_notebook(state: State) -> None:
+    """Forget the stop, the plan and the progress of a replaced notebook.
+
+    The kernel and its variables stay the same.
+    """
     state.stop = None
     state.plan = Plan()
     state.progress = {}
@@ -154,23 +147,53 @@ def _replaced(state: State) -> None:
     state.unchanged = False
 
 
-def _resumed(
-    event: journal_events.Continued | journal_events.Restored, state: State
+def _apply_decision(
+    event: journal_events.Continued
+    | journal_events.Restored
+    | journal_events.Fixed
+    | journal_events.Skipped
+    | journal_events.Reopened
+    | journal_events.Confirmed,
+    state: State,
 ) -> None:
-    """Lift the stop, unless a restore keeps it."""
-    state.unchanged = False
-    if isinstance(event, journal_events.Continued) or not event.keeps_stop:
-        state.stop = None
+    """Apply a decision of the user (or, for `Confirmed`, of the agent)."""
+    match event:
+        case journal_events.Continued():
+            state.stop = None
+            state.unchanged = False
+        case journal_events.Restored():
+            state.unchanged = False
+            if not event.keeps_stop:
+                state.stop = None
+        case journal_events.Fixed():
+            state.stop = None
+            state.unchanged = False
+            if event.key is not None:
+                state.progress_of(event.key).attempts = 0
+        case journal_events.Skipped():
+            state.stop = None
+            progress = state.progress_of(event.key)
+            progress.status = StepStatus.SKIPPED
+            progress.reason = event.reason
+            progress.interrupted = False
+        case journal_events.Reopened():
+            progress = state.progress_of(event.key)
+            progress.status = StepStatus.PENDING
+            progress.reason = ""
+        case journal_events.Confirmed():
+            progress = state.progress_of(event.key)
+            progress.status = StepStatus.DONE
+            progress.reason = event.reason
 
 
-def _told(
+def _apply_delivery(
     event: journal_events.Backgrounded
     | journal_events.BackgroundReported
     | journal_events.Undelivered
     | journal_events.Delivered,
     state: State,
 ) -> None:
-    """Take note of what the agent is owed, and of what it was told."""
+    """Update the reports that must still be delivered."""
     match event:
         case journal_events.Backgrounded():
             state.background_calls[event.call] = event
@@ -183,139 +206,151 @@ def _told(
             state.undelivered = []
 
 
-def _held(event: journal_events.PreflightFailed, state: State) -> None:
-    """A fault was found before the cell ran: no run; the third in a row counts as an attempt."""
+def _apply_preflight_failure(
+    event: journal_events.PreflightFailed, state: State
+) -> None:
+    """Count a failed preflight check: every third in a row is an attempt."""
     if event.tool_use_id:
         state.tool_use_ids.add(event.tool_use_id)
     progress = state.progress_of(event.key)
-    progress.attempts, counts = state.count_attempts_after_preflight(event.key)
-    progress.retries += counts
-    progress.preflight_hash, progress.preflight_failures = (
-        event.source_hash,
-        0 if counts else progress.preflight_failures + 1,
-    )
-    progress.status, progress.cell_id, progress.index = (
-        StepStatus.FAILED,
-        event.cell_id,
-        event.index,
-    )
-    progress.interrupted, state.last_key = False, event.key
+    count = state.count_attempts_after_preflight(event.key)
+    progress.attempts = count.attempts
+    progress.retries += count.counts
+    progress.preflight_hash = event.source_hash
+    progress.preflight_failures += 1
+    if count.counts:
+        progress.preflight_failures = 0
+    progress.status = StepStatus.FAILED
+    progress.cell_id = event.cell_id
+    progress.index = event.index
+    progress.interrupted = False
+    state.last_key = event.key
     state.succeeded_sources.pop(event.cell_id, None)
 
 
-def _ran(event: journal_events.RunEnded, state: State) -> None:
-    cell_id, source, verdict, progress = (
-        event.cell_id,
-        event.source_hash,
-        event.verdict,
-        state.progress_of(event.key),
-    )
+def _apply_run(event: journal_events.RunEnded, state: State) -> None:
+    progress = state.progress_of(event.key)
+    last_source = state.last_sources.get(event.cell_id)
+    has_same_source = last_source == event.source_hash
+    is_confirmed = progress.status is StepStatus.DONE and has_same_source
+    _record_run(event, state)
+    progress.preflight_hash = ""
+    progress.preflight_failures = 0
+    progress.interrupted = event.verdict is Verdict.CANCELLED
+    if not progress.interrupted:
+        state.last_key = event.key
+        _update_progress(event, state, is_confirmed)
+    elif progress.status is StepStatus.PENDING:
+        progress.cell_id = event.cell_id
+        progress.index = event.index
+
+
+def _record_run(event: journal_events.RunEnded, state: State) -> None:
+    """Update everything that a run changes, except the progress of its step."""
+    cell_id = event.cell_id
+    source_hash = event.source_hash
     state.run_seconds += event.duration_s
     if state.running is not None and state.running.cell_id == cell_id:
-        state.sources_by_hash[source] = state.running.source
+        state.sources_by_hash[source_hash] = state.running.source
     state.running = None
-    state.renamed_from = ""  # it was told with this run
+    state.renamed_from = ""  # the report of this run mentions the former name
     state.runs.append(event)
-    if (
-        cell_id in state.pending_outputs
-        and state.pending_outputs[cell_id].run != event.run
-    ):
-        del state.pending_outputs[cell_id]  # an older run's
-    if len(state.runs) > KEPT:
-        old = state.runs[-KEPT - 1]
-        state.reports.pop(old.run, None)
-        state.runs[-KEPT - 1] = replace(old, fault=None, displays={})
+    pending = state.pending_outputs.get(cell_id)
+    if pending is not None and pending.run != event.run:
+        del state.pending_outputs[cell_id]  # outputs of an older run
+    if len(state.runs) > RUNS_IN_MEMORY:
+        old_run = state.runs[-RUNS_IN_MEMORY - 1]
+        state.reports.pop(old_run.run, None)
+        state.runs[-RUNS_IN_MEMORY - 1] = replace(old_run, fault=None, displays={})
     state.next_run = max(state.next_run, event.run + 1)
     if event.execution_count is not None:
         state.cells_by_execution_count[event.execution_count] = cell_id
-    as_confirmed = (
-        progress.status is StepStatus.DONE and state.last_sources.get(cell_id) == source
-    )
-    state.last_sources[cell_id] = source
+    state.last_sources[cell_id] = source_hash
     state.changed_ids.discard(cell_id)
     state.packages |= event.packages
     state.imports |= event.imports
     if event.request:
-        state.cells_by_request[event.request] = cell_id, source
+        state.cells_by_request[event.request] = (cell_id, source_hash)
     state.displayed_outputs[cell_id] = DisplayedOutput(
-        source, event.displays, event.left_out
+        source_hash, event.displays, event.left_out
     )
-    if verdict is Verdict.FINE:
-        state.succeeded_sources[cell_id] = source
+    if event.verdict is Verdict.FINE:
+        state.succeeded_sources[cell_id] = source_hash
     else:
         state.succeeded_sources.pop(cell_id, None)
     state.unchanged = True
-    progress.preflight_hash, progress.preflight_failures = "", 0
-    progress.interrupted = verdict is Verdict.CANCELLED
-    if progress.interrupted:  # the step stays where it was
-        if progress.status is StepStatus.PENDING:
-            progress.cell_id, progress.index = cell_id, event.index
-        return
-    state.last_key = event.key
-    # A done step that runs again starts a fresh count; stepper's own repetitions are
-    # nobody's attempt.
-    progress.retries += state.is_retry(event.key, event.repeat > 0, event.outside_agent)
-    progress.attempts = state.count_attempts_after(
-        event.key, verdict, event.repeat > 0, event.outside_agent
-    )
-    progress.asked_user = event.outcome is Outcome.ERROR and bool(
-        error_classification.extract_question(event.error)
-    )
-    progress.is_failing = verdict is not Verdict.FINE
-    status = StepStatus.CRITERION_FALSE if event.unmet else StepStatus.DONE
-    progress.status = StepStatus.FAILED if progress.is_failing else status
-    progress.reason = event.unmet or (progress.reason if as_confirmed else "")
-    progress.cell_id, progress.index = cell_id, event.index
 
 
-def _besides(
-    event: journal_events.LateOutput | journal_events.ExternalExecution, state: State
+def _update_progress(
+    event: journal_events.RunEnded, state: State, is_confirmed: bool
 ) -> None:
-    """Something came besides the runs: for a cell, or another client had the kernel run code."""
-    if isinstance(event, journal_events.ExternalExecution):
-        state.external_executions.append(event)
-        state.unchanged = False
-        return
-    came = state.late_outputs.setdefault(event.cell_id, LateOutputSummary())
-    came.characters += event.characters
-    came.outputs += event.shows
-    came.updates += event.updates
-    came.left_out, came.is_outdated = event.left_out, not event.there
-    shown = state.displayed_outputs.get(event.cell_id)
-    if shown is not None and event.there:
-        shown.displays, shown.left_out = event.displays, event.left_out
-        shown.late_characters += event.characters
-        shown.late_others += event.shows + event.updates
+    """Update the progress of a step after a run that was not interrupted.
+
+    `is_confirmed`: the step was done, and its cell ran with the same source.
+    """
+    progress = state.progress_of(event.key)
+    is_repetition = event.repeat > 0
+    progress.retries += state.is_retry(event.key, is_repetition, event.outside_agent)
+    progress.attempts = state.count_attempts_after(
+        event.key, event.verdict, is_repetition, event.outside_agent
+    )
+    progress.asked_user = _asks_user(event)
+    progress.is_failing = event.verdict is not Verdict.FINE
+    progress.status = _find_status(event, progress)
+    if event.unmet:
+        progress.reason = event.unmet
+    elif not is_confirmed:
+        progress.reason = ""
+    progress.cell_id = event.cell_id
+    progress.index = event.index
 
 
-def _kernel(event: journal_events.KernelChanged, state: State) -> None:
+def _asks_user(event: journal_events.RunEnded) -> bool:
+    if event.outcome is not Outcome.ERROR:
+        return False
+    return error_classification.extract_question(event.error) != ""
+
+
+def _find_status(event: journal_events.RunEnded, progress: Progress) -> StepStatus:
+    if progress.is_failing:
+        return StepStatus.FAILED
+    return StepStatus.CRITERION_FALSE if event.unmet else StepStatus.DONE
+
+
+def _apply_late_output(event: journal_events.LateOutput, state: State) -> None:
+    summary = state.late_outputs.setdefault(event.cell_id, LateOutputSummary())
+    summary.characters += event.characters
+    summary.outputs += event.shows
+    summary.updates += event.updates
+    summary.left_out = event.left_out
+    summary.is_outdated = not event.there
+    displayed = state.displayed_outputs.get(event.cell_id)
+    if displayed is not None and event.there:
+        displayed.displays = event.displays
+        displayed.left_out = event.left_out
+        displayed.late_characters += event.characters
+        displayed.late_others += event.shows + event.updates
+
+
+def _apply_kernel_change(event: journal_events.KernelChanged, state: State) -> None:
     state.unchanged = False
-    if event.what == "started":
-        (
-            state.succeeded_sources,
-            state.cells_by_execution_count,
-            state.lost_reason,
-            state.cells_by_request,
-            state.displayed_outputs,
-        ) = (
-            {},
-            {},
-            "",
-            {},
-            {},
-        )
-        state.reported_external_count = len(
-            state.external_executions
-        )  # what they bound is gone
-    else:
-        # died, restarted, shut down: told with the next run, and only if there was
-        # something to lose
-        if state.succeeded_sources:
-            state.lost_reason = event.why
-        state.succeeded_sources = {}
+    if event.what == STARTED:
+        state.cells_by_execution_count = {}
+        state.cells_by_request = {}
+        state.displayed_outputs = {}
+        state.lost_reason = ""
+        # The variables that other clients assigned are lost.
+        state.reported_external_count = len(state.external_executions)
+    elif state.succeeded_sources:
+        # The kernel died, or was restarted or shut down. The next run reports that, but
+        # only if there were variables to lose.
+        state.lost_reason = event.why
+    state.succeeded_sources = {}
 
 
-def _named_in(block: str) -> str:
-    """Return what a stop is about that an older stepper journaled: its block alone says so."""
+def _extract_error(block: str) -> str:
+    """Return the error of a stop whose event has only a block (an old version)."""
     lines = dict(line.split(": ", 1) for line in block.splitlines() if ": " in line)
-    return f"{lines.get('Error Type', 'error')}: {lines.get('Error Message', '')}"
+    name = lines.get("Error Type", "error")
+    message = lines.get("Error Message", "")
+    return f"{name}: {message}"

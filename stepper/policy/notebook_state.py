@@ -1,12 +1,14 @@
-"""One notebook's standing: plan, how far its steps are, stop, what ran where.
+"""The state of one notebook's work: plan, progress of its steps, stop, runs.
 
-Changed by `journal_reducer.apply` alone, except `changed` (a look at the file sets it) and `commands`.
+Only `journal_reducer.apply` changes a state, with two exceptions: the comparison with
+the notebook sets `changed_ids` and `open_cells`, and the project sets `commands`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from stepper.policy import cell_changes
 from stepper.policy.commands.command_lines import UNNAMED, CommandLines
@@ -34,54 +36,76 @@ from stepper.policy.model import (
 
 FINISHED = (StepStatus.DONE, StepStatus.SKIPPED)
 STALE = "stale"
-FAILURES_PER_ATTEMPT = 3  # faults found before a cell ran that count as one attempt
+# How many failed preflight checks in a row count as one attempt.
+FAILURES_PER_ATTEMPT = 3
 
 
 @dataclass
 class Progress:
-    """How far a step (or a cell in no step) is. `attempts` are the retries made since the count began."""
+    """The progress of a step, or of a cell that belongs to no step."""
 
     status: StepStatus = StepStatus.PENDING
-    interrupted: bool = False  # its cell's last run was broken off
+    interrupted: bool = False  # whether the last run of the cell was interrupted
     cell_id: str | None = None
-    index: int = -1  # where its cell stood
+    index: int = -1  # of the cell when it ran last
+    # Retries since the count was reset, for example by `/fix`.
     attempts: int = 0
-    # over the whole history; `/fix` starts `attempts` afresh, not these
+    # Retries over the whole history.
     retries: int = 0
-    is_failing: bool = False
-    # its last run ended with a question to the user (`STOP: QUESTION`)
+    is_failing: bool = False  # whether the last run failed
+    # Whether the last run asked the user a question (`STOP: QUESTION`).
     asked_user: bool = False
-    reason: str = ""  # why it was skipped, is doubted, or is done although it was
-    # the source hash that was not run last, because of what was found before
+    # Why the step was skipped, is not done although its cell succeeded, or is done
+    # although its criterion is false.
+    reason: str = ""
+    # The hash of the last source if its preflight check failed, else ''.
     preflight_hash: str = ""
-    preflight_failures: int = 0  # how often in a row
+    preflight_failures: int = 0  # in a row
 
 
 @dataclass
 class DisplayedOutput:
-    """What a cell shows of its last run: display id → which outputs; what the limits leave out; by which source."""
+    """What the notebook contains of a cell's last run.
+
+    `displays` maps display ids to indexes of outputs.
+    """
 
     source_hash: str
     displays: dict[str, list[int]] = field(default_factory=dict)
     left_out: OmittedOutput = NOTHING_OMITTED
-    late_characters: int = 0  # that came after the run, and messages that were no text
+    # Text that arrived after the run, and the number of other late messages.
+    late_characters: int = 0
     late_others: int = 0
 
 
 @dataclass
 class LateOutputSummary:
-    """What came for a cell besides its run and was not told yet."""
+    """Output of a cell that arrived after its run and was not reported yet."""
 
     characters: int = 0
     outputs: int = 0
     updates: int = 0
-    left_out: OmittedOutput = NOTHING_OMITTED  # of all that the cell got
-    is_outdated: bool = False  # the cell was changed or deleted since it ran
+    left_out: OmittedOutput = NOTHING_OMITTED  # of all outputs of the cell
+    # Whether the cell was changed or deleted, so that the output was dropped.
+    is_outdated: bool = False
+
+
+class AttemptCount(NamedTuple):
+    """The number of retries after a failed preflight check.
+
+    `counts` says whether the check counts as an attempt.
+    """
+
+    attempts: int
+    counts: bool
 
 
 @dataclass(frozen=True)
 class OpenCell:
-    """A code cell outside the plan that failed, was interrupted, was changed, is stale or has not run."""
+    """A code cell outside the plan that keeps a notebook from being complete.
+
+    The cell failed, was interrupted or changed, is stale, or has not run.
+    """
 
     cell_id: str
     number: int
@@ -90,236 +114,229 @@ class OpenCell:
 
 @dataclass
 class State:
-    """One notebook's standing."""
+    """The state of one notebook's work."""
 
     plan: Plan = field(default_factory=Plan)
-    commands: CommandLines = UNNAMED  # as texts write them; the project's to set
+    # How messages write commands for this notebook.
+    commands: CommandLines = UNNAMED
     progress: dict[Key, Progress] = field(default_factory=dict)
-    stop: Stopped | None = None  # no further cell runs until the person says so
-    # of the notebook as the agent left it since it is stopped: `notebook_identity.marks`
+    stop: Stopped | None = None  # set until the user resumes the notebook
+    # Marks of what the agent wrote since the stop: see `notebook_identity.list_marks`.
     agent_marks: set[str] = field(default_factory=set)
     runs: list[RunEnded] = field(default_factory=list)
-    sources_by_hash: dict[str, str] = field(
-        default_factory=dict
-    )  # of what ran here: hash →
+    # The sources of all runs that the journal describes completely.
+    sources_by_hash: dict[str, str] = field(default_factory=dict)
     next_run: int = 1
     running: RunStarted | None = None
-    renamed_from: str = ""  # the notebook's former name, until a cell has run since
-    lost_reason: str = (
-        ""  # why the last kernel's state is gone; told once, with the next run
-    )
-    # cell id → source hash, ok in the present kernel
+    renamed_from: str = ""  # the former name, until the next cell has run
+    # Why the variables of the last kernel are lost, until the next run reports it.
+    lost_reason: str = ""
+    # Source hashes by cell id: of the cells that succeeded in the present kernel.
     succeeded_sources: dict[str, str] = field(default_factory=dict)
-    # cell id → source hash, whatever became of it
+    # Source hashes by cell id: of the last run of each cell, whatever its outcome.
     last_sources: dict[str, str] = field(default_factory=dict)
     tool_use_ids: set[str] = field(default_factory=set)
-    run_seconds: float = 0.0  # spent in runs
-    # execution count → cell id, in the present kernel
+    run_seconds: float = 0.0  # total duration of all runs
+    # Cell ids, for the present kernel.
     cells_by_execution_count: dict[int, str] = field(default_factory=dict)
-    # → cell id, source hash; in the present kernel
+    # (cell id, source hash) by message id, for the present kernel.
     cells_by_request: dict[str, tuple[str, str]] = field(default_factory=dict)
-    # cell id →, in the present kernel
+    # By cell id, for the present kernel.
     displayed_outputs: dict[str, DisplayedOutput] = field(default_factory=dict)
-    late_outputs: dict[str, LateOutputSummary] = field(
-        default_factory=dict
-    )  # cell id →
-    # executions of other clients
+    late_outputs: dict[str, LateOutputSummary] = field(default_factory=dict)
+    # Executions by other clients; the first `reported_external_count` are reported.
     external_executions: list[ExternalExecution] = field(default_factory=list)
-    reported_external_count: int = 0  # how many of them, from the first on
-    # run → what the agent read; 0: where nothing ran
+    reported_external_count: int = 0
+    # Delivered reports by run; 0 is the last report without a run.
     reports: dict[int, str] = field(default_factory=dict)
     last_report: int | None = None
-    last_key: Key | None = None  # what ran last, or was held back
-    # cells that ran with another source than the file has: as seen last
+    # What ran last, or failed its preflight check last.
+    last_key: Key | None = None
+    # Cells that were changed or deleted since they ran, as of the last comparison.
     changed_ids: set[str] = field(default_factory=set)
-    stale_ids: set[str] = field(
-        default_factory=set
-    )  # ids of stale cells, as last analysed
-    # as the notebook was read last
+    stale_ids: set[str] = field(default_factory=set)  # as of the last analysis
     open_cells: list[OpenCell] = field(default_factory=list)
-    # by call: how they end is owed to somebody
+    # Calls whose results must still be reported, by call id.
     background_calls: dict[str, Backgrounded] = field(default_factory=dict)
-    # what became of edits whose report nobody could read
     undelivered: list[Undelivered] = field(default_factory=list)
-    # cell id → outputs that wait for the notebook
+    # Outputs that could not be written into the notebook yet, by cell id.
     pending_outputs: dict[str, OutputsPending] = field(default_factory=dict)
-    # → the version that the last run which used it had
+    # The versions of packages when they were used last.
     packages: dict[str, str] = field(default_factory=dict)
-    # modules of the project → those of the project that they import
+    # The modules of the project that each module of the project imports.
     imports: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    verified: Verified | None = None  # the last replay's verdict
-    unreadable_events: int = 0  # events that could not be understood
-    # nothing of stepper's happened since the last run that could change how it ends
+    verified: Verified | None = None  # the result of the last replay
+    unreadable_events: int = 0
+    # Whether nothing happened since the last run that could change its result.
     unchanged: bool = False
 
     def progress_of(self, key: Key) -> Progress:
-        """Return the standing of a step or a cell in no step; made where it is new."""
+        """Return the progress of a step or cell; add it if the key is new."""
         return self.progress.setdefault(key, Progress())
 
     def status_of(self, key: Key) -> StepStatus:
-        """Return where a step stands for those who look: a run broken off or a cell changed takes `done` from it."""
+        """Return the status of a step as users see it.
+
+        A step is not done if its cell was interrupted or changed since.
+        """
         progress = self.progress_of(key)
-        ran = progress.status in (StepStatus.DONE, StepStatus.CRITERION_FALSE)
-        if progress.interrupted and (ran or progress.status is StepStatus.PENDING):
+        has_run = progress.status in (StepStatus.DONE, StepStatus.CRITERION_FALSE)
+        is_pending = progress.status is StepStatus.PENDING
+        if progress.interrupted and (has_run or is_pending):
             return StepStatus.INTERRUPTED
-        changed = ran and progress.cell_id in self.changed_ids
-        return StepStatus.CHANGED if changed else progress.status
+        if has_run and progress.cell_id in self.changed_ids:
+            return StepStatus.CHANGED
+        return progress.status
 
     def compare_with_notebook(self, cells: Sequence[Cell]) -> list[Cell]:
-        """Compare the notebook's cells with what ran; return those that have not run as they stand."""
-        fresh, self.changed_ids = cell_changes.find_changes(cells, self.last_sources)
-        in_plan = {self.progress_of(step.id).cell_id for step in self.plan.steps}
-        known = {
+        """Update changed and open cells; return the cells that are new or changed."""
+        changes = cell_changes.find_changes(cells, self.last_sources)
+        self.changed_ids = changes.outdated_ids
+        self.open_cells = []
+        if self.plan.steps:
+            new_ids = {cell.id for cell in changes.cells}
+            self._add_open_cells(cells, new_ids)
+        return changes.cells
+
+    def _add_open_cells(self, cells: Sequence[Cell], new_ids: set[str]) -> None:
+        planned_ids = {self.progress_of(step.id).cell_id for step in self.plan.steps}
+        progress_by_id = {
             progress.cell_id: progress
             for key, progress in self.progress.items()
             if isinstance(key, str)
         }
-        fresh_ids = {cell.id for cell in fresh}
-        self.open_cells = []
-        for cell in cell_changes.select_runnable(cells) if self.plan.steps else ():
-            running = self.running is not None and self.running.cell_id == cell.id
-            if cell.id in in_plan or running:
+        running_id = self.running.cell_id if self.running is not None else None
+        for cell in cell_changes.select_runnable(cells):
+            if cell.id in planned_ids or cell.id == running_id:
                 continue
-            status = self._open_status(cell, known.get(cell.id), cell.id in fresh_ids)
+            progress = progress_by_id.get(cell.id)
+            status = self._find_open_status(cell, progress, cell.id in new_ids)
             if status:
                 self.open_cells.append(OpenCell(cell.id, cell.number, status))
-        return fresh
 
-    def _open_status(
-        self, cell: Cell, progress: Progress | None, is_fresh: bool
+    def _find_open_status(
+        self, cell: Cell, progress: Progress | None, is_new: bool
     ) -> str:
         """Return why a cell outside the plan is open; '' if it is not."""
-        held = (
-            progress is not None
-            and progress.preflight_hash == cell_changes.hash_source(cell.source)
-        )
-        if is_fresh and not held:
-            status = (
-                StepStatus.CHANGED
-                if cell.id in self.last_sources
-                else StepStatus.PENDING
-            )
-            return str(status.value)
+        if is_new and not self._failed_preflight(cell, progress):
+            has_run = cell.id in self.last_sources
+            status = StepStatus.CHANGED if has_run else StepStatus.PENDING
+            return status.value
         if progress is not None and progress.interrupted:
-            return str(StepStatus.INTERRUPTED.value)
+            return StepStatus.INTERRUPTED.value
         if progress is not None and progress.status is StepStatus.FAILED:
-            return str(StepStatus.FAILED.value)
+            return StepStatus.FAILED.value
         return STALE if cell.id in self.stale_ids else ""
+
+    def _failed_preflight(self, cell: Cell, progress: Progress | None) -> bool:
+        if progress is None or not progress.preflight_hash:
+            return False
+        return progress.preflight_hash == cell_changes.hash_source(cell.source)
 
     def count_attempts_after(
         self, key: Key, verdict: Verdict, repeat: bool, outside_agent: bool = False
     ) -> int:
-        """Return how many retries the agent will have made when a run with that verdict is applied.
+        """Return the number of the agent's retries after a run with a verdict.
 
-        A run that was asked for outside the agent is not one of them.
+        A run that was requested outside the agent is not a retry.
         """
         progress = self.progress_of(key)
         if verdict is Verdict.CANCELLED:
             return progress.attempts
-        fresh = progress.status is StepStatus.DONE
-        return (
-            0
-            if fresh
-            else progress.attempts + self.is_retry(key, repeat, outside_agent)
-        )
+        if progress.status is StepStatus.DONE:  # the count starts again
+            return 0
+        return progress.attempts + self.is_retry(key, repeat, outside_agent)
 
     def is_retry(self, key: Key, repeat: bool, outside_agent: bool = False) -> bool:
-        """Return whether the next run of a step is a retry: its last run failed and did not ask the user."""
-        progress = self.progress_of(key)
-        return (
-            progress.is_failing
-            and not progress.asked_user
-            and not repeat
-            and not outside_agent
-        )
+        """Return whether the next run of a step is a retry of the agent.
 
-    def count_attempts_after_preflight(self, key: Key) -> tuple[int, bool]:
-        """Return how many retries will have been made once a fault is found before a cell runs; whether it counts."""
+        Its last run failed and did not ask the user. `repeat` says that stepper itself
+        repeats the run.
+        """
+        progress = self.progress_of(key)
+        is_fix = progress.is_failing and not progress.asked_user
+        return is_fix and not repeat and not outside_agent
+
+    def count_attempts_after_preflight(self, key: Key) -> AttemptCount:
+        """Return the number of retries after a failed preflight check of a step."""
         progress = self.progress_of(key)
         counts = progress.preflight_failures + 1 == FAILURES_PER_ATTEMPT
-        return (
-            0 if progress.status is StepStatus.DONE else progress.attempts
-        ) + counts, counts
+        is_done = progress.status is StepStatus.DONE
+        attempts = 0 if is_done else progress.attempts
+        return AttemptCount(attempts + counts, counts)
 
-    def find_open_step(self, *ran: StepStatus) -> int | None:
-        """Return the id of the first step that is neither done nor skipped, nor of the statuses given, or None."""
-        return next(
-            (
-                step.id
-                for step in self.plan.steps
-                if self.progress_of(step.id).status not in (*FINISHED, *ran)
-            ),
-            None,
-        )
+    def find_open_step(self, *excluded: StepStatus) -> int | None:
+        """Return the id of the first unfinished step, or None.
+
+        Steps with an excluded status are ignored.
+        """
+        for step in self.plan.steps:
+            if self.progress_of(step.id).status not in (*FINISHED, *excluded):
+                return step.id
+        return None
 
     @property
     def runs_in_background(self) -> bool:
-        """Whether what runs was handed on: nobody waits for it any more."""
-        return (
-            self.running is not None
-            and self.running.tool_use_id in self.background_calls
-        )
+        """Whether the running cell continues in the background."""
+        if self.running is None:
+            return False
+        return self.running.tool_use_id in self.background_calls
 
     @property
     def open_steps(self) -> list[Step]:
-        """The steps that are not over, or no longer: their cell was broken off or changed since."""
+        """The steps that are neither done nor skipped."""
         return [
             step for step in self.plan.steps if self.status_of(step.id) not in FINISHED
         ]
 
     @property
     def is_complete(self) -> bool:
-        """Whether every step is done or skipped, the validation step, if any, passed, and no other cell is open.
+        """Whether all work of the plan is finished.
 
-        Without a plan never.
+        Every step is done or skipped, validation steps are done, and no other cell is
+        open. A notebook without a plan is never complete.
         """
-        passed = all(
+        if not self.plan.steps or self.open_steps or self.open_cells:
+            return False
+        return all(
             self.progress_of(step.id).status is StepStatus.DONE
             for step in self.plan.steps
             if step.kind is StepKind.VALIDATION
         )
-        return (
-            bool(self.plan.steps)
-            and not self.open_steps
-            and passed
-            and not self.open_cells
-        )
 
     @property
     def is_failing(self) -> bool:
-        """Whether the last run failed in a notebook without a plan, or a cell outside a plan without open steps."""
-        if self.plan.steps and not self.open_steps:
-            return any(
+        """Whether a cell outside the plan failed, and the plan has no open steps.
+
+        In a notebook without a plan, this is the last cell that ran.
+        """
+        if self.plan.steps:
+            return not self.open_steps and any(
                 cell.status == StepStatus.FAILED.value for cell in self.open_cells
             )
-        return (
-            not self.plan.steps
-            and self.last_key is not None
-            and self.progress_of(self.last_key).status is StepStatus.FAILED
-        )
+        if self.last_key is None:
+            return False
+        return self.progress_of(self.last_key).status is StepStatus.FAILED
 
     @property
     def status_name(self) -> str:
-        """The notebook's state for people and `--json`: `stopped`, `complete`, `failing` or `ready`."""
-        return (
-            "stopped"
-            if self.stop
-            else "complete"
-            if self.is_complete
-            else "failing"
-            if self.is_failing
-            else "ready"
-        )
+        """The status in messages and JSON: stopped, complete, failing or ready."""
+        if self.stop:
+            return "stopped"
+        if self.is_complete:
+            return "complete"
+        return "failing" if self.is_failing else "ready"
 
     @property
     def has_open_work(self) -> bool:
-        """Whether there is work to go on with: a step that waits, a stop, or a notebook without a plan that ran."""
-        loose = not self.plan.steps and (self.succeeded_sources or self.is_failing)
-        return bool(
-            self.stop
-            or self.open_steps
-            or self.open_cells
-            or loose
-            or self.undelivered
-            or self.background_calls
-        )
+        """Whether there is work to continue.
+
+        This includes unfinished steps, a stop, undelivered reports, and any notebook
+        without a plan whose cells ran.
+        """
+        if self.stop or self.open_steps or self.open_cells:
+            return True
+        if self.undelivered or self.background_calls:
+            return True
+        has_run = bool(self.succeeded_sources) or self.is_failing
+        return has_run and not self.plan.steps
