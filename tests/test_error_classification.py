@@ -741,13 +741,17 @@ def test_what_follows(
     act: run_decisions.NextAction,
     wait: float,
 ) -> None:
-    assert run_decisions.decide(verdict, attempts, repeats, Limits()) == (act, wait)
+    assert run_decisions.decide_on_verdict(verdict, attempts, repeats, Limits()) == (
+        act,
+        wait,
+    )
 
 
 def test_what_follows_without_retries() -> None:
     none = Limits(max_retries=0, network_retries=0)
     assert [
-        run_decisions.decide(verdict, 0, 0, none)[0] for verdict in (R, T, Verdict.FINE)
+        run_decisions.decide_on_verdict(verdict, 0, 0, none)[0]
+        for verdict in (R, T, Verdict.FINE)
     ] == [STOP, STOP, GO_ON]
 
 

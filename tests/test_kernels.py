@@ -668,7 +668,7 @@ def test_a_cell_in_bash_has_a_deadline_and_may_die(
     assert (
         "Timeout" in answer.text
         and "| begun" in answer.text
-        and "kernel's state is kept" in answer.text
+        and "kernel keeps its variables" in answer.text
     )
     answer = shell.replace(cell, "kill -9 $PPID; sleep 60")
     assert "KernelDied" in answer.stop and "SIGKILL" in answer.stop

@@ -142,7 +142,7 @@ def test_reports_say_what_the_kernel_says_and_nothing_that_only_python_knows(
     if language == "deno":  # an interrupt ends it, and the report says so
         assert "kernel died (SIGINT)" in slow.stop
         return
-    assert "the kernel's state is kept" in slow.text
+    assert "the kernel keeps its variables" in slow.text
     outcomes = [run["outcome"] for run in project.json("history")]
     assert outcomes == ["ok", "error", *["ok"] * bool(draws), "timeout"]
 

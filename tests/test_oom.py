@@ -127,7 +127,7 @@ def test_a_cell_that_fills_a_small_cgroup_slowly_is_stopped_by_the_guard(
         "Error Type: MemoryLimit" in answer.stop
         and "of its cgroup (the limit is " in answer.stop
     )
-    assert "the kernel's state is kept" in answer.stop
+    assert "the kernel keeps its variables" in answer.stop
     assert small.kills() == 0 and project.json("status")["kernel"]["pid"] == pid
     assert "42" in project.stepper("eval", "before + 1").stdout
 

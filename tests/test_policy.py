@@ -712,7 +712,7 @@ def test_a_skipped_step_is_not_done() -> None:
 def test_a_fix_of_a_cell_whose_kernel_something_outside_ended() -> None:
     death = Death("job 3: its node failed (NODE_FAIL)", cause="EndedOutside")
     fault, verdict = run_decisions.judge_run(
-        Outcome.KERNEL_DIED, None, (), death, built="step 1 had built them"
+        Outcome.KERNEL_DIED, None, (), death, lost_variables="step 1 had built them"
     )
     run = dataclasses.replace(BEGUN, key=1).create_run(
         Outcome.KERNEL_DIED, verdict, fault, 0.1

@@ -311,7 +311,7 @@ def test_how_a_cell_is_to_run() -> None:
     )
     assert (task.key, task.timeout) == (1, 30)
     assert task.notes == (
-        "out of order: it ran after cell 2, which stands below it",
+        "out of order: it ran after cell 2, which is below it",
         "this source is the same as in run 1 (KeyError: 'a')",
     )
     asked = run_decisions.make_run_parameters(

@@ -1,7 +1,10 @@
-"""What is to happen before a cell and after it: policy decides here, the session carries out.
+"""Decisions before and after a cell runs; the session carries them out.
 
-`before`: a cell that was written → whether it runs. `judged`: how an execution ended → fault and verdict. `after` (a
-run that was judged) and `held` (a cell that did not run) → go on, let the agent fix it, run it again, or stop.
+1. `decide_on_written_cell`: whether a cell that was written runs.
+2. `make_run_parameters`: its deadline and the notes for its report.
+3. `judge_run`: the error and the verdict of an execution.
+4. `decide_after_run`, `decide_after_preflight`: continue, let the agent fix the cell,
+   run it again, or stop the notebook.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import NamedTuple
 
 from stepper.common.text import one_line
 from stepper.policy import (
@@ -36,30 +40,30 @@ from stepper.policy.model import (
 )
 from stepper.policy.notebook_state import Progress, State
 
-VARIABLES_KEPT, VARIABLES_LOST = (
-    "the kernel's state is kept",
-    ": all variables are lost",
-)
+VARIABLES_KEPT = "the kernel keeps its variables"
+VARIABLES_LOST = ": all variables are lost"
+# How many values of a criterion a message contains.
+MAX_VALUES = 3
 
 
 class CellAction(Enum):
-    """What is to be done about a cell that was written."""
+    """What to do with a cell that was written."""
 
-    NOTHING = "it is not meant to run"
-    WAIT = "the person has not accepted it"
-    REFUSE = "it may not run now"
-    RUN = "it runs"
+    NOTHING = "the cell is not meant to run"
+    WAIT = "the user has not accepted the cell"
+    REFUSE = "the cell may not run now"
+    RUN = "the cell runs"
 
 
 @dataclass(frozen=True)
 class WriteDecision:
-    """What is to be done about a cell, and why not where it does not run."""
+    """What to do with a cell that was written; `reason` is why it does not run."""
 
     action: CellAction
     reason: str = ""
-    # the run that it would only repeat, unless a file of the project changed since
+    # The run that the cell would only repeat if no file of the project changed since.
     repeats: Run | None = None
-    needs_preflight: bool = False  # whether it is not to run where a fault is certain
+    needs_preflight: bool = False
 
 
 def decide_on_written_cell(
@@ -67,50 +71,49 @@ def decide_on_written_cell(
     cells: Sequence[Cell],
     cell: Cell,
     consent: Consent,
-    asked: Callable[[], Limits],
+    get_limits: Callable[[], Limits],
     new: bool,
     alone: bool = True,
 ) -> WriteDecision:
-    """Decide on a cell that stands in the notebook now; `new` where it did not before the edit.
+    """Return what to do with a cell that is in the notebook now.
 
-    Where its edit is of it `alone`, the agent may repeat itself with it; a Write brings a whole notebook.
+    `new`: the cell was added by the edit. `alone`: the edit concerns only this cell. A
+    Write of a whole notebook may repeat cells.
     """
     if cell not in cell_changes.select_runnable([cell]):
         return WriteDecision(CellAction.NOTHING)
-    # a wrong configuration is no matter of a cell that is not meant to run
-    limits = asked()
-    if why := edit_gate.check_approval(consent, limits):
-        return WriteDecision(CellAction.WAIT, why)
-    others = [other for other in cells if other.id != cell.id]
-    crowded = (
-        (
-            edit_gate.check_failed_step(state, others, cell.index)
-            or edit_gate.check_cell_count(cells, limits)
-        )
-        if new
-        else None
-    )
-    if why := edit_gate.check_stop(state) or crowded:
-        return WriteDecision(CellAction.REFUSE, why)
-    key, source = (
-        plan.find_key(state, cells, cell),
-        cell_changes.hash_source(cell.source),
-    )
-    # written once more, it runs
-    as_held = state.progress.get(key, Progress()).preflight_hash == source
-    look_ahead = (
-        limits.preflight and not as_held and cell_changes.RAISES_TAG not in cell.tags
-    )
-    repeats = repeated_errors.find_repeated_run(state, key, source) if alone else None
-    return WriteDecision(CellAction.RUN, "", repeats, look_ahead)
+    # Only now, because cells that do not run must not report a wrong configuration.
+    limits = get_limits()
+    reason = edit_gate.check_approval(consent, limits)
+    if reason:
+        return WriteDecision(CellAction.WAIT, reason)
+    reason = edit_gate.check_stop(state)
+    if not reason and new:
+        other_cells = [other for other in cells if other.id != cell.id]
+        reason = edit_gate.check_failed_step(state, other_cells, cell.index)
+        reason = reason or edit_gate.check_cell_count(cells, limits)
+    if reason:
+        return WriteDecision(CellAction.REFUSE, reason)
+    key = plan.find_key(state, cells, cell)
+    source_hash = cell_changes.hash_source(cell.source)
+    repeated_run = None
+    if alone:
+        repeated_run = repeated_errors.find_repeated_run(state, key, source_hash)
+    # A source whose preflight check failed runs if it is written again.
+    progress = state.progress.get(key, Progress())
+    is_insisted = progress.preflight_hash == source_hash
+    expects_error = cell_changes.RAISES_TAG in cell.tags
+    needs_preflight = limits.preflight and not is_insisted and not expects_error
+    return WriteDecision(CellAction.RUN, "", repeated_run, needs_preflight)
 
 
 @dataclass(frozen=True)
 class RunParameters:
-    """A cell that is to run: what it counts for, its deadline in seconds, what is to be noted before it runs.
+    """How a cell runs.
 
-    Its step's criterion where that is an expression, which may be looked at then. A printed line that matches `wake`
-    wakes the agent while it runs.
+    `key` is what the run counts for, `timeout` the deadline in seconds. `criterion` is
+    the criterion of the step if it can be evaluated, else ''. A printed line that
+    matches `wake` wakes the agent.
     """
 
     key: Key
@@ -125,31 +128,36 @@ def make_run_parameters(
     cells: Sequence[Cell],
     cell: Cell,
     limits: Limits,
-    timeout_of_call: float | None = None,
+    call_timeout: float | None = None,
 ) -> RunParameters:
-    """Return how a cell is to run."""
-    asked, key = cell_directives.parse(cell.source), plan.find_key(state, cells, cell)
+    """Return how a cell runs."""
+    directive = cell_directives.parse(cell.source)
+    key = plan.find_key(state, cells, cell)
     step = state.plan.find_step(key) if isinstance(key, int) else None
-    most = limits.max_cell_timeout_seconds
-    default = most if step and step.long else limits.cell_timeout_seconds
-    timeout = cell_directives.select_deadline(asked, default, most, timeout_of_call)
-    below = [
+    maximum = limits.max_cell_timeout_seconds
+    default = maximum if step and step.long else limits.cell_timeout_seconds
+    timeout = cell_directives.select_deadline(directive, default, maximum, call_timeout)
+    source_hash = cell_changes.hash_source(cell.source)
+    notes = (
+        *directive.problems,
+        *_note_order(state, cells, cell),
+        *repeated_errors.note_returning_source(state, key, source_hash),
+    )
+    criterion = plan.parse_criterion(step.criterion) if step else ""
+    return RunParameters(key, timeout, notes, criterion, directive.wake)
+
+
+def _note_order(state: State, cells: Sequence[Cell], cell: Cell) -> list[str]:
+    """Return a note if a cell runs after one that is below it."""
+    cells_below = [
         other
         for other in cells
         if other.index > cell.index and other.id in state.succeeded_sources
     ]
-    order = (
-        [f"out of order: it ran after cell {below[-1].number}, which stands below it"]
-        if below
-        else []
-    )
-    returned = repeated_errors.note_returning_source(
-        state, key, cell_changes.hash_source(cell.source)
-    )
-    criterion = plan.parse_criterion(step.criterion) if step else ""
-    return RunParameters(
-        key, timeout, (*asked.problems, *order, *returned), criterion, asked.wake
-    )
+    if not cells_below:
+        return []
+    number = cells_below[-1].number
+    return [f"out of order: it ran after cell {number}, which is below it"]
 
 
 def judge_run(
@@ -158,29 +166,21 @@ def judge_run(
     tags: tuple[str, ...],
     death: Death | None = None,
     memory: str = "",
-    built: str = "",
+    lost_variables: str = "",
 ) -> tuple[Fault | None, Verdict]:
-    """Return the fault, with classes of its own for what is no exception, and the verdict.
+    """Return the error of a run and the verdict.
 
-    `memory` tells what the guard saw, `built` what had built the variables that are lost where the kernel died.
+    Outcomes that are not exceptions get errors with classes of their own. `memory`
+    describes the memory limit, `lost_variables` how the lost variables were assigned.
     """
-    lost = (
-        f"kernel died ({death.reason}){VARIABLES_LOST}"
-        + (f"; {built}" if built else "")
-        if death
-        else ""
-    )
     if outcome is Outcome.MEMORY:
-        return Fault(
-            "MemoryLimit",
-            f"{memory}; {lost if death else VARIABLES_KEPT}",
-            ("MemoryLimit",),
-        ), Verdict.UNRECOVERABLE
+        consequence = VARIABLES_KEPT
+        if death:
+            consequence = _describe_death(death, lost_variables)
+        message = f"{memory}; {consequence}"
+        return Fault("MemoryLimit", message, ("MemoryLimit",)), Verdict.UNRECOVERABLE
     if death and outcome is not Outcome.CANCELLED:
-        said = lost + (f"\n{death.stderr}" if death.stderr else "")
-        classes = ("KernelDied", death.cause) if death.cause else ("KernelDied",)
-        frames, line = (fault.frames, fault.line) if fault else ((), None)
-        return Fault("KernelDied", said, classes, line, frames), Verdict.UNRECOVERABLE
+        return _make_death_fault(death, fault, lost_variables), Verdict.UNRECOVERABLE
     if outcome is Outcome.TIMEOUT:
         fault = replace(
             fault or Fault("", ""),
@@ -193,27 +193,48 @@ def judge_run(
     return fault, error_classification.classify_run(outcome, fault)
 
 
+def _describe_death(death: Death, lost_variables: str) -> str:
+    description = f"kernel died ({death.reason}){VARIABLES_LOST}"
+    return f"{description}; {lost_variables}" if lost_variables else description
+
+
+def _make_death_fault(death: Death, fault: Fault | None, lost_variables: str) -> Fault:
+    """Return the error of a run during which the kernel died."""
+    message = _describe_death(death, lost_variables)
+    if death.stderr:
+        message += f"\n{death.stderr}"
+    classes = ("KernelDied", death.cause) if death.cause else ("KernelDied",)
+    if fault is None:
+        return Fault("KernelDied", message, classes)
+    return Fault("KernelDied", message, classes, fault.line, fault.frames)
+
+
 def explain_false_criterion(
-    state: State, begun: RunStarted, criterion: str, checked: CriterionResult | None
+    state: State, run: RunStarted, criterion: str, result: CriterionResult | None
 ) -> str:
-    """Return in what a step's criterion is false after its cell; '' where it is not, or that source was confirmed."""
-    progress = state.progress_of(begun.key)
-    confirmed = progress.status is StepStatus.DONE and progress.reason
-    same = confirmed and state.last_sources.get(
-        begun.cell_id
-    ) == cell_changes.hash_source(begun.source)
-    if checked is None or checked.holds or same:
+    """Return why the criterion of a step is false after its cell.
+
+    The result is '' if the criterion is true or was not evaluated, or if the step was
+    confirmed with the same source.
+    """
+    if result is None or result.holds:
         return ""
-    values = ", ".join(
-        f"{one_line(written, 80)} is {one_line(value, 80)}"
-        for written, value in checked.values[:3]
-    )
-    return f"`{one_line(criterion, 200)}` is false" + (f": {values}" if values else "")
+    progress = state.progress_of(run.key)
+    is_confirmed = progress.status is StepStatus.DONE and progress.reason != ""
+    last_source = state.last_sources.get(run.cell_id)
+    if is_confirmed and last_source == cell_changes.hash_source(run.source):
+        return ""
+    explanation = f"`{one_line(criterion, 200)}` is false"
+    values = [
+        f"{one_line(expression, 80)} is {one_line(value, 80)}"
+        for expression, value in result.values[:MAX_VALUES]
+    ]
+    return f"{explanation}: {', '.join(values)}" if values else explanation
 
 
-def find_new_packages(state: State, known: Namespace) -> dict[str, str]:
-    """Return the versions of packages that no earlier run had."""
-    versions = known.lasting.versions if known.lasting else {}
+def find_new_packages(state: State, namespace: Namespace) -> dict[str, str]:
+    """Return the versions of packages that no earlier run used."""
+    versions = namespace.lasting.versions if namespace.lasting else {}
     return {
         name: version
         for name, version in versions.items()
@@ -221,86 +242,92 @@ def find_new_packages(state: State, known: Namespace) -> dict[str, str]:
     }
 
 
-def find_new_imports(state: State, known: Namespace) -> dict[str, tuple[str, ...]]:
-    """Return the imports among the project's modules that no earlier run had."""
-    imports = known.lasting.local_imports if known.lasting else {}
+def find_new_imports(state: State, namespace: Namespace) -> dict[str, tuple[str, ...]]:
+    """Return the new imports among the modules of the project."""
+    imports = namespace.lasting.local_imports if namespace.lasting else {}
     return {
-        name: others
-        for name, others in imports.items()
-        if state.imports.get(name) != others
+        name: imported
+        for name, imported in imports.items()
+        if state.imports.get(name) != imported
     }
 
 
 def should_verify(state: State, limits: Limits, cells: Iterable[Cell]) -> bool:
-    """Whether a notebook that is complete now is replayed unasked: each cell ran here, and quickly enough."""
-    last = {run.cell_id: run.duration_s for run in state.runs}
-    # nobody had them run: a replay unasked is not the first to
-    unseen = cell_changes.select_not_run(cells, state.last_sources)
-    return (
-        limits.verify == "auto"
-        and not unseen
-        and sum(last.values()) < limits.verify_seconds
-    )
+    """Return whether to verify a complete notebook without being asked.
+
+    All cells must have run here, and quickly enough.
+    """
+    if limits.verify != "auto":
+        return False
+    # A replay must not be the first to run a cell.
+    if cell_changes.select_not_run(cells, state.last_sources):
+        return False
+    durations = {run.cell_id: run.duration_s for run in state.runs}
+    return sum(durations.values()) < limits.verify_seconds
 
 
 class NextAction(Enum):
-    """What follows a run."""
+    """What to do after a run."""
 
-    CONTINUE = "go on"
+    CONTINUE = "continue"
     FIX = "the agent fixes the cell"
     RETRY = "stepper runs the cell again"
-    STOP = "stop and tell the person"
+    STOP = "stop the notebook"
 
 
 @dataclass(frozen=True)
 class RunDecision:
-    """What follows: what is to be done, the attempts by then, what is to be noted."""
+    """What to do after a run, and the number of the agent's attempts by then."""
 
     action: NextAction
-    wait: float  # seconds, where it runs again
+    wait: float  # seconds until the cell runs again
     attempts: int
     notes: Sequence[str] = ()
-    # as an attempt: of cells that did not run each third in a row does
+    # Whether this was an attempt; not every failed preflight check is one.
     counts: bool = True
 
 
-def decide(
-    verdict: Verdict, attempts: int, repeats: int, limits: Limits
-) -> tuple[NextAction, float]:
-    """Return what follows a verdict, and after how many seconds, where it runs again.
+class Reaction(NamedTuple):
+    """What to do, and how many seconds to wait before the cell runs again."""
 
-    `attempts` are the retries that the agent has made, this run's too, `repeats` those that stepper itself has made.
+    action: NextAction
+    wait: float = 0.0
+
+
+def decide_on_verdict(
+    verdict: Verdict, attempts: int, repetitions: int, limits: Limits
+) -> Reaction:
+    """Return what to do after a verdict.
+
+    `attempts` are the agent's retries, `repetitions` those of stepper itself.
     """
     if verdict in (Verdict.FINE, Verdict.CANCELLED):
-        return NextAction.CONTINUE, 0.0
-    if verdict is Verdict.TRANSIENT and repeats < limits.network_retries:
-        return NextAction.RETRY, 2.0**repeats
-    return (
-        NextAction.FIX
-        if verdict is Verdict.RECOVERABLE and attempts < limits.max_retries
-        else NextAction.STOP,
-        0.0,
-    )
+        return Reaction(NextAction.CONTINUE)
+    if verdict is Verdict.TRANSIENT and repetitions < limits.network_retries:
+        return Reaction(NextAction.RETRY, 2.0**repetitions)
+    if verdict is Verdict.RECOVERABLE and attempts < limits.max_retries:
+        return Reaction(NextAction.FIX)
+    return Reaction(NextAction.STOP)
 
 
 def decide_after_run(state: State, run: RunEnded, limits: Limits) -> RunDecision:
-    """Decide what follows a run that was judged; the state does not hold it yet."""
+    """Return what to do after a run that is not in the state yet."""
     attempts = state.count_attempts_after(
         run.key, run.verdict, run.repeat > 0, run.outside_agent
     )
-    return RunDecision(
-        *decide(run.verdict, attempts, run.repeat, limits),
-        attempts,
-        repeated_errors.note_same_error(state, run),
-    )
+    reaction = decide_on_verdict(run.verdict, attempts, run.repeat, limits)
+    notes = repeated_errors.note_same_error(state, run)
+    return RunDecision(reaction.action, reaction.wait, attempts, notes)
 
 
 def decide_after_preflight(
-    state: State, found: PreflightFailed, limits: Limits
+    state: State, event: PreflightFailed, limits: Limits
 ) -> RunDecision:
-    """Decide what follows a fault that was found before the cell ran; the state does not hold it yet."""
-    attempts, counts = state.count_attempts_after_preflight(found.key)
-    act, wait = (
-        decide(found.verdict, attempts, 0, limits) if counts else (NextAction.FIX, 0.0)
+    """Return what to do after a failed preflight check that is not in the state yet."""
+    count = state.count_attempts_after_preflight(event.key)
+    reaction = Reaction(NextAction.FIX)
+    if count.counts:
+        reaction = decide_on_verdict(event.verdict, count.attempts, 0, limits)
+    return RunDecision(
+        reaction.action, reaction.wait, count.attempts, counts=count.counts
     )
-    return RunDecision(act, wait, attempts, counts=counts)
