@@ -348,7 +348,7 @@ def test_a_false_criterion_leaves_the_step_open() -> None:
         '(its criterion is false: replace its cell, or `stepper confirm "REASON"`)'
         in command_messages.format_next(made)
     )
-    with pytest.raises(ValueError, match="ran already"):
+    with pytest.raises(ValueError, match="has already run"):
         plan.remove_step(made, 1)
 
 

@@ -1,308 +1,393 @@
-"""A plan and its names: from arguments to steps, from a problem to a file name, to and from JSON."""
+"""Plans: parse steps, edit them, and assign cells to them; conversion to and from JSON.
+
+All functions return new plans. A cell's step is decided by `find_step_id`.
+"""
 
 from __future__ import annotations
 
 import ast
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from stepper.policy import cell_directives
 from stepper.policy.model import Cell, CellEdit, Key, Plan, Step, StepKind, StepStatus
 from stepper.policy.notebook_state import State
 
-SLUG_LENGTH = 40
+MAX_SLUG_LENGTH = 40
+# Ids of steps are below this.
+MAX_ID = 1 << 31
+SEPARATOR = "::"
 LONG = "long"
-SIGNS = str.maketrans({"≥": ">=", "≤": "<=", "≠": "!="})
-# what assigns in Python, and a comparison without its right side
+COMPARISON_SIGNS = str.maketrans({"≥": ">=", "≤": "<=", "≠": "!="})
+# An assignment in Python.
 SINGLE_EQUALS = re.compile(r"(?<![=<>!:+\-*/%&|^@])=(?!=)")
-DANGLING = re.compile(r"(.*?)\s*(<=|>=|==|!=|<|>|=)", re.DOTALL)
-IS_PROSE = re.compile(r"\bis\b(?!(?: not)? (?:None|True|False)\b)")  # "it is good"
+# A comparison without its right side.
+INCOMPLETE_COMPARISON = re.compile(r"(.*?)\s*(<=|>=|==|!=|<|>|=)", re.DOTALL)
+# Prose such as "it is good", but not `x is None`.
+IS_PROSE = re.compile(r"\bis\b(?!(?: not)? (?:None|True|False)\b)")
+# Errors of ast.parse.
+PARSE_ERRORS = (SyntaxError, ValueError, RecursionError, MemoryError)
+# Errors of JSON data that is not a plan.
+DATA_ERRORS = (
+    KeyError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+)
+
+
+class _StepParts(NamedTuple):
+    """The parts of a step's text; None for omitted ones."""
+
+    title: str
+    criterion: str | None
+    long: bool | None
 
 
 def make_slug(problem: str) -> str:
-    """Return a file name's part: lower case, ASCII, words joined by `_`, at most 40 characters."""
-    plain = (
-        unicodedata.normalize("NFKD", problem.lower())
-        .encode("ascii", "ignore")
-        .decode()
+    """Return a part of a file name: lower-case ASCII words joined by `_`.
+
+    The result has at most 40 characters, and whole words if possible.
+    """
+    decomposed = unicodedata.normalize("NFKD", problem.lower())
+    ascii_text = decomposed.encode("ascii", "ignore").decode()
+    slug = "_".join(re.findall(r"[a-z0-9]+", ascii_text))
+    if len(slug) > MAX_SLUG_LENGTH:
+        whole_words = slug[: MAX_SLUG_LENGTH + 1].rpartition("_")[0]
+        slug = whole_words or slug[:MAX_SLUG_LENGTH]
+    return slug or "notebook"
+
+
+def parse_step(step_id: int, text: str) -> Step:
+    """Return the step of a text `TITLE :: CRITERION :: long`; raise ValueError."""
+    parts = _split_step(text)
+    return make_checked_step(
+        step_id, parts.title, parts.criterion or "", long=bool(parts.long)
     )
-    name = "_".join(re.findall(r"[a-z0-9]+", plain))
-    if len(name) > SLUG_LENGTH:  # whole words, as many as there is room for
-        name = name[: SLUG_LENGTH + 1].rpartition("_")[0] or name[:SLUG_LENGTH]
-    return name or "notebook"
 
 
-def parse_step(number: int, text: str) -> Step:
-    """Return the step that `--step "TITLE :: CRITERION :: long"` names; raise ValueError where the title is empty."""
-    title, criterion, long = _told_of(text)
-    return make_checked_step(number, title, criterion or "", long=bool(long))
-
-
-def _told_of(text: str) -> tuple[str, str | None, bool | None]:
-    """Return a step's title, its criterion and whether it is long; None for what the text says nothing of."""
-    title, mark, rest = text.partition("::")
-    criterion, second, last = rest.rpartition("::")
+def _split_step(text: str) -> _StepParts:
+    title, separator, rest = text.partition(SEPARATOR)
+    criterion, second_separator, last = rest.rpartition(SEPARATOR)
     if last.strip() == LONG:
-        return title, criterion if second else None, True
-    return (title, rest, False) if mark else (title, None, None)
+        return _StepParts(title, criterion if second_separator else None, True)
+    if separator:
+        return _StepParts(title, rest, False)
+    return _StepParts(title, None, None)
 
 
 def make_step(
-    number: int, title: str, criterion: str = "", kind: str = "step", long: bool = False
+    step_id: int,
+    title: str,
+    criterion: str = "",
+    kind: str = "step",
+    long: bool = False,
 ) -> Step:
-    """Return a step with its texts on one line each; raise ValueError on an empty title or unknown kind."""
-    title, criterion = " ".join(title.split()), " ".join(criterion.split())
+    """Return a step with its texts on one line each.
+
+    Raise ValueError if the title is empty or the kind is unknown.
+    """
+    title = " ".join(title.split())
+    criterion = " ".join(criterion.split())
     if not title:
-        raise ValueError(f"step {number} has no title")
-    return Step(number, title, criterion, StepKind(kind), long)
+        raise ValueError(f"step {step_id} has no title")
+    return Step(step_id, title, criterion, StepKind(kind), long)
 
 
 def make_checked_step(
-    number: int, title: str, criterion: str = "", kind: str = "step", long: bool = False
+    step_id: int,
+    title: str,
+    criterion: str = "",
+    kind: str = "step",
+    long: bool = False,
 ) -> Step:
-    """Return a step of a plan that is made or changed; raise ValueError also on a criterion with a slip of the pen."""
-    made = make_step(number, title, criterion, kind, long)
-    if problem := find_criterion_problem(made.criterion):
-        raise ValueError(f"step {number}: {problem}")
-    return made
+    """Return a new or changed step; raise ValueError also for a mistyped criterion."""
+    step = make_step(step_id, title, criterion, kind, long)
+    problem = find_criterion_problem(step.criterion)
+    if problem:
+        raise ValueError(f"step {step_id}: {problem}")
+    return step
 
 
 def find_criterion_problem(criterion: str) -> str:
-    """Return why a criterion that is meant to compare does not, '' for prose and for one that does."""
-    text = criterion.strip(" `").translate(SIGNS)
-    if parse_criterion(text) or _parses(text):
+    """Return why a criterion looks like a comparison but is not one, else ''."""
+    text = _clean_criterion(criterion)
+    if parse_criterion(text) or _is_expression(text):
         return ""
-    compared = SINGLE_EQUALS.sub("==", text)
-    if compared != text and parse_criterion(compared):
-        return f"the criterion `{text}` has `=`; to compare, write `{compared}`"
-    dangling = DANGLING.fullmatch(text)
-    if dangling and _parses(dangling[1]):
-        what = f"the criterion `{text}` ends with `{dangling[2]}`"
-        return f"{what}: nothing is compared with `{dangling[1]}`"
+    comparison = SINGLE_EQUALS.sub("==", text)
+    if comparison != text and parse_criterion(comparison):
+        return f"the criterion `{text}` has `=`; to compare, write `{comparison}`"
+    incomplete = INCOMPLETE_COMPARISON.fullmatch(text)
+    if incomplete and _is_expression(incomplete[1]):
+        left_side, operator = incomplete.groups()
+        return (
+            f"the criterion `{text}` ends with `{operator}`: nothing is compared with"
+            f" `{left_side}`"
+        )
     return ""
 
 
-def _parses(text: str) -> bool:
+def _clean_criterion(criterion: str) -> str:
+    return criterion.strip(" `").translate(COMPARISON_SIGNS)
+
+
+def _is_expression(text: str) -> bool:
     """Return whether a text is a Python expression."""
     try:
         ast.parse(text, mode="eval")
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    except PARSE_ERRORS:
         return False
     return True
 
 
 def parse_criterion(criterion: str) -> str:
-    """Return a criterion that compares, as Python; '' for one in prose, which the agent judges."""
-    text = criterion.strip(" `").translate(SIGNS)
+    """Return the Python expression of a criterion that compares, '' for prose.
+
+    The agent judges criteria in prose.
+    """
+    text = _clean_criterion(criterion)
     try:
         body = ast.parse(text, mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    except PARSE_ERRORS:
         return ""
-    decides = isinstance(body, ast.Compare | ast.BoolOp | ast.UnaryOp | ast.Call)
-    return text if decides and not IS_PROSE.search(text) else ""
+    is_test = isinstance(body, ast.Compare | ast.BoolOp | ast.UnaryOp | ast.Call)
+    return text if is_test and not IS_PROSE.search(text) else ""
 
 
 def to_json(plan: Plan) -> dict[str, Any]:
-    """Return the plan as it stands in `metadata.stepper` and in the journal: without what says nothing."""
-    told = {"problem": plan.problem, "steps": [_told(step) for step in plan.steps]}
-    return {**told, "kernel": plan.kernel} if plan.kernel else told
+    """Return a plan as in `metadata.stepper` and the journal, without empty values."""
+    data = {
+        "problem": plan.problem,
+        "steps": [_step_to_json(step) for step in plan.steps],
+    }
+    if plan.kernel:
+        data["kernel"] = plan.kernel
+    return data
 
 
-def _told(step: Step) -> dict[str, Any]:
-    more = {
-        "criterion": step.criterion,
-        "kind": step.kind.value * (step.kind is not StepKind.STEP),
-        LONG: step.long,
-    }
-    return {
-        "id": step.id,
-        "title": step.title,
-        **{name: value for name, value in more.items() if value},
-    }
+def _step_to_json(step: Step) -> dict[str, Any]:
+    data: dict[str, Any] = {"id": step.id, "title": step.title}
+    if step.criterion:
+        data["criterion"] = step.criterion
+    if step.kind is not StepKind.STEP:
+        data["kind"] = step.kind.value
+    if step.long:
+        data[LONG] = True
+    return data
 
 
 def from_json(data: Any) -> Plan | None:
-    """Return the plan in `data`, or None where it is none: metadata may come from a stranger or be edited."""
+    """Return the plan of JSON data, None if the data is not a plan.
+
+    The metadata of a notebook may be edited or written by others.
+    """
     try:
-        read = (
-            make_step(
-                int(item["id"]),
-                str(item["title"]),
-                str(item.get("criterion", "")),
-                item.get("kind", "step"),
-                item.get(LONG) is True,
-            )
-            for item in (data.get("steps", ()) if "kernel" in data else data["steps"])
-        )
-        made = Plan(
-            str(data.get("problem", "")), tuple(read), str(data.get("kernel") or "")
-        )
-    except (
-        KeyError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        OverflowError,
-        RecursionError,
-    ):
+        # A notebook without a plan may have only a kernel backend.
+        items = data.get("steps", ()) if "kernel" in data else data["steps"]
+        steps = tuple(_step_from_json(item) for item in items)
+        problem = str(data.get("problem", ""))
+        plan = Plan(problem, steps, str(data.get("kernel") or ""))
+    except DATA_ERRORS:
         return None
-    ids = {step.id for step in made.steps}
-    return (
-        made
-        if len(ids) == len(made.steps) and all(0 < number < 1 << 31 for number in ids)
-        else None
+    ids = {step.id for step in plan.steps}
+    are_unique = len(ids) == len(plan.steps)
+    are_in_range = all(0 < step_id < MAX_ID for step_id in ids)
+    return plan if are_unique and are_in_range else None
+
+
+def _step_from_json(item: Mapping[str, Any]) -> Step:
+    return make_step(
+        int(item["id"]),
+        str(item["title"]),
+        str(item.get("criterion", "")),
+        item.get("kind", "step"),
+        item.get(LONG) is True,
     )
 
 
 def find_step_id(state: State, cells: Sequence[Cell], cell: Cell) -> int | None:
-    """Return the id of the step that a code cell belongs to, or None for a cell in no step.
+    """Return the id of the step that a code cell belongs to, or None.
 
-    Its own first line decides, then whose cell it is, then which step is open: while that one's failed cell exists,
-    every other cell is a helper in no step. A step whose criterion is false has its cell: the work may go on past it.
+    The directive in its first line decides; then the step whose cell it is; then the
+    open step. While the failed cell of the open step exists, other cells are helpers
+    without a step. A step whose criterion is false has its cell, so the next one is
+    open.
     """
-    asked = cell_directives.parse(cell.source)
-    if asked.scratch:
+    directive = cell_directives.parse(cell.source)
+    if directive.scratch:
         return None
-    if asked.step is not None and state.plan.find_step(asked.step):
-        return asked.step
+    if directive.step is not None and state.plan.find_step(directive.step):
+        return directive.step
     for step in state.plan.steps:
         if state.progress_of(step.id).cell_id == cell.id:
             return step.id
-    number = state.find_open_step()
-    progress = state.progress_of(number) if number is not None else None
-    if (
-        progress
-        and progress.status is StepStatus.CRITERION_FALSE
-        and find_cell(cells, progress.cell_id or "")
-    ):
-        number = state.find_open_step(StepStatus.CRITERION_FALSE)
-    if cell.id in state.progress or (
-        number is not None and find_failed_cell(state, cells, number) is not None
-    ):
-        return None  # it ran before, in no step; or it is a helper
-    return number
+    if cell.id in state.progress:  # the cell ran before, without a step
+        return None
+    step_id = _find_current_step(state, cells)
+    if step_id is not None and find_failed_cell(state, cells, step_id) is not None:
+        return None
+    return step_id
+
+
+def _find_current_step(state: State, cells: Sequence[Cell]) -> int | None:
+    """Return the id of the step that the next new cell belongs to, or None."""
+    step_id = state.find_open_step()
+    if step_id is None:
+        return None
+    progress = state.progress_of(step_id)
+    if progress.status is not StepStatus.CRITERION_FALSE:
+        return step_id
+    if find_cell(cells, progress.cell_id or "") is None:
+        return step_id
+    return state.find_open_step(StepStatus.CRITERION_FALSE)
 
 
 def find_key(state: State, cells: Sequence[Cell], cell: Cell) -> Key:
-    """Return under what a cell's runs are counted: its step, else its id; one re-created in the place of a failed
-    cell that is gone takes over that one's count.
+    """Return what the runs of a cell count for: its step, or else the cell.
+
+    A cell that replaces a deleted failed cell without a step continues its count.
     """
-    number = find_step_id(state, cells, cell)
-    if number is not None:
-        return number
+    step_id = find_step_id(state, cells, cell)
+    if step_id is not None:
+        return step_id
     ids = {other.id for other in cells}
-    for known, progress in state.progress.items():
-        in_its_place = progress.cell_id not in ids and progress.index == cell.index
-        if (
-            isinstance(known, str)
-            and progress.is_failing
-            and (progress.cell_id == cell.id or in_its_place)
-        ):
-            return known
+    for key, progress in state.progress.items():
+        if not isinstance(key, str) or not progress.is_failing:
+            continue
+        is_same = progress.cell_id == cell.id
+        is_deleted = progress.cell_id not in ids
+        if is_same or (is_deleted and progress.index == cell.index):
+            return key
     return cell.id
 
 
-def find_failed_cell(state: State, cells: Sequence[Cell], number: int) -> Cell | None:
-    """Return the cell of a failed step that still stands in the notebook and waits for its fix, or None."""
-    progress = state.progress_of(number)
-    failed = progress.status is StepStatus.FAILED
-    return next(
-        (
-            cell
-            for cell in cells
-            if failed and cell.is_code and cell.id == progress.cell_id
-        ),
-        None,
-    )
+def find_failed_cell(state: State, cells: Sequence[Cell], step_id: int) -> Cell | None:
+    """Return the cell of a failed step if the notebook still has it, or None."""
+    progress = state.progress_of(step_id)
+    if progress.status is not StepStatus.FAILED:
+        return None
+    for cell in cells:
+        if cell.is_code and cell.id == progress.cell_id:
+            return cell
+    return None
 
 
-def find_cell(cells: Sequence[Cell], name: str) -> Cell | None:
-    """Return the cell with that id; `cell-INDEX` names a cell by its place, as Claude Code does."""
-    number = re.fullmatch(r"cell-(\d+)", name)
-    placed = cells[int(number[1])] if number and int(number[1]) < len(cells) else None
-    return next((cell for cell in cells if cell.id == name), placed)
+def find_cell(cells: Sequence[Cell], cell_id: str) -> Cell | None:
+    """Return the cell with an id, or None; `cell-INDEX` also means the cell's index."""
+    for cell in cells:
+        if cell.id == cell_id:
+            return cell
+    match = re.fullmatch(r"cell-(\d+)", cell_id)
+    if match is None:
+        return None
+    index = int(match[1])
+    return cells[index] if index < len(cells) else None
 
 
 def find_edited_cell(cells: Sequence[Cell], edit: CellEdit) -> Cell | None:
-    """Return the cell that was edited; without cell ids an insert is found below the cell it came after."""
+    """Return the cell that was edited, or None.
+
+    Without cell ids, an inserted cell is the one below `edit.after`. If only one cell
+    has the written source, it is that one.
+    """
     if edit.cell_id is not None:
-        found = find_cell(cells, edit.cell_id)
+        expected = find_cell(cells, edit.cell_id)
     else:
         above = find_cell(cells, edit.after) if edit.after else None
         index = above.index + 1 if above else 0
-        found = cells[index] if index < len(cells) else None
-    same = [cell for cell in cells if cell.is_code and cell.source == edit.source]
-    return found if found is None or found in same or len(same) != 1 else same[0]
+        expected = cells[index] if index < len(cells) else None
+    if expected is None:
+        return None
+    matches = [cell for cell in cells if cell.is_code and cell.source == edit.source]
+    if expected not in matches and len(matches) == 1:
+        return matches[0]
+    return expected
 
 
-def add_step(state: State, title: str, after: int | None) -> Plan:
-    """Return the plan with one more step, at the end or after that step; raise ValueError."""
-    new = parse_step(max((s.id for s in state.plan.steps), default=0) + 1, title)
-    return _placed(state, state.plan.steps, new, after)
+def add_step(state: State, text: str, after: int | None) -> Plan:
+    """Return the plan with a new step, at the end or after a step; raise ValueError."""
+    last_id = max((step.id for step in state.plan.steps), default=0)
+    step = parse_step(last_id + 1, text)
+    return _insert_step(state, state.plan.steps, step, after)
 
 
-def edit_step(state: State, number: int, title: str) -> Plan:
-    """Return the plan with that step's title changed, and what stands behind `::`; raise ValueError."""
-    old = _not_run(state, number)
-    name, criterion, long = _told_of(title)
-    is_long = old.long if long is None else long
-    if criterion is None:
-        new = make_step(number, name, old.criterion, old.kind.value, is_long)
+def edit_step(state: State, step_id: int, text: str) -> Plan:
+    """Return the plan with another text of a step; raise ValueError.
+
+    Omitted parts of the text keep their values.
+    """
+    old = _get_pending_step(state, step_id)
+    parts = _split_step(text)
+    is_long = old.long if parts.long is None else parts.long
+    if parts.criterion is None:
+        new = make_step(step_id, parts.title, old.criterion, old.kind.value, is_long)
     else:
-        new = make_checked_step(number, name, criterion, old.kind.value, is_long)
-    return replace(
-        state.plan, steps=tuple(new if s is old else s for s in state.plan.steps)
-    )
+        new = make_checked_step(
+            step_id, parts.title, parts.criterion, old.kind.value, is_long
+        )
+    steps = tuple(new if step is old else step for step in state.plan.steps)
+    return replace(state.plan, steps=steps)
 
 
-def remove_step(state: State, number: int) -> Plan:
-    """Return the plan without that step; raise ValueError."""
-    gone = _not_run(state, number)
-    return replace(
-        state.plan, steps=tuple(s for s in state.plan.steps if s is not gone)
-    )
+def remove_step(state: State, step_id: int) -> Plan:
+    """Return the plan without a step; raise ValueError."""
+    removed = _get_pending_step(state, step_id)
+    steps = tuple(step for step in state.plan.steps if step is not removed)
+    return replace(state.plan, steps=steps)
 
 
-def move_step(state: State, number: int, after: int) -> Plan:
-    """Return the plan with that step after another one (0: first); raise ValueError."""
-    return _placed(
-        state, remove_step(state, number).steps, _not_run(state, number), after
-    )
+def move_step(state: State, step_id: int, after: int) -> Plan:
+    """Return the plan with a step after another one (0: first); raise ValueError."""
+    moved = _get_pending_step(state, step_id)
+    other_steps = remove_step(state, step_id).steps
+    return _insert_step(state, other_steps, moved, after)
 
 
-def _not_run(state: State, number: int) -> Step:
-    found = state.plan.find_step(number)
-    if found is None:
-        raise ValueError(f"there is no step {number}")
-    if state.progress_of(number).status is StepStatus.SKIPPED:
-        reopen = state.commands.terminal("plan reopen", str(number))
-        raise ValueError(f"step {number} is skipped: reopen it first ({reopen})")
-    if state.progress_of(number).status is not StepStatus.PENDING:
+def _get_pending_step(state: State, step_id: int) -> Step:
+    """Return a step that has not run; raise ValueError."""
+    step = state.plan.find_step(step_id)
+    if step is None:
+        raise ValueError(f"there is no step {step_id}")
+    status = state.progress_of(step_id).status
+    if status is StepStatus.SKIPPED:
+        reopen = state.commands.terminal("plan reopen", str(step_id))
+        raise ValueError(f"step {step_id} is skipped: reopen it first ({reopen})")
+    if status is not StepStatus.PENDING:
         skip = state.commands.terminal("skip")
-        raise ValueError(f"step {number} ran already: it can only be skipped ({skip})")
-    return found
+        raise ValueError(
+            f"step {step_id} has already run: it can only be skipped ({skip})"
+        )
+    return step
 
 
-def _placed(
+def _insert_step(
     state: State, steps: tuple[Step, ...], new: Step, after: int | None
 ) -> Plan:
-    ids = [s.id for s in steps]
+    """Return the plan with a step inserted; raise ValueError.
+
+    The new step must be after all steps that have run or were skipped.
+    """
+    ids = [step.id for step in steps]
     if after and after not in ids:
-        raise ValueError(f"there is no step {after} to put it after")
-    at = len(steps) if after is None else ids.index(after) + 1 if after else 0
-    ran = next(
-        (
-            s.id
-            for s in steps[at:]
-            if state.progress_of(s.id).status is not StepStatus.PENDING
-        ),
-        None,
-    )
-    if ran is not None and state.progress_of(ran).status is StepStatus.SKIPPED:
-        raise ValueError(f"step {ran} is skipped: no step can be put before it")
-    if ran is not None:
-        raise ValueError(f"step {ran} ran already: no step can be put before it")
-    return replace(state.plan, steps=(*steps[:at], new, *steps[at:]))
+        raise ValueError(f"there is no step {after} to insert after")
+    index = 0
+    if after is None:
+        index = len(steps)
+    elif after:
+        index = ids.index(after) + 1
+    for step in steps[index:]:
+        status = state.progress_of(step.id).status
+        if status is StepStatus.SKIPPED:
+            raise ValueError(
+                f"step {step.id} is skipped: no step can be inserted before it"
+            )
+        if status is not StepStatus.PENDING:
+            raise ValueError(
+                f"step {step.id} has already run: no step can be inserted before it"
+            )
+    return replace(state.plan, steps=(*steps[:index], new, *steps[index:]))

@@ -980,7 +980,7 @@ def test_in_plan_mode_no_notebook_is_made(
 
     (said,) = tool_results(model.requests[-1])
     assert (
-        "no notebook was made: in plan mode nothing is written" in said
+        "no notebook was created: in plan mode nothing is written" in said
         and "`stepper new` makes the notebook once" in said
     )
     assert not [
