@@ -1,1 +1,1 @@
-"""The server of one project: hook events and commands, each a row in a table, on its notebooks' sessions."""
+"""The daemon of one project: it handles hook events and commands for the notebooks."""

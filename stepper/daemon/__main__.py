@@ -1,4 +1,4 @@
-"""`python -m stepper.daemon PROJECT`: the server."""
+"""Run the daemon: `python -m stepper.daemon PROJECT`."""
 
 from stepper.daemon.server import main
 

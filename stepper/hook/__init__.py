@@ -1,1 +1,1 @@
-"""The hook process and the way to the daemon; the one place that knows Claude Code's field names."""
+"""The hook process, its client of the daemon, and the parser of Claude Code's payloads."""

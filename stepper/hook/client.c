@@ -1,13 +1,14 @@
-/* The hook process, where a C compiler was at hand: what process.py does as long as all is well, without the 8 ms that an
- * interpreter takes to start. Whatever else comes up (no daemon, another version, a daemon that went away) is process.py's:
- * this process becomes a Python that reads the same standard input, and is told what was asked already.
+/* The compiled hook process. It does what process.py does if no error occurs, and saves the 8 ms that a Python interpreter
+ * takes to start. In all other cases (no daemon, a daemon of another version, a daemon that exited) it executes process.py,
+ * which reads the same standard input and gets the result of the request so far as an argument.
  *
  *     hook PYTHON PACKAGES ROOT EVENT
  *
- * With the event Wake, `Wake again` or Rearm it stands by to wake the agent, maybe for hours: what the daemon tells goes to
- * standard error and this process ends with 2, which the client takes for a message to the agent.
+ * For the events Wake, `Wake again` and Rearm it waits for a message to the agent, possibly for hours. It prints the message
+ * on standard error and exits with code 2, by which Claude Code recognizes a message to the agent.
  *
- * Frames are wire.py's, the socket's place is meeting.py's; the tests of the hook process run with both clients.
+ * wire_format.py defines the frames, socket_path.py the path of the socket. The tests of the hook process run with both
+ * clients.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -28,10 +29,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#define SILENCE_SECONDS 7 /* client.py's */
+#define SILENCE_SECONDS 7 /* as in client.py */
 #define MOST_BYTES (1u << 30)
-#define NAP_SECONDS 0.5 /* most cells are over by then, and nobody need be asked */
-#define COMES_SECONDS 20 /* for the daemon to be there, which the edit's own event starts */
+#define NAP_SECONDS 0.5 /* most cells have finished by then, and the daemon need not be asked */
+#define COMES_SECONDS 20 /* until the hook of the edit has started the daemon */
 
 extern char **environ;
 
@@ -44,7 +45,7 @@ static int sock = -1, waking, woke;
 static pid_t parent;
 static const char *const RUN = "import sys; sys.path.append(sys.argv[1]); from stepper.hook.process import hook; hook()";
 
-/* Put bytes where a process can read them from a descriptor; return that, or -1. */
+/* Write bytes to a temporary file; return its file descriptor, or -1 on failure. */
 static int kept(const char *data, size_t size) {
 #ifdef MFD_CLOEXEC
     int file = memfd_create("stepper", 0); /* in memory: the disk may be full */
@@ -62,8 +63,8 @@ static int kept(const char *data, size_t size) {
     return file >= 0 && lseek(file, 0, SEEK_SET) == 0 ? file : -1;
 }
 
-/* Become the Python client. `how` tells what came of the request: NULL where it was none, else process.py's word for it;
- * `body` is what the daemon answered. */
+/* Replace this process by the Python client. `how` is process.py's word for the result of the request, NULL if no request
+ * was sent; `body` is the daemon's response. */
 static void hand_over(const char *how, const char *body, size_t size) {
     char *command[10];
     int count = 0, handle;
@@ -71,7 +72,7 @@ static void hand_over(const char *how, const char *body, size_t size) {
         _exit(2);
     handle = kept(payload.data, payload.size);
     if (sock >= 0)
-        close(sock); /* the daemon sees that nobody waits here any more */
+        close(sock); /* the daemon notices that this client disconnected */
     if (handle >= 0)
         dup2(handle, 0);
     else if (!how || strcmp(how, "failed"))
@@ -94,13 +95,13 @@ static void hand_over(const char *how, const char *body, size_t size) {
     execv(arguments[1], command);
     if (!strcmp(arguments[4], "PostToolUse"))
         puts("{\"systemMessage\":\"stepper: its Python can't be started, so the cell was not run, or its report is lost. "
-             "What mends it: uvx notebook-stepper install THIS_REPOSITORY "
+             "To fix this, run: uvx notebook-stepper install THIS_REPOSITORY "
              "(or, from a checkout of stepper: ./install.sh THIS_REPOSITORY)\"}");
     fflush(stdout);
-    _exit(0); /* a hook never fails the person's edit */
+    _exit(0); /* a hook must never make the user's edit fail */
 }
 
-/* Return whether all of standard input could be read: half a payload is none. */
+/* Read standard input; return 0 if not all of it could be read. */
 static int read_payload(void) {
     size_t room = 1 << 16;
     ssize_t got;
@@ -117,7 +118,7 @@ static int read_payload(void) {
     return payload.data != NULL;
 }
 
-/* Where the daemon listens, as in meeting.py; return 0 where that is not below /tmp or /var/tmp. */
+/* Set the address of the daemon's socket, as in socket_path.py; return 0 if it is not below /tmp or /var/tmp. */
 static int find_socket(struct sockaddr_un *address, const char *project) {
     static const char *const roots[] = {"/tmp", "/var/tmp"};
     uint64_t hash = 0xCBF29CE484222325u;
@@ -128,7 +129,7 @@ static int find_socket(struct sockaddr_un *address, const char *project) {
         struct stat about;
         snprintf(folder, sizeof folder, "%s/stepper-%u", roots[i], (unsigned)getuid());
         if (lstat(folder, &about) != 0)
-            return 0; /* nobody has been here yet */
+            return 0; /* no daemon has been started yet */
         if (S_ISDIR(about.st_mode) && about.st_uid == getuid()) {
             address->sun_family = AF_UNIX;
             snprintf(address->sun_path, sizeof address->sun_path, "%s/%016llx/daemon.sock", folder,
@@ -169,7 +170,7 @@ static double now(void) {
     return time.tv_sec + time.tv_nsec / 1e9;
 }
 
-/* Send the request, in SILENCE_SECONDS at most; what else stops that is seen by whoever reads the answer. */
+/* Send the request, within SILENCE_SECONDS. The function that reads the response handles all other errors. */
 static void ask(const char *event, const char *project) {
     enum { PARTS = 5 };
     char verb[64], head[5 + 8 * PARTS] = "STP1\5";
@@ -210,15 +211,15 @@ static void ask(const char *event, const char *project) {
     }
 }
 
-/* Whether nobody waits for the answer any more: a client that is killed closes nothing politely. */
+/* Return whether the client is gone. If it was killed, only its end of our standard output or our parent has changed. */
 static int left_alone(void) {
     struct pollfd out = {1, 0, 0};
     poll(&out, 1, 0);
     return getppid() != parent || out.revents & (POLLERR | POLLHUP);
 }
 
-/* Read `size` bytes; return 1, 0 where the daemon went away, -1 where it is silent for too long. Who stands by to wake an
- * agent has the time: the machine may have been suspended. */
+/* Read `size` bytes; return 1 on success, 0 if the daemon exited, -1 if it was silent for too long. A process that waits
+ * for a message has no time limit: the machine may have been suspended. */
 static int take(void *into, size_t size) {
     while (size) {
         ssize_t got = recv(sock, into, size, 0);
@@ -239,7 +240,7 @@ static int take(void *into, size_t size) {
     return 1;
 }
 
-/* Read answers up to the last one, which is the exit. */
+/* Handle responses up to the final one, then exit. */
 static void follow(void) {
     for (int beats = 0;;) {
         unsigned char head[5 + 16];
@@ -247,7 +248,7 @@ static void follow(void) {
         int got = take(head, sizeof head);
         uint64_t first = got > 0 ? get_size(head + 5) : 0, second = got > 0 ? get_size(head + 13) : 0;
         if (got > 0 && (memcmp(head, "STP1\2", 5) || first >= sizeof kind || second > MOST_BYTES))
-            got = 0; /* no frame of ours */
+            got = 0; /* not a valid frame */
         if (got > 0 && (body = malloc(second + 1)) && (got = take(kind, first)) > 0)
             got = take(body, second);
         if (got <= 0 || !body)
@@ -255,12 +256,12 @@ static void follow(void) {
         if (!strcmp(kind, "progress")) {
             if (beats++ && left_alone())
                 _exit(0);
-            if (waking && second && !*body) { /* what to ask the next daemon with, should this one die */
+            if (waking && second && !*body) { /* the request for the next daemon, if this one exits */
                 free(payload.data);
                 payload.data = memmove(body, body + 1, payload.size = second - 1);
                 body = NULL;
             } else if (waking && second && send(sock, "+", 1, 0) == 1) {
-                woke = write(2, body, second) >= 0; /* first the word that it is told: else the next daemon tells it */
+                woke = write(2, body, second) >= 0; /* acknowledge first: otherwise the next daemon repeats it */
             }
         } else if (!strcmp(kind, "ok")) {
             for (ssize_t sent = 0; second; body += sent, second -= sent)
@@ -276,8 +277,8 @@ static void follow(void) {
     }
 }
 
-/* Leave the two copies of the notebook out of the payload, which is kept for as long as this process waits; payload.py's
- * `lean` says where they stand. */
+/* Remove the two copies of the notebook from the payload, which stays in memory while this process waits. `lean` in
+ * payload.py describes their position. */
 static void lean(void) {
     static const char start[] = "\"original_file\":\"", end[] = "\"},\"tool_use_id\":\"";
     char *answer = memmem(payload.data, payload.size, "\"tool_response\":{", 17);
@@ -297,8 +298,8 @@ static void lean(void) {
     payload.size = head + tail;
 }
 
-/* Whether an agent can be woken: with `-p` the client waits for this process instead, unless it reads a stream, whose end
- * ends it, too. */
+/* Return whether the client can notify its agent; can_notify in process.py has the same rule. With `-p`, the client waits
+ * for this process to exit, unless it reads a stream of messages. */
 static int can_wake(void) {
     const char *entry = getenv("CLAUDE_CODE_ENTRYPOINT");
     char path[64], words[1 << 16];
@@ -329,7 +330,7 @@ static void nap(double seconds) {
         ;
 }
 
-/* Connect to the daemon; return 0 where none listens. Many may ask at once: it waits for its turn, up to the limit. */
+/* Connect to the daemon; return 0 if no daemon listens. If many clients connect at once, wait, up to the time limit. */
 static int reach(const char *project) {
     struct sockaddr_un address = {0};
     struct timeval patience = {SILENCE_SECONDS, 0};
@@ -365,7 +366,7 @@ int main(int count, char **given) {
         hand_over("unread", NULL, 0);
     if (waking)
         lean();
-    /* What is nobody's business while no notebook is under way, and plain words of the person, are process.py's. */
+    /* process.py handles prompts, and the events that matter only while a notebook is in progress. */
     if (!strcmp(event, "UserPromptSubmit") || !strcmp(event, "Stop") || !strcmp(event, "SessionStart") ||
         chdir(given[3]) != 0 || !getcwd(project, sizeof project))
         hand_over(NULL, NULL, 0);

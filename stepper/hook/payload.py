@@ -1,4 +1,8 @@
-"""Claude Code's JSON ↔ our values: the only file that knows its field names. Measured, see docs/development/claude-code.md."""
+"""Parsing of Claude Code's hook payloads, and the JSON that its hooks print.
+
+This is the only module that knows Claude Code's field names; they were measured, see
+docs/development/claude-code.md.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +19,8 @@ from stepper.policy.commands.command_lines import PROGRAM, CommandLines, replace
 from stepper.policy.model import CellEdit, Consent, FileWrite
 
 SILENT = b""
-# The modes in which the person has accepted edits beforehand, leaves that to the
-# client, or wants nothing done yet; in
-# all others each is asked for, or refused.
+# The permission modes in which the user has approved edits in advance, lets the client
+# decide, or wants nothing to run yet. In all others, the client asks for each edit.
 CONSENTS = {
     **dict.fromkeys(("acceptEdits", "bypassPermissions"), Consent.GIVEN),
     "auto": Consent.DELEGATED,
@@ -54,11 +57,14 @@ ASKED_OF = {
 
 
 class PayloadError(ValueError):
-    """The payload is not what Claude Code sends."""
+    """The payload does not have the format of Claude Code's hooks."""
 
 
 class Event:
-    """What Claude Code tells of an event. What must be there for the event to mean anything raises PayloadError."""
+    """A hook event of Claude Code.
+
+    Access to a required field that is missing or invalid raises PayloadError.
+    """
 
     def __init__(self, data: Any, client: str = "") -> None:
         if not isinstance(data, dict):
@@ -77,22 +83,22 @@ class Event:
 
     @property
     def prompt(self) -> str:
-        """What the person wrote."""
+        """The user's prompt."""
         return _text(self.data, "prompt").strip()
 
     @property
     def is_notification(self) -> bool:
-        """Whether the prompt is the client's own: what an asynchronous handler woke the agent with."""
+        """Whether Claude Code wrote the prompt, after an asynchronous hook's message."""
         return self.prompt.startswith("<task-notification>")
 
     @property
     def is_command(self) -> bool:
-        """Whether the person's prompt is one of the slash commands that give work to do."""
+        """Whether the prompt is a slash command of stepper that makes the agent work."""
         return bool(COMMAND.match(self.prompt))
 
     @property
     def is_slash(self) -> bool:
-        """Whether the person's prompt is a slash command, whosever: no path."""
+        """Whether the prompt is a slash command of any plugin, not a path."""
         return bool(re.match(r"/[\w:-]+(?!\S)", self.prompt))
 
     @property
@@ -102,16 +108,17 @@ class Event:
 
     @property
     def tool_input(self) -> dict[str, Any]:
-        """What a tool is told."""
+        """The input of a tool call."""
         if not isinstance(self.data.get("tool_input"), dict):
             raise PayloadError("the hook's payload has no object in `tool_input`")
         return _object(self.data, "tool_input")
 
     @property
     def change(self) -> CellEdit | FileWrite:
-        """What a PreToolUse or PostToolUse of NotebookEdit or Write tells.
+        """The edit in a PreToolUse or PostToolUse event of NotebookEdit or Write.
 
-        After an insert the new cell's id stands in `tool_response` alone; before it, `cell_id` names the cell above.
+        After an insert, only `tool_response` has the new cell's id: `cell_id` is the id
+        of the cell above.
         """
         given, answered = self.tool_input, _object(self.data, "tool_response")
         used = _word(self.data, "tool_use_id") or None
@@ -148,7 +155,10 @@ class Event:
 
     @property
     def asked_again(self) -> bytes:
-        """The payload of an edit without what is only of its file: all that who waits for hours need keep of it."""
+        """The payload of an edit without the notebook's contents.
+
+        A hook process that waits for hours keeps only this in memory.
+        """
         kept: dict[str, Any] = {name: _word(self.data, name) for name in ASKED}
         for part, names in ASKED_OF.items():
             told = _object(self.data, part)
@@ -157,7 +167,7 @@ class Event:
 
     @property
     def used_shell(self) -> bool:
-        """Whether a call of a message, from a PostToolBatch, may have changed files that no event names."""
+        """Whether a tool call of a PostToolBatch may have changed files without an event."""
         calls = self.data.get("tool_calls")
         names = (
             (_word(call, "tool_name") for call in calls if isinstance(call, dict))
@@ -168,10 +178,10 @@ class Event:
 
     @property
     def last_edits(self) -> set[str]:
-        """The notebooks whose last call in a message was an edit, from a PostToolBatch; paths are absolute.
+        """The absolute paths of the notebooks whose last call in a PostToolBatch was an edit.
 
-        The client accepts a new time from outside after an edit alone: after a Read it takes the file for changed by
-        somebody else and refuses the next edit.
+        Claude Code accepts a new modification time only after an edit. After a Read, it
+        assumes that another program changed the file and refuses the next edit.
         """
         calls = self.data.get("tool_calls")
         edited: set[str] = set()
@@ -193,7 +203,7 @@ class Event:
 
 
 def _object(data: Any, key: str) -> dict[str, Any]:
-    """Return an object in an object, an empty one for anything else."""
+    """Return the object at a key, an empty one if the value is not an object."""
     value = data.get(key) if isinstance(data, dict) else None
     return value if isinstance(value, dict) else {}
 
@@ -206,7 +216,7 @@ def _text(data: dict[str, Any], key: str) -> str:
 
 
 def _word(data: dict[str, Any], key: str, limit: int | None = 200) -> str:
-    """Return a text's beginning, nothing for anything else."""
+    """Return the first `limit` characters of a text, '' for any other value."""
     value = data.get(key)
     return value[:limit] if isinstance(value, str) else ""
 
@@ -228,10 +238,11 @@ def _possible(path: str) -> bool:
 
 
 def lean(data: bytes) -> bytes:
-    """Return a payload without the two copies of the notebook that close `tool_response`: the daemon reads the file.
+    """Return a payload without the two copies of the notebook in `tool_response`.
 
-    A bare quote never stands inside a JSON string, so these patterns are found between strings alone; where the keys
-    come in another order nothing is cut.
+    The daemon reads the file instead. Quotes in JSON strings are escaped, so the
+    patterns never match inside a string. If the keys have another order, the payload is
+    returned unchanged.
     """
     answer = data.find(b'"tool_response":{')
     start = data.find(b'"original_file":"', answer)
@@ -244,7 +255,7 @@ def lean(data: bytes) -> bytes:
 
 
 def answer(event: str, report: Report | None) -> bytes:
-    """Return what the hook prints: context for the agent and a line for the person, or the stop alone."""
+    """Return a hook's output: context for the agent and a line for the user, or a stop."""
     if report is None:
         return SILENT
     if report.stop:
@@ -258,7 +269,7 @@ def answer(event: str, report: Report | None) -> bytes:
 
 
 def for_terminal(answer: bytes, program: str) -> bytes:
-    """Return a hook's answer whose commands, where the user reads them, work in the user's terminal."""
+    """Return a hook's output with commands that work in the user's terminal."""
     if program == PROGRAM or PROGRAM.encode() not in answer:
         return answer
     told = json.loads(answer)
@@ -269,7 +280,7 @@ def for_terminal(answer: bytes, program: str) -> bytes:
 
 
 def as_plugin(answer: bytes) -> bytes:
-    """Return a hook's answer as a plugin's is to be read: the client has a /continue of its own."""
+    """Return a hook's output with a note on the name of /continue in a plugin."""
     if b"/continue" not in answer:
         return answer
     told = json.loads(answer)
@@ -285,9 +296,10 @@ def as_plugin(answer: bytes) -> bytes:
 
 
 def with_other_skills(answer: bytes, is_another: Callable[[str], bool]) -> bytes:
-    """Return a hook's answer with a note on each command in it that is another skill of the project.
+    """Return a hook's output with a note on each command that is another skill's name.
 
-    `is_another` says whether a name is that of a skill that stepper did not install.
+    `is_another` returns whether the project has a skill of this name that stepper did
+    not install.
     """
     named = [name for name in SKILLS if f"/{name}".encode() in answer]
     others = [name for name in named if is_another(name)]
@@ -310,12 +322,12 @@ def with_other_skills(answer: bytes, is_another: Callable[[str], bool]) -> bytes
 
 
 def shown(line: str) -> bytes:
-    """Return what a hook prints that tells the person alone something, if anything."""
+    """Return a hook's output with a line for the user alone; empty without a line."""
     return _dump({"systemMessage": line}) if line else SILENT
 
 
 def decided(decision: str, reason: str, line: str = "") -> bytes:
-    """Return what a PreToolUse hook prints to `deny` or `allow` a call, or to have the client `ask` the person."""
+    """Return a PreToolUse hook's output with the decision `deny`, `allow` or `ask`."""
     told = {
         "hookEventName": "PreToolUse",
         "permissionDecision": decision,
@@ -327,7 +339,7 @@ def decided(decision: str, reason: str, line: str = "") -> bytes:
 
 
 def new_notebook(event: Event) -> bytes:
-    """Return what a UserPromptSubmit hook prints for the plain words `new notebook PROBLEM`; else nothing."""
+    """Return the output of UserPromptSubmit for the prompt `new notebook PROBLEM`."""
     found = NEW_NOTEBOOK.fullmatch(event.prompt)
     if not found:
         return SILENT
@@ -339,12 +351,12 @@ def new_notebook(event: Event) -> bytes:
 
 
 def notice(line: str) -> bytes:
-    """Return what a FileChanged hook prints to have a line shown to the person, in its place, for five seconds."""
+    """Return the output of FileChanged: Claude Code shows the line for five seconds."""
     return _dump({"systemMessage": line}) + b"\n"
 
 
 def alone(event: str, data: bytes) -> bytes:
-    """Return what the hook process answers where no daemon runs and none is to be started."""
+    """Return the output of a hook if no daemon runs and none should be started."""
     try:
         return (
             new_notebook(Event(json.loads(data)))
@@ -356,9 +368,9 @@ def alone(event: str, data: bytes) -> bytes:
 
 
 def failed(event: str, error: Exception, data: bytes = b"", project: str = "") -> bytes:
-    """Return what is printed where an event could not be dealt with: only one that concerns a cell speaks.
+    """Return the output of a hook that failed; it is empty unless a cell was edited.
 
-    `data` is the event's payload, from which the notebook's name in the `project` is taken.
+    `data` is the event's payload, which contains the notebook's path.
     """
     if event != "PostToolUse":
         return SILENT
@@ -380,7 +392,7 @@ def failed(event: str, error: Exception, data: bytes = b"", project: str = "") -
 
 
 def _edited_notebook(data: bytes, project: str) -> str:
-    """Return the name in the project of the notebook that a payload is about, '' where it names none."""
+    """Return the notebook that a payload names, relative to the project, or ''."""
     try:
         path = Event(json.loads(data)).change.notebook
     except ValueError:
