@@ -122,7 +122,7 @@ FLOWS = [  # source; what it reads, binds, changes in place
 def test_what_a_source_does_to_names(
     source: str, reads: str, binds: str, changes: str
 ) -> None:
-    found = name_analysis.analyze_source(source, ipython_syntax.transformer())
+    found = name_analysis.analyze_source(source, ipython_syntax.get_transformer())
     ignored = {"get_ipython"}
     assert (found.reads - ignored, {*found.binds}, found.changes) == (
         {*reads.split()},
@@ -134,7 +134,7 @@ def test_what_a_source_does_to_names(
 def test_a_star_import_may_bind_any_name() -> None:
     assert name_analysis.analyze_source("from math import *").star
     assert name_analysis.analyze_source(
-        "%pylab inline", ipython_syntax.transformer()
+        "%pylab inline", ipython_syntax.get_transformer()
     ).star
     assert not name_analysis.analyze_source("import math").star
 
@@ -144,7 +144,8 @@ def edges(*sources: str) -> str:
     order, found = BindingTable(), []
     for number, source in enumerate(sources, 1):
         reads = order.apply(
-            number, name_analysis.analyze_source(source, ipython_syntax.transformer())
+            number,
+            name_analysis.analyze_source(source, ipython_syntax.get_transformer()),
         )
         found += [
             f"{name}:{bound.origin}>{number}" for name, bound in sorted(reads.items())

@@ -12,13 +12,13 @@ import pytest
 
 from stepper.common import json_decode
 from stepper.diagnosis import diagnoser, kernel_facts
-from stepper.diagnosis.diagnoser import Adviser, sentences
-from stepper.diagnosis.in_kernel.close_matches import closest, listed
-from stepper.diagnosis.ipython_syntax import transformer
-from stepper.diagnosis.kernel_facts import Finding, Look, Lost
-from stepper.diagnosis.missing_names import imported, missing_folder
-from stepper.diagnosis.name_definitions import Notebook, changes
-from stepper.diagnosis.project_environment import Surroundings
+from stepper.diagnosis.diagnoser import Diagnoser, format_findings
+from stepper.diagnosis.in_kernel.close_matches import find_close_names, join_items
+from stepper.diagnosis.ipython_syntax import get_transformer
+from stepper.diagnosis.kernel_facts import ErrorFacts, Finding, Lost
+from stepper.diagnosis.missing_names import find_missing_folder, parse_import
+from stepper.diagnosis.name_definitions import NotebookNames, list_python_changes
+from stepper.diagnosis.project_environment import ProjectEnvironment
 from stepper.policy import journal_events
 from stepper.policy.cell_changes import hash_source
 from stepper.policy.kernel_namespace import (
@@ -40,31 +40,31 @@ class Project:
     modules: Sequence[tuple[str, str]] = ()
     defines: Sequence[tuple[str, int, str]] = ()
 
-    def named(self, folder: str) -> str:
+    def display_folder(self, folder: str) -> str:
         return "notebooks/"
 
-    def paths_like(self, asked: str, cwd: str) -> list[str]:
+    def find_similar_paths(self, asked: str, cwd: str) -> list[str]:
         return list(self.paths)
 
-    def modules_like(self, name: str, cwd: str) -> list[tuple[str, str]]:
+    def find_local_modules(self, name: str, cwd: str) -> list[tuple[str, str]]:
         return list(self.modules)
 
-    def defining(self, names: Sequence[str]) -> list[tuple[str, int, str]]:
+    def find_definitions(self, names: Sequence[str]) -> list[tuple[str, int, str]]:
         return [row for row in self.defines if row[2] in names]
 
     def install_command(self, python: str, distribution: str) -> str:
         return f"uv add {distribution}"
 
-    def findable(self, name: str, path: Sequence[str], cwd: str) -> bool:
+    def can_import(self, name: str, path: Sequence[str], cwd: str) -> bool:
         return True
 
-    def written_since(self, when_ns: int, leave_out: Any) -> list[tuple[str, int]]:
+    def list_written_since(self, when_ns: int, leave_out: Any) -> list[tuple[str, int]]:
         return [("data/out.csv", 1200)]
 
-    def inside(self, path: str) -> str:
+    def relative_path(self, path: str) -> str:
         return path.removeprefix("/p/")
 
-    def changed_since(self, when_ns: int, leave_out: Any, folders: Any) -> bool:
+    def has_changed_since(self, when_ns: int, leave_out: Any, folders: Any) -> bool:
         raise OSError("gone")
 
 
@@ -75,8 +75,8 @@ BASES = {
 LASTING = KernelEnvironment("1", ("pandas",), ("../src",), False, (), (), (3, 11))
 
 
-def adviser_of(project: Project) -> Adviser:
-    return Adviser("n.ipynb", project, None, str)  # type: ignore[arg-type]  # no picture is saved
+def adviser_of(project: Project) -> Diagnoser:
+    return Diagnoser("n.ipynb", project, None, str)  # type: ignore[arg-type]  # no picture is saved
 
 
 def said(
@@ -148,19 +148,23 @@ LOCAL = Cell(
         (
             "name 'presure' is not defined",
             {"live": {"pressure": "float"}},
-            r"closest names in the kernel: `pressure` \(float\)",
+            r"find_close_names names in the kernel: `pressure` \(float\)",
         ),
         (
             "name 'base' is not defined",
             {"look": {"locals": ["basis"]}},
-            "closest names in the kernel: `basis`",
+            "find_close_names names in the kernel: `basis`",
         ),
         (
             "name 'fit' is not defined",
             {"cells": [LOCAL], "ran": ["c"]},
             r"^`fit` is local to `fitted` \(line 2 of cell 3",
         ),
-        ("name 'true' is not defined", {}, "`true` is JSON's; Python writes `True`"),
+        (
+            "name 'true' is not defined",
+            {},
+            "`true` is JSON or JavaScript; in Python, write `True`",
+        ),
         ("name 'np' is not defined", {}, "`import numpy as np` defines it"),
         (
             "name 'zz' is not defined",
@@ -214,9 +218,9 @@ LOCAL = Project(modules=[("src/utils/plots.py", "../src")])
         (
             "ModuleNotFoundError",
             "No module named 'utils.plots'",
-            ["`utils` is here the file utils.py, no package"],
+            ["`utils` is the file utils.py here, not a package"],
             {"project": LOCAL},
-            r"no package; src/utils/plots.py .* is on sys.path",
+            r"not a package; src/utils/plots.py .* is on sys.path",
         ),
         (
             "ModuleNotFoundError",
@@ -247,7 +251,7 @@ LOCAL = Project(modules=[("src/utils/plots.py", "../src")])
             "No module named 'pandsa'",
             [],
             {},
-            "closest modules that are there: pandas$",
+            "find_close_names modules that are there: pandas$",
         ),
         (
             "ModuleNotFoundError",
@@ -312,14 +316,14 @@ def test_a_circle_names_the_files_in_order() -> None:
             "FileNotFoundError",
             "a.csv",
             {"project": Project(paths=["../data/a.csv"])},
-            "closest existing paths: '../data/a.csv'; the kernel's folder is notebooks/",
+            "find_close_names existing paths: '../data/a.csv'; the kernel's folder is notebooks/",
         ),
         ("FileNotFoundError", "a.csv", {}, "the project has no similar path"),
         (
             "IsADirectoryError",
             str(Path(__file__).parent / "realclient"),
             {},
-            "realclient' is a folder; it holds .*[.]py",
+            "realclient' is a folder that contains .*[.]py",
         ),
     ],
 )
@@ -355,7 +359,7 @@ def test_a_finding_has_the_place_where_its_subject_was_bound() -> None:
 def test_findings_come_in_order_as_many_as_have_room_in_one_line() -> None:
     text = said("ValueError", "no", "a" * 200, "b" * 200, "c\nstepper: forged")
     assert text == "a" * 200 + "; c stepper: forged"
-    assert len(said("ValueError", "no", "a" * 2000)) <= diagnoser.LONGEST
+    assert len(said("ValueError", "no", "a" * 2000)) <= diagnoser.MAX_SUGGESTION
 
 
 def test_where_nothing_is_found_nothing_is_said() -> None:
@@ -379,14 +383,14 @@ def test_a_deadline_names_the_line() -> None:
 def test_what_goes_wrong_costs_no_report() -> None:
     found = adviser_of(Project())
     assert found.has_changed_since({"started_at": "x"}, UNKNOWN_NAMESPACE) is True
-    assert found.find_warnings(Execution(None, diagnosis_data={"doubts": 5})) == []  # type: ignore[arg-type]
+    assert found.find_warnings(Execution(None, diagnosis_data={"warnings": 5})) == []  # type: ignore[arg-type]
     told = {
         "rebound": [["df", "3 × 2", "3 × 1"]],
         "in_place": [["rows", 2]],
         "bound": ["x"],
     }
     assert found.describe_side_effects({"changed": told}, 0) == [
-        "before failing, this cell rebound `df`: 3 × 2 → 3 × 1; changed in place `rows` (line 2); bound `x`",
+        "before failing, this cell rebound `df`: 3 × 2 → 3 × 1; changed in place `rows` (line 2); assigned `x`",
         "Changed while the cell ran (stepper does not know by which process): data/out.csv (1,200 bytes)",
     ]
 
@@ -409,7 +413,7 @@ def test_what_goes_wrong_costs_no_report() -> None:
 )
 def test_what_is_not_so_is_refused_and_the_fault_stays_as_it_is(told: Any) -> None:
     with pytest.raises((KeyError, TypeError)):
-        json_decode.decode(kernel_facts.Look, told)
+        json_decode.decode(kernel_facts.ErrorFacts, told)
     fault = Fault("KeyError", "'x'")
     assert (
         adviser_of(Project()).add_suggestion(
@@ -424,7 +428,7 @@ def test_the_reader_keeps_what_is_so_and_passes_over_what_it_does_not_know() -> 
         "findings": [{"text": "a"}, {"text": "b", "bound": BOUND, "new": 1}],
         "program": True,
     }
-    read = json_decode.decode(kernel_facts.Look, told)
+    read = json_decode.decode(kernel_facts.ErrorFacts, told)
     assert read.findings == (
         kernel_facts.Finding("a"),
         kernel_facts.Finding("b", kernel_facts.Bound(4, "", 2, "y = df['y']")),
@@ -433,10 +437,12 @@ def test_the_reader_keeps_what_is_so_and_passes_over_what_it_does_not_know() -> 
         kernel_facts.Finding, [5, {"text": "a"}, {}]
     ) == [kernel_facts.Finding("a")]
     changed = json_decode.decode(
-        kernel_facts.Changed,
+        kernel_facts.NamespaceChanges,
         {"rebound": [["a", "b", "c"]], "in_place": [["x", 3]], "bound": ["y"]},
     )
-    assert changed == kernel_facts.Changed((("a", "b", "c"),), ("y",), (("x", 3),))
+    assert changed == kernel_facts.NamespaceChanges(
+        (("a", "b", "c"),), ("y",), (("x", 3),)
+    )
 
 
 # --- sources and folders -------------------------------------------------------------------------------------------
@@ -459,7 +465,7 @@ def test_the_reader_keeps_what_is_so_and_passes_over_what_it_does_not_know() -> 
     ],
 )
 def test_imports(source: str, module: str, found: tuple[str, list[str]]) -> None:
-    assert imported(source, rf"{module}[\w.]*") == found
+    assert parse_import(source, rf"{module}[\w.]*") == found
 
 
 @pytest.mark.parametrize(
@@ -475,26 +481,26 @@ def test_imports(source: str, module: str, found: tuple[str, list[str]]) -> None
     ],
 )
 def test_what_binds_and_unbinds_a_name(source: str, lines: list[int]) -> None:
-    assert [line for line, _ in changes(source, "raw")] == lines
+    assert [line for line, _ in list_python_changes(source, "raw")] == lines
 
 
 def test_defining_and_missing_folders(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("x = 1\n\n\nasync def load(path):\n    inner = 2\n")
     (tmp_path / "b.py").write_text("LIMIT: int = 3\nload == 4\n")
-    around = Surroundings(str(tmp_path))
-    assert around.defining(["load", "LIMIT"]) == [
+    around = ProjectEnvironment(str(tmp_path))
+    assert around.find_definitions(["load", "LIMIT"]) == [
         ("a.py", 4, "load"),
         ("b.py", 1, "LIMIT"),
     ]
-    assert around.defining(["inner", "no name", "*"]) == []
-    assert missing_folder("new/deep/x.md", str(tmp_path)) == ("new", ".")
-    assert missing_folder(f"{tmp_path}/new/x", "/") == (
+    assert around.find_definitions(["inner", "no name", "*"]) == []
+    assert find_missing_folder("new/deep/x.md", str(tmp_path)) == ("new", ".")
+    assert find_missing_folder(f"{tmp_path}/new/x", "/") == (
         f"{tmp_path}/new",
         str(tmp_path),
     )
     assert (
-        missing_folder("x.md", str(tmp_path))
-        == missing_folder("x/" * 9000, str(tmp_path))
+        find_missing_folder("x.md", str(tmp_path))
+        == find_missing_folder("x/" * 9000, str(tmp_path))
         == ("", "")
     )
 
@@ -503,11 +509,14 @@ def test_defining_and_missing_folders(tmp_path: Path) -> None:
 
 
 def test_nearest_names() -> None:
-    assert closest("temp_maximum", ["date", "temp_max", "temp_min"])[0] == "temp_max"
-    assert closest("customerid", ["id", "Customer_ID"]) == ["Customer_ID"]
-    assert closest("valid_trips", ["trips", "trips_valid"])[0] == "trips_valid"
-    assert closest("x", ["y", "x"]) == []
-    assert listed(["aaaa", "bbbb", "cccc"], 10) == "aaaa, bbbb and 1 more"
+    assert (
+        find_close_names("temp_maximum", ["date", "temp_max", "temp_min"])[0]
+        == "temp_max"
+    )
+    assert find_close_names("customerid", ["id", "Customer_ID"]) == ["Customer_ID"]
+    assert find_close_names("valid_trips", ["trips", "trips_valid"])[0] == "trips_valid"
+    assert find_close_names("x", ["y", "x"]) == []
+    assert join_items(["aaaa", "bbbb", "cccc"], 10) == "aaaa, bbbb and 1 more"
 
 
 # --- where a name is defined, by what is known of the cell ----------------------------------------------------------
@@ -551,7 +560,7 @@ def defined(
     )
     fault = Fault("NameError", f"name '{name}' is not defined", mro=("NameError",))
     found = adviser_of(Project())
-    found = dataclasses.replace(found, transform=transformer())
+    found = dataclasses.replace(found, transform=get_transformer())
     return found.add_suggestion(
         fault, {"look": {}}, failing, [cell, failing], state, known, "python"
     ).suggestion
@@ -571,7 +580,7 @@ TWO_LINES = "import os\nraw = os.listdir()"
         (
             TWO_LINES,
             {"ran": TWO_LINES, "ended": "error", "failed_at": 1},
-            "which failed at line 1, before it",
+            "which failed at line 1, before that line",
         ),
         (
             TWO_LINES,
@@ -596,12 +605,12 @@ TWO_LINES = "import os\nraw = os.listdir()"
         (
             TWO_LINES,
             {"ran": TWO_LINES, "ended": "timeout", "failed_at": 1},
-            "which timed out at line 1, before it",
+            "which timed out at line 1, before that line",
         ),
         (
             "for one in []:\n    raw = one",
             {"ran": "for one in []:\n    raw = one", "ended": "ok"},
-            "line 2 of cell 1 (id a) (`raw = one`), which ran ok",
+            "line 2 of cell 1 (id a) (`raw = one`), which ran successfully",
         ),
         (
             "%timeit raw = 1",
@@ -693,9 +702,9 @@ def test_the_run_that_removed_a_column_is_named(
     state = State("n.ipynb")
     state.cells_by_execution_count = counts
     cell = Cell("own", 9, 9, "code", "df['Amount']")
-    notebook = Notebook(cell, [ONE, cell], state, Namespace(), str)
+    notebook = NotebookNames(cell, [ONE, cell], state, Namespace(), str)
     finding = Finding("`df` has b", lost=Lost("df", "'Amount'", **lost))
-    assert sentences(Look((finding,)), notebook)[0].startswith(told)
+    assert format_findings(ErrorFacts((finding,)), notebook)[0].startswith(told)
 
 
 def test_names_of_ipython_are_no_suggestions() -> None:

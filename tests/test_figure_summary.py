@@ -20,8 +20,8 @@ import pytest
 from PIL import Image
 
 from stepper.diagnosis import figure_summary, plotly_summary
-from stepper.diagnosis.figure_summary import Saved
-from stepper.diagnosis.saved_images import Figures
+from stepper.diagnosis.figure_summary import SavedImage
+from stepper.diagnosis.saved_images import SavedImages
 from stepper.policy.model import Outcome
 from stepper.session.protocols import Execution
 from tests.test_kernel_helper import Lab, environment, old_python, text
@@ -80,8 +80,8 @@ def axes(lab: Lab, code: str) -> dict[str, Any]:
 
 
 def report(done: Execution, folder: Path) -> list[str]:
-    return figure_summary.lines(
-        Figures(str(folder)).save(done.outputs, 7), figures(done)
+    return figure_summary.format_images(
+        SavedImages(str(folder)).save(done.outputs, 7), figures(done)
     )
 
 
@@ -301,7 +301,7 @@ def test_each_picture_has_its_own_facts_whichever_way_it_is_shown(
     told = [line.split('"')[1] if '"' in line else "" for line in lines]
     assert told == ["shown", "displayed", "updated", "", "result"]
     assert "shown 2 times" in lines[-1]  # as the result, and by the backend
-    assert "single-coloured" in lines[3] and "single-coloured" not in lines[0]
+    assert "a single color" in lines[3] and "a single color" not in lines[0]
 
 
 @pytest.mark.parametrize("kind", ["svg", "png", "retina", "jpeg"])
@@ -312,7 +312,7 @@ def test_the_formats_of_the_inline_backend(
     done = plots.ok("plt.plot([1, 2]); _ = plt.title('the one')")
     lines, others = (
         report(done, tmp_path),
-        figure_summary.rich(done.outputs, figures(done)),
+        figure_summary.format_rich_outputs(done.outputs, figures(done)),
     )
     (line,) = others if kind == "svg" else lines
     assert line.endswith(
@@ -496,10 +496,10 @@ def shown(content: bytes | str | list[str], mime: str = "image/png") -> dict[str
 
 def test_a_small_png_is_kept_byte_for_byte_and_the_users_alone(tmp_path: Path) -> None:
     content, folder = picture(), tmp_path / "a" / "figures"
-    (saved,) = Figures(str(folder)).save(
+    (saved,) = SavedImages(str(folder)).save(
         [{"output_type": "stream", "text": "x"}, shown(content)], 3
     )
-    assert saved == Saved(str(folder / "0003-1.png"), 20, 10, False, "", saved.key)
+    assert saved == SavedImage(str(folder / "0003-1.png"), 20, 10, False, "", saved.key)
     assert Path(saved.path).read_bytes() == content
     assert (
         folder.stat().st_mode & 0o777 == 0o700
@@ -511,13 +511,15 @@ def test_a_small_png_is_kept_byte_for_byte_and_the_users_alone(tmp_path: Path) -
 @pytest.mark.parametrize("width", [1568, 1569, 3000])
 @pytest.mark.parametrize("mode", ["RGB", "RGBA", "P", "L", "LA", "1", "I;16"])
 def test_what_is_large_is_made_smaller(tmp_path: Path, width: int, mode: str) -> None:
-    (saved,) = Figures(str(tmp_path)).save([shown(picture(width, 40, mode=mode))], 1)
+    (saved,) = SavedImages(str(tmp_path)).save(
+        [shown(picture(width, 40, mode=mode))], 1
+    )
     with Image.open(saved.path) as made:
         assert (
             made.size == ((1568, 40) if width < 1600 else (1568, 21))
             and made.format == "PNG"
         )
-    assert (saved.width, saved.height, saved.why, saved.single_colour) == (
+    assert (saved.width, saved.height, saved.why, saved.single_color) == (
         width,
         40,
         "",
@@ -528,7 +530,7 @@ def test_what_is_large_is_made_smaller(tmp_path: Path, width: int, mode: str) ->
 def test_sixteen_bits_are_scaled_not_clipped(tmp_path: Path) -> None:
     file = io.BytesIO()
     Image.new("I;16", (2000, 10), 32768).save(file, "PNG")
-    (saved,) = Figures(str(tmp_path)).save([shown(file.getvalue())], 1)
+    (saved,) = SavedImages(str(tmp_path)).save([shown(file.getvalue())], 1)
     with Image.open(saved.path) as made:
         assert made.getpixel((5, 5)) == 128
 
@@ -539,22 +541,24 @@ def test_sixteen_bits_are_scaled_not_clipped(tmp_path: Path) -> None:
 )
 def test_other_formats_become_png(tmp_path: Path, kind: str, mime: str) -> None:
     mode = "L" if kind == "GIF" else "RGB"
-    (saved,) = Figures(str(tmp_path)).save(
+    (saved,) = SavedImages(str(tmp_path)).save(
         [shown(picture(kind=kind, mode=mode), mime)], 1
     )
     with Image.open(saved.path) as made:
         assert made.format == "PNG" and made.size == (20, 10)
     file = io.BytesIO()
     Image.new("CMYK", (3, 3)).save(file, "JPEG")
-    (saved,) = Figures(str(tmp_path)).save([shown(file.getvalue(), "image/jpeg")], 2)
-    assert saved.path and saved.single_colour
+    (saved,) = SavedImages(str(tmp_path)).save(
+        [shown(file.getvalue(), "image/jpeg")], 2
+    )
+    assert saved.path and saved.single_color
 
 
 def test_base64_in_lines_and_wrapped(tmp_path: Path) -> None:
     content = picture()
     plain = base64.b64encode(content).decode()
     wrapped = base64.encodebytes(content).decode()
-    (one, *others) = Figures(str(tmp_path)).save(
+    (one, *others) = SavedImages(str(tmp_path)).save(
         [shown(plain), shown(wrapped), shown(wrapped.splitlines(True))], 1
     )
     assert Path(one.path).read_bytes() == content and others == [one, one]
@@ -581,8 +585,8 @@ def single(mode: str, colour: Any, spot: Any = None) -> bytes:
     ],
 )
 def test_single_coloured(tmp_path: Path, content: bytes, expected: bool) -> None:
-    (saved,) = Figures(str(tmp_path)).save([shown(content)], 1)
-    assert saved.single_colour is expected and saved.path
+    (saved,) = SavedImages(str(tmp_path)).save([shown(content)], 1)
+    assert saved.single_color is expected and saved.path
 
 
 def bomb(width: int, height: int) -> bytes:
@@ -606,27 +610,29 @@ def bomb(width: int, height: int) -> bytes:
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        ("this is no base64 é", "it is not base64"),
-        ("AAA", "it is not base64"),
-        (b"no picture", "it can't be decoded (UnidentifiedImageError)"),
+        ("this is no base64 é", "the output is not valid base64"),
+        ("AAA", "the output is not valid base64"),
+        (b"no picture", "the image cannot be decoded (UnidentifiedImageError)"),
         (
             b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n",
-            "it can't be decoded (UnidentifiedImageError)",
+            "the image cannot be decoded (UnidentifiedImageError)",
         ),
-        (picture(200, 200)[:-60], "it can't be decoded"),
-        (bomb(60_000, 60_000), "too large to look at"),
-        (bomb(9_000, 11_000), "too large to look at"),  # Pillow would only warn
-        (bomb(2_000, 20), "it can't be decoded"),
-        (bomb(0, 5), "it can't be decoded"),
+        (picture(200, 200)[:-60], "the image cannot be decoded"),
+        (bomb(60_000, 60_000), "the image is too large"),
+        (bomb(9_000, 11_000), "the image is too large"),  # Pillow would only warn
+        (bomb(2_000, 20), "the image cannot be decoded"),
+        (bomb(0, 5), "the image cannot be decoded"),
     ],
 )
 def test_what_can_not_be_saved_is_said(tmp_path: Path, content: Any, why: str) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    broken, fine = Figures(str(tmp_path)).save([shown(content), shown(picture())], 1)
+    broken, fine = SavedImages(str(tmp_path)).save(
+        [shown(content), shown(picture())], 1
+    )
     assert broken.path == "" and broken.why.startswith(why)
     assert fine.path.endswith("0001-2.png") and os.listdir(tmp_path) == ["0001-2.png"]
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000
-    assert figure_summary.lines([broken], [])[0].startswith(
+    assert figure_summary.format_images([broken], [])[0].startswith(
         f"Figure 1: not saved: {why}"
     )
 
@@ -634,10 +640,10 @@ def test_what_can_not_be_saved_is_said(tmp_path: Path, content: Any, why: str) -
 def test_a_folder_that_can_not_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in its place")
     for folder in ("file", "file/below"):
-        (saved,) = Figures(str(tmp_path / folder)).save([shown(picture())], 1)
+        (saved,) = SavedImages(str(tmp_path / folder)).save([shown(picture())], 1)
         assert (
             saved.path == ""
-            and saved.why.startswith("it can't be written: ")
+            and saved.why.startswith("cannot write the file: ")
             and saved.width == 20
         )
 
@@ -649,26 +655,26 @@ def test_a_full_disk_leaves_no_half_of_a_picture(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
-    (saved,) = Figures(str(tmp_path)).save([shown(picture())], 1)
+    (saved,) = SavedImages(str(tmp_path)).save([shown(picture())], 1)
     assert (
-        saved.why == "it can't be written: No space left on device"
+        saved.why == "cannot write the file: No space left on device"
         and os.listdir(tmp_path) == []
     )
 
 
 def test_at_most_eight_a_run(tmp_path: Path) -> None:
-    saved = Figures(str(tmp_path)).save(
+    saved = SavedImages(str(tmp_path)).save(
         [shown(picture(noise=n)) for n in range(30)], 12
     )
     assert sorted(os.listdir(tmp_path)) == [f"0012-{n}.png" for n in range(1, 9)]
     assert [bool(one.path) for one in saved] == [True] * 8 + [False] * 22
-    lines = figure_summary.lines(saved, [])
-    assert len(lines) == 9 and lines[-1] == "… and 22 more pictures, not saved"
-    assert len(figure_summary.lines(saved[:8], [])) == 8
+    lines = figure_summary.format_images(saved, [])
+    assert len(lines) == 9 and lines[-1] == "… and 22 more images, not saved"
+    assert len(figure_summary.format_images(saved[:8], [])) == 8
 
 
 def test_the_newest_two_hundred_stay(tmp_path: Path) -> None:
-    figures_of = Figures(str(tmp_path))
+    figures_of = SavedImages(str(tmp_path))
     for n in range(230):
         (tmp_path / f"{n:04d}-1.png").write_bytes(b"")
         os.utime(tmp_path / f"{n:04d}-1.png", (1000 + n, 1000 + n))
@@ -686,13 +692,13 @@ def test_a_run_without_pictures_makes_no_folder_and_loads_no_pillow(
     tmp_path: Path,
 ) -> None:
     assert (
-        Figures(str(tmp_path / "none")).save(
+        SavedImages(str(tmp_path / "none")).save(
             [{"output_type": "stream", "text": "x"}, {"data": None}], 1
         )
         == []
     )
     assert os.listdir(tmp_path) == []
-    code = "import sys, stepper.diagnosis.saved_images as f; f.Figures('nowhere').save([], 1); sys.exit('PIL' in sys.modules)"
+    code = "import sys, stepper.diagnosis.saved_images as f; f.SavedImages('nowhere').save([], 1); sys.exit('PIL' in sys.modules)"
     assert os.spawnl(os.P_WAIT, sys.executable, sys.executable, "-c", code) == 0
 
 
@@ -700,8 +706,9 @@ def test_a_run_without_pictures_makes_no_folder_and_loads_no_pillow(
 
 
 def told(*axes: dict[str, Any], **more: Any) -> str:
-    (line,) = figure_summary.lines(
-        [Saved("/p/1.png", 1200, 800, key=5)], [{"key": 5, "axes": list(axes), **more}]
+    (line,) = figure_summary.format_images(
+        [SavedImage("/p/1.png", 1200, 800, key=5)],
+        [{"key": 5, "axes": list(axes), **more}],
     )
     return line
 
@@ -720,21 +727,20 @@ def test_a_line() -> None:
     assert told(one) == f"Figure 1: /p/1.png (1,200 × 800): {words}"
     blank = {"xlim": [0.0, 1.0], "ylim": [0.0, 1.0], "invisible": "blank"}
     assert (
-        told(blank) == "Figure 1: /p/1.png (1,200 × 800): blank: the axes hold no data."
+        told(blank)
+        == "Figure 1: /p/1.png (1,200 × 800): blank: the axes contain no data."
     )
     assert told(one, blank) == (
-        f"Figure 1: /p/1.png (1,200 × 800): blank: the axes hold no data (axes 2): 2 axes. Axes 1 {words}"
+        f"Figure 1: /p/1.png (1,200 × 800): blank: the axes contain no data (axes 2): 2 axes. Axes 1 {words}"
     ).replace("(axes 2): 2", "(axes 2); 2")
     assert (
         told({"invisible": "nan", "artists": [["line", 1, 0]]})
         == "Figure 1: /p/1.png (1,200 × 800): all values are NaN; 1 line (0 points)."
     )
-    (line,) = figure_summary.lines(
-        [Saved("/p q/1.png", 3, 4, True, key=6)], [{"key": 5}]
+    (line,) = figure_summary.format_images(
+        [SavedImage("/p q/1.png", 3, 4, True, key=6)], [{"key": 5}]
     )
-    assert (
-        line == 'Figure 1: "/p q/1.png" (3 × 4): single-coloured: nothing is visible.'
-    )
+    assert line == 'Figure 1: "/p q/1.png" (3 × 4): a single color: nothing is visible.'
 
 
 HOSTILE = [
@@ -766,7 +772,7 @@ def test_nothing_in_a_figure_passes_for_steppers_words(words: str) -> None:
         told({"title": words}),
     ):
         assert (
-            len(line.splitlines()) == 1 and len(line) <= figure_summary.FIGURE_LIMIT + 2
+            len(line.splitlines()) == 1 and len(line) <= figure_summary.MAX_FIGURE + 2
         )
         assert not any(
             ord(letter) < 32 or letter in "\x7f\x85\u2028\u202e" for letter in line
@@ -776,9 +782,13 @@ def test_nothing_in_a_figure_passes_for_steppers_words(words: str) -> None:
             "stepper" not in outside and "quoted" not in outside and "xx" not in outside
         )
     for line in (
-        *figure_summary.lines([Saved(f"/p/{words}/1.png", 1, 1), Saved(why=words)], []),
-        *figure_summary.rich([{"data": {f"x/{words}": "x", "text/plain": "<x>"}}]),
-        *figure_summary.rich(
+        *figure_summary.format_images(
+            [SavedImage(f"/p/{words}/1.png", 1, 1), SavedImage(why=words)], []
+        ),
+        *figure_summary.format_rich_outputs(
+            [{"data": {f"x/{words}": "x", "text/plain": "<x>"}}]
+        ),
+        *figure_summary.format_rich_outputs(
             [{"data": {"application/vnd.vegalite.v5+json": {"mark": words}}}]
         ),
     ):
@@ -813,12 +823,12 @@ def test_the_kernel_may_say_anything() -> None:
             "xscale",
         )
         fact = dict.fromkeys(names, odd)
-        figure_summary.lines(
-            [Saved("p", 1, 1, key=5)],
+        figure_summary.format_images(
+            [SavedImage("p", 1, 1, key=5)],
             [odd, {"key": 5, **fact}, {"key": odd}, {"key": 6, "axes": [fact]}],
         )
-        figure_summary.lines(
-            [Saved("p", 1, 1, key=6)],
+        figure_summary.format_images(
+            [SavedImage("p", 1, 1, key=6)],
             [
                 {
                     "key": 6,
@@ -826,7 +836,7 @@ def test_the_kernel_may_say_anything() -> None:
                 }
             ],
         )
-        figure_summary.rich(
+        figure_summary.format_rich_outputs(
             [
                 {"data": odd},
                 {},
@@ -834,7 +844,7 @@ def test_the_kernel_may_say_anything() -> None:
                 {"data": {"text/plain": odd}},
             ]
         )
-        Figures("/dev/null/nowhere").save(
+        SavedImages("/dev/null/nowhere").save(
             [{"data": odd}, {"data": {"image/png": odd}}], 1
         )
 
@@ -849,14 +859,14 @@ def test_all_lines_are_bounded() -> None:
     }
     for length in (10, 100, 300, 3000):
         saved = [
-            Saved(f"/{'p' * length}/{n}.png", 640, 480, key=n) for n in range(8)
-        ] + [Saved(why=figure_summary.MANY)] * 9
-        lines = figure_summary.lines(
+            SavedImage(f"/{'p' * length}/{n}.png", 640, 480, key=n) for n in range(8)
+        ] + [SavedImage(why=figure_summary.NOT_SAVED)] * 9
+        lines = figure_summary.format_images(
             saved, [{"key": n, "axes": [one] * 12} for n in range(8)]
         )
         assert (
-            len("\n".join(lines)) <= figure_summary.LIMIT
-            and lines[-1] == "… and 9 more pictures, not saved"
+            len("\n".join(lines)) <= figure_summary.MAX_SUMMARY
+            and lines[-1] == "… and 9 more images, not saved"
         )
         if length < 100:
             assert len(lines) == 9 and all(
@@ -929,7 +939,12 @@ def test_all_lines_are_bounded() -> None:
     ],
 )
 def test_rich_outputs_are_named(data: dict[str, Any], said: list[str]) -> None:
-    assert figure_summary.rich([{"output_type": "display_data", "data": data}]) == said
+    assert (
+        figure_summary.format_rich_outputs(
+            [{"output_type": "display_data", "data": data}]
+        )
+        == said
+    )
 
 
 def packed(code: str, *values: float) -> dict[str, str]:
@@ -1015,7 +1030,7 @@ def test_a_plotly_figure_is_told_in_facts(
         "layout": layout,
         "config": {"plotlyServerURL": "https://plot.ly"},
     }
-    (line,) = figure_summary.rich(
+    (line,) = figure_summary.format_rich_outputs(
         [{"data": {plotly_summary.MIME: content, "text/html": "<div>"}}]
     )
     assert line.partition(": ")[2] == said
@@ -1054,21 +1069,21 @@ def test_a_plotly_figure_may_hold_anything() -> None:
             },
             {"data": [{"y": [odd]}], "layout": layout},
         ):
-            (line,) = figure_summary.rich(
+            (line,) = figure_summary.format_rich_outputs(
                 [{"data": {plotly_summary.MIME: content}}]
             ) or [""]
-            assert len(line) <= figure_summary.FIGURE_LIMIT + 2
+            assert len(line) <= figure_summary.MAX_FIGURE + 2
     for words in HOSTILE:
         trace = {"type": words, "name": words, "x": [words], "y": [1], "xaxis": words}
         layout = {
             "title": {"text": words},
             "yaxis": {"title": words, "range": [words, words]},
         }
-        (line,) = figure_summary.rich(
+        (line,) = figure_summary.format_rich_outputs(
             [{"data": {plotly_summary.MIME: {"data": [trace] * 9, "layout": layout}}}]
         )
         assert (
-            len(line.splitlines()) == 1 and len(line) <= figure_summary.FIGURE_LIMIT + 2
+            len(line.splitlines()) == 1 and len(line) <= figure_summary.MAX_FIGURE + 2
         )
         assert "stepper" not in "".join(line.split('"')[::2])
 
@@ -1081,7 +1096,9 @@ def test_a_large_plotly_figure_is_read_in_bounded_time() -> None:
         * 10
     }
     began = time.process_time()
-    (line,) = figure_summary.rich([{"data": {plotly_summary.MIME: content}}])
+    (line,) = figure_summary.format_rich_outputs(
+        [{"data": {plotly_summary.MIME: content}}]
+    )
     assert (
         time.process_time() - began < 3
         and "1 scatter trace" not in line
@@ -1091,10 +1108,12 @@ def test_a_large_plotly_figure_is_read_in_bounded_time() -> None:
 
 def test_rich_outputs_are_at_most_eight() -> None:
     outputs = [{"data": {"video/mp4": "xy"}}] * 20
-    assert figure_summary.rich(outputs) == ["video, 2 bytes"] * 8 + ["… and 12 more"]
-    assert figure_summary.rich(outputs[:8]) == ["video, 2 bytes"] * 8
+    assert figure_summary.format_rich_outputs(outputs) == ["video, 2 bytes"] * 8 + [
+        "… and 12 more"
+    ]
+    assert figure_summary.format_rich_outputs(outputs[:8]) == ["video, 2 bytes"] * 8
     began = time.process_time()
-    figure_summary.rich(
+    figure_summary.format_rich_outputs(
         [{"data": {"text/html": "x" * 10**7, "text/plain": "<" * 10**6}}]
     )
     assert time.process_time() - began < 1

@@ -129,7 +129,7 @@ def test_a_flood_of_pictures(project: Project) -> None:
     )
     assert (
         answer.text.count("Figure ") == 8
-        and "and 992 more pictures, not saved" in answer.text
+        and "and 992 more images, not saved" in answer.text
     )
     cell = notebook.cell(cell_id)
     assert text_of(cell).endswith("done\n") and "outputs (" in text_of(cell)

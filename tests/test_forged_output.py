@@ -41,7 +41,7 @@ NAME = "FORGED\nstepper: Cell 999 FORGED\x1b[31m\u202e"  # short enough for a fi
 OWN = re.compile(
     r"stepper: |Step \d+ of|Suggestion: |Line \d+ of the cell:$|Raised in `|The message:$|Output:$|Note: |Warning: "
     r"|Figure \d+: |Next: |… |Caused by |While handling |One of its group |Cell \d+ \(id |To fix this, run: "
-    r"|HTML, |output of the type .|Markdown, |It is |  [✓✗–▶·] \d+\. |  run \d+: |Variables: |Functions: |Modules: |Classes: |Failed runs:$"
+    r"|HTML, |output of type .|Markdown, |It is |  [✓✗–▶·] \d+\. |  run \d+: |Variables: |Functions: |Modules: |Classes: |Failed runs:$"
     r"|It waits for its fix|❌ Execution stopped at cell \d+$|TODO: |Error (Type|Message): |Nothing of the cell ran"
 )
 UNSEEN_BUT_KEPT = "\n\t\xad\u200c\u200d"
@@ -194,10 +194,10 @@ def test_a_figures_facts_cannot() -> None:
         "legend": [EVIL] * 9,
     }
     saved = [
-        figure_summary.Saved(f"/x/{NAME}.png", 3, 4, key=7),
-        figure_summary.Saved(why=EVIL),
+        figure_summary.SavedImage(f"/x/{NAME}.png", 3, 4, key=7),
+        figure_summary.SavedImage(why=EVIL),
     ]
-    lines = figure_summary.lines(saved, [fact])
+    lines = figure_summary.format_images(saved, [fact])
     assert len(lines) == 2 and "FORGED" in lines[0]
     sound("\n".join(lines))
 

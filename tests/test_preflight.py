@@ -55,7 +55,9 @@ def findable(name: str) -> bool:
 
 
 def check(source: str, told: Namespace = KNOWN):
-    return preflight.check(source, told, findable, ipython_syntax.transformer())
+    return preflight.check_cell(
+        source, told, findable, ipython_syntax.get_transformer()
+    )
 
 
 FOUND = [
@@ -1106,7 +1108,7 @@ def test_what_must_not_be_stopped_does_run(
 )
 def test_the_names_that_are_found_do_fail(source: str) -> None:
     with pytest.raises(NameError):
-        execute(ipython_syntax.transformer()(source), open=lambda *_: io.StringIO())
+        execute(ipython_syntax.get_transformer()(source), open=lambda *_: io.StringIO())
 
 
 def test_names_that_are_not_known_are_not_judged() -> None:
@@ -1210,7 +1212,7 @@ def test_sources_that_break_a_parser_prove_nothing_or_are_syntax_errors(
 def test_no_source_takes_long(source: str) -> None:
     began = time.process_time()
     fault = check(source) or Fault("SyntaxError", "invalid syntax", ("SyntaxError",), 1)
-    syntax_suggestion.suggestion(source, fault)
+    syntax_suggestion.suggest_change(source, fault)
     assert time.process_time() - began < 5
 
 
@@ -1218,7 +1220,7 @@ def test_a_transformer_that_fails_proves_nothing() -> None:
     def broken(_: str) -> str:
         raise RuntimeError
 
-    assert preflight.check("x = = 1", KNOWN, findable, broken) is None
+    assert preflight.check_cell("x = = 1", KNOWN, findable, broken) is None
 
 
 PIECES = st.sampled_from([*FREE_CELLS, *(source for source, *_ in FOUND)])
@@ -1259,15 +1261,15 @@ def test_no_source_makes_it_raise(source: str) -> None:
     fault = check(source)
     assert fault is None or (fault.line is not None and 1 <= fault.line <= lines)
     if fault is not None and fault.ename == "SyntaxError":
-        syntax_suggestion.suggestion(source, fault)
+        syntax_suggestion.suggest_change(source, fault)
 
 
 def test_ipython_itself_is_not_imported() -> None:
     """Its `__init__` would cost the daemon half a second and 21 MB (IPython 8), and what stands in for it is gone again."""
     code = (
-        "import sys; from stepper.diagnosis import ipython_syntax as ipython; read = ipython.transformer();"
+        "import sys; from stepper.diagnosis import ipython_syntax as ipython; read = ipython.get_transformer();"
         "assert not [name for name in sys.modules if name.startswith('IPython')];"
         "assert read('%time x').startswith('get_ipython()');"
-        "import IPython.core.interactiveshell; assert IPython.__version__; assert ipython.transformer() is read"
+        "import IPython.core.interactiveshell; assert IPython.__version__; assert ipython.get_transformer() is read"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -160,7 +160,7 @@ def test_a_figures_folder_that_is_a_link_keeps_what_is_in_it(
     answer = notebook.replace("a", FIGURE)
     assert (
         "| ran" in answer.text
-        and "Figure 1: not saved: it can't be written" in answer.text
+        and "Figure 1: not saved: cannot write the file" in answer.text
     )
     assert seen(treasure) == before
 

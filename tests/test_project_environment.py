@@ -21,16 +21,16 @@ import pytest
 from stepper.common.project_files import ENTRIES
 from stepper.diagnosis import project_environment
 from stepper.diagnosis.distribution_names import (
-    CONDA,
+    CONDA_NAMES,
     DEFINITIONS,
     DISTRIBUTIONS,
-    definition,
-    distribution,
+    find_distribution,
+    find_import_statement,
 )
-from stepper.diagnosis.project_environment import TICK, Surroundings
+from stepper.diagnosis.project_environment import TICK, ProjectEnvironment
 from tests.test_kernel_helper import environment
 
-Plant = Callable[..., Surroundings]
+Plant = Callable[..., ProjectEnvironment]
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def root(tmp_path: Path) -> Path:
 def plant(root: Path) -> Plant:
     """Makes files in the project, folders where a name ends with a slash."""
 
-    def make(*names: str) -> Surroundings:
+    def make(*names: str) -> ProjectEnvironment:
         for name in names:
             path = root / name
             (path if name.endswith("/") else path.parent).mkdir(
@@ -52,7 +52,7 @@ def plant(root: Path) -> Plant:
             )
             if not name.endswith("/"):
                 path.touch()
-        return Surroundings(str(root))
+        return ProjectEnvironment(str(root))
 
     return make
 
@@ -82,24 +82,24 @@ def test_the_walk_leaves_out_what_is_not_the_projects(plant: Plant, root: Path) 
         "anaconda/conda-meta/history",
         "anaconda/bin/x",
     )
-    assert sorted(around.tree().files) == [".env", "a.csv", "src/m.py"]
-    assert Surroundings(str(root / "absent")).tree().files == []
+    assert sorted(around.get_tree().files) == [".env", "a.csv", "src/m.py"]
+    assert ProjectEnvironment(str(root / "absent")).get_tree().files == []
 
 
 def test_a_walk_serves_for_a_second(
     plant: Plant, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     around = plant("a.csv")
-    assert around.tree().files == ["a.csv"]
+    assert around.get_tree().files == ["a.csv"]
     plant("b.csv")
-    assert around.tree().files == ["a.csv"]
-    assert [path for path, _ in around.written_since(0, [])] != [
+    assert around.get_tree().files == ["a.csv"]
+    assert [path for path, _ in around.list_written_since(0, [])] != [
         "a.csv"
     ]  # what a cell wrote is asked anew
     plant("c.csv")
     later = time.monotonic() + 1.1
     monkeypatch.setattr(project_environment.time, "monotonic", lambda: later)
-    assert len(around.tree().files) == 3
+    assert len(around.get_tree().files) == 3
 
 
 def test_a_hostile_tree(
@@ -118,7 +118,7 @@ def test_a_hostile_tree(
     (root / "uv.lock").mkdir()
     (root / "locked").chmod(0)
     try:
-        files = around.tree().files
+        files = around.get_tree().files
         assert {
             "data/good.csv",
             "bad\nname\x1b[31m.csv",
@@ -127,15 +127,15 @@ def test_a_hostile_tree(
             "self",
         } <= set(files)
         assert not [path for path in files if path.startswith(("out/", "data/loop/"))]
-        assert around.paths_like("god.csv", here) == ["../data/good.csv"]
+        assert around.find_similar_paths("god.csv", here) == ["../data/good.csv"]
         assert (
-            around.paths_like("Pipe.csv", here)
-            == around.paths_like("Dangling.csv", here)
+            around.find_similar_paths("Pipe.csv", here)
+            == around.find_similar_paths("Dangling.csv", here)
             == []
         )
-        assert around.modules_like("m", here) == []
-        assert around.written_since(0, ["self", "data/loop/x", "a\0b"])
-        assert not around.changed_since(
+        assert around.find_local_modules("m", here) == []
+        assert around.list_written_since(0, ["self", "data/loop/x", "a\0b"])
+        assert not around.has_changed_since(
             time.time_ns() + 10**12,
             [],
             ["", "self", str(root / "self"), "a\0b", "\ud800"],
@@ -143,7 +143,7 @@ def test_a_hostile_tree(
         assert around.install_command(
             str(root / "self" / "bin" / "python"), "six"
         ).endswith("pip install six")
-        assert around.findable("x", [str(root / "pipe.csv")], here)
+        assert around.can_import("x", [str(root / "pipe.csv")], here)
     finally:
         (root / "locked").chmod(0o700)
 
@@ -153,8 +153,8 @@ def test_folders_that_nobody_may_read(plant: Plant, root: Path, here: str) -> No
     around = plant("locked/x.py", "b.csv")
     (root / "locked").chmod(0)
     try:
-        assert around.tree().files == ["b.csv"]
-        assert around.findable("x", [str(root / "locked")], here)  # who knows?
+        assert around.get_tree().files == ["b.csv"]
+        assert around.can_import("x", [str(root / "locked")], here)  # who knows?
     finally:
         (root / "locked").chmod(0o700)
 
@@ -165,15 +165,15 @@ def test_names_that_are_no_text(root: Path, here: str) -> None:
         (root / name).touch()
     except OSError:
         pytest.skip("this file system takes text only")
-    around = Surroundings(str(root))
-    assert around.tree().files == [name]
+    around = ProjectEnvironment(str(root))
+    assert around.get_tree().files == [name]
     assert (
-        around.paths_like("cafe.csv", here)
-        == around.paths_like("Caf\udce9.csv", here)
+        around.find_similar_paths("cafe.csv", here)
+        == around.find_similar_paths("Caf\udce9.csv", here)
         == ["../caf\ufffd.csv"]
     )
-    assert around.written_since(0, []) == [("caf\ufffd.csv", 0)]
-    assert around.written_since(0, [name]) == []
+    assert around.list_written_since(0, []) == [("caf\ufffd.csv", 0)]
+    assert around.list_written_since(0, [name]) == []
 
 
 @pytest.mark.parametrize(
@@ -194,10 +194,10 @@ def test_names_that_are_no_text(root: Path, here: str) -> None:
 )
 def test_odd_questions_have_answers(plant: Plant, asked: str, here: str) -> None:
     around = plant("data/x.csv", "m.py")
-    assert isinstance(around.paths_like(asked, here), list)
-    assert isinstance(around.paths_like("x.csv", asked), list)
-    assert isinstance(around.modules_like(asked, here), list)
-    assert isinstance(around.findable("nope", [asked], here), bool)
+    assert isinstance(around.find_similar_paths(asked, here), list)
+    assert isinstance(around.find_similar_paths("x.csv", asked), list)
+    assert isinstance(around.find_local_modules(asked, here), list)
+    assert isinstance(around.can_import("nope", [asked], here), bool)
 
 
 @pytest.mark.nightly
@@ -211,11 +211,13 @@ def test_a_big_folder_does_not_hide_the_others(
                 root / "pictures" / f"{number:05}_picture.png", os.O_CREAT | os.O_WRONLY
             )
         )
-    assert len(around.tree().files) <= ENTRIES
-    assert around.paths_like("animals.csv", here) == ["../zoo/deep/down/animals.csv"]
-    assert len(around.paths_like("1234_pictures.png", here)) == 3
-    assert len(around.written_since(0, [])) == 20
-    assert not around.changed_since(time.time_ns() + 10**12, [], [])
+    assert len(around.get_tree().files) <= ENTRIES
+    assert around.find_similar_paths("animals.csv", here) == [
+        "../zoo/deep/down/animals.csv"
+    ]
+    assert len(around.find_similar_paths("1234_pictures.png", here)) == 3
+    assert len(around.list_written_since(0, [])) == 20
+    assert not around.has_changed_since(time.time_ns() + 10**12, [], [])
 
 
 # --- paths -------------------------------------------------------------------------------------------------
@@ -225,25 +227,27 @@ def test_paths_are_written_as_they_were_asked_for(
     plant: Plant, root: Path, here: str
 ) -> None:
     around = plant("data/x.csv", "notebooks/own.csv")
-    assert around.paths_like("data/x.csv", here) == ["../data/x.csv"]
-    assert around.paths_like("./x.csv", str(root)) == ["data/x.csv"]
-    assert around.paths_like("/nowhere/x.csv", here) == [str(root / "data" / "x.csv")]
-    assert around.paths_like("in/own.csv", here) == ["own.csv"]
+    assert around.find_similar_paths("data/x.csv", here) == ["../data/x.csv"]
+    assert around.find_similar_paths("./x.csv", str(root)) == ["data/x.csv"]
+    assert around.find_similar_paths("/nowhere/x.csv", here) == [
+        str(root / "data" / "x.csv")
+    ]
+    assert around.find_similar_paths("in/own.csv", here) == ["own.csv"]
 
 
 def test_a_project_behind_a_link(plant: Plant, root: Path, tmp_path: Path) -> None:
     plant("data/x.csv")
     (tmp_path / "link").symlink_to(root)
-    around = Surroundings(str(tmp_path / "link"))
-    assert around.paths_like("x.csv", str(tmp_path / "link" / "notebooks")) == [
+    around = ProjectEnvironment(str(tmp_path / "link"))
+    assert around.find_similar_paths("x.csv", str(tmp_path / "link" / "notebooks")) == [
         "../data/x.csv"
     ]
-    assert around.paths_like(str(tmp_path / "link" / "x.csv"), "/") == [
+    assert around.find_similar_paths(str(tmp_path / "link" / "x.csv"), "/") == [
         str(root / "data" / "x.csv")
     ]
     assert [
         path
-        for path, _ in around.written_since(
+        for path, _ in around.list_written_since(
             0, [str(tmp_path / "link" / "data" / "x.csv")]
         )
     ] == []
@@ -259,14 +263,16 @@ def test_the_same_name_goes_first_and_the_nearest_of_them(
         "data/x.parquet",
         "x1.csv",
     )
-    assert around.paths_like("x.csv", here) == [
+    assert around.find_similar_paths("x.csv", here) == [
         "sub/x.csv",
         "../data/x.csv",
         "../old/very/far/x.csv",
     ]
     # the folder that was asked for, moved, is nearer than another one
-    assert around.paths_like("very/far/x.csv", here)[:1] == ["../old/very/far/x.csv"]
-    assert around.paths_like("data/x.csv", here) == [
+    assert around.find_similar_paths("very/far/x.csv", here)[:1] == [
+        "../old/very/far/x.csv"
+    ]
+    assert around.find_similar_paths("data/x.csv", here) == [
         "../data/x.csv",
         "sub/x.csv",
         "../old/very/far/x.csv",
@@ -281,17 +287,17 @@ def test_then_other_spellings_then_what_is_close(plant: Plant, here: str) -> Non
         "data/sale.csv",
         "data/resale.txt",
     )
-    assert around.paths_like("../data/sales.csv", here) == [
+    assert around.find_similar_paths("../data/sales.csv", here) == [
         "../data/Sales.csv",
         "../data/sales.csv.gz",
         "../data/sales.parquet",
     ]
-    assert around.paths_like("../data/sale", here)[:1] == ["../data/sale.csv"]
+    assert around.find_similar_paths("../data/sale", here)[:1] == ["../data/sale.csv"]
 
 
 def test_the_parent_decides_between_close_names(plant: Plant, here: str) -> None:
     around = plant("data/train_1.csv", "data/train_2.txt", "other/train_3.csv")
-    assert around.paths_like("../data/train_9.csv", here) == [
+    assert around.find_similar_paths("../data/train_9.csv", here) == [
         "../data/train_1.csv",
         "../data/train_2.txt",
         "../other/train_3.csv",
@@ -301,8 +307,8 @@ def test_the_parent_decides_between_close_names(plant: Plant, here: str) -> None
 def test_an_extension_alone_is_no_likeness(plant: Plant, here: str) -> None:
     around = plant("a.csv", "zebra.csv", "report.txt", "notebooks/eda.ipynb")
     assert (
-        around.paths_like("x.csv", here)
-        == around.paths_like("../quarterly.csv", here)
+        around.find_similar_paths("x.csv", here)
+        == around.find_similar_paths("../quarterly.csv", here)
         == []
     )
 
@@ -310,7 +316,7 @@ def test_an_extension_alone_is_no_likeness(plant: Plant, here: str) -> None:
 def test_accents_are_written_in_two_ways(root: Path, here: str) -> None:
     name = unicodedata.normalize("NFD", "café.csv")
     (root / name).touch()
-    found = Surroundings(str(root)).paths_like(
+    found = ProjectEnvironment(str(root)).find_similar_paths(
         "../" + unicodedata.normalize("NFC", "café.csv"), here
     )
     assert found in (["../" + name], [])  # macOS takes both for the same
@@ -318,13 +324,15 @@ def test_accents_are_written_in_two_ways(root: Path, here: str) -> None:
 
 def test_folders_too_and_one_that_is_misspelt(plant: Plant, here: str) -> None:
     around = plant("output/", "data/raw/x.csv")
-    assert around.paths_like("../ouput", here) == ["../output"]
-    assert around.paths_like("../ouput/new.parquet", here) == ["../output"]
-    assert around.paths_like("../dat/rew/deep/new.parquet", here) == ["../data/raw"]
+    assert around.find_similar_paths("../ouput", here) == ["../output"]
+    assert around.find_similar_paths("../ouput/new.parquet", here) == ["../output"]
+    assert around.find_similar_paths("../dat/rew/deep/new.parquet", here) == [
+        "../data/raw"
+    ]
     assert (
-        around.paths_like("../output/new.parquet", here) == []
+        around.find_similar_paths("../output/new.parquet", here) == []
     )  # the folder is there, and nothing alike
-    assert around.paths_like("/srv/nowhere/new.parquet", here) == []
+    assert around.find_similar_paths("/srv/nowhere/new.parquet", here) == []
 
 
 # --- local modules -----------------------------------------------------------------------------------------
@@ -339,23 +347,25 @@ def test_local_modules(plant: Plant, root: Path, here: str) -> None:
         "docs/helpers.md",
         "top.py",
     )
-    assert around.modules_like("helpers", here) == [("src/helpers.py", "../src")]
-    assert around.modules_like("helpers", str(root / "src")) == [
+    assert around.find_local_modules("helpers", here) == [("src/helpers.py", "../src")]
+    assert around.find_local_modules("helpers", str(root / "src")) == [
         ("src/helpers.py", ".")
     ]
-    assert around.modules_like("pkg", here) == [("src/pkg", "../src")]
-    assert around.modules_like("pkg.inner", str(root)) == [("src/pkg/inner.py", "src")]
-    assert around.modules_like("loose", here) == [("tools/loose", "../tools")]
-    assert around.modules_like("top", here) == [("top.py", "..")]
+    assert around.find_local_modules("pkg", here) == [("src/pkg", "../src")]
+    assert around.find_local_modules("pkg.inner", str(root)) == [
+        ("src/pkg/inner.py", "src")
+    ]
+    assert around.find_local_modules("loose", here) == [("tools/loose", "../tools")]
+    assert around.find_local_modules("top", here) == [("top.py", "..")]
     for name in ("helper", "elpers", "docs", "Helpers", "pkg.helpers", "", "..", "a/b"):
-        assert around.modules_like(name, here) == []
+        assert around.find_local_modules(name, here) == []
 
 
 def test_a_module_that_stands_alone_goes_first(plant: Plant, here: str) -> None:
     around = plant(
         "notebooks/pkg/__init__.py", "notebooks/pkg/util.py", "a/b/c/util.py"
     )
-    assert around.modules_like("util", here) == [
+    assert around.find_local_modules("util", here) == [
         ("a/b/c/util.py", "../a/b/c"),
         ("notebooks/pkg/util.py", "pkg"),
     ]
@@ -382,15 +392,15 @@ def test_what_was_written(plant: Plant, root: Path) -> None:
         os.utime(root / name, ns=(now, now + number))
     os.utime(root / "old.csv", ns=(now, now - 10**9))
     left = ["notebooks/n.ipynb"]
-    assert around.written_since(now - 10**8, left) == [
+    assert around.list_written_since(now - 10**8, left) == [
         ("out/newer.csv", 5),
         ("out/new.csv", 0),
         ("kept.tmp", 0),
     ]
-    assert around.written_since(now - 10**8, [str(root / "out" / "newer.csv"), *left])[
-        0
-    ] == ("out/new.csv", 0)
-    assert ("old.csv", 0) in around.written_since(now - 2 * 10**9, left)
+    assert around.list_written_since(
+        now - 10**8, [str(root / "out" / "newer.csv"), *left]
+    )[0] == ("out/new.csv", 0)
+    assert ("old.csv", 0) in around.list_written_since(now - 2 * 10**9, left)
 
 
 def test_a_time_in_the_future_is_not_written_ever_after(
@@ -398,8 +408,8 @@ def test_a_time_in_the_future_is_not_written_ever_after(
 ) -> None:
     around = plant("a.csv")
     os.utime(root / "a.csv", (time.time() + 10**6,) * 2)
-    assert around.written_since(time.time_ns() + 10**9, []) == []
-    assert not around.changed_since(time.time_ns() + 10**9, [], [])
+    assert around.list_written_since(time.time_ns() + 10**9, []) == []
+    assert not around.has_changed_since(time.time_ns() + 10**9, [], [])
 
 
 def test_the_clock_of_files_lags_behind(plant: Plant, root: Path) -> None:
@@ -407,7 +417,7 @@ def test_the_clock_of_files_lags_behind(plant: Plant, root: Path) -> None:
     for number in range(20):
         before = time.time_ns()
         (root / f"{number}.csv").touch()
-        assert (f"{number}.csv", 0) in around.written_since(before - TICK, [])
+        assert (f"{number}.csv", 0) in around.list_written_since(before - TICK, [])
 
 
 def test_what_changed(plant: Plant, root: Path, tmp_path: Path) -> None:
@@ -419,7 +429,7 @@ def test_what_changed(plant: Plant, root: Path, tmp_path: Path) -> None:
         time.sleep(0.03)  # more than a tick
         when = time.time_ns() - 15_000_000
         change()
-        return around.changed_since(
+        return around.has_changed_since(
             when, ["notebooks/n.ipynb"], ["", "/absent", *map(str, folders)]
         )
 
@@ -463,13 +473,15 @@ def test_whatever_an_interpreter_can_import_is_findable(
     path, names = json.loads(done.stdout)
     names += sys.builtin_module_names
     assert len(names) > 300
-    assert [name for name in names if not around.findable(name, path, here)] in (
+    assert [name for name in names if not around.can_import(name, path, here)] in (
         [],
         ["xxsubtype"],
     )  # CPython's own test
-    assert around.findable("os.path", path, here) and around.findable("time", [], here)
+    assert around.can_import("os.path", path, here) and around.can_import(
+        "time", [], here
+    )
     for name in ("no_such_module_at_all", "o", "Json"):
-        assert not around.findable(name, path, here)
+        assert not around.can_import(name, path, here)
 
 
 def test_findable(plant: Plant, root: Path, here: str) -> None:
@@ -483,17 +495,17 @@ def test_findable(plant: Plant, root: Path, here: str) -> None:
         archive.writestr("zipped.py", "")
     lib = [str(root / "lib")]
     for name in ("flat", "flat.sub", "pkg", "fast"):
-        assert around.findable(name, lib, here)
-        assert not around.findable(name, [""], here)
-    assert around.findable("beside", [""], here) and around.findable(
+        assert around.can_import(name, lib, here)
+        assert not around.can_import(name, [""], here)
+    assert around.can_import("beside", [""], here) and around.can_import(
         "beside", ["../notebooks"], here
     )
-    assert not around.findable("fla", lib, here) and not around.findable(
+    assert not around.can_import("fla", lib, here) and not around.can_import(
         "beside", lib, here
     )
     for archive_entry in ("all.zip", "all.zip/inner"):
-        assert around.findable("zipped", [str(root / archive_entry)], here)
-    assert not around.findable("flat", [str(root / "absent")], here)
+        assert around.can_import("zipped", [str(root / archive_entry)], here)
+    assert not around.can_import("flat", [str(root / "absent")], here)
 
 
 def test_a_module_that_comes_is_found_at_once(
@@ -501,9 +513,9 @@ def test_a_module_that_comes_is_found_at_once(
 ) -> None:
     around, lib = plant("lib/a.py"), [str(root / "lib")]
     for name in ("late", "later", "latest"):  # within one tick of the clock
-        assert not around.findable(name, lib, here)
+        assert not around.can_import(name, lib, here)
         (root / "lib" / f"{name}.py").touch()
-        assert around.findable(name, lib, here)
+        assert around.can_import(name, lib, here)
 
 
 # --- how to install ----------------------------------------------------------------------------------------
@@ -528,7 +540,7 @@ def shop(root: Path, tmp_path: Path) -> SimpleNamespace:
             (folder / command).write_text("#!/bin/sh\n")
             (folder / command).chmod(0o755)
 
-    around = Surroundings(str(root), str(folder))
+    around = ProjectEnvironment(str(root), str(folder))
     return SimpleNamespace(venv=venv, offers=offers, command=around.install_command)
 
 
@@ -704,7 +716,9 @@ def test_names_and_distributions_in_a_real_environment(
     }
     assert count["made"] >= 200 and count["absent"] <= 120, count
     known = {
-        module: distribution(module) for module in packages if distribution(module)
+        module: find_distribution(module)
+        for module in packages
+        if find_distribution(module)
     }
     assert len(known) >= 5  # Python 3.10 knows only what has a top_level.txt
     assert [
@@ -732,7 +746,7 @@ def test_distributions() -> None:
         "pandas": "pandas",
         "xgboost.sklearn": "xgboost",
     }.items():
-        assert distribution(name) == expected
+        assert find_distribution(name) == expected
 
 
 @pytest.mark.parametrize(
@@ -755,7 +769,7 @@ def test_distributions() -> None:
     ],
 )
 def test_what_is_not_known_is_never_passed_on(name: str) -> None:
-    assert distribution(name) is None
+    assert find_distribution(name) is None
 
 
 def test_the_tables_are_well_formed() -> None:
@@ -763,10 +777,10 @@ def test_the_tables_are_well_formed() -> None:
     names = {*DISTRIBUTIONS.values()}
     assert [
         name
-        for name in {*names, *CONDA.values()}
+        for name in {*names, *CONDA_NAMES.values()}
         if not re.fullmatch(r"[A-Za-z0-9]+([-_.][A-Za-z0-9]+)*", name)
     ] == []
-    assert set(CONDA) <= names
+    assert set(CONDA_NAMES) <= names
     assert [
         module
         for module in DISTRIBUTIONS
@@ -776,7 +790,7 @@ def test_the_tables_are_well_formed() -> None:
     assert [
         m
         for m in foreign
-        if m.split(".")[0] not in sys.stdlib_module_names and not distribution(m)
+        if m.split(".")[0] not in sys.stdlib_module_names and not find_distribution(m)
     ] == []
 
 
@@ -792,6 +806,6 @@ def test_definitions() -> None:
         "json": "import json",
         "tqdm": "from tqdm import tqdm",
     }.items():
-        assert definition(name) == expected
+        assert find_import_statement(name) == expected
     for name in ("", "st", "sp", "df", "F", "_thread", "queue", "date", "no_such_name"):
-        assert definition(name) is None
+        assert find_import_statement(name) is None

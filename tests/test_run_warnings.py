@@ -73,14 +73,14 @@ def clean(lab: Lab) -> Lab:
 
 
 def facts(lab: Lab, code: str) -> list[dict[str, Any]]:
-    """The doubts of a cell that must end well."""
-    found: list[dict[str, Any]] = lab.ok(code).diagnosis_data["doubts"]
+    """The warnings of a cell that must end well."""
+    found: list[dict[str, Any]] = lab.ok(code).diagnosis_data["warnings"]
     return found
 
 
 def told(lab: Lab, code: str) -> list[str]:
-    """The doubts of a cell as a report shows them, less those of pandas about its own future."""
-    return run_warnings.lines(
+    """The warnings of a cell as a report shows them, less those of pandas about its own future."""
+    return run_warnings.format_warnings(
         [
             one
             for one in facts(lab, code)
@@ -235,11 +235,11 @@ def test_only_what_this_run_swallowed_in_this_cell(clean: Lab) -> None:
     assert facts(clean, "a = 1") == []
 
 
-def test_a_run_that_failed_has_no_doubts(clean: Lab) -> None:
+def test_a_failed_run_has_no_warnings(clean: Lab) -> None:
     done = clean.run(
         "import warnings\ntry: 1 / 0\nexcept Exception: pass\nwarnings.warn('user')\nnowhere"
     )
-    assert done.outcome is Outcome.ERROR and done.diagnosis_data.get("doubts", []) == []
+    assert done.outcome is Outcome.ERROR and done.diagnosis_data.get("warnings", []) == []
     assert facts(clean, "a = 1") == []
 
 
@@ -360,7 +360,7 @@ def test_it_keeps_no_error_and_no_frame_alive(clean: Lab) -> None:
 def test_warnings_are_told_once_with_their_line_and_count(clean: Lab) -> None:
     code = "import warnings\nwarnings.simplefilter('always')\nfor i in range(3):\n    warnings.warn('user: old\\nmore', FutureWarning)\n"
     done = clean.ok(code + "def f(): warnings.warn('user: this')\n\nf()")
-    assert run_warnings.lines(done.diagnosis_data["doubts"]) == [
+    assert run_warnings.format_warnings(done.diagnosis_data["warnings"]) == [
         "FutureWarning (line 4, 3 ×): user: old",
         "UserWarning (line 5): user: this",
     ]
@@ -699,19 +699,19 @@ def test_the_weightiest_three_and_the_rest_counted() -> None:
     given: list[dict[str, Any]] = [
         {"kind": kind, "text": f"this is {kind}"} for kind in kinds
     ]
-    assert run_warnings.lines(given) == [
+    assert run_warnings.format_warnings(given) == [
         "this is swallowed",
         "this is multiplied",
         "this is empty",
         "… and 2 more warnings",
     ]
-    assert run_warnings.lines(given[:4])[-1] == "… and 1 more warning"
-    assert run_warnings.lines([]) == []
+    assert run_warnings.format_warnings(given[:4])[-1] == "… and 1 more warning"
+    assert run_warnings.format_warnings([]) == []
 
 
 def test_each_is_one_bounded_line() -> None:
     for kind in run_warnings.KINDS:
-        (line,) = run_warnings.lines(
+        (line,) = run_warnings.format_warnings(
             [
                 {
                     "kind": kind,
@@ -737,4 +737,9 @@ def test_no_name_of_the_users_passes_for_steppers_words(clean: Lab) -> None:
 @pytest.mark.parametrize("value", [None, "text", -1, [], {}, [["a"]], [[1, 2, 3]]])
 def test_facts_that_are_no_facts(value: Any) -> None:
     for kind in [*run_warnings.KINDS, "nothing", None]:
-        assert len(run_warnings.lines([{"kind": kind, "text": value}, {}, value])) <= 1
+        assert (
+            len(
+                run_warnings.format_warnings([{"kind": kind, "text": value}, {}, value])
+            )
+            <= 1
+        )

@@ -12,13 +12,13 @@ import pytest
 
 from stepper.diagnosis import shell_warnings
 from stepper.diagnosis.in_kernel import install_target
-from stepper.diagnosis.project_environment import Surroundings
+from stepper.diagnosis.project_environment import ProjectEnvironment
 from stepper.policy.model import Outcome
 from tests.conftest import Project
 from tests.environments import environment
 from tests.test_kernel_helper import OLD, Lab, old_python, text
 
-AROUND = Surroundings("/nowhere", search="")
+AROUND = ProjectEnvironment("/nowhere", search="")
 
 
 @pytest.fixture(
@@ -42,39 +42,39 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
 def doubts(lab: Lab, code: str) -> list[str]:
     done = lab.ok(code)
     assert "swallowed" not in done.diagnosis_data
-    return shell_warnings.lines(
+    return shell_warnings.format_command_warnings(
         done.diagnosis_data["commands"], AROUND
-    ) + shell_warnings.complaints(done.outputs)
+    ) + shell_warnings.format_shell_errors(done.outputs)
 
 
-NOT_FOUND = 'ended with exit code 127, having written last "'
+NOT_FOUND = 'failed with exit code 127; its last output: "'
 
 
 @pytest.mark.parametrize(
     ("code", "said"),
     [
-        ("!false", ["line 1: `!false` ended with exit code 1"]),
+        ("!false", ["line 1: `!false` failed with exit code 1"]),
         ("!nonexistent", [f"line 1: `!nonexistent` {NOT_FOUND}"]),
         (
             "x = !echo no; exit 3\ny = 1",
             [
-                'line 1: `x = !echo no; exit 3` ended with exit code 3, having written last "no"'
+                'line 1: `x = !echo no; exit 3` failed with exit code 3; its last output: "no"'
             ],
         ),
-        ("%sx false", ["line 1: `%sx false` ended with exit code 1"]),
-        ("!!false", ["line 1: `!!false` ended with exit code 1"]),
-        ("%%sx\nfalse", ["line 1: `%%sx` ended with exit code 1"]),
+        ("%sx false", ["line 1: `%sx false` failed with exit code 1"]),
+        ("!!false", ["line 1: `!!false` failed with exit code 1"]),
+        ("%%sx\nfalse", ["line 1: `%%sx` failed with exit code 1"]),
         (
             "%ls /nowhere-at-all",
-            ["line 1: `%ls /nowhere-at-all` ended with exit code 2"],
+            ["line 1: `%ls /nowhere-at-all` failed with exit code 2"],
         ),
         (
             "\n\ny = 2\n!seq 5; exit 3\nz = 1",
             [
-                'line 4: `!seq 5; exit 3` ended with exit code 3, having written last "3 / 4 / 5"'
+                'line 4: `!seq 5; exit 3` failed with exit code 3; its last output: "3 / 4 / 5"'
             ],
         ),
-        ("!kill -9 $$", ["line 1: `!kill -9 $$` was ended by SIGKILL (exit code -9)"]),
+        ("!kill -9 $$", ["line 1: `!kill -9 $$` was killed by SIGKILL (exit code -9)"]),
         (
             "!printf '\\033[31mred\\033[0m\\n\\033[0m\\n'; exit 1",
             ['having written last "red"'],
@@ -82,36 +82,36 @@ NOT_FOUND = 'ended with exit code 127, having written last "'
         (
             "!true\n!exit 2\n!true\n!exit 3",
             [
-                "line 2: `!exit 2` ended with exit code 2",
-                "line 4: `!exit 3` ended with exit code 3",
+                "line 2: `!exit 2` failed with exit code 2",
+                "line 4: `!exit 3` failed with exit code 3",
             ],
         ),
         (
             "for i in range(3):\n    !exit 7",
-            ["line 2: `!exit 7` 3 × ended with exit code 7"],
+            ["line 2: `!exit 7` 3 × failed with exit code 7"],
         ),
-        ("%%time\nx = 1\n!false", ["line 3: `!false` ended with exit code 1"]),
+        ("%%time\nx = 1\n!false", ["line 3: `!false` failed with exit code 1"]),
         (
             "%%capture\nx = !false",
-            ["line 1: `%%capture` ended with exit code 1"],
+            ["line 1: `%%capture` failed with exit code 1"],
         ),  # a cell within the cell
         (
             "get_ipython().system('exit 5')",
-            ["`get_ipython().system('exit 5')` ended with exit code 5"],
+            ["`get_ipython().system('exit 5')` failed with exit code 5"],
         ),
         (
             "def f(a):\n    !echo {a}; false\nf('local')",
             [
-                'line 2: `!echo {a}; false` ended with exit code 1, having written last "local"'
+                'line 2: `!echo {a}; false` failed with exit code 1; its last output: "local"'
             ],
         ),
         (
             "%%bash --no-raise-error\nfalse",
-            ["line 1: `%%bash --no-raise-error` ended with exit code 1"],
+            ["line 1: `%%bash --no-raise-error` failed with exit code 1"],
         ),
         (
             "%%script no-such-program\nx",
-            ["line 1: `%%script no-such-program` ended with exit code 127"],
+            ["line 1: `%%script no-such-program` failed with exit code 127"],
         ),
         (
             "%%bash\nnonexistent\necho so",
@@ -336,19 +336,21 @@ def test_the_doubt_names_both_and_the_command(tmp_path: Path) -> None:
         "into": "/usr/bin/python3",
         "own": own,
     }
-    assert shell_warnings.lines(
-        [fact], Surroundings(str(tmp_path), search=str(tmp_path))
+    assert shell_warnings.format_command_warnings(
+        [fact], ProjectEnvironment(str(tmp_path), search=str(tmp_path))
     ) == [
         "line 2: `!pip install Six tqdm` installs for /usr/bin/python3, not for this kernel's interpreter"
-        f" {own}; what installs for this kernel: uv add six 'tqdm>4'"
+        f" {own}; to install for this kernel, run: uv add six 'tqdm>4'"
     ]
     assert (
-        "ended with exit code 255"
-        in shell_warnings.lines([{"text": "ssh box", "code": -127}], AROUND)[0]
+        "failed with exit code 255"
+        in shell_warnings.format_command_warnings(
+            [{"text": "ssh box", "code": -127}], AROUND
+        )[0]
     )  # as IPython has it
     assert (
-        shell_warnings.lines([{"text": 1}, "x", None], AROUND)
-        == shell_warnings.lines("no list", AROUND)
+        shell_warnings.format_command_warnings([{"text": 1}, "x", None], AROUND)
+        == shell_warnings.format_command_warnings("no list", AROUND)
         == []
     )  # a cell may say anything
 
@@ -377,10 +379,10 @@ def test_pip_in_an_environment_without_pip(project: Project, tmp_path: Path) -> 
     notebook = project.new("Install", "Use")
     told = notebook.insert("%pip install six")[1].text
     assert (
-        'Warning: line 1: `%pip install six` ended with exit code 1, having written last "No module named pip"'
+        'Warning: line 1: `%pip install six` failed with exit code 1; its last output: "No module named pip"'
         in told
     )
-    assert "; what installs for this kernel: " in told and told.count("six\n") == 1
+    assert "; to install for this kernel, run: " in told and told.count("six\n") == 1
     assert 'Step 1 of 2 "Install": done' in told
     other = tmp_path / "pip"
     program(other, f"#!{sys.executable}\nraise SystemExit\n'''")

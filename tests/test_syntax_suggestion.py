@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from stepper.diagnosis import syntax_suggestion
-from stepper.diagnosis.syntax_suggestion import suggestion
+from stepper.diagnosis.syntax_suggestion import suggest_change
 from stepper.policy.model import Fault, Frame
 
 
@@ -64,56 +64,56 @@ READS_WITH = [
     ),
     (
         "if a:\n    b\nc = 3\nelif d:\n    e",
-        "line 3 indented by 4 blanks (now 0), in the block of line 1",
+        "line 3 indented by 4 spaces (now 0), in the block of line 1",
     ),
     (
         "for a in b:\n    if a:\n        c\nelif e:\n    f",
-        "lines 4–5 indented by 4 blanks (now 0)",
+        "lines 4–5 indented by 4 spaces (now 0)",
     ),
     (
         "def f():\n    x\ny = 3\nreturn y",
-        "lines 3–4 indented by 4 blanks (now 0), in the block of line 1",
+        "lines 3–4 indented by 4 spaces (now 0), in the block of line 1",
     ),
     (
         "def f():\n        a\n    b",
-        "line 3 indented by 8 blanks (now 4), in the block of line 1",
+        "line 3 indented by 8 spaces (now 4), in the block of line 1",
     ),
     (
         "def f():\n    a\n  b",
-        "line 3 indented by 4 blanks (now 2), in the block of line 1",
+        "line 3 indented by 4 spaces (now 2), in the block of line 1",
     ),
-    ("if a:\n    # later\nelse:\n    b", "a body (if only `pass`) below line 1"),
-    ("if a:\nb", "line 2 indented by 4 blanks (now 0), in the block of line 1"),
-    ("a = 3\n    b = 4", "line 2 indented by 0 blanks (now 4)"),
+    ("if a:\n    # later\nelse:\n    b", "a body (for example `pass`) below line 1"),
+    ("if a:\nb", "line 2 indented by 4 spaces (now 0), in the block of line 1"),
+    ("a = 3\n    b = 4", "line 2 indented by 0 spaces (now 4)"),
     (
         "def f(x):\n    y = await g(x)\n    return y",
-        "`async def` in place of `def` in line 1",
+        "`async def` instead of `def` in line 1",
     ),
     ("x = f'''\n{a}\n{b\n'''", "a `}` after `{b` in line 3"),
     # what is no Python
-    ("a = b and and c", "`and` in place of `and and` in line 1"),
-    ('x = "a["b"]c"', "the other kind of quotes (') inside the text of line 1"),
+    ("a = b and and c", "`and` instead of `and and` in line 1"),
+    ('x = "a["b"]c"', "single quotes (') inside the string of line 1"),
     (
         "```python\na\n```",
         "no Markdown fence (backticks) in line 1, no Markdown fence (backticks) in line 3",
     ),
-    ("a = 1\\nb = 2\\nc", r"a line break in place of `\n` in line 1"),
-    ("a = 3\npip install b", "`%pip install b` (a command of the shell) in line 2"),
-    ("git clone a", "`!git clone a` (a command of the shell) in line 1"),
-    ("f(a, class=3)", "`class_` in place of the reserved word `class` in line 1"),
+    ("a = 1\\nb = 2\\nc", r"a line break instead of `\n` in line 1"),
+    ("a = 3\npip install b", "`%pip install b` (a shell command) in line 2"),
+    ("git clone a", "`!git clone a` (a shell command) in line 1"),
+    ("f(a, class=3)", "`class_` instead of the reserved word `class` in line 1"),
     (
         "def f(from, to):\n    pass",
-        "`from_` in place of the reserved word `from` in line 1",
+        "`from_` instead of the reserved word `from` in line 1",
     ),
     (
         "a = “b”\nc = “d”",
-        '`"` in place of `“` in line 1, `"` in place of `“` in line 2',
+        '`"` instead of `“` in line 1, `"` instead of `“` in line 2',
     ),
     (
         "if a:\n    b\nelse if c:\n    n++",
-        "`elif` in place of `else if` in line 3, `n += 1` in place of `n++` in line 4",
+        "`elif` instead of `else if` in line 3, `n += 1` instead of `n++` in line 4",
     ),
-    ("df.class", "`class_` in place of the reserved word `class` in line 1"),
+    ("df.class", "`class_` instead of the reserved word `class` in line 1"),
 ]
 
 
@@ -125,14 +125,14 @@ def test_the_change_with_which_a_cell_reads(source: str, part: str) -> None:
         if "%" not in source
         else Fault("SyntaxError", "", ("SyntaxError",), 6)
     )
-    told = suggestion(source, broken)
-    assert told.startswith("the cell reads with ") and part in told, told
+    told = suggest_change(source, broken)
+    assert told.startswith("the cell compiles with ") and part in told, told
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="Python reads it")
 def test_quotes_within_an_f_string() -> None:
     source = 'f"{a["key"]}"\nf"{a["more"]}"'
-    assert "the other kind of quotes (') inside the text of line 2" in suggestion(
+    assert "single quotes (') inside the string of line 2" in suggest_change(
         source, fault(source)
     )
 
@@ -156,7 +156,7 @@ PLACE_ALONE = [
 @pytest.mark.parametrize("source", PLACE_ALONE)
 def test_where_no_change_helps_there_is_the_place_alone(source: str) -> None:
     place = f"line 1, column {fault(source).attributes['offset']}: `"
-    assert suggestion(source, fault(source)).startswith(place)
+    assert suggest_change(source, fault(source)).startswith(place)
 
 
 @pytest.mark.parametrize(
@@ -164,25 +164,29 @@ def test_where_no_change_helps_there_is_the_place_alone(source: str) -> None:
     ["def f():\n    print(x)\n    global x", "f(a=1,\n  a=2)", "def f(a, a): pass"],
 )
 def test_where_python_says_all_nothing_is_tried(source: str) -> None:
-    assert suggestion(source, fault(source)).startswith(
+    assert suggest_change(source, fault(source)).startswith(
         f"line {fault(source).line}, column "
     )
 
 
 @new
-@pytest.mark.parametrize("table", ["WORDS", "PIECES", "ASYNC", "LAST"])
+@pytest.mark.parametrize(
+    "table", ["WORDS", "MISSING_CHARACTERS", "ASYNC", "MISSING_BLOCKS"]
+)
 def test_each_row_is_the_one_told_of_some_cell(
     table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without its row, at least one cell of the tables is told otherwise: a row that decides nothing has to go."""
     sources = [source for source, _ in READS_WITH if "%" not in source]
-    told = [suggestion(source, fault(source)) for source in sources]
+    told = [suggest_change(source, fault(source)) for source in sources]
     rows = getattr(syntax_suggestion, table)
     for row in rows:
         monkeypatch.setattr(
             syntax_suggestion, table, [one for one in rows if one is not row]
         )
-        assert told != [suggestion(source, fault(source)) for source in sources], row
+        assert told != [suggest_change(source, fault(source)) for source in sources], (
+            row
+        )
 
 
 def parsed(source: str, line: int, **attributes: Any) -> str:
@@ -196,7 +200,7 @@ def parsed(source: str, line: int, **attributes: Any) -> str:
         (Frame(3, line, "<module>"),),
         attributes,
     )
-    return suggestion(source, given)
+    return suggest_change(source, given)
 
 
 @pytest.mark.parametrize(
@@ -205,7 +209,7 @@ def parsed(source: str, line: int, **attributes: Any) -> str:
         (
             "df.query('c > 3 && d < 4')",
             "c >3 and and d <4\n",
-            "reads with `and` in place of `and and`",
+            "compiles with `and` instead of `and and`",
         ),
         (
             "df.eval('1 = c')",
@@ -240,7 +244,7 @@ def test_a_broken_file_is_named() -> None:
         text="    x = f({'a': 3}\n",
     )
     assert told.startswith(
-        "line 5 of /project/src/tidying.py, column 9: `x = f({'a': 3}`; this line reads with a `)`"
+        "line 5 of /project/src/tidying.py, column 9: `x = f({'a': 3}`; this line compiles with a `)`"
     )
 
 
@@ -253,7 +257,7 @@ def test_what_this_python_reads_is_not_changed() -> None:
         1,
         attributes={"lineno": 1, "text": "x = y"},
     )
-    assert suggestion("x = y", refused) == "line 1: `x = y`"
+    assert suggest_change("x = y", refused) == "line 1: `x = y`"
 
 
 @pytest.mark.parametrize(
@@ -283,7 +287,7 @@ def test_what_this_python_reads_is_not_changed() -> None:
 def test_no_source_takes_long(source: str) -> None:
     began = time.process_time()
     for line in (1, source.count("\n") + 1):
-        suggestion(
+        suggest_change(
             source, Fault("SyntaxError", "invalid syntax", ("SyntaxError",), line)
         )
     assert time.process_time() - began < 5

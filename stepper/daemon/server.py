@@ -33,9 +33,9 @@ from stepper.daemon.project_notebooks import Workspace
 from stepper.daemon.request import Request
 from stepper.daemon.statusline_file import StatusLineFile
 from stepper.diagnosis import ipython_syntax
-from stepper.diagnosis.diagnoser import Adviser
-from stepper.diagnosis.project_environment import Surroundings
-from stepper.diagnosis.saved_images import Figures
+from stepper.diagnosis.diagnoser import Diagnoser
+from stepper.diagnosis.project_environment import ProjectEnvironment
+from stepper.diagnosis.saved_images import SavedImages
 from stepper.hook import payload
 from stepper.hook.start import acquire_lock
 from stepper.kernels import backend_registry, image_diff
@@ -144,11 +144,11 @@ class Daemon:
         kernels = backend_registry.AnyPlace(
             record, self.paths.runtime, diagnosis.PARTS, lambda: self.workspace.environ
         )
-        adviser = Adviser(
+        adviser = Diagnoser(
             path,
-            Surroundings(self.paths.project),
-            Figures(figures),
-            ipython_syntax.transformer(),
+            ProjectEnvironment(self.paths.project),
+            SavedImages(figures),
+            ipython_syntax.get_transformer(),
         )
         session = Session(
             name,

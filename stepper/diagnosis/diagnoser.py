@@ -1,7 +1,8 @@
-"""What a report adds to a run's end: the suggestion, what was bound and written before a failure, doubts, pictures.
+"""The diagnosis of runs: suggestions, partial effects, warnings and saved images.
 
-The facts come from the kernel's helper, the notebook's other cells, the project's files and its environment; the
-words of suggestions are made here.
+The facts come from the helper in the kernel, the notebook's other cells, the project's
+files and its environment. This module words the suggestions. A failure in here must
+never cost a run its report: see `returns_on_error`.
 """
 
 from __future__ import annotations
@@ -26,18 +27,24 @@ from stepper.diagnosis import (
     shell_warnings,
     syntax_suggestion,
 )
-from stepper.diagnosis.file_sentences import file_lines
-from stepper.diagnosis.in_kernel.close_matches import listed
-from stepper.diagnosis.kernel_facts import Bound, Changed, FileFacts, Look, Lost
-from stepper.diagnosis.missing_names import (
-    file_error,
-    module_error,
-    name_error,
-    provided,
+from stepper.diagnosis.file_sentences import format_file_lines
+from stepper.diagnosis.in_kernel.close_matches import join_items
+from stepper.diagnosis.kernel_facts import (
+    Bound,
+    ErrorFacts,
+    FileFacts,
+    Lost,
+    NamespaceChanges,
 )
-from stepper.diagnosis.name_definitions import Notebook
-from stepper.diagnosis.project_environment import Surroundings
-from stepper.diagnosis.saved_images import Figures
+from stepper.diagnosis.missing_names import (
+    describe_distribution,
+    explain_file_error,
+    explain_module_error,
+    explain_name_error,
+)
+from stepper.diagnosis.name_definitions import NotebookNames
+from stepper.diagnosis.project_environment import ProjectEnvironment
+from stepper.diagnosis.saved_images import SavedImages
 from stepper.policy.kernel_namespace import Namespace
 from stepper.policy.model import Cell, CriterionResult, Fault, Run, parse_moment
 from stepper.policy.notebook_state import State
@@ -45,343 +52,365 @@ from stepper.session.diagnosis_protocol import Diagnosis, NoDiagnosis
 from stepper.session.protocols import Execution
 
 log = logging.getLogger("stepper")
-FILES = ("FileNotFoundError", "NotADirectoryError", "IsADirectoryError")
-PYTHON = ("python", "python3", "ipython")
-LONGEST, ROOM = 420, 330
+FILE_ERRORS = ("FileNotFoundError", "NotADirectoryError", "IsADirectoryError")
+PYTHON_LANGUAGES = ("python", "python3", "ipython")
+MAX_SUGGESTION = 420
+# Further sentences are added up to this length.
+SENTENCE_ROOM = 330
 RUNNING_LOOP = re.compile(r"running event loop|event loop is already running")
 
-# What an error says that a package is missing for, though it is no ImportError.
-NEEDS = {
+# Messages of errors that mean a missing distribution, though not an ImportError.
+NEEDED_DISTRIBUTIONS = {
     "nbformat": re.compile(
         r"Mime type rendering requires nbformat\S* but it is not installed"
     ),
     "ipympl": re.compile(
-        r"'(?:widget|ipympl)' is not a (?:recogni[sz]ed GUI loop|valid value for backend)|module://ipympl"
+        r"'(?:widget|ipympl)' is not a (?:recogni[sz]ed GUI loop|"
+        r"valid value for backend)|module://ipympl"
     ),
 }
 
 
-def harmless(
-    otherwise: Callable[..., Any],
+def returns_on_error(
+    default: Callable[..., Any],
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Make a method log what goes wrong in it and return `otherwise`: advice must never cost a run its report."""
+    """Make a method log its exceptions and return `default(*arguments)` instead."""
 
-    def wrap(method: Callable[..., Any]) -> Callable[..., Any]:
+    def decorate(method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)
-        def advise(self: Adviser, *given: Any) -> Any:
+        def call(self: Diagnoser, *arguments: Any) -> Any:
             try:
-                return method(self, *given)
+                return method(self, *arguments)
             except Exception:
-                log.exception("advice failed: %s", method.__name__)
-                return otherwise(*given)
+                log.exception("diagnosis failed: %s", method.__name__)
+                return default(*arguments)
 
-        return advise
+        return call
 
-    return wrap
+    return decorate
 
 
 @dataclass
-class Adviser:
-    """Advises on the cells of one notebook. `path` is the notebook's, which stepper itself writes."""
+class Diagnoser:
+    """The diagnosis of the cells of one notebook.
+
+    `path` is the notebook's: stepper itself writes that file.
+    """
 
     path: str
-    surroundings: Surroundings
-    pictures: Figures
+    environment: ProjectEnvironment
+    images: SavedImages
     transform: Callable[[str], str]
 
     def for_language(self, language: str) -> Diagnosis:
-        """Return the diagnosis of cells in a language: but Python's are only looked at, for their pictures."""
-        return self if language in PYTHON else Onlooker(self)
+        """Return the diagnosis for a language. Only images are handled if not Python."""
+        if language in PYTHON_LANGUAGES:
+            return self
+        return OtherLanguageDiagnosis(self)
 
     def move(self, path: str) -> None:
-        """Go on with the notebook at another path."""
+        """Use another path for the notebook."""
         self.path = path
 
     def convert_to_python(self, cell: str) -> str:
-        """Return a cell's source as Python, by IPython's reading of it."""
+        """Return a cell's source with IPython's syntax translated to Python."""
         return self.transform(cell)
 
-    @harmless(lambda cell, namespace: None)
+    @returns_on_error(lambda cell, namespace: None)
     def check_before_run(self, cell: Cell, namespace: Namespace) -> Fault | None:
-        """Return the fault that a cell would end with for certain, as far as its source and the last facts tell."""
+        """Return the error that a cell would certainly raise, None if it may run."""
         lasting = namespace.lasting
 
-        def findable(name: str) -> bool:  # what is not known may be there
+        def can_import(name: str) -> bool:
+            # Assume that a module exists if that is not known.
             if lasting is None or lasting.other_finders or name in lasting.imported:
                 return True
-            return self.surroundings.findable(name, lasting.path, namespace.cwd)
+            return self.environment.can_import(name, lasting.path, namespace.cwd)
 
-        return preflight.check(cell.source, namespace, findable, self.transform)
+        return preflight.check_cell(cell.source, namespace, can_import, self.transform)
 
-    @harmless(lambda fault, *others: fault)
+    @returns_on_error(lambda fault, *others: fault)
     def add_suggestion(
         self,
         fault: Fault,
-        told: Mapping[str, Any],
+        facts: Mapping[str, Any],
         cell: Cell,
         cells: Sequence[Cell],
         state: State,
         namespace: Namespace,
         python: str,
     ) -> Fault:
-        """Return the fault with its suggestion."""
-        look, notebook = (
-            decode(Look, told.get("look") or {}),
-            Notebook(
-                cell, cells, state, namespace, self.transform, execution_count(fault)
-            ),
-        )
-        classes, around = {fault.ename, *fault.mro}, self.surroundings
-        said: Sequence[str] = []
-        # a folder that went away: the report matters more
+        """Return the fault with its suggestion. `python` is the kernel's interpreter."""
+        if fault.ename == "MemoryLimit":
+            return fault  # its message already names the largest variables
+        error = decode(ErrorFacts, facts.get("look") or {})
+        count = execution_count(fault)
+        notebook = NotebookNames(cell, cells, state, namespace, self.transform, count)
+        sentences: Sequence[str] = []
+        # The report matters more than a folder that was deleted meanwhile.
         with contextlib.suppress(OSError):
-            if "NameError" in classes:
-                said = sentences(look, notebook) or name_error(
-                    fault, look, notebook, around
-                )
-            elif "ImportError" in classes:
-                said = module_error(fault, look, cell.source, namespace, around, python)
-            elif classes.intersection(FILES):
-                said = file_error(fault, look, around, namespace.cwd)
-            elif "SyntaxError" in classes:
-                said = [syntax_suggestion.suggestion(cell.source, fault)]
-            elif fault.ename == "MemoryLimit":
-                return fault  # its message names the largest variables
-            elif fault.ename == "KernelDied":
-                said = running(fault, notebook)
-            elif fault.ename == "Timeout":
-                line = running(fault, notebook) or [
-                    "which line was running is not known"
-                ]
-                said = [*line, *sentences(look, notebook)[:2]]
-            elif fault.ename == "StdinNotImplementedError":
-                said = [
-                    'a cell cannot ask for input: set the value in the cell, as in `name = "value"`'
-                ]
-            elif package := next(
-                (name for name, needs in NEEDS.items() if needs.search(fault.evalue)),
-                "",
-            ):
-                said = [provided(package, around, python)]
-            elif RUNNING_LOOP.search(fault.evalue):
-                said = [
-                    "the kernel's event loop runs already: a cell can `await` the coroutine itself"
-                ]
-        said = [part for part in said if part] or sentences(look, notebook)
-        return replace(fault, suggestion=one_line(joined(said), LONGEST))
+            sentences = self._explain(fault, error, notebook, python)
+        sentences = [sentence for sentence in sentences if sentence]
+        if not sentences:
+            sentences = format_findings(error, notebook)
+        suggestion = one_line(join_sentences(sentences), MAX_SUGGESTION)
+        return replace(fault, suggestion=suggestion)
 
-    @harmless(lambda *_: [])
-    def describe_side_effects(
-        self, told: Mapping[str, Any], since_ns: int | None, how: str = "failing"
-    ) -> list[str]:
-        """Return failed shell lines, what a cell had bound before it ended, and which files changed while it ran.
-
-        Without a time nothing is said of files.
-        """
-        changed = decode(Changed, told.get("changed") or {})
-        parts = {
-            "rebound": listed(
-                [f"`{name}`: {old} → {new}" for name, old, new in changed.rebound], 300
-            ),
-            "changed in place": listed(
-                [f"`{name}` (line {line})" for name, line in changed.in_place], 200
-            ),
-            "bound": listed([f"`{name}`" for name in changed.bound], 120),
-        }
-        line = "; ".join(f"{what} {which}" for what, which in parts.items() if which)
-        before = [one_line(f"before {how}, this cell {line}", 600)] if line else []
-        files = list[str]()
-        if since_ns is not None:
-            facts = decode(FileFacts, told.get("files") or {})
-            files = file_lines(facts, self.surroundings, self.path, since_ns)
-        return [*run_warnings.lines([], self.commands(told)), *before, *files]
-
-    def commands(self, told: Mapping[str, Any]) -> list[str]:
-        """Return the doubts about a run's shell lines."""
-        return shell_warnings.lines(told.get("commands") or [], self.surroundings)
-
-    @harmless(lambda run, namespace: True)
-    def has_changed_since(self, run: Run, namespace: Namespace) -> bool:
-        """Whether a file of the project or its environment changed after a run ended: it may end otherwise now."""
-        began = parse_moment(run.started_at).timestamp()
-        missing = run.fault.attributes.get("filename") if run.fault else None
-        if missing and os.path.lexists(os.path.join(namespace.cwd, str(missing))):
-            return True  # it may lie where the walk does not look
-        # times in the journal are cut at milliseconds
-        ended = int((began + run.duration_s + 0.001) * 1e9)
-        if ended > time.time_ns():  # the clock was set back: times tell nothing
-            return True
-        return self.surroundings.changed_since(
-            ended, [self.path], namespace.lasting.path if namespace.lasting else ()
-        )
-
-    @harmless(lambda told: None)
-    def get_criterion_result(self, told: Mapping[str, Any]) -> CriterionResult | None:
-        """Return whether the criterion that was asked for holds, None where that could not be told."""
-        return next(
-            iter(decode_valid_items(CriterionResult, [told.get("criterion")])), None
-        )
-
-    @harmless(lambda execution: [])
-    def find_warnings(self, execution: Execution) -> list[str]:
-        """Return the doubts on a run that ended well."""
-        commands = [
-            *self.commands(execution.diagnosis_data),
-            *shell_warnings.complaints(execution.outputs),
-        ]
-        return run_warnings.lines(
-            execution.diagnosis_data.get("doubts") or [], commands
-        )
-
-    @harmless(lambda execution, run: [])
-    def summarize_figures(self, execution: Execution, run: int) -> list[str]:
-        """Save the pictures of a run; return the lines on them and on other rich outputs."""
-        if execution.diagnosis_data.get("swallowed"):
-            log.warning(
-                "the look into the kernel went wrong: %s",
-                str(execution.diagnosis_data["swallowed"])[:400],
+    def _explain(
+        self, fault: Fault, error: ErrorFacts, notebook: NotebookNames, python: str
+    ) -> Sequence[str]:
+        """Return the sentences on an error, [] if the kernel's findings say it all."""
+        classes = {fault.ename, *fault.mro}
+        environment = self.environment
+        source = notebook.cell.source
+        namespace = notebook.namespace
+        if "NameError" in classes:
+            findings = format_findings(error, notebook)
+            return findings or explain_name_error(fault, error, notebook, environment)
+        if "ImportError" in classes:
+            return explain_module_error(
+                fault, error, source, namespace, environment, python
             )
-        saved, facts = (
-            self.pictures.save(execution.images, run),
-            execution.diagnosis_data.get("figures") or [],
+        if classes.intersection(FILE_ERRORS):
+            return explain_file_error(fault, error, environment, namespace.cwd)
+        if "SyntaxError" in classes:
+            return [syntax_suggestion.suggest_change(source, fault)]
+        if fault.ename == "KernelDied":
+            return describe_running_line(fault, notebook)
+        if fault.ename == "Timeout":
+            running = describe_running_line(fault, notebook)
+            if not running:
+                running = ["which line was running is not known"]
+            return [*running, *format_findings(error, notebook)[:2]]
+        if fault.ename == "StdinNotImplementedError":
+            return [
+                "cells cannot ask for input: set the value in the cell, "
+                'as in `name = "value"`'
+            ]
+        for distribution, message in NEEDED_DISTRIBUTIONS.items():
+            if message.search(fault.evalue):
+                return [describe_distribution(distribution, environment, python)]
+        if RUNNING_LOOP.search(fault.evalue):
+            return [
+                "the kernel's event loop is already running: "
+                "use `await` with the coroutine in the cell"
+            ]
+        return []
+
+    @returns_on_error(lambda *_: [])
+    def describe_side_effects(
+        self, facts: Mapping[str, Any], since_ns: int | None, ending: str = "failing"
+    ) -> list[str]:
+        """Return lines on failed commands, assigned names and changed files.
+
+        Files are left out if `since_ns`, the start of the cell, is None. `ending` says
+        how the cell ended, as in "before failing".
+        """
+        changes = decode(NamespaceChanges, facts.get("changed") or {})
+        rebound = [f"`{name}`: {old} → {new}" for name, old, new in changes.rebound]
+        in_place = [f"`{name}` (line {line})" for name, line in changes.in_place]
+        bound = [f"`{name}`" for name in changes.bound]
+        parts = {
+            "rebound": join_items(rebound, 300),
+            "changed in place": join_items(in_place, 200),
+            "assigned": join_items(bound, 120),
+        }
+        actions = "; ".join(f"{verb} {names}" for verb, names in parts.items() if names)
+        lines = run_warnings.format_warnings([], self._list_command_warnings(facts))
+        if actions:
+            lines.append(one_line(f"before {ending}, this cell {actions}", 600))
+        if since_ns is not None:
+            files = decode(FileFacts, facts.get("files") or {})
+            lines += format_file_lines(files, self.environment, self.path, since_ns)
+        return lines
+
+    def _list_command_warnings(self, facts: Mapping[str, Any]) -> list[str]:
+        commands = facts.get("commands") or []
+        return shell_warnings.format_command_warnings(commands, self.environment)
+
+    @returns_on_error(lambda run, namespace: True)
+    def has_changed_since(self, run: Run, namespace: Namespace) -> bool:
+        """Whether a file of the project or its environment changed after a run."""
+        started = parse_moment(run.started_at).timestamp()
+        missing = run.fault.attributes.get("filename") if run.fault else None
+        # The walk through the project may not reach that file.
+        if missing and os.path.lexists(os.path.join(namespace.cwd, str(missing))):
+            return True
+        # Times in the journal are truncated to milliseconds.
+        ended = int((started + run.duration_s + 0.001) * 1e9)
+        if ended > time.time_ns():
+            return True  # the clock was set back, so times cannot be compared
+        folders = namespace.lasting.path if namespace.lasting else ()
+        return self.environment.has_changed_since(ended, [self.path], folders)
+
+    @returns_on_error(lambda facts: None)
+    def get_criterion_result(self, facts: Mapping[str, Any]) -> CriterionResult | None:
+        """Return the result of the step's criterion, None if it was not evaluated."""
+        results = decode_valid_items(CriterionResult, [facts.get("criterion")])
+        return next(iter(results), None)
+
+    @returns_on_error(lambda execution: [])
+    def find_warnings(self, execution: Execution) -> list[str]:
+        """Return the warnings on a successful run."""
+        facts = execution.diagnosis_data
+        command_warnings = [
+            *self._list_command_warnings(facts),
+            *shell_warnings.format_shell_errors(execution.outputs),
+        ]
+        return run_warnings.format_warnings(
+            facts.get("warnings") or [], command_warnings
         )
+
+    @returns_on_error(lambda execution, run: [])
+    def summarize_figures(self, execution: Execution, run: int) -> list[str]:
+        """Save the images of a run and return the lines on its rich outputs."""
+        suppressed_errors = execution.diagnosis_data.get("swallowed")
+        if suppressed_errors:
+            log.warning("the kernel helper failed: %s", str(suppressed_errors)[:400])
+        saved = self.images.save(execution.images, run)
+        facts = execution.diagnosis_data.get("figures") or []
         return [
-            *figure_summary.lines(saved, facts),
-            *figure_summary.rich(execution.outputs, facts),
+            *figure_summary.format_images(saved, facts),
+            *figure_summary.format_rich_outputs(execution.outputs, facts),
         ]
 
-    @harmless(lambda execution: {})
+    @returns_on_error(lambda execution: {})
     def describe_figures(self, execution: Execution) -> dict[str, str]:
-        """Return what is known of the figures that a run showed, by the keys of their pictures."""
-        return (
-            figure_summary.facts(told)
-            if (told := execution.diagnosis_data.get("figures"))
-            else {}
-        )
+        """Return short descriptions of the figures of a run, by image key."""
+        return figure_summary.describe_figures(execution.diagnosis_data.get("figures") or [])
 
-    @harmless(lambda execution: False)
+    @returns_on_error(lambda execution: False)
     def can_render(self, execution: Execution) -> bool:
         """Whether a run showed a plotly figure that the project's kaleido can render."""
         namespace = execution.namespace
         lasting = namespace.lasting
-        if lasting is None or not any(
+        has_figure = any(
             plotly_summary.MIME in output.get("data", ())
             for output in execution.outputs
-        ):
+        )
+        if lasting is None or not has_figure:
             return False
         if "kaleido" in lasting.imported:
             return True
-        return self.surroundings.findable("kaleido", lasting.path, namespace.cwd)
+        return self.environment.can_import("kaleido", lasting.path, namespace.cwd)
 
-    @harmless(lambda run: [])
+    @returns_on_error(lambda run: [])
     def list_saved_figures(self, run: int) -> list[str]:
-        """Return the paths of a run's pictures."""
-        return self.pictures.of(run)
+        """Return the paths of the saved images of a run, in order."""
+        return self.images.list_paths(run)
 
 
 @dataclass
-class Onlooker(NoDiagnosis):
-    """What is known of cells in any language: the pictures that they show."""
+class OtherLanguageDiagnosis(NoDiagnosis):
+    """The diagnosis of cells in any language: only their images."""
 
-    adviser: Adviser
+    diagnoser: Diagnoser
 
     def move(self, path: str) -> None:
-        """Go on with the notebook at another path."""
-        self.adviser.move(path)
+        """Use another path for the notebook."""
+        self.diagnoser.move(path)
 
     def summarize_figures(self, execution: Execution, run: int) -> list[str]:
-        """Save the pictures of a run; return the lines on them."""
-        return list(self.adviser.summarize_figures(execution, run))
+        """Save the images of a run and return the lines on its rich outputs."""
+        return list(self.diagnoser.summarize_figures(execution, run))
 
     def list_saved_figures(self, run: int) -> list[str]:
-        """Return the paths of a run's pictures."""
-        return list(self.adviser.list_saved_figures(run))
+        """Return the paths of the saved images of a run, in order."""
+        return list(self.diagnoser.list_saved_figures(run))
 
 
-def sentences(look: Look, notebook: Notebook) -> list[str]:
-    """Return the findings as sentences, each with the place where its subject was bound last."""
-    said = []
-    for finding in look.findings:
-        text, bound = finding.text, finding.bound
+def format_findings(error: ErrorFacts, notebook: NotebookNames) -> list[str]:
+    """Return the findings as sentences, with the last assignment of each subject."""
+    sentences = []
+    for finding in error.findings:
+        text = finding.text
         if finding.lost:
-            text = f"{lost_column(finding.lost, notebook)}; now {text}"
-        if bound:
-            text += f"; {origin(bound, text, notebook)}"
-        said.append(text)
-    return said
+            text = f"{describe_lost_column(finding.lost, notebook)}; now {text}"
+        if finding.bound:
+            text += f"; {describe_assignment(finding.bound, text, notebook)}"
+        sentences.append(text)
+    return sentences
 
 
-def origin(bound: Bound, text: str, notebook: Notebook) -> str:
-    """Return which line bound what a finding speaks of, and which changed it in place since."""
-    line = f"line {bound.line} of {place(bound.cell, bound.file, notebook)}: `{bound.text}`"
+def describe_assignment(bound: Bound, text: str, notebook: NotebookNames) -> str:
+    """Return the line that assigned the subject of a finding, and its last change."""
+    cell = describe_location(bound.cell, bound.file, notebook)
+    line = f"line {bound.line} of {cell}: `{bound.text}`"
     if bound.verb:
         return f"{bound.verb} {line}"
     if bound.argument:
-        return f"{f'`{bound.name}`' if bound.name else 'it'} is an argument, given by {line}"
+        subject = f"`{bound.name}`" if bound.name else "the value"
+        return f"{subject} is an argument, passed by {line}"
     is_subject = not bound.name or text.startswith(f"`{bound.name}`")
     verb = "last assigned by" if is_subject else f"`{bound.name}` was last assigned by"
     clause = f"{verb} {line}"
     if bound.changed_line:
-        where = place(bound.changed_cell, bound.changed_file, notebook)
-        clause += f", and changed in place by line {bound.changed_line} of {where}: `{bound.changed_text}`"
+        cell = describe_location(bound.changed_cell, bound.changed_file, notebook)
+        clause += (
+            f", and changed in place by line {bound.changed_line} of {cell}: "
+            f"`{bound.changed_text}`"
+        )
     return clause
 
 
-def lost_column(lost: Lost, notebook: Notebook) -> str:
-    """Return which run changed a frame so that it lacks a column that it had before."""
-    then = f"changed `{lost.name}`, which had {lost.label} before"
+def describe_lost_column(lost: Lost, notebook: NotebookNames) -> str:
+    """Return which run removed a column from a DataFrame."""
+    change = f"changed `{lost.name}`, which had {lost.label} before"
     if lost.now:
-        return f"this run of the cell {then}"
+        return f"this run of the cell {change}"
     cell_id = notebook.state.cells_by_execution_count.get(lost.cell)
     if cell_id is not None and cell_id == notebook.cell.id:
-        return f"an earlier run of this cell {then}"
-    other = next((cell for cell in notebook.cells if cell.id == cell_id), None)
-    return f"{other.label if other else 'an earlier execution'} {then}"
+        return f"an earlier run of this cell {change}"
+    for cell in notebook.cells:
+        if cell.id == cell_id:
+            return f"{cell.label} {change}"
+    return f"an earlier execution {change}"
 
 
-def place(cell: int, file: str, notebook: Notebook) -> str:
-    """Return how a report names a place: a file, or a cell by its execution count."""
+def describe_location(count: int, file: str, notebook: NotebookNames) -> str:
+    """Return the name of a file, or of the cell with an execution count."""
     if file:
         return one_line(file, 200)
     counts = notebook.state.cells_by_execution_count
-    if cell not in counts:
-        newest = max(counts, default=0)
-        is_this = cell == notebook.count if notebook.count else cell > newest
-        return "this cell" if is_this else "code that ran outside of the cells"
-    other = next((each for each in notebook.cells if each.id == counts[cell]), None)
-    return other.label if other else "a deleted cell"
+    if count not in counts:
+        is_newest = count > max(counts, default=0)
+        is_failed_cell = count == notebook.count if notebook.count else is_newest
+        return "this cell" if is_failed_cell else "code executed outside a cell"
+    for cell in notebook.cells:
+        if cell.id == counts[count]:
+            return cell.label
+    return "a deleted cell"
 
 
 def execution_count(fault: Fault) -> int:
-    """Return the execution count of the cell that failed, 0 where its frames do not tell."""
+    """Return the execution count of the cell that failed, 0 if unknown."""
     return fault.frames[0].cell if fault.frames else 0
 
 
-def running(fault: Fault, notebook: Notebook) -> list[str]:
-    """Return the line that was running, nothing where it is not known."""
+def describe_running_line(fault: Fault, notebook: NotebookNames) -> list[str]:
+    """Return the line that was running, [] if unknown."""
     if not fault.frames:
         return []
-    inner = fault.frames[-1]
-    text = next(
-        (text for number, text in inner.context if number == inner.line), ""
-    ).strip()
-    # a sample has none
-    text = (
-        text
-        or "".join(
-            notebook.cell.source.split("\n")[inner.line - 1 : inner.line]
-        ).strip()
-    )
-    return [
-        f"line {inner.line} of {place(inner.cell, inner.file, notebook)} was running: `{text}`"
-    ]
+    frame = fault.frames[-1]
+    text = ""
+    for number, line in frame.context:
+        if number == frame.line:
+            text = line.strip()
+            break
+    if not text:
+        # A sample of the stack has no source lines.
+        lines = notebook.cell.source.split("\n")
+        text = "".join(lines[frame.line - 1 : frame.line]).strip()
+    cell = describe_location(frame.cell, frame.file, notebook)
+    return [f"line {frame.line} of {cell} was running: `{text}`"]
 
 
-def joined(said: Sequence[str]) -> str:
-    """Return the sentences in one line: the first, and of the others those for which there is room."""
+def join_sentences(sentences: Sequence[str]) -> str:
+    """Return one line: the first sentence and those others for which there is room."""
     line = ""
-    for part in said:
-        both = f"{line}; {part}" if line else part
-        if not line or (len(both) <= ROOM and part not in line):
-            line = both
+    for sentence in sentences:
+        longer = f"{line}; {sentence}" if line else sentence
+        has_room = len(longer) <= SENTENCE_ROOM and sentence not in line
+        if not line or has_room:
+            line = longer
     return " ".join(line.split("\n"))

@@ -1,8 +1,9 @@
-"""Import name → distribution, and usual name → import statement: what `distributions.json` knows; nothing is guessed.
+"""Distributions of import names, and import statements of usual names (`np`, `plt`).
 
-Somebody may have registered a misspelt or invented name to catch those who install it unseen. So a name that stands in
-no table there has no distribution, and never reaches an installer. Of usual names those are left out that have two
-meanings (`st`, `F`), and those that are rather a variable that its cell forgot to make (`auc`, `date`, `signal`).
+Only the tables of `distributions.json` are used, never a guess: somebody may have
+registered a misspelled or invented name to attack those who install it unseen. The table
+of usual names leaves out names with two meanings (`st`, `F`) and names that are more
+likely a forgotten variable (`auc`, `date`, `signal`).
 """
 
 from __future__ import annotations
@@ -11,28 +12,31 @@ import json
 import sys
 from importlib.resources import files
 
-_TABLES = json.loads(
-    (files("stepper.diagnosis") / "distributions.json").read_text("utf-8")
-)
+_FILE = files("stepper.diagnosis") / "distributions.json"
+_TABLES = json.loads(_FILE.read_text("utf-8"))
 DISTRIBUTIONS: dict[str, str] = _TABLES["distributions"]
-CONDA: dict[str, str] = _TABLES["conda"]  # what conda calls otherwise than PyPI does
+# Distributions that have another name in conda than on PyPI.
+CONDA_NAMES: dict[str, str] = _TABLES["conda"]
 DEFINITIONS: dict[str, str] = _TABLES["definitions"]
 
 
-def distribution(name: str) -> str | None:
-    """Return the distribution that holds a module, dotted or not; None where none is known."""
-    parts = name.split(".")  # google.cloud.storage is more special than google
-    known = (
-        DISTRIBUTIONS.get(".".join(parts[:count])) for count in range(len(parts), 0, -1)
-    )
-    return next(filter(None, known), None)
+def find_distribution(module: str) -> str | None:
+    """Return the distribution that contains a (dotted) module, None if unknown."""
+    parts = module.split(".")
+    # google.cloud.storage is more specific than google.
+    for count in range(len(parts), 0, -1):
+        distribution = DISTRIBUTIONS.get(".".join(parts[:count]))
+        if distribution:
+            return distribution
+    return None
 
 
-def definition(name: str) -> str | None:
-    """Return the import statement that usually makes a name; None where the name has no usual meaning."""
-    module = (
-        name in sys.stdlib_module_names
-        and not name.startswith("_")
-        and name not in _TABLES["variables"]
-    )
-    return DEFINITIONS.get(name) or (f"import {name}" if module else None)
+def find_import_statement(name: str) -> str | None:
+    """Return the usual import statement for a name, None if it has no usual meaning."""
+    statement = DEFINITIONS.get(name)
+    if statement:
+        return statement
+    is_module = name in sys.stdlib_module_names and not name.startswith("_")
+    if is_module and name not in _TABLES["variables"]:
+        return f"import {name}"
+    return None

@@ -1,6 +1,7 @@
-"""A run's pictures and other rich outputs in words: where the agent's copy lies, what matplotlib's figure holds.
+"""The figure summary: text lines on a run's images and other rich outputs.
 
-Titles, labels and names come from the user's figure: they stand in double quotes, on one line, cut.
+They say where the agent's copy of an image is and what the figure contains. Titles,
+labels and names come from the user's figure: they are quoted and cut to one line.
 """
 
 from __future__ import annotations
@@ -15,14 +16,16 @@ from stepper.common.text import clean, one_line
 from stepper.diagnosis import plotly_summary
 from stepper.kernels.output_images import RASTER, content_text, key
 
-LIMIT = 1800  # characters of all lines
-FIGURE_LIMIT = 420  # … and of one figure's
-REST = 120  # … and of what is said of those that are left out
-TITLE, LABEL, NAMED = 80, 40, 8
-MANY = "one of too many"  # why a picture was not even looked at
+MAX_SUMMARY = 1800  # characters of all lines
+MAX_FIGURE = 420  # characters of one figure's line
+MAX_REST = 120  # characters of the line on further images
+MAX_TITLE = 80
+MAX_LABEL = 40
+MAX_NAMES = 8
+NOT_SAVED = "one of too many"  # the reason for an image that was not read
 SAFE_PATH = re.compile(r"[\w./~+@%=,-]+")
 SCALE = re.compile(r"log|symlog|logit|asinh|function")
-# in the order of a line
+# In the order in which a line lists them.
 ARTISTS = (
     "line",
     "scatter",
@@ -32,14 +35,14 @@ ARTISTS = (
     "other artist",
     "text",
 )
-POINTED = ("line", "scatter")
-UNSEEN = {"blank": "blank: the axes hold no data", "nan": "all values are NaN"}
+POINT_ARTISTS = ("line", "scatter")
+INVISIBLE = {"blank": "blank: the axes contain no data", "nan": "all values are NaN"}
 MIME = re.compile(r"[\w.+-]{1,40}/[\w.+-]{1,60}")
 PLACEHOLDER = re.compile(
     r"<[^\n]*>|(Figure|FigureWidget|Map|alt\.\w*Chart)\(.*\)", re.DOTALL
 )
-# The first that fits names an output.
-KINDS = {
+# Start of a MIME type → its name. The first that matches names an output.
+OUTPUT_KINDS = {
     "application/vnd.plotly.": "plotly figure",
     "application/vnd.vega": "Altair/Vega-Lite chart",
     "application/vnd.bokeh": "Bokeh figure",
@@ -56,20 +59,23 @@ KINDS = {
 
 
 @dataclass(frozen=True)
-class Saved:
-    """One picture of a run's outputs: the agent's copy, or why there is none. Sizes are the notebook's own."""
+class SavedImage:
+    """An image of a run: the agent's copy, or the reason why there is none.
+
+    Width and height are those in the notebook; `key` is `output_images.key` of its text.
+    """
 
     path: str = ""
     width: int = 0
     height: int = 0
-    single_colour: bool = False
+    single_color: bool = False
     why: str = ""
-    key: int = 0  # `kernel.pictures.key` of its text
+    key: int = 0
 
 
 @dataclass(frozen=True)
 class Image:
-    """An image on axes: its shape, the range of its values where there are some."""
+    """An image on axes: its shape, and the range of its values if there are any."""
 
     shape: tuple[int, ...] = ()
     min: float | None = None
@@ -78,284 +84,345 @@ class Image:
 
 @dataclass(frozen=True)
 class Axes:
-    """What axes show."""
+    """The contents of axes; the field names are JSON keys of the kernel helper."""
 
     title: str = ""
-    kind: str = ""  # where they are not rectilinear
+    # The projection if it is not rectilinear.
+    kind: str = ""
     xlabel: str = ""
     ylabel: str = ""
     xlim: tuple[str | float | None, ...] = ()
     ylim: tuple[str | float | None, ...] = ()
-    xscale: str = ""  # where it is not linear
+    # The scale if it is not linear.
+    xscale: str = ""
     yscale: str = ""
     legend: tuple[str, ...] = ()
-    # (kind, how many, with how many points)
+    # (kind, number of artists, number of points)
     artists: tuple[tuple[str, int, int], ...] = ()
     images: tuple[Image, ...] = ()
-    invisible: str = ""  # one of UNSEEN where nothing can be seen
+    # A key of INVISIBLE if nothing is visible.
+    invisible: str = ""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """What the helper tells of a figure; `key` is that of its picture."""
+    """A matplotlib figure as the helper reports it; `key` is that of its image."""
 
     key: int
     title: str = ""
     colour_bars: tuple[str, ...] = ()
     legend: tuple[str, ...] = ()
     axes: tuple[Axes, ...] = ()
-    left_out: int = 0  # axes
+    # The number of axes that the helper left out.
+    left_out: int = 0
 
 
-def lines(saved: Sequence[Saved], facts: list[Any]) -> list[str]:
-    """Return a line for each picture that was looked at, and one for the others, all within `LIMIT` characters."""
-    figures = {figure.key: figure for figure in decode_valid_items(Figure, facts)}
-    looked = [picture for picture in saved if picture.why != MANY]
-    distinct = list(dict.fromkeys(looked))
-    room = min(FIGURE_LIMIT, (LIMIT - REST) // max(1, len(distinct)))
-    texts: list[str] = []
-    for number, picture in enumerate(distinct, 1):
-        text = _line(
-            number, picture, figures.get(picture.key), looked.count(picture), room
-        )
-        if sum(map(len, texts)) + len(text) + REST > LIMIT:
-            texts.append(
-                f"… and {_many(len(distinct) - len(texts), 'picture')} in the same folder"
-            )
+def format_images(images: Sequence[SavedImage], facts: list[Any]) -> list[str]:
+    """Return one line for each image, and one for those that were not saved.
+
+    All lines together have at most MAX_SUMMARY characters.
+    """
+    figures = _decode_figures(facts)
+    read_images = [image for image in images if image.why != NOT_SAVED]
+    distinct = list(dict.fromkeys(read_images))
+    room = min(MAX_FIGURE, (MAX_SUMMARY - MAX_REST) // max(1, len(distinct)))
+    lines: list[str] = []
+    for number, image in enumerate(distinct, 1):
+        times = read_images.count(image)
+        line = _format_image(number, image, figures.get(image.key), times, room)
+        if sum(map(len, lines)) + len(line) + MAX_REST > MAX_SUMMARY:
+            rest = _format_count(len(distinct) - len(lines), "image")
+            lines.append(f"… and {rest} in the same folder")
             break
-        texts.append(text)
-    past = len(saved) - len(looked)
-    return texts + (
-        [f"… and {past:,} more {'picture' if past == 1 else 'pictures'}, not saved"]
-        if past
-        else []
-    )
+        lines.append(line)
+    skipped = len(images) - len(read_images)
+    if skipped:
+        noun = "image" if skipped == 1 else "images"
+        lines.append(f"… and {skipped:,} more {noun}, not saved")
+    return lines
 
 
-def rich(outputs: Iterable[Mapping[str, Any]], facts: Any = ()) -> list[str]:
-    """Return the names and sizes of what can be seen in the notebook only; facts where an SVG is matplotlib's."""
-    figures = {figure.key: figure for figure in decode_valid_items(Figure, facts)}
-    names = [name for output in outputs if (name := _rich(output.get("data"), figures))]
-    return names[:NAMED] + (
-        [f"… and {len(names) - NAMED:,} more"] if len(names) > NAMED else []
-    )
+def format_rich_outputs(
+    outputs: Iterable[Mapping[str, Any]], facts: Any = ()
+) -> list[str]:
+    """Return names and sizes of the outputs that are visible only in the notebook.
+
+    The contents are added for plotly figures and for matplotlib's SVG images.
+    """
+    figures = _decode_figures(facts)
+    names = []
+    for output in outputs:
+        name = _format_rich_output(output.get("data"), figures)
+        if name:
+            names.append(name)
+    left_out = len(names) - MAX_NAMES
+    lines = names[:MAX_NAMES]
+    if left_out > 0:
+        lines.append(f"… and {left_out:,} more")
+    return lines
 
 
-def facts(told: list[Any]) -> dict[str, str]:
-    """Return what figures hold in a few words, by the keys of their pictures."""
-    return {
-        str(figure.key): "; ".join(_held(figure))[:FIGURE_LIMIT]
-        for figure in decode_valid_items(Figure, told)
-    }
+def describe_figures(facts: list[Any]) -> dict[str, str]:
+    """Return short descriptions of figures, by the keys of their images."""
+    descriptions = {}
+    for figure in _decode_figures(facts).values():
+        contents = "; ".join(_list_contents(figure))
+        descriptions[str(figure.key)] = contents[:MAX_FIGURE]
+    return descriptions
 
 
-def _line(
-    number: int, picture: Saved, figure: Figure | None, times: int, room: int
+def _decode_figures(facts: Any) -> dict[int, Figure]:
+    return {figure.key: figure for figure in decode_valid_items(Figure, facts)}
+
+
+def _format_image(
+    number: int, image: SavedImage, figure: Figure | None, times: int, room: int
 ) -> str:
-    if not picture.path:
-        return f"Figure {number}: not saved: {one_line(picture.why, 120)}."
-    path = clean(picture.path).replace("\n", "")
-    head = f"Figure {number}: {path if SAFE_PATH.fullmatch(path) else _quoted(path, len(path))}"
-    head += f" ({picture.width:,} × {picture.height:,})" + (
-        f", shown {times:,} times" if times > 1 else ""
-    )
-    wrong = ["single-coloured: nothing is visible"] if picture.single_colour else []
-    return _joined(head, wrong, _held(figure) if figure else [], room, figure)
+    if not image.path:
+        return f"Figure {number}: not saved: {one_line(image.why, 120)}."
+    path = clean(image.path).replace("\n", "")
+    if not SAFE_PATH.fullmatch(path):
+        path = _quote(path, len(path))
+    head = f"Figure {number}: {path} ({image.width:,} × {image.height:,})"
+    if times > 1:
+        head += f", shown {times:,} times"
+    problems = []
+    if image.single_color:
+        problems.append("a single color: nothing is visible")
+    contents = _list_contents(figure) if figure else []
+    return _join_parts(head, problems, contents, room, figure)
 
 
-def _rich(data: Any, figures: Mapping[int, Figure]) -> str:
-    """Return how an output is named that has neither a picture nor a text that says it all; else ''."""
+def _format_rich_output(data: Any, figures: Mapping[int, Figure]) -> str:
+    """Return the description of an output, '' if its image or text says it all."""
     if not isinstance(data, dict) or any(kind in data for kind in RASTER):
         return ""
     plain = content_text(data.get("text/plain", "")).strip()
-    readable = bool(plain) and not PLACEHOLDER.fullmatch(plain)
-    kinds = [
-        mime
-        for mime in data
-        if mime != "text/plain" and not (readable and mime.startswith("text/"))
-    ]
-    known = [
-        (name, mime)
-        for start, name in KINDS.items()
-        for mime in kinds
-        if mime.startswith(start)
-    ]
-    others = [
-        (
-            mime
-            if MIME.fullmatch(mime)
-            else f"output of the type {_quoted(mime, LABEL)}",
-            mime,
-        )
-        for mime in kinds
-    ]
-    for name, mime in (known + others)[:1]:
-        text = content_text(data[mime])
-        figure = figures.get(key(text)) if name == "SVG" else None
-        words = f"{name}, {_size(len(text.encode('utf-8', 'replace')))}"
-        parts = _plotly(data[mime]) if mime == plotly_summary.MIME else []
-        if figure is None and not parts:
-            return words
-        return _joined(
-            words, [], _held(figure) if figure else parts, FIGURE_LIMIT, figure
-        )
-    return ""
+    is_readable = bool(plain) and not PLACEHOLDER.fullmatch(plain)
+    types = []
+    for mime in data:
+        is_text = is_readable and mime.startswith("text/")
+        if mime != "text/plain" and not is_text:
+            types.append(mime)
+    if not types:
+        return ""
+    name, mime = _name_output(types)
+    text = content_text(data[mime])
+    size = _format_size(len(text.encode("utf-8", "replace")))
+    description = f"{name}, {size}"
+    if mime == plotly_summary.MIME:
+        parts = _list_plotly_contents(data[mime])
+        if not parts:
+            return description
+        return _join_parts(description, [], parts, MAX_FIGURE, None)
+    figure = figures.get(key(text)) if name == "SVG" else None
+    if figure is None:
+        return description
+    contents = _list_contents(figure)
+    return _join_parts(description, [], contents, MAX_FIGURE, figure)
 
 
-def _plotly(content: Any) -> list[str]:
-    """Return what a plotly figure holds, [] where its JSON does not tell."""
-    figure = plotly_summary.figure_of(content)
+def _name_output(types: Sequence[str]) -> tuple[str, str]:
+    """Return the name of an output and the MIME type that gives it."""
+    for start, name in OUTPUT_KINDS.items():
+        for mime in types:
+            if mime.startswith(start):
+                return name, mime
+    mime = types[0]
+    if MIME.fullmatch(mime):
+        return mime, mime
+    return f"output of type {_quote(mime, MAX_LABEL)}", mime
+
+
+def _list_plotly_contents(content: Any) -> list[str]:
+    """Return the contents of a plotly figure, [] if its JSON is not valid."""
+    figure = plotly_summary.parse_figure(content)
     if figure is None:
         return []
-    parts = [f"title {_quoted(figure.title, TITLE)}"] if figure.title else []
-    held = []
-    for one in figure.traces[:NAMED]:
-        points = f" ({_many(one.points, 'point')})" if one.points is not None else ""
-        held.append(_many(one.count, f"{one.kind} trace") + points)
-    if len(figure.traces) > NAMED:
-        held.append(f"traces of {_many(len(figure.traces) - NAMED, 'other type')}")
-    parts.append(", ".join(held) or "no traces")
+    parts = []
+    if figure.title:
+        parts.append(f"title {_quote(figure.title, MAX_TITLE)}")
+    traces = []
+    for group in figure.traces[:MAX_NAMES]:
+        text = _format_count(group.count, f"{group.kind} trace")
+        if group.points is not None:
+            text += f" ({_format_count(group.points, 'point')})"
+        traces.append(text)
+    other_types = len(figure.traces) - MAX_NAMES
+    if other_types > 0:
+        traces.append(f"traces of {_format_count(other_types, 'other type')}")
+    parts.append(", ".join(traces) or "no traces")
     if figure.names:
-        left_out = len(figure.names) - NAMED
-        names = ", ".join(_quoted(name, LABEL) for name in figure.names[:NAMED])
-        parts.append(
-            f"named {names}" + (f" and {left_out:,} more" if left_out > 0 else "")
-        )
-    parts += [_plotly_axis(axis) for axis in figure.axes]
+        names = [_quote(name, MAX_LABEL) for name in figure.names[:MAX_NAMES]]
+        text = f"named {', '.join(names)}"
+        left_out = len(figure.names) - MAX_NAMES
+        if left_out > 0:
+            text += f" and {left_out:,} more"
+        parts.append(text)
+    parts += [_format_plotly_axis(axis) for axis in figure.axes]
     if figure.frames:
-        parts.append(_many(figure.frames, "animation frame"))
+        parts.append(_format_count(figure.frames, "animation frame"))
     return [part for part in parts if part]
 
 
-def _plotly_axis(axis: plotly_summary.Axis) -> str:
-    side = _side(axis.name, axis.title, axis.ends, axis.scale)
+def _format_plotly_axis(axis: plotly_summary.Axis) -> str:
+    text = _format_axis(axis.name, axis.title, axis.ends, axis.scale)
     if axis.categories:
-        return f"{side or axis.name} {_many(axis.categories, 'category', 'categories')}"
+        count = _format_count(axis.categories, "category", "categories")
+        return f"{text or axis.name} {count}"
     if axis.empty:
-        return f"{side or axis.name} has no finite values"
-    return side
+        return f"{text or axis.name} has no finite values"
+    return text
 
 
-def _joined(
-    head: str, wrong: list[str], parts: Sequence[str], room: int, figure: Figure | None
+def _join_parts(
+    head: str,
+    problems: list[str],
+    parts: Sequence[str],
+    room: int,
+    figure: Figure | None,
 ) -> str:
-    """Return the head, all that is wrong and as much of what a figure holds as there is room for."""
-    axes = figure.axes if figure else ()
-    for why, text in UNSEEN.items():
-        which = ", ".join(
-            str(number) for number, each in enumerate(axes, 1) if each.invisible == why
-        )
-        wrong += [f"{text} (axes {which})" if len(axes) > 1 else text] if which else []
-    line = f"{head}: {'; '.join(wrong)}" if wrong else head
+    """Return the head, all problems and as many of the parts as there is room for."""
+    problems = [*problems, *_list_invisible_axes(figure)]
+    line = f"{head}: {'; '.join(problems)}" if problems else head
     for part in parts:
         if len(line) + len(part) + 4 > room:
             return line + " …"
-        line += (
-            ": " if line == head else ". " if part.startswith("Axes ") else "; "
-        ) + part
+        if line == head:
+            separator = ": "
+        elif part.startswith("Axes "):
+            separator = ". "
+        else:
+            separator = "; "
+        line += separator + part
     return line + "."
 
 
-def _held(figure: Figure) -> list[str]:
-    total, bars = len(figure.axes) + figure.left_out, figure.colour_bars
-    parts = [
-        f"title {_quoted(figure.title, TITLE)}" if figure.title else "",
-        f"{total:,} axes" if total > 1 else "",
-        " ".join(
-            [
-                _many(len(bars), "colour bar"),
-                *(_quoted(bar, LABEL) for bar in bars[:3] if bar),
-            ]
-        )
-        if bars
-        else "",
-        _legend(figure.legend),
-    ]
+def _list_invisible_axes(figure: Figure | None) -> list[str]:
+    if figure is None:
+        return []
+    problems = []
+    for reason, text in INVISIBLE.items():
+        numbers = [
+            str(number)
+            for number, axes in enumerate(figure.axes, 1)
+            if axes.invisible == reason
+        ]
+        if numbers and len(figure.axes) > 1:
+            problems.append(f"{text} (axes {', '.join(numbers)})")
+        elif numbers:
+            problems.append(text)
+    return problems
+
+
+def _list_contents(figure: Figure) -> list[str]:
+    parts = []
+    if figure.title:
+        parts.append(f"title {_quote(figure.title, MAX_TITLE)}")
+    total = len(figure.axes) + figure.left_out
+    if total > 1:
+        parts.append(f"{total:,} axes")
+    bars = figure.colour_bars
+    if bars:
+        labels = [_quote(bar, MAX_LABEL) for bar in bars[:3] if bar]
+        parts.append(" ".join([_format_count(len(bars), "color bar"), *labels]))
+    parts.append(_format_legend(figure.legend))
     for number, axes in enumerate(figure.axes, 1):
-        # else it is said that it is blank
-        if axes.invisible != "blank" or axes.title or axes.xlabel or axes.ylabel:
-            parts += _shown(axes, f"Axes {number}" if total > 1 else "")
+        # Blank axes are already listed as a problem.
+        has_text = axes.title or axes.xlabel or axes.ylabel
+        if axes.invisible != "blank" or has_text:
+            name = f"Axes {number}" if total > 1 else ""
+            parts += _list_axes_contents(axes, name)
     return [part for part in parts if part]
 
 
-def _shown(axes: Axes, name: str) -> list[str]:
-    names = [name, *(_quoted(text, TITLE) for text in (axes.title, axes.kind) if text)]
+def _list_axes_contents(axes: Axes, name: str) -> list[str]:
+    texts = [text for text in (axes.title, axes.kind) if text]
+    names = [name, *(_quote(text, MAX_TITLE) for text in texts)]
     sides = [
-        _side("x", axes.xlabel, axes.xlim, axes.xscale),
-        _side("y", axes.ylabel, axes.ylim, axes.yscale),
+        _format_axis("x", axes.xlabel, axes.xlim, axes.xscale),
+        _format_axis("y", axes.ylabel, axes.ylim, axes.yscale),
     ]
-    held = []
-    for kind, count, points in sorted(
-        axes.artists, key=lambda artist: [*ARTISTS, artist[0]].index(artist[0])
-    ):
-        words = (
-            _many(count, kind, "patches" if kind == "patch" else "")
-            if kind in ARTISTS
-            else ""
-        )
-        held.append(words + (f" ({_many(points, 'point')})" if kind in POINTED else ""))
-    for image in axes.images[:2]:
-        ends = dict.fromkeys(
-            _end(end) for end in (image.min, image.max) if end is not None
-        )
-        shape = "image " + " × ".join(f"{side:,}" for side in image.shape)
-        held.append(
-            f"{shape}, {'all ' if len(ends) == 1 else ''}{' to '.join(ends)}"
-            if ends
-            else shape
-        )
+    artists = [_format_artists(*artist) for artist in sorted(axes.artists, key=_order)]
+    images = [_format_axes_image(image) for image in axes.images[:2]]
     return [
         " ".join(filter(None, names)),
-        *(", ".join(filter(None, one)) for one in (sides, held)),
-        _legend(axes.legend),
+        ", ".join(filter(None, sides)),
+        ", ".join(filter(None, artists + images)),
+        _format_legend(axes.legend),
     ]
 
 
-def _side(
-    letter: str, label: str, ends: Sequence[str | float | None], scale: str
+def _order(artist: tuple[str, int, int]) -> int:
+    kind = artist[0]
+    return ARTISTS.index(kind) if kind in ARTISTS else len(ARTISTS)
+
+
+def _format_artists(kind: str, count: int, points: int) -> str:
+    if kind not in ARTISTS:
+        return ""
+    plural = "patches" if kind == "patch" else ""
+    text = _format_count(count, kind, plural)
+    if kind in POINT_ARTISTS:
+        text += f" ({_format_count(points, 'point')})"
+    return text
+
+
+def _format_axes_image(image: Image) -> str:
+    text = "image " + " × ".join(f"{side:,}" for side in image.shape)
+    limits = [_format_end(end) for end in (image.min, image.max) if end is not None]
+    limits = list(dict.fromkeys(limits))
+    if not limits:
+        return text
+    if len(limits) == 1:
+        return f"{text}, all {limits[0]}"
+    return f"{text}, {' to '.join(limits)}"
+
+
+def _format_axis(
+    name: str, label: str, ends: Sequence[str | float | None], scale: str
 ) -> str:
-    words = [_quoted(label, LABEL)] if label else []
-    words += [f"{_end(ends[0])} to {_end(ends[1])}"] if len(ends) == 2 else []
-    words += (
-        [f"({scale if SCALE.fullmatch(scale) else _quoted(scale, LABEL)})"]
-        if scale
-        else []
-    )
-    return " ".join([letter, *words]) if words else ""
+    """Return an axis with its label, range and scale, '' if there is none of these."""
+    parts = []
+    if label:
+        parts.append(_quote(label, MAX_LABEL))
+    if len(ends) == 2:
+        parts.append(f"{_format_end(ends[0])} to {_format_end(ends[1])}")
+    if scale:
+        is_safe = SCALE.fullmatch(scale)
+        parts.append(f"({scale if is_safe else _quote(scale, MAX_LABEL)})")
+    return " ".join([name, *parts]) if parts else ""
 
 
-def _end(end: str | float | None) -> str:
-    return (
-        "?"
-        if end is None
-        else _quoted(end, LABEL)
-        if isinstance(end, str)
-        else f"{end:.10g}"
-    )
+def _format_end(end: str | float | None) -> str:
+    if end is None:
+        return "?"
+    if isinstance(end, str):
+        return _quote(end, MAX_LABEL)
+    return f"{end:.10g}"
 
 
-def _legend(names: Sequence[str]) -> str:
-    return (
-        f"legend {', '.join(_quoted(name, LABEL) for name in names[:NAMED])}"
-        if names
-        else ""
-    )
+def _format_legend(names: Sequence[str]) -> str:
+    if not names:
+        return ""
+    return f"legend {', '.join(_quote(name, MAX_LABEL) for name in names[:MAX_NAMES])}"
 
 
-def _many(count: int, word: str, plural: str = "") -> str:
-    return f"{count:,} {word if count == 1 else plural or word + 's'}"
+def _format_count(count: int, noun: str, plural: str = "") -> str:
+    if count != 1:
+        noun = plural or f"{noun}s"
+    return f"{count:,} {noun}"
 
 
-def _size(size: int) -> str:
+def _format_size(size: int) -> str:
     if size < 1024:
         return f"{size} bytes"
-    return f"{size / 1024:.0f} kB" if size < 1 << 20 else f"{size / (1 << 20):.1f} MB"
+    if size < 1 << 20:
+        return f"{size / 1024:.0f} kB"
+    return f"{size / (1 << 20):.1f} MB"
 
 
-def _quoted(value: Any, limit: int) -> str:
-    """Return the user's words as one quoted piece, in which nothing ends the quotes or the line."""
-    return (
-        '"'
-        + one_line(" ".join(clean(str(value)).split()), limit).replace('"', "'")
-        + '"'
-    )
+def _quote(value: Any, limit: int) -> str:
+    """Return a text of the user's in double quotes, without quotes or line breaks."""
+    text = one_line(" ".join(clean(str(value)).split()), limit)
+    return '"' + text.replace('"', "'") + '"'

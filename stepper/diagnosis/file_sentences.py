@@ -1,7 +1,7 @@
-"""The lines of a report on the files that changed while a cell ran, by who changed them.
+"""The report's lines on files that changed while a cell ran, grouped by who changed them.
 
-A file is the cell's only where the kernel noted that the cell opened it for writing; whatever else changed is told as
-such, and without a claim.
+A change is attributed to the cell only if the kernel recorded that the cell opened the
+file for writing. All other changes are listed without saying who made them.
 """
 
 from __future__ import annotations
@@ -9,82 +9,103 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from stepper.common.text import one_line
-from stepper.diagnosis.in_kernel.close_matches import listed
-from stepper.diagnosis.kernel_facts import FileFacts
-from stepper.diagnosis.project_environment import TICK, Surroundings
+from stepper.diagnosis.in_kernel.close_matches import join_items
+from stepper.diagnosis.kernel_facts import FileChange, FileFacts
+from stepper.diagnosis.project_environment import TICK, ProjectEnvironment
 
-ROOM, LONGEST = 200, 600
+MAX_LIST = 200
+MAX_LINE = 600
 BY_KERNEL = "opened for writing by this kernel, but perhaps not by this cell"
 UNKNOWN = "stepper does not know by which process"
 
 
-def file_lines(
-    facts: FileFacts, surroundings: Surroundings, notebook: str, since_ns: int
+def format_file_lines(
+    facts: FileFacts, environment: ProjectEnvironment, notebook: str, since_ns: int
 ) -> list[str]:
-    """Return the lines on files; `since_ns` is when the cell began, where the kernel does not know it better."""
-    inside = surroundings.inside
-    changes = {
-        path: change for change in facts.changes if (path := inside(change.path))
-    }
-    by_cell = {inside(path) for path, own in facts.open if own}
-    by_kernel = {inside(path) for path, _ in facts.open}
+    """Return the lines on changed files.
+
+    `since_ns` is the start of the cell, used if the kernel did not report it.
+    """
+    relative = environment.relative_path
+    changes = {}
+    for change in facts.changes:
+        path = relative(change.path)
+        if path:
+            changes[path] = change
+    by_cell = {relative(path) for path, own in facts.open if own}
+    by_kernel = {relative(path) for path, _ in facts.open}
     by_cell |= {path for path, change in changes.items() if change.own}
     by_kernel |= set(changes)
     unchanged = {path for path, change in changes.items() if change.change == "same"}
-    unchanged |= {inside(path) for path in facts.earlier}
-    unchanged.add(inside(notebook))
+    unchanged |= {relative(path) for path in facts.earlier}
+    unchanged.add(relative(notebook))
 
-    sizes = {
-        path: change.size
-        for path, change in changes.items()
-        if change.change == "written" and path not in unchanged
-    }
-    seen = surroundings.written_since(facts.began or since_ns - TICK, unchanged)
-    sizes = {**{path: size for path, size in seen if path not in unchanged}, **sizes}
+    sizes = {}
+    start = facts.began or since_ns - TICK
+    for path, size in environment.list_written_since(start, unchanged):
+        if path not in unchanged:
+            sizes[path] = size
+    for path, change in changes.items():
+        if change.change == "written" and path not in unchanged:
+            sizes[path] = change.size
     written = [path for path in sizes if path in by_cell]
     opened = [path for path in sizes if path in by_kernel - by_cell]
     others = [path for path in sizes if path not in by_kernel | by_cell]
 
-    own = [change for change in changes.values() if change.own]
-    renamed = {
-        inside(change.path): inside(change.renamed_to) or change.renamed_to
-        for change in own
-        if change.change == "renamed"
+    own_changes = [change for change in changes.values() if change.own]
+    lines = _format_cell_changes(own_changes, written, sizes, environment)
+    lines += _format_other_changes(BY_KERNEL, _add_sizes(opened, sizes))
+    lines += _format_other_changes(UNKNOWN, _add_sizes(others, sizes))
+    return [one_line(line, MAX_LINE) for line in lines]
+
+
+def _format_cell_changes(
+    changes: Sequence[FileChange],
+    written: Sequence[str],
+    sizes: dict[str, int],
+    environment: ProjectEnvironment,
+) -> list[str]:
+    """Return the line on the files that the cell wrote, renamed, created and deleted."""
+    relative = environment.relative_path
+    renamed = {}
+    folders = []
+    deleted = []
+    for change in changes:
+        path = relative(change.path)
+        if change.change == "renamed":
+            renamed[path] = relative(change.renamed_to) or change.renamed_to
+        elif change.change == "new folder":
+            folders.append(path)
+        elif change.change == "deleted":
+            deleted.append(path)
+    new_paths = renamed.values()
+    folders = [path for path in folders if path not in new_paths]
+    written = [path for path in written if path not in new_paths]
+    plural = "s" if len(folders) > 1 else ""
+    actions = {
+        "wrote": _add_sizes(written, sizes),
+        f"created the folder{plural}": folders,
+        "renamed": [f"{old} to {new}" for old, new in renamed.items()],
+        "deleted": deleted,
     }
-    kinds = {
-        kind: [inside(change.path) for change in own if change.change == kind]
-        for kind in ("new folder", "deleted")
-    }
-    folders = [path for path in kinds["new folder"] if path not in renamed.values()]
-    written = [path for path in written if path not in renamed.values()]
-    moves = [f"{old} to {new}" for old, new in renamed.items()]
-    deeds = {
-        "wrote": with_sizes(written, sizes),
-        "created the folder" + "s" * (len(folders) > 1): folders,
-        "renamed": moves,
-        "deleted": kinds["deleted"],
-    }
-    cell = "; ".join(
-        f"{verb} {listed(paths, ROOM)}" for verb, paths in deeds.items() if paths
-    )
-    lines = [f"This cell {cell}"] if cell else []
-    lines += changed_meanwhile(BY_KERNEL, with_sizes(opened, sizes))
-    lines += changed_meanwhile(UNKNOWN, with_sizes(others, sizes))
-    return [one_line(line, LONGEST) for line in lines]
+    parts = [
+        f"{verb} {join_items(paths, MAX_LIST)}"
+        for verb, paths in actions.items()
+        if paths
+    ]
+    return [f"This cell {'; '.join(parts)}"] if parts else []
 
 
-def with_sizes(paths: Collection[str], sizes: dict[str, int]) -> list[str]:
-    """Return paths with the sizes of their files."""
-    return [f"{path} ({size_text(sizes[path])})" for path in paths]
+def _add_sizes(paths: Collection[str], sizes: dict[str, int]) -> list[str]:
+    return [f"{path} ({_format_size(sizes[path])})" for path in paths]
 
 
-def size_text(size: int) -> str:
-    """Return a file's size."""
+def _format_size(size: int) -> str:
     return "1 byte" if size == 1 else f"{size:,} bytes"
 
 
-def changed_meanwhile(by: str, files: Sequence[str]) -> list[str]:
-    """Return the line on files that changed while a cell ran, no line where there are none."""
+def _format_other_changes(author: str, files: Sequence[str]) -> list[str]:
+    """Return the line on files that changed while a cell ran, [] if there are none."""
     if not files:
         return []
-    return [f"Changed while the cell ran ({by}): {listed(files, ROOM)}"]
+    return [f"Changed while the cell ran ({author}): {join_items(files, MAX_LIST)}"]

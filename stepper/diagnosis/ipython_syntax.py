@@ -1,7 +1,8 @@
-"""IPython's own reading of a cell (`%magic`, `!command`, `name?`), without the rest of IPython.
+"""IPython's translation of a cell (`%magic`, `!command`, `name?`) without all of IPython.
 
-`import IPython.core.inputtransformer2` runs IPython's `__init__`: on IPython 8 half a second and 21 MB, a third of what
-the daemon may take. The module itself needs the standard library and one neighbour: 4 ms and 0.1 MB.
+`import IPython.core.inputtransformer2` runs IPython's `__init__`: with IPython 8 that
+takes half a second and 21 MB, a third of the daemon's memory limit. The module itself
+needs only the standard library and one sibling: 4 ms and 0.1 MB.
 """
 
 from __future__ import annotations
@@ -19,31 +20,41 @@ MODULE = "IPython.core.inputtransformer2"
 
 
 @functools.cache
-def transformer() -> Callable[[str], str]:
-    """Return the function that turns a cell into Python; ImportError where there is no IPython.
+def get_transformer() -> Callable[[str], str]:
+    """Return the function that turns a cell into Python.
 
-    The module is imported below empty packages that only tell where it lies, and that are taken out of `sys.modules`
-    again, so a later `import IPython` is the real one. Where IPython is there already, or a later version asks more of
-    its packages, the usual import must do.
+    Raise ImportError if IPython is not installed. The usual import is the fallback if
+    IPython is already imported, or if its packages need more than they do today.
     """
-    # it runs nothing
-    found = (
-        importlib.util.find_spec("IPython") if "IPython" not in sys.modules else None
-    )
+    module = _import_alone() or importlib.import_module(MODULE)
+    transform: Callable[[str], str] = module.TransformerManager().transform_cell
+    return transform
+
+
+def _import_alone() -> ModuleType | None:
+    """Import the module below empty packages, None if that is not possible.
+
+    The packages only have a path. They are removed from `sys.modules` again, so that a
+    later `import IPython` imports the real one.
+    """
+    if "IPython" in sys.modules:
+        return None
+    # find_spec() does not execute the package.
+    spec = importlib.util.find_spec("IPython")
+    if spec is None or not spec.submodule_search_locations:
+        return None
     module = None
-    if found and found.submodule_search_locations:
-        with suppress(ImportError, AttributeError):
-            for name in PACKAGES:
-                sys.modules[name] = package = ModuleType(name)
-                tail = name.split(".")[1:]
-                package.__path__ = [
-                    os.path.join(folder, *tail)
-                    for folder in found.submodule_search_locations
-                ]
-            module = importlib.import_module(MODULE)
-        for name in [name for name in sys.modules if name.split(".")[0] == "IPython"]:
+    with suppress(ImportError, AttributeError):
+        for name in PACKAGES:
+            package = ModuleType(name)
+            sys.modules[name] = package
+            subfolders = name.split(".")[1:]
+            package.__path__ = [
+                os.path.join(folder, *subfolders)
+                for folder in spec.submodule_search_locations
+            ]
+        module = importlib.import_module(MODULE)
+    for name in [*sys.modules]:
+        if name.split(".")[0] == "IPython":
             del sys.modules[name]
-    made: Callable[[str], str] = (
-        (module or importlib.import_module(MODULE)).TransformerManager().transform_cell
-    )
-    return made
+    return module

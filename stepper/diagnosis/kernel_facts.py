@@ -1,4 +1,8 @@
-"""What the kernel's part of the diagnosis tells, as values; it is read as a stranger's (`common/json_decode`)."""
+"""Values of the facts that the helper in the kernel reports about a failed cell.
+
+The message comes from the user's process: `common/json_decode` validates it. The field
+names are the JSON keys of that message.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +11,21 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Bound:
-    """A line that bound something last, or (`argument`) gave it: in a cell, by its execution count, or in a file."""
+    """The line that last assigned a value, or that passed an argument (`argument`).
+
+    It is in a cell, given by its execution count, or in a file.
+    """
 
     cell: int
     file: str
     line: int
     text: str
     argument: bool = False
-    name: str = ""  # what was bound there, '' where the finding begins with it
-    verb: str = ""  # what the line did, where it is not `last assigned by`
-    # where it was changed in place since: `changed_line` is 0 where that is not known
+    # What was assigned, '' if the finding begins with its name.
+    name: str = ""
+    # What the line did if that is not "last assigned by".
+    verb: str = ""
+    # The last line that changed the value in place; `changed_line` is 0 if unknown.
     changed_cell: int = 0
     changed_file: str = ""
     changed_line: int = 0
@@ -25,17 +34,21 @@ class Bound:
 
 @dataclass(frozen=True)
 class Lost:
-    """A column that a frame had before a run changed the frame: the run that fails (`now`) or an earlier one."""
+    """A column that a DataFrame had before a run changed the DataFrame.
+
+    That run is the failed one (`now`) or an earlier one.
+    """
 
     name: str
     label: str
-    cell: int = 0  # the execution count of the earlier run, 0 where it is not known
+    # The execution count of the earlier run, 0 if unknown.
+    cell: int = 0
     now: bool = False
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One sentence, where that was bound last of which it speaks, and the column that its subject had before."""
+    """One sentence, with the last assignment of its subject and a column it lost."""
 
     text: str
     bound: Bound | None = None
@@ -43,8 +56,8 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Look:
-    """What the kernel's values tell of a fault, and what is needed to look on: a path, the function's names."""
+class ErrorFacts:
+    """Findings on an error, with a path and local names for a search in the project."""
 
     findings: tuple[Finding, ...] = ()
     path: str = ""
@@ -53,8 +66,11 @@ class Look:
 
 
 @dataclass(frozen=True)
-class Changed:
-    """What a failed cell had bound before it failed: names with before and after, new ones, those written into."""
+class NamespaceChanges:
+    """The names that a failed cell rebound, assigned first, or changed in place.
+
+    `rebound` has name, old value and new value; `in_place` has name and line.
+    """
 
     rebound: tuple[tuple[str, str, str], ...] = ()
     bound: tuple[str, ...] = ()
@@ -63,10 +79,10 @@ class Changed:
 
 @dataclass(frozen=True)
 class FileChange:
-    """What became of a file that this kernel opened for writing, renamed or removed.
+    """A change of a file that this kernel opened for writing, renamed or removed.
 
-    `change`: written, same (its content is as before), renamed, deleted, new folder. `own`: the cell did it, not a
-    thread or a task of an earlier one.
+    `change` is "written", "same" (the content is unchanged), "renamed", "deleted" or
+    "new folder". `own`: the cell did it, not a thread or task of an earlier cell.
     """
 
     path: str
@@ -78,10 +94,15 @@ class FileChange:
 
 @dataclass(frozen=True)
 class FileFacts:
-    """What the kernel knows of the project's files at a cell's end; paths are absolute and without links."""
+    """The kernel's facts on the project's files after a cell.
 
-    began: int = 0  # when the cell began, by the clock of files, in ns
+    Paths are absolute and contain no symbolic links.
+    """
+
+    # When the cell began, in ns of the clock of file times.
+    began: int = 0
     changes: tuple[FileChange, ...] = ()
-    # open for writing in this kernel or below it: (path, by a process of this cell)
+    # Files open for writing: (path, whether by a process of this cell).
     open: tuple[tuple[str, bool], ...] = ()
-    earlier: tuple[str, ...] = ()  # written by an earlier cell, not since
+    # Files that an earlier cell wrote and that are unchanged since.
+    earlier: tuple[str, ...] = ()

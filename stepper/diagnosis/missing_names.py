@@ -1,4 +1,8 @@
-"""Suggestions for a name, a module, a path that is not there: where it comes from, where it went, what is like it."""
+"""Suggestions for undefined names, missing modules and missing files.
+
+They say where a name is defined or was deleted, what is similar to it, and which
+distribution to install.
+"""
 
 from __future__ import annotations
 
@@ -10,295 +14,374 @@ import sys
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 from stepper.common.project_files import ENTRIES, scan_folder
 from stepper.common.text import one_line
 from stepper.diagnosis import distribution_names
-from stepper.diagnosis.in_kernel.close_matches import bare, closest, listed, quoted
-from stepper.diagnosis.kernel_facts import Look
-from stepper.diagnosis.name_definitions import BOUND, Notebook
-from stepper.diagnosis.name_similarity import LONGEST
-from stepper.diagnosis.project_environment import Surroundings
+from stepper.diagnosis.in_kernel.close_matches import (
+    find_close_names,
+    find_quoted,
+    join_items,
+    normalize_name,
+)
+from stepper.diagnosis.kernel_facts import ErrorFacts
+from stepper.diagnosis.name_definitions import BOUND, NotebookNames
+from stepper.diagnosis.name_similarity import MAX_PATH
+from stepper.diagnosis.project_environment import ProjectEnvironment
 from stepper.messages import command_messages
 from stepper.policy.kernel_namespace import Namespace
 from stepper.policy.model import Fault
 
-# What JSON and JavaScript write, and what Python writes for it.
-WRITTEN = {
+# Constants of JSON and JavaScript, and how Python writes them.
+FOREIGN_CONSTANTS = {
     "null": "None",
     "true": "True",
     "false": "False",
     "undefined": "None",
     "NaN": "float('nan')",
 }
-OF_IPYTHON = ("In", "Out", "exit", "quit", "get_ipython")  # names that no cell means
+# Names that IPython defines and no cell means.
+IPYTHON_NAMES = ("In", "Out", "exit", "quit", "get_ipython")
+MIN_BUILTIN_RATIO = 0.75  # similarity from which a builtin is suggested
+IMPORT = (
+    r"\bfrom\s+({module})\s+import\s+(?:\(([^)]*)|([^\n#;]*))"
+    r"|\bimport\s+(?:[^\n#;]*,\s*)?({module})"
+)
 
 
-def name_error(
-    fault: Fault, look: Look, notebook: Notebook, surroundings: Surroundings
+class ImportedNames(NamedTuple):
+    """A module that a source imports, and the names that it imports from it."""
+
+    module: str
+    names: list[str]
+
+
+def explain_name_error(
+    fault: Fault,
+    error: ErrorFacts,
+    notebook: NotebookNames,
+    environment: ProjectEnvironment,
 ) -> list[str]:
-    """Where a name is defined, was deleted or can't be seen; the closest live names."""
-    name = str(fault.attributes.get("name") or quoted(fault.evalue))
-    if name in WRITTEN:
-        return [f"`{name}` is JSON's; Python writes `{WRITTEN[name]}`"]
-    usual = distribution_names.definition(name)
-    usually = [f"`{usual}` defines it"] if usual else []
+    """Return where a name is defined or was deleted, and the most similar names."""
+    name = str(fault.attributes.get("name") or find_quoted(fault.evalue))
+    if name in FOREIGN_CONSTANTS:
+        constant = FOREIGN_CONSTANTS[name]
+        return [f"`{name}` is JSON or JavaScript; in Python, write `{constant}`"]
+    statement = distribution_names.find_import_statement(name)
+    usual_import = [f"`{statement}` defines it"] if statement else []
     if fault.frames and fault.frames[-1].file:
-        return in_file(name, fault.frames[-1].file, look, notebook) or usually
+        file = fault.frames[-1].file
+        return _explain_name_in_file(name, file, error, notebook) or usual_import
 
-    definitions = notebook.definitions(name)
-    pending = [each for each in definitions if not each.ran]
-    deletion = notebook.deletion(name, fault.line)
-    facts = [f"`{name}` is defined by {each.text}" for each in pending[:2]]
-    facts += [f"`{name}` was {deletion}"] if deletion else []
-    facts = facts or [
-        f"`{name}` is defined by {each.text}" for each in definitions[-1:]
+    sentences = _describe_definitions(name, fault.line, notebook)
+    if sentences:
+        return sentences
+    sentences = _describe_unreachable(name, fault.line, notebook, environment)
+    similar, descriptions = find_similar_live_names(name, error, notebook)
+    defined = find_similar_defined_name(name, similar, notebook)
+    if defined:
+        sentences.append(f"the closest name that a cell defines: {defined}")
+    elif similar:
+        names = (f"`{other}`{descriptions.get(other, '')}" for other in similar)
+        sentences.append(f"closest names in the kernel: {', '.join(names)}")
+    is_misspelled = similar and normalize_name(similar[0]) == normalize_name(name)
+    if not is_misspelled:
+        sentences += usual_import
+    if sentences or not descriptions:
+        return sentences
+    return [_describe_unknown_name(name, notebook)]
+
+
+def _describe_definitions(
+    name: str, failed_at: int | None, notebook: NotebookNames
+) -> list[str]:
+    """Return the lines of cells that define a name and did not run, or deleted it."""
+    definitions = notebook.list_definitions(name)
+    pending = [definition for definition in definitions if not definition.succeeded]
+    deletion = notebook.find_deletion(name, failed_at)
+    shown = pending[:2]
+    if not pending and not deletion:
+        shown = definitions[-1:]
+    sentences = [f"`{name}` is defined by {definition.text}" for definition in shown]
+    if deletion:
+        sentences.append(f"`{name}` was {deletion}")
+    return sentences
+
+
+def _describe_unreachable(
+    name: str,
+    failed_at: int | None,
+    notebook: NotebookNames,
+    environment: ProjectEnvironment,
+) -> list[str]:
+    """Return a definition below the failing line, in another scope, alias or file."""
+    sentences = [
+        _describe_later_definition(name, failed_at, notebook),
+        notebook.describe_scope(name),
     ]
-    if facts:
-        return facts
-    facts = [below(name, fault.line, notebook), notebook.out_of_sight(name)]
-    facts = [each for each in facts if each]
-    if not facts and (alias := notebook.imported_as(name)):
-        facts = [alias]
-    facts = facts or [
-        f"line {line} of {path} defines `{name}`"
-        for path, line, _ in surroundings.defining([name])[:2]
-    ]
-    near, live = live_names_like(name, look, notebook)
-    planned = defined_names_like(name, near, notebook)
-    if planned:
-        facts.append(f"the closest name that a cell defines: {planned}")
-    elif near:
-        described = (f"`{other}`{live.get(other, '')}" for other in near)
-        facts.append(f"closest names in the kernel: {', '.join(described)}")
-    if not (near and bare(near[0]) == bare(name)):
-        facts += usually
-    if facts or not live:
-        return facts
-    return [nowhere(name, notebook)]
+    sentences = [sentence for sentence in sentences if sentence]
+    if sentences:
+        return sentences
+    alias = notebook.find_alias(name)
+    if alias:
+        return [alias]
+    definitions = environment.find_definitions([name])[:2]
+    return [f"line {line} of {path} defines `{name}`" for path, line, _ in definitions]
 
 
-def in_file(name: str, file: str, look: Look, notebook: Notebook) -> list[str]:
-    """Return what is said of a name that code in a file looked for: it sees no names of the notebook's."""
-    near = closest(name, look.locals)
-    if near:
-        return [f"closest names in the function: {', '.join(map(in_code, near))}"]
-    is_usual = distribution_names.definition(name) is not None
-    is_notebooks = name in notebook.known.names or notebook.definitions(name)
-    if is_usual or not is_notebooks:
+def _explain_name_in_file(
+    name: str, file: str, error: ErrorFacts, notebook: NotebookNames
+) -> list[str]:
+    """Return the sentence on a name in a file's code, which cannot see the notebook's."""
+    similar = find_close_names(name, error.locals)
+    if similar:
+        names = [f"`{other}`" for other in similar]
+        return [f"closest names in the function: {', '.join(names)}"]
+    is_usual = distribution_names.find_import_statement(name) is not None
+    in_notebook = name in notebook.namespace.names or notebook.list_definitions(name)
+    if is_usual or not in_notebook:
         return []
     return [
-        f"{one_line(file, 200)} does not define `{name}`: code in a file sees the names of that file, not the notebook's"
+        f"{one_line(file, 200)} does not define `{name}`: code in a file sees the "
+        "names of that file, not those of the notebook"
     ]
 
 
-def in_code(name: str) -> str:
-    """Return a name as a report quotes it."""
-    return f"`{name}`"
-
-
-def below(name: str, failed_at: int | None, notebook: Notebook) -> str:
-    """Return the line below the failing one by which the same cell defines a name; '' for none."""
-    for line, how in notebook.changes(notebook.cell, name):
-        if how == BOUND and failed_at is not None and line > failed_at:
+def _describe_later_definition(
+    name: str, failed_at: int | None, notebook: NotebookNames
+) -> str:
+    """Return the line below the failing one that defines a name, '' if there is none."""
+    for line, verb in notebook.list_changes(notebook.cell, name):
+        if verb == BOUND and failed_at is not None and line > failed_at:
             return f"`{name}` is defined only below, by line {line} of this cell"
     return ""
 
 
-def live_names_like(
-    name: str, look: Look, notebook: Notebook
+def find_similar_live_names(
+    name: str, error: ErrorFacts, notebook: NotebookNames
 ) -> tuple[list[str], dict[str, str]]:
-    """Return the live names nearest to one, and of all live names what they are."""
-    known = notebook.known
-    live = {
+    """Return the kernel's names similar to one, and descriptions of all its names."""
+    namespace = notebook.namespace
+    descriptions = {
         other: ""
-        for other in known.names
-        if not other.startswith("_") and other not in OF_IPYTHON
+        for other in namespace.names
+        if not other.startswith("_") and other not in IPYTHON_NAMES
     }
-    live |= {
-        other: f" ({command_messages.describe_variable(variable)})"
-        for other, variable in known.variables.items()
-    }
-    live |= {
-        other: f" (the module {module})" for other, module in known.modules.items()
-    }
-    names = [*look.locals, *live, *known.functions, *known.classes]
-    near = [
-        other
-        for other in closest(name, names)
-        if not hasattr(builtins, other) or similarity(other, name) >= 0.75
-    ]
-    return near, live
+    for other, variable in namespace.variables.items():
+        descriptions[other] = f" ({command_messages.describe_variable(variable)})"
+    for other, module in namespace.modules.items():
+        descriptions[other] = f" (the module {module})"
+    names = [*error.locals, *descriptions, *namespace.functions, *namespace.classes]
+    similar = []
+    for other in find_close_names(name, names):
+        is_builtin = hasattr(builtins, other)
+        if not is_builtin or similarity(other, name) >= MIN_BUILTIN_RATIO:
+            similar.append(other)
+    return similar, descriptions
 
 
-def defined_names_like(name: str, near: Sequence[str], notebook: Notebook) -> str:
-    """Return the name nearest to one that a cell would define, if no live one is nearer; '' for none."""
-    absent = [
-        other for other in notebook.bound_names() if other not in notebook.known.names
-    ]
-    for other in closest(name, absent, 1):
-        definitions = notebook.definitions(other)
-        if near and similarity(near[0], name) >= similarity(other, name):
+def find_similar_defined_name(
+    name: str, similar: Sequence[str], notebook: NotebookNames
+) -> str:
+    """Return a similar name that a cell would define, '' if a live one is closer."""
+    live = notebook.namespace.names
+    undefined = [other for other in notebook.list_bound_names() if other not in live]
+    for other in find_close_names(name, undefined, 1):
+        if similar and similarity(similar[0], name) >= similarity(other, name):
             continue
+        definitions = notebook.list_definitions(other)
         if definitions:
             return f"`{other}`, by {definitions[0].text}"
     return ""
 
 
-def similarity(one: str, other: str) -> float:
-    """Return how alike two names are, 1 for equal ones."""
-    return difflib.SequenceMatcher(None, one, other).ratio()
+def similarity(first: str, second: str) -> float:
+    """Return the similarity of two names, 1 if they are equal."""
+    return difflib.SequenceMatcher(None, first, second).ratio()
 
 
-def nowhere(name: str, notebook: Notebook) -> str:
-    """Return what is said of a name to which nothing is like."""
-    if notebook.mentioned(name):
+def _describe_unknown_name(name: str, notebook: NotebookNames) -> str:
+    """Return the sentence on a name that is similar to no other."""
+    if notebook.mentions_name(name):
         return "the kernel has no similar name"
-    is_bound_here = bool(notebook.changes(notebook.cell, name))
-    whose = "no other cell" if is_bound_here else "no cell of the notebook"
-    earlier = notebook.earlier_version(name)
-    text = f"the kernel has no similar name, and {whose} defines it"
-    return f"{text}; {earlier}" if earlier else text
+    is_bound_here = bool(notebook.list_changes(notebook.cell, name))
+    cells = "no other cell" if is_bound_here else "no cell of the notebook"
+    text = f"the kernel has no similar name, and {cells} defines it"
+    earlier_version = notebook.find_earlier_version(name)
+    return f"{text}; {earlier_version}" if earlier_version else text
 
 
-def module_error(
+def explain_module_error(
     fault: Fault,
-    look: Look,
+    error: ErrorFacts,
     source: str,
     namespace: Namespace,
-    surroundings: Surroundings,
+    environment: ProjectEnvironment,
     python: str,
 ) -> list[str]:
-    """A local module; what its package holds; where else its names are; the distribution and what installs it here."""
-    name = str(fault.attributes.get("name") or quoted(fault.evalue))
-    line = (
-        "\n".join(text for _, text in fault.frames[-1].context)
-        if fault.frames
-        else source
-    )
-    in_no_package = "relative import" in fault.evalue
-    module, names = imported(
-        line, r"\.+[\w.]*" if in_no_package else rf"{re.escape(name)}\b[\w.]*"
-    )
-    module = module.lstrip(".") or name
-    inside = [finding.text for finding in look.findings]
-    if "ModuleNotFoundError" not in (fault.mro or (fault.ename,)) and not in_no_package:
-        circle = "partially initialized" in fault.evalue or "circular" in fault.evalue
-        files = [
-            f"{frame.file} line {frame.line}"
-            for frame in fault.frames
-            if frame.file and circle
+    """Return a local module, definitions of the names, or what to install."""
+    name = str(fault.attributes.get("name") or find_quoted(fault.evalue))
+    findings = [finding.text for finding in error.findings]
+    is_relative = "relative import" in fault.evalue
+    classes = fault.mro or (fault.ename,)
+    if "ModuleNotFoundError" not in classes and not is_relative:
+        return [*_describe_circular_import(fault), *findings]
+    line = source
+    if fault.frames:
+        line = "\n".join(text for _, text in fault.frames[-1].context)
+    pattern = r"\.+[\w.]*" if is_relative else rf"{re.escape(name)}\b[\w.]*"
+    imported = parse_import(line, pattern)
+    module = imported.module.lstrip(".") or name
+    location, on_path = _describe_local_module(module, name, namespace, environment)
+    definitions = []
+    if not location:
+        definitions = [
+            f"line {number} of {file} defines `{defined_name}`"
+            for file, number, defined_name in environment.find_definitions(
+                imported.names
+            )[:2]
         ]
+    if is_relative:
         return [
-            *([f"a circular import: {' → '.join(files)}"] if files else []),
-            *inside,
+            "notebook cells are not part of a package: "
+            "relative imports (`.`) do not work in them",
+            *(location or definitions),
         ]
-    cwd, path = namespace.cwd, namespace.lasting.path if namespace.lasting else ()
-    place, on_path = [], False
-    for file, folder in (
-        surroundings.modules_like(module, cwd) or surroundings.modules_like(name, cwd)
-    )[:1]:
-        known = {os.path.realpath(os.path.join(cwd, entry)) for entry in path}
-        on_path = os.path.realpath(os.path.join(cwd, folder)) in known
-        its = f"its folder, {folder!r} from the kernel's, {'is' if on_path else 'is not'} on sys.path"
-        place = [f"{file} is a module of that name; {its}"]
-    defined = [
-        f"line {number} of {file} defines `{what}`"
-        for file, number, what in ([] if place else surroundings.defining(names)[:2])
-    ]
-    if in_no_package:
-        return [
-            "a notebook's cell is in no package: `.` means nothing in it",
-            *(place or defined),
-        ]
-    if any("no package" in text for text in inside):
-        return [*inside, *place]
-    if place or inside:
-        return inside if inside and (on_path or not place) else place
-    distribution = distribution_names.distribution(
-        ".".join([module, *names[:1]])
-    ) or distribution_names.distribution(name)
-    said = [provided(distribution, surroundings, python)] if distribution else []
-    there = {
-        *sys.stdlib_module_names,
-        *(namespace.lasting.imported if namespace.lasting else ()),
-    }
-    for folder in path:
-        there |= {
-            one.name.removesuffix(".py")
-            for one in islice(scan_folder(os.path.join(cwd, folder)), ENTRIES)
-        }
-    close = difflib.get_close_matches(name.partition(".")[0], sorted(there), cutoff=0.7)
-    if close and not (said or defined):
-        return [f"closest modules that are there: {', '.join(close)}"]
-    unknown = "no installed module has a name like it, and no distribution is known to stepper that provides it"
-    return said + defined or [unknown]
-
-
-def provided(distribution: str, surroundings: Surroundings, python: str) -> str:
-    """Return which distribution provides something, and the command that installs it where one is known to work."""
-    install = surroundings.install_command(python, distribution)
-    return f"the distribution {distribution} provides it{f': {install}' if install else ''}"
-
-
-def imported(source: str, module: str) -> tuple[str, list[str]]:
-    """Return the first module that a source imports and the pattern `module` fits, with the names taken from it."""
-    found = re.search(
-        rf"\bfrom\s+({module})\s+import\s+(?:\(([^)]*)|([^\n#;]*))|\bimport\s+(?:[^\n#;]*,\s*)?({module})",
-        source,
-    )
-    if found is None:
-        return "", []
-    names = re.sub(r"#[^\n]*", "", found[2] or found[3] or "").strip("()\\ ")
-    return found[1] or found[4], [
-        one.split()[0] for one in names.split(",") if one.strip()
+    if any("not a package" in text for text in findings):
+        return [*findings, *location]
+    if findings and (on_path or not location):
+        return findings
+    if location:
+        return location
+    dotted_name = ".".join([module, *imported.names[:1]])
+    distribution = distribution_names.find_distribution(dotted_name)
+    if not distribution:
+        distribution = distribution_names.find_distribution(name)
+    sentences = []
+    if distribution:
+        sentences.append(describe_distribution(distribution, environment, python))
+    sentences += definitions
+    if sentences:
+        return sentences
+    similar = _find_similar_modules(name, namespace)
+    if similar:
+        return [f"closest modules that can be imported: {', '.join(similar)}"]
+    return [
+        "no installed module has a similar name, and stepper knows no distribution "
+        "that provides this one"
     ]
 
 
-def file_error(
-    fault: Fault, look: Look, surroundings: Surroundings, cwd: str
+def _describe_circular_import(fault: Fault) -> list[str]:
+    message = fault.evalue
+    if "partially initialized" not in message and "circular" not in message:
+        return []
+    frames = [frame for frame in fault.frames if frame.file]
+    files = [f"{frame.file} line {frame.line}" for frame in frames]
+    return [f"a circular import: {' → '.join(files)}"] if files else []
+
+
+def _describe_local_module(
+    module: str, name: str, namespace: Namespace, environment: ProjectEnvironment
+) -> tuple[list[str], bool]:
+    """Return the sentence on a local module, and whether its folder is on sys.path."""
+    cwd = namespace.cwd
+    modules = environment.find_local_modules(module, cwd)
+    if not modules:
+        modules = environment.find_local_modules(name, cwd)
+    if not modules:
+        return [], False
+    file, folder = modules[0]
+    search_path = namespace.lasting.path if namespace.lasting else ()
+    entries = {os.path.realpath(os.path.join(cwd, entry)) for entry in search_path}
+    on_path = os.path.realpath(os.path.join(cwd, folder)) in entries
+    verb = "is" if on_path else "is not"
+    sentence = (
+        f"{file} is a module of that name; its folder, {folder!r} from the kernel's "
+        f"folder, {verb} on sys.path"
+    )
+    return [sentence], on_path
+
+
+def _find_similar_modules(name: str, namespace: Namespace) -> list[str]:
+    modules = {*sys.stdlib_module_names}
+    if namespace.lasting:
+        modules.update(namespace.lasting.imported)
+        for folder in namespace.lasting.path:
+            entries = scan_folder(os.path.join(namespace.cwd, folder))
+            for entry in islice(entries, ENTRIES):
+                modules.add(entry.name.removesuffix(".py"))
+    top_name = name.partition(".")[0]
+    return difflib.get_close_matches(top_name, sorted(modules), cutoff=0.7)
+
+
+def describe_distribution(
+    distribution: str, environment: ProjectEnvironment, python: str
+) -> str:
+    """Return which distribution to install, with the command if one is known to work."""
+    command = environment.install_command(python, distribution)
+    install = f": {command}" if command else ""
+    return f"the distribution {distribution} provides it{install}"
+
+
+def parse_import(source: str, module: str) -> ImportedNames:
+    """Return the first import of a source whose module matches the pattern `module`."""
+    match = re.search(IMPORT.format(module=module), source)
+    if match is None:
+        return ImportedNames("", [])
+    names = re.sub(r"#[^\n]*", "", match[2] or match[3] or "").strip("()\\ ")
+    parts = [part.split()[0] for part in names.split(",") if part.strip()]
+    return ImportedNames(match[1] or match[4], parts)
+
+
+def explain_file_error(
+    fault: Fault, error: ErrorFacts, environment: ProjectEnvironment, cwd: str
 ) -> list[str]:
-    """The closest existing paths, as written from the kernel's folder, and that folder; what is missing above."""
-    here = [f"the kernel's folder is {surroundings.named(cwd)}"] if cwd else []
-    asked = str(fault.attributes.get("filename") or look.path or quoted(fault.evalue))
-    if look.program:
-        return [finding.text for finding in look.findings] + (
-            here if "/" in asked else []
-        )
+    """Return the most similar paths, the missing folder and the kernel's folder.
+
+    Paths are relative to the kernel's folder unless the cell used an absolute one.
+    """
+    kernel_folder = []
+    if cwd:
+        kernel_folder = [f"the kernel's folder is {environment.display_folder(cwd)}"]
+    filename = fault.attributes.get("filename")
+    path = str(filename or error.path or find_quoted(fault.evalue))
+    if error.program:
+        findings = [finding.text for finding in error.findings]
+        return findings + kernel_folder if "/" in path else findings
     if fault.ename == "IsADirectoryError":
-        held = sorted(
-            entry.name
-            for entry in islice(scan_folder(os.path.join(cwd, asked)), ENTRIES)
-        )
-        return [f"{asked!r} is a folder; it holds {listed(held) or 'nothing'}", *here]
-    paths = surroundings.paths_like(asked, cwd) if asked else []
-    lacks, above = missing_folder(asked, cwd)
-    # a path of another machine: what is like it is written from here
-    if asked.startswith("/") and lacks:
-        paths = [os.path.relpath(path, os.path.realpath(cwd)) for path in paths]
-    home = asked.startswith("~")
-    said = (
-        [
-            "`~` is no folder here: Python leaves it as it is, os.path.expanduser replaces it"
-        ]
-        if home
-        else []
-    )
-    said += [f"closest existing paths: {', '.join(map(repr, paths))}"] if paths else []
-    if lacks and not home:
-        there = f" ({above!r} does)" if above.strip("./") else ""
-        said.append(f"the folder {lacks!r} does not exist{there}")
-    if not said and asked:
-        said.append("the project has no similar path")
-    return said + here
+        entries = islice(scan_folder(os.path.join(cwd, path)), ENTRIES)
+        names = sorted(entry.name for entry in entries)
+        contents = join_items(names) or "nothing"
+        return [f"{path!r} is a folder that contains {contents}", *kernel_folder]
+    paths = environment.find_similar_paths(path, cwd) if path else []
+    missing_folder, parent = find_missing_folder(path, cwd)
+    if path.startswith("/") and missing_folder:
+        # A path of another machine: show relative paths.
+        root = os.path.realpath(cwd)
+        paths = [os.path.relpath(similar, root) for similar in paths]
+    sentences = []
+    is_home = path.startswith("~")
+    if is_home:
+        sentences.append("Python does not expand `~`: use os.path.expanduser()")
+    if paths:
+        sentences.append(f"closest existing paths: {', '.join(map(repr, paths))}")
+    if missing_folder and not is_home:
+        exists = f" ({parent!r} does)" if parent.strip("./") else ""
+        sentences.append(f"the folder {missing_folder!r} does not exist{exists}")
+    if not sentences and path:
+        sentences.append("the project has no similar path")
+    return sentences + kernel_folder
 
 
-def missing_folder(asked: str, cwd: str) -> tuple[str, str]:
-    """Return the topmost folder of a path that does not exist, and the one above it; '' for none."""
-    above = Path(asked).parents if len(asked) <= LONGEST else ()
-    lacks = [
-        folder
-        for folder in above
-        if folder.name and not os.path.lexists(os.path.join(cwd, folder))
-    ]
-    return (str(lacks[-1]), str(lacks[-1].parent)) if lacks else ("", "")
+def find_missing_folder(path: str, cwd: str) -> tuple[str, str]:
+    """Return the topmost missing folder of a path and its parent, '' if none is."""
+    parents = Path(path).parents if len(path) <= MAX_PATH else ()
+    missing = []
+    for folder in parents:
+        if folder.name and not os.path.lexists(os.path.join(cwd, folder)):
+            missing.append(folder)
+    if not missing:
+        return "", ""
+    return str(missing[-1]), str(missing[-1].parent)

@@ -1,4 +1,4 @@
-"""How alike names are and how far apart folders lie."""
+"""Similarity of names, and the distance between folders."""
 
 from __future__ import annotations
 
@@ -10,65 +10,77 @@ from pathlib import Path
 
 from stepper.common.project_files import SECONDS
 
-LONGEST = 4096  # characters of a path that the system takes
-ALIKE = 0.6  # difflib's ratio
-SAME_NAME, OTHER_CASE, OTHER_EXTENSION = 4.0, 3.0, 2.0
+MAX_PATH = 4096  # characters, a limit of the operating system
+MIN_RATIO = 0.6  # of difflib
+# Scores above every ratio.
+SAME_NAME = 4.0
+OTHER_CASE = 3.0
+OTHER_EXTENSION = 2.0
 
 
-def likeness(asked: str, names: Iterable[str]) -> dict[str, float]:
-    """Return how alike names are, for those that are: the same, in another case, with another extension, or close."""
-    wanted = _folded(asked)
-    stem, found, others = _stem(wanted), dict[str, float](), []
+def score_similar_names(wanted: str, names: Iterable[str]) -> dict[str, float]:
+    """Return the scores of the names that are similar to a wanted one.
+
+    A name is similar if it is equal, differs in case or extension, or is close.
+    """
+    folded_wanted = _fold(wanted)
+    stem = _remove_extension(folded_wanted)
+    scores = dict[str, float]()
+    others = []
     for name in names:
-        folded = _folded(name)
-        if name == asked:
-            found[name] = SAME_NAME
-        elif folded == wanted:
-            found[name] = OTHER_CASE
+        folded = _fold(name)
+        if name == wanted:
+            scores[name] = SAME_NAME
+        elif folded == folded_wanted:
+            scores[name] = OTHER_CASE
         elif (
-            _stem(folded) == stem
-            or folded.startswith(wanted + ".")
-            or wanted.startswith(folded + ".")
+            _remove_extension(folded) == stem
+            or folded.startswith(folded_wanted + ".")
+            or folded_wanted.startswith(folded + ".")
         ):
-            found[name] = OTHER_EXTENSION
+            scores[name] = OTHER_EXTENSION
         else:
-            # without the extension, which alone is no likeness
-            others.append((_stem(folded), name))
-    matcher, until = SequenceMatcher(b=stem, autojunk=False), time.monotonic() + SECONDS
-    for other, name in others:
-        matcher.set_seq1(other)
+            # Compare without the extension: an equal one alone is no similarity.
+            others.append((_remove_extension(folded), name))
+    matcher = SequenceMatcher(b=stem, autojunk=False)
+    deadline = time.monotonic() + SECONDS
+    for other_stem, name in others:
+        matcher.set_seq1(other_stem)
         if (
-            matcher.real_quick_ratio() >= ALIKE
-            and matcher.quick_ratio() >= ALIKE
-            and matcher.ratio() >= ALIKE
+            matcher.real_quick_ratio() >= MIN_RATIO
+            and matcher.quick_ratio() >= MIN_RATIO
+            and matcher.ratio() >= MIN_RATIO
         ):
-            found[name] = matcher.ratio()
-        if time.monotonic() > until:
+            scores[name] = matcher.ratio()
+        if time.monotonic() > deadline:
             break
-    return found
+    return scores
 
 
-def _stem(name: str) -> str:
+def _remove_extension(name: str) -> str:
     return name.rpartition(".")[0] or name
 
 
-def _folded(name: str) -> str:
-    """Return a name without its case, and without the two ways in which systems write an accent."""
-    return (
-        name.lower()
-        if name.isascii()
-        else unicodedata.normalize("NFKC", name).casefold()
-    )
+def _fold(name: str) -> str:
+    """Return a name in lower case, with accents in one Unicode form."""
+    if name.isascii():
+        return name.lower()
+    return unicodedata.normalize("NFKC", name).casefold()
 
 
-def distance(one: str, other: str) -> int:
-    """Return how many steps lie between two folders; what both end with was only moved, and is no step."""
-    a, b = list(Path(one).parts), list(Path(other).parts)
-    while a and b and a[-1] == b[-1]:
-        a.pop()
-        b.pop()
-    shared = next(
-        (n for n, (x, y) in enumerate(zip(a, b, strict=False)) if x != y),
-        min(len(a), len(b)),
-    )
-    return len(a) + len(b) - 2 * shared
+def folder_distance(first: str, second: str) -> int:
+    """Return the number of steps between two folders.
+
+    A common end does not count: such a folder was only moved.
+    """
+    first_parts = list(Path(first).parts)
+    second_parts = list(Path(second).parts)
+    while first_parts and second_parts and first_parts[-1] == second_parts[-1]:
+        first_parts.pop()
+        second_parts.pop()
+    shared = 0
+    for first_part, second_part in zip(first_parts, second_parts, strict=False):
+        if first_part != second_part:
+            break
+        shared += 1
+    return len(first_parts) + len(second_parts) - 2 * shared

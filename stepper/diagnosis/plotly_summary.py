@@ -1,7 +1,7 @@
-"""Facts about a plotly figure, from the JSON of its output: traces, titles, and the ranges of its axes.
+"""Facts about a plotly figure from the JSON of its output: traces, titles, axis ranges.
 
-Nothing here comes from stepper: texts of the figure are returned as they are, and the caller quotes and cuts them.
-Ranges are those of the layout where it sets them, else those of the values, up to `MOST` values in all.
+All texts are the figure's own; the caller quotes and truncates them. A range is the
+layout's if it sets one, else that of the values, of which up to MAX_VALUES are read.
 """
 
 from __future__ import annotations
@@ -16,10 +16,14 @@ from dataclasses import dataclass
 from typing import Any
 
 MIME = "application/vnd.plotly.v1+json"
-MOST = 1_000_000  # values of a figure that are read
-TRACES, AXES = 200, 6
-LENGTH = 400  # characters of a title or a name
-TYPES = {
+MAX_VALUES = 1_000_000
+MAX_TRACES = 200
+MAX_AXES = 6
+MAX_TEXT = 400  # characters of a title or a name
+MAX_EXPONENT = 300  # of a logarithmic range
+MAX_INTEGER = 1e300
+# Data types of plotly → type codes of `array`.
+TYPE_CODES = {
     "i1": "b",
     "u1": "B",
     "i2": "h",
@@ -32,7 +36,8 @@ TYPES = {
 TRACE_TYPE = re.compile(r"[a-z][a-z0-9]{1,30}")
 AXIS = re.compile(r"([xy])([0-9]{0,3})")
 DATE = re.compile(r"\d{4}-\d\d-\d\d(?:[T ][\d:.+Z-]{0,40})?")
-COUNTED = (
+# Attributes of a trace that have one value for each point.
+POINT_ATTRIBUTES = (
     "x",
     "y",
     "z",
@@ -50,7 +55,7 @@ COUNTED = (
 
 @dataclass(frozen=True)
 class Traces:
-    """The traces of one type: how many, with how many points, None where that is not known."""
+    """The traces of one type: their number and their points, None if unknown."""
 
     kind: str
     count: int
@@ -59,103 +64,117 @@ class Traces:
 
 @dataclass(frozen=True)
 class Axis:
-    """An axis: its title, and the ends of what it shows, or how many categories stand on it."""
+    """An axis: its title, and its range or its number of categories.
+
+    `empty`: there are values, but no number, date or text among them.
+    """
 
     name: str
     title: str = ""
     ends: tuple[float, float] | tuple[str, str] | tuple[()] = ()
     categories: int = 0
     scale: str = ""
-    # values are there, and none of them is a number, a date or a text
     empty: bool = False
 
 
 @dataclass(frozen=True)
 class PlotlyFigure:
-    """What a figure holds."""
+    """The contents of a figure. `frames` is the number of animation frames."""
 
     title: str = ""
     traces: tuple[Traces, ...] = ()
     names: tuple[str, ...] = ()
     axes: tuple[Axis, ...] = ()
-    frames: int = 0  # of an animation
+    frames: int = 0
 
 
-def figure_of(content: Any) -> PlotlyFigure | None:
-    """Return the facts about a figure, None where the JSON is not that of a figure."""
+def parse_figure(content: Any) -> PlotlyFigure | None:
+    """Return the facts about a figure, None if the JSON is not that of a figure."""
     if not isinstance(content, dict) or not isinstance(content.get("data"), list):
         return None
     traces = [trace for trace in content["data"] if isinstance(trace, dict)]
-    layout = _object(content.get("layout"))
-    counted: dict[str, list[int | None]] = {}
-    for trace in traces:
-        counted.setdefault(_kind(trace), []).append(_points(trace))
-    names = dict.fromkeys(_text(trace.get("name")) for trace in traces[:TRACES])
+    layout = _as_object(content.get("layout"))
+    names = {_as_text(trace.get("name")): None for trace in traces[:MAX_TRACES]}
     frames = content.get("frames")
     return PlotlyFigure(
-        title=_title(layout),
-        traces=tuple(
-            Traces(kind, len(points), _sum(points)) for kind, points in counted.items()
-        ),
+        title=_get_title(layout),
+        traces=tuple(_group_traces(traces)),
         names=tuple(name for name in names if name),
-        axes=tuple(_axes(traces[:TRACES], layout)),
+        axes=tuple(_parse_axes(traces[:MAX_TRACES], layout)),
         frames=len(frames) if isinstance(frames, list) else 0,
     )
 
 
-def _kind(trace: Mapping[str, Any]) -> str:
+def _group_traces(traces: list[dict[str, Any]]) -> Iterable[Traces]:
+    """Yield the traces of each type, with the sum of their points."""
+    counts: dict[str, list[int | None]] = {}
+    for trace in traces:
+        counts.setdefault(_get_type(trace), []).append(_count_points(trace))
+    for kind, points in counts.items():
+        known = [count for count in points if count is not None]
+        total = sum(known) if len(known) == len(points) else None
+        yield Traces(kind, len(points), total)
+
+
+def _get_type(trace: Mapping[str, Any]) -> str:
     kind = trace.get("type", "scatter")
-    return kind if isinstance(kind, str) and TRACE_TYPE.fullmatch(kind) else "other"
+    is_valid = isinstance(kind, str) and TRACE_TYPE.fullmatch(kind)
+    return kind if is_valid else "other"
 
 
-def _points(trace: Mapping[str, Any]) -> int | None:
-    return max(
-        (_length(trace[name]) for name in COUNTED if name in trace), default=None
-    )
+def _count_points(trace: Mapping[str, Any]) -> int | None:
+    attributes = [name for name in POINT_ATTRIBUTES if name in trace]
+    counts = [_count_values(trace[name]) for name in attributes]
+    return max(counts, default=None)
 
 
-def _sum(counts: list[int | None]) -> int | None:
-    known = [count for count in counts if count is not None]
-    return sum(known) if len(known) == len(counts) else None
+def _get_binary_data(values: Any) -> tuple[str, str] | None:
+    """Return type code and base64 text of an array in plotly 6's format, else None."""
+    specification = _as_object(values)
+    code = TYPE_CODES.get(str(specification.get("dtype")))
+    data = specification.get("bdata")
+    if code is None or not isinstance(data, str):
+        return None
+    return code, data
 
 
-def _length(values: Any) -> int:
+def _count_values(values: Any) -> int:
     if isinstance(values, list):
         return sum(len(row) if isinstance(row, list) else 1 for row in values)
-    kind, data = (
-        TYPES.get(str(_object(values).get("dtype"))),
-        _object(values).get("bdata"),
-    )
-    if kind is None or not isinstance(data, str):
+    binary = _get_binary_data(values)
+    if binary is None:
         return 0
-    return (len(data) * 3 // 4 - data[-2:].count("=")) // array.array(kind).itemsize
+    code, data = binary
+    byte_count = len(data) * 3 // 4 - data[-2:].count("=")
+    return byte_count // array.array(code).itemsize
 
 
-def _axes(traces: list[dict[str, Any]], layout: Mapping[str, Any]) -> Iterable[Axis]:
-    values: dict[str, list[Any]] = {}
+def _parse_axes(
+    traces: list[dict[str, Any]], layout: Mapping[str, Any]
+) -> Iterable[Axis]:
+    columns: dict[str, list[Any]] = {}
     for trace in traces:
         for letter in ("x", "y"):
             axis = trace.get(letter + "axis", letter)
             if letter in trace and isinstance(axis, str) and AXIS.fullmatch(axis):
-                values.setdefault(axis, []).append(trace[letter])
-    room = MOST
-    for name in sorted(values, key=lambda axis: (len(axis), axis[1:], axis))[:AXES]:
-        count = sum(map(_length, values[name]))
-        room -= count
-        yield _axis(
-            name,
-            values[name] if room >= 0 else [],
-            _object(layout.get(f"{name[0]}axis{name[1:]}")),
-        )
+                columns.setdefault(axis, []).append(trace[letter])
+    names = sorted(columns, key=lambda axis: (len(axis), axis[1:], axis))
+    room = MAX_VALUES
+    for name in names[:MAX_AXES]:
+        room -= sum(map(_count_values, columns[name]))
+        read_columns = columns[name] if room >= 0 else []
+        axis_layout = _as_object(layout.get(f"{name[0]}axis{name[1:]}"))
+        yield _parse_axis(name, read_columns, axis_layout)
 
 
-def _axis(name: str, columns: list[Any], layout: Mapping[str, Any]) -> Axis:
-    title, scale = _title(layout), "log" if layout.get("type") == "log" else ""
-    ends = _range(layout.get("range"), scale)
+def _parse_axis(name: str, columns: list[Any], layout: Mapping[str, Any]) -> Axis:
+    title = _get_title(layout)
+    scale = "log" if layout.get("type") == "log" else ""
+    ends = _parse_range(layout.get("range"), scale)
     if ends:
         return Axis(name, title, ends, scale=scale)
-    values = [value for column in columns for value in _values(column)]
-    numbers = [value for value in values if _is_number(value)]
+    values = [value for column in columns for value in _decode_values(column)]
+    numbers = [value for value in values if _is_finite_number(value)]
     texts = {value for value in values if isinstance(value, str)}
     if texts and not numbers and all(map(DATE.fullmatch, texts)):
         return Axis(name, title, (min(texts), max(texts)), scale=scale)
@@ -168,31 +187,36 @@ def _axis(name: str, columns: list[Any], layout: Mapping[str, Any]) -> Axis:
     return Axis(name, title, scale=scale, empty=bool(values))
 
 
-def _range(ends: Any, scale: str) -> tuple[float, float] | tuple[str, str] | tuple[()]:
-    """Return the range that a layout sets; plotly has the exponents of a logarithmic one."""
+def _parse_range(
+    ends: Any, scale: str
+) -> tuple[float, float] | tuple[str, str] | tuple[()]:
+    """Return the range that a layout sets.
+
+    Plotly stores the exponents of a logarithmic range.
+    """
     if not isinstance(ends, list) or len(ends) != 2:
         return ()
     first, last = ends
     if isinstance(first, str) and isinstance(last, str):
-        return first[:LENGTH], last[:LENGTH]
-    if not _is_number(first) or not _is_number(last):
+        return first[:MAX_TEXT], last[:MAX_TEXT]
+    if not _is_finite_number(first) or not _is_finite_number(last):
         return ()
     if scale != "log":
         return first, last
-    return (10.0**first, 10.0**last) if max(abs(first), abs(last)) < 300 else ()
+    if max(abs(first), abs(last)) >= MAX_EXPONENT:
+        return ()
+    return 10.0**first, 10.0**last
 
 
-def _values(column: Any) -> list[Any]:
-    """Return the values of a list, or of an array in base64, as plotly 6 and later write NumPy's."""
+def _decode_values(column: Any) -> list[Any]:
+    """Return the values of a list, or of a NumPy array that plotly encoded in base64."""
     if isinstance(column, list):
         return column
-    kind, data = (
-        TYPES.get(str(_object(column).get("dtype"))),
-        _object(column).get("bdata"),
-    )
-    if kind is None or not isinstance(data, str):
+    binary = _get_binary_data(column)
+    if binary is None:
         return []
-    numbers = array.array(kind)
+    code, data = binary
+    numbers = array.array(code)
     try:
         numbers.frombytes(base64.b64decode(data))
     except ValueError:
@@ -202,20 +226,24 @@ def _values(column: Any) -> list[Any]:
     return numbers.tolist()
 
 
-def _is_number(value: Any) -> bool:
+def _is_finite_number(value: Any) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
-    return abs(value) < 1e300 if isinstance(value, int) else math.isfinite(value)
+    if isinstance(value, int):
+        return abs(value) < MAX_INTEGER
+    return math.isfinite(value)
 
 
-def _title(layout: Mapping[str, Any]) -> str:
+def _get_title(layout: Mapping[str, Any]) -> str:
     title = layout.get("title")
-    return _text(title.get("text") if isinstance(title, dict) else title)
+    if isinstance(title, dict):
+        title = title.get("text")
+    return _as_text(title)
 
 
-def _text(value: Any) -> str:
-    return value[:LENGTH] if isinstance(value, str) else ""
+def _as_text(value: Any) -> str:
+    return value[:MAX_TEXT] if isinstance(value, str) else ""
 
 
-def _object(value: Any) -> dict[str, Any]:
+def _as_object(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}

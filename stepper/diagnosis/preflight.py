@@ -1,7 +1,8 @@
-"""What is known of a cell before it runs: Python can't read it, or it surely comes to what must fail.
+"""The preflight check: errors that a cell would certainly raise, found before it runs.
 
-A cell that would have run must never be stopped. So only code counts that *surely* is evaluated, and in doubt there is
-no finding: a cell that is let through in vain merely fails as it would have failed anyway.
+A cell that would have succeeded must never be refused. So only code that is certainly
+evaluated counts, and there is no finding if anything is unknown: the cell then simply
+fails when it runs.
 """
 
 from __future__ import annotations
@@ -16,32 +17,35 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from stepper.policy.dataflow import name_analysis
 from stepper.policy.dataflow.name_effects import ANNOTATED, CHANGE
 from stepper.policy.kernel_namespace import Namespace
 from stepper.policy.model import Fault
 
-MAGIC = "get_ipython"  # what IPython makes of `%x`, `!x` and `x?`
-# A project's own module may bring others (`sys.path`): after it no module is judged.
-# These are known not to.
-QUIET_MODULES = sys.stdlib_module_names | {
-    *(
-        "numpy",
-        "pandas",
-        "polars",
-        "pyarrow",
-        "scipy",
-        "sklearn",
-        "statsmodels",
-        "matplotlib",
-        "seaborn",
-        "plotly",
-    ),
-    *("altair", "IPython", "requests", "tqdm"),
+# IPython translates `%x`, `!x` and `x?` into calls of this function.
+MAGIC_CALL = "get_ipython"
+# Modules whose import makes no other modules available. Others may change `sys.path`,
+# so that the imports below them are not checked.
+KNOWN_MODULES = sys.stdlib_module_names | {
+    "IPython",
+    "altair",
+    "matplotlib",
+    "numpy",
+    "pandas",
+    "plotly",
+    "polars",
+    "pyarrow",
+    "requests",
+    "scipy",
+    "seaborn",
+    "sklearn",
+    "statsmodels",
+    "tqdm",
 }
-QUIET_CALLS = (
+# Calls between imports that make no modules available either.
+KNOWN_CALLS = (
     "print",
     "warnings",
     "logging",
@@ -53,265 +57,303 @@ QUIET_CALLS = (
     "matplotlib",
     "sns",
 )
-# versions of IPython strip them differently
+# Versions of IPython remove prompts differently.
 PROMPTS = re.compile(r"^[ \t]*(?:>>>|\.{3,}:)|In \[\d+\]:", re.MULTILINE)
-WORD_FIRST = re.compile(r"\s*([^\W\d]\w*)\b(?!\s*[=,]|[.*]).*")
-LONGEST = 20_000  # characters: IPython reads the whole cell again for each magic
-# Who mentions one of these may bind, replace or catch anything: neither names nor
-# input() are judged in such a cell.
-# The last line: SymPy, dill, icecream, snoop, gettext and enum bind names for their
-# caller.
-ANYTHING = re.compile(
-    r"\b(exec|eval|globals|locals|vars|builtins|__(builtins|import|main|dict|globals)__|modules"
-    r"|f_(globals|locals|builtins)|user_ns|user_global_ns|setattr|patch|monkeypatch|_allow_stdin|raw_input"
+FIRST_WORD = re.compile(r"\s*([^\W\d]\w*)\b(?!\s*[=,]|[.*]).*")
+MAX_SOURCE = 20_000  # characters: IPython parses the cell again for each magic
+# Code with one of these words may bind, replace or catch any name, so that neither
+# names nor input() are checked. The last line: SymPy, dill, icecream, snoop, gettext and
+# enum bind names for their caller.
+DYNAMIC_CODE = re.compile(
+    r"\b(exec|eval|globals|locals|vars|builtins"
+    r"|__(builtins|import|main|dict|globals)__|modules"
+    r"|f_(globals|locals|builtins)|user_ns|user_global_ns|setattr|patch|monkeypatch"
+    r"|_allow_stdin|raw_input"
     r"|push|run_(cell|cell_async|code|line_magic|cell_magic)|magic"
     r"|var|init_session|load_session|load_module|install|inject|global_enum|_convert_)\b"
 )
-# After a mention of these nothing counts: it may be the cell's end (in a kernel
-# `exit()` goes on, `sys.exit` doesn't).
-ENDS = re.compile(
+# The cell may stop at one of these words. (`exit()` does not stop a cell in a kernel,
+# `sys.exit()` does.)
+EXITS = re.compile(
     r"\b(_?exit|quit|abort|kill|execvp?|execlp?|SystemExit|KeyboardInterrupt)\b"
 )
-# IPython keeps `_`, `_12`, `_i`, `_oh`, … itself; classes and modules have names of
-# their own. But none is `__file__`.
-AUTOMATIC = re.compile(
+# IPython defines `_`, `_12`, `_i`, `_oh` …; classes and modules define dunder names,
+# but a cell has no `__file__`.
+AUTOMATIC_NAME = re.compile(
     r"_+(?:i+|i?\d+|[ido]h)?|__(?!file__)\w+__|In|Out|display|exit|quit"
 )
-# From here on a statement's code may not be reached, besides after a jump.
+# Instructions after which the rest of a statement may not be reached, as after a jump.
 BRANCHES = ("BEFORE_WITH", "BEFORE_ASYNC_WITH", "LOAD_SPECIAL")
-UNJUDGED = tuple(
+UNCHECKED_STATEMENTS = tuple(
     getattr(ast, name) for name in ("Try", "TryStar") if hasattr(ast, name)
 )
-FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-NO_INPUT = (  # its classes in IPython, which is not imported here
-    *(
-        "IPython.core.error.StdinNotImplementedError",
-        "IPython.core.error.IPythonCoreError",
-        "NotImplementedError",
-    ),
-    *("RuntimeError", "Exception", "BaseException", "object"),
+COMPILE_FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+# The class and base classes of IPython's error. IPython is not imported here.
+NO_INPUT_CLASSES = (
+    "IPython.core.error.StdinNotImplementedError",
+    "IPython.core.error.IPythonCoreError",
+    "NotImplementedError",
+    "RuntimeError",
+    "Exception",
+    "BaseException",
+    "object",
 )
-Found = tuple[ast.stmt | ast.expr, Fault]
+NO_INPUT_MESSAGE = (
+    "raw_input was called, but this frontend does not support input requests."
+)
 
 
-def check(
+class Finding(NamedTuple):
+    """A syntax tree node and the error that it certainly raises."""
+
+    node: ast.stmt | ast.expr
+    fault: Fault
+
+
+def check_cell(
     source: str,
-    known: Namespace,
-    findable: Callable[[str], bool],
+    namespace: Namespace,
+    can_import: Callable[[str], bool],
     transform: Callable[[str], str],
 ) -> Fault | None:
-    """Return the first fault that the cell surely comes to, or None.
+    """Return the first error that the cell would certainly raise, None if there is none.
 
-    `findable` tells whether the kernel finds a module of that name; `transform` is IPython's way from a cell to Python.
+    `can_import` says whether the kernel finds a module; `transform` is IPython's
+    translation of a cell to Python.
     """
     source = re.sub(r"\r\n?", "\n", source)
     if (
-        len(source) > LONGEST
+        len(source) > MAX_SOURCE
         or source.lstrip().startswith("%%")
         or PROMPTS.search(source)
         or "\0" in source
     ):
         return None
-    python = known.lasting.python if known.lasting else (0, 0)
+    python = namespace.lasting.python if namespace.lasting else (0, 0)
     code = re.sub(r"\A(?:[ \t]*\n)+", "", source)
+    findings: list[Finding] = []
     try:
-        code = transform(source)  # it raises IndentationError itself
-        tree = compiled(code)
-        found = (
-            []
-            if _may_be_a_magic(code, known)
-            else [*_modules(tree, findable), *_values(tree, code, known)]
-        )
+        # transform() itself may raise IndentationError.
+        code = transform(source)
+        tree = compile_statements(code)
+        if not _may_be_magic(code, namespace):
+            findings += _find_missing_modules(tree, can_import)
+            findings += _find_undefined_names(tree, code, namespace)
     except SyntaxError as error:
-        unsure = not (3,) < python <= sys.version_info[:2] or _may_be_a_magic(
-            code, known
-        )
-        return None if unsure else _unreadable(error, source, code)
-    except Exception:  # noqa: BLE001  # too deep, no text, the transformer's own fault: it proves nothing of the cell
+        is_same_grammar = (3,) < python <= sys.version_info[:2]
+        if not is_same_grammar or _may_be_magic(code, namespace):
+            return None
+        return _make_syntax_fault(error, source, code)
+    except Exception:  # noqa: BLE001
+        # Nested too deeply, or an error of the transformer: proves nothing.
         return None
-    if not found:
+    if not findings:
         return None
-    node, fault = min(found, key=lambda one: (one[0].lineno, one[0].col_offset))
-    return replace(fault, line=_place(source, code, node.lineno))
+    first = min(
+        findings, key=lambda finding: (finding.node.lineno, finding.node.col_offset)
+    )
+    line = _find_source_line(source, code, first.node.lineno)
+    return replace(first.fault, line=line)
 
 
-def compiled(code: str) -> ast.Module:
-    """Parse and compile, statement by statement as IPython does: a whole module must not have a late `__future__`."""
+def compile_statements(code: str) -> ast.Module:
+    """Parse code and compile each statement by itself, as IPython does.
+
+    Compiling the whole module would reject a late `__future__` import.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         tree = ast.parse(code)
         for statement in tree.body:
-            compile(ast.Module([statement], []), "", "exec", FLAGS, dont_inherit=True)
+            module = ast.Module([statement], [])
+            compile(module, "", "exec", COMPILE_FLAGS, dont_inherit=True)
     return tree
 
 
-def _may_be_a_magic(code: str, known: Namespace) -> bool:
-    """Whether IPython may take a cell of one line for a magic without its `%`: `pip install x`, `ls`, `time f(3)`."""
-    found = WORD_FIRST.fullmatch(code.strip())
-    if not found or keyword.iskeyword(found[1]):
-        return False
-    magics = known.lasting.magics if known.lasting else None
-    called = magics is None or found[1] in magics
-    return found[1] in ("exit", "quit") or (
-        called and found[1] not in {*known.names, *vars(builtins)}
-    )
+def _may_be_magic(code: str, namespace: Namespace) -> bool:
+    """Whether IPython may treat a one-line cell as a magic without `%`.
 
-
-def _unreadable(error: SyntaxError, source: str, code: str) -> Fault:
-    line = error.lineno or 1
-    place = _place(source, code, line)
-    text, read = (
-        source.split("\n")[place - 1],
-        [*code.split("\n"), ""][min(line - 1, code.count("\n"))],
-    )
-    # IPython takes off the indentation of the whole cell
-    cut = len(text) - len(read) if text.endswith(read) else 0
-    return replace(
-        _fault(
-            type(error),
-            error.msg,
-            lineno=place,
-            offset=(error.offset or 1) + cut,
-            text=text,
-        ),
-        line=place,
-    )
-
-
-def _fault(kind: type[BaseException], said: str, **attributes: Any) -> Fault:
-    return Fault(
-        kind.__name__,
-        said,
-        tuple(base.__name__ for base in kind.__mro__),
-        attributes=attributes,
-    )
-
-
-def _place(source: str, code: str, line: int) -> int:
-    """Return where in the cell as written a line of its Python stands.
-
-    IPython cuts blank lines at the head and joins magics continued by a backslash: lines only ever move up.
+    Examples are `pip install x`, `ls` and `time f(3)`.
     """
-    raw, read = (
-        source.rstrip().split("\n"),
-        [*code.split("\n"), ""][min(line - 1, code.count("\n"))].strip(),
-    )
-    same = (
-        number
-        for number in range(line, len(raw) + 1)
-        if raw[number - 1].strip() == read
-    )
-    return next(same, min(line, len(raw)))
+    match = FIRST_WORD.fullmatch(code.strip())
+    if not match or keyword.iskeyword(match[1]):
+        return False
+    word = match[1]
+    if word in ("exit", "quit"):
+        return True
+    magics = namespace.lasting.magics if namespace.lasting else None
+    is_magic = magics is None or word in magics
+    return is_magic and word not in {*namespace.names, *vars(builtins)}
 
 
-def _modules(tree: ast.Module, findable: Callable[[str], bool]) -> Iterator[Found]:
-    """Yield what the cell's imports lack, before anything may bring new modules."""
+def _get_code_line(code: str, line: int) -> str:
+    """Return a line of the translated code, '' for one below the end."""
+    lines = [*code.split("\n"), ""]
+    return lines[min(line - 1, code.count("\n"))]
+
+
+def _make_syntax_fault(error: SyntaxError, source: str, code: str) -> Fault:
+    code_line = error.lineno or 1
+    line = _find_source_line(source, code, code_line)
+    text = source.split("\n")[line - 1]
+    code_text = _get_code_line(code, code_line)
+    # IPython removes the indentation of the whole cell.
+    removed = len(text) - len(code_text) if text.endswith(code_text) else 0
+    offset = (error.offset or 1) + removed
+    fault = _make_fault(type(error), error.msg, lineno=line, offset=offset, text=text)
+    return replace(fault, line=line)
+
+
+def _make_fault(kind: type[BaseException], message: str, **attributes: Any) -> Fault:
+    classes = tuple(base.__name__ for base in kind.__mro__)
+    return Fault(kind.__name__, message, classes, attributes=attributes)
+
+
+def _find_source_line(source: str, code: str, line: int) -> int:
+    """Return the line of the cell's source for a line of its Python code.
+
+    IPython removes blank lines at the start and joins magics that are continued by a
+    backslash, so lines only move up.
+    """
+    lines = source.rstrip().split("\n")
+    text = _get_code_line(code, line).strip()
+    for number in range(line, len(lines) + 1):
+        if lines[number - 1].strip() == text:
+            return number
+    return min(line, len(lines))
+
+
+def _find_missing_modules(
+    tree: ast.Module, can_import: Callable[[str], bool]
+) -> Iterator[Finding]:
+    """Yield the imports of missing modules.
+
+    The search ends at the first statement that may make modules available.
+    """
     for statement in tree.body:
-        if isinstance(statement, ast.Import):
-            names = [alias.name for alias in statement.names]
-        elif (
-            isinstance(statement, ast.ImportFrom)
-            and statement.module
-            and not statement.level
-        ):
-            names = [statement.module]
-        elif _is_quiet(statement):
+        modules = _get_imported_modules(statement)
+        if not modules and _is_harmless(statement):
             continue
-        else:
+        if not modules:
             return
-        for name in [name.split(".")[0] for name in names]:
-            if name != "__main__" and not findable(name):
-                yield (
-                    statement,
-                    _fault(ModuleNotFoundError, f"No module named {name!r}", name=name),
-                )
-            if name not in QUIET_MODULES:
+        for module in modules:
+            name = module.split(".")[0]
+            if name != "__main__" and not can_import(name):
+                message = f"No module named {name!r}"
+                fault = _make_fault(ModuleNotFoundError, message, name=name)
+                yield Finding(statement, fault)
+            if name not in KNOWN_MODULES:
                 return
 
 
-def _is_quiet(statement: ast.stmt) -> bool:
-    """Whether a statement can't bring a module: it binds names or sets `os.environ`, and calls nothing unknown."""
+def _get_imported_modules(statement: ast.stmt) -> list[str]:
+    """Return the modules of an absolute import, [] for other statements."""
+    if isinstance(statement, ast.Import):
+        return [alias.name for alias in statement.names]
+    if not isinstance(statement, ast.ImportFrom):
+        return []
+    if not statement.module or statement.level:
+        return []
+    return [statement.module]
+
+
+def _is_harmless(statement: ast.stmt) -> bool:
+    """Whether a statement cannot make modules available.
+
+    It may bind names, set `os.environ` and call KNOWN_CALLS.
+    """
+    if not isinstance(statement, (ast.Expr, ast.Assign)):
+        return False
     targets = statement.targets if isinstance(statement, ast.Assign) else []
-    calls = [
-        ast.unparse(node.func).split(".")[0]
-        for node in ast.walk(statement)
-        if isinstance(node, ast.Call)
-    ]
-    return (
-        isinstance(statement, (ast.Expr, ast.Assign))
-        and all(
-            isinstance(target, ast.Name)
-            or ast.unparse(target).startswith("os.environ[")
-            for target in targets
-        )
-        and all(call in QUIET_CALLS for call in calls)
-    )
+    for target in targets:
+        is_environ = ast.unparse(target).startswith("os.environ[")
+        if not isinstance(target, ast.Name) and not is_environ:
+            return False
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Call):
+            name = ast.unparse(node.func).split(".")[0]
+            if name not in KNOWN_CALLS:
+                return False
+    return True
 
 
-def _values(tree: ast.Module, code: str, known: Namespace) -> Iterator[Found]:
-    """Yield the first name that is not there, where no magic may bring it, or the first call of `input()`."""
-    flow = name_analysis.analyze_tree(tree)
-    unbound = (ANNOTATED, CHANGE)
-    bound = {mention.name for mention in flow.mentions if mention.how not in unbound}
-    if not flow.python or not known.names or ANYTHING.search(code) or "*" in bound:
+def _find_undefined_names(
+    tree: ast.Module, code: str, namespace: Namespace
+) -> Iterator[Finding]:
+    """Yield the first undefined name or call of `input()`.
+
+    Nothing is yielded if a magic or other code may define names.
+    """
+    usage = name_analysis.analyze_tree(tree)
+    bound = {
+        mention.name
+        for mention in usage.mentions
+        if mention.how not in (ANNOTATED, CHANGE)
+    }
+    is_dynamic = DYNAMIC_CODE.search(code) or "*" in bound
+    if not usage.python or not namespace.names or is_dynamic:
         return
     names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
-    defined = {*known.names, *bound, *vars(builtins)}
-    absent = {
-        node.id
-        for node in names
-        if node.id not in defined and not AUTOMATIC.fullmatch(node.id)
-    }
-    absent = absent if MAGIC not in code else set()
+    undefined = set()
+    if MAGIC_CALL not in code:
+        defined = {*namespace.names, *bound, *vars(builtins)}
+        for node in names:
+            if node.id not in defined and not AUTOMATIC_NAME.fullmatch(node.id):
+                undefined.add(node.id)
     called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-    asks = not known.own_input and "input" not in bound
-    asks = asks and all(id(node) in called for node in names if node.id == "input")
-    end = ENDS.search(code)
-    ends = code.count("\n", 0, end.start()) + 1 if end else sys.maxsize
-    for statement, name in _loaded(tree) if absent or "input" in code else ():
-        if name in absent or (asks and name == "input"):
-            own = [
-                node
-                for node in ast.walk(statement)
-                if isinstance(node, ast.Name) and node.id == name
-            ]
-            node = min(own, key=lambda node: (node.lineno, node.col_offset))
-            said = "raw_input was called, but this frontend does not support input requests."
-            asked = Fault("StdinNotImplementedError", said, NO_INPUT)
-            if node.lineno < ends:
-                yield (
-                    node,
-                    _fault(NameError, f"name {name!r} is not defined", name=name)
-                    if name in absent
-                    else asked,
-                )
+    input_fails = not namespace.own_input and "input" not in bound
+    if any(node.id == "input" and id(node) not in called for node in names):
+        input_fails = False
+    if not undefined and "input" not in code:
+        return
+    exit_match = EXITS.search(code)
+    exit_line = sys.maxsize
+    if exit_match:
+        exit_line = code.count("\n", 0, exit_match.start()) + 1
+    for statement, name in _iter_loaded_names(tree):
+        if name not in undefined and not (input_fails and name == "input"):
+            continue
+        nodes = [node for node in ast.walk(statement) if isinstance(node, ast.Name)]
+        nodes = [node for node in nodes if node.id == name]
+        node = min(nodes, key=lambda node: (node.lineno, node.col_offset))
+        if node.lineno >= exit_line:
             return
+        if name in undefined:
+            message = f"name {name!r} is not defined"
+            fault = _make_fault(NameError, message, name=name)
+        else:
+            fault = Fault(
+                "StdinNotImplementedError", NO_INPUT_MESSAGE, NO_INPUT_CLASSES
+            )
+        yield Finding(node, fault)
+        return
 
 
-def _loaded(tree: ast.Module) -> Iterator[tuple[ast.stmt, str]]:
-    """Yield the names that surely are loaded: those before a statement's first branch, none of a `try`."""
-    # which versions evaluate differently
-    flags = FLAGS | __future__.annotations.compiler_flag
+def _iter_loaded_names(tree: ast.Module) -> Iterator[tuple[ast.stmt, str]]:
+    """Yield the names that are certainly loaded, with their statements.
+
+    These are the names before a statement's first branch. `try` is skipped.
+    """
+    # Versions of Python evaluate annotations differently.
+    flags = COMPILE_FLAGS | __future__.annotations.compiler_flag
     for statement in tree.body:
         if isinstance(statement, ast.While) and isinstance(
             statement.test, ast.Constant
         ):
             return
-        if any(isinstance(node, UNJUDGED) for node in ast.walk(statement)):
+        if any(isinstance(node, UNCHECKED_STATEMENTS) for node in ast.walk(statement)):
             continue
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            code = compile(
-                ast.Module([statement], []), "", "exec", flags, dont_inherit=True
-            )
-        for step in dis.get_instructions(code):
-            if (
-                step.opcode in dis.hasjrel
-                or step.opcode in dis.hasjabs
-                or step.opname in BRANCHES
-            ):
+            module = ast.Module([statement], [])
+            code = compile(module, "", "exec", flags, dont_inherit=True)
+        for instruction in dis.get_instructions(code):
+            opcode = instruction.opcode
+            if opcode in dis.hasjrel or opcode in dis.hasjabs:
                 break
-            if step.opname == "RAISE_VARARGS":
+            if instruction.opname in BRANCHES:
+                break
+            if instruction.opname == "RAISE_VARARGS":
                 return
-            if step.opname == "LOAD_NAME":
-                yield statement, step.argval
+            if instruction.opname == "LOAD_NAME":
+                yield statement, instruction.argval

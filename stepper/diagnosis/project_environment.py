@@ -1,7 +1,8 @@
-"""What lies around a cell: the project's files and the kernel's environment, as facts for a report.
+"""The project's files and the kernel's environment, as facts for a report.
 
-The tree is a stranger's: it is read with bounds in time and number, symbolic links are not followed, and what can't be
-read is left out. So an answer says what is there, never that something is not.
+The project is untrusted: searches are limited in time and number, symbolic links are
+not followed, and unreadable files are left out. So a result says what exists, never
+that something does not exist.
 """
 
 from __future__ import annotations
@@ -19,346 +20,350 @@ from itertools import chain, islice
 from pathlib import Path
 
 from stepper.common.project_files import SECONDS, TURN, Tree, walk
-from stepper.diagnosis.distribution_names import CONDA
-from stepper.diagnosis.name_similarity import LONGEST, distance, likeness
+from stepper.diagnosis.distribution_names import CONDA_NAMES
+from stepper.diagnosis.name_similarity import (
+    MAX_PATH,
+    folder_distance,
+    score_similar_names,
+)
 
-FRESH = 1.0  # seconds for which a walk serves: one fault asks several questions
-FOUND, WRITTEN = 3, 20  # answers to a question
-LISTED = 100_000  # names in a folder of sys.path
-SOURCES = 500  # files that are looked into
-# ns: times of files come from a clock that stands still for up to a tick
+# Seconds for which a file list is reused: one error needs it several times.
+TREE_LIFETIME = 1.0
+MAX_RESULTS = 3
+MAX_WRITTEN = 20  # files in a list of written files
+MAX_ENTRIES = 100_000  # names in a folder of sys.path
+MAX_SOURCES = 500  # source files that are searched
+MAX_BYTES = 400_000  # of a source file
+# Resolution of file times in ns: the clock of files advances once per tick.
 TICK = 10_000_000
-READ = 400_000  # bytes of a file that is looked into
-# stepper's own temporary files, and Python's
-PASSING = re.compile(r"\A\..*\.[0-9a-f]{8}\.tmp\Z|\.pyc\Z", re.DOTALL)
-# who installs into the project's .venv
-RECORDED = {"uv.lock": "uv", "poetry.lock": "poetry", "pdm.lock": "pdm"}
+# Temporary files of stepper and of Python.
+TEMPORARY = re.compile(r"\A\..*\.[0-9a-f]{8}\.tmp\Z|\.pyc\Z", re.DOTALL)
+# Lock file → the tool that installs into the project's .venv.
+LOCK_FILES = {"uv.lock": "uv", "poetry.lock": "poetry", "pdm.lock": "pdm"}
+SITE_PACKAGES = "lib*/python3*/*-packages"  # also Debian's dist-packages
+DEFINITION = r"^(?:(?:async +)?def|class) +({0})\b|^({0}) *(?::[^=\n]+)?=[^=]"
 
 
-class Surroundings:
-    """One project's. `search` is the PATH on which installers are looked for."""
+class ProjectEnvironment:
+    """The files and the environments of one project.
+
+    `search` is the PATH on which installers are searched.
+    """
 
     def __init__(self, project: str, search: str | None = None) -> None:
-        self.given, self.root, self.search = (
-            os.path.abspath(project),
-            os.path.realpath(project),
-            search,
-        )
+        self.given_root = os.path.abspath(project)
+        self.root = os.path.realpath(project)
+        self.search = search
         self._tree: tuple[float, Tree] | None = None
 
-    def named(self, folder: str) -> str:
-        """Return a folder as reports name it: from the project's root where it lies inside."""
-        real = os.path.realpath(folder)
-        inside = real == self.root or real.startswith(self.root + os.sep)
-        return _text(os.path.relpath(real, self.root) + os.sep if inside else real)
+    def display_folder(self, folder: str) -> str:
+        """Return a folder relative to the project if it is inside, else its path."""
+        path = os.path.realpath(folder)
+        if path == self.root or path.startswith(self.root + os.sep):
+            path = os.path.relpath(path, self.root) + os.sep
+        return _to_text(path)
 
-    def inside(self, path: str) -> str:
-        """Return a path without links as written from the project's root, '' where it lies elsewhere."""
+    def relative_path(self, path: str) -> str:
+        """Return a path without links relative to the project, '' if it is outside."""
         base = self.root.rstrip(os.sep) + os.sep
-        whole = os.path.join(self.root, path)
-        return _text(whole[len(base) :]) if whole.startswith(base) else ""
+        full_path = os.path.join(self.root, path)
+        if not full_path.startswith(base):
+            return ""
+        return _to_text(full_path[len(base) :])
 
-    def tree(self, anew: bool = False) -> Tree:
+    def get_tree(self, refresh: bool = False) -> Tree:
         """Return the project's files and folders."""
         now = time.monotonic()
-        if anew or self._tree is None or now - self._tree[0] > FRESH:
+        if refresh or self._tree is None or now - self._tree[0] > TREE_LIFETIME:
             self._tree = (now, walk(self.root))
         return self._tree[1]
 
-    def paths_like(self, asked: str, cwd: str) -> list[str]:
-        """Return the existing paths nearest to one that is missing, as it would be written from `cwd`."""
-        if not asked or len(asked) > LONGEST or not _usable(asked, cwd):
+    def find_similar_paths(self, path: str, cwd: str) -> list[str]:
+        """Return the existing paths most similar to a missing one, relative to `cwd`."""
+        if not path or len(path) > MAX_PATH or not _are_valid_paths(path, cwd):
             return []
-        here, tree = os.path.realpath(cwd), self.tree()
-        goal = Path(os.path.normpath(os.path.join(here, asked)))
-        found = self._nearest(goal, [*tree.files, *tree.folders])
-        # where nothing is like the file, its folder may be misspelt
-        for above in goal.parents[:FOUND]:
-            if found or os.path.isdir(above):
+        here = os.path.realpath(cwd)
+        tree = self.get_tree()
+        target = Path(os.path.normpath(os.path.join(here, path)))
+        similar = self._rank_similar(target, [*tree.files, *tree.folders])
+        # If no path is similar, the name of a folder above may be misspelled.
+        for parent in target.parents[:MAX_RESULTS]:
+            if similar or os.path.isdir(parent):
                 break
-            found = self._nearest(above, tree.folders)
-        return [
-            _text(path if os.path.isabs(asked) else os.path.relpath(path, here))
-            for path in found
-        ]
+            similar = self._rank_similar(parent, tree.folders)
+        if not os.path.isabs(path):
+            similar = [os.path.relpath(other, here) for other in similar]
+        return [_to_text(other) for other in similar]
 
-    def _nearest(self, asked: Path, paths: list[str]) -> list[str]:
-        folder = os.path.relpath(os.path.realpath(asked.parent), self.root)
-        goal, names = (
-            os.path.normpath(os.path.join(folder, asked.name)),
-            {path: os.path.basename(path) for path in paths},
-        )
-        alike = likeness(asked.name, dict.fromkeys(names.values()))
-        ranked = sorted(
-            (-alike[name], distance(folder, os.path.dirname(path)), path)
-            for path, name in names.items()
-            if name in alike and path != goal
-        )
-        nearest = (os.path.join(self.root, path) for *_, path in ranked)
-        # Still there, and no pipe, which would hang its reader.
-        return list(
-            islice(
-                (
-                    path
-                    for path in nearest
-                    if os.path.isfile(path) or os.path.isdir(path)
-                ),
-                FOUND,
-            )
-        )
-
-    def defining(self, names: Sequence[str]) -> list[tuple[str, int, str]]:
-        """Return which of the project's source files define one of the names: path, line, name."""
-        one = "|".join(name for name in names if name.isidentifier())
-        line = re.compile(
-            rf"^(?:(?:async +)?def|class) +({one})\b|^({one}) *(?::[^=\n]+)?=[^=]",
-            re.MULTILINE,
-        )
-        found: list[tuple[str, int, str]] = []
-        until = time.monotonic() + SECONDS
-        sources = sorted(
-            (path.count("/"), path)
-            for path in self.tree().files
-            if path.endswith(".py")
-        )
-        for _, path in sources[:SOURCES] if one else ():
-            if time.monotonic() > until or len(found) >= FOUND:
+    def _rank_similar(self, target: Path, paths: list[str]) -> list[str]:
+        folder = os.path.relpath(os.path.realpath(target.parent), self.root)
+        own_path = os.path.normpath(os.path.join(folder, target.name))
+        names = {path: os.path.basename(path) for path in paths}
+        scores = score_similar_names(target.name, dict.fromkeys(names.values()))
+        ranked = []
+        for path, name in names.items():
+            if name in scores and path != own_path:
+                distance = folder_distance(folder, os.path.dirname(path))
+                ranked.append((-scores[name], distance, path))
+        similar = []
+        for _, _, path in sorted(ranked):
+            full_path = os.path.join(self.root, path)
+            # Skip deleted paths, and pipes, on which a reader would hang.
+            if os.path.isfile(full_path) or os.path.isdir(full_path):
+                similar.append(full_path)
+            if len(similar) == MAX_RESULTS:
                 break
-            text = _read(os.path.join(self.root, path))
-            if match := line.search(text):
-                found.append(
-                    (
-                        _text(path),
-                        text.count("\n", 0, match.start()) + 1,
-                        match[1] or match[2],
-                    )
-                )
-        return found
+        return similar
 
-    def modules_like(self, name: str, cwd: str) -> list[tuple[str, str]]:
-        """Return the local modules of exactly that name, and for each the folder that sys.path needs, from `cwd`."""
-        if not re.fullmatch(r"\w+(\.\w+)*", name) or not _usable(cwd):
+    def find_definitions(self, names: Sequence[str]) -> list[tuple[str, int, str]]:
+        """Return (path, line, name) of source files that define one of the names."""
+        alternatives = "|".join(name for name in names if name.isidentifier())
+        if not alternatives:
             return []
-        here, wanted = (
-            os.path.relpath(os.path.realpath(cwd), self.root),
-            name.replace(".", "/"),
-        )
-        modules = {path for path in self.tree().files if path.endswith(".py")}
-        # Python takes those without __init__.py too
+        pattern = re.compile(DEFINITION.format(alternatives), re.MULTILINE)
+        definitions: list[tuple[str, int, str]] = []
+        deadline = time.monotonic() + SECONDS
+        files = self.get_tree().files
+        sources = [path for path in files if path.endswith(".py")]
+        sources.sort(key=lambda path: (path.count("/"), path))
+        for path in sources[:MAX_SOURCES]:
+            if time.monotonic() > deadline or len(definitions) >= MAX_RESULTS:
+                break
+            text = _read_start(os.path.join(self.root, path))
+            match = pattern.search(text)
+            if match:
+                line = text.count("\n", 0, match.start()) + 1
+                definitions.append((_to_text(path), line, match[1] or match[2]))
+        return definitions
+
+    def find_local_modules(self, name: str, cwd: str) -> list[tuple[str, str]]:
+        """Return the project's modules with a name, and the folder that sys.path needs.
+
+        The folder is relative to `cwd`.
+        """
+        if not re.fullmatch(r"\w+(\.\w+)*", name) or not _are_valid_paths(cwd):
+            return []
+        here = os.path.relpath(os.path.realpath(cwd), self.root)
+        tail = name.replace(".", "/")
+        modules = {path for path in self.get_tree().files if path.endswith(".py")}
+        # Python also imports packages without __init__.py.
         packages = {os.path.dirname(path) for path in modules}
-        fits = [
-            path
-            for path in modules | packages
-            if f"/{path.removesuffix('.py')}".endswith(f"/{wanted}")
-        ]
-        folders = {
-            path: path.removesuffix(".py").removesuffix(wanted).rstrip("/")
-            for path in fits
-        }
-        # A module of a package is rather imported as that.
-        fits.sort(
-            key=lambda path: (
-                f"{folders[path]}/__init__.py" in modules,
-                distance(here, folders[path]),
-                path,
-            )
-        )
-        return [
-            (_text(path), _text(os.path.relpath(folders[path] or ".", here)))
-            for path in fits[:FOUND]
-        ]
+        folders = {}
+        for path in modules | packages:
+            stem = path.removesuffix(".py")
+            if f"/{stem}".endswith(f"/{tail}"):
+                folders[path] = stem.removesuffix(tail).rstrip("/")
 
-    def written_since(
-        self, when_ns: int, leave_out: Collection[str]
+        def sort_key(path: str) -> tuple[bool, int, str]:
+            # Modules inside a package come last: they need the package's name.
+            in_package = f"{folders[path]}/__init__.py" in modules
+            return in_package, folder_distance(here, folders[path]), path
+
+        results = []
+        for path in sorted(folders, key=sort_key)[:MAX_RESULTS]:
+            folder = os.path.relpath(folders[path] or ".", here)
+            results.append((_to_text(path), _to_text(folder)))
+        return results
+
+    def list_written_since(
+        self, when_ns: int, exclude: Collection[str]
     ) -> list[tuple[str, int]]:
-        """Return the files written since then, the newest first, with their sizes."""
-        found = [
-            (status.st_mtime_ns, path, status.st_size)
-            for path, status in self._statuses(leave_out)
-            # a time can be set, also to a future one
-            if min(status.st_mtime_ns, status.st_ctime_ns) >= when_ns
-        ]
-        return [
-            (_text(path), size)
-            for _, path, size in sorted(found, reverse=True)[:WRITTEN]
-        ]
+        """Return (path, size) of the files written since a time, the newest first."""
+        written = []
+        for path, status in self._iter_statuses(exclude):
+            # Programs can set a file's mtime, also to a future time.
+            if min(status.st_mtime_ns, status.st_ctime_ns) >= when_ns:
+                written.append((status.st_mtime_ns, path, status.st_size))
+        written.sort(reverse=True)
+        return [(_to_text(path), size) for _, path, size in written[:MAX_WRITTEN]]
 
-    def changed_since(
-        self, when_ns: int, leave_out: Collection[str], folders: Sequence[str]
+    def has_changed_since(
+        self, when_ns: int, exclude: Collection[str], folders: Sequence[str]
     ) -> bool:
-        """Tell whether a file of the project, or one of `folders`, was written, moved or given other rights."""
-        statuses = self._statuses(leave_out)
-        # A folder of the project changes whenever stepper writes its notebook: there,
-        # only the files count.
-        walked = {os.path.join(self.root, folder) for folder in self.tree().folders} | {
-            self.root
-        }
-        outside = {
-            os.path.realpath(folder) for folder in folders if folder and _usable(folder)
-        } - walked
-        # A file that was moved here keeps its mtime.
-        every = chain(
-            (status for _, status in statuses), filter(None, map(_status, outside))
-        )
-        return (
-            any(status.st_ctime_ns >= when_ns for status in every)
-            or self.tree().truncated
-        )
+        """Whether a file of the project or one of `folders` changed since a time.
 
-    def _statuses(
-        self, leave_out: Collection[str]
+        True if not all files could be listed.
+        """
+        statuses = (status for _, status in self._iter_statuses(exclude))
+        # The project's own folders change whenever stepper writes the notebook, so only
+        # their files count.
+        project_folders = {self.root}
+        for folder in self.get_tree().folders:
+            project_folders.add(os.path.join(self.root, folder))
+        outside = set()
+        for folder in folders:
+            if folder and _are_valid_paths(folder):
+                outside.add(os.path.realpath(folder))
+        outside -= project_folders
+        outside_statuses = filter(None, map(_get_status, outside))
+        # The ctime, because a moved file keeps its mtime.
+        for status in chain(statuses, outside_statuses):
+            if status.st_ctime_ns >= when_ns:
+                return True
+        return self.get_tree().truncated
+
+    def _iter_statuses(
+        self, exclude: Collection[str]
     ) -> Iterator[tuple[str, os.stat_result]]:
-        """Yield the project's regular files as they are now: what a cell just wrote is not in an older walk."""
-        left = {
-            os.path.realpath(os.path.join(self.root, path))
-            for path in leave_out
-            if _usable(path)
-        }
-        tree, until = self.tree(anew=True), time.monotonic() + SECONDS
+        """Yield the project's regular files, from a new list of files."""
+        excluded = set()
+        for path in exclude:
+            if _are_valid_paths(path):
+                excluded.add(os.path.realpath(os.path.join(self.root, path)))
+        tree = self.get_tree(refresh=True)
+        deadline = time.monotonic() + SECONDS
         for number, path in enumerate(tree.files):
-            if number % TURN == 0 and time.monotonic() > until:
+            if number % TURN == 0 and time.monotonic() > deadline:
                 return
-            whole = os.path.join(self.root, path)
-            status = (
-                None
-                if whole in left or PASSING.search(os.path.basename(path))
-                else _status(whole)
-            )
+            full_path = os.path.join(self.root, path)
+            if full_path in excluded or TEMPORARY.search(os.path.basename(path)):
+                continue
+            status = _get_status(full_path)
             if status and stat.S_ISREG(status.st_mode):
                 yield path, status
 
-    def findable(self, name: str, path: Sequence[str], cwd: str) -> bool:
-        """Tell whether a kernel with that sys.path could import a module. In doubt: yes."""
-        top, folders = name.partition(".")[0], _folders(path, cwd)
-        return (
-            # the kernel's own are in its folders, but for those made of C
-            top in sys.stdlib_module_names
-            or any(
-                os.path.exists(os.path.join(folder, top + end))
-                for folder in folders
-                for end in ("", ".py")
-            )
-            or any(
-                names is None or top in {one.partition(".")[0] for one in names}
-                for names in map(_listed, folders)
-            )
-        )
+    def can_import(self, name: str, search_path: Sequence[str], cwd: str) -> bool:
+        """Whether a kernel with a sys.path could import a module. True if unknown."""
+        top_name = name.partition(".")[0]
+        # Modules of the kernel's standard library are in its folders, except those
+        # written in C.
+        if top_name in sys.stdlib_module_names:
+            return True
+        folders = [
+            os.path.join(cwd, entry)
+            for entry in search_path
+            if _are_valid_paths(entry, cwd)
+        ]
+        for folder in folders:
+            base = os.path.join(folder, top_name)
+            if os.path.exists(base) or os.path.exists(f"{base}.py"):
+                return True
+        for folder in folders:
+            names = _list_names(folder)
+            if names is None:
+                return True
+            if top_name in {name.partition(".")[0] for name in names}:
+                return True
+        return False
 
     def install_command(self, python: str, *distributions: str) -> str:
-        """Return the command that installs distributions for the project's kernels, to be run from its root.
+        """Return the command that installs distributions for an interpreter.
 
-        '' where neither pip nor anything that could install it is there.
+        The command must be run in the project's root. '' if neither pip nor another
+        installer is available.
         """
         python = os.path.join(self.root, python)
-        prefix, name = (
-            os.path.dirname(os.path.dirname(python)),
-            shlex.join(map(_text, distributions)),
-        )
+        prefix = os.path.dirname(os.path.dirname(python))
+        names = shlex.join(map(_to_text, distributions))
         if os.path.isdir(os.path.join(prefix, "conda-meta")):
-            # conda knows no capitals
-            name = shlex.join(CONDA.get(each, each).lower() for each in distributions)
-            return f"conda install --prefix {self._quoted(prefix)} {name}"
-        if os.path.realpath(prefix) == os.path.realpath(
-            os.path.join(self.root, ".venv")
-        ):
-            for lock, manager in RECORDED.items():
-                if os.path.isfile(os.path.join(self.root, lock)) and shutil.which(
-                    manager, path=self.search
-                ):
-                    return f"{manager} add {name}"
-        # site-packages, Debian's dist-packages
-        pip = next(Path(prefix).glob("lib*/python3*/*-packages/pip"), None)
-        by_pip = f"{self._quoted(python)} -m pip install {name}"
-        # of a kernel on another host nothing is here
-        known = any(Path(prefix).glob("lib*/python3*/*-packages"))
-        if pip is None and (uv := self._uv()):
-            return f"{uv} pip install --python {self._quoted(python)} {name}"
-        if (
-            pip is not None
-            or not known
-            or _config(prefix).get("include-system-site-packages") == "true"
-        ):
-            return by_pip
-        home = os.path.dirname(
-            _config(prefix).get("home", "") or os.path.join(prefix, "bin")
-        )
-        if any(Path(home).glob("lib*/python3*/ensurepip")):
-            return f"{self._quoted(python)} -m ensurepip && {by_pip}"
+            # conda's names are in lower case.
+            conda_names = [
+                CONDA_NAMES.get(name, name).lower() for name in distributions
+            ]
+            quoted_prefix = self._quote(prefix)
+            return f"conda install --prefix {quoted_prefix} {shlex.join(conda_names)}"
+        manager = self._find_project_manager(prefix)
+        if manager:
+            return f"{manager} add {names}"
+        quoted_python = self._quote(python)
+        pip_command = f"{quoted_python} -m pip install {names}"
+        pip = next(Path(prefix).glob(f"{SITE_PACKAGES}/pip"), None)
+        if pip is None:
+            uv = self._find_uv()
+            if uv:
+                return f"{uv} pip install --python {quoted_python} {names}"
+        # An interpreter of another host has no files here.
+        is_local = any(Path(prefix).glob(SITE_PACKAGES))
+        config = _read_venv_config(prefix)
+        sees_base = config.get("include-system-site-packages") == "true"
+        if pip is not None or not is_local or sees_base:
+            return pip_command
+        base = os.path.dirname(config.get("home", "") or os.path.join(prefix, "bin"))
+        if any(Path(base).glob("lib*/python3*/ensurepip")):
+            return f"{quoted_python} -m ensurepip && {pip_command}"
         return ""
 
-    def _uv(self) -> str:
-        """Return how uv is called: by its name, or by its path where it was installed; '' for none."""
+    def _find_project_manager(self, prefix: str) -> str:
+        """Return the tool that locked the environment at `prefix`, '' if there is none."""
+        venv = os.path.join(self.root, ".venv")
+        if os.path.realpath(prefix) != os.path.realpath(venv):
+            return ""
+        for lock, manager in LOCK_FILES.items():
+            has_lock = os.path.isfile(os.path.join(self.root, lock))
+            if has_lock and shutil.which(manager, path=self.search):
+                return manager
+        return ""
+
+    def _find_uv(self) -> str:
+        """Return the command for uv: its name or its path, '' if it is not installed."""
         if shutil.which("uv", path=self.search):
             return "uv"
-        places = [
-            os.path.expanduser(f"~/{folder}/uv")
-            for folder in (".local/bin", ".cargo/bin")
-        ]
-        return next(
-            (shlex.quote(_text(path)) for path in places if os.access(path, os.X_OK)),
-            "",
-        )
+        for folder in (".local/bin", ".cargo/bin"):
+            path = os.path.expanduser(f"~/{folder}/uv")
+            if os.access(path, os.X_OK):
+                return shlex.quote(_to_text(path))
+        return ""
 
-    def _quoted(self, path: str) -> str:
-        """Return a path for a shell in the project's root. Links stay: behind `.venv/bin/python` is another Python."""
+    def _quote(self, path: str) -> str:
+        """Return a path quoted for a shell in the project's root.
+
+        Links are kept: `.venv/bin/python` links to an interpreter with other packages.
+        """
         path = os.path.normpath(path)
-        for base in (self.given, self.root):
+        for base in (self.given_root, self.root):
             if path.startswith(base.rstrip("/") + "/"):
                 path = os.path.relpath(path, base)
-        return shlex.quote(_text(path))
+        return shlex.quote(_to_text(path))
 
 
-def _config(prefix: str) -> dict[str, str]:
-    """Return what pyvenv.cfg says of a virtual environment; nothing where there is none."""
-    lines = [
-        line.partition("=")
-        for line in _read(os.path.join(prefix, "pyvenv.cfg")).splitlines()
-    ]
-    return {key.strip().lower(): value.strip() for key, _, value in lines}
+def _read_venv_config(prefix: str) -> dict[str, str]:
+    """Return the settings of pyvenv.cfg, {} if there is no such file."""
+    settings = {}
+    for line in _read_start(os.path.join(prefix, "pyvenv.cfg")).splitlines():
+        key, _, value = line.partition("=")
+        settings[key.strip().lower()] = value.strip()
+    return settings
 
 
-def _folders(path: Sequence[str], cwd: str) -> list[str]:
-    return [os.path.join(cwd, entry) for entry in path if _usable(entry, cwd)]
+def _list_names(folder: str) -> list[str] | None:
+    """Return the names in a folder of sys.path.
 
-
-def _listed(folder: str) -> list[str] | None:
-    """Return the names in a folder of sys.path; None where only the kernel knows: an archive, no access, too many."""
+    None if they cannot be listed: an archive, no permission, or too many.
+    """
     try:
-        with os.scandir(folder) as found:
-            names = [entry.name for entry in islice(found, LISTED)]
+        with os.scandir(folder) as entries:
+            names = [entry.name for entry in islice(entries, MAX_ENTRIES)]
     except FileNotFoundError:
         return []
-    except OSError:  # a file is an archive; below one, there is no folder
+    except OSError:  # an archive is a file, and has no folder below
         return None
-    return names if len(names) < LISTED else None
+    return names if len(names) < MAX_ENTRIES else None
 
 
-def _usable(*paths: str) -> bool:
-    """Tell whether the system takes these as paths at all."""
+def _are_valid_paths(*paths: str) -> bool:
+    """Whether the operating system accepts these paths."""
     try:
         return all(b"\0" not in os.fsencode(path) for path in paths)
     except UnicodeEncodeError:
         return False
 
 
-def _text(path: str) -> str:
-    """Return a path as text that can be written: a name may be no text at all."""
+def _to_text(path: str) -> str:
+    """Return a path as encodable text: a file name may contain any bytes."""
     return os.fsencode(path).decode("utf-8", "replace")
 
 
-def _status(path: str) -> os.stat_result | None:
+def _get_status(path: str) -> os.stat_result | None:
     try:
         return os.lstat(path)
     except OSError:
         return None
 
 
-def _read(path: str) -> str:
-    """Return the beginning of a file, '' where there is none."""
-    if os.path.isfile(path) and not os.path.islink(path):  # a pipe would hang
-        with (
-            suppress(OSError),
-            open(path, encoding="utf-8", errors="replace") as stream,
-        ):
-            return stream.read(READ)
+def _read_start(path: str) -> str:
+    """Return the beginning of a file, '' if it is not a readable regular file."""
+    if not os.path.isfile(path) or os.path.islink(path):
+        return ""  # reading a pipe would hang
+    with suppress(OSError), open(path, encoding="utf-8", errors="replace") as stream:
+        return stream.read(MAX_BYTES)
     return ""

@@ -1,6 +1,7 @@
-"""The agent's copies of a run's pictures: PNG files in a folder of the notebook's own, small enough to be read.
+"""Copies of a run's images for the agent: PNG files in a folder of the notebook.
 
-Pillow is imported with the first picture: a daemon that sees none does not pay for it.
+They are small enough for a client to read. Pillow is imported with the first image, so
+that a daemon without images does not pay for it.
 """
 
 from __future__ import annotations
@@ -13,137 +14,150 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stepper.common import private_files
-from stepper.diagnosis.figure_summary import MANY, Saved
+from stepper.diagnosis.figure_summary import NOT_SAVED, SavedImage
 from stepper.kernels.output_images import LOOKED_AT, key, picture_in
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-KEPT = 200  # files of a notebook
-LONG_EDGE = 1568  # pixels: the client would make it smaller than this anyway
-LARGEST = 50_000_000  # pixels; unpacked they take 200 MB
-COUNTED = 20_000_000  # pixels of a picture whose colours are looked at
-OURS = re.compile(r"\d{4,}-(?:plotly-)?\d+\.png")
-FORMATS = ("PNG", "JPEG", "GIF", "WEBP")  # no other decoder sees what a cell displayed
+MAX_FILES = 200  # of one notebook
+LONG_EDGE = 1568  # pixels: clients scale larger images down to this anyway
+MAX_PIXELS = 50_000_000  # of an image: 200 MB in memory
+MAX_COLOR_PIXELS = 20_000_000  # of an image whose colors are checked
+FILE_NAME = re.compile(r"\d{4,}-(?:plotly-)?\d+\.png")
+# Content that a cell displayed reaches no other decoder.
+FORMATS = ("PNG", "JPEG", "GIF", "WEBP")
 
 
 class UnreadableError(Exception):
-    """A picture that can't be shown, and why."""
+    """An image that cannot be shown; the message is the reason."""
 
 
-class Figures:
-    """The pictures of one notebook, in its folder under `.stepper/figures/`."""
+class PreparedImage(NamedTuple):
+    """The size of an image in pixels, and its PNG for the agent."""
+
+    width: int
+    height: int
+    is_single_color: bool
+    png: bytes
+
+
+class SavedImages:
+    """The images of one notebook, in its folder below `.stepper/figures/`."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
 
-    def save(self, outputs: Sequence[Mapping[str, Any]], run: int) -> list[Saved]:
-        """Save the first eight pictures of a run's outputs; return what became of each, never raise for one.
+    def save(self, outputs: Sequence[Mapping[str, Any]], run: int) -> list[SavedImage]:
+        """Save the first eight images of a run and return an entry for each image.
 
-        A picture that is shown again is the same `Saved` again.
+        No exception is raised for an image. One that is shown twice has equal entries.
         """
-        saved: dict[int, Saved] = {}
+        saved: dict[int, SavedImage] = {}
         texts = [text for text in map(picture_in, outputs) if text]
         for text in texts:
-            mark = key(text)
-            if mark not in saved and len(saved) < LOOKED_AT:
-                saved[mark] = self._one(text, mark, f"{run:04d}-{len(saved) + 1}.png")
+            image_key = key(text)
+            if image_key not in saved and len(saved) < LOOKED_AT:
+                name = f"{run:04d}-{len(saved) + 1}.png"
+                saved[image_key] = self._save_image(text, image_key, name)
         if saved:
             with suppress(OSError):
-                self._prune()
-        return [
-            saved.get(mark) or Saved(why=MANY, key=mark) for mark in map(key, texts)
-        ]
+                self._remove_old_files()
+        images = []
+        for image_key in map(key, texts):
+            skipped = SavedImage(why=NOT_SAVED, key=image_key)
+            images.append(saved.get(image_key, skipped))
+        return images
 
-    def of(self, run: int) -> list[str]:
-        """Return the paths of the pictures that are kept of a run, in order; raise OSError."""
+    def list_paths(self, run: int) -> list[str]:
+        """Return the paths of the saved images of a run, in order. Raise OSError."""
         names = [f"{run:04d}-{number}.png" for number in range(1, LOOKED_AT + 1)]
-        return [
-            path
-            for path in (os.path.join(self.folder, name) for name in names)
-            if os.path.exists(path)
-        ]
+        paths = [os.path.join(self.folder, name) for name in names]
+        return [path for path in paths if os.path.exists(path)]
 
-    def _one(self, text: str, mark: int, name: str) -> Saved:
+    def _save_image(self, text: str, image_key: int, name: str) -> SavedImage:
         try:
-            width, height, single, content = looked_at(text)
+            image = prepare_image(text)
         except UnreadableError as error:
-            return Saved(why=str(error), key=mark)
-        path, why = os.path.join(self.folder, name), ""
+            return SavedImage(why=str(error), key=image_key)
+        path = os.path.join(self.folder, name)
+        reason = ""
         try:
-            private_files.replace(path, content)
+            private_files.replace(path, image.png)
         except OSError as error:
-            path, why = "", f"it can't be written: {error.strerror}"
-        return Saved(path, width, height, single, why, mark)
+            path = ""
+            reason = f"cannot write the file: {error.strerror}"
+        return SavedImage(
+            path, image.width, image.height, image.is_single_color, reason, image_key
+        )
 
-    def _prune(self) -> None:
+    def _remove_old_files(self) -> None:
         now = time.time_ns()
-        found = [
-            (about.st_mtime_ns, name)
-            for name, about in private_files.list_files(self.folder)
-            if OURS.fullmatch(name)
-        ]
-        # What is of the future was saved before the clock was set back.
-        for _, name in sorted(
-            (when if when <= now else 0, name) for when, name in found
-        )[:-KEPT]:
+        files = []
+        for name, status in private_files.list_files(self.folder):
+            if FILE_NAME.fullmatch(name):
+                modified = status.st_mtime_ns
+                # A file from the future was saved before the clock was set back.
+                if modified > now:
+                    modified = 0
+                files.append((modified, name))
+        for _, name in sorted(files)[:-MAX_FILES]:
             private_files.remove(os.path.join(self.folder, name))
 
 
-def looked_at(text: str) -> tuple[int, int, bool, bytes]:
-    """Return a picture's size, whether it is of one colour, and the PNG for the agent; raise UnreadableError."""
+def prepare_image(text: str) -> PreparedImage:
+    """Decode a base64 image and return its PNG for the agent. Raise UnreadableError."""
     from PIL import Image
 
     try:
         data = base64.b64decode(text)
     except ValueError as error:
-        raise UnreadableError("it is not base64") from error
-    if data.startswith(b"RIFF"):  # Image.open knows the others' decoders
+        raise UnreadableError("the output is not valid base64") from error
+    if data.startswith(b"RIFF"):
+        # Image.open() loads the other decoders itself.
         from PIL import WebPImagePlugin  # noqa: F401
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             image: Image.Image = Image.open(io.BytesIO(data), formats=FORMATS)
         width, height = image.size
-        if width * height > LARGEST:
+        if width * height > MAX_PIXELS:
             raise Image.DecompressionBombError
-        image.load()  # all of it: a client that is given a broken picture stops
-        single = width * height <= COUNTED and is_single_coloured(image)
-        small = max(width, height) <= LONG_EDGE
-        return (
-            width,
-            height,
-            single,
-            data if small and image.format == "PNG" else as_png(image),
-        )
+        # Load all of it: a client fails on a broken image.
+        image.load()
+        is_small = width * height <= MAX_COLOR_PIXELS
+        single_color = is_small and is_single_color(image)
+        fits = max(width, height) <= LONG_EDGE
+        png = data if fits and image.format == "PNG" else convert_to_png(image)
+        return PreparedImage(width, height, single_color, png)
     except Image.DecompressionBombError as error:
-        raise UnreadableError("too large to look at") from error
-    except Exception as error:  # the decoders raise whatever they stumble over
-        raise UnreadableError(
-            f"it can't be decoded ({type(error).__name__})"
-        ) from error
+        raise UnreadableError("the image is too large") from error
+    except Exception as error:  # decoders raise any class of exception
+        name = type(error).__name__
+        raise UnreadableError(f"the image cannot be decoded ({name})") from error
 
 
-def is_single_coloured(image: Image) -> bool:
-    """Whether every pixel has the same colour, or none can be seen."""
+def is_single_color(image: Image) -> bool:
+    """Whether all pixels have the same color or are transparent."""
     extremes: Any = image.convert("RGBA").getextrema()
-    return extremes[3][1] == 0 or all(low == high for low, high in extremes)
+    is_transparent = extremes[3][1] == 0
+    return is_transparent or all(low == high for low, high in extremes)
 
 
-def as_png(image: Image) -> bytes:
-    """Return a picture as PNG, at most LONG_EDGE pixels on its long edge."""
+def convert_to_png(image: Image) -> bytes:
+    """Return an image as PNG with at most LONG_EDGE pixels on its long edge."""
     from PIL.Image import Resampling
 
-    if image.mode.startswith("I"):  # 16 bits, which a mere conversion would clip
+    if image.mode.startswith("I"):
+        # 16 bits, which convert() alone would clip.
         image = image.convert("I").point(lambda value: value / 256).convert("L")
     elif image.mode not in ("L", "RGB", "RGBA"):
-        image = image.convert(
-            "RGBA" if "A" in image.mode or "transparency" in image.info else "RGB"
-        )
+        has_alpha = "A" in image.mode or "transparency" in image.info
+        image = image.convert("RGBA" if has_alpha else "RGB")
     image.thumbnail((LONG_EDGE, LONG_EDGE), Resampling.LANCZOS)
-    file = io.BytesIO()
-    image.save(file, "PNG")
-    return file.getvalue()
+    stream = io.BytesIO()
+    image.save(stream, "PNG")
+    return stream.getvalue()

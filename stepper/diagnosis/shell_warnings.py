@@ -1,4 +1,7 @@
-"""Doubts about shell lines: what ended with an exit code, what installed packages for another interpreter."""
+"""Warnings on shell commands of a cell: exit codes, and packages installed elsewhere.
+
+The facts come from the helper in the kernel (`in_kernel/shell_commands`).
+"""
 
 from __future__ import annotations
 
@@ -10,86 +13,91 @@ from typing import Any
 
 from stepper.common.json_decode import decode_valid_items
 from stepper.common.text import one_line
-from stepper.diagnosis.project_environment import Surroundings
+from stepper.diagnosis.project_environment import ProjectEnvironment
 
-# characters of a command; lines that it wrote last, of one, of a doubt
-COMMAND, TAIL, WRITTEN, LINE = 80, 3, 120, 600
-# How a shell complains of a line that it goes on after: a `%%bash` has one exit code,
-# its last line's.
-COMPLAINT = re.compile(r"^(?:\S*/)?(?:ba|da|k|z)?sh: (?:line )?\d+: .+", re.MULTILINE)
+# Characters of a command, of a line of output and of a whole warning.
+MAX_COMMAND = 80
+MAX_OUTPUT_LINE = 120
+MAX_WARNING = 600
+OUTPUT_LINES = 3
+# A shell's message on a line after which it continues: a `%%bash` cell has one exit
+# code, that of its last line.
+SHELL_ERROR = re.compile(r"^(?:\S*/)?(?:ba|da|k|z)?sh: (?:line )?\d+: .+", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Command:
-    """What the kernel's helper tells of a shell line; `own` stands where it installs something, not for `own`."""
+    """A shell command as the helper reports it; the field names are JSON keys.
+
+    `into` is the interpreter that the command installed `wanted` for, '' if that is
+    the kernel's own but lacks pip. `own` is the kernel's interpreter.
+    """
 
     text: str
     code: int = 0
-    line: int = 0  # of the cell; 0: elsewhere
+    # The line of the cell, 0 if the command is not in this cell.
+    line: int = 0
     count: int = 1
     tail: tuple[str, ...] = ()
     wanted: tuple[str, ...] = ()
-    into: str = ""  # '': it lacks pip
+    into: str = ""
     own: str = ""
 
 
-def lines(facts: Any, around: Surroundings) -> list[str]:
-    """Return a doubt for each, those first that installed something elsewhere."""
+def format_command_warnings(facts: Any, environment: ProjectEnvironment) -> list[str]:
+    """Return a warning for each command, first those that installed for another Python."""
     commands = decode_valid_items(Command, facts)
-    return [
-        _worded(command, around)
-        for command in sorted(commands, key=lambda command: not command.into)
-    ]
+    commands = sorted(commands, key=lambda command: not command.into)
+    return [_format_warning(command, environment) for command in commands]
 
 
-def complaints(outputs: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return a doubt about what a shell said on stderr of lines that it could not run."""
-    texts = [
-        str(output.get("text")) for output in outputs if output.get("name") == "stderr"
-    ]
-    said = [
-        one_line(found[0], WRITTEN)
-        for text in texts
-        for found in COMPLAINT.finditer(text)
-    ]
-    return (
-        [f'a shell could not run a line of its script: "{" / ".join(said[-TAIL:])}"']
-        if said
-        else []
-    )
+def format_shell_errors(outputs: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return a warning on the lines that a shell reported on stderr as not runnable."""
+    errors = []
+    for output in outputs:
+        if output.get("name") == "stderr":
+            text = str(output.get("text"))
+            matches = SHELL_ERROR.finditer(text)
+            errors += [one_line(match[0], MAX_OUTPUT_LINE) for match in matches]
+    if not errors:
+        return []
+    last_errors = " / ".join(errors[-OUTPUT_LINES:])
+    return [f'a shell could not run a line of its script: "{last_errors}"']
 
 
-def _worded(command: Command, around: Surroundings) -> str:
-    said = []
+def _format_warning(command: Command, environment: ProjectEnvironment) -> str:
+    parts = []
     if command.into:
-        into, own = one_line(command.into, WRITTEN), one_line(command.own, WRITTEN)
-        said.append(f"installs for {into}, not for this kernel's interpreter {own}")
-    if command.code:
-        tail = [
-            line for line in (one_line(line, WRITTEN) for line in command.tail) if line
-        ][-TAIL:]
-        wrote = f', having written last "{" / ".join(tail)}"' if tail else ""
-        times = f"{command.count} × " if command.count > 1 else ""
-        said.append(times + _ended(command.code) + wrote)
-    install = (
-        around.install_command(command.own, *command.wanted)
-        if command.wanted and command.own
-        else ""
-    )
-    if install:
-        said.append(f"what installs for this kernel: {install}")
-    where = f"line {command.line}: " if command.line else ""
-    return one_line(
-        f"{where}`{one_line(command.text, COMMAND)}` {'; '.join(said)}", LINE
-    )
-
-
-def _ended(code: int) -> str:
-    try:
-        return (
-            f"was ended by {Signals(-code).name} (exit code {code})"
-            if code < 0
-            else f"ended with exit code {code}"
+        target = one_line(command.into, MAX_OUTPUT_LINE)
+        kernel = one_line(command.own, MAX_OUTPUT_LINE)
+        parts.append(
+            f"installs for {target}, not for this kernel's interpreter {kernel}"
         )
-    except ValueError:  # IPython makes 128 - code of each code above 128
-        return f"ended with exit code {128 - code}"
+    if command.code:
+        parts.append(_format_failure(command))
+    install = ""
+    if command.wanted and command.own:
+        install = environment.install_command(command.own, *command.wanted)
+    if install:
+        parts.append(f"to install for this kernel, run: {install}")
+    location = f"line {command.line}: " if command.line else ""
+    text = one_line(command.text, MAX_COMMAND)
+    return one_line(f"{location}`{text}` {'; '.join(parts)}", MAX_WARNING)
+
+
+def _format_failure(command: Command) -> str:
+    lines = [one_line(line, MAX_OUTPUT_LINE) for line in command.tail]
+    tail = [line for line in lines if line][-OUTPUT_LINES:]
+    times = f"{command.count} × " if command.count > 1 else ""
+    output = f'; its last output: "{" / ".join(tail)}"' if tail else ""
+    return times + _format_exit(command.code) + output
+
+
+def _format_exit(code: int) -> str:
+    if code >= 0:
+        return f"failed with exit code {code}"
+    try:
+        return f"was killed by {Signals(-code).name} (exit code {code})"
+    except ValueError:
+        # IPython turns each exit code above 128 into 128 - code.
+        return f"failed with exit code {128 - code}"

@@ -1,8 +1,8 @@
-"""A suggestion for source that Python can't read: the small change with which it reads, found by trying.
+"""Suggestions for syntax errors: a small change with which the source compiles.
 
-Python names the place where it could go on no more. What is told here was tried: with that change the whole source
-compiles, as IPython reads it. Where no change helps there is the place alone: Python's own message says what a colon, a
-text's end or an operator too many is.
+Each suggested change was tried: the whole source compiles with it, as IPython parses
+it. If no change helps, the suggestion is the location of the error, and Python's own
+message says the rest.
 """
 
 from __future__ import annotations
@@ -11,260 +11,329 @@ import keyword
 import re
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
+from typing import NamedTuple
 
-from stepper.diagnosis.preflight import compiled
+from stepper.diagnosis.preflight import compile_statements
 from stepper.policy.model import Fault
 
-# Python's message says all: it compiled the whole but for a name
-EXACT = r"declaration|repeated|duplicate"
-# What IPython reads as its own is no Python: `%x`, `!x`, `a = !x`, `x?`.
+# Python's messages that need no suggestion: the rest of the source compiles.
+SELF_EXPLANATORY = r"declaration|repeated|duplicate"
+# IPython's syntax that is not Python: `%x`, `!x`, `a = !x`, `x?`.
 MAGIC = re.compile(
     r"^([ \t]*|[\w, \t]*=[ \t]*)(?:[%!](?:.*\\\n)*.*|[\w.%*]+\?\??[ \t]*$)",
     re.MULTILINE,
 )
-# characters of a source, of a line that is looked at: some patterns are quadratic
-LONGEST, WIDEST = 20_000, 2_000
-EFFORT = 400_000  # characters that are compiled in all: some tenths of a second
-NEAR = 50  # lines around the place where Python stopped that are looked at
-ROUNDS = 8  # changes of one source
+# Characters of a source and of a line: some patterns take quadratic time.
+MAX_SOURCE = 20_000
+MAX_LINE = 2_000
+MAX_COMPILED = 400_000  # characters compiled for one source, a few tenths of a second
+MAX_DISTANCE = 50  # lines around the error in which changes are tried
+MAX_CHANGES = 8  # of one source
 KEYWORDS = "|".join(keyword.kwlist)
-PAIRS = {")": "(", "]": "[", "}": "{"}
-END = r"(?=[,:]?[ \t]*(?:#[^'\"]*)?$)"  # of a line, before a comma, a colon, a remark
+BRACKETS = {")": "(", "]": "[", "}": "{"}
+# The end of a line, before a comma, colon or comment.
+LINE_END = r"(?=[,:]?[ \t]*(?:#[^'\"]*)?$)"
 SHELL = "apt|cat|cd|cp|curl|git|ls|mkdir|mv|npm|pip3|python3?|rm|wget"
 
-# what is there, what Python writes, how that is said before the number of the line
-Row = tuple[str, str, str]
-# a changed source, and the change as one says it after "reads with"
-Edit = tuple[str, str]
 
-# What other languages, escaped text, chats and shells write in the line where Python
-# stops.
+class Replacement(NamedTuple):
+    """A pattern, its replacement, and a description that precedes the line number."""
+
+    pattern: str
+    replacement: str
+    description: str
+
+
+class Edit(NamedTuple):
+    """A changed source, and the change as it is described after "with"."""
+
+    source: str
+    description: str
+
+
+class SyntaxPosition(NamedTuple):
+    """Where Python stops: the line, and the number of characters after that position."""
+
+    line: int
+    unread: int
+
+
+class Block(NamedTuple):
+    """The lines that may be indented together, and the indentation to try."""
+
+    lines: Sequence[int]
+    change: int
+    header: int
+
+
+INSTEAD = "`{new}` instead of `{old}` in"
+SHELL_COMMAND = "`{new:.60}` (a shell command) in"
+# Syntax of other languages, escaped text, chats and shells, in the line of the error.
 WORDS = (
-    (r"^[ \t]*(?:```|~~~).*", "", "no Markdown fence (backticks) in"),
-    (r"[“”„‟]", '"', "`{new}` in place of `{old}` in"),
-    (r"\b(?:else[ \t]+if|else?if|elsif)\b", "elif", "`{new}` in place of `{old}` in"),
-    (
-        r"\b([\w.]+)[ \t]*([+-])\2(?=[ \t]*(?:$|[;#)]))",
-        r"\1 \2= 1",
-        "`{new}` in place of `{old}` in",
-    ),
-    # what pandas makes of && and ||
-    (r"\b(and|or)[ \t]+\1\b", r"\1", "`{new}` in place of `{old}` in"),
-    (r"\\[nr]", "\n", r"a line break in place of `\n` in"),
-    (
-        r"^(?:pip|conda|mamba|uv) (?![=(\[.,:)]).*",
-        r"%\g<0>",
-        "`{new:.60}` (a command of the shell) in",
-    ),
-    (
-        rf"^(?:{SHELL}) (?![=(\[.,:)]).*",
-        r"!\g<0>",
-        "`{new:.60}` (a command of the shell) in",
-    ),
-    (
+    Replacement(r"^[ \t]*(?:```|~~~).*", "", "no Markdown fence (backticks) in"),
+    Replacement(r"[“”„‟]", '"', INSTEAD),
+    Replacement(r"\b(?:else[ \t]+if|else?if|elsif)\b", "elif", INSTEAD),
+    Replacement(r"\b([\w.]+)[ \t]*([+-])\2(?=[ \t]*(?:$|[;#)]))", r"\1 \2= 1", INSTEAD),
+    # Left behind by a translation of && and ||.
+    Replacement(r"\b(and|or)[ \t]+\1\b", r"\1", INSTEAD),
+    Replacement(r"\\[nr]", "\n", r"a line break instead of `\n` in"),
+    Replacement(r"^(?:pip|conda|mamba|uv) (?![=(\[.,:)]).*", r"%\g<0>", SHELL_COMMAND),
+    Replacement(rf"^(?:{SHELL}) (?![=(\[.,:)]).*", r"!\g<0>", SHELL_COMMAND),
+    Replacement(
         r'(?<=\[)"([^"]*)"(?=\])',
         r"'\1'",
-        "the other kind of quotes (') inside the text of",
+        "single quotes (') inside the string of",
     ),
-    (
+    Replacement(
         rf"(?<=\.)(?:{KEYWORDS})\b|\b(?:{KEYWORDS})(?=[ \t]*[=,.)])",
         r"\g<0>_",
-        "`{new}` in place of the reserved word `{old}` in",
+        "`{new}` instead of the reserved word `{old}` in",
     ),
 )
-# What the nearest line lacks: pieces of which several may be needed, then what must be
-# all that lacks.
-PIECES = (
-    (rf"(?<=[\w\])}}'\"]){END}", ",", "a comma at the end of"),
-    (r"(\{[\w.]+)(?![\w.}:!=(\[])", r"\1}", "a `}}` after `{old}` in"),
+# Missing characters, several of which may be needed.
+MISSING_CHARACTERS = (
+    Replacement(rf"(?<=[\w\])}}'\"]){LINE_END}", ",", "a comma at the end of"),
+    Replacement(r"(\{[\w.]+)(?![\w.}:!=(\[])", r"\1}", "a `}}` after `{old}` in"),
 )
-ASYNC = ((r"^([ \t]*)def ", r"\1async def ", "`async def` in place of `def` in"),)
-LAST = (
-    (r"^([ \t]*)try[ \t]*:", r"\1if 1:", "an `except` or `finally` for the try of"),
-    (r":(?=[ \t]*(?:#.*)?$)", ": pass", "a body (if only `pass`) below"),
+# Changes that must be the only one.
+ASYNC = (
+    Replacement(r"^([ \t]*)def ", r"\1async def ", "`async def` instead of `def` in"),
+)
+MISSING_BLOCKS = (
+    Replacement(
+        r"^([ \t]*)try[ \t]*:", r"\1if 1:", "an `except` or `finally` for the try of"
+    ),
+    Replacement(r":(?=[ \t]*(?:#.*)?$)", ": pass", "a body (for example `pass`) below"),
 )
 
 
-def suggestion(source: str, fault: Fault) -> str:
-    """Return the change with which the source reads, else the place; '' where the fault has no place."""
-    line, text = fault.attributes.get("lineno"), str(fault.attributes.get("text") or "")
-    line = line if isinstance(line, int) else fault.line
+def suggest_change(source: str, fault: Fault) -> str:
+    """Return the change with which the source compiles, else the error's location.
+
+    '' if the fault has no location.
+    """
+    text = str(fault.attributes.get("text") or "")
+    line = fault.attributes.get("lineno")
+    if not isinstance(line, int):
+        line = fault.line
     if not isinstance(line, int):
         return ""
     offset = fault.attributes.get("offset")
     column = offset if isinstance(offset, int) and offset > 0 else 0
-    name = str(fault.attributes.get("filename") or "")
-    file = name if name[:1] != "<" and "/" in name and "ipykernel" not in name else ""
     lines = [*source.split("\n"), ""]
-    own = lines[min(line, len(lines)) - 1]
-    if not file and (not fault.frames or (own.strip() and own.strip() == text.strip())):
-        change = (
-            ""
-            if re.search(EXACT, fault.evalue)
-            else _repaired(re.sub(r"\A%%.*", "", source))
-        )
-        return f"the cell reads with {change}" if change else _place(line, column, own)
-    of = (
-        f" of {re.sub(r'[^/]+/[.][.]/', '', file)}"
-        if file
-        else " of the text that was parsed"
-    )
-    change = _repaired(text.strip())
-    return _place(line, column, text, of) + (
-        f"; this line reads with {change}" if change else ""
-    )
+    cell_line = lines[min(line, len(lines)) - 1]
+    file = _get_file(fault)
+    is_same_line = cell_line.strip() and cell_line.strip() == text.strip()
+    if not file and (not fault.frames or is_same_line):
+        change = ""
+        if not re.search(SELF_EXPLANATORY, fault.evalue):
+            change = _find_changes(re.sub(r"\A%%.*", "", source))
+        if change:
+            return f"the cell compiles with {change}"
+        return _format_location(line, column, cell_line)
+    container = " of the text that was parsed"
+    if file:
+        container = f" of {re.sub(r'[^/]+/[.][.]/', '', file)}"
+    location = _format_location(line, column, text, container)
+    change = _find_changes(text.strip())
+    return f"{location}; this line compiles with {change}" if change else location
 
 
-def _place(line: int, column: int, text: str, of: str = "") -> str:
-    at = f", column {column}" if column else ""
-    return f"line {line}{of}{at}: `{text.strip()[:120]}`"
+def _get_file(fault: Fault) -> str:
+    """Return the file of a syntax error, '' if it is in a cell or in a string."""
+    name = str(fault.attributes.get("filename") or "")
+    is_file = name[:1] != "<" and "/" in name and "ipykernel" not in name
+    return name if is_file else ""
 
 
-def _repaired(source: str) -> str:
-    """Return the changes with which a source reads, in words; '' where there are none."""
-    left, made = EFFORT, list[str]()
-    long = len(source) > LONGEST or max(map(len, source.split("\n"))) > WIDEST
-    stopped = None if long else _stopped(source)  # None: another Python refused it
-    while stopped and len(made) < ROUNDS:
-        line, unread = stopped
-        lines, at, further = source.split("\n"), line - 1, None
-        for several, edits in ((True, _words(lines, at)), (False, _blocks(lines, at))):
-            for changed, what in edits:
-                left -= len(changed)
-                if left < 0:
+def _format_location(line: int, column: int, text: str, container: str = "") -> str:
+    position = f", column {column}" if column else ""
+    return f"line {line}{container}{position}: `{text.strip()[:120]}`"
+
+
+def _find_changes(source: str) -> str:
+    """Return the changes with which a source compiles, '' if there are none."""
+    longest_line = max(map(len, source.split("\n")))
+    if len(source) > MAX_SOURCE or longest_line > MAX_LINE:
+        return ""
+    # None at once if only another version of Python rejected the source.
+    position = _find_error(source)
+    room = MAX_COMPILED
+    descriptions = list[str]()
+    while position and len(descriptions) < MAX_CHANGES:
+        lines = source.split("\n")
+        index = position.line - 1
+        progress: tuple[Edit, SyntaxPosition] | None = None
+        for can_repeat, edits in (
+            (True, _iter_partial_edits(lines, index)),
+            (False, _iter_single_edits(lines, index)),
+        ):
+            for edit in edits:
+                room -= len(edit.source)
+                if room < 0:
                     return ""
-                after = _stopped(changed)
-                if after is None:
-                    return ", ".join([*made, what])
-                if several and not further and after[1] < unread:
-                    further = (changed, what, after)
-        if not further:
+                next_position = _find_error(edit.source)
+                if next_position is None:
+                    return ", ".join([*descriptions, edit.description])
+                is_progress = next_position.unread < position.unread
+                if can_repeat and progress is None and is_progress:
+                    progress = (edit, next_position)
+        if progress is None:
             return ""
-        source, what, stopped = further
-        made.append(what)
+        edit, position = progress
+        source = edit.source
+        descriptions.append(edit.description)
     return ""
 
 
-def _stopped(source: str) -> tuple[int, int] | None:
-    """Return the line where Python stops and how many characters it leaves unread; None where it reads all."""
-    stopped = None
-    for text in dict.fromkeys(
-        (
-            source,
-            MAGIC.sub(lambda own: own[1] + "..." + "\n" * own[0].count("\n"), source),
-        )
-    ):
+def _find_error(source: str) -> SyntaxPosition | None:
+    """Return where Python stops parsing, None if the source compiles.
+
+    The source compiles also if it does with magics replaced by expressions.
+    """
+    position = None
+    without_magics = MAGIC.sub(_replace_magic, source)
+    for text in dict.fromkeys((source, without_magics)):
         try:
-            compiled(text)
+            compile_statements(text)
         except SyntaxError as error:
             lines = text.split("\n")
             line = min(max(error.lineno or 1, 1), len(lines))
-            stopped = line, sum(map(len, lines[line - 1 :])) - (error.offset or 0)
-        except Exception:  # noqa: BLE001  # too deep, a null byte: it tells nothing
-            stopped = 1, len(text)
+            unread = sum(map(len, lines[line - 1 :])) - (error.offset or 0)
+            position = SyntaxPosition(line, unread)
+        except Exception:  # noqa: BLE001
+            # Nested too deeply, or a null byte.
+            position = SyntaxPosition(1, len(text))
         else:
             return None
-    return stopped
+    return position
 
 
-def _words(lines: Sequence[str], at: int) -> Iterator[Edit]:
+def _replace_magic(match: re.Match[str]) -> str:
+    return match[1] + "..." + "\n" * match[0].count("\n")
+
+
+def _iter_partial_edits(lines: Sequence[str], index: int) -> Iterator[Edit]:
     """Yield changes of which several may be needed."""
     for row in WORDS:
-        yield from _replaced(lines, at, row)
+        yield from _apply(lines, index, row)
     if re.search(r"[(\[{]", "".join(lines)):
-        yield from _nearby(lines, at, PIECES)
+        yield from _apply_nearby(lines, index, MISSING_CHARACTERS)
 
 
-def _blocks(lines: Sequence[str], at: int) -> Iterator[Edit]:
-    """Yield changes each of which must be all that lacks, the likeliest first."""
-    yield from _nearby(lines, at, ASYNC)
-    yield from _brackets(lines, at)
-    yield from _indented(lines, at)
-    yield from _nearby(lines, at, LAST)
+def _iter_single_edits(lines: Sequence[str], index: int) -> Iterator[Edit]:
+    """Yield changes that must be the only one, the likeliest first."""
+    yield from _apply_nearby(lines, index, ASYNC)
+    yield from _iter_bracket_edits(lines, index)
+    yield from _iter_indentation_edits(lines, index)
+    yield from _apply_nearby(lines, index, MISSING_BLOCKS)
 
 
-def _nearby(lines: Sequence[str], at: int, rows: Sequence[Row]) -> Iterator[Edit]:
+def _apply_nearby(
+    lines: Sequence[str], index: int, rows: Sequence[Replacement]
+) -> Iterator[Edit]:
+    nearest = sorted(range(len(lines)), key=lambda number: abs(number - index))
     for row in rows:
-        for number in sorted(range(len(lines)), key=lambda number: abs(number - at))[
-            :NEAR
-        ]:
-            yield from _replaced(lines, number, row)
+        for number in nearest[:MAX_DISTANCE]:
+            yield from _apply(lines, number, row)
 
 
-def _brackets(lines: Sequence[str], at: int) -> Iterator[Edit]:
-    """Yield a bracket more at a line's end, or one less; after a comma something goes on, in most cases."""
+def _iter_bracket_edits(lines: Sequence[str], index: int) -> Iterator[Edit]:
+    """Yield sources with a bracket added at the end of a line, or one removed.
+
+    Lines that end with a comma come last: an expression usually continues there.
+    """
     source = "\n".join(lines)
-    ends = sorted(
-        range(len(lines)),
-        key=lambda number: (lines[number].rstrip()[-1:] in ("", ","), abs(number - at)),
-    )
-    for closer, opener in PAIRS.items():
-        row = (rf"{END}|$", closer, "a `{new}` at the end of")
-        if source.count(opener) < source.count(closer):
-            row = (re.escape(closer), "", "no `{old}` in")
-        for number in ends if source.count(opener) != source.count(closer) else ():
-            yield from _replaced(lines, number, row, 1)
+
+    def sort_key(number: int) -> tuple[bool, int]:
+        continues = lines[number].rstrip()[-1:] in ("", ",")
+        return continues, abs(number - index)
+
+    numbers = sorted(range(len(lines)), key=sort_key)
+    for closer, opener in BRACKETS.items():
+        surplus = source.count(opener) - source.count(closer)
+        if surplus == 0:
+            continue
+        row = Replacement(rf"{LINE_END}|$", closer, "a `{new}` at the end of")
+        if surplus < 0:
+            row = Replacement(re.escape(closer), "", "no `{old}` in")
+        for number in numbers:
+            yield from _apply(lines, number, row, 1)
 
 
-def _indented(lines: Sequence[str], at: int) -> Iterator[Edit]:
-    """Yield lines moved into a block around them, or out of it: that where Python stopped, those around it."""
-    code = [
+def _iter_indentation_edits(lines: Sequence[str], index: int) -> Iterator[Edit]:
+    """Yield sources in which lines at the error are moved into or out of a block."""
+    code_lines = [
         number
         for number, line in enumerate(lines)
         if line.strip() and not line.lstrip().startswith("#")
     ]
-    width = {number: _width(lines[number]) for number in code}
-    above, below = (
-        [n for n in code if at - NEAR < n < at],
-        [n for n in code if n > at],
-    )
-    if (
-        at not in width
-        or not above
-        or any("\t" in lines[number][: width[number]] for number in code)
-    ):
+    widths = {number: _indentation(lines[number]) for number in code_lines}
+    above = [number for number in code_lines if index - MAX_DISTANCE < number < index]
+    has_tabs = any("\t" in lines[number][: widths[number]] for number in code_lines)
+    if index not in widths or not above or has_tabs:
         return
-    now, last = width[at], above[-1]
-    run = [at, *takewhile(lambda number: width[number] >= now, below)]
-    group = [*takewhile(lambda number: width[number] == now, above[::-1])][
-        ::-1
-    ]  # it may belong to the block above, too
-    widths = {
-        *(width[number] for number in above),
-        width[last] + 4 * lines[last].split("#")[0].rstrip().endswith(":"),
-    }
-    for goal in sorted(widths - {now}, key=lambda goal: (abs(goal - now), now - goal)):
-        for which in filter(None, ([at], run, [*group, at], group)):
-            heads = [
-                number for number in above if number < which[0] and width[number] < goal
+    width = widths[index]
+    below = [number for number in code_lines if number > index]
+    block = [index, *takewhile(lambda number: widths[number] >= width, below)]
+    # The lines above with the same indentation may belong to the block above too.
+    siblings = [*takewhile(lambda number: widths[number] == width, above[::-1])]
+    group = siblings[::-1]
+    goals = {widths[number] for number in above}
+    last = above[-1]
+    opens_block = lines[last].split("#")[0].rstrip().endswith(":")
+    goals.add(widths[last] + 4 if opens_block else widths[last])
+    goals.discard(width)
+    for goal in sorted(goals, key=lambda goal: (abs(goal - width), width - goal)):
+        for numbers in ([index], block, [*group, index], group):
+            if not numbers:
+                continue
+            headers = [
+                number
+                for number in above
+                if number < numbers[0] and widths[number] < goal
             ]
-            yield _moved(lines, which, goal - now, heads[-1] if heads else -1)
+            header = headers[-1] if headers else -1
+            yield _indent(lines, Block(numbers, goal - width, header))
 
 
-def _replaced(
-    lines: Sequence[str], number: int, row: Row, count: int = 0
+def _apply(
+    lines: Sequence[str], number: int, row: Replacement, count: int = 0
 ) -> Iterator[Edit]:
-    pattern, python, said = row
-    if found := re.search(pattern, lines[number]):
-        what = said.format(new=found.expand(python).strip(), old=found[0].strip())
-        new = [
-            *lines[:number],
-            re.sub(pattern, python, lines[number], count=count),
-            *lines[number + 1 :],
-        ]
-        yield "\n".join(new), f"{what} line {number + 1}"
+    """Yield the source with a replacement in one line if its pattern matches there."""
+    line = lines[number]
+    match = re.search(row.pattern, line)
+    if not match:
+        return
+    new = match.expand(row.replacement).strip()
+    description = row.description.format(new=new, old=match[0].strip())
+    changed_line = re.sub(row.pattern, row.replacement, line, count=count)
+    changed = [*lines[:number], changed_line, *lines[number + 1 :]]
+    yield Edit("\n".join(changed), f"{description} line {number + 1}")
 
 
-def _moved(lines: Sequence[str], which: Sequence[int], by: int, head: int) -> Edit:
-    """Return lines moved to the right, or back, into the block of the line `head`; -1: into none."""
-    new = [*lines]
-    for number in which:
-        new[number] = " " * (_width(lines[number]) + by) + lines[number].lstrip()
-    now, first, last = _width(lines[which[0]]), which[0] + 1, which[-1] + 1
-    name = f"line {first}" if len(which) == 1 else f"lines {first}–{last}"
-    into = f", in the block of line {head + 1}" if head >= 0 else ""
-    return "\n".join(new), f"{name} indented by {now + by} blanks (now {now}){into}"
+def _indent(lines: Sequence[str], block: Block) -> Edit:
+    """Return the source with the lines of a block indented more or less.
+
+    `block.header` is the line that the block then belongs to, -1 for none.
+    """
+    changed = [*lines]
+    for number in block.lines:
+        width = _indentation(lines[number]) + block.change
+        changed[number] = " " * width + lines[number].lstrip()
+    first = block.lines[0]
+    last = block.lines[-1]
+    name = f"line {first + 1}"
+    if len(block.lines) > 1:
+        name = f"lines {first + 1}–{last + 1}"
+    old_width = _indentation(lines[first])
+    description = (
+        f"{name} indented by {old_width + block.change} spaces (now {old_width})"
+    )
+    if block.header >= 0:
+        description += f", in the block of line {block.header + 1}"
+    return Edit("\n".join(changed), description)
 
 
-def _width(line: str) -> int:
+def _indentation(line: str) -> int:
     return len(line) - len(line.lstrip())

@@ -97,7 +97,7 @@ def compared(traced: dict[str, Any]) -> tuple[set[Edge], set[Edge]]:
     """Return the true edges and those found, of readers that ended well."""
     flows, ok = (
         [
-            name_analysis.analyze_source(source, ipython_syntax.transformer())
+            name_analysis.analyze_source(source, ipython_syntax.get_transformer())
             for source in traced["sources"]
         ],
         traced["ok"],

@@ -21,9 +21,9 @@ import yaml
 from examples import demo
 from stepper import diagnosis
 from stepper.diagnosis import ipython_syntax
-from stepper.diagnosis.diagnoser import Adviser
-from stepper.diagnosis.project_environment import Surroundings
-from stepper.diagnosis.saved_images import Figures
+from stepper.diagnosis.diagnoser import Diagnoser
+from stepper.diagnosis.project_environment import ProjectEnvironment
+from stepper.diagnosis.saved_images import SavedImages
 from stepper.kernels.backends.local.local_backend import LocalKernels
 from stepper.kernels.backends.local.memory import usage
 from stepper.kernels.late_outputs import LateOutputs
@@ -248,11 +248,11 @@ class Bench:
             self.provider,
             lambda: limits,
             lambda environ, kernel: place,
-            Adviser(
+            Diagnoser(
                 str(notebook),
-                Surroundings(str(project)),
-                Figures(str(project / ".stepper" / "figures")),
-                ipython_syntax.transformer(),
+                ProjectEnvironment(str(project)),
+                SavedImages(str(project / ".stepper" / "figures")),
+                ipython_syntax.get_transformer(),
             ),
             recover_run,
         )

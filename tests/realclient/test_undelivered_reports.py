@@ -229,6 +229,6 @@ def test_the_lines_of_runs_tell_the_person_what_the_agent_reads(
     client.send("Begin.")
     screen = " ".join(client.wait_for("That is the end.").split())
     assert '✓ step 1 of 2 "Load" · ok · ' in screen and "s | [1, 2, 3]" in screen
-    assert "· warning: line 2: `!exit 3` ended with exit code 3 | [1, 2]" in screen
+    assert "· warning: line 2: `!exit 3` failed with exit code 3 | [1, 2]" in screen
     assert '✗ step 2 of 2 "Count" · ZeroDivisionError: division by zero' in screen
     assert "notebook complete: 2 steps, 1 retry" in screen, screen

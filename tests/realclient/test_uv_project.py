@@ -124,16 +124,16 @@ def test_a_session_in_a_project_of_uvs(
     )
     assert "what adds it: uv add --dev ipykernel" in shown
     assert (
-        "Warning: line 2: `!{sys.executable} -m pip install six` ended with exit code 1"
+        "Warning: line 2: `!{sys.executable} -m pip install six` failed with exit code 1"
         in shown
     )
-    assert "what installs for this kernel: uv add six" in shown
+    assert "to install for this kernel, run: uv add six" in shown
     assert "| 23.2" in shown
     assert (
-        'Warning: line 1: `!nonexistent` ended with exit code 127, having written last "'
+        'Warning: line 1: `!nonexistent` failed with exit code 127; its last output: "'
         in shown
     )
-    assert "Warning: line 2: `x = !false` ended with exit code 1" in shown
+    assert "Warning: line 2: `x = !false` failed with exit code 1" in shown
     assert (
         f"installs for /usr/bin/python3, not for this kernel's interpreter {own}"
         in shown

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any, Callable, Iterable
 
-from stepper.diagnosis.in_kernel.close_matches import quoted
+from stepper.diagnosis.in_kernel.close_matches import find_quoted
 from stepper.diagnosis.in_kernel.decode_errors import texts
 from stepper.diagnosis.in_kernel.expression_values import Spot, spots
 from stepper.diagnosis.in_kernel.import_facts import imported
@@ -101,7 +101,7 @@ def look(error: BaseException) -> dict[str, Any]:
 
 
 def unseen(error: BaseException, places: list[Spot]) -> dict[str, Any]:
-    why = hidden(str(peek(error, "name") or quoted(get_message(error))), places[0])
+    why = hidden(str(peek(error, "name") or find_quoted(get_message(error))), places[0])
     return {"findings": [why] if why else [], "locals": local_names(places)[:NAMES]}
 
 

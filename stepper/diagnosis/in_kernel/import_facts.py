@@ -14,11 +14,11 @@ import time
 from typing import Any, Iterator
 
 from stepper.diagnosis.in_kernel.close_matches import (
-    bare,
-    closest,
-    listed,
-    public,
-    quoted,
+    find_close_names,
+    find_quoted,
+    join_items,
+    normalize_name,
+    select_public,
 )
 from stepper.diagnosis.in_kernel.decode_errors import start_of
 from stepper.diagnosis.in_kernel.expression_values import Spot
@@ -55,7 +55,7 @@ started = time.time()
 def imported(error: BaseException, places: list[Spot]) -> Finding | None:
     """Of a name that a module lacks, or a module that its package lacks: where what is sought is, what is nearest."""
     lost, module = is_a(error, ModuleNotFoundError), str(peek(error, "name") or "")
-    wanted = peek(error, "name_from") or quoted(get_message(error))
+    wanted = peek(error, "name_from") or find_quoted(get_message(error))
     while (
         lost
         and "." in module
@@ -70,7 +70,9 @@ def imported(error: BaseException, places: list[Spot]) -> Finding | None:
         return finding(stale)
     if lost and type(path) is str and peek(loaded, "__path__") is None:
         path = os.path.relpath(path) if is_user_file(path) else path
-        return finding(f"`{module}` is here the file {shorten(path, 200)}, no package")
+        return finding(
+            f"`{module}` is the file {shorten(path, 200)} here, not a package"
+        )
     beside = (
         [alias.name for alias in node.names] if isinstance(node, ast.ImportFrom) else []
     )
@@ -80,8 +82,8 @@ def imported(error: BaseException, places: list[Spot]) -> Finding | None:
         for name in os.listdir(folder)
     )
     held = {*map(str, own_names(loaded)), *filter(str.isidentifier, files)}
-    names = public(sorted(held - {*beside}))[:NAMES]
-    near, said = closest(wanted, names, 5), list[str]()
+    names = select_public(sorted(held - {*beside}))[:NAMES]
+    near, said = find_close_names(wanted, names, 5), list[str]()
     for name in beside[:3] if lost else [wanted]:
         where = elsewhere(module, name)
         exact, alike = (
@@ -92,10 +94,10 @@ def imported(error: BaseException, places: list[Spot]) -> Finding | None:
         said += [
             f"`{shorten(name, 80)}` is in {dotted}" for dotted in [*where, *exact][:2]
         ]
-        if alike and not (near and bare(near[0]) == bare(wanted)):
+        if alike and not (near and normalize_name(near[0]) == normalize_name(wanted)):
             said.append(f"closest in its package: {', '.join(alike)}")
     said += [f"closest in it: {', '.join(near)}"] if near else []
-    said = said or [f"it has {listed(names, 240)}"]
+    said = said or [f"it has {join_items(names, 240)}"]
     lacks = f"there is no `{wanted}` in " if lost else ""
     return finding("; ".join([f"{lacks}{shown_name(module)}", *said]))
 
@@ -176,7 +178,7 @@ def scan(package: str, name: str, known: set[str]) -> tuple[list[str], list[str]
                 if other not in known and other not in others
             }
         )
-    alike = closest(name, others, 4) if not exact else []
+    alike = find_close_names(name, others, 4) if not exact else []
     return list(dict.fromkeys(exact))[:3], [
         f"{others[other]}.{other}" for other in alike
     ]

@@ -10,7 +10,12 @@ from typing import Any, Callable
 
 from pure_eval import CannotEval
 
-from stepper.diagnosis.in_kernel.close_matches import closest, listed, public, quoted
+from stepper.diagnosis.in_kernel.close_matches import (
+    find_close_names,
+    find_quoted,
+    join_items,
+    select_public,
+)
 from stepper.diagnosis.in_kernel.expression_values import DATA, Spot, columns
 from stepper.diagnosis.in_kernel.import_facts import elsewhere, newer
 from stepper.diagnosis.in_kernel.last_assignment import binding
@@ -196,13 +201,13 @@ def lacking(
         and named_so(value, axis, wanted)
     ]
     if lost:
-        known = "; ".join([listed([*map(label, labels)], 300), *axes])
+        known = "; ".join([join_items([*map(label, labels)], 300), *axes])
         return {**finding(f"{has}: {known}"), "lost": lost}
     for name in names:
         if name in texts and plain:
             near.append(f"{texts[name]} (of another type)")
         elif name not in texts:
-            near += [texts[other] for other in closest(name, [*texts][::-1])]
+            near += [texts[other] for other in find_close_names(name, [*texts][::-1])]
     near += axes
     other = f"; {label(wanted)} is a {other_axis(value, wanted, rows)}"
     other = other if plain and other_axis(value, wanted, rows) else ""
@@ -216,14 +221,14 @@ def lacking(
         else {}
     )
     shown = [
-        f"{text} (dict: {listed([*map(label, below[text])], 60)})"
+        f"{text} (dict: {join_items([*map(label, below[text])], 60)})"
         if text in below
         else text
         for text in map(label, labels)
     ]
     if not labels:
         return finding(f"{of} is empty{other}")
-    return finding(f"{has}: {listed(shown, 300)}{other}")
+    return finding(f"{has}: {join_items(shown, 300)}{other}")
 
 
 def holds(labels: list[Any], wanted: Any) -> bool:
@@ -314,7 +319,9 @@ def labels_of(value: Any, values: bool = False) -> list[Any] | None:
 
 def attribute(error: BaseException, places: list[Spot]) -> Finding | None:
     """The closest attributes, what holds them instead, where the owner was bound last."""
-    wanted = peek(error, "name") or quoted(get_message(error).split("attribute")[-1])
+    wanted = peek(error, "name") or find_quoted(
+        get_message(error).split("attribute")[-1]
+    )
 
     def nodes(spot: Spot) -> list[Any]:
         return [
@@ -382,10 +389,10 @@ def instead(value: Any, wanted: str) -> list[str]:
 def near_attributes(value: Any, wanted: str) -> list[str]:
     """The attributes nearest to the one wanted, else all where they are few."""
     names = attributes_of(value)
-    names = names if wanted.startswith("_") else public(names)
+    names = names if wanted.startswith("_") else select_public(names)
     if wanted in names:
         return []  # it has that one: what it holds is the reason
-    close = closest(wanted, names, cutoff=0.7)
+    close = find_close_names(wanted, names, cutoff=0.7)
     keys = [name[1:-1] for name in close if name[:1] == "["]
     close = [name for name in close if name[:1] != "["]
     if keys and keys[0] == repr(wanted):
@@ -400,7 +407,7 @@ def near_attributes(value: Any, wanted: str) -> list[str]:
         if not is_one_of(type(stored(type(value), name)), CALLABLE)
     ]
     few = next((some for some in (names, plain) if 0 < len(some) <= FEW), [])
-    return [f"attributes: {listed(few)}"] if few else []
+    return [f"attributes: {join_items(few)}"] if few else []
 
 
 def attributes_of(value: Any) -> list[str]:
@@ -471,7 +478,7 @@ def called(error: BaseException, places: list[Spot]) -> Finding | None:
         signature, wrong = describe_callable(thing), re.search(UNEXPECTED, said)
         if signature is None:
             return None
-        near = closest(wrong[1], signature[1]) if wrong else []
+        near = find_close_names(wrong[1], signature[1]) if wrong else []
         close = (
             f"; closest to `{shorten(wrong[1], 80)}`: {', '.join(near)}"
             if wrong and near

@@ -14,7 +14,7 @@ import types
 import uuid
 from typing import Any
 
-from stepper.diagnosis.in_kernel.close_matches import listed
+from stepper.diagnosis.in_kernel.close_matches import join_items
 from stepper.kernels.in_kernel.safe_inspect import (
     SIZED_TYPES,
     call_safely,
@@ -198,7 +198,7 @@ def folder(path: str) -> str:
     return (
         ""
         if held is None
-        else "a folder with " + (listed(held, 120) or "nothing in it")
+        else "a folder with " + (join_items(held, 120) or "nothing in it")
     )
 
 
@@ -222,7 +222,7 @@ def of_container(value: Any, parts: list[str], text: str | None) -> None:
             for key in list(dict.keys(value))[:20]
             if is_one_of(type(key), (str, int))
         ]
-        parts.append("keys " + listed(keys, PART) if keys else "")
+        parts.append("keys " + join_items(keys, PART) if keys else "")
     if text is not None and len(text) <= (VALUE if is_a(value, dict) else 2 * VALUE):
         parts[0] = f"{text} ({parts[0]})"
 
@@ -251,7 +251,7 @@ def of_data(value: Any, parts: list[str]) -> None:
         return
     if is_pandas(value, "DataFrame"):
         parts.append(
-            "columns " + listed(of_columns(value), 2 * PART)
+            "columns " + join_items(of_columns(value), 2 * PART)
             if shape[1] <= COLUMNS
             else ""
         )
@@ -259,7 +259,7 @@ def of_data(value: Any, parts: list[str]) -> None:
     if is_pandas(value, "Index") or str(dtype) in TEXTS or cells <= FEW:
         head = (value.iloc if is_pandas(value, "Series") else value)[:ITEMS].tolist()
         parts.append(
-            listed(
+            join_items(
                 list(
                     dict.fromkeys(filter(None, (written(item, 40, 1) for item in head)))
                 ),

@@ -141,7 +141,7 @@ def report_run(result: Any) -> None:
     module_changes = run_state.pop("modules", None)
     error = find_error(result)
     facts: dict[str, Any] = {
-        "doubts": call_part("warning_checks", "after", raw, error is None),
+        "warnings": call_part("warning_checks", "after", raw, error is None),
         "figures": call_part("matplotlib_facts", "collected"),
         "commands": call_part("shell_commands", "after", raw, error),
     }
