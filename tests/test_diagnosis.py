@@ -148,12 +148,12 @@ LOCAL = Cell(
         (
             "name 'presure' is not defined",
             {"live": {"pressure": "float"}},
-            r"find_close_names names in the kernel: `pressure` \(float\)",
+            r"closest names in the kernel: `pressure` \(float\)",
         ),
         (
             "name 'base' is not defined",
             {"look": {"locals": ["basis"]}},
-            "find_close_names names in the kernel: `basis`",
+            "closest names in the kernel: `basis`",
         ),
         (
             "name 'fit' is not defined",
@@ -251,21 +251,21 @@ LOCAL = Project(modules=[("src/utils/plots.py", "../src")])
             "No module named 'pandsa'",
             [],
             {},
-            "find_close_names modules that are there: pandas$",
+            "closest modules that can be imported: pandas$",
         ),
         (
             "ModuleNotFoundError",
             "No module named 'qqq'",
             [],
             {},
-            "no distribution is known",
+            "knows no distribution",
         ),
         (
             "ImportError",
             "attempted relative import with no known parent package",
             [],
             {"project": LOCAL, "source": "from .readers import a"},
-            "is in no package: .*src/utils/plots.py",
+            "not part of a package: .*src/utils/plots.py",
         ),
         (
             "ImportError",
@@ -316,7 +316,7 @@ def test_a_circle_names_the_files_in_order() -> None:
             "FileNotFoundError",
             "a.csv",
             {"project": Project(paths=["../data/a.csv"])},
-            "find_close_names existing paths: '../data/a.csv'; the kernel's folder is notebooks/",
+            "closest existing paths: '../data/a.csv'; the kernel's folder is notebooks/",
         ),
         ("FileNotFoundError", "a.csv", {}, "the project has no similar path"),
         (
@@ -352,7 +352,7 @@ def test_a_finding_has_the_place_where_its_subject_was_bound() -> None:
     ) == ("`y` is None; last assigned by line 2 of cell 1 (id a): `y = df['y']`")
     given = {**BOUND, "cell": 0, "file": "src/a.py", "argument": True}
     assert said("TypeError", "no", {"text": "`y`", "bound": given}).endswith(
-        "given by line 2 of src/a.py: `y = df['y']`"
+        "passed by line 2 of src/a.py: `y = df['y']`"
     )
 
 
@@ -371,7 +371,7 @@ def test_an_event_loop_that_runs_already_is_the_kernels() -> None:
         "asyncio.run() cannot be called from a running event loop",
         "This event loop is already running",
     ):
-        assert "a cell can `await`" in said("RuntimeError", text)
+        assert "use `await`" in said("RuntimeError", text)
 
 
 def test_a_deadline_names_the_line() -> None:

@@ -77,7 +77,7 @@ NOT_FOUND = 'failed with exit code 127; its last output: "'
         ("!kill -9 $$", ["line 1: `!kill -9 $$` was killed by SIGKILL (exit code -9)"]),
         (
             "!printf '\\033[31mred\\033[0m\\n\\033[0m\\n'; exit 1",
-            ['having written last "red"'],
+            ['its last output: "red"'],
         ),
         (
             "!true\n!exit 2\n!true\n!exit 3",
