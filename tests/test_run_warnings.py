@@ -239,7 +239,9 @@ def test_a_failed_run_has_no_warnings(clean: Lab) -> None:
     done = clean.run(
         "import warnings\ntry: 1 / 0\nexcept Exception: pass\nwarnings.warn('user')\nnowhere"
     )
-    assert done.outcome is Outcome.ERROR and done.diagnosis_data.get("warnings", []) == []
+    assert (
+        done.outcome is Outcome.ERROR and done.diagnosis_data.get("warnings", []) == []
+    )
     assert facts(clean, "a = 1") == []
 
 

@@ -199,11 +199,11 @@ class Diagnoser:
 
     @returns_on_error(lambda *_: [])
     def describe_side_effects(
-        self, facts: Mapping[str, Any], since_ns: int | None, ending: str = "failing"
+        self, facts: Mapping[str, Any], since_ns: int | None, how: str = "failing"
     ) -> list[str]:
         """Return lines on failed commands, assigned names and changed files.
 
-        Files are left out if `since_ns`, the start of the cell, is None. `ending` says
+        Files are left out if `since_ns`, the start of the cell, is None. `how` says
         how the cell ended, as in "before failing".
         """
         changes = decode(NamespaceChanges, facts.get("changed") or {})
@@ -218,7 +218,7 @@ class Diagnoser:
         actions = "; ".join(f"{verb} {names}" for verb, names in parts.items() if names)
         lines = run_warnings.format_warnings([], self._list_command_warnings(facts))
         if actions:
-            lines.append(one_line(f"before {ending}, this cell {actions}", 600))
+            lines.append(one_line(f"before {how}, this cell {actions}", 600))
         if since_ns is not None:
             files = decode(FileFacts, facts.get("files") or {})
             lines += format_file_lines(files, self.environment, self.path, since_ns)
@@ -277,7 +277,9 @@ class Diagnoser:
     @returns_on_error(lambda execution: {})
     def describe_figures(self, execution: Execution) -> dict[str, str]:
         """Return short descriptions of the figures of a run, by image key."""
-        return figure_summary.describe_figures(execution.diagnosis_data.get("figures") or [])
+        return figure_summary.describe_figures(
+            execution.diagnosis_data.get("figures") or []
+        )
 
     @returns_on_error(lambda execution: False)
     def can_render(self, execution: Execution) -> bool:
