@@ -186,7 +186,7 @@ def test_rules_come_and_go(before):
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        ([], "it does not hold an object"),
+        ([], "the top level is not a JSON object"),
         ({"hooks": []}, "hooks is not an object"),
         ({"hooks": {"Stop": {}}}, "hooks.Stop is not a list"),
         ({"permissions": "all"}, "permissions is not an object"),

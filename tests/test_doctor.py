@@ -111,7 +111,7 @@ def fake(project, text):
         ),
         (
             f"echo {interpreter.PROBE_MARK} 3.9.0 pip; echo noise",
-            {"ipykernel": "missing in"},
+            {"ipykernel": "not installed in"},
         ),
     ],
 )
@@ -138,10 +138,7 @@ def test_the_interpreter_of_the_config_wins(project):
     )
     write(project, "no/python", "")
     bad = broken(project)
-    assert (
-        f"{project.project}/no/python was not accepted by you"
-        in bad["interpreter"].detail
-    )
+    assert f"{project.project}/no/python" in bad["interpreter"].detail
     assert (bad["interpreter"].mend, bad["ipykernel"].mend) == (
         "stepper trust",
         "stepper trust",
@@ -181,12 +178,12 @@ def test_notebooks_that_no_pattern_covers_are_counted_with_the_line_that_would(p
     write(project, "notebooks/.ipynb_checkpoints/a-checkpoint.ipynb", "{}")
     said = found(project)["notebooks"].detail
     assert said == (
-        "notebooks: 1 covered; 2 not, whose cells never run (analysis/b.ipynb, top.ipynb):"
+        "notebooks: 1 included; 2 not included, so their cells do not run (analysis/b.ipynb, top.ipynb). To include them, set:"
         ' notebooks: ["notebooks", "analysis", "*.ipynb"]'
     )
     write(project, ".stepper/config.yaml", said.partition("): ")[2] + "\n")
     assert (
-        found(project)["notebooks"].detail == "notebooks, analysis, *.ipynb: 3 covered"
+        found(project)["notebooks"].detail == "notebooks, analysis, *.ipynb: 3 included"
     )
     assert not broken(project)  # of what is not covered nothing is wrong
 
@@ -263,8 +260,8 @@ def test_rules_of_ones_own_settings_count_too(project, monkeypatch, tmp_path):
     [
         ("settings.json", "{", "can't be read"),
         ("settings.json", '{"hooks": []}', "hooks is not an object"),
-        ("settings.json", "{}", "lacks"),
-        ("settings.local.json", '{"disableAllHooks": true}', "switches all hooks off"),
+        ("settings.json", "{}", "missing or outdated"),
+        ("settings.local.json", '{"disableAllHooks": true}', "disables all hooks"),
         ("settings.local.json", "{", "can't be read"),
     ],
 )
@@ -282,14 +279,14 @@ def test_hook_script(project):
     (bad,) = broken(project).values()
     assert shlex.split(bad.mend) == ["chmod", "+x", str(script)]
     script.write_text("#!/bin/sh\n")
-    assert "not the one of stepper" in broken(project)["hook script"].detail
+    assert "from another version than stepper" in broken(project)["hook script"].detail
     script.unlink()
     assert "missing" in broken(project)["hook script"].detail
 
 
 def test_an_environment_without_the_package(project):
     Path(project.env, "packages").unlink()
-    assert "not complete" in broken(project)["hook script"].detail
+    assert "is incomplete" in broken(project)["hook script"].detail
 
 
 def test_skills(project):
@@ -297,11 +294,11 @@ def test_skills(project):
     names = sorted(item.name for item in folder.iterdir())
     first = folder / names[0] / "SKILL.md"
     first.write_text(first.read_text() + "mine\n")
-    assert f"edited here: {names[0]}" in found(project)["skills"].detail
+    assert f"edited by you: {names[0]}" in found(project)["skills"].detail
     first.write_bytes(skills.add_mark({"SKILL.md": b"older"})["SKILL.md"])
-    assert f"{names[0]} is of another version" in broken(project)["skills"].detail
+    assert f"{names[0]} is from another version" in broken(project)["skills"].detail
     first.write_text("theirs")
-    note = f"left out, because you have skills with these names: {names[0]}"
+    note = f"not installed, because you have skills with these names: {names[0]}"
     assert note in found(project)["skills"].detail
     first.unlink()
     assert f"{names[0]} is missing" in broken(project)["skills"].detail
@@ -309,7 +306,7 @@ def test_skills(project):
 
 def test_skills_that_were_never_shipped_are_no_success(project, monkeypatch):
     monkeypatch.setattr(skills, "load_shipped_skills", dict)
-    assert "none came" in broken(project)["skills"].detail
+    assert "this installation contains no" in broken(project)["skills"].detail
 
 
 @pytest.mark.parametrize("variable", ["", "CLAUDE_CONFIG_DIR"])
@@ -334,7 +331,7 @@ def test_an_open_socket_folder(project):
     assert bad.mend == f"chmod 700 {project.runtime}"
     Path(project.runtime).rmdir()
     Path(project.runtime).symlink_to(project.project)
-    assert "no folder" in broken(project)["socket"].detail
+    assert "is not a folder" in broken(project)["socket"].detail
 
 
 def test_a_daemon_that_listens(project):
@@ -349,7 +346,7 @@ def test_a_daemon_that_listens(project):
 def test_the_command_of_the_persons_shell(project):
     assert "--link" in found(project)["command"].detail
     user_script.install_script(project)
-    assert "calls the stepper of the project" in found(project)["command"].detail
+    assert "runs the stepper of the current project" in found(project)["command"].detail
     user_script.get_script_path().write_text(
         user_script.get_script_path().read_text() + "# older\n"
     )

@@ -850,9 +850,7 @@ def test_notebooks_in_several_folders(repo, kernel, capsys):
     before = snapshot(repo)
     setup(repo, kernel=kernel)
     line = 'notebooks: ["notebooks", "analysis", "*.ipynb"]'
-    told = (
-        f"1 covered; 2 not, whose cells never run (analysis/x.ipynb, top.ipynb): {line}"
-    )
+    told = f"1 included; 2 not included, so their cells do not run (analysis/x.ipynb, top.ipynb). To include them, set: {line}"
     out = capsys.readouterr().out
     assert told in out
     (command,) = [
@@ -875,7 +873,7 @@ def test_notebooks_in_several_folders(repo, kernel, capsys):
         "*.ipynb",
         kernel=kernel,
     )
-    assert "3 covered\n" in capsys.readouterr().out
+    assert "3 included\n" in capsys.readouterr().out
     assert (repo / ".stepper/config.yaml").read_text() == line + "\n"
     data = json.loads((repo / ".claude/settings.json").read_text())
     rules = [

@@ -165,7 +165,7 @@ def delivered(notebook: Notebook, text: str) -> None:
     assert (
         say(
             notebook,
-            f"<task-notification>\n<summary>x</summary>\n</task-notification>\nOf a cell that went on: {text}",
+            f"<task-notification>\n<summary>x</summary>\n</task-notification>\nBackground cell: {text}",
         )
         == ""
     )

@@ -114,7 +114,10 @@ def test_doctor_misses_no_hooks(repo: Path) -> None:
     starter.unlink()
     wrong = problems(repo)
     assert list(wrong) == ["hook script"]
-    assert f"{starter} is missing or of another version" in wrong["hook script"]
+    assert (
+        f"{starter} is missing or from another version of stepper"
+        in wrong["hook script"]
+    )
     assert "--mcp-only" in wrong["hook script"]
 
 

@@ -1,1 +1,1 @@
-"""Into a repository and out of it again, and what is wrong with it."""
+"""Install stepper in a repository, check the installation and remove it."""

@@ -1,7 +1,7 @@
-"""What install writes into files that are not only ours: settings.json, .gitignore.
+"""Add stepper's hooks and permission rules to settings.json, its line to .gitignore.
 
-Pure: data or text in, data or text out; no files. Our parts are recognised without any record: a handler by
-its command, a line by its text.
+The functions convert data or text and access no files. They recognize stepper's own
+parts without the install record: a handler by its command, a line by its text.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from stepper.common import paths
 from stepper.policy import notebook_globs
 
 SCRIPT = paths.SCRIPT
-# A cell ends by our rules, never by the client's: its handler may take a week
-# (seconds).
+# In seconds. stepper's own limits stop a cell, never the client's timeout.
 CELL_TIMEOUT = 7 * 86_400
 GITIGNORE_LINE = b".stepper/"
 
-MARK = "kept text of notebook-stepper "
+MARK = "unchanged text of notebook-stepper "
 Json = Any  # a value of any JSON type
 Data = dict[str, Json]
 
 
 class Handler(NamedTuple):
-    """One hook handler. `rule` is its `if`, `timeout` in seconds.
+    """A hook handler of Claude Code. `rule` is its `if`, `timeout` is in seconds.
 
-    `asks` is what the script is told, where that is not the event: a second handler of the same one. One that `wakes`
-    goes on beside the agent's work, for hours, and what it says when it ends is what the agent is woken with.
+    `asks` is the argument of the hook script if it is not the name of the event, such as
+    for a second handler of the same event. A handler that `wakes` runs in the background
+    for hours; Claude Code notifies the agent with its output when it exits.
     """
 
     event: str
@@ -41,15 +41,14 @@ class Handler(NamedTuple):
     wakes: bool = False
 
 
-# Bound to all notebooks: which ones are covered the daemon knows, from the
-# configuration as it is, and the edit of
-# another gets its line.
+# The handlers match all notebooks. The daemon reads the current configuration and
+# explains why an edit of a notebook outside `notebooks:` does not run.
 HANDLERS = (
     Handler("PreToolUse", "NotebookEdit", "NotebookEdit(**/*.ipynb)", 30),
     Handler("PreToolUse", "Write", "Write(**/*.ipynb)", 30),
     Handler("PreToolUse", "Bash", "Bash(*stepper *)", 30),
-    # Shows what approving a code cell means: every `NotebookEdit` follows a `Read`, and
-    # what the edit's own event says is shown after its question.
+    # Shows what approving a code cell means. Every `NotebookEdit` follows a `Read`, and
+    # the output of the edit's own event appears only after the permission question.
     Handler("PreToolUse", "Read", "Read(**/*.ipynb)", 30, asks="BeforeRead"),
     Handler(
         "PostToolUse",
@@ -79,39 +78,48 @@ HANDLERS = (
     ),
     Handler("PostToolBatch", None, None, 30),
     Handler("SessionStart", None, None, 30),
-    # names the file that changes while a cell runs …
+    # Names the file that changes while a cell runs.
     Handler("SessionStart", None, None, 10, asks="Watch"),
     Handler("SessionStart", None, None, CELL_TIMEOUT, asks="Rearm", wakes=True),
-    Handler("FileChanged", None, None, 10),  # … and then says what stands in it
+    # Prints the contents of that file.
+    Handler("FileChanged", None, None, 10),
     Handler("UserPromptSubmit", None, None, 20),
     Handler("Stop", None, None, 20),
     Handler("Stop", None, None, CELL_TIMEOUT, asks="Rearm", wakes=True),
 )
-# What person and agent read around it: internal names of the client's, without which it
-# is a "Stop hook feedback".
+# Texts that the user and the agent see with a notification. The names are internal to
+# Claude Code; without them the notification is labelled "Stop hook feedback".
 REWAKE = {
     "asyncRewake": True,
-    "rewakeSummary": "stepper: a cell that went on has news",
-    "rewakeMessage": "Of a cell that went on:",
+    "rewakeSummary": "stepper: report on a background cell",
+    "rewakeMessage": "Background cell:",
 }
 SHELL_RULE = "Bash(stepper *)"
 
 
 def list_permission_rules(patterns: Iterable[str]) -> list[str]:
-    """Return the permission rules of `--allow`: an edit is not asked for any more, and its cell runs at once."""
-    edits = []
-    for told in patterns:
-        named = notebook_globs.is_folder(told) and notebook_globs.base_folder(told)
-        edits += (
-            [f"Edit({named}/**)"]
-            if named
-            else [f"Edit(/{glob})" for glob in notebook_globs.expand(told)]
-        )
-    return [*edits, SHELL_RULE]
+    """Return the permission rules of `--allow`.
+
+    With these rules Claude Code does not ask before it edits a notebook, and an edited
+    cell runs immediately.
+    """
+    rules = []
+    for pattern in patterns:
+        folder = ""
+        if notebook_globs.is_folder(pattern):
+            folder = notebook_globs.base_folder(pattern)
+        if folder:
+            rules.append(f"Edit({folder}/**)")
+        else:
+            rules += [f"Edit(/{glob})" for glob in notebook_globs.expand(pattern)]
+    return [*rules, SHELL_RULE]
 
 
 def build_hook_group(handler: Handler) -> Data:
-    """Return `handler` as the settings hold it: a group of its own, in exec form (no shell, no quoting)."""
+    """Return the settings entry of a handler.
+
+    Each handler has its own group, in exec form: without a shell and without quoting.
+    """
     spec: Data = {
         "type": "command",
         "command": "${CLAUDE_PROJECT_DIR}/" + SCRIPT,
@@ -122,18 +130,17 @@ def build_hook_group(handler: Handler) -> Data:
         **(REWAKE if handler.wakes else {}),
     }
     spec = {name: value for name, value in spec.items() if value is not None}
-    return (
-        {"matcher": handler.matcher, "hooks": [spec]}
-        if handler.matcher
-        else {"hooks": [spec]}
-    )
+    if handler.matcher:
+        return {"matcher": handler.matcher, "hooks": [spec]}
+    return {"hooks": [spec]}
 
 
 def find_shape_problem(data: object) -> str:
-    """Return what in `data` is not of the shape that Claude Code reads, or "" where we can merge."""
+    """Return why hooks can't be merged into `data`, "" if they can."""
     if not isinstance(data, dict):
-        return "it does not hold an object"
-    hooks, permissions = data.get("hooks", {}), data.get("permissions", {})
+        return "the top level is not a JSON object"
+    hooks = data.get("hooks", {})
+    permissions = data.get("permissions", {})
     for name, value in (("hooks", hooks), ("permissions", permissions)):
         if not isinstance(value, dict):
             return f"{name} is not an object"
@@ -141,30 +148,33 @@ def find_shape_problem(data: object) -> str:
         f"hooks.{handler.event}": hooks.get(handler.event, []) for handler in HANDLERS
     }
     lists["permissions.allow"] = permissions.get("allow", [])
-    return next(
-        (
-            f"{name} is not a list"
-            for name, value in lists.items()
-            if not isinstance(value, list)
-        ),
-        "",
-    )
+    for name, value in lists.items():
+        if not isinstance(value, list):
+            return f"{name} is not a list"
+    return ""
 
 
 def list_missing_handlers(data: Data) -> list[str]:
-    """Return our handlers that `data` lacks or holds differently, as `event matcher`."""
+    """Return the names of handlers that are missing in `data` or differ there.
+
+    A name consists of the event, the matcher and the argument of the hook script.
+    """
     hooks = data.get("hooks", {})
-    lacking = [h for h in HANDLERS if build_hook_group(h) not in hooks.get(h.event, [])]
-    return [" ".join(filter(None, (h.event, h.matcher, h.asks))) for h in lacking]
+    names = []
+    for handler in HANDLERS:
+        if build_hook_group(handler) not in hooks.get(handler.event, []):
+            parts = (handler.event, handler.matcher, handler.asks)
+            names.append(" ".join(filter(None, parts)))
+    return names
 
 
 def has_our_handlers(data: Data) -> bool:
-    """Tell whether any handler of `data` is ours."""
+    """Return whether the settings contain any handler of stepper."""
     return remove_ours(data, [], {}) != data
 
 
 def is_plugin_enabled(data: Data) -> bool:
-    """Tell whether settings enable our plugin, of whatever marketplace."""
+    """Return whether the settings enable stepper's plugin of any marketplace."""
     enabled = data.get("enabledPlugins")
     return isinstance(enabled, dict) and any(
         name.startswith("stepper@") and on for name, on in enabled.items()
@@ -172,7 +182,10 @@ def is_plugin_enabled(data: Data) -> bool:
 
 
 def add_hooks(data: Data) -> Data:
-    """Return `data` with all our handlers, after those that were there; `data` itself if it has them."""
+    """Return the settings with stepper's handlers after all other handlers.
+
+    Settings that contain exactly these handlers are returned unchanged.
+    """
     lists = [
         groups for groups in data.get("hooks", {}).values() if isinstance(groups, list)
     ]
@@ -196,19 +209,20 @@ def add_hooks(data: Data) -> Data:
 
 
 def add_rules(data: Data, wanted: list[str]) -> tuple[Data, list[str]]:
-    """Return `data` with the permission rules, and those that it did not have yet."""
+    """Return the settings with the permission rules, and the list of added rules."""
     permissions = data.get("permissions", {})
     allow = permissions.get("allow", [])
     new = [rule for rule in wanted if rule not in allow]
-    return (
-        {**data, "permissions": {**permissions, "allow": [*allow, *new]}}
-        if new
-        else data
-    ), new
+    if not new:
+        return data, new
+    return {**data, "permissions": {**permissions, "allow": [*allow, *new]}}, new
 
 
 def remove_ours(data: Data, rules: list[str], before: Data) -> Data:
-    """Return `data` without our handlers and `rules`, and without what became empty by that and is not in `before`."""
+    """Return the settings without stepper's handlers and without `rules`.
+
+    Objects and lists that become empty are removed as well, except those in `before`.
+    """
     for name, part in data.items():
         rest = part
         for key, items in part.items() if isinstance(part, dict) else ():
@@ -228,7 +242,10 @@ def remove_ours(data: Data, rules: list[str], before: Data) -> Data:
 
 
 def _replace_key(data: Data, name: str, rest: Json, before: Data) -> Data:
-    """Return `data` with what is left under a name, without the name where that is new: empty, and not in `before`."""
+    """Return `data` with another value of a key.
+
+    The key is removed if the value changed, is empty, and the key is not in `before`.
+    """
     if rest == data.get(name):
         return data
     return {
@@ -245,13 +262,16 @@ def _is_ours(spec: object) -> bool:
 
 
 def _get_handlers(item: object) -> list[Json]:
-    """Return the handlers of a group; whatever is of another shape is passed over."""
+    """Return the handlers of a group, an empty list if the group is malformed."""
     specs = item.get("hooks") if isinstance(item, dict) else None
     return specs if isinstance(specs, list) else []
 
 
 def _remove_our_handlers(groups: Json) -> Json:
-    """Return an event's groups without our handlers, and without the groups that held only those."""
+    """Return the groups of an event without stepper's handlers.
+
+    A group that contained no other handlers is removed.
+    """
     rest = []
     for item in groups if isinstance(groups, list) else ():
         specs = _get_handlers(item)
@@ -263,44 +283,54 @@ def _remove_our_handlers(groups: Json) -> Json:
     return rest if isinstance(groups, list) else groups
 
 
-# --- the settings as text: a diff shows only what was added
-# ------------------------------------------------
+# --- settings as text: a diff shows only the additions
 
 
 def parse(text: str) -> Json:
-    """Return the JSON document in `text`; raise ValueError, also where an object has a key twice."""
+    """Parse a JSON document.
+
+    Raises:
+        ValueError: The text is not valid JSON, or an object has a duplicate key.
+    """
     return json.loads(text, object_pairs_hook=_build_object)
 
 
 def _build_object(pairs: list[tuple[str, Json]]) -> Data:
     names = [name for name, _ in pairs]
     if len({*names}) < len(names):
-        raise ValueError(f"an object has the key {max(names, key=names.count)!r} twice")
+        duplicate = max(names, key=names.count)
+        raise ValueError(f"an object has the key {duplicate!r} twice")
     return dict(pairs)
 
 
 def render(data: Data, old: str = "{}\n") -> str:
-    """Return `data` as text. What is equal in `old` keeps its text; the rest takes its indent."""
-    indent, body, texts = re.search(r'\n([ \t]+)"', old), old.strip(), list[str]()
+    """Format `data` as JSON.
+
+    Parts that are equal in the text `old` keep their text; the others use its indent.
+    """
+    indent = re.search(r'\n([ \t]+)"', old)
+    body = old.strip()
     before, after = old.split(body) if body else ("", "")
+    texts = list[str]()
     new = json.dumps(
         _mark_unchanged_parts(data, body, texts),
         indent=indent[1] if indent else 2,
         ensure_ascii=False,
     )
     new = new.replace("\n", "\r\n") if "\r\n" in old else new
-    # a key is kept too, and may be called as a mark is
-    return (
-        before
-        + re.sub(rf'"{MARK}(\d+)"(?!:)', lambda found: texts[int(found[1])], new)
-        + after
-    )
+    # A key with the text of a mark is not a mark: keys keep their text too.
+    mark = rf'"{MARK}(\d+)"(?!:)'
+    new = re.sub(mark, lambda match: texts[int(match[1])], new)
+    return before + new + after
 
 
 def _mark_unchanged_parts(new: Json, source: str, texts: list[str]) -> Json:
-    """Return `new` with a mark for each part that is equal in `source`; its text is added to `texts`."""
+    """Return `new` with a mark in place of each part that is equal in `source`.
+
+    The source text of each of these parts is appended to `texts`.
+    """
     old = json.loads(source) if source else None
-    # == takes True for 1, and dicts in any order
+    # == would accept True for 1, and dictionaries in another order.
     if source and json.dumps(old) == json.dumps(new):
         texts.append(source)
         return f"{MARK}{len(texts) - 1}"
@@ -314,17 +344,18 @@ def _mark_unchanged_parts(new: Json, source: str, texts: list[str]) -> Json:
             name: _mark_unchanged_parts(value, parts.get(name, ""), texts)
             for name, value in new.items()
         }
-    if isinstance(new, list):  # an item keeps its text wherever it moved to
-        known = {json.dumps(json.loads(text)): text for text in parts.values()}
+    if isinstance(new, list):
+        # An item keeps its text at any position.
+        old_texts = {json.dumps(json.loads(text)): text for text in parts.values()}
         return [
-            _mark_unchanged_parts(item, known.get(json.dumps(item), ""), texts)
+            _mark_unchanged_parts(item, old_texts.get(json.dumps(item), ""), texts)
             for item in new
         ]
     return new
 
 
 def _split_members(source: str) -> dict[Json, str]:
-    """Return the text of each member of the JSON object or array in `source`, by key or index."""
+    """Return the texts of the members of a JSON object or array, by key or index."""
     decoder = json.JSONDecoder()
     parts: dict[Json, str] = {}
     at = _skip_separators(source, 1)
@@ -340,18 +371,21 @@ def _split_members(source: str) -> dict[Json, str]:
 
 
 def _skip_separators(source: str, at: int) -> int:
-    """Return where the next name, value or end begins, from `at` on."""
+    """Return the index of the next key, value or closing bracket from `at` on."""
     while source[at] in " \t\r\n,:":
         at += 1
     return at
 
 
-# --- .gitignore: bytes, because it may be in any encoding
-# -------------------------------------------------
+# --- .gitignore: bytes, because the file may have any encoding
 
 
 def add_ignore_line(content: bytes) -> bytes:
-    """Return a .gitignore that covers `.stepper/`; a missing last line end stays missing (see `unignore`)."""
+    """Return the contents of a .gitignore that includes `.stepper/`.
+
+    A file without a newline at its end gets none, so that `remove_ignore_line` restores
+    exactly the same bytes.
+    """
     if any(line.strip().strip(b"/") == b".stepper" for line in content.split(b"\n")):
         return content
     eol = b"\r\n" if b"\r\n" in content else b"\n"
@@ -361,11 +395,13 @@ def add_ignore_line(content: bytes) -> bytes:
 
 
 def remove_ignore_line(content: bytes) -> bytes:
-    """Return a .gitignore without the line that `ignore` adds."""
+    """Return the contents of a .gitignore without the line of `add_ignore_line`."""
     lines = content.split(b"\n")
     rest = [line for line in lines if line.rstrip(b"\r") != GITIGNORE_LINE]
     if len(rest) == len(lines):
         return content
     text = b"\n".join(rest)
-    # ours was the last line and had no line end: then the one before it had none either
-    return text.removesuffix(b"\r") if lines[-1] == GITIGNORE_LINE else text
+    if lines[-1] == GITIGNORE_LINE:
+        # The file had no newline at its end before the line was added.
+        return text.removesuffix(b"\r")
+    return text

@@ -1,7 +1,8 @@
-"""Looks at an installation and changes nothing: what is wrong, and the command that mends it.
+"""The checks of `stepper doctor`: find problems of an installation, change nothing.
 
-Stdlib only when imported: install looks through it before any environment exists. The only code that it runs
-is one `-c` of the kernel's interpreter, where this user accepted that. (A few lines over 300: a list of checks.)
+Importing this module needs only the standard library, because the installer uses it
+before any environment exists. The checks run no code of the project, except the kernel's
+interpreter, and that only if the user accepted it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 import os
 import shlex
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,12 +34,12 @@ from stepper.install.interpreter import probe, probe_kernel_python
 from stepper.policy import notebook_globs
 from stepper.policy.model import Limits
 
-TRUST = "stepper trust"  # shows what it accepts, and records it
+TRUST_COMMAND = "stepper trust"
 
 
 @dataclass(frozen=True)
 class Check:
-    """One line of `stepper doctor`. `mend` is a command for the shell, empty where nothing is to be done."""
+    """A result of `stepper doctor`. `mend` is the shell command that fixes a problem."""
 
     name: str
     ok: bool
@@ -47,51 +48,65 @@ class Check:
 
 
 def run_checks(paths: Paths) -> list[Check]:
-    """Return all checks of one project, in the order in which one would mend them."""
-    done = []
-    for check in CHECKS:
-        name = check.__name__.strip("_").replace("_", " ")
+    """Return the results for a project, in the order in which to fix problems."""
+    results = []
+    for name, check in CHECKS.items():
         try:
-            done.append(Check(name, True, check(paths)))
-        except StepperError as wrong:
-            done.append(Check(name, False, wrong.message, wrong.hint))
-    return [*done, *_check_kernel_backends(paths)]
+            results.append(Check(name, True, check(paths)))
+        except StepperError as error:
+            results.append(Check(name, False, error.message, error.hint))
+    return [*results, *_check_kernel_backends(paths)]
 
 
 def load_limits(paths: Paths) -> Limits:
-    """Return what the config says; the defaults where install runs before any environment exists; raise UsageError."""
+    """Return the limits of the configuration, the defaults before an environment exists.
+
+    Raises:
+        UsageError: The configuration is invalid.
+    """
     try:
         from stepper.daemon import config
-    except ImportError:  # without pyyaml
+    except ImportError:
+        # PyYAML is not installed yet.
         return Limits()
     return config.load(paths)
 
 
 def get_notebook_folder(patterns: Sequence[str]) -> str:
-    """Return the folder of new notebooks, the project's own where none is covered."""
+    """Return the folder of new notebooks, "." if no pattern contains a folder."""
     return notebook_globs.new_notebook_folder(patterns) or "."
 
 
 def format_coverage(project: str, patterns: Sequence[str]) -> str:
-    """Return how many notebooks there are and how many no pattern covers, with the line that would; '' for none."""
-    found = project_files.find_notebooks(project, [""])
-    names = [name for name in found.files if not NAME_CONTROLS.search(name)]
-    rest = [name for name in names if not notebook_globs.includes(patterns, name)]
+    """Return how many notebooks match the patterns and how to include the others.
+
+    The result is "" if the project has no notebooks.
+    """
+    search = project_files.find_notebooks(project, [""])
+    names = [name for name in search.files if not NAME_CONTROLS.search(name)]
     if not names:
         return ""
-    few = ", ".join(rest[:3]) + (", …" if len(rest) > 3 else "")
-    told = (
-        f"; {len(rest)} not, whose cells never run ({few}): {notebook_globs.suggest_setting(patterns, rest)}"
-        if rest
-        else ""
-    )
-    return f"{len(names) - len(rest)} covered{told}" + (
-        " (there may be more: not all folders were looked at)" * found.truncated
-    )
+    excluded = [name for name in names if not notebook_globs.includes(patterns, name)]
+    text = f"{len(names) - len(excluded)} included"
+    if excluded:
+        examples = ", ".join(excluded[:3])
+        if len(excluded) > 3:
+            examples += ", …"
+        setting = notebook_globs.suggest_setting(patterns, excluded)
+        text += (
+            f"; {len(excluded)} not included, so their cells do not run ({examples}). "
+            f"To include them, set: {setting}"
+        )
+    if search.truncated:
+        text += " (there may be more: not all folders were searched)"
+    return text
 
 
 def list_missing_patterns(project: str, patterns: Sequence[str]) -> list[str]:
-    """Return the patterns with which all notebooks of the project are covered; empty where they are already."""
+    """Return the patterns that include all notebooks of the project.
+
+    The list is empty if the configured patterns include them.
+    """
     names = [
         name
         for name in project_files.find_notebooks(project, [""]).files
@@ -106,12 +121,19 @@ def list_missing_patterns(project: str, patterns: Sequence[str]) -> list[str]:
 
 
 def find_kernel_python(paths: Paths) -> str:
-    """Return the kernel's interpreter: the config's, else the one that install chose, else that of .venv."""
+    """Return the path of the kernel's interpreter.
+
+    This is `python:` of the configuration, else the interpreter that the installer chose,
+    else that of .venv.
+    """
     return paths.find_python(_load_limits_or_defaults(paths).python)
 
 
 def _load_limits_or_defaults(paths: Paths) -> Limits:
-    """Return what the config says, the defaults where it is wrong: that has a line of its own."""
+    """Return the configured limits, the defaults if the configuration is invalid.
+
+    `_check_config` reports an invalid configuration.
+    """
     try:
         return load_limits(paths)
     except UsageError:
@@ -119,16 +141,20 @@ def _load_limits_or_defaults(paths: Paths) -> Limits:
 
 
 def is_untrusted_python(paths: Paths, python: str) -> bool:
-    """Whether the interpreter is there, but neither this user's install nor `stepper trust` recorded it."""
+    """Return whether an interpreter exists that the user has not accepted."""
     return os.path.lexists(python) and not paths.trusts_python(python)
 
 
 def format_install_command(paths: Paths, broken: str = "", more: str = "") -> str:
-    """Return the command that sets this project up (again), or the main checkout that lends it what is `broken`."""
+    """Return the shell command that installs stepper in this project again.
+
+    If the path `broken` is in the main checkout of this worktree, the command installs
+    stepper there. `more` contains further options.
+    """
     holders = [
         folder for folder in paths.checkouts if Path(broken).is_relative_to(folder)
     ]
-    # the longest: a worktree may lie in the main checkout
+    # A worktree may be inside the main checkout: the longest path is the closest.
     folder = shlex.quote(max(holders, key=len, default=paths.project))
     note = read_install_record(paths.checkouts[-1])
     source = str(note.get("source", ""))
@@ -137,33 +163,41 @@ def format_install_command(paths: Paths, broken: str = "", more: str = "") -> st
     script = Path(source, "install.sh")
     if script.is_absolute() and script.is_file():
         return f"{shlex.quote(str(script))} {folder}{more}"
-    # by uvx, pipx or pip: that command
+    # Installed by uvx, pipx or pip: use the same command.
     words = shlex.split(source) if source.endswith(" install") else []
-    gone = next(
-        (word for word in words if os.path.isabs(word) and not os.path.exists(word)), ""
-    )
-    if gone:  # the same way, from the index
+    absolute_paths = [word for word in words if os.path.isabs(word)]
+    missing = next((path for path in absolute_paths if not os.path.exists(path)), "")
+    if missing:
+        # The same tool can install stepper from the package index.
         ways = {"uvx": "uvx notebook-stepper", "pipx": "pipx run notebook-stepper"}
         again = ways.get(words[0], "pip install notebook-stepper && notebook-stepper")
-        return f"{again} install {folder}{more}  # {gone} is gone"
+        return f"{again} install {folder}{more}  # {missing} does not exist"
     if words:
         return f"{source} {folder}{more}"
-    return f"./install.sh {folder}{more}  # in a checkout of stepper, else: uvx notebook-stepper install {folder}{more}"
+    return (
+        f"./install.sh {folder}{more}  # in a checkout of stepper; without one: "
+        f"uvx notebook-stepper install {folder}{more}"
+    )
 
 
 def is_daemon_listening(paths: Paths) -> bool:
-    """Tell whether a daemon listens on the project's socket; raise OSError, StepperError."""
+    """Return whether a daemon listens on the project's socket.
+
+    Raises:
+        OSError: The socket can't be used.
+        StepperError: The socket's folder is not safe.
+    """
     sock = client.connect(paths)
     if sock:
         sock.close()
     return sock is not None
 
 
-# --- the checks: each returns what is well, or raises StepperError with what is wrong
-# and the command that mends it
+# --- Checks. Each returns the details of success, or raises StepperError with the
+# problem and the command that fixes it.
 
 
-def _config(paths: Paths) -> str:
+def _check_config(paths: Paths) -> str:
     try:
         load_limits(paths)
     except UsageError as error:
@@ -174,24 +208,28 @@ def _config(paths: Paths) -> str:
     return (
         paths.relpath(paths.config)
         if Path(paths.config).exists()
-        else "none: the defaults hold"
+        else "no file: the defaults apply"
     )
 
 
-def _interpreter(paths: Paths) -> str:
+def _check_interpreter(paths: Paths) -> str:
     python = find_kernel_python(paths)
     if is_untrusted_python(paths, python):
         raise StepperError(
-            f"{python} was not accepted by you: nothing of it runs", TRUST
+            f"you have not accepted {python}, so stepper does not run it", TRUST_COMMAND
         )
-    mend = f"{format_install_command(paths, python).partition('  #')[0]} --python PATH"
-    return f"{python} (Python {probe_kernel_python(python, python, mend).version})"
+    repair = (
+        f"{format_install_command(paths, python).partition('  #')[0]} --python PATH"
+    )
+    return f"{python} (Python {probe_kernel_python(python, python, repair).version})"
 
 
-def _ipykernel(paths: Paths) -> str:
+def _check_ipykernel(paths: Paths) -> str:
     python = find_kernel_python(paths)
     if is_untrusted_python(paths, python):
-        raise StepperError("unknown: the interpreter was not accepted by you", TRUST)
+        raise StepperError(
+            "unknown: you have not accepted the interpreter", TRUST_COMMAND
+        )
     try:
         about = probe(python)
     except StepperError:
@@ -200,19 +238,20 @@ def _ipykernel(paths: Paths) -> str:
         ) from None
     if "ipykernel" not in about.modules:
         locked = Path(paths.project, "uv.lock").exists()
-        mend = (
-            "uv add --dev ipykernel"
-            if locked
-            else format_install_command(paths, python)
-        )
+        repair = format_install_command(paths, python)
+        if locked:
+            repair = "uv add --dev ipykernel"
         if Path(ipykernel_folder(paths.active_env, about.version)).is_dir():
-            return f"missing in {python}: kernels start with stepper's own copy. What adds it: {mend}"
-        raise StepperError(f"missing in {python}", mend)
+            return (
+                f"not installed in {python}: kernels use stepper's own copy. "
+                f"To install ipykernel, run: {repair}"
+            )
+        raise StepperError(f"not installed in {python}", repair)
     return "present"
 
 
-def _hook_script(paths: Paths) -> str:
-    """The script is ours, executable, and finds stepper's environment; the name `.stepper/env` leads there too."""
+def _check_hook_script(paths: Paths) -> str:
+    """Check the hook script and the environment that the script starts."""
     name, script, ours = (
         claude_settings.SCRIPT,
         Path(paths.project, claude_settings.SCRIPT),
@@ -220,7 +259,7 @@ def _hook_script(paths: Paths) -> str:
     )
     env, link = paths.active_env, Paths(paths.environment_checkout).env_link
     if is_plugin_installation(paths):
-        name = "the plugin's"
+        name = "from the plugin"
     elif is_mcp_only(paths):
         lender = Paths(paths.environment_checkout)
         started = mcp_starter.check_starter(lender, format_install_command(lender))
@@ -229,7 +268,7 @@ def _hook_script(paths: Paths) -> str:
         raise StepperError(f"{name} is missing", format_install_command(paths))
     elif script.read_bytes() != ours.read_bytes():
         raise StepperError(
-            f"{name} is not the one of stepper {__version__}",
+            f"{name} is from another version than stepper {__version__}, or was edited",
             format_install_command(paths),
         )
     elif not os.access(script, os.X_OK):
@@ -238,29 +277,29 @@ def _hook_script(paths: Paths) -> str:
         )
     if os.path.lexists(link) and not paths.env_is_recorded():
         raise StepperError(
-            f"{link} is not of an install of yours: nothing of it runs, and no cell",
-            TRUST,
+            f"{link} is not from your installation, so neither its programs nor cells run",
+            TRUST_COMMAND,
         )
     if not Path(env, "packages", "stepper").is_dir():
         raise StepperError(
-            f"{paths.relpath(link)} is not complete",
+            f"{paths.relpath(link)} is incomplete",
             format_install_command(paths, link),
         )
     if os.path.realpath(link) != os.path.realpath(env):
-        detail = f"{link} is not your environment (a pull may have put it there). The hooks run yours: {env}"
-        # install refuses a link of a stranger's
+        detail = (
+            f"{link} is not your environment (git may have created it). "
+            f"The hooks use your environment: {env}"
+        )
+        # The installer refuses a link that it did not create.
         unlink = f"rm {shlex.quote(link)} && " if os.path.islink(link) else ""
         raise StepperError(detail, unlink + format_install_command(paths, link))
-    lent = (
-        ""
-        if link == paths.env_link
-        else f" (a worktree, with the environment of the main checkout: {link})"
-    )
-    return name + lent
+    if link != paths.env_link:
+        return f"{name} (worktree; uses the environment of the main checkout: {link})"
+    return name
 
 
-def _hooks(paths: Paths) -> str:
-    """The settings hold all our handlers, or the plugin does and is enabled, and hooks are not switched off."""
+def _check_hooks(paths: Paths) -> str:
+    """Check that settings or an enabled plugin contain the hooks, and hooks are enabled."""
     if is_mcp_only(paths):
         return f"{NOT_INSTALLED}: cells run only through MCP"
     plugin, enabled = is_plugin_installation(paths), False
@@ -272,7 +311,7 @@ def _hooks(paths: Paths) -> str:
         _, data = read_settings(path)
         if data.get("disableAllHooks"):
             raise StepperError(
-                f'{name} switches all hooks off ("disableAllHooks")',
+                f"`disableAllHooks` in {name} disables all hooks",
                 format_editor_command(path),
             )
         enabled = enabled or claude_settings.is_plugin_enabled(data)
@@ -282,18 +321,18 @@ def _hooks(paths: Paths) -> str:
             else []
         )
         if lacking:
-            detail = f"{name} lacks, or holds as an older version made them: {', '.join(lacking)}"
+            detail = f"hooks missing or outdated in {name}: {', '.join(lacking)}"
             raise StepperError(detail, format_install_command(paths))
     if plugin and not enabled:
-        detail = (
-            "hooks and skills are to be the plugin's, which no settings of yours enable"
-        )
+        detail = "stepper was installed as a plugin, but your settings do not enable the plugin"
         raise StepperError(detail, "claude plugin install stepper@stepper")
-    return "the plugin's" if plugin else f"{len(claude_settings.HANDLERS)} handlers"
+    if plugin:
+        return "from the plugin"
+    return f"{len(claude_settings.HANDLERS)} handlers"
 
 
 def is_plugin_installation(paths: Paths) -> bool:
-    """Whether hooks and skills are the plugin's: the last install was told so, and found none of ours."""
+    """Return whether the plugin provides the hooks and skills of this installation."""
     return bool(read_install_record(paths.environment_checkout).get("plugin"))
 
 
@@ -301,56 +340,61 @@ NOT_INSTALLED = "not installed (--mcp-only)"
 
 
 def is_mcp_only(paths: Paths) -> bool:
-    """Whether the last install set up MCP alone: nothing of ours is expected in .claude/."""
+    """Return whether stepper was installed with --mcp-only, without files in .claude/."""
     record = read_install_record(paths.environment_checkout)
     return bool(record.get("mcp_only"))
 
 
-def _notebooks(paths: Paths) -> str:
+def _check_notebooks(paths: Paths) -> str:
     patterns = _load_limits_or_defaults(paths).patterns
     return f"{', '.join(patterns)}: {format_coverage(paths.project, patterns) or 'none yet'}"
 
 
-def _mode(paths: Paths) -> str:
-    """What becomes of an edit in the client's permission mode: nothing of it is wrong."""
+def _check_mode(paths: Paths) -> str:
+    """Describe what happens to edits in Claude Code's permission mode. Never fails."""
     if is_mcp_only(paths):
-        return "Claude Code's does not matter here (--mcp-only): the MCP client asks you, or does not"
+        return "not relevant (--mcp-only): the MCP client decides whether to ask you"
     return permission_mode.describe_mode(
         Path(paths.project), _load_limits_or_defaults(paths)
     )
 
 
-def _skills(paths: Paths) -> str:
+def _check_skills(paths: Paths) -> str:
     if is_mcp_only(paths):
         return NOT_INSTALLED
     if is_plugin_installation(paths):
-        return "the plugin's: /stepper:continue and so on (a bare /continue is the client's own)"
-    words = {"missing": "missing", "outdated": "of another version"}
-    found = skills.get_skill_states(Path(paths.project))
+        return (
+            "from the plugin: /stepper:continue and so on "
+            "(/continue is Claude Code's own command)"
+        )
+    words = {"missing": "missing", "outdated": "from another version"}
+    states = skills.get_skill_states(Path(paths.project))
     wrong = [
-        f"{name} is {words[word]}" for name, word in found.items() if word in words
+        f"{name} is {words[word]}" for name, word in states.items() if word in words
     ]
     if wrong or not skills.load_shipped_skills():
         raise StepperError(
-            "; ".join(wrong) or "none came with this installation",
+            "; ".join(wrong) or "this installation contains no skills",
             format_install_command(paths),
         )
-    edited = [name for name, word in found.items() if word == "edited"]
-    foreign = [name for name, word in found.items() if word == "foreign"]
-    ours = ", ".join(name for name in found if name not in foreign)
-    notes = [f"edited here: {', '.join(edited)}"] if edited else []
+    edited = [name for name, word in states.items() if word == "edited"]
+    foreign = [name for name, word in states.items() if word == "foreign"]
+    ours = ", ".join(name for name in states if name not in foreign)
+    notes = [f"edited by you: {', '.join(edited)}"] if edited else []
     notes += (
-        [f"left out, because you have skills with these names: {', '.join(foreign)}"]
+        [
+            f"not installed, because you have skills with these names: {', '.join(foreign)}"
+        ]
         if foreign
         else []
     )
     return ours + (f" ({'; '.join(notes)})" if notes else "")
 
 
-def _personal_skills(paths: Paths) -> str:
-    """No personal skill has the name of one of ours: Claude Code would take that one."""
+def _check_personal_skills(paths: Paths) -> str:
+    """Check that no personal skill of the user hides one of stepper's skills."""
     if is_mcp_only(paths):
-        return "none of ours that they could shadow (--mcp-only)"
+        return "not relevant (--mcp-only installs no skills)"
     home = permission_mode.get_config_folder() / "skills"
     same = [
         str(home / name)
@@ -358,21 +402,21 @@ def _personal_skills(paths: Paths) -> str:
         if (home / name / "SKILL.md").exists()
     ]
     if same:
-        detail = f"{', '.join(same)}: wins over the project's skill of the same name"
+        detail = f"{', '.join(same)} overrides the project's skill of the same name"
         raise StepperError(
             detail, f"mv {shlex.quote(same[0])} {shlex.quote(f'{same[0]}-personal')}"
         )
-    return "none shadows ours"
+    return "none overrides a skill of stepper"
 
 
-def _mcp(paths: Paths) -> str:
-    """The package that the MCP server needs is there, where an install was asked for it; which clients start it."""
+def _check_mcp(paths: Paths) -> str:
+    """Check the MCP server's package; return the clients that are set up."""
     record = read_install_record(paths.environment_checkout)
     if not record.get("mcp"):
-        return "not asked for (install.sh --mcp adds it)"
+        return "not installed (install.sh --mcp adds it)"
     if importlib.util.find_spec("mcp") is None:
         raise StepperError(
-            "the package mcp is missing from stepper's environment",
+            "the package `mcp` is not installed in stepper's environment",
             format_install_command(paths, more=" --mcp"),
         )
     clients = ", ".join(record.get("clients", {}))
@@ -381,20 +425,21 @@ def _mcp(paths: Paths) -> str:
     return f"set up for {clients}"
 
 
-def _socket(paths: Paths) -> str:
-    """The socket's folder is the user's alone, and who listens there answers."""
+def _check_socket(paths: Paths) -> str:
+    """Check that only the user can access the socket, and whether a daemon listens."""
     for folder in (os.path.dirname(paths.runtime), paths.runtime):
         try:
             about = os.lstat(folder)
         except FileNotFoundError:
-            return f"{folder} (made with the first cell)"
+            return f"{folder} (created when the first cell runs)"
         if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid():
             raise StepperError(
-                f"{folder} belongs to another user or is no folder", f"rm -r {folder}"
+                f"{folder} belongs to another user or is not a folder",
+                f"rm -r {folder}",
             )
         if about.st_mode & 0o077:
             raise StepperError(
-                f"{folder} is open to other users", f"chmod 700 {folder}"
+                f"other users can access {folder}", f"chmod 700 {folder}"
             )
     try:
         return f"{paths.socket} ({'the daemon listens' if is_daemon_listening(paths) else 'no daemon runs'})"
@@ -404,41 +449,52 @@ def _socket(paths: Paths) -> str:
         ) from None
 
 
-def _command(paths: Paths) -> str:
-    """`stepper` in the person's own shell, where install was asked for it."""
-    told, place = user_script.get_script_state(), user_script.get_script_path()
-    if told == "outdated" or (told == "ours" and not os.access(place, os.X_OK)):
+def _check_command(paths: Paths) -> str:
+    """Check the command `stepper` of the user's shell, if it was installed (--link)."""
+    state = user_script.get_script_state()
+    place = user_script.get_script_path()
+    if state == "outdated" or (state == "ours" and not os.access(place, os.X_OK)):
         raise StepperError(
-            f"{place} is of another version, or not executable",
+            f"{place} is from another version or not executable",
             format_install_command(paths, more=" --link"),
         )
-    known = {
-        "missing": "not asked for (install.sh --link makes it)",
-        "foreign": "another program",
+    descriptions = {
+        "missing": "not installed (install.sh --link creates it)",
+        "foreign": "another program, not from stepper",
     }
-    return f"{place}: {known.get(told, 'calls the stepper of the project it is called in')}"
+    usual = "runs the stepper of the current project"
+    return f"{place}: {descriptions.get(state, usual)}"
 
 
-def _jupyter(paths: Paths) -> str:
-    """No Jupyter server shows the project without reloading what stepper writes."""
+def _check_jupyter(paths: Paths) -> str:
+    """Check that running Jupyter servers reload the notebooks that stepper writes."""
     try:
         from stepper.messages import attached_clients
         from stepper.notebooks import jupyter_saves
-    except ImportError:  # in no environment of stepper's
-        return "not looked at"
-    found = jupyter_saves.find_servers_without_reload(paths.project)
-    if found:
-        mend = f"pip install {attached_clients.COLLABORATION_PACKAGE}  # in the environment of that server; then start it again"
-        raise StepperError(
-            attached_clients.format_not_reloaded([server.url for server in found]), mend
+    except ImportError:
+        # Not running in stepper's environment.
+        return "not checked"
+    servers = jupyter_saves.find_servers_without_reload(paths.project)
+    if servers:
+        package = attached_clients.COLLABORATION_PACKAGE
+        repair = (
+            f"pip install {package}  "
+            "# in the environment of that server; then restart the server"
         )
-    return "no server shows the project without reloading what stepper writes"
+        raise StepperError(
+            attached_clients.format_not_reloaded([server.url for server in servers]),
+            repair,
+        )
+    return "no server has the project open without reloading what stepper writes"
 
 
 def _check_kernel_backends(paths: Paths) -> list[Check]:
-    """Each place that the configuration names; one that was accepted is looked at, no other is asked anything."""
-    found = _load_limits_or_defaults(paths)
-    if not found.kernels:
+    """Check the configured kernel backends.
+
+    Only backends that the user accepted are contacted.
+    """
+    limits = _load_limits_or_defaults(paths)
+    if not limits.kernels:
         return []
     import asyncio
 
@@ -452,17 +508,29 @@ def _check_kernel_backends(paths: Paths) -> list[Check]:
             place.mend,
         )
         for place in asyncio.run(
-            kernel_backends.check_configured(paths, found, os.environ)
+            kernel_backends.check_configured(paths, limits, os.environ)
         )
     ]
 
 
-def _version(_: Paths) -> str:
+def _check_version(_: Paths) -> str:
     return f"stepper {__version__}"
 
 
-CHECKS = (
-    *(_config, _notebooks, _interpreter, _ipykernel, _hook_script),
-    *(_hooks, _mode, _skills, _personal_skills, _mcp, _socket, _command, _jupyter),
-    _version,
-)
+# The names are part of the output, also with `--json`.
+CHECKS: dict[str, Callable[[Paths], str]] = {
+    "config": _check_config,
+    "notebooks": _check_notebooks,
+    "interpreter": _check_interpreter,
+    "ipykernel": _check_ipykernel,
+    "hook script": _check_hook_script,
+    "hooks": _check_hooks,
+    "mode": _check_mode,
+    "skills": _check_skills,
+    "personal skills": _check_personal_skills,
+    "mcp": _check_mcp,
+    "socket": _check_socket,
+    "command": _check_command,
+    "jupyter": _check_jupyter,
+    "version": _check_version,
+}

@@ -1,4 +1,7 @@
-"""Files as install writes, uninstall removes and the doctor reads them; those of this package. Stdlib only."""
+"""Read, write and remove the files of an installation; find those of this package.
+
+Standard library only: the installer runs before any environment exists.
+"""
 
 from __future__ import annotations
 
@@ -11,24 +14,29 @@ from pathlib import Path
 from stepper.common.errors import StepperError
 from stepper.install import claude_settings
 
-# stepper/, in site-packages or in the checkout
+# The folder stepper/, in site-packages or in the checkout.
 PACKAGE = Path(__file__).resolve().parent.parent
 
 
 def find_assets(kind: str) -> Path:
-    """Return the folder `hooks` or `skills` that came with this package: in the wheel, or in the checkout."""
+    """Return the folder `hooks` or `skills` of this package, in the wheel or checkout."""
     packed = PACKAGE / "assets" / kind
     return packed if packed.is_dir() else PACKAGE.parent / kind
 
 
 def read(path: Path) -> bytes:
-    """Return a file's bytes, none where there is no file."""
+    """Return the bytes of a file, b"" if the file does not exist."""
     return path.read_bytes() if path.is_file() else b""
 
 
 def read_settings(path: Path) -> tuple[str | None, claude_settings.Data]:
-    """Return the text (None: no file) and the data of settings; raise StepperError where merging is impossible."""
-    if path.exists() and not path.is_file():  # a FIFO's writer would be waited for
+    """Return the text and the data of a settings file; the text is None without a file.
+
+    Raises:
+        StepperError: The file can't be read, or hooks can't be merged into it.
+    """
+    if path.exists() and not path.is_file():
+        # Reading a FIFO would block until something writes to it.
         raise StepperError(f"{path} is not a file", "move it away, then run this again")
     try:
         text = path.read_bytes().decode("utf-8")
@@ -49,12 +57,15 @@ def read_settings(path: Path) -> tuple[str | None, claude_settings.Data]:
 
 
 def format_editor_command(path: str | Path) -> str:
-    """Return the command that opens a file for the person."""
+    """Return a shell command that opens a file in the user's editor."""
     return f"${{EDITOR:-vi}} {shlex.quote(str(path))}"
 
 
 def write(path: Path, content: bytes, mode: int | None = None) -> str:
-    """Write a file whole or not at all, through a link, its mode kept; return made, updated or unchanged."""
+    """Write a file atomically; return "made", "updated" or "unchanged".
+
+    A symbolic link is followed. Without `mode` an existing file keeps its mode.
+    """
     path = Path(os.path.realpath(path))
     old = stat.S_IMODE(path.stat().st_mode) if path.exists() else None
     mode = old if mode is None else mode
@@ -73,7 +84,7 @@ def write(path: Path, content: bytes, mode: int | None = None) -> str:
 
 
 def link(path: Path, target: Path) -> None:
-    """Make `path` a link to `target`."""
+    """Make `path` a symbolic link to `target`, replacing what is there."""
     if not (path.is_symlink() and path.readlink() == target):
         remove(path)
         path.parent.mkdir(exist_ok=True)
@@ -81,7 +92,7 @@ def link(path: Path, target: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file, a link or a whole folder, if it is there."""
+    """Remove a file, a link or a folder with its contents, if it exists."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -89,7 +100,7 @@ def remove(path: Path) -> None:
 
 
 def remove_empty(folder: Path) -> bool:
-    """Remove an empty folder; tell whether it was one."""
+    """Remove a folder if it is empty; return whether it was removed."""
     try:
         folder.rmdir()
     except OSError:

@@ -1,7 +1,7 @@
-"""The script with which clients start the MCP server of a checkout, for installations without a hook script.
+"""The script that starts the MCP server of installations without a hook script.
 
-It lies in stepper's environment, so no file of the checkout is run. It does what the hook
-script does for the event `Mcp`, of which it uses a copy.
+The script is in stepper's environment, so clients run no file of the checkout. It
+handles the event `Mcp` with a copy of the hook script.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from stepper.common.errors import StepperError
 from stepper.common.paths import Paths
 from stepper.install.file_edits import find_assets, read, write
 
-# below the environment; the hook script knows it by this name
+# Relative to the environment. The hook script contains this name too.
 STARTER = "hooks/mcp"
 SCRIPT = "hooks/stepper"
 
@@ -25,23 +25,30 @@ def get_starter_path(paths: Paths) -> Path:
 
 
 def write_scripts(paths: Paths, repair: str) -> None:
-    """Put the script, and the hook script that it uses, into the environment.
+    """Write the start script and its copy of the hook script into the environment.
 
-    Where it can't start the server it names `repair`, the command that sets the checkout up.
+    If the script can't start the server, its message names `repair`, the command that
+    sets up the checkout.
     """
     write(Path(paths.env, SCRIPT), read(find_assets("hooks") / "stepper"), 0o755)
     write(get_starter_path(paths), _format_starter(paths, repair), 0o755)
 
 
 def check_starter(paths: Paths, repair: str) -> str:
-    """Return the path of the script; raise StepperError where it is missing or of another version."""
+    """Return the path of the script.
+
+    Raises:
+        StepperError: The script is missing or from another version of stepper.
+    """
     path = get_starter_path(paths)
     script = Path(paths.env, SCRIPT)
     same = read(script) == read(find_assets("hooks") / "stepper")
-    # the command that it names may be another one: the clone that it came from may be gone
+    # Not compared in full: the repair command differs if the source clone was removed.
     same = same and os.fsencode(SCRIPT) in read(path)
     if not same or not os.access(path, os.X_OK):
-        raise StepperError(f"{path} is missing or of another version", repair)
+        raise StepperError(
+            f"{path} is missing or from another version of stepper", repair
+        )
     return str(path)
 
 

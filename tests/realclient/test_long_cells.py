@@ -28,7 +28,7 @@ import pathlib, time
 print("epoch 1/2: loss 0.5", flush=True)
 while not pathlib.Path({!r}).exists(): time.sleep(0.02)
 print("epoch 2/2: loss nan")"""
-SUMMARY = "● stepper: a cell that went on has news"
+SUMMARY = "● stepper: report on a background cell"
 
 
 @pytest.fixture(scope="module")
