@@ -27,7 +27,7 @@ from stepper.common.errors import NotebookError, UsageError
 from stepper.daemon import config
 from stepper.daemon.command_handlers import load_arguments
 from stepper.install import claude_settings as merging
-from stepper.kernels.wake_pattern import Watch
+from stepper.kernels.wake_pattern import WakeWatcher
 from stepper.messages import command_messages, quoted_output
 from stepper.messages.quoted_output import split_pages
 from stepper.notebooks import background_io
@@ -819,18 +819,18 @@ WAKES = [
 def test_wake_patterns(pattern: str, pieces: list[str]) -> None:
     """However what is printed arrives, the line that is found is the first that Python's engine finds."""
     assume(not wake_regex.find_problem(pattern))
-    watch = Watch(pattern)
+    watch = WakeWatcher(pattern)
     for piece in pieces:
         watch.take("stdout", piece)
     lines = re.split("[\r\n]", "".join(pieces).replace("\x1b[31m", ""))
     held = [line for line in lines if line and re.search(pattern, line)]
     if (
-        watch.sought.matches_longer_lines or not held or held[0] in lines[:-1]
+        watch.pattern.matches_longer_lines or not held or held[0] in lines[:-1]
     ):  # an end is looked at when it is there
         assert bool(watch.matched) == bool(held) and (
             not held or held[0].startswith(watch.matched)
         )
-    assert not watch.unseen
+    assert not watch.skipped
 
 
 @tries(100, 3000)

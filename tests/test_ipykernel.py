@@ -227,7 +227,7 @@ def test_where_the_copy_cannot_serve_the_message_stays(
     assert (
         "NOT run" in answer.text and "No module named ipykernel_launcher" in answer.text
     )
-    assert "mends it: uv add --dev ipykernel" in answer.text and not answer.stop
+    assert "To fix this, run: uv add --dev ipykernel" in answer.text and not answer.stop
     assert without.json("status")["kernel"]["state"] == "none"
 
 
@@ -359,4 +359,4 @@ def test_the_command_that_adds_ipykernel_works_without_pip(
     process = LocalProcess.__new__(LocalProcess)
     process.python = str(prefix / "bin" / "python")
     death = Death("it ended", stderr="No module named ipykernel_launcher")
-    assert process.mends(death) == command.format(python=process.python)
+    assert process.suggest_fix(death) == command.format(python=process.python)

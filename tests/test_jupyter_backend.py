@@ -28,7 +28,7 @@ from stepper.kernels.backends.jupyter.websocket_channels import (
     of_frames,
     of_json,
 )
-from stepper.kernels.client import LiveKernel
+from stepper.kernels.client import KernelClient
 from stepper.policy import execution_time, kernel_config
 from stepper.policy.model import Death, Limits, Outcome
 from stepper.session.protocols import Execution, ExternalExecution, Kernel, LaunchConfig
@@ -194,7 +194,7 @@ def test_what_another_client_of_the_server_runs_is_heard_and_in_no_cell(
     room: Room,
 ) -> None:
     heard, kernel = list[ExternalExecution](), room.kernel
-    assert isinstance(kernel, LiveKernel)
+    assert isinstance(kernel, KernelClient)
     assert isinstance(kernel.channels, WebsocketChannels)
     assert kernel.get_connection_file() == ""
     assert kernel.describe().url

@@ -657,7 +657,8 @@ def test_a_run_that_lost_its_daemon_is_waited_for_and_its_end_known(
     )
     assert done.outcome is Outcome.OK and done.fault is None and text(done) == "over\n"
     assert done.notes == [
-        "what it printed while no daemon was there is missing: this kernel does not remember it"
+        "output from the time when the stepper daemon was not running is missing: "
+        "the kernel has no record of the run"
     ]
     done = room.wait(
         room.lost(cells.slow_fails, "d" * 32).await_earlier_request(
@@ -682,7 +683,7 @@ def test_of_one_that_ended_meanwhile_nothing_is_claimed(
         and done.fault is not None
         and done.fault.ename == "NobodyHeard"
     )
-    assert text(done) == "" and "is not known" in done.fault.evalue
+    assert text(done) == "" and "its outcome is unknown" in done.fault.evalue
 
 
 @contract("helper")

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from stepper.kernels.backend_protocols import Guard, Usage
+from stepper.kernels.backend_protocols import MemoryGuard, Usage
 from stepper.kernels.backends.local.memory import cgroups, usage
 from stepper.policy.model import Outcome
 from stepper.session.protocols import Execution
@@ -123,7 +123,7 @@ def test_the_machine_is_looked_at() -> None:
     assert 0 < found.used < found.total <= psutil.virtual_memory().total
 
 
-def watch(percent: float, *seen: tuple[int, int]) -> Guard:
+def watch(percent: float, *seen: tuple[int, int]) -> MemoryGuard:
     """A guard that sees one (use, tree) after the other, of 1,000 bytes in all."""
     looks, trees = iter(seen), {"now": 0}
 
@@ -131,7 +131,7 @@ def watch(percent: float, *seen: tuple[int, int]) -> Guard:
         used, trees["now"] = next(looks)
         return Usage(1000, used, "its cgroup")
 
-    return Guard(percent, look, lambda: trees["now"])
+    return MemoryGuard(percent, look, lambda: trees["now"])
 
 
 @pytest.mark.parametrize(
@@ -156,12 +156,12 @@ def watch(percent: float, *seen: tuple[int, int]) -> Guard:
 def test_when_the_guard_trips(seen: list[tuple[int, int]], trips: bool) -> None:
     guard = watch(80, *seen)
     assert bool(guard.warning) == (seen[0][0] >= 800)
-    assert bool(guard.trip()) == trips
+    assert bool(guard.check()) == trips
 
 
 def test_above_at_the_start_stays_so_while_the_cell_runs() -> None:
     guard = watch(80, (900, 100), (700, 100), (900, 130), (900, 150))
-    assert [bool(guard.trip()) for _ in range(3)] == [False, False, True]
+    assert [bool(guard.check()) for _ in range(3)] == [False, False, True]
 
 
 def test_what_the_guard_says() -> None:
@@ -173,14 +173,14 @@ def test_what_the_guard_says() -> None:
         ]
     )
     trees = iter([1000 * million, 1500 * million])
-    guard = Guard(80, lambda: next(seen), lambda: next(trees))
+    guard = MemoryGuard(80, lambda: next(seen), lambda: next(trees))
     assert (
         guard.warning
         == "memory was at 82 % of its cgroup before the cell began (the limit is 80 %)"
     )
     assert (
-        guard.trip()
-        == "memory reached 90 % of its cgroup (the limit is 80 %); this kernel holds 1,500 MB of 4,000 MB"
+        guard.check()
+        == "memory reached 90 % of its cgroup (the limit is 80 %); this kernel uses 1,500 MB of 4,000 MB"
     )
     assert watch(80, (100, 0)).warning == ""
 
@@ -197,7 +197,7 @@ def lab() -> Iterator[Lab]:
 
 def share(done: Execution) -> int:
     """How much the message says that the kernel holds, in MB."""
-    said = re.search(r"this kernel holds ([\d,]+) MB of [\d,]+ MB", done.memory)
+    said = re.search(r"this kernel uses ([\d,]+) MB of [\d,]+ MB", done.memory)
     assert said, done.memory
     return int(said[1].replace(",", ""))
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from stepper.kernels import message_decoding
 from stepper.kernels.output_area import OutputArea, size
 from stepper.kernels.stream_text import Stream
-from stepper.kernels.wake_pattern import Watch
+from stepper.kernels.wake_pattern import WakeWatcher
 from stepper.policy.model import OmittedOutput
 from tests.conftest import Project, text_of
 from tests.stream_folding import folded
@@ -264,16 +264,16 @@ def test_a_cell_with_a_bar_leaves_one_line_of_it_and_a_traceback_in_colours(
 
 def test_a_line_is_found_however_much_came_before_it() -> None:
     """Only lines that hold all that a match must hold take of the time that there is for looking."""
-    watch = Watch("loss.*nan")
+    watch = WakeWatcher("loss.*nan")
     watch.spent, watch.began = 0.4, watch.began - 0.1
     for _ in range(30):
         watch.take("stdout", "epoch 1 loss=0.123 acc=0.9\n" * 100_000)
     watch.take("stdout", "epoch 2 loss=nan\n")
-    assert watch.matched == "epoch 2 loss=nan" and not watch.unseen
+    assert watch.matched == "epoch 2 loss=nan" and not watch.skipped
 
 
 def test_lines_that_take_too_long_to_look_at_are_passed_by_and_counted() -> None:
-    watch = Watch(r"loss=\d\.\d+e")
+    watch = WakeWatcher(r"loss=\d\.\d+e")
     watch.spent = 10.0
     watch.take("stdout", "loss=0.5 here\n" * 1000)
-    assert watch.matched == "" and watch.unseen == 14_000
+    assert watch.matched == "" and watch.skipped == 14_000

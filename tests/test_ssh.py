@@ -250,7 +250,7 @@ def test_a_host_that_went_away_is_never_called_dead(
     ), gave_up
     assert time.monotonic() < began + 10 and lives(room.pid)
     with pytest.raises(KernelUnreachableError):
-        room.wait(room.kernel.reached())
+        room.wait(room.kernel.wait_until_reachable())
     room.host.start()
     room.until(lambda: not room.kernel.describe().problem)
     done = room.wait(

@@ -1,6 +1,7 @@
-"""What a place offers of one of its kernels, whatever lies between: this machine, a batch job, a host over ssh.
+"""The protocols that a kernel backend implements, and the memory guard.
 
-`local/` offers it for this machine; another place is one more folder beside it, and a row in `providers`.
+`backends/local/` implements them for this machine. A new backend is another folder
+there and a row in `backend_registry`.
 """
 
 from __future__ import annotations
@@ -13,16 +14,16 @@ from stepper.kernels.message_decoding import Message
 from stepper.policy.model import Death
 from stepper.session.protocols import KernelDescription
 
-GRACE_SECONDS = 5.0  # from a signal to the end of all patience
-PATIENCE_SECONDS = 10.0  # with a line that is down
-# of the limit: how far a kernel may grow where the limit was passed before its cell
-# began
-GROWTH = 0.05
+GRACE_SECONDS = 5.0  # between an interrupt and giving up
+PATIENCE_SECONDS = 10.0  # while the kernel cannot be reached
+# If memory was above the limit before a cell began, the kernel may grow by this share
+# of the limit.
+ALLOWED_GROWTH = 0.05
 
 
 @dataclass(frozen=True)
 class Usage:
-    """How much memory there is and how much is used, in bytes; `where` names whose."""
+    """The total and the used memory in bytes, and `where`: of which machine or job."""
 
     total: int
     used: int
@@ -30,150 +31,194 @@ class Usage:
 
     @property
     def percent(self) -> float:
-        """How full it is."""
+        """The used memory in percent."""
         return 100.0 * self.used / self.total
 
 
-class Guard:
-    """Watches one run. `warning` is set where the limit was passed before the cell began."""
+class MemoryGuard:
+    """The memory limit of one run.
+
+    `warning` is a message if memory was above the limit before the cell began.
+    """
 
     def __init__(
-        self, percent: float, look: Callable[[], Usage], tree: Callable[[], int]
+        self,
+        max_percent: float,
+        get_usage: Callable[[], Usage],
+        get_kernel_memory: Callable[[], int],
     ) -> None:
-        self.percent, self.look, self.tree = percent, look, tree
-        now = look()
-        self.above = now.percent >= percent
-        self.began = tree() if self.above else 0
-        self.warning = (
-            f"memory was at {now.percent:.0f} % of {now.where} before the cell began (the limit is {percent:g} %)"
-            if self.above
-            else ""
-        )
+        self.max_percent = max_percent
+        self.get_usage = get_usage
+        self.get_kernel_memory = get_kernel_memory
+        self.warning = ""
+        self.initial_memory = 0
+        usage = get_usage()
+        self.was_above = usage.percent >= max_percent
+        if self.was_above:
+            self.initial_memory = get_kernel_memory()
+            self.warning = (
+                f"memory was at {usage.percent:.0f} % of {usage.where} before the cell "
+                f"began (the limit is {max_percent:g} %)"
+            )
 
-    def trip(self) -> str:
-        """Return what was seen where the cell must stop, else ''. With 100 % that is the system's to decide."""
-        now = self.look()
-        if now.percent < self.percent or self.percent >= 100:
+    def check(self) -> str:
+        """Return a message if the cell must be stopped, else ''.
+
+        With a limit of 100 %, that is left to the operating system.
+        """
+        usage = self.get_usage()
+        if usage.percent < self.max_percent or self.max_percent >= 100:
             return ""
-        share = self.tree()
-        if self.above and share - self.began <= GROWTH * now.total * self.percent / 100:
+        kernel_memory = self.get_kernel_memory()
+        growth = kernel_memory - self.initial_memory
+        max_bytes = usage.total * self.max_percent / 100
+        if self.was_above and growth <= ALLOWED_GROWTH * max_bytes:
             return ""
         return (
-            f"memory reached {now.percent:.0f} % of {now.where} (the limit is {self.percent:g} %);"
-            f" this kernel holds {share / 1e6:,.0f} MB of {now.total / 1e6:,.0f} MB"
+            f"memory reached {usage.percent:.0f} % of {usage.where} (the limit is "
+            f"{self.max_percent:g} %); this kernel uses {kernel_memory / 1e6:,.0f} MB "
+            f"of {usage.total / 1e6:,.0f} MB"
         )
 
 
 class Inbox(Protocol):
-    """The incoming messages of one channel. `unread` counts those that could not be read and are not yet told."""
+    """The incoming messages of one channel.
+
+    `unread` counts those that could not be decoded and were not reported yet.
+    """
 
     unread: int
 
     async def ready(self, seconds: float) -> bool:
-        """Wait until there is a message, at most `seconds`; return whether there is. One waits at a time."""
+        """Wait at most `seconds` for a message; return whether there is one.
+
+        Only one caller may wait at a time.
+        """
 
     def messages(self) -> Iterator[Message]:
-        """Return the messages that are there, those of a burst at most."""
+        """Yield the messages that have arrived, for a limited time."""
 
 
 class Channels(Protocol):
-    """The way to a kernel, whatever carries its messages."""
+    """The channels of a kernel, over ZeroMQ or a WebSocket."""
 
     @property
     def client_session(self) -> str:
-        """The id of the session whose requests its own are."""
+        """The session id in the headers of this client's requests."""
 
     @property
     def connection(self) -> Mapping[str, Any]:
-        """What a connection file tells of it; nothing where other clients reach it by no such file."""
+        """The content of a connection file for other clients, {} if there is none."""
 
     @property
     def is_open(self) -> bool:
-        """Whether messages come and go."""
+        """Whether the channels are connected."""
 
     @property
     def iopub(self) -> Inbox:
-        """What the kernel publishes; only while it is open."""
+        """The messages that the kernel publishes, while the channels are open."""
 
     @property
     def shell(self) -> Inbox:
-        """What it replies."""
+        """The kernel's replies, while the channels are open."""
 
     def open(self) -> None:
-        """Have messages come and go."""
+        """Connect the channels."""
 
     def close(self) -> None:
-        """Have none come any more; whoever waits for one goes on."""
+        """Disconnect the channels and stop waiting for messages."""
 
     def send(
         self,
-        kind: str,
+        message_type: str,
         content: Message,
         metadata: Message | None = None,
         request: str = "",
         parent: Message | None = None,
     ) -> str:
-        """Send a message on the shell channel, by the id `request` where the caller has one; return its id."""
+        """Send a message on the shell channel and return its id.
 
-    def came(self, request: str) -> int:
-        """Return how many messages of a request the kernel has published here; 0 where that is not counted."""
+        `request` is the id if the caller chose one.
+        """
+
+    def count_received(self, request: str) -> int:
+        """Return how many messages of a request were received, 0 if not counted."""
 
 
 class Process(Protocol):
-    """A kernel's process where it runs: signalled, watched, measured. `ended` is its death as far as it is known."""
+    """The process of a kernel, on whichever machine.
+
+    `ended` is its death if known, `log` is where its output is kept, and `stack` is the
+    file on its machine for stack samples.
+    """
 
     id: str
     ended: Death | None
-    log: str  # where what it writes is kept
-    stack: str  # the file, on its machine, into which the helper is to write samples
+    log: str
+    stack: str
 
     @property
     def channels(self) -> Channels:
-        """The way to it."""
+        """The channels of the kernel."""
 
     @property
     def cuts(self) -> int:
-        """How often the line to it was cut: what was said meanwhile may be lost on the way."""
+        """How often the connection was lost: messages in between may be lost, too."""
 
     @property
     def away(self) -> str:
-        """Why nothing reaches it now, which is no death; '' where it can be reached."""
+        """Why the kernel cannot be reached at present, '' if it can.
+
+        This does not mean that the kernel is dead.
+        """
 
     def describe(self) -> KernelDescription:
-        """Return what it is: its interpreter, and its process where that is of this machine."""
+        """Return its interpreter, and its process id if it runs on this machine."""
 
     def begin(self) -> None:
-        """A run begins: an interrupt of it spares what was started before, where that can be told."""
+        """Prepare a run: an interrupt spares processes that were started before.
+
+        Not all backends can distinguish them.
+        """
 
     async def interrupt(self) -> None:
-        """Interrupt it with what the run started in its group."""
+        """Interrupt the kernel and the processes in its group that the run started."""
 
     async def kill(self) -> None:
-        """Kill it with all that it started; raise KernelError where it may live on."""
+        """Kill the kernel and all processes that it started.
+
+        Raises KernelError if the kernel may still be running.
+        """
 
     async def death(self) -> Death | None:
-        """Return how it ended, or None while it lives. What it started goes with it."""
+        """Return how the kernel died, None while it is running.
+
+        The processes that a dead kernel has started are killed.
+        """
 
     async def sample(self) -> str:
-        """Return the stacks of its threads as faulthandler writes them; '' where they can't be had."""
+        """Return the stacks of all threads as written by faulthandler, '' if unavailable."""
 
     def last_words(self) -> str:
-        """Return the last lines that it wrote to stderr, without escapes."""
+        """Return the last lines of its stderr, without escapes."""
 
-    def mends(self, death: Death) -> str:
-        """Return the command that mends what it died of at its start, '' for none."""
+    def suggest_fix(self, death: Death) -> str:
+        """Return the command that fixes the cause of a death at start, '' for none."""
 
     def memory(self) -> int:
-        """Return its resident memory, its children's with it, in bytes."""
+        """Return the resident memory of the kernel and its child processes, in bytes."""
 
     def usage(self) -> Usage:
-        """Return how full the memory is that it may use."""
+        """Return the memory that the kernel may use, and how much of it is used."""
 
     def rest(self) -> None:
-        """A run begins or is over: what was killed before says nothing of a death to come."""
+        """Forget the present out-of-memory count, because a run begins or is over.
+
+        Processes that were killed before do not explain a later death.
+        """
 
     def trim(self) -> None:
-        """Keep small what is kept of what it writes: its children's output is there, too."""
+        """Limit the size of the log, which also contains the output of child processes."""
 
     def forget(self) -> None:
-        """Remove what is on record of it: it is gone."""
+        """Remove the record of a kernel that is dead."""

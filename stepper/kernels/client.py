@@ -1,4 +1,8 @@
-"""A live kernel, wherever it runs: what it is asked to run, how a daemon takes over another's."""
+"""The kernel client: connect to a kernel, execute code, and take over a running kernel.
+
+A kernel outlives the daemon and lost connections. `await_earlier_request` returns the result of an
+execution that continued meanwhile, from the record of the helper in the kernel.
+"""
 
 from __future__ import annotations
 
@@ -17,98 +21,113 @@ from stepper.common.errors import (
 from stepper.kernels import helper_loader
 from stepper.kernels.backend_protocols import GRACE_SECONDS, PATIENCE_SECONDS, Inbox
 from stepper.kernels.client_base import Connection
-from stepper.kernels.execution import CUT, NO_DAEMON, Before, LineCutError, Running
+from stepper.kernels.execution import (
+    CONNECTION_LOST,
+    NO_DAEMON,
+    ConnectionLostError,
+    EarlierRun,
+    Running,
+)
 from stepper.policy.kernel_namespace import UNKNOWN_NAMESPACE, Namespace
 from stepper.policy.model import Death, Limits, Outcome
 from stepper.session.protocols import Execution
 
 log = logging.getLogger("stepper")
-AGAIN_SECONDS = 2.0  # for which the line to a kernel found again may be down at first
+# For which the connection to a kernel that was found again may be down at first.
+REATTACH_SECONDS = 2.0
+REQUEST_SECONDS = 0.2  # after which the kernel info is requested again
+READ_SECONDS = 0.01
 
 
-class LiveKernel(Connection):
-    """A live kernel: what a session asks of it."""
+class KernelClient(Connection):
+    """A client of one kernel: what a session asks of its kernel."""
 
-    # by which request, and when, it was asked whether another client's execution is
-    # over
-    asked = "", 0.0
+    # The id and the time of a request that is sent to learn whether another client's
+    # execution has finished.
+    probe_request = ""
+    probe_time = 0.0
 
     async def connect(self, seconds: float) -> None:
-        """Open the channels, wait for an answer on both shell and iopub, install the helper; raise KernelError."""
-        await self._reach(seconds)
-        reached = time.monotonic()
-        await self._set_up(seconds)
-        if self.helped:  # another language's kernel has none
-            log.info(
-                "kernel connection: helper loaded after %.2f s",
-                time.monotonic() - reached,
-            )
+        """Open the channels, wait for replies on shell and iopub, install the helper.
 
-    async def _reach(self, seconds: float) -> None:
+        Raises KernelError if the kernel does not reply within `seconds`.
+        """
+        await self._wait_for_replies(seconds)
+        connected_at = time.monotonic()
+        await self._install_helper(seconds)
+        if self.has_helper:
+            duration = time.monotonic() - connected_at
+            log.info("kernel connection: helper loaded after %.2f s", duration)
+
+    async def _wait_for_replies(self, seconds: float) -> None:
         self.channels.open()
         began = time.monotonic()
         deadline = began + seconds
-        replied = heard = False
-        while not (replied and heard):
+        has_shell = False
+        # A message on iopub means that the subscription is active and nothing is lost.
+        has_iopub = False
+        while not (has_shell and has_iopub):
             self.channels.send("kernel_info_request", {})
-            until = time.monotonic() + 0.2
-            while time.monotonic() < until and not (replied and heard):
-                replied = replied or await self._answers(self.channels.shell)
-                # iopub: once a status came through, the subscription stands and nothing
-                # will be missed
-                heard = await self._answers(self.channels.iopub) or heard
+            resend_at = time.monotonic() + REQUEST_SECONDS
+            while time.monotonic() < resend_at and not (has_shell and has_iopub):
+                has_shell = has_shell or await self._receive(self.channels.shell)
+                has_iopub = await self._receive(self.channels.iopub) or has_iopub
             death = await self.check_death()
             if death is not None:
-                hint = self.process.mends(death)
-                error = IpykernelMissingError if hint else KernelStartError
-                said = death.stderr or "it wrote nothing"
-                raise error(
-                    f"the kernel died at start ({death.reason}): {said.splitlines()[-1]}\n{said}",
-                    hint,
-                )
+                raise self._build_start_error(death)
             if time.monotonic() > deadline:
+                reason = self.unreachable_reason or self.process.log
                 raise KernelStartError(
-                    f"the kernel did not answer within {seconds:.0f} s: {self.unreachable_reason or self.process.log}"
+                    f"the kernel did not reply within {seconds:.0f} s: {reason}"
                 )
-        log.info(
-            "kernel connection: shell and iopub replied after %.2f s",
-            time.monotonic() - began,
-        )
+        duration = time.monotonic() - began
+        log.info("kernel connection: shell and iopub replied after %.2f s", duration)
         self.external_executions.forget_before(began)
 
-    async def _answers(self, inbox: Inbox) -> bool:
-        """Whether a message comes on that channel within 10 ms; what a thread says meanwhile is taken."""
-        messages = [*inbox.messages()] if await inbox.ready(0.01) else []
+    def _build_start_error(self, death: Death) -> KernelError:
+        """Return the error on a kernel that exited while it was starting."""
+        stderr = death.stderr or "it wrote nothing to stderr"
+        last_line = stderr.splitlines()[-1]
+        text = f"the kernel died at start ({death.reason}): {last_line}\n{stderr}"
+        hint = self.process.suggest_fix(death)
+        if hint:
+            return IpykernelMissingError(text, hint)
+        return KernelStartError(text, hint)
+
+    async def _receive(self, inbox: Inbox) -> bool:
+        """Handle the messages of a channel; return whether any came within 10 ms."""
+        if not await inbox.ready(READ_SECONDS):
+            return False
+        messages = [*inbox.messages()]
         for message in messages:
-            if message["msg_type"] == "kernel_info_reply" and isinstance(
-                message["content"], dict
-            ):
-                self._is(message["content"])
-            self.heard(message)
+            content = message["content"]
+            if message["msg_type"] == "kernel_info_reply" and isinstance(content, dict):
+                self._set_kernel_info(content)
+            self.handle_message(message)
         return bool(messages)
 
-    def _is(self, content: dict[str, Any]) -> None:
-        """Take note of what the kernel says that it is."""
-        self.helped, about = (
-            content.get("implementation") == "ipython",
-            content.get("language_info"),
-        )
-        self.language_info = about if isinstance(about, dict) else {}
+    def _set_kernel_info(self, content: dict[str, Any]) -> None:
+        """Store the kernel's implementation and language."""
+        self.has_helper = content.get("implementation") == "ipython"
+        language_info = content.get("language_info")
+        self.language_info = language_info if isinstance(language_info, dict) else {}
         self.language = str(self.language_info.get("name") or "").lower()
 
-    async def _set_up(self, seconds: float) -> None:
-        """Install the helper where it is not there; other languages' kernels, and other Pythons', do without."""
-        if not self.helped:
+    async def _install_helper(self, seconds: float) -> None:
+        """Install the helper in an IPython kernel; other kernels work without it."""
+        if not self.has_helper:
             return
-        done = await self._housekeeping(
-            helper_loader.INSTALL,
-            seconds,
-            helper_loader.build_metadata(self.parts, self.process.stack),
-        )
-        if done.outcome is not Outcome.OK:
-            how = done.death.reason if done.death else done.outcome
-            why = f"{done.fault.ename}: {done.fault.evalue}" if done.fault else how
-            raise KernelError(f"stepper's helper can't be installed: {why}")
+        metadata = helper_loader.build_metadata(self.parts, self.process.stack)
+        result = await self._execute_silently(helper_loader.INSTALL, seconds, metadata)
+        if result.outcome is Outcome.OK:
+            return
+        if result.fault:
+            reason = f"{result.fault.ename}: {result.fault.evalue}"
+        elif result.death:
+            reason = result.death.reason
+        else:
+            reason = str(result.outcome)
+        raise KernelError(f"stepper's helper could not be installed: {reason}")
 
     async def execute(
         self,
@@ -120,108 +139,126 @@ class LiveKernel(Connection):
         criterion: str = "",
         wake: str = "",
     ) -> Execution:
-        """Run code to its end, its deadline, an interrupt, the memory limit or the kernel's death."""
+        """Execute code until it finishes, is interrupted or the kernel dies.
+
+        It is interrupted after `timeout` seconds and at the memory limit. `request` is
+        the message id if the caller chose one, `criterion` that of the plan step, and
+        `wake` the wake pattern.
+        """
         self.widgets.limits = limits
+        metadata = {"stepper_modules": limits.local_modules}
+        if criterion:
+            metadata["stepper_criterion"] = criterion
         running = Running(self, timeout, limits, wake)
-        self.partial_output = running.area
         try:
-            given = {"stepper_modules": limits.local_modules}
-            given.update({"stepper_criterion": criterion} if criterion else {})
             while True:
+                self.partial_output = running.area
                 try:
-                    done = await self._run(
-                        running, code, history=not scratch, request=request, given=given
+                    result = await self._run(
+                        running,
+                        code,
+                        history=not scratch,
+                        request=request,
+                        metadata=metadata,
                     )
                     if not running.aborted:
-                        done.language_info = self.language_info
-                        return done
-                    # It stood behind another client's that failed, which takes all with
-                    # it that waits.
+                        result.language_info = self.language_info
+                        return result
+                    # Another client's execution failed, which aborts all requests that
+                    # were waiting behind it.
                     running = Running(self, timeout, limits, wake)
-                    self.partial_output = running.area
-                except LineCutError:
-                    left = running.deadline - time.monotonic()
-                    if (
-                        found := await self.await_earlier_request(
-                            running.msg_id, left, limits, wake, running
-                        )
-                    ) is not None:
-                        found.reconnected = True
-                        return found
-                    running = Running(self, left, limits, wake)  # it never came there
-                    self.partial_output = running.area
+                except ConnectionLostError:
+                    seconds = running.deadline - time.monotonic()
+                    recalled = await self.await_earlier_request(
+                        running.msg_id, seconds, limits, wake, running
+                    )
+                    if recalled is not None:
+                        recalled.reconnected = True
+                        return recalled
+                    # The request never arrived.
+                    running = Running(self, seconds, limits, wake)
         finally:
             self.partial_output = None
             self.process.rest()
 
-    async def _run(self, running: Running, code: str, **how: Any) -> Execution:
-        self.is_busy, self.interrupted = True, ""
+    async def _run(self, running: Running, code: str, **options: Any) -> Execution:
+        self.is_busy = True
+        self.interrupted = ""
         try:
-            return await running.run(code, **how)
-        except (LineCutError, KernelUnreachableError):
-            self.owed = self.owed or self.interrupted
+            return await running.run(code, **options)
+        except (ConnectionLostError, KernelUnreachableError):
+            self.pending_interrupt = self.pending_interrupt or self.interrupted
             raise
         finally:
             self.is_busy = False
 
-    async def _housekeeping(
-        self, code: str, seconds: float, given: Mapping[str, Any] = {}
+    async def _execute_silently(
+        self, code: str, seconds: float, metadata: Mapping[str, Any] = {}
     ) -> Execution:
-        """Run silent code of stepper's own, with a deadline; raise KernelUnreachableError."""
-        await self.reached()
+        """Execute code of stepper's own, with a deadline.
+
+        Repeats this if the connection is lost; raises KernelUnreachableError.
+        """
+        await self.wait_until_reachable()
         while True:
-            with contextlib.suppress(LineCutError):
-                return await self._run(
-                    Running(self, seconds), code, silent=True, given=given
-                )
+            with contextlib.suppress(ConnectionLostError):
+                running = Running(self, seconds)
+                return await self._run(running, code, silent=True, metadata=metadata)
 
     def receive_pending(self) -> None:
-        """Take what the kernel published while no cell ran."""
+        """Handle the messages that the kernel published while no cell was running."""
         if not self.is_busy and self.process.ended is None:
             self.channels.open()
             for message in self.channels.iopub.messages():
-                self.heard(message)
-            self._ask_others()
+                self.handle_message(message)
+            self._probe_external_execution()
             self.sync_widgets()
 
-    def _ask_others(self) -> None:
-        """See whether another client's execution is over whose end was lost: what was asked later is answered then."""
-        asked, at = self.asked
+    def _probe_external_execution(self) -> None:
+        """Find out whether another client's execution has finished.
+
+        Its idle status may be lost. The kernel replies to a later request only after
+        that execution.
+        """
         if not self.external_executions.running_since:
-            self.asked = "", 0.0
-        elif not asked:
-            self.asked = self.channels.send("kernel_info_request", {}), time.monotonic()
-        elif any(
-            message["parent_header"].get("msg_id") == asked
-            for message in self.channels.shell.messages()
-        ):
-            self.asked = "", 0.0
-            self.external_executions.forget_before(at)
+            self.probe_request = ""
+        elif not self.probe_request:
+            self.probe_request = self.channels.send("kernel_info_request", {})
+            self.probe_time = time.monotonic()
+        else:
+            for message in self.channels.shell.messages():
+                if message["parent_header"].get("msg_id") == self.probe_request:
+                    self.probe_request = ""
+                    self.external_executions.forget_before(self.probe_time)
+                    break
 
     async def take_over(self) -> Death | None:
-        """Take over a kernel found again, interrupting what runs in it; return its end where it gives no answer.
+        """Connect to a kernel that was found again, interrupting what it is running.
 
-        Raise KernelUnreachableError where nothing reaches it, KernelError where what runs is known to be another client's.
+        Returns its death if it does not reply. Raises KernelUnreachableError if it
+        cannot be reached, and KernelError if another client's code is running.
         """
         for _ in range(2):
-            # it may want a token, which whoever asks now has brought
-            await self.reached(AGAIN_SECONDS)
+            # The backend may need a token, which the present caller provides.
+            await self.wait_until_reachable(REATTACH_SECONDS)
             try:
                 await self.connect(GRACE_SECONDS)
                 return None
             except KernelUnreachableError:
                 raise
             except KernelError as error:
-                death, why = await self.check_death(), error.message
+                reason = error.message
+            death = await self.check_death()
             if death is None and self.unreachable_reason:
                 raise KernelUnreachableError(self.unreachable_reason)
             if death is None and self.external_executions.running_since:
-                # which is not ours to interrupt
-                raise KernelError("another client's execution runs in it")
+                raise KernelError("the kernel is running another client's code")
             await self.process.interrupt()
-        with contextlib.suppress(KernelError):  # it is let go
+        with contextlib.suppress(KernelError):  # the kernel is given up
             await self.shutdown()
-        return death or Death(f"it did not answer, not even to an interrupt: {why}")
+        if death:
+            return death
+        return Death(f"the kernel did not reply, not even to an interrupt: {reason}")
 
     async def await_earlier_request(
         self,
@@ -229,113 +266,128 @@ class LiveKernel(Connection):
         seconds: float,
         limits: Limits,
         wake: str = "",
-        cut: Running | None = None,
+        lost: Running | None = None,
     ) -> Execution | None:
-        """Return what came of a request whose daemon is gone, when it is over; None where it never began.
+        """Wait for an execution of an earlier connection and return its result.
 
-        The line of one that is `cut` was, here: what was heard of it is all of it where the kernel published no more.
-
-        What it published is in the helper's record; what comes meanwhile is for those who look on, and all that is
-        known of it where there is no helper. Raise KernelError.
+        `lost` is that execution if the connection was lost in this daemon. What the
+        kernel published meanwhile is in the helper's record; without a helper, only
+        what is received from now on is known. Returns None if the execution never
+        started; raises KernelError.
         """
-        await self.reached(PATIENCE_SECONDS + (max(0.0, seconds) if cut else 0.0))
+        patience = PATIENCE_SECONDS
+        if lost:
+            patience += max(0.0, seconds)
+        await self.wait_until_reachable(patience)
         self.channels.open()
-        owed, self.owed = self.owed, ""
-        seconds = 0.0 if owed else max(0.0, seconds)
-        running, area = (
-            Running(self, seconds, limits),
-            (cut or Running(self, 0.0, limits, wake)).area,
-        )
-        running.before = before = Before(
-            request, area, self, cut, cut is not None and cut.idle
-        )
+        pending_interrupt = self.pending_interrupt
+        self.pending_interrupt = ""
+        seconds = 0.0 if pending_interrupt else max(0.0, seconds)
+        running = Running(self, seconds, limits)
+        area = (lost or Running(self, 0.0, limits, wake)).area
+        is_idle = lost is not None and lost.idle
+        earlier = EarlierRun(request, area, self, lost, is_idle)
+        running.earlier = earlier
         self.partial_output = area
         try:
-            ended = await self._after(running)
+            waited = await self._wait_for_kernel(running)
         except KernelUnreachableError:
-            self.owed = owed or self.owed
+            self.pending_interrupt = pending_interrupt or self.pending_interrupt
             raise
         finally:
             self.partial_output = None
-        if ended.death is not None:
-            ended.outputs = area.outputs()  # the record is gone
-            return ended
-        why = self.interrupted and (owed or self.interrupted)
+        if waited.death is not None:
+            waited.outputs = area.outputs()  # the record is lost
+            return waited
+        interrupted = self.interrupted and (pending_interrupt or self.interrupted)
+        await self._reconnect()
+        completed = lost if lost is not None and earlier.over and lost.reply else None
+        if not self.has_helper:
+            self.interrupted = interrupted
+            return await self._finish_without_record(completed, earlier, limits)
+        reply = await self._execute_silently(
+            helper_loader.PUBLISH_RECORD.format(request), GRACE_SECONDS
+        )
+        if reply.outcome is not Outcome.OK:
+            raise KernelError(
+                f"the kernel did not return the result of the run: {reply.outcome}"
+            )
+        facts = reply.diagnosis_data
+        await self._install_helper(GRACE_SECONDS)
+        await self.fetch_namespace()  # the record does not contain the environment
+        record = facts.get("record")
+        received = self.channels.count_received(request)
+        if not record and not (lost and received):
+            return None
+        self.interrupted = interrupted
+        self.widgets.limits = limits
+        if not record:  # another client's execution has replaced the record
+            return await self._finish_without_record(completed, earlier, limits)
+        if completed and self.channels.count_received(request) == record["count"]:
+            return await completed.finish()
+        reason = CONNECTION_LOST if lost else NO_DAEMON
+        return await running.finish_from_record(request, facts, reason)
+
+    async def _reconnect(self) -> None:
+        """Wait for replies of the kernel; repeat that while it cannot be reached."""
         while True:
             try:
-                await self._reach(GRACE_SECONDS)
-                break
+                await self._wait_for_replies(GRACE_SECONDS)
+                return
             except KernelError:
                 if not self.unreachable_reason or await self.check_death() is not None:
                     raise
-                await self.reached()
-        whole = cut if cut is not None and before.over and cut.reply else None
-        if not self.helped:
-            self.interrupted = why
-            return (
-                await whole.ended()
-                if whole
-                else await Running(self, 0.0, limits).heard(before)
-            )
-        done = await self._housekeeping(
-            helper_loader.PUBLISH_RECORD.format(request), GRACE_SECONDS
-        )
-        if done.outcome is not Outcome.OK:
-            raise KernelError(f"it did not tell what came of the run: {done.outcome}")
-        told = done.diagnosis_data
-        await self._set_up(GRACE_SECONDS)
-        await self.fetch_namespace()  # what lasts, which the record leaves out
-        if not told.get("record") and not (cut and self.channels.came(request)):
-            return None
-        self.interrupted, self.widgets.limits = why, limits
-        if not told.get("record"):  # another client's has taken its place
-            return await (
-                whole.ended() if whole else Running(self, 0.0, limits).heard(before)
-            )
-        if whole and self.channels.came(request) == told["record"]["count"]:
-            return await whole.ended()
-        return await running.again(request, told, CUT if cut else NO_DAEMON)
+                await self.wait_until_reachable()
 
-    async def _after(self, running: Running) -> Execution:
-        """Return once the kernel serves a request behind what runs in it; its line may be cut meanwhile."""
+    async def _finish_without_record(
+        self, completed: Running | None, earlier: EarlierRun, limits: Limits
+    ) -> Execution:
+        """Return the result of a run, complete or as far as it was received."""
+        if completed:
+            return await completed.finish()
+        return await Running(self, 0.0, limits).finish_from_received(earlier)
+
+    async def _wait_for_kernel(self, running: Running) -> Execution:
+        """Wait until the kernel has finished what it is running.
+
+        Executes nothing; if the connection is lost, does so again.
+        """
         while True:
             try:
                 return await self._run(running, "", silent=True)
-            except LineCutError:
-                before, running = (
-                    running.before,
-                    Running(self, running.deadline - time.monotonic(), running.limits),
-                )
-                running.before = before
+            except ConnectionLostError:
+                earlier = running.earlier
+                seconds = running.deadline - time.monotonic()
+                running = Running(self, seconds, running.limits)
+                running.earlier = earlier
 
     async def fetch_missed_messages(self, request: str) -> list[dict[str, Any]]:
-        """Return what a request that is over published while no daemon was there, as far as the kernel remembers.
+        """Return the messages that a finished request published without a daemon.
 
-        Also what a former daemon may have put on its cell; not what was heard here.
+        They may include messages that a former daemon has already written to the cell,
+        but none that this daemon received.
         """
-        if not self.helped:
+        if not self.has_helper:
             return []
-        told = await self._housekeeping(
+        reply = await self._execute_silently(
             helper_loader.PUBLISH_RECORD.format(request), GRACE_SECONDS
         )
-        messages = [*helper_loader.iterate_recorded_messages(told.diagnosis_data)]
-        ends = [
-            n
-            for n, message in enumerate(messages)
-            if message["content"].get("execution_state") == "idle"
-        ]
-        after = messages[ends[0] + 1 :] if ends else []
-        return [
-            message
-            for message in after
-            if message["header"].get("msg_id") not in self.heard_here
-        ]
+        messages = [*helper_loader.iterate_recorded_messages(reply.diagnosis_data)]
+        for position, message in enumerate(messages):
+            if message["content"].get("execution_state") == "idle":
+                return [
+                    late
+                    for late in messages[position + 1 :]
+                    if late["header"].get("msg_id") not in self.received_ids
+                ]
+        return []
 
     async def fetch_namespace(self) -> Namespace:
-        """Return the namespace in short, asked of the helper; UNKNOWN where it does not tell."""
-        # whoever asked first is not held up, nor waited for
-        if not self.helped or self.external_executions.running_since:
+        """Return a summary of the namespace, UNKNOWN_NAMESPACE if it is not available.
+
+        Another client's execution is neither interrupted nor waited for.
+        """
+        if not self.has_helper or self.external_executions.running_since:
             return UNKNOWN_NAMESPACE
-        return (
-            await self._housekeeping(helper_loader.PUBLISH_FACTS, GRACE_SECONDS)
-        ).namespace
+        reply = await self._execute_silently(helper_loader.PUBLISH_FACTS, GRACE_SECONDS)
+        return reply.namespace

@@ -1,4 +1,8 @@
-"""A kernel as one talks with it: its process and channels, what it says besides a run, interrupts, its end."""
+"""A connection to a kernel: its process, channels and widgets, and its messages.
+
+`client.KernelClient` adds the requests. Messages of the running execution go to
+`execution.Running`; all other messages arrive at `handle_message`.
+"""
 
 from __future__ import annotations
 
@@ -16,171 +20,197 @@ from stepper.common import json_decode, private_files
 from stepper.common.errors import KernelUnreachableError
 from stepper.kernels.backend_protocols import GRACE_SECONDS, PATIENCE_SECONDS, Process
 from stepper.kernels.external_executions import ExternalExecutions
-from stepper.kernels.output_area import KINDS, UPDATE, OutputArea, display_id
+from stepper.kernels.output_area import (
+    OUTPUT_TYPES,
+    UPDATE,
+    OutputArea,
+    get_display_id,
+)
 from stepper.kernels.widgets import Widgets
 from stepper.policy.kernel_namespace import KernelEnvironment, Namespace
 from stepper.policy.model import Death
 
-# what a message may lead to that is not as the protocol says
-ODD = (AttributeError, KeyError, TypeError, ValueError)
-HEARD = 5000  # messages; more come from no kernel's memory
+# What handling a message raises that does not follow the protocol.
+MALFORMED_MESSAGE = (AttributeError, KeyError, TypeError, ValueError)
+MAX_RECEIVED = 5000  # ids; the helper records no more messages than that
+POLL_SECONDS = 0.02
 log = logging.getLogger("stepper")
 
 
-class Connection:
-    """A kernel over its process, which its place offers. `parts` are what its helper may load besides its own.
+def _ignore_message(message: dict[str, Any], late: bool) -> bool:
+    return False
 
-    In `folder` lies the file by which other clients reach it.
+
+class Connection:
+    """A connection to one kernel, whichever backend its process is of.
+
+    `parts` are the parts that the helper may load. `folder` is for the connection file
+    by which other clients connect.
     """
 
-    # only read
     def __init__(
         self, process: Process, parts: Mapping[str, str] = {}, folder: str = ""
     ) -> None:
-        self.process, self.channels, self.id, self.parts = (
-            process,
-            process.channels,
-            process.id,
-            parts,
-        )
+        self.process = process
+        self.channels = process.channels
+        self.id = process.id
+        self.parts = parts
         self.file = os.path.join(folder, f"k{self.id[:8]}.json") if folder else ""
         self.is_busy = False
-        self.language = ""  # as it tells when it is reached
-        self.language_info: dict[str, Any] = {}  # from its kernel_info_reply
-        # by stepper's helper, which needs IPython: what a kernel is, it tells when it
-        # is reached
-        self.helped = True
-        self.partial_output: OutputArea | None = (
-            None  # what the running cell has shown so far
-        )
-        self.interrupted = ""  # why the running cell was interrupted
-        # … the one with which the line was cut: the interrupt may not have reached it
-        self.owed = ""
-        self.on_display: Callable[[dict[str, Any], bool], bool] = lambda message, late: (
-            False
-        )
-        # the messages that came besides runs
-        self.heard_here: deque[str] = deque(maxlen=HEARD)
+        # From the kernel_info_reply. The helper needs IPython.
+        self.language = ""
+        self.language_info: dict[str, Any] = {}
+        self.has_helper = True
+        # The outputs of the running cell so far.
+        self.partial_output: OutputArea | None = None
+        # Why the running cell was interrupted.
+        self.interrupted = ""
+        # The reason of an interrupt that may not have reached the kernel, because the
+        # connection was lost.
+        self.pending_interrupt = ""
+        # Called with each message that belongs to a cell other than the running one.
+        self.on_display: Callable[[dict[str, Any], bool], bool] = _ignore_message
+        self.received_ids: deque[str] = deque(maxlen=MAX_RECEIVED)
         self.widgets = Widgets()
-        self.describe, self.measure_memory, self.check_death = (
-            process.describe,
-            process.memory,
-            process.death,
-        )
+        self.describe = process.describe
+        self.measure_memory = process.memory
+        self.check_death = process.death
         self.take_widget_state = self.widgets.models
-        # what the helper told and tells again only where it has changed
-        self.lasting: KernelEnvironment | None = None
+        # The helper sends the environment only when it has changed.
+        self.environment: KernelEnvironment | None = None
         self.external_executions = ExternalExecutions(
-            lambda: self.channels.client_session, self.complete
+            lambda: self.channels.client_session, self.decode_namespace
         )
 
     @property
     def unreachable_reason(self) -> str:
-        """Why nothing reaches it now, which is no death; '' where it can be reached."""
+        """Why the kernel cannot be reached at present, '' if it can."""
         return self.process.away
 
-    def heard(self, message: dict[str, Any], area: OutputArea | None = None) -> bool:
-        """Take a message of another request than the running one, whose area is given; return whether it is taken."""
+    def handle_message(
+        self, message: dict[str, Any], area: OutputArea | None = None
+    ) -> bool:
+        """Handle a message that does not belong to the running execution.
+
+        `area` contains the outputs of the running execution. Returns whether the
+        message was handled.
+        """
         try:
-            kind, of_others = (
-                message["msg_type"],
-                self.external_executions.take(message),
-            )
-            self.heard_here.append(message["header"].get("msg_id"))
-            if kind.startswith("comm_"):
-                self.widgets.comm(message)
-            elif kind in KINDS:
-                self.shown(message, area)
-                widget = self.widgets.takes(message["parent_header"].get("msg_id"))
-                if widget is None or kind == UPDATE:
-                    return of_others or self.on_display(message, True)
+            message_type = message["msg_type"]
+            is_external = self.external_executions.handle_message(message)
+            self.received_ids.append(message["header"].get("msg_id"))
+            if message_type.startswith("comm_"):
+                self.widgets.handle_comm(message)
+            elif message_type in OUTPUT_TYPES:
+                self.update_displays(message, area)
+                request = message["parent_header"].get("msg_id")
+                widget = self.widgets.find_capturing(request)
+                if widget is None or message_type == UPDATE:
+                    return is_external or self.on_display(message, True)
                 widget.take(message)
-        except ODD as error:
-            self.odd(error)
+        except MALFORMED_MESSAGE as error:
+            self.count_malformed(error)
         return True
 
-    def complete(self, told: dict[str, Any]) -> Namespace:
-        """Read a namespace; add what lasts from run to run, which the helper tells once; raise where it is not so."""
-        lasts = told.pop("lasting", None) or {}
-        if len(lasts) > 1:
-            self.lasting = json_decode.decode(KernelEnvironment, lasts)
-        found, known = json_decode.decode(Namespace, told), self.lasting
-        if known is None or lasts.get("mark") != known.mark:
-            return replace(found, names=())
-        return replace(
-            found,
-            names=(*found.names, *known.builtins) if found.names else (),
-            lasting=known,
-        )
+    def decode_namespace(self, content: dict[str, Any]) -> Namespace:
+        """Return the namespace in a message of the helper.
 
-    def odd(self, error: Exception) -> None:
-        """Take note of a message that makes no sense: a cell may send anything."""
-        log.warning("a message of the kernel's makes no sense: %s", error)
+        Adds the environment, which the helper sends only when it has changed. Raises an
+        error of `json_decode` for invalid content.
+        """
+        environment = content.pop("lasting", None) or {}
+        if len(environment) > 1:
+            self.environment = json_decode.decode(KernelEnvironment, environment)
+        namespace = json_decode.decode(Namespace, content)
+        known = self.environment
+        if known is None or environment.get("mark") != known.mark:
+            return replace(namespace, names=())
+        names = namespace.names
+        if names:
+            names = (*names, *known.builtins)
+        return replace(namespace, names=names, lasting=known)
+
+    def count_malformed(self, error: Exception) -> None:
+        """Log and count a malformed message: a cell may send anything."""
+        log.warning("received a malformed kernel message: %s", error)
         self.channels.iopub.unread += 1
 
-    def shown(self, message: dict[str, Any], area: OutputArea | None = None) -> None:
-        """Have a display shown wherever else it is: in cells, in Output widgets, in the running cell's area."""
-        mark = display_id(message)
-        if mark:
-            areas = [widget.area for widget in self.widgets.captured.values()] + (
-                [area] if area else []
-            )
-            for shows in areas:
-                if mark in shows.displays:
-                    shows.take({**message, "msg_type": UPDATE})
-            self.on_display(message, False)
+    def update_displays(
+        self, message: dict[str, Any], area: OutputArea | None = None
+    ) -> None:
+        """Update a display in all other cells, Output widgets and the given area."""
+        display_id = get_display_id(message)
+        if not display_id:
+            return
+        areas = [widget.area for widget in self.widgets.captured.values()]
+        if area:
+            areas.append(area)
+        for other_area in areas:
+            if display_id in other_area.displays:
+                other_area.take({**message, "msg_type": UPDATE})
+        self.on_display(message, False)
 
     def sync_widgets(self) -> None:
-        """Tell the kernel what its Output widgets hold."""
+        """Send the outputs that Output widgets captured to the kernel."""
         for widget in self.widgets.captured.values():
-            if not widget.told:
-                content = widget.update()
+            if not widget.is_synced:
+                content = widget.build_update()
                 if self.channels.is_open:
                     self.channels.send("comm_msg", content, parent=widget.parent)
 
     def get_connection_file(self) -> str:
-        """Return the file, the user's alone, by which other clients reach it; '' where none can by one."""
+        """Return the connection file for other clients, written if it does not exist.
+
+        Only the user can read the file. The result is '' if the backend has no such
+        connection.
+        """
         if not self.channels.connection:
             return ""
-        # it was started elsewhere, or ipykernel took it away
+        # The kernel may run elsewhere, or ipykernel has removed the file.
         if not os.path.exists(self.file):
-            name = {"python": "python3"}.get(self.language, self.language)
-            private_files.replace(
-                self.file,
-                json.dumps({**self.channels.connection, "kernel_name": name}).encode(),
-            )
+            name = "python3" if self.language == "python" else self.language
+            content = {**self.channels.connection, "kernel_name": name}
+            private_files.replace(self.file, json.dumps(content).encode())
         return self.file
 
     async def interrupt(self, reason: str) -> None:
-        """Interrupt what runs now; `reason` is `deadline` or who asked."""
+        """Interrupt what is running; `reason` is `deadline` or who requested this."""
         if self.is_busy:
             self.interrupted = self.interrupted or reason
             await self.process.interrupt()
         elif self.process.away:
-            self.owed = self.owed or reason
+            self.pending_interrupt = self.pending_interrupt or reason
 
-    async def reached(self, seconds: float = PATIENCE_SECONDS) -> None:
-        """Return once something reaches it, or it is known to be dead; raise KernelUnreachableError, soon after an interrupt."""
-        until = time.monotonic() + seconds
-        while (why := self.process.away) and await self.check_death() is None:
-            until = (
-                min(until, time.monotonic() + PATIENCE_SECONDS) if self.owed else until
-            )
-            if time.monotonic() > until:
-                raise KernelUnreachableError(why)
-            await asyncio.sleep(0.02)
+    async def wait_until_reachable(self, seconds: float = PATIENCE_SECONDS) -> None:
+        """Wait until the kernel can be reached or is known to be dead.
+
+        Raises KernelUnreachableError after `seconds`, or soon after an interrupt.
+        """
+        deadline = time.monotonic() + seconds
+        while True:
+            reason = self.process.away
+            if not reason or await self.check_death() is not None:
+                return
+            if self.pending_interrupt:
+                deadline = min(deadline, time.monotonic() + PATIENCE_SECONDS)
+            if time.monotonic() > deadline:
+                raise KernelUnreachableError(reason)
+            await asyncio.sleep(POLL_SECONDS)
 
     async def wait_death(self) -> Death | None:
-        """Wait until the kernel is gone, for the time of grace at most."""
-        until = time.monotonic() + GRACE_SECONDS
-        while (death := await self.check_death()) is None and time.monotonic() < until:
-            await asyncio.sleep(0.02)
-        return death
+        """Wait until the kernel has exited, at most GRACE_SECONDS; return its death."""
+        deadline = time.monotonic() + GRACE_SECONDS
+        while True:
+            death = await self.check_death()
+            if death is not None or time.monotonic() >= deadline:
+                return death
+            await asyncio.sleep(POLL_SECONDS)
 
     async def shutdown(self) -> None:
-        """Kill the kernel with its process tree, close the channels, forget the record.
+        """Kill the kernel with its process tree and remove its record.
 
-        Raise KernelError where it may live on: it is let go all the same.
+        Raises KernelError if the kernel may still be running; the record is removed
+        anyway.
         """
         self.detach()
         try:
@@ -192,9 +222,9 @@ class Connection:
                 private_files.remove(self.file)
 
     def detach(self) -> None:
-        """Close the channels and leave the kernel to the next daemon."""
+        """Close the channels and leave the kernel running for the next daemon."""
         if self.channels.is_open:
-            # what came last is no less a cell's
+            # The last messages may still be outputs of a cell.
             for message in self.channels.iopub.messages():
-                self.heard(message)
+                self.handle_message(message)
             self.channels.close()

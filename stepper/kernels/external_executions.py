@@ -1,6 +1,7 @@
-"""What other clients (a console, JupyterLab) have a kernel do: their executions, as it publishes them to all.
+"""The executions of other clients, such as a console or JupyterLab, on the same kernel.
 
-The ids of stepper's own sessions begin alike, a former daemon's too: what names another's in its parent is another's.
+The kernel publishes them to all clients. The session ids of all stepper daemons begin
+with the same prefix; a message with another session in its parent is another client's.
 """
 
 from __future__ import annotations
@@ -14,78 +15,94 @@ from typing import Any
 from stepper.policy.kernel_namespace import Namespace
 from stepper.session.protocols import ExternalExecution
 
-OURS = "stepper-"
-CODE = 2000  # characters of it that are kept
-MOST = 100  # executions that are told as under way: whose end was lost is forgotten
+SESSION_PREFIX = "stepper-"
+MAX_CODE = 2000  # characters of the code and of an error
+# Executions that are tracked. The end of one may be lost, so the oldest is dropped.
+MAX_EXECUTIONS = 100
 
 
 class ExternalExecutions:
-    """The executions of other clients: those under way, and `ended` is called with each that is over."""
+    """The running executions of other clients.
+
+    `on_finished` is called with each execution that has finished. `own_session` returns the
+    id of this client's session, and `decode_namespace` decodes the helper's message.
+    """
 
     def __init__(
-        self, own: Callable[[], str], read: Callable[[dict[str, Any]], Namespace]
+        self,
+        own_session: Callable[[], str],
+        decode_namespace: Callable[[dict[str, Any]], Namespace],
     ) -> None:
-        self.own, self.read = own, read
+        self.own_session = own_session
+        self.decode_namespace = decode_namespace
         self.on_finished: Callable[[ExternalExecution], None] = lambda execution: None
-        self.busy: dict[str, float] = {}  # request → since when, silent ones too
-        self.told: dict[str, ExternalExecution] = {}
-        self.over = deque[str](maxlen=MOST)  # threads that they left may print on
+        # request → when it started, also of silent executions
+        self.busy: dict[str, float] = {}
+        self.executions: dict[str, ExternalExecution] = {}
+        # Finished requests, whose threads may continue to print.
+        self.finished = deque[str](maxlen=MAX_EXECUTIONS)
 
     @property
     def running_since(self) -> float:
-        """Since when one of theirs runs, by the monotonic clock; 0 where none does."""
+        """When the oldest running one started (monotonic clock), 0 if there is none."""
         return min(self.busy.values(), default=0.0)
 
     def forget_before(self, before: float) -> None:
-        """What began before that moment is over: the kernel serves what was asked later."""
-        self.over += (
-            request for request, since in self.busy.items() if since <= before
-        )
-        self.busy = {
-            request: since for request, since in self.busy.items() if since > before
-        }
+        """Drop those that started before a request to which the kernel has replied."""
+        for request, started_at in list(self.busy.items()):
+            if started_at <= before:
+                self.finished.append(request)
+                del self.busy[request]
 
-    def take(self, message: Mapping[str, Any]) -> bool:
-        """Take note of what it tells of another client's execution; return whether another client asked for it."""
-        parent, kind, content = (
-            message["parent_header"],
-            message["msg_type"],
-            message["content"],
-        )
+    def handle_message(self, message: Mapping[str, Any]) -> bool:
+        """Update the executions; return whether another client caused a message."""
+        parent = message["parent_header"]
         session = str(parent.get("session") or "")
-        if not session or session.startswith(OURS) or session == self.own():
+        is_own = session.startswith(SESSION_PREFIX) or session == self.own_session()
+        if not session or is_own:
             return False
         request = str(parent.get("msg_id") or "")
-        if parent.get("msg_type") != "execute_request" or not request:
-            return True  # what is completed or looked up runs no cell
-        told = self.told.get(request)
-        idle = kind == "status" and content.get("execution_state") == "idle"
-        # its beginning may have been before this daemon's
-        if not idle and request not in self.over:
-            self.busy.setdefault(request, time.monotonic())
-            while len(self.busy) > MOST:
-                self.busy.pop(next(iter(self.busy)))
-        if kind == "execute_input":
-            at = (
-                str(message["header"].get("date") or "")
-                or datetime.now(timezone.utc).isoformat()
-            )
-            self.told[request] = ExternalExecution(
-                at.replace("+00:00", "Z"), str(content.get("code", ""))[:CODE]
-            )
-            while len(self.told) > MOST:
-                self.told.pop(next(iter(self.told)))
-        elif kind == "error" and told:
-            told.error = f"{content.get('ename')}: {content.get('evalue')}"[:CODE]
-        elif kind == "stepper_facts" and told:
-            told.is_silent = content.get("scratch") is True
-            told.namespace = self.read(content["namespace"])
-        elif idle:
-            self.over.append(request)
-            began = self.busy.pop(request, 0.0)
-            self.told.pop(request, None)
-            # a silent one: nothing is known of it but that it ended
-            told = told or ExternalExecution("", "", is_silent=True)
-            told.seconds = time.monotonic() - began if began else 0.0
-            self.on_finished(told)
+        if parent.get("msg_type") == "execute_request" and request:
+            self._update(request, message)
         return True
+
+    def _update(self, request: str, message: Mapping[str, Any]) -> None:
+        message_type = message["msg_type"]
+        content = message["content"]
+        execution = self.executions.get(request)
+        state = content.get("execution_state") if message_type == "status" else None
+        # The start of the execution may have been before this daemon's.
+        if state != "idle" and request not in self.finished:
+            self.busy.setdefault(request, time.monotonic())
+            _drop_oldest(self.busy)
+        if message_type == "execute_input":
+            date = str(message["header"].get("date") or "")
+            date = date or datetime.now(timezone.utc).isoformat()
+            code = str(content.get("code", ""))[:MAX_CODE]
+            self.executions[request] = ExternalExecution(
+                date.replace("+00:00", "Z"), code
+            )
+            _drop_oldest(self.executions)
+        elif message_type == "error" and execution:
+            error = f"{content.get('ename')}: {content.get('evalue')}"
+            execution.error = error[:MAX_CODE]
+        elif message_type == "stepper_facts" and execution:
+            execution.is_silent = content.get("scratch") is True
+            execution.namespace = self.decode_namespace(content["namespace"])
+        elif state == "idle":
+            self._finish(request)
+
+    def _finish(self, request: str) -> None:
+        """Call `on_finished` with a finished execution; of a silent one the code is unknown."""
+        self.finished.append(request)
+        started_at = self.busy.pop(request, 0.0)
+        execution = self.executions.pop(request, None)
+        if execution is None:
+            execution = ExternalExecution("", "", is_silent=True)
+        execution.seconds = time.monotonic() - started_at if started_at else 0.0
+        self.on_finished(execution)
+
+
+def _drop_oldest(executions: dict[str, Any]) -> None:
+    while len(executions) > MAX_EXECUTIONS:
+        executions.pop(next(iter(executions)))

@@ -11,19 +11,19 @@ from typing import Any
 from stepper.kernels.output_images import LOOKED_AT, content_text, key, picture_in
 from stepper.kernels.output_limits import EACH, Entry, left_out, size
 from stepper.kernels.stream_text import WHY, Stream
-from stepper.kernels.wake_pattern import Watch
+from stepper.kernels.wake_pattern import WakeWatcher
 from stepper.policy.model import NOTHING_OMITTED, OmittedOutput
 
 ROOM = 4  # how many times the limit is held before the middle is let go
 RESULT = "execute_result"
 UPDATE = "update_display_data"
-SHOWN = ("display_data", UPDATE, RESULT)
+DISPLAY_TYPES = ("display_data", UPDATE, RESULT)
 REQUEST = {
     "execute_input": "iopub.execute_input",
     "execute_reply": "shell.execute_reply",
 }
 # the messages that change a cell's outputs
-KINDS = (*SHOWN, "stream", "error", "clear_output")
+OUTPUT_TYPES = (*DISPLAY_TYPES, "stream", "error", "clear_output")
 GAPS = re.compile(rf"… ([\d,]+) outputs \(([\d,]+) bytes\) {re.escape(WHY)}\n")
 # how a text begins that draws a bar on; all that ends one
 GOES_BACK = re.compile(r"\r|\x1b\[\d*A|[\r\n]+\Z")
@@ -42,7 +42,9 @@ class OutputArea:
         self.timings: dict[str, str] = {}
         self.room = ROOM * self.limit
         self.change_count = 0  # how many messages could change what is shown
-        self.watch: Watch | None = None  # looks for the line that is to wake an agent
+        self.watch: WakeWatcher | None = (
+            None  # looks for the line that is to wake an agent
+        )
         self.clear()
 
     @classmethod
@@ -118,7 +120,7 @@ class OutputArea:
     def take(self, message: dict[str, Any]) -> bool:
         """Take one message, or the reply; return True when it says that the execution is over."""
         kind, content = message["msg_type"], message["content"]
-        self.change_count += kind in KINDS
+        self.change_count += kind in OUTPUT_TYPES
         self.execution_count = content.get("execution_count") or self.execution_count
         state = content.get("execution_state") if kind == "status" else None
         if kind in REQUEST or state in ("busy", "idle"):
@@ -132,7 +134,7 @@ class OutputArea:
             self._stream(str(content["name"]), str(content["text"]))
             if self.watch:
                 self.watch.take(str(content["name"]), str(content["text"]))
-        elif kind in SHOWN:
+        elif kind in DISPLAY_TYPES:
             self._show(message)
         elif kind == "error":
             said = {
@@ -166,7 +168,7 @@ class OutputArea:
         kind, content, mark = (
             message["msg_type"],
             message["content"],
-            display_id(message),
+            get_display_id(message),
         )
         shown = {
             "metadata": _object(content.get("metadata")),
@@ -197,7 +199,7 @@ class OutputArea:
                 known = (
                     {"output_type": kind, "execution_count": count}
                     if kind == RESULT
-                    else {"output_type": SHOWN[0]}
+                    else {"output_type": DISPLAY_TYPES[0]}
                 )
                 made = self._held(Entry.of({**known, **shown}))
                 entry.output, entry.size, entry.picture, entry.cut = (
@@ -315,11 +317,11 @@ class OutputArea:
         return [entry.picture for entry in self._all() if entry.picture]
 
 
-def display_id(message: dict[str, Any]) -> str:
+def get_display_id(message: dict[str, Any]) -> str:
     """Return by which name a message's output is shown elsewhere, too, '' for none."""
     mark = (
         _object(message["content"].get("transient")).get("display_id")
-        if message["msg_type"] in SHOWN
+        if message["msg_type"] in DISPLAY_TYPES
         else ""
     )
     return mark if isinstance(mark, str) else ""

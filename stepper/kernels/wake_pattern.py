@@ -1,4 +1,8 @@
-"""The first line that a cell prints and its wake pattern matches, looked for as the text arrives."""
+"""The search for the first printed line that matches the wake pattern of a cell.
+
+The search runs as the text arrives, so it has a budget of time. Most lines are ruled
+out by texts that every match contains.
+"""
 
 from __future__ import annotations
 
@@ -9,77 +13,101 @@ from collections.abc import Iterator
 from stepper.common.text import ESCAPES
 from stepper.policy import wake_regex
 
-LINE = 2000  # characters of a line that are looked at
-SHARE, AHEAD_SECONDS = 0.05, 0.5  # of the time that passes, looking may take so much
+MAX_LINE = 2000  # characters of a line that are searched
+# The budget is this share of the elapsed time, and a number of seconds in advance.
+TIME_SHARE = 0.05
+ADVANCE_SECONDS = 0.5
 
 
-class Watch:
-    """Looks for a pattern. `matched` is the first line with it, '' before; `unseen` are characters not looked at."""
+class WakeWatcher:
+    """Searches output for a pattern.
+
+    `matched` is the first matching line, '' before. `skipped` is the number of
+    characters that were not searched, because the budget was used up.
+    """
 
     def __init__(self, pattern: str) -> None:
-        self.sought = wake_regex.compile_pattern(pattern)
-        self.folds = bool(self.sought.regex.flags & re.IGNORECASE)
-        self.finders = [
-            re.compile("|".join(map(re.escape, run)))
-            for run in self.sought.required_texts
-        ]
-        self.matched, self.unseen = "", 0
-        self.rest: dict[str, str] = {}  # stream → the line that has not ended
-        self.began, self.spent = time.monotonic(), 0.0
+        self.pattern = wake_regex.compile_pattern(pattern)
+        self.ignores_case = bool(self.pattern.regex.flags & re.IGNORECASE)
+        self.finders = []
+        for texts in self.pattern.required_texts:
+            self.finders.append(re.compile("|".join(map(re.escape, texts))))
+        self.matched = ""
+        self.skipped = 0
+        self.incomplete_lines: dict[str, str] = {}  # by stream
+        self.began = time.monotonic()
+        self.spent = 0.0
 
     def take(self, stream: str, text: str) -> None:
-        """Take the next piece of a stream."""
+        """Search the next piece of a stream."""
         if self.matched:
             return
-        allowed = AHEAD_SECONDS + SHARE * (time.monotonic() - self.began) - self.spent
-        text = self.rest.get(stream, "") + text
-        text = (ESCAPES.sub("", text) if "\x1b" in text else text).replace("\r", "\n")
-        at = text.rfind("\n") + 1
-        self.rest[stream] = text[at : at + LINE]
-        if self.sought.matches_longer_lines:
-            at += LINE
-        first = 0.0  # finding lines is quick, and goes on whatever looking at them took
-        for begin, line in self._lines(text[:at]):
+        elapsed = time.monotonic() - self.began
+        budget = ADVANCE_SECONDS + TIME_SHARE * elapsed - self.spent
+        text = self.incomplete_lines.get(stream, "") + text
+        if "\x1b" in text:
+            text = ESCAPES.sub("", text)
+        text = text.replace("\r", "\n")
+        end = text.rfind("\n") + 1
+        self.incomplete_lines[stream] = text[end : end + MAX_LINE]
+        if self.pattern.matches_longer_lines:
+            end += MAX_LINE
+        # Finding candidates is fast; only the time from the first one on counts.
+        first = 0.0
+        for begin, line in self._find_candidates(text[:end]):
             now = time.monotonic()
             first = first or now
-            if now - first > allowed:
-                self.unseen += min(at, len(text)) - begin
+            if now - first > budget:
+                self.skipped += min(end, len(text)) - begin
                 break
-            if self._holds(line) and self.sought.regex.search(line):
+            if self._has_required_texts(line) and self.pattern.regex.search(line):
                 self.matched = line
                 break
-        self.spent += time.monotonic() - first if first else 0.0
+        if first:
+            self.spent += time.monotonic() - first
 
-    def _lines(self, text: str) -> Iterator[tuple[int, str]]:
-        """Yield the lines that may match, with where they begin."""
-        looked = text.lower() if self.folds and text.isascii() else text
-        if not self.finders or (self.folds and not text.isascii()):
+    def _find_candidates(self, text: str) -> Iterator[tuple[int, str]]:
+        """Yield the lines that may match, each with its position in the text."""
+        folded = text
+        if self.ignores_case and text.isascii():
+            folded = text.lower()
+        if not self.finders or (self.ignores_case and not text.isascii()):
             finder = re.compile("[^\n]+")
-        else:  # the rarest of what each must hold
-            counts = [sum(map(looked.count, run)) for run in self.sought.required_texts]
+        else:
+            # Search for the required text that is rarest.
+            counts = []
+            for texts in self.pattern.required_texts:
+                counts.append(sum(map(folded.count, texts)))
             if not min(counts):
                 return
             finder = self.finders[counts.index(min(counts))]
-        at = 0
-        for found in finder.finditer(looked):
-            if found.start() >= at:
-                begin = max(at, looked.rfind("\n", at, found.start()) + 1)
-                end = looked.find("\n", found.end())
-                at = len(text) if end < 0 else end + 1
-                yield begin, text[begin : min(at - (end >= 0), begin + LINE)]
+        position = 0
+        for match in finder.finditer(folded):
+            if match.start() < position:
+                continue
+            begin = max(position, folded.rfind("\n", position, match.start()) + 1)
+            line_end = folded.find("\n", match.end())
+            if line_end < 0:
+                line_end = len(text)
+                position = line_end
+            else:
+                position = line_end + 1
+            yield begin, text[begin : min(line_end, begin + MAX_LINE)]
 
-    def _holds(self, line: str) -> bool:
-        """Whether a line holds what each must that matches, in that order."""
-        if self.folds:
+    def _has_required_texts(self, line: str) -> bool:
+        """Return whether a line contains, in order, what every match contains."""
+        if self.ignores_case:
             if not line.isascii():
                 return True
             line = line.lower()
-        at = 0
-        for run in self.sought.required_texts:
-            ends = [
-                place + len(word) for word in run if (place := line.find(word, at)) >= 0
-            ]
+        position = 0
+        for texts in self.pattern.required_texts:
+            ends = []
+            for text in texts:
+                begin = line.find(text, position)
+                if begin >= 0:
+                    ends.append(begin + len(text))
             if not ends:
                 return False
-            at = min(ends)
+            position = min(ends)
         return True

@@ -1,6 +1,7 @@
-"""Jupyter widgets, as a front end keeps them: the models' state for the notebook's metadata, what Output widgets hold.
+"""The state of Jupyter widgets for the notebook's metadata, and captured outputs.
 
-Like nbclient: an Output widget that names a request takes whatever that request's run shows, and tells the kernel.
+As in nbclient, an Output widget with the `msg_id` of a request captures the outputs of
+that request, and the kernel is informed of them.
 """
 
 from __future__ import annotations
@@ -14,26 +15,30 @@ from stepper.policy.model import NOTHING_OMITTED, Limits
 from stepper.session.protocols import WidgetState
 
 OUTPUT = ("@jupyter-widgets/output", "OutputModel")
-ROOM = 4  # how many times the limit may come in before what is too much is let go
+# Received state, as a multiple of the limit, after which the largest models are dropped.
+ROOM = 4
 
 
-class Captured:
-    """What one Output widget holds."""
+class OutputWidget:
+    """An Output widget and the outputs that it has captured."""
 
     def __init__(self, comm: str, limit: int) -> None:
-        self.comm, self.limit, self.area = comm, limit, OutputArea(limit)
-        self.request = ""  # whose outputs it takes
+        self.comm = comm
+        self.limit = limit
+        self.area = OutputArea(limit)
+        self.request = ""  # the request whose outputs are captured
         self.parent: dict[str, Any] = {}
-        self.told = True  # the kernel knows what it holds
+        self.is_synced = True  # whether the kernel knows the outputs
 
     def take(self, message: dict[str, Any]) -> None:
-        """Take a message that shows something."""
+        """Add an output message."""
         self.area.take(message)
-        self.parent, self.told = message["parent_header"], False
+        self.parent = message["parent_header"]
+        self.is_synced = False
 
-    def update(self) -> dict[str, Any]:
-        """Return the content of the message by which the kernel learns what it holds."""
-        self.told = True
+    def build_update(self) -> dict[str, Any]:
+        """Return the content of the comm message that sends the outputs to the kernel."""
+        self.is_synced = True
         state = {"outputs": self.area.outputs()}
         return {
             "comm_id": self.comm,
@@ -47,113 +52,109 @@ class Widgets:
     def __init__(self) -> None:
         self.states: dict[str, dict[str, Any]] = {}
         self.buffers: dict[str, dict[tuple[Any, ...], dict[str, Any]]] = {}
-        self.captured: dict[str, Captured] = {}
-        # those that were given a request to take, the last one last
-        self.taking: list[Captured] = []
-        self.let_go: dict[str, int] = {}  # model → bytes that are too many
+        self.captured: dict[str, OutputWidget] = {}
+        # Those that capture the outputs of a request, the latest at the end.
+        self.capturing: list[OutputWidget] = []
+        self.dropped: dict[str, int] = {}  # model → its size in bytes
         self.changed = False
         self.limits = Limits()
-        self.came = 0  # bytes since the states were measured
+        self.received_bytes = 0  # since the states were measured
 
-    def comm(self, message: dict[str, Any]) -> None:
-        """Take a comm's message, whether it is a widget's or not."""
-        content, data = message["content"], message["content"].get("data")
+    def handle_comm(self, message: dict[str, Any]) -> None:
+        """Update the state from a comm message, which need not be a widget's."""
+        content = message["content"]
+        data = content.get("data")
         comm = content.get("comm_id")
         state = data.get("state") if isinstance(data, dict) else None
-        if (
-            not isinstance(comm, str)
-            or not isinstance(state, dict)
-            or comm in self.let_go
-        ):
+        if not isinstance(comm, str) or not isinstance(state, dict):
+            return
+        if comm in self.dropped:
             return
         self.changed = True
         self.states.setdefault(comm, {}).update(state)
         for path, buffer in zip(
             data.get("buffer_paths") or [], message["buffers"], strict=False
         ):
-            told = {
+            encoded = {
                 "data": base64.b64encode(buffer).decode(),
                 "encoding": "base64",
                 "path": path,
             }
-            self.buffers.setdefault(comm, {})[tuple(path)] = told
-        if (
-            message["msg_type"] == "comm_open"
-            and (state.get("_model_module"), state.get("_model_name")) == OUTPUT
-        ):
-            self.captured[comm] = Captured(comm, self.limits.max_output_bytes)
+            self.buffers.setdefault(comm, {})[tuple(path)] = encoded
+        model = (state.get("_model_module"), state.get("_model_name"))
+        if message["msg_type"] == "comm_open" and model == OUTPUT:
+            self.captured[comm] = OutputWidget(comm, self.limits.max_output_bytes)
         if comm in self.captured:
-            self._steer(self.captured[comm], state, data.get("method"))
-        self.came += message["size"]
-        if self.came > ROOM * self.limits.max_widget_state_bytes:
-            self._thin()
+            self._update_output(self.captured[comm], state, data.get("method"))
+        self.received_bytes += message["size"]
+        if self.received_bytes > ROOM * self.limits.max_widget_state_bytes:
+            self._drop_largest()
 
-    def _steer(self, widget: Captured, state: dict[str, Any], method: Any) -> None:
-        # the kernel has set them
+    def _update_output(
+        self, widget: OutputWidget, state: dict[str, Any], method: Any
+    ) -> None:
+        """Apply outputs or a request that the kernel has set on an Output widget."""
         if isinstance(state.get("outputs"), list) and method != "echo_update":
             widget.area = OutputArea.of(
                 state["outputs"], {}, NOTHING_OMITTED, widget.limit
             )
         if "msg_id" in state:
             widget.request = str(state["msg_id"] or "")
-            self.taking = [
-                *(other for other in self.taking if other is not widget),
-                widget,
-            ]
+            others = [other for other in self.capturing if other is not widget]
+            self.capturing = [*others, widget]
 
-    def takes(self, request: str | None) -> Captured | None:
-        """Return the widget into which goes what a request shows now; None where that is the cell."""
-        widget = next(
-            (
-                widget
-                for widget in reversed(self.taking)
-                if widget.request == request != ""
-            ),
-            None,
-        )
-        self.changed = self.changed or widget is not None
-        return widget
+    def find_capturing(self, request: str | None) -> OutputWidget | None:
+        """Return the widget that captures the outputs of a request, None without one."""
+        for widget in reversed(self.capturing):
+            if widget.request and widget.request == request:
+                self.changed = True
+                return widget
+        return None
 
     def models(self) -> WidgetState | None:
-        """Return the state for the notebook, within its limit; None where nothing changed since."""
+        """Return the state for the notebook, None if it has not changed since the last call.
+
+        The largest models are left out if the state is above its limit.
+        """
         if not self.changed:
             return None
         self.changed = False
         for comm, widget in self.captured.items():
             if comm in self.states:
                 self.states[comm]["outputs"] = widget.area.outputs()
-        self._thin()
-        states = {comm: self._serialized(comm) for comm in self.states}
+        self._drop_largest()
+        states = {comm: self._serialize(comm) for comm in self.states}
         return WidgetState(
             states,
             self.limits.max_widget_state_bytes,
-            len(self.let_go),
-            sum(self.let_go.values()),
+            len(self.dropped),
+            sum(self.dropped.values()),
         )
 
-    def _serialized(self, comm: str) -> dict[str, Any]:
-        state, buffers = self.states[comm], self.buffers.get(comm)
-        names = {
+    def _serialize(self, comm: str) -> dict[str, Any]:
+        """Return a model as in the notebook's metadata."""
+        state = self.states[comm]
+        buffers = self.buffers.get(comm)
+        model = {
             name: state.get(f"_{name}")
             for name in ("model_name", "model_module", "model_module_version")
         }
-        return {
-            **names,
-            "state": state,
-            **({"buffers": list(buffers.values())} if buffers else {}),
-        }
+        model["state"] = state
+        if buffers:
+            model["buffers"] = list(buffers.values())
+        return model
 
-    def _thin(self) -> None:
-        """Let the largest models go where all are more than the notebook gets."""
-        self.came = 0
-        sizes = {
-            comm: len(dump_json(self._serialized(comm), 5)) for comm in self.states
-        }
+    def _drop_largest(self) -> None:
+        """Drop the largest models until the rest is within the limit."""
+        self.received_bytes = 0
+        sizes = {}
+        for comm in self.states:
+            sizes[comm] = len(dump_json(self._serialize(comm), 5))
         total = sum(sizes.values())
         for comm in sorted(sizes, key=sizes.__getitem__, reverse=True):
             if total <= self.limits.max_widget_state_bytes:
                 break
             total -= sizes[comm]
-            self.let_go[comm] = sizes[comm]
+            self.dropped[comm] = sizes[comm]
             del self.states[comm]
             self.buffers.pop(comm, None)

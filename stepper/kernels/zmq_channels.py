@@ -1,7 +1,7 @@
-"""The way to a kernel over ZeroMQ: as a connection file tells, whether its sockets are files or ports.
+"""The channels of a kernel over ZeroMQ, by Unix sockets or ports.
 
-The sockets are plain ones: zmq.asyncio asks each of them three times for every message, and has a callback on each
-for as long as it is open.
+The sockets are plain ones: zmq.asyncio polls each of them three times for every message
+and keeps a callback on each for as long as it is open.
 """
 
 from __future__ import annotations
@@ -20,178 +20,210 @@ from jupyter_client import BlockingKernelClient, KernelClient
 from jupyter_client.channels import ZMQSocketChannel
 from jupyter_client.session import DELIM
 
-from stepper.kernels.external_executions import OURS
+from stepper.kernels.external_executions import SESSION_PREFIX
 from stepper.kernels.message_decoding import Message, read_message, split_message
 
-# a kernel that starts is not there at the first try; ZeroMQ would wait 100 for the next
+# A kernel that starts does not accept the first connection, and ZeroMQ's default for
+# the next attempt is 100 ms.
 RECONNECT_MS = 5
-BEAT_SECONDS = 3.0  # a heart that is silent for longer does not beat
-# between an echo and the next time that one is asked for: a step's messages go alone
-REST_SECONDS = 0.5
-BURST_SECONDS = 0.05  # then whoever else asks the daemon has its turn
+HEARTBEAT_TIMEOUT_SECONDS = 3.0
+# Between an echo and the next ping, so that pings do not delay the messages of a step.
+HEARTBEAT_PAUSE_SECONDS = 0.5
+BURST_SECONDS = 0.05  # of messages, before the daemon serves other requests
 log = logging.getLogger("stepper")
-context = zmq.Context()  # of all kernels: each has threads and descriptors of its own
+# One for all kernels, because each context has its own threads and descriptors.
+context = zmq.Context()
 context.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
 
 
 class Inbox:
-    """The incoming messages of one channel. `unread` counts those that could not be read and are not yet told."""
+    """The incoming messages of one channel.
+
+    `unread` counts those that could not be decoded and were not reported yet.
+    """
 
     def __init__(self, channel: ZMQSocketChannel) -> None:
         assert channel.socket is not None
-        self.session, self.socket = channel.session, channel.socket
-        self.waits: asyncio.Future[bool] | None = None
+        self.session = channel.session
+        self.socket = channel.socket
+        self.waiter: asyncio.Future[bool] | None = None
         self.descriptor: int | None = None
         self.unread = 0
 
     async def ready(self, seconds: float) -> bool:
-        """Wait until there is a message, at most `seconds`; return whether there is. One waits at a time."""
-        if self._there():
-            await asyncio.sleep(0)  # a flood must not keep others waiting
+        """Wait at most `seconds` for a message; return whether there is one.
+
+        Only one caller may wait at a time.
+        """
+        if self._has_message():
+            await asyncio.sleep(0)  # a flood of messages must not block other tasks
             return True
-        assert self.waits is None
+        assert self.waiter is None
         loop = asyncio.get_running_loop()
-        self.waits = loop.create_future()
+        self.waiter = loop.create_future()
         timer = loop.call_later(seconds, self.leave)
-        # readable when something may have come, which asking for it tells
+        # ZeroMQ's descriptor becomes readable when a message may have arrived.
         self.descriptor = self.socket.fileno()
-        loop.add_reader(self.descriptor, self._woken)
+        loop.add_reader(self.descriptor, self._on_readable)
         try:
-            return await self.waits
+            return await self.waiter
         finally:
             timer.cancel()
             self.leave()
-            self.waits = None
+            self.waiter = None
 
     def leave(self) -> None:
-        """Have whoever waits go on: nothing came, or the socket is about to be closed."""
-        # once: when the socket is closed its number may become somebody else's
+        """Stop waiting: there is no message, or the socket is about to be closed."""
+        # Only once: the number of a closed socket may be used for another file.
         if self.descriptor is not None:
             asyncio.get_running_loop().remove_reader(self.descriptor)
             self.descriptor = None
-        self._wake(False)
+        self._resolve(False)
 
-    def _woken(self) -> None:
-        if self._there():
-            self._wake(True)
+    def _on_readable(self) -> None:
+        if self._has_message():
+            self._resolve(True)
 
-    def _wake(self, there: bool) -> None:
-        if self.waits is not None and not self.waits.done():
-            self.waits.set_result(there)
+    def _resolve(self, has_message: bool) -> None:
+        if self.waiter is not None and not self.waiter.done():
+            self.waiter.set_result(has_message)
 
-    def _there(self) -> bool:
+    def _has_message(self) -> bool:
         return bool(int(self.socket.get(zmq.EVENTS)) & zmq.POLLIN)
 
     def messages(self) -> Iterator[Message]:
-        """Return the messages that are there, those of a burst at most."""
-        until = time.monotonic() + BURST_SECONDS
-        while time.monotonic() < until and not self.socket.closed:
+        """Yield the messages that have arrived, for BURST_SECONDS at most."""
+        deadline = time.monotonic() + BURST_SECONDS
+        while time.monotonic() < deadline and not self.socket.closed:
             try:
                 parts = self.socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
-            signature, *frames = (
-                parts[parts.index(DELIM) + 1 :] if DELIM in parts else [b""]
-            )
-            right = len(frames) >= 4 and hmac.compare_digest(
-                signature, self.session.sign(frames[:4])
-            )
-            message = read_message(frames) if right else None
+            frames = self._verify(parts)
+            message = read_message(frames) if frames else None
             if message is None:
                 self.unread += 1
-                log.warning(
-                    "a message of the kernel's could not be read: %d bytes",
-                    sum(map(len, parts)),
-                )
+                size = sum(map(len, parts))
+                log.warning("could not read a kernel message of %d bytes", size)
             else:
                 yield from split_message(message, frames)
 
+    def _verify(self, parts: list[bytes]) -> list[bytes]:
+        """Return the frames of a message without its signature, [] if that is wrong."""
+        if DELIM not in parts:
+            return []
+        signature, *frames = parts[parts.index(DELIM) + 1 :]
+        if len(frames) < 4:
+            return []
+        expected = self.session.sign(frames[:4])
+        return frames if hmac.compare_digest(signature, expected) else []
+
 
 class Channels:
-    """A kernel's channels. `connection` is how it is reached, as in Jupyter's connection files."""
+    """A kernel's channels.
 
-    iopub: Inbox  # what the kernel publishes; only while it is open
-    shell: Inbox  # what it replies
+    `connection` has the fields of a Jupyter connection file. `iopub` and `shell` exist
+    only while the channels are open.
+    """
+
+    iopub: Inbox
+    shell: Inbox
 
     def __init__(self, connection: Mapping[str, Any]) -> None:
-        self.is_open, self.connection = False, connection
-        self.beat: zmq.Socket[bytes] | None = None
-        # when an echo was asked for last; for the first time since one came
-        self.asked_at = self.owed_at = 0.0
+        self.is_open = False
+        self.connection = connection
+        self.heartbeat: zmq.Socket[bytes] | None = None
+        # When the last ping was sent, and the first one since the last echo.
+        self.pinged_at = 0.0
+        self.unanswered_since = 0.0
         self.client: KernelClient = BlockingKernelClient(context=context)
-        self.client.session.session = OURS + uuid.uuid4().hex
-        # jupyter_client's type for it is a TypedDict, which no mapping from a file is
+        self.client.session.session = SESSION_PREFIX + uuid.uuid4().hex
+        # jupyter_client declares a TypedDict, which a mapping from a file is not.
         info = dict(connection, key=connection["key"].encode())
         self.client.load_connection_info(info)  # type: ignore[arg-type]
 
     @property
     def client_session(self) -> str:
-        """The id of the session whose requests its own are."""
+        """The session id in the headers of this client's requests."""
         return str(self.client.session.session)
 
     def open(self) -> None:
-        """Have messages come and go."""
+        """Connect the channels."""
         if not self.is_open:
             self.client.start_channels(stdin=False, hb=False, control=False)
-            self.iopub, self.shell = (
-                Inbox(self.client.iopub_channel),
-                Inbox(self.client.shell_channel),
-            )
+            self.iopub = Inbox(self.client.iopub_channel)
+            self.shell = Inbox(self.client.shell_channel)
             self.is_open = True
 
     def close(self) -> None:
-        """Have none come any more; whoever waits for one goes on."""
+        """Disconnect the channels and stop waiting for messages."""
         if self.is_open:
             self.is_open = False
             self.iopub.leave()
             self.shell.leave()
             self.client.stop_channels()
-            if self.beat is not None:
-                self.beat.close(linger=0)
-                self.beat, self.asked_at, self.owed_at = None, 0.0, 0.0
+            if self.heartbeat is not None:
+                self.heartbeat.close(linger=0)
+                self.heartbeat = None
+                self.pinged_at = 0.0
+                self.unanswered_since = 0.0
 
-    def ask(self, kind: str, content: Message | None = None) -> None:
-        """Ask the kernel on the channel that is served while a cell runs: to interrupt that, to end."""
+    def send_control(self, message_type: str, content: Message | None = None) -> None:
+        """Send a request on the control channel, which is served while a cell runs.
+
+        For example, an interrupt or shutdown request.
+        """
         if self.is_open:
-            self.client.control_channel.send(
-                self.client.session.msg(kind, content or {})
-            )
+            message = self.client.session.msg(message_type, content or {})
+            self.client.control_channel.send(message)
 
-    def beats(self) -> bool:
-        """Whether the kernel's heart beats, as far as is known by now: each call looks for the echo that is owed."""
+    def has_heartbeat(self) -> bool:
+        """Return whether the kernel's heartbeat responds, as far as is known by now.
+
+        Each call looks for the echo of the last ping and sends the next one.
+        """
         now = time.monotonic()
-        if self.beat is not None and self.owed_at:
-            with contextlib.suppress(zmq.ZMQError):  # none came yet
-                self.beat.recv(zmq.NOBLOCK)
-                self.owed_at = 0.0
-        if now > self.asked_at + (BEAT_SECONDS if self.owed_at else REST_SECONDS):
-            # an echo that is lost on the way keeps its socket
-            if self.beat is None or self.owed_at:
-                if self.beat is not None:
-                    self.beat.close(linger=0)
-                self.beat = self.client.connect_hb()
-            self.beat.send(b"ping", zmq.NOBLOCK)
-            self.asked_at, self.owed_at = now, self.owed_at or now
-        return not self.owed_at or now < self.owed_at + BEAT_SECONDS
+        if self.heartbeat is not None and self.unanswered_since:
+            with contextlib.suppress(zmq.ZMQError):  # no echo yet
+                self.heartbeat.recv(zmq.NOBLOCK)
+                self.unanswered_since = 0.0
+        pause = HEARTBEAT_PAUSE_SECONDS
+        if self.unanswered_since:
+            pause = HEARTBEAT_TIMEOUT_SECONDS
+        if now > self.pinged_at + pause:
+            # A socket whose ping was lost cannot send another one.
+            if self.heartbeat is None or self.unanswered_since:
+                if self.heartbeat is not None:
+                    self.heartbeat.close(linger=0)
+                self.heartbeat = self.client.connect_hb()
+            self.heartbeat.send(b"ping", zmq.NOBLOCK)
+            self.pinged_at = now
+            self.unanswered_since = self.unanswered_since or now
+        if not self.unanswered_since:
+            return True
+        return now < self.unanswered_since + HEARTBEAT_TIMEOUT_SECONDS
 
-    def came(self, request: str) -> int:
-        """Return 0: they are not counted."""
+    def count_received(self, request: str) -> int:
+        """Return 0: messages over ZeroMQ are not counted."""
         return 0
 
     def send(
         self,
-        kind: str,
+        message_type: str,
         content: Message,
         metadata: Message | None = None,
         request: str = "",
         parent: Message | None = None,
     ) -> str:
-        """Send a message on the shell channel, by the id `request` where the caller has one; return its id."""
+        """Send a message on the shell channel and return its id.
+
+        `request` is the id if the caller chose one.
+        """
         message = self.client.session.msg(
-            kind, content, parent=parent, metadata=metadata
+            message_type, content, parent=parent, metadata=metadata
         )
-        message["header"]["msg_id"] = message["msg_id"] = (
-            request or message["header"]["msg_id"]
-        )
+        if request:
+            message["header"]["msg_id"] = request
+            message["msg_id"] = request
         self.client.shell_channel.send(message)
         return str(message["msg_id"])

@@ -20,7 +20,7 @@ from stepper.kernels.backends.jupyter.server_api import (
     StoppedError,
 )
 from stepper.kernels.backends.jupyter.server_kernel import LOOK_SECONDS, JupyterProcess
-from stepper.kernels.client import LiveKernel
+from stepper.kernels.client import KernelClient
 from stepper.policy import kernel_config
 from stepper.policy.kernel_config import KERNELSPEC_NAME, BackendConfig, JupyterSettings
 from stepper.policy.model import Death
@@ -46,7 +46,7 @@ class JupyterKernels:
     ) -> None:
         self.record, self.parts, self.environ = record, parts, environ
 
-    async def start(self, place: LaunchConfig) -> LiveKernel:
+    async def start(self, place: LaunchConfig) -> KernelClient:
         """Have a kernel started, or take the one that is named; return it when it is ready. Raise KernelError."""
         assert place.backend is not None and isinstance(
             place.backend.settings, JupyterSettings
@@ -75,7 +75,7 @@ class JupyterKernels:
             private_files.remove(self.record)
             raise
         process = JupyterProcess(told, server, self.record)
-        kernel = LiveKernel(process, self.parts)
+        kernel = KernelClient(process, self.parts)
         try:
             self._keep(told)
             await kernel.connect(READY_SECONDS)
@@ -189,13 +189,13 @@ class JupyterKernels:
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
-    async def attach(self) -> LiveKernel | Death | None:
+    async def attach(self) -> KernelClient | Death | None:
         """Return the kernel that a former daemon left, or how it ended; None where there was none. Asks it nothing."""
         process = self._recorded()
         if process is None or not process.id:
             return None
         process.looked_at = -LOOK_SECONDS
-        kernel = LiveKernel(process, self.parts)
+        kernel = KernelClient(process, self.parts)
         death = await kernel.check_death()
         if death is not None:
             with contextlib.suppress(KernelError):

@@ -119,7 +119,7 @@ class JupyterProcess:
         """What it wrote to stderr is in the server's log."""
         return ""
 
-    def mends(self, death: Death) -> str:
+    def suggest_fix(self, death: Death) -> str:
         """Return nothing: the server starts its kernels."""
         return ""
 

@@ -138,7 +138,7 @@ class WebsocketChannels:
             self.iopub.leave()
             self.shell.leave()
 
-    def came(self, request: str) -> int:
+    def count_received(self, request: str) -> int:
         """Return how many messages of a request the kernel has published here."""
         return self.counts.get(request, 0)
 

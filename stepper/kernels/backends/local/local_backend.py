@@ -27,7 +27,7 @@ from stepper.policy.model import Death
 from stepper.session.protocols import LaunchConfig, QueueStatus
 
 if TYPE_CHECKING:
-    from stepper.kernels.client import LiveKernel
+    from stepper.kernels.client import KernelClient
 
 log = logging.getLogger("stepper")
 START_SECONDS = 60.0
@@ -48,7 +48,7 @@ class LocalKernels:
         self.files = Files(record)
         self.runtime, self.parts = runtime, parts
 
-    async def start(self, place: LaunchConfig) -> LiveKernel:
+    async def start(self, place: LaunchConfig) -> KernelClient:
         """Start a kernel and return it when it is ready; raise KernelError with what it wrote to stderr."""
         try:
             return await self._start(place)
@@ -65,7 +65,7 @@ class LocalKernels:
                 # none for that Python, or not with what else the project holds
                 raise missing from None
 
-    async def _start(self, place: LaunchConfig, lacks: str = "") -> LiveKernel:
+    async def _start(self, place: LaunchConfig, lacks: str = "") -> KernelClient:
         """Start it: on stepper's own copy of ipykernel where the interpreter lacks one, which `lacks` would add."""
         began = time.monotonic()
         name, spec = uuid.uuid4().hex, None
@@ -147,11 +147,11 @@ class LocalKernels:
         told: dict[str, Any],
         identity: Identity,
         child: Popen[bytes] | None = None,
-    ) -> LiveKernel:
+    ) -> KernelClient:
         from stepper.kernels.backends.local.local_process import LocalProcess
-        from stepper.kernels.client import LiveKernel
+        from stepper.kernels.client import KernelClient
 
-        return LiveKernel(
+        return KernelClient(
             LocalProcess(told, identity, child, self.files, self.runtime),
             self.parts,
             self.runtime,
@@ -179,7 +179,7 @@ class LocalKernels:
             return False
         return not identity.alive() or process_identity.holds(identity.pid, kernel)
 
-    async def attach(self) -> LiveKernel | Death | None:
+    async def attach(self) -> KernelClient | Death | None:
         """Return the kernel that a former daemon left, or how it ended; None where there was none. Asks it nothing."""
         try:
             told = json.loads(private_files.read(str(self.files.record)))

@@ -88,7 +88,7 @@ class LocalProcess:
         Never a pid or a group that others have taken, nor processes of earlier cells.
         """
         if self.by_message:
-            self.channels.ask("interrupt_request")
+            self.channels.send_control("interrupt_request")
         elif self.identity.alive():
             with contextlib.suppress(ProcessLookupError):
                 # It leads a group of its own, which is there as long as it is.
@@ -143,7 +143,7 @@ class LocalProcess:
         text = OUTER_CALLS.sub(r"\1", ESCAPES.sub("", data.decode("utf-8", "replace")))
         return text.strip()[-STDERR_CHARACTERS:]
 
-    def mends(self, death: Death) -> str:
+    def suggest_fix(self, death: Death) -> str:
         """Return the command that adds ipykernel where it died for want of it, '' for none."""
         if "No module named" not in death.stderr or "ipykernel" not in death.stderr:
             return ""

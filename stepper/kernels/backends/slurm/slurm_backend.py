@@ -30,7 +30,7 @@ from stepper.kernels.backends.slurm import batch_job, slurm_cli
 from stepper.kernels.backends.slurm.node_launcher import CHANNELS
 from stepper.kernels.backends.slurm.slurm_process import SlurmProcess, lacks
 from stepper.kernels.backends.ssh.ssh_connection import Link
-from stepper.kernels.client import LiveKernel
+from stepper.kernels.client import KernelClient
 from stepper.policy import kernel_config
 from stepper.policy.kernel_config import BackendConfig, SlurmSettings, SshSettings
 from stepper.policy.model import Death
@@ -78,7 +78,7 @@ class SlurmKernels:
             return self.wait
         return replace(self.wait, text=f"{silence}: {self.wait.text} before that")
 
-    async def start(self, place: LaunchConfig) -> LiveKernel:
+    async def start(self, place: LaunchConfig) -> KernelClient:
         """Submit a job, or go on with the one that waits; return its kernel when it is ready. Raise KernelError."""
         assert place.backend is not None and isinstance(
             place.backend.settings, SlurmSettings
@@ -259,7 +259,7 @@ class SlurmKernels:
         wait = QueueStatus(text, since, where.queue_seconds, request=request)
         self.wait = wait if text else None
 
-    async def _ready(self, told: dict[str, Any], where: SlurmSettings) -> LiveKernel:
+    async def _ready(self, told: dict[str, Any], where: SlurmSettings) -> KernelClient:
         file = Path(told["file"])
         seen = await self._begun(told, where, file)
         self.wait = self.pending = None
@@ -269,7 +269,7 @@ class SlurmKernels:
             told["ports"] = [connection[f"{channel}_port"] for channel in CHANNELS]
         kernel_records.write(self.record, told)
         process = self._process(told, where, seen if seen and seen.lives else None)
-        kernel = LiveKernel(process, self.parts, self.runtime)
+        kernel = KernelClient(process, self.parts, self.runtime)
         try:
             if process.link is not None:
                 await process.link.open(told["ports"])
@@ -352,7 +352,7 @@ class SlurmKernels:
             {**told, "connection": connection}, self.record, self.queue, seen, link
         )
 
-    async def attach(self) -> LiveKernel | Death | None:
+    async def attach(self) -> KernelClient | Death | None:
         """Return the kernel that a former daemon left, or how it ended; None where there was none. Asks it nothing."""
         told = self._recorded()
         if not told:
@@ -374,7 +374,7 @@ class SlurmKernels:
                 await process.link.resume([int(port) for port in told["ports"]])
         except (ValueError, KeyError, TypeError) as error:
             return Death(f"the record {self.record} can't be read: {error}")
-        kernel = LiveKernel(process, self.parts, self.runtime)
+        kernel = KernelClient(process, self.parts, self.runtime)
         death = await process.death(slurm_cli.SLOW_SECONDS)
         if death is not None:
             await kernel.shutdown()

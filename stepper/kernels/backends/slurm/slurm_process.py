@@ -126,7 +126,7 @@ class SlurmProcess:
 
     async def interrupt(self) -> None:
         """Interrupt it with what it started in its group: the kernel does that itself."""
-        self.channels.ask("interrupt_request")
+        self.channels.send_control("interrupt_request")
 
     async def kill(self) -> None:
         """End its job, and the kernel itself where SLURM can't; raise KernelError where it may live on."""
@@ -163,7 +163,7 @@ class SlurmProcess:
         """Return how it ended, or None while it lives, or nobody can know. SLURM's answer is waited for so long."""
         if self.link is not None:
             self.link.keep()
-        beats = self.channels.is_open and self.channels.beats()
+        beats = self.channels.is_open and self.channels.has_heartbeat()
         due = time.monotonic() > self.asked_at + (
             POLL_SECONDS if beats else SILENT_SECONDS
         )
@@ -192,7 +192,7 @@ class SlurmProcess:
         self.asked_at = time.monotonic()
         if seen is None:
             return
-        beats = self.channels.is_open and self.channels.beats()
+        beats = self.channels.is_open and self.channels.has_heartbeat()
         # the controller lost what it knew, or another one answers
         if seen.state == slurm_cli.GONE and beats:
             self.trouble = f"SLURM knows nothing of job {self.job}, whose kernel answers: its state is not known"
@@ -212,8 +212,8 @@ class SlurmProcess:
         channels = Channels(self.told["connection"])  # closed ones open no more
         channels.open()
         control = channels.client.control_channel
-        channels.ask("interrupt_request")
-        channels.ask("shutdown_request", {"restart": False})
+        channels.send_control("interrupt_request")
+        channels.send_control("shutdown_request", {"restart": False})
         until, answers = time.monotonic() + FENCE_SECONDS, 0
         while time.monotonic() < until and answers < 2:
             await asyncio.sleep(0.05)
@@ -249,7 +249,7 @@ class SlurmProcess:
         ]
         return ESCAPES.sub("", said).strip()[-STDERR_CHARACTERS:]
 
-    def mends(self, death: Death) -> str:
+    def suggest_fix(self, death: Death) -> str:
         """Return the command that adds ipykernel where it died for want of it, '' for none."""
         return lacks(self.python, death.stderr)
 

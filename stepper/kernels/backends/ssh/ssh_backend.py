@@ -21,7 +21,7 @@ from stepper.kernels.backends.ssh import ssh_errors
 from stepper.kernels.backends.ssh.remote_launcher import CHANNELS
 from stepper.kernels.backends.ssh.ssh_connection import Link
 from stepper.kernels.backends.ssh.ssh_process import SshProcess
-from stepper.kernels.client import LiveKernel
+from stepper.kernels.client import KernelClient
 from stepper.policy import kernel_config
 from stepper.policy.kernel_config import BackendConfig, SshSettings
 from stepper.policy.model import Death
@@ -48,7 +48,7 @@ class SshKernels:
         sockets = os.path.join(self.runtime, f"k{kernel[:8]}")
         return Link(place.settings, f"{sockets}.ssh", sockets)
 
-    async def start(self, place: LaunchConfig) -> LiveKernel:
+    async def start(self, place: LaunchConfig) -> KernelClient:
         """Start a kernel and return it when it is ready; raise KernelError."""
         assert place.backend is not None and isinstance(
             place.backend.settings, SshSettings
@@ -103,7 +103,7 @@ class SshKernels:
             "ports": [said["ports"][f"{channel}_port"] for channel in CHANNELS],
         }
         kernel_records.write(self.record, told)  # before anybody waits for it
-        kernel = LiveKernel(
+        kernel = KernelClient(
             SshProcess(told, link, self.record), self.parts, self.runtime
         )
         try:
@@ -135,7 +135,7 @@ class SshKernels:
             process.left = False
         process.forget()
 
-    async def attach(self) -> LiveKernel | Death | None:
+    async def attach(self) -> KernelClient | Death | None:
         """Return the kernel that a former daemon left, or how it ended; None where there was none. Asks it nothing."""
         try:
             told = json.loads(private_files.read(self.record))
@@ -161,7 +161,7 @@ class SshKernels:
         process.looked_at = 0.0
         await link.resume(ports)
         process.sign_at = time.monotonic()
-        return LiveKernel(process, self.parts, self.runtime)
+        return KernelClient(process, self.parts, self.runtime)
 
 
 async def look(place: BackendConfig) -> list[str]:

@@ -84,7 +84,7 @@ class SshProcess:
     async def interrupt(self) -> None:
         """Interrupt it with what it started in its group: the kernel does that itself. None waits for a line."""
         if self.link.is_up:
-            self.channels.ask("interrupt_request")
+            self.channels.send_control("interrupt_request")
 
     async def kill(self) -> None:
         """Kill it with what it started in its group; raise KernelError where it may live on."""
@@ -121,7 +121,7 @@ class SshProcess:
                 )
             if up and not self.was_up:
                 self.sign_at = now
-            if up and self.channels.is_open and self.channels.beats():
+            if up and self.channels.is_open and self.channels.has_heartbeat():
                 self.sign_at = now
             elif up and self.looks is None and now > self.looked_at + LOOK_SECONDS:
                 self.looks = asyncio.create_task(self._look())
@@ -158,7 +158,7 @@ class SshProcess:
         """Return the last lines that it wrote to stderr, as far as they were fetched."""
         return self.said
 
-    def mends(self, death: Death) -> str:
+    def suggest_fix(self, death: Death) -> str:
         """Return nothing: the interpreter was asked before."""
         return ""
 
