@@ -46,7 +46,7 @@ def test_what_is_being_told_is_told_to_nobody_else(taken: bool) -> None:
             log=log.append,
             state=state,
             keeper=keeper,
-            news=deque(),
+            undelivered_reports=deque(),
         )
         first, second = Client(), Client()
         tasks = [

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 
 import nbformat
+import pytest
 
 from stepper.install import claude_settings
 from tests.conftest import ROOT
@@ -81,3 +83,18 @@ def test_no_module_but_payload_knows_claude_codes_field_names() -> None:
             continue
         text = path.read_text()
         assert [name for name in fields if name in text] == [], path
+
+
+def test_every_object_named_in_a_string_exists() -> None:
+    """Modules that are imported late are named as `package.module:object`."""
+    name = re.compile(r'"(stepper(?:\.\w+)+):(\w+)"')
+    found = {
+        match.groups()
+        for path in (ROOT / "stepper").rglob("*.py")
+        for match in name.finditer(path.read_text())
+    }
+    assert len(found) > 5
+    for module, attribute in sorted(found):
+        if module.startswith("stepper.mcp"):
+            pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
+        assert hasattr(importlib.import_module(module), attribute), module

@@ -37,7 +37,7 @@ from stepper.policy.commands.command_schema import (
 LOCAL_COMMANDS = {
     "attach": "stepper.cli.attach:attach",
     "shutdown": "stepper.cli.shutdown:shutdown",
-    "doctor": "stepper.install.doctor:checks",
+    "doctor": "stepper.install.doctor:run_checks",
     "statusline": "stepper.cli.mcp_command:statusline",
     "trust": "stepper.cli.trust_command:accept",
     "completion": "stepper.cli.shell_completion:make_script",

@@ -32,7 +32,9 @@ def mcp(
     Returns the configuration of the client, or None after serving. Raises StepperError.
     """
     if config is not None:
-        configure = import_object("stepper.install.mcp_client_config:told")
+        configure = import_object(
+            "stepper.install.mcp_client_config:print_or_add_entry"
+        )
         return dict(configure(paths, config, http, install))
     if install:
         raise UsageError(
@@ -56,7 +58,7 @@ def _import_server(paths: Paths, name: str) -> Any:
         module = error.name or ""
         if module.partition(".")[0] == "stepper":
             raise
-        make_command = import_object("stepper.install.doctor:install_command")
+        make_command = import_object("stepper.install.doctor:format_install_command")
         raise StepperError(
             f"the MCP extra is not installed: the module {module} is missing",
             make_command(paths, more=" --mcp"),
