@@ -551,7 +551,7 @@ def test_outputs_that_can_not_be_kept_are_no_verdict(
         if "verify" in file.path:
             from stepper.common.errors import NotebookError
 
-            raise NotebookError("cannot write the file: No space left on device")
+            raise NotebookError("it can't be written: No space left on device")
         return put(file, *given)
 
     monkeypatch.setattr(IpynbFile, "write_execution", full)
