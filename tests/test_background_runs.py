@@ -36,17 +36,17 @@ def test_what_is_being_told_is_told_to_nobody_else(taken: bool) -> None:
         work = asyncio.create_task(asyncio.sleep(0, Report("it ran", "✓ it ran")))
         await work
         call = BackgroundCall("toolu_1", Caller(), work, in_background=True)
-        keeper = SimpleNamespace(kernel=None)
+        kernel_manager = SimpleNamespace(kernel=None)
         state = SimpleNamespace(
             background_calls={"toolu_1": SimpleNamespace(session="s")}, running=None
         )
         session: Any = SimpleNamespace(
-            calls={"toolu_1": call},
+            background_calls={"toolu_1": call},
             name="a.ipynb",
             log=log.append,
             state=state,
-            keeper=keeper,
-            undelivered_reports=deque(),
+            kernel_manager=kernel_manager,
+            delivered_reports=deque(),
         )
         first, second = Client(), Client()
         tasks = [
