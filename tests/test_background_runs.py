@@ -84,7 +84,7 @@ def test_what_is_being_told_is_told_to_nobody_else(taken: bool) -> None:
         assert background_runs.match_prompt_to_reports(
             [session], "s", f"<task-notification>{told}"
         ) == ["✓ it ran"]
-        assert session.calls == {} and len(log) == 1
+        assert session.background_calls == {} and len(log) == 1
         await asyncio.wait_for(asyncio.gather(*tasks), 1)  # nobody sleeps on
 
     asyncio.run(played())
