@@ -112,7 +112,7 @@ def make(kind: str, path: str) -> None:
     ("kind", "said"),
     [
         ("missing", "no longer exists"),
-        ("dangling", "is gone"),
+        ("dangling", "target does not exist"),
         ("folder", "is a folder"),
         ("fifo", "not a regular file"),
         ("not json", "not valid JSON"),
@@ -216,7 +216,7 @@ def test_an_interpreter_without_ipykernel_names_the_command(project: Project) ->
     _, answer = notebook.insert("1")
     assert "NOT run" in answer.text
     assert "No module named" in answer.text
-    assert "ipykernel" in answer.text.split("mends it")[1]
+    assert "ipykernel" in answer.text.split("To fix this, run")[1]
     assert project.json("status")["kernel"]["state"] == "none"
 
 

@@ -209,7 +209,8 @@ def test_a_kernel_without_ipykernel_runs_on_the_copy_behind_the_projects_package
     )
     assert (
         line.startswith("ok")
-        and "stepper's own copy. What adds it: uv add --dev ipykernel" in line
+        and "stepper's own copy. To install ipykernel, run: uv add --dev ipykernel"
+        in line
     )
 
 

@@ -436,7 +436,7 @@ def test_a_replay_is_an_answer_with_its_verdicts(quick: Quick) -> None:
             await client.call_tool("notebook_status", {})
         )
         nowhere = await client.call_tool("verify", {"place": "gpu"})
-        assert nowhere.is_error and "no kernel 'gpu'" in text(nowhere)
+        assert nowhere.is_error and "no kernel backend 'gpu'" in text(nowhere)
 
     play(quick, story)
 

@@ -236,7 +236,7 @@ def test_three_retries_by_read_delete_and_add(shared: Project, mended: bool) -> 
                 "add_cells", {"cells": [{"source": source}]}
             )
             if "FAILED" in text(result) and retry < 3:
-                assert f"left {3 - retry} (of 3)" in text(
+                assert f"{retry} of 3 retries used" in text(
                     result
                 )  # a new cell is no new count
         assert [cell["source"] for cell in await cells(client)][1:] == [tries[-1]]

@@ -152,7 +152,7 @@ def test_doctor_names_it_and_install_mends_it(
     )
     said = main.stepper("doctor", check=1).stdout
     assert (
-        f"BAD  hook script: {place} is not your environment (a pull may have put it there)"
+        f"BAD  hook script: {place} is not your environment (git may have created it). "
         in said
     )
     mend = f"{ROOT}/install.sh {shlex.quote(str(main.folder))}"

@@ -117,7 +117,7 @@ def test_the_completion_says_whether_the_order_could_reproduce(project: Quick) -
     notebook.insert("x = 1")
     _, done = notebook.insert("print(x)")
     assert (
-        "Running the cells from top to bottom should reproduce these results.\n`stepper verify notebooks/"
+        "Running the cells from top to bottom should reproduce these results.\nTo replay it in a new kernel"
         in done.text
     )
     other = project.new("Load", "Look")

@@ -180,7 +180,7 @@ def test_a_notebook_that_never_ran(project: Quick) -> None:
     assert words(found) == "a:not_recorded b:not_recorded" and found["kernels"] == 1
     text = project.stepper("verify", "a", check=1).stdout
     assert (
-        "  ✗ cells 1, 2 not recorded: nothing is recorded" in text
+        "  ✗ cells 1, 2 not recorded: no outputs are recorded" in text
         and "`stepper run notebooks/a.ipynb`" in text
     )
     project.notebook("empty.ipynb", [])
@@ -398,7 +398,7 @@ def test_verify_auto_runs_it_when_a_notebook_becomes_complete(project: Quick) ->
     notebook = project.new("One", "Two")
     assert "verify" not in notebook.insert("x = 1")[1].text
     assert (
-        "It is replayed in a fresh kernel now (verify: auto)"
+        "stepper replays it in a new kernel now (verify: auto)"
         in notebook.insert("print(x)")[1].text
     )
     wait_until(lambda: project.json("status")["verified"])
@@ -420,7 +420,7 @@ def test_verify_is_named_where_it_does_not_run_by_itself(
     project.config(config)
     text = project.new("One").insert("x = 1")[1].text
     assert (
-        "`stepper verify notebooks/" in text and "replays it in a fresh kernel" in text
+        "`stepper verify notebooks/" in text and "To replay it in a new kernel" in text
     )
     time.sleep(1.5)
     assert project.json("status")["verified"] is None
@@ -446,7 +446,7 @@ def test_verify_auto_is_not_the_first_to_run_a_cell(project: Quick) -> None:
 def test_wrong_use_is_named(project: Quick) -> None:
     ran(project, "print(1)")
     assert (
-        "no kernel 'gpu'"
+        "no kernel backend 'gpu'"
         in project.stepper("verify", "a", "--kernel", "gpu", check=2).stderr
     )
     assert (
