@@ -165,7 +165,7 @@ def room(cluster: Lab) -> Iterator[Room]:
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """A heart that is silent is noticed soon: what follows is the same."""
-    monkeypatch.setattr(zmq_channels, "BEAT_SECONDS", 0.5)
+    monkeypatch.setattr(zmq_channels, "HEARTBEAT_TIMEOUT_SECONDS", 0.5)
     monkeypatch.setattr(jobs, "SILENT_SECONDS", 0.3)
 
 

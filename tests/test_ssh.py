@@ -194,7 +194,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lines are brought back, and given up, sooner than people would have it."""
     monkeypatch.setattr(ssh_connection, "AGAIN_SECONDS", (0.2, 0.4))
     monkeypatch.setattr(ssh_kernel, "SILENT_SECONDS", 1.5)
-    monkeypatch.setattr(zmq_channels, "BEAT_SECONDS", 0.5)
+    monkeypatch.setattr(zmq_channels, "HEARTBEAT_TIMEOUT_SECONDS", 0.5)
     monkeypatch.setattr(ssh_kernel, "LOOK_SECONDS", 0.3)
     for module in (client_base, execution):
         monkeypatch.setattr(module, "PATIENCE_SECONDS", 1.0)
