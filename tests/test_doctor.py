@@ -181,7 +181,7 @@ def test_notebooks_that_no_pattern_covers_are_counted_with_the_line_that_would(p
         "notebooks: 1 included; 2 not included, so their cells do not run (analysis/b.ipynb, top.ipynb). To include them, set:"
         ' notebooks: ["notebooks", "analysis", "*.ipynb"]'
     )
-    write(project, ".stepper/config.yaml", said.partition("): ")[2] + "\n")
+    write(project, ".stepper/config.yaml", said.partition("set: ")[2] + "\n")
     assert (
         found(project)["notebooks"].detail == "notebooks, analysis, *.ipynb: 3 included"
     )
@@ -369,7 +369,7 @@ def test_places_of_the_configuration(project, monkeypatch):
     for name in ("kernels.sh", "kernels.gpu"):
         assert (
             not checks[name].ok
-            and "not accepted by you: nothing was asked" in checks[name].detail
+            and "was not accepted by you, so stepper did not contact it" in checks[name].detail
         )
         assert checks[name].mend == "stepper trust"
     trust.trust(project)

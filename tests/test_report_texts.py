@@ -253,7 +253,7 @@ def test_what_was_bound_before_a_failure_is_told(project: Project) -> None:
     )
     assert "`rows`: length 2 → length 3" in note
     assert "`count`: 5 → 6" in note
-    assert "bound `fresh`" in note
+    assert "assigned `fresh`" in note
     assert "out.csv" not in note
     assert "Note: This cell wrote notebooks/out.csv (3 bytes)" in answer.text
     assert "kept" not in note

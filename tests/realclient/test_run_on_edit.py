@@ -209,7 +209,9 @@ def test_a_whole_analysis_from_the_slash_command_to_the_finished_notebook(
         if not Path(folder, "stepper").exists()
     ]
     client = claude(model, env={"PATH": os.pathsep.join(folders)})
+    # In the agent's shell, `stepper` is on the PATH.
     before = stepper(project, "status").splitlines()[0]
+    before = before.replace(".stepper/env/bin/stepper", "stepper")
     result = client.prompt(f"/new-notebook {demo.PROBLEM}", permissions="default")
 
     assert (result.returncode, result.text, model.unsaid) == (0, "The end.", 0), result
