@@ -369,7 +369,8 @@ def test_places_of_the_configuration(project, monkeypatch):
     for name in ("kernels.sh", "kernels.gpu"):
         assert (
             not checks[name].ok
-            and "was not accepted by you, so stepper did not contact it" in checks[name].detail
+            and "was not accepted by you, so stepper did not contact it"
+            in checks[name].detail
         )
         assert checks[name].mend == "stepper trust"
     trust.trust(project)

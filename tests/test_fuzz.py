@@ -629,7 +629,7 @@ def test_journals(tmp_path: Path, lines: list[bytes]) -> None:
             run, state.reports.get(run.run), state.stop
         ).text
     assert rendering.RENDERINGS["history"].text(
-        [{"by": "", **run.to_json()} for run in state.runs]
+        [{"by": "", "source": "", **run.to_json()} for run in state.runs]
     )
 
 

@@ -856,7 +856,7 @@ def test_notebooks_in_several_folders(repo, kernel, capsys):
     (command,) = [
         text.partition("To include them, run: ")[2]
         for text in out.splitlines()
-        if "To include" in text
+        if "To include them, run: " in text
     ]
     assert shlex.split(command)[-4:] == [
         "--notebooks",

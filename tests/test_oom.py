@@ -158,7 +158,7 @@ def test_a_cell_that_fills_a_small_cgroup_in_one_go_loses_its_kernel_alone(
     _, answer = notebook.insert(IN_ONE_GO)
     assert small.kills() == 1 and not psutil.pid_exists(pid)
     assert named(answer.stop), answer.stop
-    assert "less data at a time" in answer.stop.splitlines()[-1]
+    assert "in smaller chunks" in answer.stop.splitlines()[-1]
     fresh(project, notebook)
     # a kill by a person is told from it, though the system has killed before
     pid = project.json("status")["kernel"]["pid"]
@@ -313,6 +313,6 @@ def test_what_is_said_of_it() -> None:
         and verdict is Verdict.UNRECOVERABLE
         and fault.ename == "KernelDied"
     )
-    assert "less data at a time" in stop_hints.suggest_action(
+    assert "in smaller chunks" in stop_hints.suggest_action(
         Outcome.KERNEL_DIED, verdict, fault
     )

@@ -113,7 +113,9 @@ def test_it_is_handed_on_and_runs_when_the_job_starts(
     )
     assert f"| {job}\n" in long.answer.text and f"· job {job} on n" in long.answer.line
     beyond = f"its deadline (2 h) is beyond the walltime of job {job} on n"
-    assert beyond in long.answer.text and "(30 min left when it began)" in long.answer.text
+    assert (
+        beyond in long.answer.text and "(30 min left when it began)" in long.answer.text
+    )
 
 
 def test_a_killed_daemon_loses_neither_job_nor_cell(

@@ -299,11 +299,10 @@ def test_no_command_that_only_looks_runs_anything(
     assert hostile.json("status")["kernel"]["python"] is None
     said = hostile.stepper("doctor", check=1).stdout
     assert (
-        f"BAD  interpreter: {hostile.folder}/tools/python was not accepted by you"
-        in said
+        f"BAD  interpreter: you have not accepted {hostile.folder}/tools/python" in said
     )
     assert (
-        f"BAD  hook script: {hostile.folder}/.stepper/env is not of an install of yours"
+        f"BAD  hook script: {hostile.folder}/.stepper/env is not from your installation"
         in said
     )
     # stepper as it is called in a terminal here: maybe by its path
@@ -476,7 +475,7 @@ def test_a_kernel_starts_with_no_module_of_the_notebooks_folder(
         (project.folder / "notebooks" / f"{name}.py").write_text(sing)
     for source in ("print('ran')", "1 / 0", "open('none')", "undefined"):
         cell_id, answer = notebook.insert(source)
-        assert "Cell 1" in answer.text and "NOT run" not in answer.text, answer.text
+        assert "Cell 1" in answer.text and "was NOT run" not in answer.text, answer.text
         notebook.delete(cell_id)
     project.stepper("context")
     assert not canary.exists(), canary.read_text()

@@ -188,7 +188,7 @@ def test_a_release_is_one_command(tmp_path: Path) -> None:
 def test_what_is_installed_is_packed_as_the_wheel_that_it_was(
     wheel: Path, installed: Path, tmp_path: Path
 ) -> None:
-    code = "import sys; from pathlib import Path; from stepper.install.wheel_install import lay_out; lay_out(Path(sys.argv[1]))"
+    code = "import sys; from pathlib import Path; from stepper.install.wheel_install import create_checkout; create_checkout(Path(sys.argv[1]))"
     tree = tmp_path / "tree"
     tree.mkdir()
     subprocess.run([installed.with_name("python"), "-I", "-c", code, tree], check=True)

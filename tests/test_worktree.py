@@ -205,7 +205,7 @@ def test_doctor_names_the_environment_and_finds_nothing_wrong(
 ) -> None:
     said = worktree.stepper("doctor").stdout
     assert (
-        f"(a worktree, with the environment of the main checkout: {main.folder}/.stepper/env)"
+        f"(worktree; uses the environment of the main checkout: {main.folder}/.stepper/env)"
         in said
     )
     assert f"ok   interpreter: {main.folder}/.venv/bin/python" in said
