@@ -471,7 +471,7 @@ def test_one_that_died_while_no_daemon_was_there_is_lost(room: Room) -> None:
     time.sleep(2)  # until the server has started the next one
     room.again()
     death = room.wait(room.kernel.take_over())
-    assert death is not None and "has started another" in death.how, death
+    assert death is not None and "has started another" in death.reason, death
     room.kernel = room.begin(room.place())
 
 

@@ -228,8 +228,8 @@ def test_a_kernel_is_a_job_and_its_messages_are_encrypted(room: Room) -> None:
     )
     assert (
         0 < about.walltime_left <= 600
-        and about.trouble == ""
-        and "not encrypted" not in about.without
+        and about.problem == ""
+        and "not encrypted" not in about.limitation
     )
     time.sleep(0.1)
     assert room.kernel.describe().walltime_left < about.walltime_left
@@ -330,7 +330,7 @@ def test_scancel_in_a_cell_and_while_nothing_runs(
         return await asyncio.wait_for(running, 10)
 
     done = room.wait(cancelled())
-    assert done.outcome is Outcome.KERNEL_DIED and done.death.how.endswith(
+    assert done.outcome is Outcome.KERNEL_DIED and done.death.reason.endswith(
         "its job was cancelled (CANCELLED)"
     )
     assert not room.record.exists()
@@ -369,7 +369,7 @@ def test_a_job_that_waits_is_left_to_the_next_daemon(other: Room) -> None:
     assert queued.text.startswith(
         "PENDING (BeginTime), 1 ahead, partition batch, estimated start "
     )
-    assert queued.seconds == 3
+    assert queued.wait_seconds == 3
     ((job, state),) = other.ours.items()
     assert state == "PENDING" and json.loads(other.record.read_text())["job"] == job
     begun.cancel()  # the daemon ends

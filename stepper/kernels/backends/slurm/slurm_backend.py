@@ -138,7 +138,7 @@ class SlurmKernels:
                     " stepper ends it then",
                     f"scancel {step or f'--me --name={name}'}",
                 )
-            if not told["job"]:
+            if not told.get("job"):
                 # sbatch got no answer: the controller may take the job up later
                 self.queue.cancel_later(name)
             self._forget(told)
