@@ -1,1 +1,1 @@
-"""What is to happen, as pure functions over values: no clock, no file, no socket, no kernel."""
+"""Decisions of stepper as pure functions: no clock, no files, no sockets, no kernel."""

@@ -54,7 +54,7 @@ def select_not_run(cells: Iterable[Cell], sources: Mapping[str, str]) -> list[Ce
 
 
 def select_changed(cells: Iterable[Cell], sources: Mapping[str, str]) -> list[Cell]:
-    """Return the cells of `select_not_run`, except cells without ids that only moved."""
+    """Return the cells of `select_not_run`, but not cells without ids that moved."""
     hashes = set(sources.values())
     changed = []
     for cell in select_not_run(cells, sources):

@@ -14,6 +14,10 @@ from stepper.common.text import format_count
 from stepper.policy.model import Cell
 from stepper.policy.plan import find_cell
 
+Cells = Sequence[Cell]
+# An id, `cell-N`, a number among the code cells, or a negative index.
+Reference = str | int
+
 NEW_INDEX = -1
 # A reference to the position above all cells.
 TOP = "top"
@@ -27,7 +31,7 @@ class CellReferenceError(ValueError):
     """A referenced cell does not exist, or a text does not occur exactly once."""
 
 
-def find_referenced_cell(cells: Sequence[Cell], reference: str | int) -> Cell | None:
+def find_referenced_cell(cells: Cells, reference: Reference) -> Cell | None:
     """Return the cell that a reference means, or None.
 
     A reference is a cell id, `cell-N`, a number among the code cells, or a negative
@@ -39,17 +43,20 @@ def find_referenced_cell(cells: Sequence[Cell], reference: str | int) -> Cell | 
         return cell
     if re.fullmatch(r"-[0-9]{1,9}", text):
         index = int(text)
-        return cells[index] if -len(cells) <= index < 0 else None
-    for cell in cells:
-        if cell.is_code and str(cell.number) == text:
+        exists = -len(cells) <= index < 0
+        return cells[index] if exists else None
+    code_cells = [cell for cell in cells if cell.is_code]
+    for cell in code_cells:
+        if str(cell.number) == text:
             return cell
     return None
 
 
-def get_referenced_cell(cells: Sequence[Cell], reference: object) -> Cell:
+def get_referenced_cell(cells: Cells, reference: object) -> Cell:
     """Return the cell that a reference means; raise CellReferenceError."""
     cell = None
-    if isinstance(reference, str | int) and not isinstance(reference, bool):
+    is_bool = isinstance(reference, bool)
+    if isinstance(reference, Reference) and not is_bool:
         cell = find_referenced_cell(cells, reference)
     if cell is None:
         raise CellReferenceError(
@@ -59,7 +66,7 @@ def get_referenced_cell(cells: Sequence[Cell], reference: object) -> Cell:
     return cell
 
 
-def _format_cell_count(cells: Sequence[Cell]) -> str:
+def _format_cell_count(cells: Cells) -> str:
     """Return how many cells there are, and how many of them have a number."""
     count = format_count(len(cells), "cell")
     code_count = sum(cell.is_code for cell in cells)
@@ -68,16 +75,19 @@ def _format_cell_count(cells: Sequence[Cell]) -> str:
     return f"{count}, {code_count} of them code cells"
 
 
-def find_current_cell(cells: Sequence[Cell], cell: Cell) -> Cell:
+def find_current_cell(cells: Cells, cell: Cell) -> Cell:
     """Return a cell as it is now; raise CellReferenceError.
 
     A cell without an id is found by its source, because its index may have changed.
     """
     has_id = cell.id != f"cell-{cell.index}"
-    if has_id:
-        matches = [candidate for candidate in cells if candidate.id == cell.id]
-    else:
-        matches = [candidate for candidate in cells if candidate.source == cell.source]
+    matches = []
+    for candidate in cells:
+        if has_id and candidate.id == cell.id:
+            matches.append(candidate)
+        if not has_id and candidate.source == cell.source:
+            matches.append(candidate)
+    if not has_id:
         unmoved = [match for match in matches if match.index == cell.index]
         matches = unmoved or matches
     if len(matches) != 1:
@@ -96,7 +106,7 @@ class CellReferences:
     def __init__(self) -> None:
         self.resolved: dict[str, Cell] = {}
 
-    def resolve(self, cells: Sequence[Cell], reference: object) -> Cell:
+    def resolve(self, cells: Cells, reference: object) -> Cell:
         """Return the cell of a reference as it is now; raise CellReferenceError."""
         key = repr(reference)
         if key in self.resolved:
@@ -104,16 +114,14 @@ class CellReferences:
         self.resolved[key] = get_referenced_cell(cells, reference)
         return self.resolved[key]
 
-    def resolve_id(
-        self, cells: Sequence[Cell], reference: str | int | None
-    ) -> str | int | None:
+    def resolve_id(self, cells: Cells, reference: Reference | None) -> Reference | None:
         """Return the id of the cell of a reference; None and `TOP` as they are."""
         if reference in (None, TOP):
             return reference
         return self.resolve(cells, reference).id
 
 
-def find_insertion_index(cells: Sequence[Cell], after: str | int | None) -> int:
+def find_insertion_index(cells: Cells, after: Reference | None) -> int:
     """Return the index below a cell; raise CellReferenceError.
 
     None means the end of the notebook, `TOP` the start.
@@ -125,13 +133,15 @@ def find_insertion_index(cells: Sequence[Cell], after: str | int | None) -> int:
     return get_referenced_cell(cells, after).index + 1
 
 
-def insert_cells(cells: Sequence[Cell], index: int, new: Sequence[Cell]) -> list[Cell]:
+def insert_cells(cells: Cells, index: int, new: Cells) -> list[Cell]:
     """Return the cells with new ones at an index."""
-    return [*cells[:index], *new, *cells[index:]]
+    above = cells[:index]
+    below = cells[index:]
+    return [*above, *new, *below]
 
 
 def replace_cell(
-    cells: Sequence[Cell], replaced: Cell, source: str, cell_type: str | None
+    cells: Cells, replaced: Cell, source: str, cell_type: str | None
 ) -> list[Cell]:
     """Return the cells with another source, and possibly another type, for one."""
     return [
@@ -142,14 +152,12 @@ def replace_cell(
     ]
 
 
-def remove_cells(cells: Sequence[Cell], removed: Collection[Cell]) -> list[Cell]:
+def remove_cells(cells: Cells, removed: Collection[Cell]) -> list[Cell]:
     """Return the cells without the removed ones."""
     return [cell for cell in cells if cell not in removed]
 
 
-def move_cells(
-    cells: Sequence[Cell], moved: Sequence[Cell], after: str | int | None
-) -> list[Cell]:
+def move_cells(cells: Cells, moved: Cells, after: Reference | None) -> list[Cell]:
     """Return the cells with some moved below another, in the order of `moved`.
 
     Raise CellReferenceError.
@@ -161,7 +169,7 @@ def move_cells(
 
 
 def edit_source(
-    cells: Sequence[Cell], reference: str | int | None, old: str, new: str
+    cells: Cells, reference: Reference | None, old: str, new: str
 ) -> tuple[Cell, str]:
     """Return the cell that contains a text, and its source with the text replaced.
 
@@ -187,4 +195,5 @@ def edit_source(
             " but must occur exactly once"
         )
     (index,) = counts
-    return cells[index], cells[index].source.replace(old, new)
+    cell = cells[index]
+    return cell, cell.source.replace(old, new)

@@ -36,6 +36,10 @@ START_SHARE = 0.05
 MAX_FINISHED = 2
 
 
+# The total and the words before a share identify its counter.
+CounterKey = tuple[str, ...]
+
+
 class Sample(NamedTuple):
     """A share that was printed so many seconds after the start of the cell."""
 
@@ -46,8 +50,7 @@ class Sample(NamedTuple):
 class Share(NamedTuple):
     """A share in a line, such as `40 of 120`."""
 
-    # The total and the words before the share.
-    counter_key: tuple[str, ...]
+    counter_key: CounterKey
     value: float  # between 0 and 1
     item: float  # the share of a single item
 
@@ -62,10 +65,14 @@ class Counter:
 
     def add_sample(self, seconds: float, share: float) -> None:
         """Add the share that is displayed now, if it has changed."""
-        last_share = self.samples[-1].share if self.samples else -1.0
-        self.has_fallen = self.has_fallen or share < last_share
+        last_share = -1.0
+        if self.samples:
+            last_share = self.samples[-1].share
+        if share < last_share:
+            self.has_fallen = True
         if share > last_share:
-            self.samples.append(Sample(seconds, share))
+            sample = Sample(seconds, share)
+            self.samples.append(sample)
         if len(self.samples) > MAX_SAMPLES:
             del self.samples[1:-1:2]
 
@@ -74,7 +81,13 @@ class Counter:
         """Whether the counter has not moved from where a counter starts."""
         if len(self.samples) != 1:
             return False
-        return self.samples[0].share <= self.item + START_SHARE
+        sample = self.samples[0]
+        return sample.share <= self.start_limit
+
+    @property
+    def start_limit(self) -> float:
+        """The largest share at which a counter may start."""
+        return self.item + START_SHARE
 
     def estimate_remaining(self, now: float) -> float | None:
         """Return in how many seconds the share will be 1, None if that is uncertain."""
@@ -82,33 +95,55 @@ class Counter:
         last = self.samples[-1]
         if last.seconds - first.seconds < MIN_SECONDS:
             return None
-        average_rate = (last.share - first.share) / (last.seconds - first.seconds)
-        share_at_start = max(0.0, first.share - average_rate * first.seconds)
-        halftime = (first.seconds + last.seconds) / 2
-        middle = [sample for sample in self.samples if sample.seconds <= halftime][-1]
-        recent = [sample for sample in self.samples if sample.seconds >= middle.seconds]
-        rate = (last.share - middle.share) / (last.seconds - middle.seconds)
-        interval = (last.seconds - middle.seconds) / (len(recent) - 1)
-        started_earlier = share_at_start > self.item + START_SHARE
+        average_rate = _growth_rate(first, last)
+        share_at_start = first.share - average_rate * first.seconds
+        share_at_start = max(0.0, share_at_start)
+        started_earlier = share_at_start > self.start_limit
+        recent = self._select_recent()
+        middle = recent[0]
+        rate = _growth_rate(middle, last)
         slowest = average_rate / UNEVEN_FACTOR
         fastest = average_rate * UNEVEN_FACTOR
-        has_stalled = now - last.seconds > STALLED_INTERVALS * interval
-        if started_earlier or has_stalled or not slowest < rate < fastest:
+        is_uneven = not slowest < rate < fastest
+        interval = last.seconds - middle.seconds
+        interval /= len(recent) - 1
+        waiting = now - last.seconds
+        has_stalled = waiting > STALLED_INTERVALS * interval
+        if started_earlier or has_stalled or is_uneven:
             return None
-        last_seconds = last.seconds
-        if now - last.seconds > 2 * interval:
+        if waiting > 2 * interval:
             # The next sample is late: the rate is at most this.
-            rate = (last.share - middle.share) / (now - middle.seconds)
-            last_seconds = now
+            current = Sample(now, last.share)
+            rate = _growth_rate(middle, current)
+            waiting = 0.0
         remaining_share = 1 + share_at_start - last.share
-        return max(0.0, remaining_share / rate - (now - last_seconds))
+        remaining = remaining_share / rate - waiting
+        return max(0.0, remaining)
+
+    def _select_recent(self) -> list[Sample]:
+        """Return the last sample of the first half of the time, and all later ones."""
+        start = self.samples[0].seconds
+        end = self.samples[-1].seconds
+        halftime = (start + end) / 2
+        index = 0
+        for number, sample in enumerate(self.samples):
+            if sample.seconds <= halftime:
+                index = number
+        return self.samples[index:]
+
+
+def _growth_rate(first: Sample, last: Sample) -> float:
+    """Return the growth between two samples per second."""
+    growth = last.share - first.share
+    seconds = last.seconds - first.seconds
+    return growth / seconds
 
 
 class Estimate:
     """The estimate for one cell, updated from the last lines of its output."""
 
     def __init__(self) -> None:
-        self.counters: dict[tuple[str, ...], Counter] = {}
+        self.counters: dict[CounterKey, Counter] = {}
         self.deciding: Counter | None = None
 
     def update(self, now: float, lines: Sequence[str]) -> float | None:
@@ -117,54 +152,71 @@ class Estimate:
         `lines` are the last lines of the cell's output, `now` are the seconds since the
         cell started.
         """
-        shares = {
-            share.counter_key: share for line in lines for share in find_shares(line)
-        }
-        self._add_samples(now, shares)
+        shares = dict[CounterKey, Share]()
+        for line in lines:
+            for share in find_shares(line):
+                shares[share.counter_key] = share
+        for share in shares.values():
+            self._add_sample(now, share)
         if self._count_finished() > MAX_FINISHED:
             return None
-        if not shares and self.deciding:  # later lines contain no progress
-            return self.deciding.estimate_remaining(now)
-        self.deciding = None
+        if shares or self.deciding is None:
+            self.deciding = self._select_counter(shares)
+        # Without new shares, later lines contain no progress.
+        if self.deciding is None:
+            return None
+        return self.deciding.estimate_remaining(now)
+
+    def _add_sample(self, now: float, share: Share) -> None:
+        counter = self.counters.get(share.counter_key)
+        if counter is None:
+            if len(self.counters) >= MAX_COUNTERS:
+                return
+            counter = Counter(share.item)
+            self.counters[share.counter_key] = counter
+        counter.add_sample(now, share.value)
+
+    def _select_counter(self, shares: dict[CounterKey, Share]) -> Counter | None:
+        """Return the first counter that is running, None if it is not clear."""
         for key, share in shares.items():
             counter = self.counters.get(key)
-            if counter is None or counter.has_fallen or share.value >= 1:
+            if counter is None or counter.has_fallen:
+                continue
+            if share.value >= 1:
                 continue
             if counter.is_at_start:
                 return None  # this may be the outer loop
             if len(counter.samples) > 1:
-                self.deciding = counter
-                return counter.estimate_remaining(now)
+                return counter
         return None
 
-    def _add_samples(self, now: float, shares: dict[tuple[str, ...], Share]) -> None:
-        for key, share in shares.items():
-            if key in self.counters or len(self.counters) < MAX_COUNTERS:
-                counter = self.counters.setdefault(key, Counter(share.item))
-                counter.add_sample(now, share.value)
-
     def _count_finished(self) -> int:
-        return sum(
-            counter.samples[-1].share >= 1 and len(counter.samples) > 2
-            for counter in self.counters.values()
-        )
+        count = 0
+        for counter in self.counters.values():
+            is_full = counter.samples[-1].share >= 1
+            if is_full and len(counter.samples) > 2:
+                count += 1
+        return count
 
 
 def find_shares(line: str) -> Iterator[Share]:
     """Yield the shares in a line."""
-    text = clean(apply_carriage_returns(line))[:MAX_LINE_LENGTH]
+    text = clean(apply_carriage_returns(line))
+    text = text[:MAX_LINE_LENGTH]
     for match in SHARE.finditer(text):
-        numbers = [
-            float(number.replace(",", "")) if number else 0.0
-            for number in match.groups()
-        ]
-        part, total, percent = numbers
-        is_percentage = match[3] is not None
-        if is_percentage:
+        part, total, percent = map(_parse_number, match.groups())
+        total_text = str(total)
+        if match[3]:
             part = percent
             total = 100.0
-        if not (0 <= part <= total and total >= 2):
+            total_text = "%"
+        if total < 2 or not 0 <= part <= total:
             continue
-        words = LETTERS.findall(text[: match.start()])[-NAME_WORDS:]
-        total_text = "%" if is_percentage else str(total)
-        yield Share((total_text, *words), part / total, 1 / total)
+        text_before = text[: match.start()]
+        words = LETTERS.findall(text_before)
+        key = (total_text, *words[-NAME_WORDS:])
+        yield Share(key, value=part / total, item=1 / total)
+
+
+def _parse_number(text: str | None) -> float:
+    return float(text.replace(",", "")) if text else 0.0

@@ -19,7 +19,7 @@ from stepper.policy.notebook_state import State
 
 # The user's commands that resume a stopped notebook.
 RESUME_COMMANDS = ("continue", "fix", "skip")
-PLAN_MODE = "the client is in plan mode, where nothing runs"
+PLAN_MODE = "the client is in plan mode, in which nothing runs"
 ASK = "`auto_run` is `ask` in .stepper/config.yaml"
 PLAN_FIRST = (
     "no notebook was created: in plan mode nothing is written. Put the problem and its"

@@ -8,6 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+Names = tuple[str, ...]
+# Texts by name.
+Texts = dict[str, str]
+
 
 @dataclass(frozen=True)
 class Variable:
@@ -29,18 +33,18 @@ class KernelEnvironment:
     """
 
     mark: str
-    imported: tuple[str, ...]  # names of modules
-    path: tuple[str, ...]  # sys.path
+    imported: Names  # modules
+    path: Names  # sys.path
     # Whether import hooks find modules that are not in a folder of `path`.
     other_finders: bool
     # Magics that can be called without `%`; None if any name may be one.
-    magics: tuple[str, ...] | None
-    builtins: tuple[str, ...]
+    magics: Names | None
+    builtins: Names
     python: tuple[int, int]
     # Versions of Python and of the packages that cells imported.
-    versions: dict[str, str] = field(default_factory=dict)
+    versions: Texts = field(default_factory=dict)
     # The modules of the project that each module of the project imports.
-    local_imports: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    local_imports: dict[str, Names] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -50,16 +54,16 @@ class Namespace:
     `modules` maps aliases to modules, `functions` maps names to signatures.
     """
 
-    modules: dict[str, str] = field(default_factory=dict)
-    functions: dict[str, str] = field(default_factory=dict)
-    classes: tuple[str, ...] = ()
+    modules: Texts = field(default_factory=dict)
+    functions: Texts = field(default_factory=dict)
+    classes: Names = ()
     variables: dict[str, Variable] = field(default_factory=dict)
     # All names that a cell can read, including builtins; empty if not known.
-    names: tuple[str, ...] = ()
+    names: Names = ()
     own_input: bool = False  # whether the user assigned `input`
     cwd: str = ""
     # Names that the last cell assigned, or whose values it visibly changed.
-    rebound: tuple[str, ...] = ()
+    rebound: Names = ()
     lasting: KernelEnvironment | None = None
 
     def __bool__(self) -> bool:

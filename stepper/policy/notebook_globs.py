@@ -21,6 +21,9 @@ SPECIAL_CHARACTERS = re.compile(r"[*?\[\]{}()!\\]")
 FORBIDDEN_CHARACTERS = re.compile(r"[{}()!\\]")
 TOP_LEVEL = "*.ipynb"
 ALL_FOLDERS = "**"
+NOTEBOOK_SUFFIX = ".ipynb"
+# The parts of a path or glob.
+Parts = tuple[str, ...]
 # A suggested line names at most this many folders.
 MAX_SUGGESTED_FOLDERS = 4
 
@@ -30,22 +33,30 @@ def is_valid(pattern: object) -> bool:
 
     A pattern such as `.claude` would let the agent edit the hooks without asking.
     """
-    if not isinstance(pattern, str) or not pattern or not pattern.isprintable():
+    if not isinstance(pattern, str):
+        return False
+    if not pattern or not pattern.isprintable():
         return False
     if FORBIDDEN_CHARACTERS.search(pattern):
         return False
-    parts = posixpath.normpath(pattern).split("/")
-    is_relative = "" not in parts
-    return parts == ["."] or (is_relative and all(map(_is_visible, parts)))
+    path = posixpath.normpath(pattern)
+    if path == ".":
+        return True
+    folders = path.split("/")
+    is_absolute = "" in folders
+    return not is_absolute and all(map(_is_visible, folders))
 
 
 def _is_visible(folder: str) -> bool:
-    return not folder.startswith(".") and folder != "node_modules"
+    is_hidden = folder.startswith(".")
+    return not is_hidden and folder != "node_modules"
 
 
 def is_folder(pattern: str) -> bool:
     """Return whether a pattern is the path of a folder."""
-    return not WILDCARD.search(pattern) and not pattern.endswith(".ipynb")
+    if WILDCARD.search(pattern):
+        return False
+    return not pattern.endswith(NOTEBOOK_SUFFIX)
 
 
 @lru_cache(256)
@@ -54,13 +65,16 @@ def expand(pattern: str) -> tuple[str, ...]:
     path = posixpath.normpath(pattern)
     if path == ".":
         return (TOP_LEVEL,)
-    if path.endswith(".ipynb"):
+    if path.endswith(NOTEBOOK_SUFFIX):
         return (path,)
-    last = path.rpartition("/")[2]
-    if last == ALL_FOLDERS:
+    name = posixpath.basename(path)
+    if name == ALL_FOLDERS:
         return (f"{path}/*.ipynb",)
     below = f"{path}/**/*.ipynb"
-    return (below, f"{path}.ipynb") if last.endswith("*") else (below,)
+    if not name.endswith("*"):
+        return (below,)
+    matching_file = f"{path}.ipynb"
+    return below, matching_file
 
 
 def includes(patterns: Iterable[str], path: str) -> bool:
@@ -74,24 +88,35 @@ def includes(patterns: Iterable[str], path: str) -> bool:
 
 
 @lru_cache(4096)
-def _matches(glob: tuple[str, ...], path: tuple[str, ...]) -> bool:
+def _matches(glob: Parts, path: Parts) -> bool:
     if not glob or not path:
         return glob == path
-    is_file = len(path) == 1
-    if glob[0] == ALL_FOLDERS:
+    pattern = glob[0]
+    name = path[0]
+    rest = path[1:]
+    if pattern == ALL_FOLDERS:
         if _matches(glob[1:], path):
             return True
-        return _is_visible(path[0]) and _matches(glob, path[1:])
-    is_same = glob[0] == path[0]
-    is_match = fnmatchcase(path[0], glob[0]) and (is_file or _is_visible(path[0]))
-    return (is_same or is_match) and _matches(glob[1:], path[1:])
+        return _is_visible(name) and _matches(glob, rest)
+    if not _matches_name(pattern, name, is_file=not rest):
+        return False
+    return _matches(glob[1:], rest)
+
+
+def _matches_name(pattern: str, name: str, is_file: bool) -> bool:
+    if pattern == name:
+        return True
+    if not is_file and not _is_visible(name):
+        return False
+    return fnmatchcase(name, pattern)
 
 
 def base_folder(pattern: str) -> str:
-    """Return the folder that contains all notebooks of a pattern, '' for the project."""
-    folders = expand(pattern)[0].split("/")[:-1]
+    """Return the folder with all notebooks of a pattern, '' for the project."""
+    glob = expand(pattern)[0]
+    folders = glob.rpartition("/")[0]
     base = []
-    for folder in folders:
+    for folder in folders.split("/"):
         if WILDCARD.search(folder):
             break
         base.append(folder)
@@ -103,7 +128,8 @@ def base_folders(patterns: Iterable[str]) -> list[str]:
 
     No folder of the list is within another one.
     """
-    return _remove_nested({base_folder(pattern) for pattern in patterns})
+    folders = {base_folder(pattern) for pattern in patterns}
+    return _remove_nested(folders)
 
 
 def new_notebook_folder(patterns: Sequence[str]) -> str | None:
@@ -111,10 +137,12 @@ def new_notebook_folder(patterns: Sequence[str]) -> str | None:
 
     Folders have precedence over globs.
     """
-    folders_first = sorted(patterns, key=lambda pattern: not is_folder(pattern))
-    for pattern in folders_first:
+    folders = [pattern for pattern in patterns if is_folder(pattern)]
+    globs = [pattern for pattern in patterns if not is_folder(pattern)]
+    for pattern in (*folders, *globs):
         folder = base_folder(pattern)
-        if includes([pattern], posixpath.join(folder, "new.ipynb")):
+        path = posixpath.join(folder, "new.ipynb")
+        if includes([pattern], path):
             return folder
     return None
 
@@ -124,20 +152,31 @@ def suggest_setting(patterns: Sequence[str], paths: Iterable[str]) -> str:
 
     The result is '' if no pattern may include them.
     """
-    folders = {posixpath.dirname(path) for path in paths if includes(["**"], path)}
+    folders = set[str]()
+    for path in paths:
+        if includes([ALL_FOLDERS], path):
+            folders.add(posixpath.dirname(path))
     if not folders:
         return ""
+    setting = [*patterns, *_suggest_patterns(folders)]
+    value = json.dumps(setting, ensure_ascii=False)
+    return f"notebooks: {value}"
+
+
+def _suggest_patterns(folders: set[str]) -> list[str]:
+    """Return patterns that include the notebooks in these folders."""
     nested = _remove_nested(folders - {""})
     if len(nested) > MAX_SUGGESTED_FOLDERS:
-        nested = _remove_nested({folder.partition("/")[0] for folder in nested})
+        top_folders = {folder.partition("/")[0] for folder in nested}
+        nested = _remove_nested(top_folders)
     if len(nested) > MAX_SUGGESTED_FOLDERS:
-        additions = [ALL_FOLDERS]
-    else:
-        additions = [SPECIAL_CHARACTERS.sub("?", folder) for folder in nested]
-        if "" in folders:
-            additions.append(TOP_LEVEL)
-    setting = [*patterns, *additions]
-    return f"notebooks: {json.dumps(setting, ensure_ascii=False)}"
+        return [ALL_FOLDERS]
+    patterns = []
+    for folder in nested:
+        patterns.append(SPECIAL_CHARACTERS.sub("?", folder))
+    if "" in folders:
+        patterns.append(TOP_LEVEL)
+    return patterns
 
 
 def _remove_nested(folders: Collection[str]) -> list[str]:
@@ -145,4 +184,8 @@ def _remove_nested(folders: Collection[str]) -> list[str]:
     if "" in folders:
         return [""]
     prefixes = tuple(folder + "/" for folder in folders)
-    return sorted(folder for folder in folders if not folder.startswith(prefixes))
+    outermost = []
+    for folder in folders:
+        if not folder.startswith(prefixes):
+            outermost.append(folder)
+    return sorted(outermost)

@@ -11,6 +11,9 @@ from stepper.policy.cell_changes import INDEX_ID, hash_source
 from stepper.policy.model import Cell, Plan
 from stepper.policy.notebook_state import State
 
+# Source hashes by cell id.
+Hashes = Mapping[str, str]
+
 
 def hash_code_cells(cells: Iterable[Cell]) -> dict[str, str]:
     """Return the source hashes of the code cells that have an id, by that id."""
@@ -27,21 +30,25 @@ def list_run_hashes(state: State) -> dict[str, str]:
     A run in progress counts.
     """
     hashes = dict(state.last_sources)
-    if state.running is not None:
-        hashes[state.running.cell_id] = hash_source(state.running.source)
+    running = state.running
+    if running is not None:
+        hashes[running.cell_id] = hash_source(running.source)
     return hashes
 
 
-def count_unchanged(cells: Mapping[str, str], runs: Mapping[str, str]) -> int:
+def count_unchanged(cells: Hashes, runs: Hashes) -> int:
     """Return the number of cells that are unchanged since their last run.
 
-    Both arguments map cell ids to source hashes. The result is 0 unless at least half
-    of the cells that ran still exist.
+    The result is 0 unless at least half of the cells that ran still exist.
     """
-    shared = cells.keys() & runs.keys()
-    if 2 * len(shared) < len(runs):
+    shared_ids = cells.keys() & runs.keys()
+    if 2 * len(shared_ids) < len(runs):
         return 0
-    return sum(cells[cell_id] == runs[cell_id] for cell_id in shared)
+    count = 0
+    for cell_id in shared_ids:
+        if cells[cell_id] == runs[cell_id]:
+            count += 1
+    return count
 
 
 def list_marks(cells: Iterable[Cell], plan: Plan | None) -> set[str]:
@@ -51,7 +58,8 @@ def list_marks(cells: Iterable[Cell], plan: Plan | None) -> set[str]:
     """
     marks = set[str]()
     for cell in cells:
-        if not cell.is_code or not cell.source.strip():
+        is_empty = not cell.source.strip()
+        if is_empty or not cell.is_code:
             continue
         marks.add(hash_source(cell.source))
         if not INDEX_ID.fullmatch(cell.id):
@@ -71,23 +79,24 @@ def list_known_marks(state: State) -> set[str]:
     preflight_failures = {
         progress.preflight_hash for progress in state.progress.values()
     }
-    stopped_ids = {state.stop.cell_id} if state.stop else set()
     marks = {
         *hashes,
         *hashes.values(),
         *preflight_failures,
-        *stopped_ids,
         *state.agent_marks,
     }
-    return {mark for mark in marks if mark and not INDEX_ID.fullmatch(mark)}
+    if state.stop:
+        marks.add(state.stop.cell_id)
+    marks.discard("")
+    return {mark for mark in marks if not INDEX_ID.fullmatch(mark)}
 
 
 def is_replaced(state: State, cells: Iterable[Cell], plan: Plan | None) -> bool:
     """Return whether the file of a stopped notebook contains another notebook.
 
-    The other notebook has code cells of which none is known, or a plan of its own, and
-    the agent did not write it. If no cell of the stopped notebook is known, the
-    notebook counts as the same.
+    The other notebook has only unknown code cells, or a plan of its own, and the agent
+    did not write it. If no cell of the stopped notebook is known, the notebook counts
+    as the same.
     """
     cell_marks = list_marks(cells, None)
     known_marks = list_known_marks(state)
@@ -95,25 +104,32 @@ def is_replaced(state: State, cells: Iterable[Cell], plan: Plan | None) -> bool:
         return False
     if cell_marks.isdisjoint(known_marks):
         return True
-    if plan is None or _hash_plan(plan) in known_marks:
+    if plan is None:
+        return False
+    if _hash_plan(plan) in known_marks:
         return False
     return _is_different_plan(plan, state.plan)
 
 
 def _hash_plan(plan: Plan) -> str:
     titles = [step.title for step in plan.steps]
-    return f"plan {hash_source(repr((plan.problem, titles)))}"
+    content = repr((plan.problem, titles))
+    return f"plan {hash_source(content)}"
 
 
 def _is_different_plan(plan: Plan, former: Plan) -> bool:
     """Return whether two plans share neither a step nor the problem."""
+    if not plan.steps or not former.steps:
+        return False
+    if plan.problem == former.problem:
+        return False
     titles = {step.title for step in plan.steps}
     former_titles = {step.title for step in former.steps}
-    if not titles or not former_titles:
-        return False
-    return plan.problem != former.problem and titles.isdisjoint(former_titles)
+    return titles.isdisjoint(former_titles)
 
 
-def is_different_notebook(cells: Mapping[str, str], runs: Mapping[str, str]) -> bool:
+def is_different_notebook(cells: Hashes, runs: Hashes) -> bool:
     """Return whether none of the cells that ran exists in the notebook."""
-    return bool(runs) and cells.keys().isdisjoint(runs)
+    if not runs:
+        return False
+    return cells.keys().isdisjoint(runs)

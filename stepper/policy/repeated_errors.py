@@ -7,13 +7,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from itertools import takewhile
 
 from stepper.common.text import one_line
 from stepper.policy.model import Key, Outcome, Run, Verdict
 from stepper.policy.notebook_state import State
 
-ORDINALS = {2: "second", 3: "third", 4: "fourth", 5: "fifth", 6: "sixth"}
+ORDINALS = {
+    2: "second",
+    3: "third",
+    4: "fourth",
+    5: "fifth",
+    6: "sixth",
+}
 # The address of an object, which differs in each run.
 ADDRESS = re.compile(r"0x[0-9a-fA-F]{4,}")
 
@@ -23,18 +28,28 @@ def error_key(run: Run) -> tuple[str, str] | None:
 
     Equal errors of different runs have equal keys.
     """
-    if run.fault is None or run.outcome is not Outcome.ERROR:
+    fault = run.fault
+    if fault is None:
+        return None
+    if run.outcome is not Outcome.ERROR:
         return None
     if run.verdict is not Verdict.RECOVERABLE:
         return None
-    return run.fault.ename, ADDRESS.sub("0x…", run.fault.evalue)
+    message = ADDRESS.sub("0x…", fault.evalue)
+    return fault.ename, message
 
 
 def list_attempts(state: State, key: Key) -> Sequence[Run]:
     """Return the runs of a step or cell since it last succeeded, oldest first."""
-    newest_first = (run for run in reversed(state.runs) if run.key == key)
-    unsuccessful = takewhile(lambda run: run.verdict is not Verdict.FINE, newest_first)
-    return [*unsuccessful][::-1]
+    attempts = list[Run]()
+    for run in reversed(state.runs):
+        if run.key != key:
+            continue
+        if run.verdict is Verdict.FINE:
+            break
+        attempts.append(run)
+    attempts.reverse()
+    return attempts
 
 
 def find_repeated_run(state: State, key: Key, source_hash: str) -> Run | None:
@@ -45,17 +60,19 @@ def find_repeated_run(state: State, key: Key, source_hash: str) -> Run | None:
     if not state.runs or not state.unchanged:
         return None
     last = state.runs[-1]
-    is_same = last.key == key and last.source_hash == source_hash
-    return last if is_same and error_key(last) else None
+    if last.key != key or last.source_hash != source_hash:
+        return None
+    raised_error = error_key(last) is not None
+    return last if raised_error else None
 
 
 def explain_repeated_run(state: State, last: Run) -> str:
     """Return why a cell does not run again with the source of its last run."""
     scratch = state.commands.shell("eval")
     return (
-        f"its source is that of run {last.run}, which failed with {last.error}; no other"
-        " cell ran and no file of the project changed since. This does not count as an"
-        f" attempt. The cell can run again after another cell or `{scratch}`"
+        f"its source is the same as in run {last.run}, which failed with {last.error};"
+        " no other cell ran and no file of the project changed since. This does not"
+        f" count as an attempt. The cell can run again after another cell or `{scratch}`"
     )
 
 
@@ -67,20 +84,19 @@ def note_same_error(state: State, run: Run) -> list[str]:
     error = error_key(run)
     if error is None:
         return []
-    earlier_runs = [
+    same_runs = [
         earlier
         for earlier in list_attempts(state, run.key)
         if error_key(earlier) == error
     ]
-    sources = {run.source_hash, *(earlier.source_hash for earlier in earlier_runs)}
+    same_runs.append(run)
+    sources = {same_run.source_hash for same_run in same_runs}
     if len(sources) == 1:
         return []
-    count = len(earlier_runs) + 1
+    count = len(same_runs)
     ordinal = ORDINALS.get(count, f"{count}th")
-    line = _failing_line(run)
-    is_same_line = line != "" and all(
-        _failing_line(earlier) == line for earlier in earlier_runs
-    )
+    lines = {_failing_line(same_run) for same_run in same_runs}
+    is_same_line = len(lines) == 1 and lines != {""}
     same_line = ", same line" if is_same_line else ""
     message = one_line(": ".join(error), 160)
     return [f"{ordinal} time {message}{same_line}, from {len(sources)} sources"]
@@ -100,7 +116,9 @@ def note_returning_source(state: State, key: Key, source_hash: str) -> list[str]
 
 def _failing_line(run: Run) -> str:
     """Return the line of the user's code that failed, '' if it is not known."""
-    if run.fault is None or not run.fault.frames:
+    frames = run.fault.frames if run.fault else ()
+    if not frames:
         return ""
-    frame = run.fault.frames[-1]
-    return dict(frame.context).get(frame.line, "").strip()
+    frame = frames[-1]
+    lines = dict(frame.context)
+    return lines.get(frame.line, "").strip()

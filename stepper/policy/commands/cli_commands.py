@@ -172,8 +172,8 @@ class Verify(
     """Replay NOTEBOOK in a new kernel; exit with 1 if the outputs are not reproduced.
 
     The live kernel and the file are not touched. If outputs differ from the recorded
-    ones, the notebook runs again with another hash seed: outputs that also differ between
-    two fresh runs are nondeterministic ("unstable").
+    ones, the notebook runs again with another hash seed: outputs that also differ
+    between two fresh runs are nondeterministic ("unstable").
     """
 
     once: bool = option(

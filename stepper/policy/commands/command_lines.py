@@ -18,9 +18,9 @@ from stepper.policy.commands.cli_commands import COMMANDS
 from stepper.policy.commands.command_schema import HELP
 
 PROGRAM = "stepper"
-FIRST_WORDS = "|".join({name.split()[0] for name in COMMANDS})
+FIRST_WORDS = {name.split()[0] for name in COMMANDS}
 # A command in a text, but not the message `stepper fix: 3 fresh retries`.
-COMMAND = re.compile(rf"(?<![\w./-]){PROGRAM}(?= (?:{FIRST_WORDS})\b(?!:))")
+COMMAND = re.compile(rf"(?<![\w./-]){PROGRAM}(?= (?:{'|'.join(FIRST_WORDS)})\b(?!:))")
 # Starts the lines of a report that quote cells and outputs.
 QUOTE_PREFIX = "| "
 
@@ -53,14 +53,18 @@ class CommandLines:
 
     def slash(self, command: str, words: str = "") -> str:
         """Return a slash command of Claude Code, such as `/fix a.ipynb HINT`."""
-        notebook = f'"{self.notebook}"' if " " in self.notebook else self.notebook
-        return " ".join(filter(None, [f"/{command}", notebook, words]))
+        notebook = self.notebook
+        if " " in notebook:
+            notebook = f'"{notebook}"'
+        parts = [f"/{command}", notebook, words]
+        return " ".join(filter(None, parts))
 
     def _format_notebook(self, command: str) -> str:
         """Return the argument for the notebook, '' if the command does not have one."""
         if not self.notebook:
             return ""
-        for argument in fields(COMMANDS[command].arguments):
+        arguments = COMMANDS[command].arguments
+        for argument in fields(arguments):
             if argument.name == "notebook":
                 quoted = shlex.quote(self.notebook)
                 is_option = HELP in argument.metadata
@@ -72,11 +76,14 @@ def replace_program(text: str, program: str) -> str:
     """Return a text in which commands call `program`, except in quoted lines."""
     if program == PROGRAM or PROGRAM not in text:
         return text
-    lines = [
-        line if line.startswith(QUOTE_PREFIX) else COMMAND.sub(lambda _: program, line)
-        for line in text.split("\n")
-    ]
+    lines = [_replace_in_line(line, program) for line in text.split("\n")]
     return "\n".join(lines)
+
+
+def _replace_in_line(line: str, program: str) -> str:
+    if line.startswith(QUOTE_PREFIX):
+        return line
+    return COMMAND.sub(lambda _: program, line)
 
 
 def _find_name(command_line: str) -> str:

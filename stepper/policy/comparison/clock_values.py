@@ -94,7 +94,7 @@ class RunTime:
 
 
 def reads_clock(source: str, other_sources: Iterable[str]) -> bool:
-    """Return whether a cell reads the clock, also through a function of another cell."""
+    """Return whether a cell reads the clock, possibly in a function of another cell."""
     if CLOCK_FUNCTIONS.search(source):
         return True
     names = set[str]()
