@@ -470,7 +470,7 @@ def test_a_provider_that_is_no_longer_run() -> None:
         )
         told = "cell 2 reads `x`, which cell 1, which is no longer run, had bound."
         assert words.format_order(
-            cell_dependencies.unresolved_names(cells, book.past), 0
+            cell_dependencies.find_unresolved_names(cells, book.past), 0
         ).endswith(told)
 
 
@@ -516,14 +516,14 @@ def test_whether_the_order_could_reproduce() -> None:
     book = Played(a="import os", b="x + y", c="x = 1", d="y = 2").run("c", "d", "b")
     book.past.catch_up(book.runs, book.hashes)
     assert words.format_order(
-        cell_dependencies.unresolved_names(book.cells, book.past), 0
+        cell_dependencies.find_unresolved_names(book.cells, book.past), 0
     ) == (
         "Running the cells from top to bottom will not reproduce these results: cell 2 reads `x`, which only cell 3, below it, binds;"
         " cell 2 reads `y`, which only cell 4, below it, binds."
     )
     del book.sources["d"]
     told = words.format_order(
-        cell_dependencies.unresolved_names(book.cells, book.past), 1
+        cell_dependencies.find_unresolved_names(book.cells, book.past), 1
     )
     assert told.endswith(
         "cell 2 reads `y`, which cell 4, which was deleted, had bound. 1 cell is stale:"
@@ -543,18 +543,20 @@ def test_whether_the_order_could_reproduce() -> None:
     )
     book.sources = {"c": "x = 1", "d": "y = 2", "b": "x + y + left_over"}
     told = words.format_order(
-        cell_dependencies.unresolved_names(book.cells, book.past),
+        cell_dependencies.find_unresolved_names(book.cells, book.past),
         0,
-        cell_dependencies.names_without_binding(book.cells, book.past),
+        cell_dependencies.find_unbound_names(book.cells, book.past),
     )
     assert (
         told
         == "No cell of the notebook is known to bind these names: cell 3 reads `left_over`."
     )
     book.sources = {"c": "x = 1", "d": "y = 2", "b": "x + y"}
-    assert cell_dependencies.names_without_binding(book.cells, book.past) == []
+    assert cell_dependencies.find_unbound_names(book.cells, book.past) == []
     assert (
-        words.format_order(cell_dependencies.unresolved_names(book.cells, book.past), 0)
+        words.format_order(
+            cell_dependencies.find_unresolved_names(book.cells, book.past), 0
+        )
         == "Running the cells from top to bottom should reproduce these results."
     )
 

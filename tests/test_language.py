@@ -18,7 +18,6 @@ UNFINISHED = {
     "kernels",
     "mcp",
     "messages",
-    "policy",
     "session",
 }
 ROOMS = {

@@ -1,7 +1,7 @@
 """Kernel backends: the section `kernels:` of the configuration, parsed and validated.
 
-Each backend has a dataclass with its settings and a table of its keys: what a value must
-be, and a function that checks the value. The definition of a backend in the
+Each backend has a dataclass with its settings and a table of its keys: what a value
+must be, and a function that checks the value. The definition of a backend in the
 configuration is what the user accepts with `stepper trust`, because it names hosts,
 scripts and tokens.
 """
@@ -88,7 +88,7 @@ class SlurmSettings:
 
 @dataclass(frozen=True)
 class JupyterSettings:
-    """A kernel on a Jupyter server, JupyterHub, Kernel Gateway or Enterprise Gateway."""
+    """A kernel on a Jupyter server, JupyterHub, Kernel or Enterprise Gateway."""
 
     url: str
     kernel: str = "python3"  # name of a kernelspec of the server
@@ -166,7 +166,7 @@ class BackendConfig:
 
 
 class BackendConfigError(ValueError):
-    """An invalid definition of a backend; `path` are the keys that lead to the error."""
+    """An invalid definition of a backend; `path` are the keys to the error."""
 
     def __init__(self, path: tuple[str, ...], reason: str, hint: str = "") -> None:
         super().__init__(reason)

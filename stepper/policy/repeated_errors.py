@@ -72,7 +72,8 @@ def explain_repeated_run(state: State, last: Run) -> str:
     return (
         f"its source is the same as in run {last.run}, which failed with {last.error};"
         " no other cell ran and no file of the project changed since. This does not"
-        f" count as an attempt. The cell can run again after another cell or `{scratch}`"
+        " count as an attempt. The cell can run again after another cell or"
+        f" `{scratch}`"
     )
 
 

@@ -211,7 +211,7 @@ async def record_execution(
         )
         if verdict is Verdict.FINE
         else "",
-        bound=cell_dependencies.reported_bindings(
+        bound=cell_dependencies.list_reported_bindings(
             session.analyze_names(begun.source), session.namespace
         )
         if session.speaks_python

@@ -459,7 +459,7 @@ class Session:
             done.namespace or self.namespace,
             not done.namespace,
         )
-        bound = cell_dependencies.reported_bindings(NameUsage(), done.namespace)
+        bound = cell_dependencies.list_reported_bindings(NameUsage(), done.namespace)
         if self.kernel_manager.kernel is None or (done.is_silent and not bound):
             return
         running, after = self.state.running, self.state.next_run - 1

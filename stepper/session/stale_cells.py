@@ -137,7 +137,7 @@ def format_order(session: Session, cells: Sequence[Cell]) -> str:
     if not session.speaks_python:
         return ""
     stale_count = len(find_dependencies(session, cells).stale)
-    unresolved = cell_dependencies.unresolved_names(cells, session.run_history)
-    unbound = cell_dependencies.names_without_binding(cells, session.run_history)
+    unresolved = cell_dependencies.find_unresolved_names(cells, session.run_history)
+    unbound = cell_dependencies.find_unbound_names(cells, session.run_history)
     commands = session.state.commands
     return messages.format_order(unresolved, stale_count, unbound, commands)

@@ -245,7 +245,8 @@ def _list_display_items(data: Mapping[str, Any], shared_types: set[str]) -> list
                 mime_type,
             ),
         )
-        return [Picture("".join(_join_text(data[raster]).split()))]
+        words = _join_text(data[raster]).split()
+        return [Picture("".join(words))]
     return [*ignored_differences.normalize_lines(_select_text(data, shared_types))]
 
 
@@ -339,8 +340,10 @@ class _PictureComparison:
         share = self.compare_pixels(old.data, new.data)
         if share == 0:
             return ""
-        old_figure = self.recorded.figures.get(picture_key(old.data), "")
-        new_figure = self.fresh.figures.get(picture_key(new.data), "")
+        old_key = picture_key(old.data)
+        new_key = picture_key(new.data)
+        old_figure = self.recorded.figures.get(old_key, "")
+        new_figure = self.fresh.figures.get(new_key, "")
         if old_figure and new_figure and old_figure != new_figure:
             return f"{old_figure} then, {new_figure} now"
         if self.redrawn and old_figure:
@@ -371,7 +374,8 @@ def _replace_equal_pictures(
 
 def _find_blocks(before: list[Item], after: list[Item]) -> list[Block]:
     """Return the blocks in which two lists differ by more than rounding."""
-    if len(before) == len(after) and all(map(_are_equal, before, after)):
+    same_length = len(before) == len(after)
+    if same_length and all(map(_are_equal, before, after)):
         return []
     if _differ_by_line_breaks(before, after):
         return []
@@ -389,13 +393,16 @@ def _find_blocks(before: list[Item], after: list[Item]) -> list[Block]:
     after_stop = len(after) - shared_end
     if max(before_stop, after_stop) - start > MAX_ALIGNED_LINES:
         return [Block(start, before_stop, start, after_stop)]
-    return _align(before[start:before_stop], after[start:after_stop], start)
+    differing = before[start:before_stop]
+    other_differing = after[start:after_stop]
+    return _align(differing, other_differing, start)
 
 
 def _differ_by_line_breaks(before: list[Item], after: list[Item]) -> bool:
     """Return whether only rounding and line breaks differ, as in printed arrays."""
-    if any(isinstance(item, Picture) for item in (*before, *after)):
-        return False
+    for item in (*before, *after):
+        if isinstance(item, Picture):
+            return False
     before_text = "\n".join(map(str, before))
     after_text = "\n".join(map(str, after))
     if max(len(before_text), len(after_text)) >= MAX_TEXT_LENGTH:
@@ -442,7 +449,8 @@ def _select_confirmed(
     blocks: list[Block], before: list[Item], after: list[Item], further: list[Item]
 ) -> list[Block]:
     """Return the blocks in which two fresh runs agree against the recording."""
-    if after != further and Counter(after) == Counter(further):
+    is_reordered = after != further and Counter(after) == Counter(further)
+    if is_reordered:
         return _select_by_content(blocks, before, after)
     disagreements = _find_blocks(after, further)
     disagreeing = {
@@ -517,7 +525,8 @@ def _reorder_recorded(
         for block in _find_blocks(after, further)
     ]
     low, high = _find_moved_region(disagreements, further, after)
-    start, stop = _find_moved_region(_find_blocks(before, after), before, after)
+    blocks = _find_blocks(before, after)
+    start, stop = _find_moved_region(blocks, before, after)
     if low == high or start > high or low > stop:
         return before
     region = after[min(low, start) : max(high, stop)]

@@ -45,6 +45,10 @@ PROVIDER_CLAUSES = {
 MAX_JOURNALED_NAMES = 100  # names with a fingerprint in the journal line of a run
 
 AnalyzeSource = Callable[[str], NameUsage]
+Cells = Sequence[Cell]
+Names = Collection[str]
+# The fingerprints of values by name; '' for large values.
+Fingerprints = Mapping[str, str]
 # The fingerprint of a value if it is known, else the number of the run that bound it.
 Version = int | str
 
@@ -70,9 +74,9 @@ class BindingTable:
         self,
         origin: int,
         usage: NameUsage,
-        reported: Mapping[str, str] | None = None,
+        reported: Fingerprints | None = None,
         succeeded: bool = True,
-        bound_before: Collection[str] | None = None,
+        bound_before: Names | None = None,
     ) -> dict[str, Binding]:
         """Apply a cell and return the bindings of the names that it reads.
 
@@ -84,8 +88,9 @@ class BindingTable:
         has_report = bool(reported)
         reads, changes, binds = self.resolve_calls(usage)
         if bound_before is not None:
-            changes &= {*bound_before}
-            reported = dict.fromkeys({*bound_before} - binds.keys() - changes, "")
+            changes.intersection_update(bound_before)
+            other_names = {*bound_before} - binds.keys() - changes
+            reported = dict.fromkeys(other_names, "")
         providers = {}
         for name in reads:
             binding = self._find_provider(name)
@@ -97,12 +102,15 @@ class BindingTable:
                 self._apply_change(name, origin, reported, has_report)
         for name, kind in binds.items():
             if succeeded or name in reported:
-                fingerprint = reported.get(name) or self._fingerprint(name, usage)
+                fingerprint = reported.get(name, "")
+                if not fingerprint:
+                    fingerprint = self._fingerprint(name, usage)
                 effects = self._inherited_effects(name, kind, usage)
                 version = fingerprint or origin
                 self.bindings[name] = Binding(origin, kind, version, effects)
         for name in reported.keys() - binds.keys() - changes:
-            self.bindings[name] = Binding(origin, VALUE, reported[name] or origin)
+            version = reported[name] or origin
+            self.bindings[name] = Binding(origin, VALUE, version)
         for name in usage.deletes:
             self.bindings.pop(name, None)
         if usage.star:
@@ -110,7 +118,7 @@ class BindingTable:
         return providers
 
     def _apply_change(
-        self, name: str, origin: int, reported: Mapping[str, str], has_report: bool
+        self, name: str, origin: int, reported: Fingerprints, has_report: bool
     ) -> None:
         binding = self.bindings.get(name)
         if binding is None or binding.kind != VALUE:
@@ -195,7 +203,7 @@ class BindingTable:
         return reads, changes, binds
 
 
-def reported_bindings(usage: NameUsage, namespace: Namespace) -> dict[str, str]:
+def list_reported_bindings(usage: NameUsage, namespace: Namespace) -> dict[str, str]:
     """Return the names that a run bound or changed, with fingerprints of small values.
 
     A large value has the fingerprint ''. At most MAX_JOURNALED_NAMES are returned.
@@ -203,10 +211,16 @@ def reported_bindings(usage: NameUsage, namespace: Namespace) -> dict[str, str]:
     fingerprints = {
         name: variable.print for name, variable in namespace.variables.items()
     }
-    static = [name for name in (*usage.binds, *usage.changes) if fingerprints.get(name)]
-    rebound = [name for name in namespace.rebound if not name.startswith("_")]
-    names = [*dict.fromkeys((*static, *rebound))]
-    return {name: fingerprints.get(name, "") for name in names[:MAX_JOURNALED_NAMES]}
+    bound = dict[str, str]()
+    for name in (*usage.binds, *usage.changes):
+        fingerprint = fingerprints.get(name)
+        if fingerprint:
+            bound[name] = fingerprint
+    for name in namespace.rebound:
+        if not name.startswith("_"):
+            bound[name] = fingerprints.get(name, "")
+    names = [*bound][:MAX_JOURNALED_NAMES]
+    return {name: bound[name] for name in names}
 
 
 class RunRecord(NamedTuple):
@@ -221,19 +235,17 @@ class RunRecord(NamedTuple):
     bound: Mapping[str, Version]
     succeeded: bool
     # Modules whose names the run read, as in `NameUsage.modules`.
-    uses: Collection[str] = ()
+    uses: Names = ()
 
 
 class StarImport(NamedTuple):
     """A cell's `from … import *`: the modules, and the other names that it bound."""
 
-    modules: Collection[str]
-    binds: Collection[str]
+    modules: Names
+    binds: Names
 
 
-def _uses_module(
-    uses: Collection[str], module: str, project_modules: Collection[str]
-) -> bool:
+def _uses_module(uses: Names, module: str, project_modules: Names) -> bool:
     """Whether imports in the form of `NameUsage.modules` use a module."""
     for used in uses:
         source, _, name = used.partition(":")
@@ -279,7 +291,7 @@ class History:
     # Module of the project that changed → the first run with the new source.
     module_changes: dict[str, int] = field(default_factory=dict)
     # Module of the project → the modules of the project that it imports.
-    module_imports: dict[str, Collection[str]] = field(default_factory=dict)
+    module_imports: dict[str, Names] = field(default_factory=dict)
     # Run → its `from … import *`.
     star_imports: dict[int, StarImport] = field(default_factory=dict)
 
@@ -291,7 +303,8 @@ class History:
     ) -> None:
         """Apply the runs since the last call; start again for another list of runs."""
         if runs is not self.runs:
-            self.__dict__.update(History(self.analyze, runs=runs).__dict__)
+            new_history = History(self.analyze, runs=runs)
+            self.__dict__.update(new_history.__dict__)
         for run in runs[self.run_count :]:
             self.run_count += 1
             self._record_modules(run)
@@ -310,12 +323,14 @@ class History:
         reads = self.table.apply(run.run, usage, run.bound, succeeded)
         self.imports.update(usage.modules)
         if "*" in usage.modules:
-            star = StarImport(usage.modules["*"], usage.binds.keys())
+            modules = usage.modules["*"]
+            star = StarImport(modules, usage.binds.keys())
             self.star_imports[run.run] = star
         uses = set(usage.uses)
         for name, binding in reads.items():
             uses.update(self._modules_of(name, binding))
         key = cell_key(run.cell_id, run.source_hash)
+        bound = self._bound_by(run.run)
         record = RunRecord(
             run.run,
             key,
@@ -323,7 +338,7 @@ class History:
             run.number,
             run.source_hash,
             reads,
-            self._bound_by(run.run),
+            bound,
             succeeded,
             uses,
         )
@@ -337,7 +352,7 @@ class History:
             if binding.origin == origin
         }
 
-    def _modules_of(self, name: str, binding: Binding) -> Collection[str]:
+    def _modules_of(self, name: str, binding: Binding) -> Names:
         """Return the modules from which a name was imported."""
         if binding.kind == IMPORT:
             return self.imports.get(name, ())
@@ -361,9 +376,10 @@ class History:
         `via` is the module that the cell used and that imports the changed one, '' if
         the cell used it directly.
         """
-        changed = {
-            name for name, first in self.module_changes.items() if first > record.run
-        }
+        changed = set[str]()
+        for name, first_run in self.module_changes.items():
+            if first_run > record.run:
+                changed.add(name)
         if not changed:
             return []
         used = [
@@ -377,7 +393,8 @@ class History:
                 if imported not in via:
                     via[imported] = via[name] or name
                     used.append(imported)
-        return sorted((name, via[name]) for name in changed & via.keys())
+        reached = changed & via.keys()
+        return sorted((name, via[name]) for name in reached)
 
     def _apply_external(
         self, external: Sequence[ExternalExecution], before: int
@@ -391,18 +408,27 @@ class History:
                 continue
             origin = -self.external_count
             self.table.apply(origin, NameUsage(), execution.bound)
-            bound = self._bound_by(origin)
-            self.records[origin] = RunRecord(origin, "", "", 0, "", {}, bound, True)
+            self.records[origin] = RunRecord(
+                run=origin,
+                key="",
+                cell_id="",
+                number=0,
+                source_hash="",
+                reads={},
+                bound=self._bound_by(origin),
+                succeeded=True,
+            )
 
 
-def _provider_location(provider: RunRecord, keys: Collection[str]) -> str:
+def _provider_location(provider: RunRecord, keys: Names) -> str:
     """Return where a provider is that is not among the cells that run.
 
     `keys` are the keys of all cells of the notebook.
     """
     if provider.run < 0:
         return EXTERNAL
-    return INACTIVE if provider.key in keys else DELETED
+    still_exists = provider.key in keys
+    return INACTIVE if still_exists else DELETED
 
 
 class Cause(NamedTuple):
@@ -436,11 +462,11 @@ class Dependencies:
     providers: Mapping[str, set[str]] = field(default_factory=dict)
 
 
-def ran_in_order(cells: Sequence[Cell], ran: Sequence[Cell], history: History) -> bool:
-    """Whether the cells that just ran are below all other cells that ever ran.
+def ran_in_order(cells: Cells, ran: Cells, history: History) -> bool:
+    """Return whether the cells that just ran are below all other cells that ever ran.
 
-    It is False if a cell that ran was deleted, if one read a value of another client,
-    or if a module changed since. If it is True, nothing above has become stale.
+    The result is False if a cell that ran was deleted, if one read a value of another
+    client, or if a module changed since. If it is True, no cell above has become stale.
     """
     positions = {_key_of(cell): cell.index for cell in cells if cell.is_code}
     if history.last_runs.keys() - positions.keys():
@@ -451,21 +477,25 @@ def ran_in_order(cells: Sequence[Cell], ran: Sequence[Cell], history: History) -
         if record:
             records.append(record)
     for record in records:
-        if any(binding.origin < 0 for binding in record.reads.values()):
-            return False
+        for binding in record.reads.values():
+            if binding.origin < 0:
+                return False
     first_run = min((record.run for record in records), default=0)
-    if any(changed >= first_run for changed in history.module_changes.values()):
-        return False
+    for changing_run in history.module_changes.values():
+        if changing_run >= first_run:
+            return False
     first_index = min(cell.index for cell in ran)
     ran_ids = {cell.id for cell in ran}
     for key, index in positions.items():
+        if index < first_index:
+            continue
         record = history.last_runs.get(key)
-        if record and record.cell_id not in ran_ids and index >= first_index:
+        if record and record.cell_id not in ran_ids:
             return False
     return True
 
 
-def find_dependencies(cells: Sequence[Cell], history: History) -> Dependencies:
+def find_dependencies(cells: Cells, history: History) -> Dependencies:
     """Return which cells are stale and which used hidden state.
 
     A cell whose source changed since it ran is neither.
@@ -476,15 +506,17 @@ def find_dependencies(cells: Sequence[Cell], history: History) -> Dependencies:
 class _DependencySearch:
     """Compares what each cell read with what the cells above it would provide."""
 
-    def __init__(self, cells: Sequence[Cell], history: History) -> None:
+    def __init__(self, cells: Cells, history: History) -> None:
         self.history = history
         self.cells = select_runnable(cells)
         self.all_keys = {_key_of(cell) for cell in cells}
         self.keys = [_key_of(cell) for cell in self.cells]
         self.positions = {key: index for index, key in enumerate(self.keys)}
         # Cells without an id and with equal sources: it is not known which one ran.
-        counts = Counter(self.keys)
-        self.ambiguous = {key for key, count in counts.items() if count > 1}
+        self.ambiguous = set[str]()
+        for key, count in Counter(self.keys).items():
+            if count > 1:
+                self.ambiguous.add(key)
 
     def search(self) -> Dependencies:
         table = BindingTable()
@@ -513,11 +545,14 @@ class _DependencySearch:
 
     def _last_run(self, index: int) -> RunRecord | None:
         key = self.keys[index]
-        return None if key in self.ambiguous else self.history.last_runs.get(key)
+        if key in self.ambiguous:
+            return None
+        return self.history.last_runs.get(key)
 
     def _is_current(self, record: RunRecord, index: int) -> bool:
-        """Whether the cell at an index still has the source of a run."""
-        return record.source_hash == hash_source(self.cells[index].source)
+        """Return whether the cell at an index still has the source of a run."""
+        cell = self.cells[index]
+        return record.source_hash == hash_source(cell.source)
 
     def _compare(
         self, index: int, record: RunRecord, above: Mapping[str, Binding]
@@ -535,7 +570,9 @@ class _DependencySearch:
             version = provider_run.bound.get(name) if provider_run else None
             if read and version == read.version:
                 continue
-            ran_later = provider_run is not None and provider_run.run > record.run
+            ran_later = False
+            if provider_run is not None:
+                ran_later = provider_run.run > record.run
             if provider and ran_later and version is not None:
                 cell = self.cells[provider.origin]
                 stale.append(Cause(name, cell.id, cell.number))
@@ -550,7 +587,9 @@ class _DependencySearch:
     ) -> Cause | None:
         """Return the cause if a value did not come from the cells above, else None."""
         origin = self.history.records.get(read.origin)
-        if origin is None or origin.key in {self.keys[index], *self.ambiguous}:
+        if origin is None or origin.key in self.ambiguous:
+            return None
+        if origin.key == self.keys[index]:
             return None
         position = self.positions.get(origin.key)
         while (
@@ -561,8 +600,10 @@ class _DependencySearch:
         ):
             # This cell changed in place what an earlier cell had bound.
             earlier = origin.reads.get(name)
-            earlier_record = earlier and self.history.records.get(earlier.origin)
-            if not earlier_record:
+            if earlier is None:
+                break
+            earlier_record = self.history.records.get(earlier.origin)
+            if earlier_record is None:
                 break
             origin = earlier_record
             position = self.positions.get(origin.key)
@@ -572,9 +613,9 @@ class _DependencySearch:
         cell = self.cells[position]
         if position > index:
             return Cause(name, cell.id, cell.number, BELOW)
-        if provider is None and not self._is_current(origin, position):
-            return Cause(name, cell.id, cell.number, UNBOUND)
-        return None
+        if provider is not None or self._is_current(origin, position):
+            return None
+        return Cause(name, cell.id, cell.number, UNBOUND)
 
 
 class UnresolvedName(NamedTuple):
@@ -597,7 +638,7 @@ class UnresolvedName(NamedTuple):
         return f"cell {self.number}, {PROVIDER_CLAUSES[self.where]}"
 
 
-def unresolved_names(cells: Sequence[Cell], history: History) -> list[UnresolvedName]:
+def find_unresolved_names(cells: Cells, history: History) -> list[UnresolvedName]:
     """Return the names that a run from the top would not find, whatever ran so far."""
     run_cells = select_runnable(cells)
     table = BindingTable()
@@ -630,9 +671,7 @@ def unresolved_names(cells: Sequence[Cell], history: History) -> list[Unresolved
     return unresolved
 
 
-def names_without_binding(
-    cells: Sequence[Cell], history: History
-) -> list[tuple[Cell, str]]:
+def find_unbound_names(cells: Cells, history: History) -> list[tuple[Cell, str]]:
     """Return the names that cells read and that no cell binds, as (cell, name).
 
     The kernel may hold them: an earlier or failed version of a cell may have bound
@@ -652,14 +691,15 @@ def names_without_binding(
 
 
 def describe_former_binding(
-    name: str, reader_id: str, cells: Sequence[Cell], history: History
+    name: str, reader_id: str, cells: Cells, history: History
 ) -> str:
     """Return which cell binds a name that a cell does not find in a replay.
 
     The result is a clause, '' if no cell is known to bind it.
     """
-    for unresolved in unresolved_names(cells, history):
-        if unresolved.cell.id == reader_id and unresolved.name == name:
+    for unresolved in find_unresolved_names(cells, history):
+        is_reader = unresolved.cell.id == reader_id
+        if is_reader and unresolved.name == name:
             return f"{unresolved.provider} it"
     current = {_key_of(cell): cell for cell in select_runnable(cells)}
     changed_numbers = []

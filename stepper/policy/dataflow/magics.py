@@ -10,7 +10,15 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 # Magics whose argument is Python code that runs in the notebook's namespace.
-CODE_MAGICS = ("time", "timeit", "prun", "lprun", "memit", "mprun", "capture")
+CODE_MAGICS = (
+    "time",
+    "timeit",
+    "prun",
+    "lprun",
+    "memit",
+    "mprun",
+    "capture",
+)
 INSPECTION_MAGICS = ("pinfo", "pinfo2", "psource", "pdoc", "pfile")
 OPTIONS = r"(?:-\w+(?:\s*\d+)?\s+)*(?:--\s+)?"
 # `$name`, `${name}` or `{name}` in a shell command.
@@ -41,8 +49,9 @@ def analyze_magic(method: str, arguments: Sequence[object]) -> MagicEffects:
     if method not in METHODS or not texts:
         return MagicEffects()
     if not method.startswith("run_"):
-        return MagicEffects(reads=_expanded_names(texts[0]))
-    name, line, cell = (*texts, "", "")[:3]
+        reads = _find_expanded_names(texts[0])
+        return MagicEffects(reads=reads)
+    name, line, cell, *_ = (*texts, "", "")
     words = line.split()
     identifiers = [word for word in words if word.isidentifier()]
     if name == "capture":
@@ -51,18 +60,25 @@ def analyze_magic(method: str, arguments: Sequence[object]) -> MagicEffects:
         code = re.sub(OPTIONS, "", line, count=1)
         return MagicEffects([code, cell], discards_bindings=name == "timeit")
     if name == "store" and "-r" in words:
-        return MagicEffects(binds=identifiers, binds_any=line.strip() == "-r")
+        restores_all = line.strip() == "-r"
+        return MagicEffects(binds=identifiers, binds_any=restores_all)
     if name in INSPECTION_MAGICS:
-        return MagicEffects(reads=re.findall(r"^\w+", line))
+        reads = re.findall(r"^\w+", line)
+        return MagicEffects(reads=reads)
     is_line_magic = method == "run_line_magic"
-    # `%%bash --out name` and the like
-    outputs = [] if is_line_magic else re.findall(r"--(?:out|err|proc)[ =](\w+)", line)
+    outputs = []
+    if not is_line_magic:  # such as `%%bash --out name`
+        outputs = re.findall(r"--(?:out|err|proc)[ =](\w+)", line)
     return MagicEffects(
-        reads=_expanded_names(line),
+        reads=_find_expanded_names(line),
         binds=outputs,
         binds_any=is_line_magic and name in ("run", "pylab"),
     )
 
 
-def _expanded_names(line: str) -> list[str]:
-    return [first or second for first, second in re.findall(EXPANSION, line)]
+def _find_expanded_names(line: str) -> list[str]:
+    """Return the Python names that a shell command contains."""
+    names = []
+    for dollar_name, brace_name in re.findall(EXPANSION, line):
+        names.append(dollar_name or brace_name)
+    return names

@@ -11,13 +11,30 @@ import ast
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from stepper.policy.dataflow import name_effects
 from stepper.policy.dataflow.magics import analyze_magic
 from stepper.policy.dataflow.name_effects import (
+    ANNOTATED,
+    BIND,
+    CAUGHT,
+    CLASS,
+    COMPREHENSION,
+    COMPREHENSIONS,
+    DECLARED,
+    DEFINED,
+    FIRST_ARGUMENT_MUTATORS,
+    FUNCTION,
+    FUNCTIONS,
+    IMPORT,
     FunctionEffects,
     NameUsage,
+    changed_arguments,
+    is_get_ipython,
+    is_mutating,
+    list_parameters,
     parse_source,
+    read_names,
     root_name,
+    scope_names,
 )
 from stepper.policy.dataflow.name_scopes import NameRecorder, Scope
 
@@ -73,12 +90,15 @@ class _NameVisitor(NameRecorder):
 
     def visit_statement(self, node: ast.expr) -> None:
         """Visit an expression whose value is not used."""
-        self.statement = node.value if isinstance(node, ast.Await) else node
+        self.statement = node
+        if isinstance(node, ast.Await):
+            self.statement = node.value
         self.visit(node)
 
     def visit_name(self, node: ast.Name) -> None:
         if isinstance(node.ctx, ast.Load):
-            self.usage.uses.update(self.usage.modules.get(node.id, ()))
+            modules = self.usage.modules.get(node.id, ())
+            self.usage.uses.update(modules)
             self.read(node.id)
         elif isinstance(node.ctx, ast.Store):
             self.bind(node.id, node)
@@ -97,33 +117,39 @@ class _NameVisitor(NameRecorder):
         self, node: ast.Assign | ast.AnnAssign | ast.NamedExpr
     ) -> None:
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        first = targets[0]
+        name = first.id if isinstance(first, ast.Name) else ""
         if isinstance(node, ast.AnnAssign):
             self.visit(node.annotation)
         value = node.value
         if value is None:
-            if isinstance(node.target, ast.Name):  # type: ignore[union-attr]
-                self.mention(node.target.id, name_effects.ANNOTATED, node)  # type: ignore[union-attr]
+            if name:
+                self.mention(name, ANNOTATED, node)
             return
-        first = targets[0]
-        name = first.id if isinstance(first, ast.Name) else ""
         if isinstance(value, ast.Lambda) and name:
             self.visit_function(value, name)
             return
         self.visit(value)
         self.visit_all(targets)
-        if self.effects is not None or self.scopes:
+        runs_now = self.effects is None
+        if not runs_now or self.scopes:
             return
-        names = {target.id for target in targets if isinstance(target, ast.Name)}
-        if isinstance(value, ast.Name):
-            names.add(value.id)
-        if len(names) > 1:
-            for alias in names:
-                others = names - {alias}
-                self.aliases[alias] = self.aliases.get(alias, set()) | others
+        self._record_aliases(targets, value)
         if isinstance(value, ast.Call) and name:
             creator = root_name(value.func)
             if creator:
                 self.usage.created_by[name] = creator
+
+    def _record_aliases(self, targets: Iterable[ast.AST], value: ast.expr) -> None:
+        """Record that names refer to the same object after an assignment."""
+        names = _select_names(targets)
+        if isinstance(value, ast.Name):
+            names.add(value.id)
+        for alias in names:
+            others = names - {alias}
+            if others:
+                aliases = self.aliases.setdefault(alias, set())
+                aliases.update(others)
 
     def visit_augmented_assignment(self, node: ast.AugAssign) -> None:
         self.visit(node.value)
@@ -147,27 +173,31 @@ class _NameVisitor(NameRecorder):
         self.visit(node.iter)
         self.visit(node.target)
         if self.effects is None:
-            parts = node.iter.args if isinstance(node.iter, ast.Call) else [node.iter]
-            iterated = {part.id for part in parts if isinstance(part, ast.Name)}
-            for target in ast.walk(node.target):
-                if isinstance(target, ast.Name):
-                    self.aliases[target.id] = set(iterated)
+            iterable = node.iter
+            parts = [iterable]
+            if isinstance(iterable, ast.Call):
+                parts = iterable.args
+            iterated = _select_names(parts)
+            for name in _select_names(ast.walk(node.target)):
+                self.aliases[name] = set(iterated)
         self.visit_all(node.body)
         self.visit_all(node.orelse)
 
     def visit_blocks(self, node: Any) -> None:
-        """Visit `while`, `with`, `try` or `except`: its expressions, then its blocks."""
+        """Visit `while`, `with`, `try` or `except`: expressions, then blocks."""
         for part, value in ast.iter_fields(node):
             if isinstance(value, list):
                 self.visit_all(value)
             elif part == "name" and value:
                 self.bind(value, node)
                 mentions = self.usage.mentions
-                mentions[-1] = mentions[-1]._replace(how=name_effects.CAUGHT)
+                mention = mentions.pop()
+                mentions.append(mention._replace(how=CAUGHT))
             elif isinstance(value, ast.AST):
                 self.visit(value)
         # Python deletes the name at the end of the handler.
-        if isinstance(node, ast.ExceptHandler) and node.name and not self.scopes:
+        is_handler = isinstance(node, ast.ExceptHandler)
+        if is_handler and node.name and not self.scopes:
             self.usage.binds.pop(node.name, None)
 
     def visit_pattern(self, node: Any) -> None:
@@ -185,28 +215,32 @@ class _NameVisitor(NameRecorder):
                 module = alias.name
             else:
                 module = f"{node.module}:{alias.name}"
-            self.usage.modules.setdefault(name, set()).add(module)
+            modules = self.usage.modules.setdefault(name, set())
+            modules.add(module)
             if alias.name == "*":
-                self.usage.star = self.usage.star or not self.scopes
-                self.mention("*", name_effects.BIND, alias)
+                if not self.scopes:
+                    self.usage.star = True
+                self.mention("*", BIND, alias)
                 continue
-            self.bind(name, alias, name_effects.IMPORT)
+            self.bind(name, alias, IMPORT)
             source = getattr(node, "module", "")
             imported = alias.name if alias.asname else name
             self.usage.fingerprints[name] = f"{source}:{imported}"
 
     def visit_declaration(self, node: ast.Global | ast.Nonlocal) -> None:
         for name in node.names:
-            self.mention(name, name_effects.DECLARED, node)
+            self.mention(name, DECLARED, node)
 
     def visit_function(self, node: Any, name: str = "") -> None:
         """Visit a function: what its definition evaluates, then its body."""
         decorators = getattr(node, "decorator_list", ())
         defaults = [*decorators, *node.args.defaults, *node.args.kw_defaults]
-        parameters = name_effects.list_parameters(node.args)
+        parameters = list_parameters(node.args)
         annotations = [parameter.annotation for parameter in parameters]
+        return_annotation = getattr(node, "returns", None)
         self.visit_all(defaults)
-        self.visit_all([*annotations, getattr(node, "returns", None)])
+        self.visit_all(annotations)
+        self.visit_all([return_annotation])
 
         function_name = name or getattr(node, "name", "")
         parameter_names = tuple(parameter.arg for parameter in parameters)
@@ -214,15 +248,16 @@ class _NameVisitor(NameRecorder):
         if self.effects is None and function_name:
             effects = FunctionEffects(
                 parameters=parameter_names,
-                definition_reads=name_effects.read_names(defaults),
+                definition_reads=read_names(defaults),
             )
         if function_name:
-            self.bind(function_name, node, name_effects.DEFINED)
+            self.bind(function_name, node, DEFINED)
         self._visit_body(node, function_name, parameters, effects)
         if effects is None:
             return
         effects.changed_parameters &= {*parameter_names}
-        if self.scopes and self.scopes[-1].kind == name_effects.CLASS:
+        scope = self.scopes[-1] if self.scopes else None
+        if scope is not None and scope.kind == CLASS:
             self._add_method(effects, function_name)
         else:
             self.usage.effects[function_name] = effects
@@ -238,16 +273,21 @@ class _NameVisitor(NameRecorder):
     ) -> None:
         is_block = isinstance(node.body, list)
         statements = node.body if is_block else [ast.Expr(node.body)]
-        own, global_names = name_effects.scope_names(statements)
+        own, global_names = scope_names(statements)
         own |= {parameter.arg for parameter in parameters}
-        kind = name_effects.FUNCTION if name else name_effects.COMPREHENSION
-        self.scopes.append(
-            Scope(kind, own - global_names, global_names, effects, name, node.lineno)
+        scope = Scope(
+            kind=FUNCTION if name else COMPREHENSION,
+            own=own - global_names,
+            global_names=global_names,
+            effects=effects,
+            name=name,
+            line=node.lineno,
         )
+        self.scopes.append(scope)
         outer = self.effects
         self.effects = outer or effects
         for parameter in parameters:
-            self.mention(parameter.arg, name_effects.BIND, parameter)
+            self.mention(parameter.arg, BIND, parameter)
         self.visit_type_parameters(node)
         if name:
             self.visit_all(statements)
@@ -258,65 +298,75 @@ class _NameVisitor(NameRecorder):
 
     def visit_type_parameters(self, node: Any) -> None:
         """Record the type parameters of a function or class (Python 3.12)."""
+        scope = self.scopes[-1]
         for parameter in getattr(node, "type_params", ()):
-            self.scopes[-1].own.add(parameter.name)
-            self.mention(parameter.name, name_effects.BIND, parameter)
+            scope.own.add(parameter.name)
+            self.mention(parameter.name, BIND, parameter)
 
     def _add_method(self, effects: FunctionEffects, method: str) -> None:
         """Add the effects of a method to those of the outermost class around it."""
-        classes = (
-            scope.name for scope in self.scopes if scope.kind == name_effects.CLASS
-        )
-        whole = self.usage.effects.setdefault(next(classes), FunctionEffects())
-        whole.reads |= effects.reads
-        whole.changes |= effects.changes
-        whole.binds |= effects.binds
-        if effects.changed_parameters & {*effects.parameters[:1]}:
-            whole.mutating_methods.add(method)
+        class_names = [scope.name for scope in self.scopes if scope.kind == CLASS]
+        class_effects = self.usage.effects.setdefault(class_names[0], FunctionEffects())
+        class_effects.reads |= effects.reads
+        class_effects.changes |= effects.changes
+        class_effects.binds |= effects.binds
+        instance = effects.parameters[:1]
+        if effects.changed_parameters.intersection(instance):
+            class_effects.mutating_methods.add(method)
 
     def visit_class(self, node: ast.ClassDef) -> None:
-        self.visit_all([*node.decorator_list, *node.bases, *node.keywords])
+        evaluated = [*node.decorator_list, *node.bases]
+        self.visit_all(evaluated)
+        self.visit_all(node.keywords)
         if not self.scopes:
-            reads = name_effects.read_names([*node.decorator_list, *node.bases])
-            self.usage.effects[node.name] = FunctionEffects(definition_reads=reads)
-        own = name_effects.scope_names(node.body)[0]
-        self.scopes.append(Scope(name_effects.CLASS, own, name=node.name))
+            reads = read_names(evaluated)
+            effects = FunctionEffects(definition_reads=reads)
+            self.usage.effects[node.name] = effects
+        own, _ = scope_names(node.body)
+        scope = Scope(CLASS, own, name=node.name)
+        self.scopes.append(scope)
         self.visit_type_parameters(node)
         self.visit_all(node.body)
         self.scopes.pop()
-        self.bind(node.name, node, name_effects.DEFINED)
+        self.bind(node.name, node, DEFINED)
 
     def visit_comprehension(self, node: Any) -> None:
         own = set[str]()
         for generator in node.generators:
-            own |= name_effects.read_names([generator.target])
+            own |= read_names([generator.target])
         # Python evaluates the first iterable outside of the comprehension's scope.
         self.visit(node.generators[0].iter)
-        self.scopes.append(Scope(name_effects.COMPREHENSION, own))
+        self.scopes.append(Scope(COMPREHENSION, own))
         for index, generator in enumerate(node.generators):
             self.visit(generator.target)
             if index:
                 self.visit(generator.iter)
             self.visit_all(generator.ifs)
-        is_dict = isinstance(node, ast.DictComp)
-        results = [node.key, node.value] if is_dict else [node.elt]
-        for result in results:
-            self.visit_statement(result)
+        if isinstance(node, ast.DictComp):
+            self.visit_statement(node.key)
+            self.visit_statement(node.value)
+        else:
+            self.visit_statement(node.elt)
         self.scopes.pop()
 
     def visit_call(self, node: ast.Call) -> None:
         function = node.func
         if isinstance(function, ast.Attribute):
-            if name_effects.is_get_ipython(function.value):
-                constants = [arg for arg in node.args if isinstance(arg, ast.Constant)]
-                arguments = [constant.value for constant in constants]
+            if is_get_ipython(function.value):
+                arguments = [
+                    argument.value
+                    for argument in node.args
+                    if isinstance(argument, ast.Constant)
+                ]
                 self.visit_magic(function.attr, arguments, node)
                 return
             name = function.attr
         else:
             name = getattr(function, "id", "")
-        self.visit_all([*node.args, *node.keywords, function])
-        if name in name_effects.FIRST_ARGUMENT_MUTATORS and node.args:
+        self.visit_all(node.args)
+        self.visit_all(node.keywords)
+        self.visit(function)
+        if name in FIRST_ARGUMENT_MUTATORS and node.args:
             self.change(node.args[0])
         if isinstance(function, ast.Attribute):
             self._visit_method_call(node, function)
@@ -325,10 +375,12 @@ class _NameVisitor(NameRecorder):
 
     def _visit_method_call(self, node: ast.Call, function: ast.Attribute) -> None:
         is_statement = node is self.statement
-        if _is_inplace(node) or name_effects.is_mutating(function.attr, is_statement):
-            self.change(function.value)
-        elif isinstance(function.value, ast.Name):
-            self.record_method_call(function.value.id, function.attr)
+        method = function.attr
+        instance = function.value
+        if _is_inplace(node) or is_mutating(method, is_statement):
+            self.change(instance)
+        elif isinstance(instance, ast.Name):
+            self.record_method_call(instance.id, method)
 
     def _visit_function_call(self, node: ast.Call, name: str) -> None:
         if self.find_scope(name) is not None or self.effects is not None:
@@ -336,7 +388,7 @@ class _NameVisitor(NameRecorder):
         arguments = tuple(root_name(argument) for argument in node.args)
         effects = self.usage.effects.get(name)
         if effects is not None:
-            for argument in name_effects.changed_arguments(effects, arguments):
+            for argument in changed_arguments(effects, arguments):
                 self.change_own(argument)
         elif any(arguments):
             self.usage.calls.append((name, arguments))
@@ -345,7 +397,8 @@ class _NameVisitor(NameRecorder):
         """Record a method call; a class of the notebook may say that it mutates."""
         if self.find_scope(name) is not None or self.effects is not None:
             return
-        effects = self.usage.effects.get(self.usage.created_by.get(name, ""))
+        creator = self.usage.created_by.get(name, "")
+        effects = self.usage.effects.get(creator)
         if effects is not None and method in effects.mutating_methods:
             self.change_own(name)
         self.usage.methods.add((name, method))
@@ -374,11 +427,21 @@ class _NameVisitor(NameRecorder):
             self.read(name)
         for name in magic.binds:
             self.bind(name, node if is_line_magic else None)
-        self.usage.star = self.usage.star or magic.binds_any
+        if magic.binds_any:
+            self.usage.star = True
+
+
+def _select_names(nodes: Iterable[ast.AST]) -> set[str]:
+    """Return the names among expressions."""
+    names = set[str]()
+    for node in nodes:
+        if isinstance(node, ast.Name):
+            names.add(node.id)
+    return names
 
 
 def _is_inplace(node: ast.Call) -> bool:
-    """Whether a call has the argument `inplace=True`."""
+    """Return whether a call has the argument `inplace=True`."""
     for keyword in node.keywords:
         if keyword.arg == "inplace":
             return getattr(keyword.value, "value", None) is True
@@ -415,9 +478,9 @@ HANDLERS: Mapping[type, Callable[[Any, Any], None]] = {
     ast.ImportFrom: _NameVisitor.visit_import,
     ast.Global: _NameVisitor.visit_declaration,
     ast.Nonlocal: _NameVisitor.visit_declaration,
-    **dict.fromkeys((*name_effects.FUNCTIONS, ast.Lambda), _NameVisitor.visit_function),
+    **dict.fromkeys((*FUNCTIONS, ast.Lambda), _NameVisitor.visit_function),
     ast.ClassDef: _NameVisitor.visit_class,
-    **dict.fromkeys(name_effects.COMPREHENSIONS, _NameVisitor.visit_comprehension),
+    **dict.fromkeys(COMPREHENSIONS, _NameVisitor.visit_comprehension),
     ast.Call: _NameVisitor.visit_call,
 }
 if hasattr(ast, "TryStar"):

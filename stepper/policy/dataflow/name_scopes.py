@@ -31,7 +31,7 @@ from stepper.policy.dataflow.name_effects import (
 
 @dataclass(eq=False, repr=False)
 class Scope:
-    """A function, class or comprehension; `effects` are set for an outermost function."""
+    """A function, class or comprehension; an outermost function has `effects`."""
 
     kind: str
     own: set[str]
@@ -63,23 +63,27 @@ class NameRecorder:
     def mention(
         self, name: str, how: str, node: Any, scope: Scope | None = None
     ) -> None:
-        """Record a mention of a name with its line and scope, by default the innermost."""
+        """Record a mention of a name with its line and scope (the innermost)."""
         line = getattr(node, "lineno", 0)
+        mention = Mention(name, how, line)
         if scope is None and self.scopes:
             scope = self.scopes[-1]
         if scope is not None:
-            entry = Mention(name, how, line, scope.kind, scope.name, scope.line)
-        else:
-            entry = Mention(name, how, line)
-        self.usage.mentions.append(entry)
+            mention = mention._replace(
+                scope=scope.kind,
+                scope_name=scope.name,
+                scope_line=scope.line,
+            )
+        self.usage.mentions.append(mention)
 
     def find_scope(self, name: str) -> Scope | None:
-        """Return the scope that a name belongs to, None for the notebook's own names."""
+        """Return the scope that a name belongs to, None for a notebook name."""
         for depth, scope in enumerate(reversed(self.scopes)):
             if name in scope.global_names:
                 return None
             # Functions inside a class do not see the names of the class body.
-            if name in scope.own and (scope.kind != CLASS or depth == 0):
+            is_visible = scope.kind != CLASS or depth == 0
+            if is_visible and name in scope.own:
                 return scope
         return None
 
@@ -137,8 +141,9 @@ class NameRecorder:
     def _definition_fingerprint(self, node: Any) -> str:
         parts = (node, *getattr(node, "decorator_list", ()))
         first = min(part.lineno for part in parts)
-        lines = self.source.split("\n")[first - 1 : node.end_lineno]
-        return str(hash("\n".join(lines)))
+        lines = self.source.split("\n")
+        definition = lines[first - 1 : node.end_lineno]
+        return str(hash("\n".join(definition)))
 
     def change(self, node: ast.expr | None) -> None:
         """Record that the object of an expression is changed in place."""
