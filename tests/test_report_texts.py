@@ -169,7 +169,7 @@ def test_the_same_source_after_the_same_error_is_not_run_again(
     again = notebook.replace(cell, "d = {'a': 1}\nd['b']")
     assert (
         "the cell was NOT run" in again.text
-        and "that of run 1" in again.text
+        and "the same as in run 1" in again.text
         and "KeyError: 'b'" in again.text
     )
     assert "This does not count as an attempt" in again.text
