@@ -369,7 +369,7 @@ def main() -> int:
         printed = f"{getattr(error, 'stdout', '')}{getattr(error, 'stderr', '')}"
         sys.stderr.write(f"demo: {type(error).__name__}: {error}\n{printed}\n")
         return 1
-    undo = f"{doctor.install_command(Paths(target))} --uninstall && rm -r {shlex.quote(target)}"
+    undo = f"{doctor.format_install_command(Paths(target))} --uninstall && rm -r {shlex.quote(target)}"
     say(f"To remove the demo and its environment, run: {undo}")
     say(
         f"To continue with Claude Code, run: cd {shlex.quote(target)} && claude, then type: /new-notebook QUESTION"
