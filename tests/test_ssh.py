@@ -359,7 +359,9 @@ def test_a_kernel_that_dies_there_also_while_the_line_is_down(
     room.host.start()
     room.until(lambda: room.kernel.process.ended)
     death = room.wait(room.kernel.check_death())
-    assert death.reason == "box was started anew" and death.cause == "EndedOutside", death
+    assert death.reason == "box was started anew" and death.cause == "EndedOutside", (
+        death
+    )
     assert death.stderr.endswith("its last words")
     room.wait(room.kernel.shutdown())
     assert not (room.folder / "kernel.json").exists()
