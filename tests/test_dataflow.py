@@ -594,10 +594,10 @@ def test_the_line_of_the_report() -> None:
     )
     book.run(*"abcdef", "b")
     assert line(book) == (
-        "Stale: cells 4 and 6 read `df`, which cell 2 reassigned after they ran. To run these cells in order: `stepper run --stale`."
+        "Stale: cells 4 and 6 read `df`, which cell 2 changed after they ran. To run these cells in order: `stepper run --stale`."
     )
     assert line(book.run("d")) == (
-        "Stale: cell 6 read `df`, which cell 2 reassigned after it ran. To run this cell: `stepper run --stale`."
+        "Stale: cell 6 read `df`, which cell 2 changed after it ran. To run this cell: `stepper run --stale`."
     )
     del book.sources["c"]
     assert (
@@ -609,7 +609,7 @@ def test_the_line_of_the_report() -> None:
     )
     many.run(*many.sources, "a")
     assert line(many).startswith(
-        "Stale: cells 2, 3, 4, 5, 6, 7, 8 and 5 more read `v`, `w`, `x` and 2 more, which cell 1 reassigned after they ran."
+        "Stale: cells 2, 3, 4, 5, 6, 7, 8 and 5 more read `v`, `w`, `x` and 2 more, which cell 1 changed after they ran."
     )
 
 
@@ -628,3 +628,10 @@ def test_it_is_not_quadratic() -> None:
     assert seconds(800) < 40 * seconds(
         100
     )  # a bound of hangs: eight times as many cells, not sixty-four times the time
+
+
+def test_a_name_that_one_branch_binds_may_come_from_an_earlier_cell() -> None:
+    usage = name_analysis.analyze_source(
+        "if c:\n    a = 1\n    both = 1\nelse:\n    b = 2\n    both = 2\nprint(a, b, both)"
+    )
+    assert {"a", "b", "c"} <= usage.reads and "both" not in usage.reads

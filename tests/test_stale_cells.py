@@ -27,7 +27,7 @@ def test_a_replaced_provider_makes_its_readers_stale_until_they_run(
     f, last = notebook.insert("print(sum(df))")
     assert "Stale" not in last.text
     answer = notebook.replace(b, "df = [1, 2, 3]")
-    line = "Stale: cells 4 and 6 read `df`, which cell 2 reassigned after they ran. To run these cells in order: `stepper run --stale`."
+    line = "Stale: cells 4 and 6 read `df`, which cell 2 changed after they ran. To run these cells in order: `stepper run --stale`."
     assert line in answer.text.splitlines()
     found = project.json("status")
     assert [(each["cell_id"], each["because"]) for each in found["stale"]] == [
@@ -37,7 +37,7 @@ def test_a_replaced_provider_makes_its_readers_stale_until_they_run(
     assert found["hidden"] == []
     assert (
         project.stepper("status").stdout.count(
-            "stale: read `df`, which cell 2 reassigned since"
+            "stale: read `df`, which cell 2 changed since"
         )
         == 2
     )
@@ -107,7 +107,7 @@ def test_a_deleted_provider_and_one_below_are_hidden_state(project: Quick) -> No
     again = notebook.replace("b", "y = x + 1")
     assert "Hidden state: cell 1 read `x` from cell 3, which is below it." in again.text
     assert (
-        "Stale: cell 2 read `y`, which cell 1 reassigned after it ran. To run this cell: `stepper run --stale`."
+        "Stale: cell 2 read `y`, which cell 1 changed after it ran. To run this cell: `stepper run --stale`."
         in again.text
     )
 
@@ -160,7 +160,7 @@ def test_a_run_out_of_order_says_what_no_longer_follows(project: Quick) -> None:
         project.stepper("run", "--stale").stdout
         == "notebooks/book.ipynb: nothing to run: no cell is stale\n"
     )
-    line = "Stale: cell 2 read `x`, which cell 1 reassigned after it ran. To run this cell: `stepper run --stale`."
+    line = "Stale: cell 2 read `x`, which cell 1 changed after it ran. To run this cell: `stepper run --stale`."
     assert project.stepper("run").stdout.splitlines()[-2:] == [
         "notebooks/book.ipynb: 2 of 2 cells ran ok",
         line,
@@ -183,7 +183,7 @@ def test_other_agents_are_told(project: Quick) -> None:  # noqa: F811
     agent = Agent(project)
     ran = agent.ask("run", notebook="book", which="pending", wait_seconds=60)
     assert "Stale" not in ran["text"]
-    line = "Stale: cell 2 read `x`, which cell 1 reassigned after it ran. To run this cell: `stepper run --stale`."
+    line = "Stale: cell 2 read `x`, which cell 1 changed after it ran. To run this cell: `stepper run --stale`."
     assert (
         line in agent.run("x = [2]", notebook="book", cell_id="a")["text"].splitlines()
     )

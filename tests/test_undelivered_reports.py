@@ -516,7 +516,7 @@ def test_a_notebook_without_a_plan_whose_last_run_failed_is_failing(
     assert ": failing" in project.stepper("status").stdout
     told = end_turn(notebook, "It works.")["hookSpecificOutput"]["additionalContext"]
     assert (
-        f"the last run of notebooks/{notebook.path.name} failed and is not mended."
+        f"the last run of notebooks/{notebook.path.name} failed and has not been fixed."
         in told
     )
     assert (

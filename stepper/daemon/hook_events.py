@@ -490,10 +490,10 @@ async def _left(workspace: Workspace, event: Event) -> str:
     if steps and not state.open_steps:
         said = f"all steps of {name} are over, but the notebook is not complete. {command_messages.format_open_cells(state)}"
     elif failing:
-        said = f"the last run of {name} failed and is not mended. {command_messages.format_failing(state)}"
+        said = f"the last run of {name} failed and has not been fixed. {command_messages.format_failing(state)}"
     else:
         said = f"{len(state.open_steps)} of {steps} steps of {name} are not done. {command_messages.format_next(state)}"
-    return f"stepper: {said} If something stands in the way of it, the user can be told what."
+    return f"stepper: {said} If you are blocked, tell the user why."
 
 
 def _context(event: str, text: str) -> bytes:

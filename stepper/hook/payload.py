@@ -344,7 +344,7 @@ def new_notebook(event: Event) -> bytes:
     if not found:
         return SILENT
     said = (
-        "stepper: the person asks for a new notebook, as with /new-notebook. The skill stepping-notebooks tells how:"
+        "stepper: the user asks for a new notebook, as with /new-notebook. The skill stepping-notebooks tells how:"
         f' plan, `stepper new "PROBLEM" --step TITLE …`, then cell by cell. The problem: {clean(found[1])[:2000]}'
     )
     return answer("UserPromptSubmit", Report(said))

@@ -51,12 +51,12 @@ def hook() -> None:
             result = client_result[0] if client_result else ""
             notified = notify_agent(paths, event, payload_bytes, result)
             posix._exit(2 if notified else 0)
-        in_progress = posix.access(paths.active_marker, posix.F_OK)
-        if event not in ONLY_IN_PROGRESS or in_progress:
+        if event not in ONLY_IN_PROGRESS or _is_in_progress(paths):
             error = client_error(client_result[0], paths) if client_result else None
             response = forward_event(paths, event, payload_bytes, error)
-        mentions_notebook = b"notebook" in payload_bytes.lower()
-        if not response and event in NEVER_LAUNCH and mentions_notebook:
+        # The event is checked first: the payload of an edit holds the notebook twice.
+        is_prompt = not response and event in NEVER_LAUNCH
+        if is_prompt and b"notebook" in payload_bytes.lower():
             from stepper.hook import payload
 
             response = payload.alone(event, payload_bytes)
@@ -71,6 +71,10 @@ def hook() -> None:
         pass  # nobody reads it
     # Nothing is buffered, and shutting the interpreter down costs 3 ms.
     posix._exit(0)
+
+
+def _is_in_progress(paths: HookPaths) -> bool:
+    return posix.access(paths.active_marker, posix.F_OK)
 
 
 def forward_event(

@@ -81,7 +81,7 @@ def format_stale(marked: Sequence[MarkedCell], commands: CommandLines = UNNAMED)
             clauses.append(f"{subject} used {names}, which changed after {pronoun} ran")
         else:
             clauses.append(
-                f"{subject} read {names}, which cell {number} reassigned after"
+                f"{subject} read {names}, which cell {number} changed after"
                 f" {pronoun} ran"
             )
     target = "this cell" if len(marked) == 1 else "these cells in order"
@@ -118,7 +118,7 @@ def _explain(causes: Sequence[Cause]) -> str:
         elif where:
             clauses.append(f"read {names} from {_describe_origin(number, where)}")
         else:
-            clauses.append(f"read {names}, which cell {number} reassigned since")
+            clauses.append(f"read {names}, which cell {number} changed since")
     return _join_clauses(clauses)
 
 

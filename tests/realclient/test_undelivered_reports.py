@@ -200,7 +200,7 @@ def test_a_failing_notebook_without_a_plan_is_told_at_the_end_of_the_turn(
     client.send("Begin.")
     screen = " ".join(client.wait_for("It does not.").split())
     assert (
-        f"Stop hook says: stepper: the last run of notebooks/{made.name} failed and is not mended."
+        f"Stop hook says: stepper: the last run of notebooks/{made.name} failed and has not been fixed."
         in screen
     )
     assert "problem" not in screen and "ZeroDivisionError" in news(model, 3)

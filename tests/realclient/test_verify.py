@@ -81,7 +81,7 @@ def test_a_notebook_edited_out_of_order_is_mended_until_it_reproduces(
     assert result.text == "It is done, and a fresh kernel gets the same."
     told = [news(model, turn) for turn in range(len(model.requests))]
     assert (
-        "Stale: cell 3 read `rain`, which cell 1 reassigned after it ran. To run this cell: `stepper run --stale`."
+        "Stale: cell 3 read `rain`, which cell 1 changed after it ran. To run this cell: `stepper run --stale`."
         in told[6]
     )
     assert f"{name}: 2 of 2 cells ran ok" in told[7] and "| 4.41" in told[7]

@@ -146,7 +146,7 @@ class Run(
     )
     stale: bool = option(
         "Run the stale cells in order: cells that read a variable that a cell above has"
-        " reassigned since.",
+        " changed since.",
         default=False,
     )
     wait: bool = option(WAIT_FOR_CELL_HELP, default=False)
