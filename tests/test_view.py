@@ -361,6 +361,20 @@ def test_a_job_as_it_happens(project: Project, view: View, page: Page) -> None:
     page.until(
         "document.querySelector('.cell.failed .foot pre')?.textContent.includes('ZeroDivisionError')"
     )  # the report
+    # The page opens the report even if it arrives after the end of the run.
+    opened = page.js(
+        """(() => {
+            const card = document.querySelector('.cell.failed').card;
+            const last = state.status.last;
+            card.reportedRun = undefined;
+            return [null, last].map((number) => {
+                state.status.last = number;
+                card.drawHead();
+                return card.foot.querySelector('details').open;
+            });
+        })()"""
+    )
+    assert opened == [False, True]
     notebook.replace(failing, "print('mended')")
     page.until(
         "document.querySelector('#plan li:nth-child(2)').innerText.includes('1 retry')"

@@ -524,6 +524,7 @@ class Card {
     this.isNear = false;
     this.isLoading = false;
     this.loadedMark = ""; // of the contents that are shown
+    this.reportedRun = null; // the newest run whose report is in the journal
     this.box = type === "code" ? this.createCodeBox() : this.createTextBox();
     this.box.card = this;
     nearObserver.observe(this.box);
@@ -660,8 +661,10 @@ class Card {
     const isStopped = Boolean(stop) && stop.cell === this.id;
     const status = this.getStatus(step, lastRun);
     const { number, doubts } = this.row;
+    // The end of a run can arrive before its report is in the journal.
+    if (lastRun && state.status.last === lastRun.run) this.reportedRun = lastRun.run;
     const data = [status, step, lastRun, runs.length, staleReason, doubts];
-    if (isShown(this.head, [...data, isStopped, number])) return;
+    if (isShown(this.head, [...data, isStopped, number, this.reportedRun])) return;
     this.box.className = `cell ${status}${isStopped ? " stopped" : ""}`;
     replaceChildren(
       this.head,
@@ -713,7 +716,7 @@ class Card {
   createReport(run) {
     const load = (event) => event.target.open && this.loadReport(event.target, run.run);
     const report = h("details", { ontoggle: load }, h("summary", {}, "Report"));
-    if (!run.fine && state.status.last === run.run) report.open = true;
+    if (!run.fine && this.reportedRun === run.run) report.open = true;
     return report;
   }
 
