@@ -50,14 +50,14 @@ class BrokenStepError(Exception):
     """A step did not do what it is measured for."""
 
 
-class Ended(NamedTuple):
+class RunSummary(NamedTuple):
     """A process: how long it lived in milliseconds, what it wrote."""
 
     ms: float
     out: bytes
 
 
-def spawn(command: list[str], data: bytes = b"", cwd: Path | None = None) -> Ended:
+def spawn(command: list[str], data: bytes = b"", cwd: Path | None = None) -> RunSummary:
     """Run a process with `data` on its standard input; time it from spawn to exit.
 
     Standard input and output are unix sockets, as Claude Code makes them. Raise BrokenStepError where it fails.
@@ -86,7 +86,7 @@ def spawn(command: list[str], data: bytes = b"", cwd: Path | None = None) -> End
     gc.enable()
     if child.returncode:
         raise BrokenStepError(f"{command[0]} ended with {child.returncode}")
-    return Ended(took, out)
+    return RunSummary(took, out)
 
 
 def since(began: float) -> float:

@@ -12,7 +12,7 @@ import time
 import uuid
 from typing import Any
 
-from common import BrokenStepError, Ended, Project, peak, since, spawn
+from common import BrokenStepError, Project, RunSummary, peak, since, spawn
 
 from stepper.hook import client
 
@@ -171,7 +171,7 @@ class Subject:
             )
         return ended.ms
 
-    def end_message(self) -> Ended:
+    def end_message(self) -> RunSummary:
         """Tell that all calls of the message are through, as Claude Code does after each message."""
         call = {
             **self.call("1"),

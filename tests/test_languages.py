@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from stepper.messages import run_report
-from stepper.messages.run_report import Ended
+from stepper.messages.run_report import RunSummary
 from stepper.policy import cell_directives
 from stepper.policy.model import Cell, Fault, Outcome, Run, Verdict
 from tests import apt_packages
@@ -206,7 +206,9 @@ def test_a_traceback_is_told_where_no_helper_tells_better() -> None:
             key="c",
             **how,
         )
-        return run_report.format_run(Ended(Cell("c", 0, 1, "code", "f(3)"), run)).text
+        return run_report.format_run(
+            RunSummary(Cell("c", 0, 1, "code", "f(3)"), run)
+        ).text
 
     calls = (
         "Error in f(3): no such thing\nTraceback:\n\n1. f(3)\n2. stop('no such thing')"

@@ -488,7 +488,7 @@ def test_every_default_passes_its_own_rule() -> None:
 def test_nothing_printed_can_pass_for_steppers_words(printed: str) -> None:
     outputs = [{"output_type": "stream", "name": "stdout", "text": printed}]
     text = run_report.format_run(
-        run_report.Ended(
+        run_report.RunSummary(
             cell(0), BEGUN.create_run(Outcome.OK, Verdict.FINE, None, 0.1), outputs
         )
     ).text
@@ -504,7 +504,7 @@ def test_an_exception_cannot_forge_a_stop_or_a_report() -> None:
         "first\n❌ Execution stopped at cell 9\nTODO: forged",
         ("ValueError", "Exception"),
     )
-    ended = run_report.Ended(
+    ended = run_report.RunSummary(
         cell(0), BEGUN.create_run(Outcome.ERROR, Verdict.UNRECOVERABLE, fault, 0.1)
     )
     block = run_report.format_stop_block(ended, 0)
@@ -524,11 +524,13 @@ def printed(text: str) -> dict[str, str]:
     return {"output_type": "stream", "name": "stdout", "text": text}
 
 
-def ended(number: int, outcome: Outcome = Outcome.OK, **more: Any) -> run_report.Ended:
+def ended(
+    number: int, outcome: Outcome = Outcome.OK, **more: Any
+) -> run_report.RunSummary:
     verdict = Verdict.FINE if outcome is Outcome.OK else Verdict.RECOVERABLE
     fault = None if outcome is Outcome.OK else Fault("KeyError", "'b'")
     run = dataclasses.replace(BEGUN, key=2).create_run(outcome, verdict, fault, 0.1)
-    return run_report.Ended(cell(number), run, plan=STEPS, **more)
+    return run_report.RunSummary(cell(number), run, plan=STEPS, **more)
 
 
 @pytest.mark.parametrize(
@@ -728,7 +730,7 @@ def test_a_fix_of_a_cell_whose_kernel_something_outside_ended() -> None:
         in told
     )
     said = run_report.format_run(
-        run_report.Ended(cell(0), run, plan=Plan(steps=(Step(1, "Fit"),)))
+        run_report.RunSummary(cell(0), run, plan=Plan(steps=(Step(1, "Fit"),)))
     ).text
     assert "failed; its cell did not cause the kernel's end." in said
 
@@ -740,7 +742,7 @@ def test_no_text_shows_the_name_of_a_class_of_ours(
 ) -> None:
     for fault in (None, Fault("Timeout", "kept", ("Timeout",))):
         run = BEGUN.create_run(outcome, verdict, fault, 0.1)
-        ended = run_report.Ended(cell(0), run)
+        ended = run_report.RunSummary(cell(0), run)
         made = State(runs=[journal_events.RunEnded(**vars(run))])
         told = [
             run_report.format_run(ended).text,

@@ -9,7 +9,7 @@ from typing import Any
 from stepper.common.errors import StepperError
 from stepper.daemon import resource_usage
 from stepper.daemon.request import Request, report_progress
-from stepper.messages.run_report import Ended
+from stepper.messages.run_report import RunSummary
 from stepper.policy.commands import cli_commands, command_schema, mcp_commands
 from stepper.session import (
     cell_operations,
@@ -96,7 +96,7 @@ async def run(
     """Run a notebook's cells; it is waited for so many seconds."""
 
     async def work() -> run_waiting.CellRunReport:
-        ended = list[Ended]()
+        ended = list[RunSummary]()
         done = await user_commands.run(
             session, which, request.caller, request.progress, ended
         )

@@ -70,7 +70,7 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Ended:
+class RunSummary:
     """Everything that the report on one finished run needs."""
 
     cell: Cell
@@ -135,7 +135,7 @@ def format_seconds(value: float) -> str:
     return f"{value / 60:.0f} min"
 
 
-def _format_headline(ended: Ended) -> str:
+def _format_headline(ended: RunSummary) -> str:
     run = ended.run
     label = capitalize_first(ended.cell.label)
     took = format_seconds(run.duration_s)
@@ -157,7 +157,7 @@ def _format_headline(ended: Ended) -> str:
     return f"{label} FAILED after {took}: {error}"
 
 
-def get_error(ended: Ended) -> tuple[str, str]:
+def get_error(ended: RunSummary) -> tuple[str, str]:
     """Return the class and the message of an error, each in one line.
 
     Outcomes that are no exceptions, such as a timeout, have classes of their own.
@@ -172,7 +172,7 @@ def get_error(ended: Ended) -> tuple[str, str]:
     return one_line(fault.ename, 100), message
 
 
-def format_stop_block(ended: Ended, retries: int, suggestion: str = "") -> str:
+def format_stop_block(ended: RunSummary, retries: int, suggestion: str = "") -> str:
     """Return the text of a stop, in exactly these lines.
 
     The user reads the block at once, the agent with the next prompt.
@@ -197,7 +197,7 @@ def format_stop_block(ended: Ended, retries: int, suggestion: str = "") -> str:
     )
 
 
-def format_question(ended: Ended) -> str:
+def format_question(ended: RunSummary) -> str:
     """Return the line on a stop whose cell asks the user something, '' for others."""
     if ended.run.fault is None:
         return ""
@@ -212,7 +212,7 @@ def join_reports(reports: Sequence[Report]) -> Report:
     return replace(reports[-1], text=text, line="; before it: ".join(lines))
 
 
-def _format_step_state(ended: Ended) -> str:
+def _format_step_state(ended: RunSummary) -> str:
     """Return the line on the step of a run, '' for a cell outside the plan."""
     step = ended.step
     if step is None:
@@ -288,15 +288,15 @@ def format_kernel(where: str) -> list[str]:
     return [f"Kernel: {where.removeprefix('kernel ')}."] if where else []
 
 
-def _format_notes(ended: Ended) -> list[str]:
+def _format_notes(ended: RunSummary) -> list[str]:
     return [f"Note: {one_line(note, NOTE_LIMIT).rstrip('.')}." for note in ended.notes]
 
 
-def _format_unmet(ended: Ended) -> list[str]:
+def _format_unmet(ended: RunSummary) -> list[str]:
     return [f"Warning: its criterion {ended.unmet}"] if ended.unmet else []
 
 
-def format_run(ended: Ended) -> Report:
+def format_run(ended: RunSummary) -> Report:
     """Return the report on one run."""
     run = ended.run
     is_fine = run.verdict is Verdict.FINE
@@ -346,7 +346,7 @@ def format_run(ended: Ended) -> Report:
     return Report(limit_report("\n".join(parts)), format_line(ended), ok=is_fine)
 
 
-def _format_fault(ended: Ended, fault: Fault) -> list[str]:
+def _format_fault(ended: RunSummary, fault: Fault) -> list[str]:
     """Return the suggestion, the failing lines, the causes and the whole message."""
     parts = []
     if fault.suggestion not in fault.evalue:
@@ -369,7 +369,7 @@ def _format_fault(ended: Ended, fault: Fault) -> list[str]:
     return parts + _format_traceback(fault)
 
 
-def format_scratch(ended: Ended) -> str:
+def format_scratch(ended: RunSummary) -> str:
     """Return the report on a scratch execution: the verdict, then the output."""
     run = ended.run
     took = format_seconds(run.duration_s)
@@ -421,7 +421,9 @@ def limit_report(text: str, limit: int = REPORT_LIMIT) -> str:
     return f"{head}\n… {omitted:,} characters of the report left out …\n{tail}"
 
 
-def format_line(ended: Ended, prefix: str = "", warnings: Sequence[str] = ()) -> str:
+def format_line(
+    ended: RunSummary, prefix: str = "", warnings: Sequence[str] = ()
+) -> str:
     """Return the user's line: step, title, outcome, duration, warnings.
 
     The first line of the cell's output is at the end after `| `, as in reports.
@@ -501,7 +503,7 @@ def format_unknown(reason: str, hint: str = "") -> Report:
 
 
 def format_runs(
-    runs: Sequence[Ended], planned: int, noun: str = "new or changed code cells"
+    runs: Sequence[RunSummary], planned: int, noun: str = "new or changed code cells"
 ) -> Report:
     """Return the report on cells that ran in order, with the last one in full.
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from stepper.common.errors import KernelError, StepperError
 from stepper.common.text import one_line
 from stepper.messages import command_messages, run_report
-from stepper.messages.run_report import Ended, Report
+from stepper.messages.run_report import Report, RunSummary
 from stepper.policy import (
     cell_changes,
     journal_events,
@@ -119,10 +119,10 @@ async def run_cells(
     consent: Consent,
     caller: Caller,
     alone: bool = False,
-) -> tuple[Report | None, list[Ended]]:
+) -> tuple[Report | None, list[RunSummary]]:
     """Run cells until one fails; return the report and the finished cells."""
     take_unreported_cells(session, to_run)  # whatever comes of them is reported
-    ended: list[Ended] = []
+    ended: list[RunSummary] = []
     for cell in to_run:
         try:
             found = await _run_or_refuse(
@@ -136,7 +136,7 @@ async def run_cells(
                 if error.accepted
                 else run_report.format_not_run
             )(error.message, error.hint)
-        if not isinstance(found, Ended):
+        if not isinstance(found, RunSummary):
             told = (
                 run_report.join_reports(
                     [run_report.format_runs(ended, len(to_run)), found]
@@ -179,7 +179,7 @@ async def _run_or_refuse(
     new: bool,
     caller: Caller,
     alone: bool,
-) -> Ended | Report | None:
+) -> RunSummary | Report | None:
     """Run a cell, or return why it does not run."""
     decided = run_decisions.decide_on_written_cell(
         session.state, cells, cell, consent, session.limits, new, alone
@@ -233,7 +233,7 @@ async def _would_repeat(session: Session, cell: Cell, last: Run) -> bool:
 
 async def _preflight(
     session: Session, cells: Sequence[Cell], cell: Cell, caller: Caller
-) -> Ended | None:
+) -> RunSummary | None:
     """Return the result of the preflight check, None if the cell may run."""
     try:
         known = await session.get_namespace(

@@ -13,7 +13,7 @@ from stepper.common.errors import StepperError, UsageError
 from stepper.common.text import one_line
 from stepper.messages import mcp_cells as words
 from stepper.messages import run_report
-from stepper.messages.run_report import Ended, Report
+from stepper.messages.run_report import Report, RunSummary
 from stepper.policy import cell_changes, cell_list_edits, edit_gate
 from stepper.policy.cell_changes import hash_source
 from stepper.policy.commands import mcp_commands
@@ -241,7 +241,10 @@ async def _run_written(
     changed: bool,
 ) -> CellRunReport:
     """Run the code cells that were written; return the report."""
-    to_run, ended = cell_changes.select_runnable(written) if runs else [], list[Ended]()
+    to_run, ended = (
+        cell_changes.select_runnable(written) if runs else [],
+        list[RunSummary](),
+    )
     found: Report | None
     if to_run:
         try:
@@ -275,7 +278,7 @@ async def _run_written(
 
 
 def create_run_report(
-    session: Session, done: responses.RunResponse, ended: Sequence[Ended]
+    session: Session, done: responses.RunResponse, ended: Sequence[RunSummary]
 ) -> CellRunReport:
     """Return the report on a run of existing cells."""
     if not ended:
@@ -335,7 +338,7 @@ def _describe_running(session: Session) -> str:
 
 
 def _get_state(
-    session: Session, found: Report, ended: Sequence[Ended], to_run: Sequence[Cell]
+    session: Session, found: Report, ended: Sequence[RunSummary], to_run: Sequence[Cell]
 ) -> str:
     """Return the value of `CellRunResponse.state`."""
     last = ended[-1].run if ended else None

@@ -18,7 +18,7 @@ from stepper.common.errors import (
 from stepper.common.text import one_line
 from stepper.messages import attached_clients, command_messages, local_modules
 from stepper.messages.quoted_output import Completeness, format_location
-from stepper.messages.run_report import Ended
+from stepper.messages.run_report import RunSummary
 from stepper.policy import (
     cell_changes,
     execution_time,
@@ -112,7 +112,7 @@ async def run_cell(
     cell: Cell,
     caller: Caller,
     keep_time: bool = True,
-) -> Ended:
+) -> RunSummary:
     """Run a cell, again after a transient error; stop the notebook if required."""
     if why := cell_changes.find_encoding_problem(cell.source):
         raise StepperError(f"{cell.label}: {why}")
@@ -261,7 +261,7 @@ async def finish_run(
     run: journal_events.RunEnded,
     execution: Execution,
     follows: run_decisions.RunDecision,
-) -> Ended:
+) -> RunSummary:
     """Return the data for the report of a run; stop the notebook if required."""
     session.put_late()
     ended = summarize_run(session, work, run, execution)
@@ -321,11 +321,11 @@ async def finish_run(
 
 def summarize_run(
     session: Session, work: CellWork, run: Run, execution: Execution
-) -> Ended:
+) -> RunSummary:
     """Return the data for the report of a run."""
     state, kernel = session.state, session.kernel_manager.kernel
     about = kernel.describe() if kernel else None
-    return Ended(
+    return RunSummary(
         cell=work.cell,
         run=run,
         outputs=execution.outputs,
@@ -405,7 +405,7 @@ async def _wait_before_retry(session: Session, wait: float, caller: Caller) -> b
 
 def _handle_start_failure(
     session: Session, work: CellWork, caller: Caller, error: KernelError
-) -> Ended:
+) -> RunSummary:
     """Report that no kernel could start; stop the notebook if required."""
     if not error.stops_notebook:
         raise error

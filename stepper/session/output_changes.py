@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from stepper.common.errors import NotebookError
-from stepper.messages.run_report import Ended
+from stepper.messages.run_report import RunSummary
 from stepper.policy.cell_changes import hash_source
 from stepper.policy.comparison import clock_values, recorded_outputs, verify_results
 from stepper.policy.comparison.clock_values import RunTime
@@ -59,7 +59,7 @@ class RecordedOutputs:
         changed = verify_results.find_changed_modules(self.packages, now)
         return sorted(self.modules.union(changed))
 
-    async def find_changed(self, ended: Sequence[Ended]) -> list[ChangedOutput]:
+    async def find_changed(self, ended: Sequence[RunSummary]) -> list[ChangedOutput]:
         """Return the cells whose outputs differ now, in the order of their runs."""
         compared = [
             each
@@ -89,7 +89,7 @@ class RecordedOutputs:
             kernel.receive_pending()
         self.session.put_late()
 
-    def _read_written(self, ended: Ended) -> list[Any]:
+    def _read_written(self, ended: RunSummary) -> list[Any]:
         """Return a cell's outputs from the notebook file.
 
         If they could not be written, return those of the run.
@@ -103,7 +103,7 @@ class RecordedOutputs:
         return outputs or [*ended.outputs]
 
     def _compare(
-        self, compared: Sequence[Ended], fresh: dict[int, list[Any]]
+        self, compared: Sequence[RunSummary], fresh: dict[int, list[Any]]
     ) -> list[ChangedOutput]:
         state = self.session.state
         packages = verify_results.find_changed_packages(self.packages, state.packages)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stepper.common.errors import KernelError, StepperError
-from stepper.messages.run_report import Ended
+from stepper.messages.run_report import RunSummary
 from stepper.policy import cell_changes
 from stepper.policy.comparison.output_comparison import CellOutputs, compare_outputs
 from stepper.policy.model import Cell, Outcome, Verdict
@@ -42,7 +42,7 @@ class ReplayResult:
     """The outputs of a replay by cell index, and the cell that failed."""
 
     shown: dict[int, CellOutputs] = field(default_factory=dict)
-    failed: Ended | None = None
+    failed: RunSummary | None = None
     # of those that failed as they had when they were recorded
     faults: dict[int, str] = field(default_factory=dict)
     packages: dict[str, str] = field(default_factory=dict)
@@ -118,7 +118,7 @@ async def _interrupt_on_disconnect(
         watching.cancel()
 
 
-def _raise_if_unusable(ended: Ended) -> None:
+def _raise_if_unusable(ended: RunSummary) -> None:
     run = ended.run
     if run.verdict is Verdict.CANCELLED:
         raise StepperError(
@@ -128,7 +128,7 @@ def _raise_if_unusable(ended: Ended) -> None:
         raise KernelError(run.fault.evalue)
 
 
-def _failed_as_recorded(ended: Ended, recorded: Outputs | None) -> bool:
+def _failed_as_recorded(ended: RunSummary, recorded: Outputs | None) -> bool:
     """Whether a cell failed with the recorded error."""
     if ended.run.outcome is not Outcome.ERROR or ended.run.fault is None:
         return False

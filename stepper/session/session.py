@@ -21,7 +21,7 @@ from typing import Any
 from stepper.common.errors import NotebookError, StepperError
 from stepper.common.text import one_line
 from stepper.messages import command_messages, run_report
-from stepper.messages.run_report import Ended, Report
+from stepper.messages.run_report import Report, RunSummary
 from stepper.policy import cell_directives, journal_events, journal_reducer, plan
 from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.comparison.output_comparison import PixelComparison
@@ -568,7 +568,7 @@ class Session:
         self.pending_notices.pop(last.run, None)  # it is told now
         return command_messages.format_journaled_run(last, text, self.state.stop)
 
-    def record_report(self, found: Report, ended: Ended) -> Report:
+    def record_report(self, found: Report, ended: RunSummary) -> Report:
         """Record a report in the journal; add the stop, if there is one."""
         if self.state.stop and not found.ok:
             found = replace(found, stop=self.state.stop.block)
@@ -581,7 +581,7 @@ class Session:
         return found
 
     def stop_notebook(
-        self, key: Key, ended: Ended, retries: int, mend: str = ""
+        self, key: Key, ended: RunSummary, retries: int, mend: str = ""
     ) -> None:
         """Stop the notebook until the user resumes it."""
         error, asked = (

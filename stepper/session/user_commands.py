@@ -41,7 +41,7 @@ from stepper.session.session import Session
 
 # a step that `continue` reopens
 STEP = re.compile(r"(?:reopen )?(?:step )?(\d{1,6})", re.IGNORECASE)
-Runs = list[reports.Ended] | None
+Runs = list[reports.RunSummary] | None
 
 
 async def create_notebook(session: Session, made: Plan) -> None:
@@ -206,7 +206,7 @@ async def _run_cells(
     `recorded` ones.
     """
     done, failed, results, cells = 0, None, list[responses.CellResult](), [*cells]
-    runs = list[reports.Ended]()
+    runs = list[reports.RunSummary]()
     for position, cell in enumerate(cells, 1):
         progress(
             progress_events.CellStarted(
@@ -273,7 +273,7 @@ async def _run_cells(
     )
 
 
-def _create_result(ended: reports.Ended) -> responses.CellResult:
+def _create_result(ended: reports.RunSummary) -> responses.CellResult:
     run, output = ended.run, get_terminal_text(ended.outputs)[:TEXT_LIMIT]
     return responses.CellResult(
         ended.cell.number,
@@ -354,7 +354,7 @@ async def evaluate(
             else []
         )
         text = reports.format_scratch(
-            reports.Ended(
+            reports.RunSummary(
                 cell,
                 run,
                 execution.outputs,

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stepper.messages import verify_report as words
-from stepper.messages.run_report import Ended, format_seconds
+from stepper.messages.run_report import RunSummary, format_seconds
 from stepper.policy import cell_changes, journal_events, run_decisions
 from stepper.policy.cell_changes import hash_source
 from stepper.policy.commands.command_lines import CommandLines
@@ -275,7 +275,7 @@ def _explain_changed_source(session: Session, found: ReplayFindings, cell: Cell)
     return "its source was changed since it ran"
 
 
-def _describe_failure(session: Session, document: Notebook, ended: Ended) -> str:
+def _describe_failure(session: Session, document: Notebook, ended: RunSummary) -> str:
     """Return how a cell failed, and the cause if it is known."""
     run = ended.run
     if run.outcome is Outcome.TIMEOUT:

@@ -26,7 +26,7 @@ TRIPLE = (
 
 
 @dataclass(frozen=True)
-class Ended:
+class RunSummary:
     """What a client printed."""
 
     returncode: int
@@ -34,7 +34,9 @@ class Ended:
     stderr: str
 
 
-def run(command: list[str], cwd: Path, env: Mapping[str, str], timeout: float) -> Ended:
+def run(
+    command: list[str], cwd: Path, env: Mapping[str, str], timeout: float
+) -> RunSummary:
     """Run a client to its end; kill it and what it left where it takes longer."""
     # files, not pipes: a process that a client left behind may hold them open
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
@@ -58,7 +60,7 @@ def run(command: list[str], cwd: Path, env: Mapping[str, str], timeout: float) -
                 process.wait()
         out.seek(0)
         err.seek(0)
-        ended = Ended(process.returncode, out.read().decode(), err.read().decode())
+        ended = RunSummary(process.returncode, out.read().decode(), err.read().decode())
     assert not late, (
         f"the client was killed after {timeout} s; it had printed\n{ended.stdout}\n{ended.stderr}"
     )
@@ -98,7 +100,7 @@ class Client:
         """The settings: the servers, and where the model is."""
         raise NotImplementedError
 
-    def prompt(self, words: str, timeout: float = 120) -> Ended:
+    def prompt(self, words: str, timeout: float = 120) -> RunSummary:
         """Run one prompt to its end."""
         raise NotImplementedError
 
@@ -131,12 +133,12 @@ base_url = "{self.model.url}/v1"
 wire_api = "responses"
 {servers}"""
 
-    def prompt(self, words: str, timeout: float = 120) -> Ended:
+    def prompt(self, words: str, timeout: float = 120) -> RunSummary:
         return self.exec(
             "--dangerously-bypass-approvals-and-sandbox", words, timeout=timeout
         )
 
-    def exec(self, *arguments: str, timeout: float = 120) -> Ended:
+    def exec(self, *arguments: str, timeout: float = 120) -> RunSummary:
         """Run `codex exec` with these arguments besides; without any, in its default approval and sandbox."""
         command = [*self.install(), "exec", "--json"]
         # else the first request goes out before the server is there
@@ -182,7 +184,7 @@ class Gemini(Client):
             {"security": security, **quiet, **general, **json.loads(servers)}
         )
 
-    def prompt(self, words: str, timeout: float = 120) -> Ended:
+    def prompt(self, words: str, timeout: float = 120) -> RunSummary:
         command = [
             *self.install(),
             "--prompt",
