@@ -148,7 +148,7 @@ def test_a_job_for_which_nobody_waits_any_more_is_withdrawn(
     edit.waker.kill()
     project.kill_daemon()
     wait_until(lambda: project.json("status") and not full.others())
-    assert "the daemon ended while it waited in line" in start_session(
+    assert "the daemon exited while it waited in line" in start_session(
         notebook, "resume"
     )
 

@@ -62,7 +62,7 @@ async def _hook(
     try:
         event = Event(
             load_json(payload.lean(data)),
-            caller.environ.get(background_runs.CLIENT, ""),
+            caller.environ.get(background_runs.CLIENT_PID, ""),
         )
     except ValueError as error:
         problem = (

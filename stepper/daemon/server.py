@@ -559,7 +559,7 @@ class Daemon:
 
 def _lives(environ: Mapping[str, str]) -> bool:
     """Whether the client of Claude Code lives whose hook that environment is."""
-    pid = environ.get(background_runs.CLIENT, "")
+    pid = environ.get(background_runs.CLIENT_PID, "")
     return not pid.isdecimal() or psutil.pid_exists(int(pid))
 
 

@@ -21,51 +21,53 @@ async def attach(session: Session) -> AttachResponse:
     """
     kernel = await session.kernel_manager.find()
     if kernel is None or await kernel.check_death() is not None:
-        why = (
-            f"{session.kernel_manager.queue_status.text}: it is not there yet"
-            if session.kernel_manager.queue_status
-            else "it has no kernel now"
+        queue_status = session.kernel_manager.queue_status
+        reason = "it has no kernel now"
+        if queue_status:
+            reason = f"its kernel has not started yet ({queue_status.text})"
+        command = CommandLines(session.name).shell("kernels wait")
+        raise StepperError(
+            f"cannot attach to {one_line(session.name)}: {reason}",
+            f"{command}  # starts the kernel, or waits for it",
         )
-        hint = f"{CommandLines(session.name).shell('kernels wait')}  # starts one, or waits for it"
-        raise StepperError(f"nothing attaches to {one_line(session.name)}: {why}", hint)
     if kernel.unreachable_reason:
         raise KernelUnreachableError(kernel.unreachable_reason)
-    about = kernel.describe()
-    where = (
-        format_location(about.location, about.walltime_left, about.problem)
-        or f"pid {about.pid}"
+    description = kernel.describe()
+    location = format_location(
+        description.location, description.walltime_left, description.problem
     )
-    file = kernel.get_connection_file()
-    if not file:
+    location = location or f"pid {description.pid}"
+    connection_file = kernel.get_connection_file()
+    if not connection_file:
         text = attached_clients.format_attach_by_url(
-            session.name, where, kernel.id, about.url
+            session.name, location, kernel.id, description.url
         )
         return AttachResponse(
             session.name,
             kernel.id,
-            where,
+            location,
             None,
             None,
             [],
-            about.url or None,
-            about.python,
+            description.url or None,
+            description.python,
             text,
         )
-    console = f"jupyter console --existing {shlex.quote(file)}"
-    folder = shlex.quote(os.path.dirname(file))
+    console = f"jupyter console --existing {shlex.quote(connection_file)}"
+    folder = shlex.quote(os.path.dirname(connection_file))
     settings = [
         "--ServerApp.allow_external_kernels=True",
         f"--ServerApp.external_connection_dir={folder}",
     ]
-    text = attached_clients.format_attach(session.name, where, console, settings)
+    text = attached_clients.format_attach(session.name, location, console, settings)
     return AttachResponse(
         session.name,
         kernel.id,
-        where,
-        file,
+        location,
+        connection_file,
         console,
         settings,
         None,
-        about.python,
+        description.python,
         text,
     )

@@ -1,7 +1,7 @@
-"""Background runs: the calls, and how their results are delivered once.
+"""Background runs: the calls, and how their results are delivered exactly once.
 
-A call is backgrounded only if a client can notify the agent. Otherwise its result
-becomes an undelivered report.
+A call runs in the background only if a client can notify the agent. If no client can do
+so when the call finishes, its result becomes an undelivered report.
 """
 
 from __future__ import annotations
@@ -22,157 +22,172 @@ from stepper.session.clients import BackgroundCall, Caller, Waker
 from stepper.session.kernel_manager import format_now
 from stepper.session.session import Session
 
-LOOK_SECONDS = 0.5  # how often it is looked whether a call is to be handed on
-MARK = 400  # characters by which what was said is known again
-CLIENT = "CLAUDE_PID"  # the process that a hook is of, in its environment
-# a waker may be there before its call, or ask the next daemon that late
-COMES_SECONDS = 15.0
+POLL_SECONDS = 0.5  # how often to check whether a call continues in the background
+MATCHED_CHARACTERS = 400  # of a report, to recognize it in a prompt
+CLIENT_PID = "CLAUDE_PID"  # environment variable of hooks: the client's process ID
+# How long a client may wait for a call that has not started, and how long after its
+# start a daemon waits for the client of a call that an earlier daemon got.
+CLIENT_GRACE_SECONDS = 15.0
+RECOVERY_SECONDS = 3.0  # for the calls of an earlier daemon
 
 Work = Coroutine[Any, Any, "Report | None"]
 
 
 def start_call(
     session: Session,
-    name: str | None,
+    call_id: str | None,
     caller: Caller,
     work: Work,
-    recalled: bool = False,
+    recovered: bool = False,
 ) -> BackgroundCall:
     """Start the work of a call in a task that outlives the request."""
     call = BackgroundCall(
-        name or uuid.uuid4().hex,
+        call_id or uuid.uuid4().hex,
         caller,
         asyncio.create_task(work),
-        is_recovered=recalled,
+        is_recovered=recovered,
     )
-    former = session.background_calls.get(call.id)
-    owed = session.state.background_calls.get(call.id)
-    call.in_background, call.match_reported = (
-        owed is not None,
-        owed is not None and owed.matched,
-    )
-    call.wakers = former.wakers if former else []
+    entry = session.state.background_calls.get(call.id)
+    if entry is not None:
+        call.in_background = True
+        call.match_reported = entry.matched
+    previous_call = session.background_calls.get(call.id)
+    if previous_call:
+        call.wakers = previous_call.wakers
     session.background_calls[call.id] = call
     call.task.add_done_callback(lambda _: _handle_finished_task(session, call))
     return call
 
 
 def keep_in_foreground(session: Session, call: BackgroundCall) -> None:
-    """Wait for the call again: its caller reconnected."""
+    """Wait for a background call again, because its caller reconnected."""
     if call.in_background:
         call.in_background = False
         session.log(journal_events.BackgroundReported(at=format_now(), call=call.id))
 
 
 async def wait_for_call(session: Session, call: BackgroundCall, owner: str) -> bool:
-    """Wait for a call; return False if it was backgrounded for an agent session."""
+    """Wait for a call; return False if it continues in the background.
+
+    `owner` is the agent session that is notified of the result then.
+    """
     while not call.task.done():
-        left = (
-            backgrounding.compute_wait_seconds(session, call)
-            + call.started_at
-            - time.monotonic()
-        )
-        if (
-            left <= 0
-            and any(waker.is_waiting for waker in call.wakers)
-            and not call.caller.disconnected.is_set()
-        ):
+        wait_seconds = backgrounding.compute_wait_seconds(session, call)
+        remaining = call.started_at + wait_seconds - time.monotonic()
+        has_waker = any(waker.is_waiting for waker in call.wakers)
+        if remaining <= 0 and has_waker and not call.caller.disconnected.is_set():
             session.log(
                 journal_events.Backgrounded(
                     at=format_now(), call=call.id, session=owner
                 )
             )
-            call.in_background, call.match_reported = (
-                True,
-                bool(backgrounding.get_matched_line(session, call)),
-            )
+            call.in_background = True
+            matched_line = backgrounding.get_matched_line(session, call)
+            call.match_reported = bool(matched_line)
             return False
-        await asyncio.wait(
-            [call.task], timeout=min(left, LOOK_SECONDS) if left > 0 else LOOK_SECONDS
-        )
+        timeout = min(remaining, POLL_SECONDS) if remaining > 0 else POLL_SECONDS
+        await asyncio.wait([call.task], timeout=timeout)
     return True
 
 
-# --- being woken
+# --- notifying the agent
 
 
-async def wait_to_notify(session: Session, name: str, caller: Caller) -> None:
-    """Wait until the agent can be notified about a call.
-
-    The call may start later.
-    """
-    until = time.monotonic() + COMES_SECONDS
+async def wait_to_notify(session: Session, call_id: str, caller: Caller) -> None:
+    """Wait until the agent can be notified about a call, which may start later."""
+    deadline = time.monotonic() + CLIENT_GRACE_SECONDS
     while (
-        name not in session.background_calls
-        and name not in session.finished_call_ids
+        call_id not in session.background_calls
+        and call_id not in session.finished_call_ids
         and not caller.disconnected.is_set()
     ):
-        if time.monotonic() > until:
+        if time.monotonic() > deadline:
             return
-        await asyncio.sleep(LOOK_SECONDS / 2)
-    if call := session.background_calls.get(name):
+        await asyncio.sleep(POLL_SECONDS / 2)
+    call = session.background_calls.get(call_id)
+    if call:
         await deliver_next_report([(session, call)], caller)
 
 
 def list_unattended_calls(
     sessions: Iterable[Session], owner: str
 ) -> list[tuple[Session, BackgroundCall]]:
-    """Return an agent's background calls that no client watches."""
-    return [
-        (session, call)
-        for session in sessions
-        for call in session.background_calls.values()
-        if not call.delivered_report
-        and (told := session.state.background_calls.get(call.id))
-        and told.session == owner
-        and not any(waker.is_waiting for waker in call.wakers)
-    ]
+    """Return the background calls of an agent session that no client waits for."""
+    unattended = []
+    for session in sessions:
+        for call in session.background_calls.values():
+            has_waker = any(waker.is_waiting for waker in call.wakers)
+            if call.delivered_report or has_waker:
+                continue
+            if _get_owner(session, call) == owner:
+                unattended.append((session, call))
+    return unattended
+
+
+def _get_owner(session: Session, call: BackgroundCall) -> str | None:
+    """Return the agent session that gets the result; None in the foreground."""
+    entry = session.state.background_calls.get(call.id)
+    return entry.session if entry else None
 
 
 async def deliver_next_report(
     calls: Iterable[tuple[Session, BackgroundCall]], caller: Caller
 ) -> None:
-    """Wait for a report of one of these calls and deliver it.
+    """Wait for a report on one of these calls and deliver it.
 
-    If this caller cannot take it, the next one gets it.
+    If this caller does not accept the report, the next waiting client gets it.
     """
-    known: dict[BackgroundCall, Session] = {call: session for session, call in calls}
-    waker = Waker(caller)
-    if not known:
+    sessions = {call: session for session, call in calls}
+    if not sessions:
         return
-    for call, session in known.items():
+    call, report = await _wait_for_report(sessions, caller)
+    if call is None:
+        return
+    session = sessions[call]
+    is_result = call.delivers_result
+    is_accepted = await caller.deliver(report.text)
+    call.is_delivering = False
+    if is_accepted:
+        session.delivered_reports.append(report)
+        entry = session.state.background_calls.get(call.id)
+        if entry and not is_result:
+            session.log(replace(entry, at=format_now(), matched=True))
+        call.delivered_report = report if is_result else None
+        call.delivered_to = caller
+        call.prompts_since = 0
+    elif not is_result:
+        call.match_reported = False
+    if call.delivered_report:
+        _release_wakers(call)
+    else:
+        _notify_waker(session, call)
+
+
+async def _wait_for_report(
+    sessions: dict[BackgroundCall, Session], caller: Caller
+) -> tuple[BackgroundCall | None, Report]:
+    """Wait until one of the calls has a report for this caller.
+
+    Return (None, an empty report) if the caller disconnects first, or if another client
+    got the result.
+    """
+    waker = Waker(caller)
+    for call, session in sessions.items():
         call.wakers.append(waker)
         _notify_waker(session, call)
-    gone = asyncio.ensure_future(caller.disconnected.wait())
+    disconnected = asyncio.ensure_future(caller.disconnected.wait())
     await asyncio.wait(
-        (asyncio.ensure_future(waker.result), gone), return_when=asyncio.FIRST_COMPLETED
+        (asyncio.ensure_future(waker.result), disconnected),
+        return_when=asyncio.FIRST_COMPLETED,
     )
-    gone.cancel()
-    for call in known:
+    disconnected.cancel()
+    for call in sessions:
         if waker in call.wakers:
             call.wakers.remove(waker)
-    told, news = waker.result.result() if waker.result.done() else (None, Report(""))
+    if waker.result.done():
+        return waker.result.result()
     waker.result.cancel()
-    if told is None:
-        return
-    over, session = told.delivers_result, known[told]
-    taken = await caller.deliver(news.text)
-    told.is_delivering = False
-    if taken:
-        session.delivered_reports.append(news)
-        if not over and (owed := session.state.background_calls.get(told.id)):
-            session.log(replace(owed, at=format_now(), matched=True))
-        told.delivered_report, told.prompts_since, told.delivered_to = (
-            news if over else None,
-            0,
-            caller,
-        )
-    else:
-        told.match_reported = told.match_reported and over
-    if told.delivered_report:
-        _release_wakers(told)
-    else:
-        _notify_waker(session, told)
+    return None, Report("")
 
 
 def _notify_waker(session: Session, call: BackgroundCall) -> None:
@@ -180,53 +195,48 @@ def _notify_waker(session: Session, call: BackgroundCall) -> None:
 
     Without such a client, a result becomes an undelivered report.
     """
-    over, line = (
-        call.task.done(),
-        "" if call.match_reported else backgrounding.get_matched_line(session, call),
-    )
-    known = (
-        call.delivered_report
-        or call.is_delivering
-        or session.background_calls.get(call.id) is not call
-    )
-    if not call.in_background or known or not (over or line):
+    if not call.in_background or call.delivered_report or call.is_delivering:
         return
-    about = session.name
-    news = (
-        background_runs.format_finished(about, get_report(call))
-        if over
-        else background_runs.format_matched(
-            about,
+    if session.background_calls.get(call.id) is not call:
+        return
+    is_finished = call.task.done()
+    matched_line = ""
+    if not call.match_reported:
+        matched_line = backgrounding.get_matched_line(session, call)
+    if is_finished:
+        report = background_runs.format_finished(session.name, get_report(call))
+    elif matched_line:
+        report = background_runs.format_matched(
+            session.name,
             session.state.commands,
             backgrounding.format_running_name(session),
-            line,
+            matched_line,
         )
-    )
+    else:
+        return
     for waker in call.wakers:
         if waker.is_waiting:
-            waker.result.set_result((call, news))
-            call.is_delivering, call.delivers_result, call.match_reported = (
-                True,
-                over,
-                call.match_reported or not over,
-            )
+            waker.result.set_result((call, report))
+            call.is_delivering = True
+            call.delivers_result = is_finished
+            call.match_reported = call.match_reported or not is_finished
             return
-    if over:
+    if is_finished:
         _record_undelivered(session, call)
 
 
 def _record_undelivered(session: Session, call: BackgroundCall) -> None:
+    """Make the result of a call an undelivered report."""
     session.background_calls.pop(call.id)
-    owed, text = (
-        session.state.background_calls.get(call.id),
-        background_runs.format_finished_meanwhile(session.name, get_report(call).text),
+    text = background_runs.format_finished_meanwhile(
+        session.name, get_report(call).text
     )
     session.log(
         journal_events.Undelivered(
             at=format_now(),
             text=text,
             call=call.id,
-            session=owed.session if owed else "",
+            session=_get_owner(session, call) or "",
         )
     )
 
@@ -234,18 +244,17 @@ def _record_undelivered(session: Session, call: BackgroundCall) -> None:
 def get_report(call: BackgroundCall) -> Report:
     """Return the report on a finished call."""
     try:
-        found = call.task.result()
+        report = call.task.result()
     except StepperError as error:
-        found = run_report.format_not_run(error.message, error.hint)
-    except Exception as error:  # noqa: BLE001  # it is told, as the request's would be
-        found = run_report.format_not_run(
+        report = run_report.format_not_run(error.message, error.hint)
+    except Exception as error:  # noqa: BLE001  # reported like the error of a request
+        report = run_report.format_not_run(
             f"stepper itself failed: {type(error).__name__}: {error}", "stepper doctor"
         )
-    if not found:
+    if not report:
         return Report(background_runs.NOTHING_RAN)
-    return Report(
-        "\n".join(filter(None, [found.text, found.stop])), found.stop or found.line
-    )
+    text = "\n".join(filter(None, [report.text, report.stop]))
+    return Report(text, report.stop or report.line)
 
 
 def _handle_finished_task(session: Session, call: BackgroundCall) -> None:
@@ -258,7 +267,7 @@ def _handle_finished_task(session: Session, call: BackgroundCall) -> None:
     if call.in_background:
         _notify_waker(session, call)
         return
-    call.task.exception()  # who asked has it
+    call.task.exception()  # the caller gets it; this keeps asyncio from logging it
     _release_wakers(call)
     if session.background_calls.get(call.id) is call:
         del session.background_calls[call.id]
@@ -273,7 +282,7 @@ def mark_reported(session: Session, call: BackgroundCall) -> None:
 
 
 def _release_wakers(call: BackgroundCall) -> None:
-    """Release the clients that wait for a call without a report."""
+    """Release the clients that wait for a call, without a report."""
     for waker in call.wakers:
         if waker.is_waiting:
             waker.result.set_result((None, Report("")))
@@ -284,95 +293,106 @@ def match_prompt_to_reports(
 ) -> list[str]:
     """Mark the reports that a prompt contains as delivered.
 
-    Return their lines for the user. A report is also treated as read after two further
+    Return their lines for the user. A report also counts as read after two further
     prompts or turns, because a client may delay it until the end of a turn.
     """
     lines = []
     for session in sessions:
-        # it alters tags
-        read = [
-            news
-            for news in session.delivered_reports
-            if news.text.partition("<")[0][:MARK] in prompt
+        matched_reports = [
+            report
+            for report in session.delivered_reports
+            if _contains_report(prompt, report)
         ]
-        lines += [news.line for news in read]
-        for news in read:
-            session.delivered_reports.remove(news)
+        lines += [report.line for report in matched_reports]
+        for report in matched_reports:
+            session.delivered_reports.remove(report)
         for call in list(session.background_calls.values()):
-            owed = session.state.background_calls.get(call.id)
-            call.prompts_since += bool(owed and owed.session == owner)
-            if call.delivered_report and (
-                call.delivered_report in read or call.prompts_since > 1
-            ):
+            call.prompts_since += _get_owner(session, call) == owner
+            is_read = call.delivered_report in matched_reports or call.prompts_since > 1
+            if call.delivered_report and is_read:
                 mark_reported(session, call)
     return lines
 
 
-# --- what a look sees
+def _contains_report(prompt: str, report: Report) -> bool:
+    """Return whether a prompt contains a report.
+
+    The client alters tags, so only the text before the first one is compared.
+    """
+    return report.text.partition("<")[0][:MATCHED_CHARACTERS] in prompt
+
+
+# --- calls of earlier daemons and other agent sessions
 
 
 def check_background_calls(session: Session, since: float) -> None:
     """Deliver matched lines and take over calls of an earlier daemon.
 
-    `since` is when this daemon started.
+    `since` is when this daemon started, by `time.monotonic`.
     """
     for call in list(session.background_calls.values()):
         if not call.task.done():
             _notify_waker(session, call)
-        elif (
-            call.delivered_report
-            and call.delivered_to
-            and not call.delivered_to.is_alive()
-        ):
+            continue
+        client = call.delivered_to
+        if call.delivered_report and client and not client.is_alive():
             _record_undelivered(session, call)
-    for name in list(session.state.background_calls):
-        if name not in session.background_calls and (
-            session.was_handled(name) or time.monotonic() > since + COMES_SECONDS
-        ):
-            again = Caller(call_id=name, is_alive=lambda: False)
-            start_call(
-                session, name, again, _recover_call(session, name, again), recalled=True
-            )
+    is_grace_over = time.monotonic() > since + CLIENT_GRACE_SECONDS
+    for call_id in list(session.state.background_calls):
+        if call_id in session.background_calls:
+            continue
+        if is_grace_over or session.was_handled(call_id):
+            caller = Caller(call_id=call_id, is_alive=lambda: False)
+            work = _recover_call(session, call_id, caller)
+            start_call(session, call_id, caller, work, recovered=True)
 
 
-async def _recover_call(session: Session, name: str, again: Caller) -> Report | None:
-    async with session.turn(again):
-        if found := session.find_report(name):
-            return found
+async def _recover_call(
+    session: Session, call_id: str, caller: Caller
+) -> Report | None:
+    """Return the report on a call that an earlier daemon got."""
+    async with session.turn(again=caller):
+        report = session.find_report(call_id)
+        if report:
+            return report
         if session.kernel_manager.kernel is None:
-            # a job may wait in a queue for this cell
-            await session.kernel_manager.shut_down("nobody waits for it any more")
-        return run_report.format_not_run("the daemon ended while it waited in line")
+            # A job may wait in a queue for this cell.
+            await session.kernel_manager.shut_down("no client waits for it any more")
+        return run_report.format_not_run("the daemon exited while it waited in line")
 
 
 async def recover_calls(session: Session) -> None:
     """Take over the background calls of an earlier daemon."""
     check_background_calls(session, 0.0)
-    works = [
+    tasks = [
         call.task for call in session.background_calls.values() if call.is_recovered
     ]
-    if works:
-        await asyncio.wait(works, timeout=3.0)  # one that still runs is none of it
+    if tasks:
+        # A task that is still running then belongs to a running cell.
+        await asyncio.wait(tasks, timeout=RECOVERY_SECONDS)
 
 
-def transfer_calls(session: Session, owner: str, client: str) -> None:
+def transfer_calls(session: Session, owner: str, client_pid: str) -> None:
     """Let a new agent session get the results of background calls.
 
-    `client` is the process ID: after /clear the same client has a new session.
+    After /clear, the same client process has a new session.
     """
     for call in session.background_calls.values():
-        owed, same = (
-            session.state.background_calls.get(call.id),
-            client and call.caller.environ.get(CLIENT) == client,
+        entry = session.state.background_calls.get(call.id)
+        if entry is None or entry.session == owner:
+            continue
+        is_same_client = (
+            client_pid and call.caller.environ.get(CLIENT_PID) == client_pid
         )
-        alone = not (
-            call.caller.is_alive()
-            or call.delivered_report
-            or call.is_delivering
-            or any(waker.is_waiting for waker in call.wakers)
-        )
-        if owed and owed.session != owner and (alone or same):
-            session.log(replace(owed, at=format_now(), session=owner))
+        if is_same_client or not _has_client(call):
+            session.log(replace(entry, at=format_now(), session=owner))
+
+
+def _has_client(call: BackgroundCall) -> bool:
+    """Return whether a client waits for a call, gets its result or started it."""
+    if call.caller.is_alive() or call.delivered_report or call.is_delivering:
+        return True
+    return any(waker.is_waiting for waker in call.wakers)
 
 
 def finish_deliveries(session: Session) -> None:
@@ -383,30 +403,30 @@ def finish_deliveries(session: Session) -> None:
 
 
 async def interrupt_calls(session: Session, owner: str, seconds: float) -> str:
-    """Interrupt the kernel; return the results of an agent's calls.
+    """Interrupt the kernel; return the results of an agent session's calls.
 
     Wait `seconds` at most.
     """
-    mine = [
+    calls = [
         call
         for call in session.background_calls.values()
-        if (owed := session.state.background_calls.get(call.id))
-        and owed.session == owner
+        if _get_owner(session, call) == owner
         and not (call.delivered_report or call.is_delivering)
     ]
-    for call in mine:
+    for call in calls:
         call.is_delivering = True
-    waits, interrupted = session.kernel_manager.is_starting, await session.interrupt()
-    if interrupted and mine:
-        await asyncio.wait([call.task for call in mine], timeout=seconds)
+    is_starting = session.kernel_manager.is_starting
+    is_interrupted = await session.interrupt()
+    if is_interrupted and calls:
+        await asyncio.wait([call.task for call in calls], timeout=seconds)
     texts = []
-    for call in mine:
+    for call in calls:
         call.is_delivering = False
-        if interrupted and call.task.done():
+        if is_interrupted and call.task.done():
             texts.append(get_report(call).text)
             mark_reported(session, call)
         else:
             _notify_waker(session, call)
-    return "\n".join(texts) or (
-        background_runs.format_interrupted(session.name, waits) if interrupted else ""
-    )
+    if texts or not is_interrupted:
+        return "\n".join(texts)
+    return background_runs.format_interrupted(session.name, is_starting)

@@ -1,9 +1,10 @@
-"""Decides when a call continues in the background, and what is reported then."""
+"""Decides when a call continues in the background; formats its interim reports."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from stepper.messages import background_runs, command_messages
 from stepper.messages.quoted_output import format_location
@@ -17,107 +18,118 @@ from stepper.session.session import Session
 
 
 def compute_wait_seconds(session: Session, call: BackgroundCall) -> float:
-    """Return how long to wait for a call before it is backgrounded."""
-    running, usual = (
-        session.state.running,
-        session.outputs.get_limits().report_after_seconds,
-    )
-    if running is None and (queued := session.kernel_manager.queue_status):
-        held = (
-            session.outputs.get_limits().queue_seconds
-            if queued.wait_seconds is None
-            else queued.wait_seconds
-        )
-        return queued.since + held - call.started_at
+    """Return how long to wait for a call before it runs in the background.
+
+    The seconds count from `call.started_at`.
+    """
+    running = session.state.running
+    limits = session.outputs.get_limits()
+    queued = session.kernel_manager.queue_status
+    if running is None and queued:
+        queue_seconds = queued.wait_seconds
+        if queue_seconds is None:
+            queue_seconds = limits.queue_seconds
+        return queued.since + queue_seconds - call.started_at
     if running is None:
-        return math.inf  # its kernel starts
+        return math.inf  # the kernel is starting
     if running.tool_use_id != call.id:
-        return (
-            0.0 if session.runs_in_background else usual
-        )  # it waits in line for hours, maybe
-    # the first of its cells: how long its kernel took to start is not the cell's
+        # It waits in line behind a background run, which may take hours.
+        return 0.0 if session.runs_in_background else limits.report_after_seconds
     if not call.has_started:
-        call.has_started, call.started_at = (
-            True,
-            max(call.started_at, session.run_started_at),
-        )
-    asked = cell_directives.parse(running.source).wait
-    return 0.0 if get_matched_line(session, call) else usual if asked is None else asked
+        # The start of the kernel does not count as time of the call's first cell.
+        call.has_started = True
+        call.started_at = max(call.started_at, session.run_started_at)
+    if get_matched_line(session, call):
+        return 0.0
+    requested_seconds = cell_directives.parse(running.source).wait
+    if requested_seconds is None:
+        return limits.report_after_seconds
+    return requested_seconds
 
 
 def format_backgrounded(session: Session, call: BackgroundCall) -> Report:
-    """Return the interim report on a call that was backgrounded."""
-    limits = session.outputs.get_limits()
-    if queued := session.kernel_manager.queue_status:
+    """Return the interim report on a call that continues in the background."""
+    state = session.state
+    may_queue = session.outputs.get_limits().queue
+    queued = session.kernel_manager.queue_status
+    if queued:
         return background_runs.format_queued(
             session.name,
-            session.state.commands,
+            state.commands,
             queued.text,
             queued.until,
             queued.request,
-            limits.queue,
+            may_queue,
         )
-    running, state, kernel = (
-        session.state.running,
-        session.state,
-        session.kernel_manager.kernel,
-    )
-    now_runs = status_queries.get_running(session)
-    if running is None or now_runs is None or running.tool_use_id != call.id:
+    running = state.running
+    progress = status_queries.get_running(session)
+    if running is None or progress is None or running.tool_use_id != call.id:
         return background_runs.format_in_line(
             session.name, format_running_name(session)
         )
     cell = Cell(running.cell_id, running.index, running.number, "code", running.source)
-    outputs = None
-    # of a run that was taken over nobody has heard all
-    if session.running_caller is not None:
-        outputs = (
-            kernel.partial_output.outputs() if kernel and kernel.partial_output else []
-        )
-    how_far = (
-        now_runs.seconds,
-        _format_deadline(now_runs),
-        state.plan,
-        state.plan.find_step(now_runs.step),
-        now_runs.line,
+    kernel = session.kernel_manager.kernel
+    description = kernel.describe() if kernel else KernelDescription("")
+    location = format_location(
+        description.location, description.walltime_left, description.problem
     )
-    about = kernel.describe() if kernel else KernelDescription("")
-    began = (
-        None if about.walltime_left is None else about.walltime_left + now_runs.seconds
-    )
-    at = (
-        format_location(about.location, about.walltime_left, about.problem),
-        command_messages.warn_walltime(running.timeout, about.location, began),
+    walltime_at_start = None
+    if description.walltime_left is not None:
+        walltime_at_start = description.walltime_left + progress.seconds
+    notes = command_messages.warn_walltime(
+        running.timeout, description.location, walltime_at_start
     )
     return background_runs.format_still_running(
         session.name,
         state.commands,
         cell,
-        *how_far,
-        outputs,
-        limits.queue,
+        progress.seconds,
+        _format_deadline(progress),
+        state.plan,
+        state.plan.find_step(progress.step),
+        progress.line,
+        _get_partial_outputs(session),
+        may_queue,
         get_matched_line(session, call),
-        *at,
+        location,
+        notes,
     )
 
 
+def _get_partial_outputs(session: Session) -> Sequence[dict[str, Any]] | None:
+    """Return the outputs of the running cell so far, None if they are incomplete.
+
+    This daemon did not receive all outputs of a run that an earlier daemon started.
+    """
+    if session.running_caller is None:
+        return None
+    kernel = session.kernel_manager.kernel
+    if kernel is None or not kernel.partial_output:
+        return []
+    return kernel.partial_output.outputs()
+
+
 def format_still_running(session: Session, owner: str) -> str:
-    """Return what a new agent session is told on background runs, or ''."""
-    if (queued := session.kernel_manager.queue_status) and session.runs_in_background:
+    """Return what a new agent session reads about a background run, or ''."""
+    if not session.runs_in_background:
+        return ""
+    is_notified = _notifies_agent(session, owner)
+    queued = session.kernel_manager.queue_status
+    if queued:
         return background_runs.format_still_queued(
-            session.name, queued.text, queued.until, _notifies_agent(session, owner)
+            session.name, queued.text, queued.until, is_notified
         )
-    now_runs = status_queries.get_running(session)
-    if now_runs is None or not session.runs_in_background:
+    progress = status_queries.get_running(session)
+    if progress is None:
         return ""
     return background_runs.format_session_start(
         session.name,
         session.state.commands,
-        now_runs.name,
-        now_runs.seconds,
-        _format_deadline(now_runs),
-        now_runs.line,
-        _notifies_agent(session, owner),
+        progress.name,
+        progress.seconds,
+        _format_deadline(progress),
+        progress.line,
+        is_notified,
     )
 
 
@@ -128,72 +140,63 @@ def explain_refusal(session: Session, owner: str = "") -> str | None:
     """
     if session.outputs.get_limits().queue or not session.runs_in_background:
         return None
-    if queued := session.kernel_manager.queue_status:
+    is_notified = _notifies_agent(session, owner)
+    queued = session.kernel_manager.queue_status
+    if queued:
         return background_runs.format_refused_queued(
-            session.name,
-            session.state.commands,
-            queued.text,
-            _notifies_agent(session, owner),
+            session.name, session.state.commands, queued.text, is_notified
         )
-    now_runs = status_queries.get_running(session)
-    if now_runs is None:
+    progress = status_queries.get_running(session)
+    if progress is None:
         return None
     return background_runs.format_refused(
         session.name,
         session.state.commands,
-        format_running_name(session),
-        now_runs.seconds,
-        _format_deadline(now_runs),
-        _notifies_agent(session, owner),
+        progress.name,
+        progress.seconds,
+        _format_deadline(progress),
+        is_notified,
     )
 
 
 def list_other_pending_cells(session: Session, cells: Sequence[Cell]) -> list[Cell]:
     """Return the cells that have not run, without the running one."""
-    running, fresh = (
-        session.state.running,
-        cell_changes.select_not_run(cells, session.state.last_sources),
-    )
-    return [
-        cell
-        for cell in fresh
-        if not (running and (cell.id, cell.source) == (running.cell_id, running.source))
-    ]
+    pending = cell_changes.select_not_run(cells, session.state.last_sources)
+    running = session.state.running
+    if running is None:
+        return pending
+    running_version = (running.cell_id, running.source)
+    return [cell for cell in pending if (cell.id, cell.source) != running_version]
 
 
 def _notifies_agent(session: Session, owner: str) -> bool:
-    """Whether that agent is notified when the background run finishes."""
+    """Return whether that agent is notified when the background run finishes."""
     running = session.state.running
-    of = (
-        [running.tool_use_id or ""]
-        if running
-        else [
-            call.id for call in session.background_calls.values() if call.in_background
-        ]
-    )
-    return any(
-        owed.session == owner
-        for each in of
-        if (owed := session.state.background_calls.get(each))
-    )
+    if running:
+        call_ids = [running.tool_use_id or ""]
+    else:
+        calls = session.background_calls.values()
+        call_ids = [call.id for call in calls if call.in_background]
+    entries = [session.state.background_calls.get(call_id) for call_id in call_ids]
+    return any(entry.session == owner for entry in entries if entry)
 
 
-def _format_deadline(runs: responses.RunningCell) -> str:
-    return background_runs.format_deadline(runs.timeout, runs.left_seconds)
+def _format_deadline(progress: responses.RunningCell) -> str:
+    return background_runs.format_deadline(progress.timeout, progress.left_seconds)
 
 
 def format_running_name(session: Session) -> str:
     """Return the name of the running cell for a message."""
-    now_runs = status_queries.get_running(session)
-    return now_runs.name if now_runs else "another cell"
+    progress = status_queries.get_running(session)
+    return progress.name if progress else "another cell"
 
 
 def get_matched_line(session: Session, call: BackgroundCall) -> str:
-    """Return the line that matches the wake pattern of a cell, or ''."""
-    running, kernel = session.state.running, session.kernel_manager.kernel
-    mine = running is not None and running.tool_use_id == call.id
-    return (
-        kernel.partial_output.matched_line
-        if mine and kernel and kernel.partial_output
-        else ""
-    )
+    """Return the line that matches the wake pattern of the call's cell, or ''."""
+    running = session.state.running
+    kernel = session.kernel_manager.kernel
+    if running is None or running.tool_use_id != call.id:
+        return ""
+    if kernel is None or not kernel.partial_output:
+        return ""
+    return kernel.partial_output.matched_line

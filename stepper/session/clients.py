@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 from stepper.messages.run_report import Report
 
 
-async def _nowhere(_: str) -> bool:
+async def _deliver_nothing(_: str) -> bool:
     return False
 
 
-def _nothing(_: bytes) -> None:
+def _ignore_handover(_: bytes) -> None:
     pass
 
 
-def _always() -> bool:
+def _is_always_alive() -> bool:
     return True
 
 
@@ -26,19 +26,18 @@ def _always() -> bool:
 class Caller:
     """The client that sent a request."""
 
-    environ: Mapping[str, str] = field(default_factory=dict)  # a new kernel gets it
-    # without waiting for the answer
+    environ: Mapping[str, str] = field(default_factory=dict)  # for a new kernel
+    # Set if the client disconnects before it gets the response.
     disconnected: asyncio.Event = field(default_factory=asyncio.Event)
-    call_id: str | None = None  # the tool's call that it asks for
-    # the deadline in seconds that the call gives each of its cells
-    timeout: float | None = None
-    interface: str = "cli"  # by what it asks: hook, mcp, cli
-    # tells it something at once; whether that was taken
-    deliver: Callable[[str], Awaitable[bool]] = _nowhere
-    # hands it what it is to ask another daemon with
-    send_handover: Callable[[bytes], None] = _nothing
-    # whether the agent's client that it asks for still does
-    is_alive: Callable[[], bool] = _always
+    call_id: str | None = None  # the ID of the tool call
+    timeout: float | None = None  # the deadline of each of its cells, in seconds
+    interface: str = "cli"  # hook, mcp or cli
+    # Sends a message at once; returns whether the client accepted it.
+    deliver: Callable[[str], Awaitable[bool]] = _deliver_nothing
+    # Sends the request that the client must send if this daemon exits.
+    send_handover: Callable[[bytes], None] = _ignore_handover
+    # Whether the agent's client is still running.
+    is_alive: Callable[[], bool] = _is_always_alive
 
     @property
     def is_outside_agent(self) -> bool:
@@ -69,22 +68,22 @@ class Waker:
 
 @dataclass(eq=False)
 class BackgroundCall:
-    """An edit whose cells run in a task of their own."""
+    """A tool call whose cells run in a task of their own."""
 
     id: str
     caller: Caller
     task: asyncio.Task[Report | None]
+    # When the call, or the first of its cells, started, by `time.monotonic`.
     started_at: float = field(default_factory=time.monotonic)
-    has_started: bool = False  # a cell of it has begun: `began` is when
+    has_started: bool = False  # a cell has started
     in_background: bool = False
-    # of it nothing is known but its id: a former daemon was asked
-    is_recovered: bool = False
-    match_reported: bool = False  # the line that it was to be woken by was told
-    # it is being handed to the client, to wake the agent with, and to nobody else …
-    is_delivering: bool = False
-    delivers_result: bool = False  # … how it ended
-    # what the client was handed of its end: it may yet be lost …
+    is_recovered: bool = False  # an earlier daemon got the call: only its ID is known
+    match_reported: bool = False  # the line that matches `wake=` was reported
+    is_delivering: bool = False  # a client is receiving a report on this call
+    delivers_result: bool = False  # the report that is being delivered is the result
+    # The result, if a client accepted it. A client can still lose it before the agent
+    # reads it.
     delivered_report: Report | None = None
-    prompts_since: int = 0  # … though not after so many prompts and ends of turns …
-    delivered_to: Caller | None = None  # … with that client
+    delivered_to: Caller | None = None  # the client that accepted the result
+    prompts_since: int = 0  # prompts and ends of turns since then
     wakers: list[Waker] = field(default_factory=list)

@@ -1,7 +1,7 @@
-"""How long MCP clients wait for their cells before these run in the background.
+"""Waiting of MCP clients for their cells, until these run in the background.
 
-These agents cannot be notified. A result that nobody waits for becomes an undelivered
-report; `status` waits for the end.
+These agents cannot be notified. A result that no client waits for becomes an
+undelivered report. A `status` request waits for the result.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from stepper.common.errors import StepperError
-from stepper.messages import mcp_cells as words
+from stepper.messages import mcp_cells
 from stepper.messages.background_runs import format_queue_state
 from stepper.messages.quoted_output import format_outputs
 from stepper.messages.run_report import Report, limit_report
@@ -27,7 +27,8 @@ from stepper.session.clients import BackgroundCall, Caller, Waker
 from stepper.session.kernel_manager import format_now
 from stepper.session.session import Session
 
-LEAST_SECONDS = 0.3  # in which it is known whether a cell may run at all
+# Within this time, a cell that may not run is refused.
+LEAST_SECONDS = 0.3
 
 
 @dataclass(frozen=True)
@@ -50,11 +51,15 @@ async def run_with_limit(
     seconds: float,
     work: Callable[[], Work],
 ) -> CellRunResponse:
-    """Run cells; return the result, or an interim response after the limit."""
-    caller.call_id = caller.call_id or uuid.uuid4().hex
-    call = session.background_calls.get(caller.call_id) or background_runs.start_call(
-        session, caller.call_id, caller, work()
-    )
+    """Run cells; return the result, or an interim response after the time limit.
+
+    `owner` is the agent session that may wait for the background run.
+    """
+    call_id = caller.call_id or uuid.uuid4().hex
+    caller.call_id = call_id
+    call = session.background_calls.get(call_id)
+    if call is None:
+        call = background_runs.start_call(session, call_id, caller, work())
     await asyncio.wait([call.task], timeout=max(seconds, LEAST_SECONDS))
     if not call.task.done() and not caller.disconnected.is_set():
         session.log(
@@ -63,123 +68,130 @@ async def run_with_limit(
         call.in_background = True
         return format_interim(session, call)
     await asyncio.wait([call.task])
-    found = create_response(session, call)
+    response = create_response(session, call)
     if call.in_background:
         background_runs.mark_reported(session, call)
     if caller.disconnected.is_set():
-        session.log(
-            journal_events.Undelivered(
-                at=format_now(), text=words.format_undelivered(session.name, found.text)
-            )
-        )
-        return found
-    missed = undelivered_reports.take_text(session)
-    return (
-        replace(found, text=limit_report(f"{missed}\n{found.text}"))
-        if missed
-        else found
-    )
+        _record_undelivered(session, response)
+        return response
+    earlier_reports = undelivered_reports.take_text(session)
+    if not earlier_reports:
+        return response
+    text = limit_report(f"{earlier_reports}\n{response.text}")
+    return replace(response, text=text)
+
+
+def _record_undelivered(session: Session, response: CellRunResponse) -> None:
+    """Keep a response for the next request, because its client disconnected."""
+    text = mcp_cells.format_undelivered(session.name, response.text)
+    session.log(journal_events.Undelivered(at=format_now(), text=text))
 
 
 async def wait_for_background(
     session: Session, owner: str, caller: Caller, seconds: float
 ) -> CellRunResponse | None:
-    """Wait for an agent's background runs; return a result, or None.
+    """Wait for an agent session's background runs; return a result, or None.
 
     Return an interim response if the time is up or the wake pattern matched.
     """
-    background_runs.check_background_calls(
-        session, math.inf
-    )  # what a former daemon had begun is taken up
-    mine = [
+    # Take over the calls of an earlier daemon.
+    background_runs.check_background_calls(session, math.inf)
+    calls = [
         call
         for call in session.background_calls.values()
         if call.in_background and _get_owner(session, call) == owner
     ]
-    if not mine:
+    if not calls:
         return None
+    call = await _wait_for_call(calls, caller, seconds)
+    if call is None:
+        # Another client may have got the result of one of the calls.
+        unfinished = [
+            each
+            for each in calls
+            if session.background_calls.get(each.id) is each and not each.task.done()
+        ]
+        return format_interim(session, unfinished[0]) if unfinished else None
+    if not call.task.done():
+        return format_interim(session, call)
+    response = create_response(session, call)
+    background_runs.mark_reported(session, call)
+    if caller.disconnected.is_set():
+        _record_undelivered(session, response)
+    return response
+
+
+async def _wait_for_call(
+    calls: Sequence[BackgroundCall], caller: Caller, seconds: float
+) -> BackgroundCall | None:
+    """Return the call that finished or whose wake pattern matched.
+
+    Return None if the time is up or the caller disconnects.
+    """
     waker = Waker(caller)
-    for call in mine:
+    for call in calls:
         call.wakers.insert(0, waker)
-    left = asyncio.ensure_future(caller.disconnected.wait())
-    waits: list[asyncio.Future[Any]] = [waker.result, left]
-    await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-    left.cancel()
-    for call in mine:
+    disconnected = asyncio.ensure_future(caller.disconnected.wait())
+    futures: list[asyncio.Future[Any]] = [waker.result, disconnected]
+    await asyncio.wait(futures, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    disconnected.cancel()
+    for call in calls:
         if waker in call.wakers:
             call.wakers.remove(waker)
-    told = waker.result.result()[0] if waker.result.done() else None
-    waker.result.cancel()
-    if told is not None:
-        told.is_delivering = False
-    if told is None:  # the end of one may have been told to another who waited
-        going = [
-            call
-            for call in mine
-            if session.background_calls.get(call.id) is call and not call.task.done()
-        ]
-        return format_interim(session, going[0]) if going else None
-    if not told.task.done():
-        return format_interim(session, told)
-    found = create_response(session, told)
-    background_runs.mark_reported(session, told)
-    if caller.disconnected.is_set():
-        session.log(
-            journal_events.Undelivered(
-                at=format_now(), text=words.format_undelivered(session.name, found.text)
-            )
-        )
-    return found
+    if not waker.result.done():
+        waker.result.cancel()
+        return None
+    reported_call, _ = waker.result.result()
+    if reported_call is not None:
+        reported_call.is_delivering = False
+    return reported_call
 
 
 def _get_owner(session: Session, call: BackgroundCall) -> str:
-    handed = session.state.background_calls.get(call.id)
-    return handed.session if handed else ""
+    entry = session.state.background_calls.get(call.id)
+    return entry.session if entry else ""
 
 
 def format_interim(session: Session, call: BackgroundCall) -> CellRunResponse:
     """Return the interim response on a background run."""
-    running, kernel = status_queries.get_running(session), session.kernel_manager.kernel
-    begun = session.state.running
-    if running is None or begun is None or begun.tool_use_id != call.id:
+    progress = status_queries.get_running(session)
+    run = session.state.running
+    if progress is None or run is None or run.tool_use_id != call.id:
         queued = session.kernel_manager.queue_status
-        found = words.format_waiting(
-            running.name if running else "",
-            format_queue_state(queued.text, queued.until) if queued else "",
-        )
+        queue_state = format_queue_state(queued.text, queued.until) if queued else ""
+        running_name = progress.name if progress else ""
+        report = mcp_cells.format_waiting(running_name, queue_state)
         return CellRunResponse(
-            session.name, "", "running", found.text, found.line, call=call.id
+            session.name, "", "running", report.text, report.line, call=call.id
         )
-    outputs = (
-        kernel.partial_output.outputs() if kernel and kernel.partial_output else []
-    )
-    printed = format_outputs(outputs, words.OUTPUT_LIMIT, "Last lines") or [
-        "It has printed nothing yet."
-    ]
-    found = words.format_still_running(
-        running.name,
-        begun.cell_id,
-        running.seconds,
-        running.timeout,
-        printed,
-        running.line,
+    kernel = session.kernel_manager.kernel
+    outputs = []
+    if kernel and kernel.partial_output:
+        outputs = kernel.partial_output.outputs()
+    printed = format_outputs(outputs, mcp_cells.OUTPUT_LIMIT, "Last lines")
+    report = mcp_cells.format_still_running(
+        progress.name,
+        run.cell_id,
+        progress.seconds,
+        progress.timeout,
+        printed or ["It has printed nothing yet."],
+        progress.line,
     )
     return CellRunResponse(
-        session.name, begun.cell_id, "running", found.text, found.line, call=call.id
+        session.name, run.cell_id, "running", report.text, report.line, call=call.id
     )
 
 
-def _list_pending_below(session: Session, name: str) -> list[Cell]:
-    """Return the code cells below a cell that have not run yet."""
-    # what came of it matters more
+def _list_pending_below(session: Session, cell_id: str) -> list[Cell]:
+    """Return the code cells below a cell that have not run yet.
+
+    Return [] if the notebook cannot be read, so that the result is still reported.
+    """
     with contextlib.suppress(StepperError, cell_list_edits.CellReferenceError):
         cells = session.read().cells
-        index = cell_list_edits.get_referenced_cell(cells, name).index
-        return [
-            cell
-            for cell in cell_changes.select_not_run(cells, session.state.last_sources)
-            if cell.index > index
-        ]
+        index = cell_list_edits.get_referenced_cell(cells, cell_id).index
+        pending = cell_changes.select_not_run(cells, session.state.last_sources)
+        return [cell for cell in pending if cell.index > index]
     return []
 
 
@@ -189,50 +201,52 @@ def create_response(session: Session, call: BackgroundCall) -> CellRunResponse:
     Raise the error of its task unless the call runs in the background.
     """
     if call.in_background and call.task.exception() is not None:
-        failed = background_runs.get_report(call)
-        return CellRunResponse(session.name, "", "not run", failed.text, failed.line)
-    found = call.task.result() or background_runs.get_report(call)
-    if not isinstance(found, CellRunReport):  # a former daemon knew more
-        last = next(
-            (run for run in reversed(session.state.runs) if run.tool_use_id == call.id),
-            None,
-        )
-        fine = last is not None and last.verdict is Verdict.FINE
-        state = (
-            "ok"
-            if fine
-            else "stopped"
-            if session.state.stop
-            else "failed"
-            if last
-            else "not run"
-        )
-        cells, figures = (
-            ([last.cell_id], session.diagnosis.list_saved_figures(last.run))
-            if last
-            else ([], [])
-        )
-        text = "\n".join(
-            filter(
-                None,
-                [
-                    found.text,
-                    words.format_not_run(_list_pending_below(session, last.cell_id))
-                    if last
-                    else "",
-                ],
-            )
-        )
-        found = CellRunReport(
-            text, found.line, found.stop, fine, "".join(cells), state, figures, cells
-        )
-    text = "\n".join(filter(None, [found.text, found.stop]))
+        failure = background_runs.get_report(call)
+        return CellRunResponse(session.name, "", "not run", failure.text, failure.line)
+    report = call.task.result() or background_runs.get_report(call)
+    if not isinstance(report, CellRunReport):
+        report = _complete_report(session, call, report)
+    text = "\n".join(filter(None, [report.text, report.stop]))
     return CellRunResponse(
         session.name,
-        found.cell_id,
-        found.state,
+        report.cell_id,
+        report.state,
         text,
-        found.line,
-        found.figures,
-        cells=found.cells,
+        report.line,
+        report.figures,
+        cells=report.cells,
+    )
+
+
+def _complete_report(
+    session: Session, call: BackgroundCall, report: Report
+) -> CellRunReport:
+    """Return the report on a call that an earlier daemon got.
+
+    Only the text is known; take the rest from the journal.
+    """
+    runs = [run for run in session.state.runs if run.tool_use_id == call.id]
+    if not runs:
+        state = "stopped" if session.state.stop else "not run"
+        return CellRunReport(report.text, report.line, report.stop, False, state=state)
+    run = runs[-1]
+    is_fine = run.verdict is Verdict.FINE
+    if is_fine:
+        state = "ok"
+    elif session.state.stop:
+        state = "stopped"
+    else:
+        state = "failed"
+    figures = session.diagnosis.list_saved_figures(run.run)
+    pending = mcp_cells.format_not_run(_list_pending_below(session, run.cell_id))
+    text = "\n".join(filter(None, [report.text, pending]))
+    return CellRunReport(
+        text,
+        report.line,
+        report.stop,
+        is_fine,
+        run.cell_id,
+        state,
+        figures,
+        [run.cell_id],
     )
