@@ -542,7 +542,7 @@ def test_a_full_disk_keeps_the_old_file_and_the_outputs_wait(
         assert "ran ok" in answer.text and "| much much" in answer.text
         assert (
             "could not be written" in answer.text
-            and "they wait in the journal" in answer.text
+            and "stepper keeps them in the journal" in answer.text
         )
         assert notebook.path.read_bytes() == before
         wait_until(
@@ -577,7 +577,10 @@ def test_a_notebook_that_is_gone_while_its_cell_runs_gets_its_outputs_when_it_is
         notebook.path.mkdir()
     (project.folder / "notebooks" / "go").touch()
     thread.join(40)
-    assert "ran ok" in answers[0].text and "they wait in the journal" in answers[0].text
+    assert (
+        "ran ok" in answers[0].text
+        and "stepper keeps them in the journal" in answers[0].text
+    )
     if how == "replaced by a folder":
         notebook.path.rmdir()
     notebook.path.write_text(text)

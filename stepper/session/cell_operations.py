@@ -1,6 +1,6 @@
 """Cell operations of MCP clients: write, run, delete, move and clear cells.
 
-The edit gate is asked before anything is written.
+The edit gate decides before anything is written.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from dataclasses import replace
 
 from stepper.common.errors import StepperError, UsageError
 from stepper.common.text import one_line
-from stepper.messages import mcp_cells as words
-from stepper.messages import run_report
+from stepper.messages import mcp_cells, run_report
 from stepper.messages.run_report import Report, RunSummary
 from stepper.policy import cell_changes, cell_list_edits, edit_gate
 from stepper.policy.cell_changes import hash_source
@@ -31,119 +30,119 @@ from stepper.session.clients import Caller
 from stepper.session.run_waiting import CellRunReport
 from stepper.session.session import Session
 
-Order = Callable[[Sequence[Cell]], Sequence[Cell]]
-# the cells that run again where they stay as they were
-Named = Callable[[Sequence[Cell]], list[Cell]]
+Rearrange = Callable[[Sequence[Cell]], Sequence[Cell]]
+# Returns the existing cells that a call runs again if it does not change them.
+SelectExisting = Callable[[Sequence[Cell]], list[Cell]]
 
 
 async def run_cell(
-    session: Session, told: mcp_commands.CellRun, caller: Caller, consent: Consent
+    session: Session, arguments: mcp_commands.CellRun, caller: Caller, consent: Consent
 ) -> Report:
     """Write, edit or replace a cell and run it, or run an existing one.
 
     Raise UsageError for invalid arguments.
     """
+    _check_run_arguments(arguments)
+    references = cell_list_edits.CellReferences()
 
-    names = cell_list_edits.CellReferences()
-
-    def again(cells: Sequence[Cell]) -> list[Cell]:
-        if told.old_string is not None:
-            return [
-                cell_list_edits.edit_source(
-                    cells, names.resolve_id(cells, told.cell_id), told.old_string, ""
-                )[0]
-            ]
-        return [] if told.cell_id is None else [names.resolve(cells, told.cell_id)]
-
-    bare = told.source is None and told.old_string is None
-    if bare and told.cell_id is None:
-        raise UsageError(
-            "there is nothing to run: neither `source`, `old_string` nor `cell_id` is given"
-        )
-    if told.source is not None and (told.old_string, told.new_string) != (None, None):
-        raise UsageError(
-            "`source` is the whole cell, `old_string` and `new_string` are an edit of it: give one of both"
-        )
-    if told.old_string is not None and told.new_string is None:
-        raise UsageError(
-            "`new_string` is missing: what takes the place of `old_string`"
-        )
-    if told.expected_source_hash is not None and told.cell_id is None:
-        raise UsageError(
-            "`expected_source_hash` needs `cell_id`: the cell whose source is expected to have it"
-        )
-    if told.after is not None and (
-        told.cell_id is not None or told.old_string is not None
-    ):
-        raise UsageError(
-            "`after` places a new cell, `cell_id` and `old_string` change one that is there; nothing was written",
-            "give `after` and `source` for a new cell; change_cells with `move` moves a cell",
-        )
-
-    def order(cells: Sequence[Cell]) -> Sequence[Cell]:
-        if told.cell_id is not None:
-            _check_source(
-                session, names.resolve(cells, told.cell_id), told.expected_source_hash
+    def select_existing(cells: Sequence[Cell]) -> list[Cell]:
+        if arguments.old_string is not None:
+            within = references.resolve_id(cells, arguments.cell_id)
+            cell, _ = cell_list_edits.edit_source(
+                cells, within, arguments.old_string, ""
             )
-        if told.old_string is not None:
-            within = names.resolve_id(cells, told.cell_id)
+            return [cell]
+        if arguments.cell_id is None:
+            return []
+        return [references.resolve(cells, arguments.cell_id)]
+
+    def rearrange(cells: Sequence[Cell]) -> Sequence[Cell]:
+        if arguments.cell_id is not None:
+            cell = references.resolve(cells, arguments.cell_id)
+            _check_source(session, cell, arguments.expected_source_hash)
+        if arguments.old_string is not None:
+            within = references.resolve_id(cells, arguments.cell_id)
             cell, source = cell_list_edits.edit_source(
-                cells, within, told.old_string, told.new_string or ""
+                cells, within, arguments.old_string, arguments.new_string or ""
             )
-            return cell_list_edits.replace_cell(cells, cell, source, told.cell_type)
-        if told.cell_id is not None:
-            cell = names.resolve(cells, told.cell_id)
             return cell_list_edits.replace_cell(
-                cells,
-                cell,
-                cell.source if told.source is None else told.source,
-                told.cell_type,
+                cells, cell, source, arguments.cell_type
             )
-        new = Cell(
-            "",
-            cell_list_edits.NEW_INDEX,
-            0,
-            told.cell_type or "code",
-            told.source or "",
+        if arguments.cell_id is not None:
+            cell = references.resolve(cells, arguments.cell_id)
+            source = cell.source if arguments.source is None else arguments.source
+            return cell_list_edits.replace_cell(
+                cells, cell, source, arguments.cell_type
+            )
+        cell_type = arguments.cell_type or "code"
+        new_cell = Cell(
+            "", cell_list_edits.NEW_INDEX, 0, cell_type, arguments.source or ""
         )
-        return cell_list_edits.insert_cells(
-            cells,
-            cell_list_edits.find_insertion_index(
-                cells, names.resolve_id(cells, told.after)
-            ),
-            [new],
-        )
+        after = references.resolve_id(cells, arguments.after)
+        index = cell_list_edits.find_insertion_index(cells, after)
+        return cell_list_edits.insert_cells(cells, index, [new_cell])
 
-    return await _write_and_run(session, order, caller, consent, again)
+    return await _write_and_run(session, rearrange, caller, consent, select_existing)
+
+
+def _check_run_arguments(arguments: mcp_commands.CellRun) -> None:
+    """Raise UsageError if the arguments of `run_cell` contradict each other."""
+    has_source = arguments.source is not None
+    is_edit = arguments.old_string is not None
+    has_cell = arguments.cell_id is not None
+    if not (has_source or is_edit or has_cell):
+        raise UsageError(
+            "there is nothing to run: give `source`, `old_string` or `cell_id`"
+        )
+    if has_source and (is_edit or arguments.new_string is not None):
+        raise UsageError(
+            "`source` replaces the whole cell, `old_string` and `new_string` edit it:"
+            " give one or the other"
+        )
+    if is_edit and arguments.new_string is None:
+        raise UsageError("`new_string` is missing: the text that replaces `old_string`")
+    if arguments.expected_source_hash is not None and not has_cell:
+        raise UsageError(
+            "`expected_source_hash` needs `cell_id`: the cell whose source has that"
+            " hash"
+        )
+    if arguments.after is not None and (has_cell or is_edit):
+        raise UsageError(
+            "`after` is for a new cell, `cell_id` and `old_string` change an existing"
+            " one; nothing was written",
+            "give `after` and `source` for a new cell; change_cells with `move` moves"
+            " a cell",
+        )
 
 
 async def add_cells(
-    session: Session, told: mcp_commands.CellAdd, caller: Caller, consent: Consent
+    session: Session, arguments: mcp_commands.CellAdd, caller: Caller, consent: Consent
 ) -> Report:
     """Write new cells and run them until one fails; raise UsageError."""
-    new = parse_cells(told.cells)
-    if not new:
+    new_cells = parse_cells(arguments.cells)
+    if not new_cells:
         raise UsageError("`cells` is empty: there is nothing to add")
-    names = cell_list_edits.CellReferences()
+    references = cell_list_edits.CellReferences()
 
-    def order(cells: Sequence[Cell]) -> list[Cell]:
-        after = cell_list_edits.find_insertion_index(
-            cells, names.resolve_id(cells, told.after)
-        )
-        return cell_list_edits.insert_cells(cells, after, new)
+    def rearrange(cells: Sequence[Cell]) -> list[Cell]:
+        after = references.resolve_id(cells, arguments.after)
+        index = cell_list_edits.find_insertion_index(cells, after)
+        return cell_list_edits.insert_cells(cells, index, new_cells)
 
     return await _write_and_run(
-        session, order, caller, consent, lambda _: [], runs=told.run
+        session, rearrange, caller, consent, lambda _: [], runs=arguments.run
     )
 
 
-def _check_source(session: Session, cell: Cell, expected: object) -> None:
+def _check_source(session: Session, cell: Cell, expected_hash: object) -> None:
     """Raise UsageError if a cell's source hash is not the expected one."""
-    present = hash_source(cell.source)
-    if expected is None or expected == present:
+    present_hash = hash_source(cell.source)
+    if expected_hash is None or expected_hash == present_hash:
         return
     raise UsageError(
-        words.format_unexpected_source(session.name, cell, str(expected), present)
+        mcp_cells.format_unexpected_source(
+            session.name, cell, str(expected_hash), present_hash
+        )
     )
 
 
@@ -152,68 +151,48 @@ def parse_cells(cells: Sequence[object]) -> list[Cell]:
     return [_parse_cell(cell) for cell in cells]
 
 
-def _parse_cell(told: object) -> Cell:
-    if not isinstance(told, dict) or not isinstance(told.get("source"), str):
-        raise UsageError("each of `cells` must be an object with a text `source`")
-    kind = told.get("cell_type") or "code"
-    if kind not in mcp_commands.CELL_TYPES:
-        raise UsageError(
-            f"a cell's `cell_type` must be one of {', '.join(mcp_commands.CELL_TYPES)}"
-        )
-    if why := cell_changes.find_encoding_problem(told["source"]):
-        raise UsageError(f"{why}; nothing was written")
-    return Cell("", cell_list_edits.NEW_INDEX, 0, kind, told["source"])
+def _parse_cell(value: object) -> Cell:
+    if not isinstance(value, dict) or not isinstance(value.get("source"), str):
+        raise UsageError("each of `cells` must be an object with a string `source`")
+    cell_type = value.get("cell_type") or "code"
+    if cell_type not in mcp_commands.CELL_TYPES:
+        cell_types = ", ".join(mcp_commands.CELL_TYPES)
+        raise UsageError(f"a cell's `cell_type` must be one of {cell_types}")
+    problem = cell_changes.find_encoding_problem(value["source"])
+    if problem:
+        raise UsageError(f"{problem}; nothing was written")
+    return Cell("", cell_list_edits.NEW_INDEX, 0, cell_type, value["source"])
 
 
 async def _write_and_run(
     session: Session,
-    order: Order,
+    rearrange: Rearrange,
     caller: Caller,
     consent: Consent,
-    again: Named,
+    select_existing: SelectExisting,
     runs: bool = True,
 ) -> Report:
-    """Arrange the cells if this is allowed, and run the new and changed ones.
+    """Write the cells if this is allowed, and run the new and changed ones.
 
     Markdown cells do not wait for a running cell.
     """
     if session.was_handled(caller.call_id):
         async with session.turn(caller):
-            found = session.find_report(caller.call_id)
-            return found or run_report.format_not_run(
-                "this call was handled before; nothing is known of its run"
+            report = session.find_report(caller.call_id)
+            return report or run_report.format_not_run(
+                "stepper already handled this call; the result of its run is not known"
             )
     try:
-        waits = runs and any(
-            cell.is_code
-            for cell in _arrange(session.read_with_unique_ids().cells, order, again)[1]
-        )
-        if waits and backgrounding.explain_refusal(session):
-            return _create_refusal(words.format_refused(_describe_running(session)))
-        async with session.turn(caller=caller) if waits else contextlib.nullcontext():
-            cells = session.read_with_unique_ids().cells
-            after, others = _arrange(cells, order, again)
-            if why := _explain_refusal(session, cells, after, others, consent):
-                stopped = (
-                    session.state.stop is not None and consent is not Consent.WITHHELD
-                )
-                return _create_refusal(
-                    words.format_refused(why), "stopped" if stopped else "refused"
-                )
-            new = any(cell.index == cell_list_edits.NEW_INDEX for cell in others)
-            changed = after != cells
-            if changed:
-                cells, written = session.file.rearrange_cells(order)
-                others = written or again(cells)
-            return await _run_written(
-                session,
-                cells,
-                others,
-                others if new else [],
-                caller,
-                consent,
-                runs,
-                changed,
+        cells = session.read_with_unique_ids().cells
+        _, selected = _apply(cells, rearrange, select_existing)
+        runs_code = runs and any(cell.is_code for cell in selected)
+        if runs_code and backgrounding.explain_refusal(session):
+            report = mcp_cells.format_refused(_describe_running(session))
+            return _create_refusal(report)
+        turn = session.turn(caller=caller) if runs_code else contextlib.nullcontext()
+        async with turn:
+            return await _write_in_turn(
+                session, rearrange, caller, consent, select_existing, runs
             )
     except cell_list_edits.CellReferenceError as error:
         raise UsageError(
@@ -222,146 +201,178 @@ async def _write_and_run(
         ) from None
 
 
-def _arrange(
-    cells: Sequence[Cell], order: Order, again: Named
+async def _write_in_turn(
+    session: Session,
+    rearrange: Rearrange,
+    caller: Caller,
+    consent: Consent,
+    select_existing: SelectExisting,
+    runs: bool,
+) -> CellRunReport:
+    cells = session.read_with_unique_ids().cells
+    rearranged, selected = _apply(cells, rearrange, select_existing)
+    refusal = _explain_refusal(session, cells, rearranged, selected, consent)
+    if refusal:
+        is_stopped = session.state.stop is not None and consent is not Consent.WITHHELD
+        state = "stopped" if is_stopped else "refused"
+        return _create_refusal(mcp_cells.format_refused(refusal), state)
+    has_new = any(cell.index == cell_list_edits.NEW_INDEX for cell in selected)
+    has_changes = rearranged != cells
+    if has_changes:
+        cells, written = session.file.rearrange_cells(rearrange)
+        selected = written or select_existing(cells)
+    new_cells = selected if has_new else []
+    return await _run_written(
+        session, cells, selected, new_cells, caller, consent, runs, has_changes
+    )
+
+
+def _apply(
+    cells: Sequence[Cell], rearrange: Rearrange, select_existing: SelectExisting
 ) -> tuple[Sequence[Cell], list[Cell]]:
-    """Return the cells as arranged, and the new or changed ones among them."""
-    after = order(cells)
-    return after, [cell for cell in after if cell not in cells] or again(cells)
+    """Return the cells as rearranged, and the new or changed ones among them."""
+    rearranged = rearrange(cells)
+    changed = [cell for cell in rearranged if cell not in cells]
+    return rearranged, changed or select_existing(cells)
 
 
 async def _run_written(
     session: Session,
     cells: Sequence[Cell],
     written: Sequence[Cell],
-    new: Sequence[Cell],
+    new_cells: Sequence[Cell],
     caller: Caller,
     consent: Consent,
     runs: bool,
-    changed: bool,
+    has_changes: bool,
 ) -> CellRunReport:
     """Run the code cells that were written; return the report."""
-    to_run, ended = (
-        cell_changes.select_runnable(written) if runs else [],
-        list[RunSummary](),
-    )
-    found: Report | None
+    runnable = cell_changes.select_runnable(written)
+    to_run = runnable if runs else []
+    finished: list[RunSummary] = []
+    report: Report | None
     if to_run:
         try:
-            alone = len(written) == 1
-            found, ended = await agent_edits.run_cells(
-                session, cells, to_run, new, consent, caller, alone
+            report, finished = await agent_edits.run_cells(
+                session,
+                cells,
+                to_run,
+                new_cells,
+                consent,
+                caller,
+                alone=len(written) == 1,
             )
         except StepperError as error:
-            found = run_report.format_not_run(error.message, error.hint)
+            report = run_report.format_not_run(error.message, error.hint)
     else:
-        undelivered_reports.take_unreported_cells(
-            session, cell_changes.select_runnable(written)
-        )
-        tell = words.format_written if changed else words.format_nothing_to_run
-        found = tell(written, stale_cells.report_new_after_edit(session))
-    assert found is not None  # each of those to run is told of
-    about = ended[-1].cell if ended else (to_run or written)[0]
-    figures = [
-        path
-        for each in ended
-        if each.run.run
-        for path in session.diagnosis.list_saved_figures(each.run.run)
-    ]
-    state, names = (
-        _get_state(session, found, ended, to_run),
+        undelivered_reports.take_unreported_cells(session, runnable)
+        stale_lines = stale_cells.report_new_after_edit(session)
+        if has_changes:
+            report = mcp_cells.format_written(written, stale_lines)
+        else:
+            report = mcp_cells.format_nothing_to_run(written, stale_lines)
+    assert report is not None  # each cell to run is reported
+    reported_cell = finished[-1].cell if finished else (to_run or written)[0]
+    return CellRunReport(
+        report.text,
+        report.line,
+        report.stop,
+        report.ok,
+        reported_cell.id,
+        _get_state(session, report, finished, to_run),
+        _list_saved_figures(session, finished),
         [cell.id for cell in written],
     )
-    return CellRunReport(
-        found.text, found.line, found.stop, found.ok, about.id, state, figures, names
-    )
+
+
+def _list_saved_figures(session: Session, finished: Sequence[RunSummary]) -> list[str]:
+    """Return the paths of the figures of these runs, in order."""
+    run_numbers = [summary.run.run for summary in finished if summary.run.run]
+    return [
+        path
+        for run_number in run_numbers
+        for path in session.diagnosis.list_saved_figures(run_number)
+    ]
 
 
 def create_run_report(
-    session: Session, done: responses.RunResponse, ended: Sequence[RunSummary]
+    session: Session, response: responses.RunResponse, finished: Sequence[RunSummary]
 ) -> CellRunReport:
     """Return the report on a run of existing cells."""
-    if not ended:
-        text = (
-            done.report
-            or f"stepper: {one_line(session.name)} has no such cells: nothing to run."
+    if not finished:
+        default_text = (
+            f"stepper: {one_line(session.name)} has no such cells: nothing to run."
         )
         return CellRunReport(
-            text,
+            response.report or default_text,
             "✓ nothing to run",
-            ok=done.ok,
-            state="nothing to run" if done.ok else "not run",
+            ok=response.ok,
+            state="nothing to run" if response.ok else "not run",
         )
-    found, last, stop = (
-        run_report.format_runs(ended, done.cells, "code cells"),
-        ended[-1],
-        session.state.stop,
-    )
-    text = found.text if done.report in found.text else f"{found.text}\n{done.report}"
-    state = _get_state(session, replace(found, ok=done.ok), ended, [last.cell])
-    if done.which == "restore" and done.ok:
-        state = "ok"  # although the notebook may still be stopped
-    figures = [
-        path
-        for each in ended
-        for path in session.diagnosis.list_saved_figures(each.run.run)
-    ]
-    names = [each.cell.id for each in ended]
+    report = run_report.format_runs(finished, response.cells, "code cells")
+    text = report.text
+    if response.report not in text:
+        text = f"{text}\n{response.report}"
+    last_cell = finished[-1].cell
+    if response.which == "restore" and response.ok:
+        state = "ok"  # even if the notebook is still stopped
+    else:
+        report_with_result = replace(report, ok=response.ok)
+        state = _get_state(session, report_with_result, finished, [last_cell])
+    stop = session.state.stop
     return CellRunReport(
         text,
-        found.line,
+        report.line,
         stop.block if stop else "",
-        done.ok,
-        last.cell.id,
+        response.ok,
+        last_cell.id,
         state,
-        figures,
-        names,
+        _list_saved_figures(session, finished),
+        [summary.cell.id for summary in finished],
     )
 
 
-def _create_refusal(found: Report, state: str = "refused") -> CellRunReport:
-    return CellRunReport(found.text, found.line, found.stop, ok=False, state=state)
+def _create_refusal(report: Report, state: str = "refused") -> CellRunReport:
+    return CellRunReport(report.text, report.line, report.stop, ok=False, state=state)
 
 
 def _describe_running(session: Session) -> str:
-    runs, queued = (
-        status_queries.get_running(session),
-        session.kernel_manager.queue_status,
-    )
+    """Return which cell runs, or waits for its kernel."""
+    queued = session.kernel_manager.queue_status
     if queued:
         return f"a cell of {session.name} waits for its kernel ({queued.text})"
-    return (
-        words.format_busy(session.name, runs.name, runs.seconds, runs.timeout)
-        if runs
-        else "another cell runs"
+    progress = status_queries.get_running(session)
+    if progress is None:
+        return "another cell runs"
+    return mcp_cells.format_busy(
+        session.name, progress.name, progress.seconds, progress.timeout
     )
 
 
 def _get_state(
-    session: Session, found: Report, ended: Sequence[RunSummary], to_run: Sequence[Cell]
+    session: Session,
+    report: Report,
+    finished: Sequence[RunSummary],
+    to_run: Sequence[Cell],
 ) -> str:
     """Return the value of `CellRunResponse.state`."""
-    last = ended[-1].run if ended else None
     if not to_run:
         return "nothing to run"
     if session.state.stop is not None:
         return "stopped"
-    if last is None or (last.verdict is Verdict.FINE and not found.ok):
+    if not finished:
         return "not run"
-    return (
-        "ok"
-        if last.verdict is Verdict.FINE
-        else "cancelled"
-        if last.outcome is Outcome.CANCELLED
-        else "failed"
-    )
+    run = finished[-1].run
+    if run.verdict is Verdict.FINE:
+        return "ok" if report.ok else "not run"
+    return "cancelled" if run.outcome is Outcome.CANCELLED else "failed"
 
 
 def _explain_refusal(
     session: Session,
     cells: Sequence[Cell],
-    after: Sequence[Cell],
-    others: Sequence[Cell],
+    rearranged: Sequence[Cell],
+    selected: Sequence[Cell],
     consent: Consent,
 ) -> str | None:
     """Return why cells must not be written or run, or None.
@@ -370,83 +381,94 @@ def _explain_refusal(
     """
     if consent is Consent.WITHHELD:
         return edit_gate.PLAN_MODE
-    code, state = [cell for cell in others if cell.is_code], session.state
-    for cell in code:
-        if why := cell_changes.find_encoding_problem(cell.source):
-            raise UsageError(f"{why}; nothing was written")
-    if not code:
+    code_cells = [cell for cell in selected if cell.is_code]
+    for cell in code_cells:
+        problem = cell_changes.find_encoding_problem(cell.source)
+        if problem:
+            raise UsageError(f"{problem}; nothing was written")
+    if not code_cells:
         return None
-    new = [
-        place
-        for place, cell in enumerate(after)
-        if cell in code and cell.index == cell_list_edits.NEW_INDEX
+    stopped = edit_gate.check_stop(session.state)
+    if stopped:
+        return stopped
+    new_indexes = [
+        index
+        for index, cell in enumerate(rearranged)
+        if cell in code_cells and cell.index == cell_list_edits.NEW_INDEX
     ]
-    crowded = new and (
-        edit_gate.check_failed_step(state, cells, new[0])
-        or edit_gate.check_cell_count(after, session.limits())
-    )
-    return edit_gate.check_stop(state) or crowded or None
+    if not new_indexes:
+        return None
+    failed_step = edit_gate.check_failed_step(session.state, cells, new_indexes[0])
+    return failed_step or edit_gate.check_cell_count(rearranged, session.limits())
 
 
 def change_cells(
-    session: Session, told: mcp_commands.CellChange, consent: Consent
+    session: Session, arguments: mcp_commands.CellChange, consent: Consent
 ) -> CellChangeResponse:
-    """Delete, move or clear cells, also while a cell runs; raise UsageError."""
-    if not told.cell_ids or told.action not in mcp_commands.ACTIONS:
-        raise UsageError(
-            "`action` and `cell_ids` are needed: what is to be done to which cells"
-        )
-    if told.after is not None and told.action != "move":
-        raise UsageError(
-            f"`after` belongs to `move`, not to `{told.action}`; nothing was changed"
-        )
+    """Delete, move or clear cells, also while a cell runs.
+
+    Raise UsageError for invalid arguments, StepperError in plan mode.
+    """
+    _check_change_arguments(arguments)
     if consent is Consent.WITHHELD:
         raise StepperError(f"nothing was changed: {edit_gate.PLAN_MODE}")
+    hashes = arguments.expected_source_hashes or ()
+    references = cell_list_edits.CellReferences()
 
-    hashes = told.expected_source_hashes
-    if hashes is not None and len(hashes) != len(told.cell_ids):
-        raise UsageError(
-            "`expected_source_hashes` needs one hash for each of `cell_ids`; nothing was changed"
-        )
-    names = cell_list_edits.CellReferences()
+    def select_cells(cells: Sequence[Cell]) -> list[Cell]:
+        selected = [references.resolve(cells, name) for name in arguments.cell_ids]
+        for cell, expected_hash in zip(selected, hashes, strict=False):
+            _check_source(session, cell, expected_hash)
+        return list(dict.fromkeys(selected))
 
-    def check(cells: Sequence[Cell]) -> None:
-        for name, expected in zip(told.cell_ids, hashes or (), strict=False):
-            _check_source(session, names.resolve(cells, name), expected)
+    def rearrange(cells: Sequence[Cell]) -> Sequence[Cell]:
+        selected = select_cells(cells)
+        if arguments.action == "delete":
+            return cell_list_edits.remove_cells(cells, selected)
+        after = references.resolve_id(cells, arguments.after)
+        return cell_list_edits.move_cells(cells, selected, after)
 
-    def order(cells: Sequence[Cell]) -> Sequence[Cell]:
-        check(cells)
-        some = list(dict.fromkeys(names.resolve(cells, name) for name in told.cell_ids))
-        if told.action == "delete":
-            return cell_list_edits.remove_cells(cells, some)
-        return cell_list_edits.move_cells(
-            cells, some, names.resolve_id(cells, told.after)
-        )
-
+    is_unchanged = False
     try:
         before = session.read_with_unique_ids().cells
-        check(before)
-        some = list(
-            dict.fromkeys(names.resolve(before, name) for name in told.cell_ids)
-        )
-        if told.action == "clear_output":
-            session.file.clear_outputs(some)
+        selected = select_cells(before)
+        indexes = [cell.index for cell in selected]
+        if arguments.action == "clear_output":
+            session.file.clear_outputs(selected)
         else:
-            session.file.rearrange_cells(order)
-        same = told.action == "move" and [*order(before)] == [*before]
-        places = (
-            [*map(order(before).index, some)]
-            if told.action == "move"
-            else [cell.index for cell in some]
-        )
+            session.file.rearrange_cells(rearrange)
+        if arguments.action == "move":
+            moved = list(rearrange(before))
+            is_unchanged = moved == list(before)
+            indexes = [moved.index(cell) for cell in selected]
     except cell_list_edits.CellReferenceError as error:
         raise UsageError(
             f"{session.name}: {error}; nothing was changed",
             cell_list_edits.REFERENCE_HINT,
         ) from None
-    after = [cell.id for cell in session.file.read_uncached().cells]
-    changed, left = (
-        [after[place] for place in places if told.action != "delete"],
-        stale_cells.report_new_after_edit(session),
+    cell_ids = [cell.id for cell in session.file.read_uncached().cells]
+    changed_ids = []
+    if arguments.action != "delete":
+        changed_ids = [cell_ids[index] for index in indexes]
+    stale_lines = stale_cells.report_new_after_edit(session)
+    return CellChangeResponse(
+        session.name, changed_ids, cell_ids, len(selected), stale_lines, is_unchanged
     )
-    return CellChangeResponse(session.name, changed, after, len(some), left, same)
+
+
+def _check_change_arguments(arguments: mcp_commands.CellChange) -> None:
+    """Raise UsageError if the arguments of `change_cells` are incomplete."""
+    if not arguments.cell_ids or arguments.action not in mcp_commands.ACTIONS:
+        raise UsageError(
+            "`action` and `cell_ids` are required: what to do, and with which cells"
+        )
+    if arguments.after is not None and arguments.action != "move":
+        raise UsageError(
+            f"`after` is for `move`, not for `{arguments.action}`; nothing was changed"
+        )
+    hashes = arguments.expected_source_hashes
+    if hashes is not None and len(hashes) != len(arguments.cell_ids):
+        raise UsageError(
+            "`expected_source_hashes` needs one hash for each of `cell_ids`; nothing"
+            " was changed"
+        )

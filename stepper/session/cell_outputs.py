@@ -1,10 +1,10 @@
-"""Writes outputs to the notebook: of a run, delayed ones and late ones."""
+"""Writes outputs to the notebook: those of a run, pending ones and late ones."""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,9 +25,10 @@ from stepper.session.protocols import (
     WidgetState,
 )
 
-PUT_SHARE = 50  # how many times what a try took is waited before the next one
-LATE = ("display_data", "update_display_data", "execute_result", "error")
-LATE_SECONDS = 2.0  # between two writes of what comes besides a run
+# After a write, wait this many times its duration before the next one.
+RETRY_FACTOR = 50
+LATE_TYPES = ("display_data", "update_display_data", "execute_result", "error")
+LATE_SECONDS = 2.0  # between two writes of late outputs
 
 
 class OutputWriter:
@@ -40,20 +41,20 @@ class OutputWriter:
         state: State,
         limits: Callable[[], Limits],
         log: Callable[..., None],
-        trouble: Callable[[str], None],
+        add_notice: Callable[[str], None],
     ) -> None:
-        self.file, self.late, self.state, self.log, self.add_notice = (
-            file,
-            late,
-            state,
-            log,
-            trouble,
-        )
-        self.load_limits, self.last_limits = limits, Limits()
-        # the run, and what had come of it, whose outputs were written while it ran
+        self.file = file
+        self.late = late
+        self.state = state
+        self.log = log
+        self.add_notice = add_notice
+        self.load_limits = limits
+        self.last_limits = Limits()
+        # The run, and its number of changes, whose outputs were written last while it
+        # was running.
         self.last_written = (0, 0)
-        # when late outputs, and those that wait, are written next unasked
-        self.next_late_write = self.next_retry = 0.0
+        self.next_late_write = 0.0  # when to write late outputs, by time.monotonic
+        self.next_retry = 0.0  # when to write pending outputs, by time.monotonic
 
     def get_limits(self) -> Limits:
         """Return the limits; if the configuration is invalid, the last valid ones."""
@@ -73,22 +74,25 @@ class OutputWriter:
 
         If writing fails, the outputs wait in the journal.
         """
-        limits, models = self.get_limits(), execution.widgets
+        limits = self.get_limits()
+        widgets = execution.widgets
         if not limits.record_timing:
             execution.timings = {}
         notes = [*execution.notes]
         if execution.left_out:
             notes.append(
-                f"{format_left_out(execution.left_out)} (max_output_bytes {limits.max_output_bytes:,})"
+                f"{format_left_out(execution.left_out)}"
+                f" (max_output_bytes {limits.max_output_bytes:,})"
             )
-        if models is not None and models.omitted_count:
+        if widgets is not None and widgets.omitted_count:
             notes.append(
-                f"left out of the notebook: the state of {models.omitted_count} widgets, {models.omitted_bytes:,} bytes"
-                f" (max_widget_state_bytes {models.limit:,})"
+                f"left out of the notebook: the state of {widgets.omitted_count}"
+                f" widgets, {widgets.omitted_bytes:,} bytes"
+                f" (max_widget_state_bytes {widgets.limit:,})"
             )
         try:
-            why = self.file.write_execution(cell, execution, step, keep_time)
-            execution.in_notebook = not why
+            problem = self.file.write_execution(cell, execution, step, keep_time)
+            execution.in_notebook = not problem
         except NotebookError as error:
             self.log(
                 journal_events.OutputsPending(
@@ -102,154 +106,172 @@ class OutputWriter:
                     timings=execution.timings,
                 )
             )
-            later = "they wait in the journal and are written when that is possible"
-            why = f"the outputs could not be written ({error.message}): {later}"
-        return [*notes, why] if why else notes
+            problem = (
+                f"the outputs could not be written ({error.message}): stepper keeps"
+                " them in the journal and writes them as soon as it can"
+            )
+        return [*notes, problem] if problem else notes
 
     def write_waiting(self) -> None:
         """Write outputs that wait in the journal, if this is possible now."""
-        began = time.monotonic()
-        for waiting in list(self.state.pending_outputs.values()):
-            cell = Cell(waiting.cell_id, -1, waiting.number, "code", waiting.source)
-            outcome = next(
-                (
-                    run.outcome
-                    for run in reversed(self.state.runs)
-                    if run.run == waiting.run
-                ),
-                Outcome.OK,
-            )
+        started = time.monotonic()
+        for pending in list(self.state.pending_outputs.values()):
+            cell = Cell(pending.cell_id, -1, pending.number, "code", pending.source)
             execution = Execution(
-                outcome, waiting.outputs, waiting.execution_count, waiting.timings
+                self._get_outcome(pending.run),
+                pending.outputs,
+                pending.execution_count,
+                pending.timings,
             )
             try:
-                # a message may be under way
-                why = self.file.write_execution(
-                    cell, execution, waiting.step, keep_time=True
+                # A client may be sending a message: keep the time of the file.
+                problem = self.file.write_execution(
+                    cell, execution, pending.step, keep_time=True
                 )
             except NotebookError:
-                self.next_retry = _compute_retry_time(began)
+                self.next_retry = _compute_retry_time(started)
                 return
             except (AttributeError, KeyError, TypeError, ValueError):
-                # somebody else wrote that line
-                why = "they are no outputs"
+                # Another program wrote that line of the journal.
+                problem = "the journal's entry is not valid"
             self.log(
                 journal_events.OutputsWritten(
-                    run=waiting.run, cell_id=cell.id, why_not=why
+                    run=pending.run, cell_id=cell.id, why_not=problem
                 )
             )
-            told = f"were left out ({why})" if why else "are in the notebook now"
+            result = "are in the notebook now"
+            if problem:
+                result = f"were left out ({problem})"
             self.add_notice(
-                f"the outputs of run {waiting.run} (cell {cell.number}), which waited, {told}"
+                f"the outputs of run {pending.run} (cell {cell.number}), which waited"
+                f" in the journal, {result}"
             )
+
+    def _get_outcome(self, run_number: int) -> Outcome:
+        """Return the outcome of a run, OK if the run is not in the journal."""
+        for run in reversed(self.state.runs):
+            if run.run == run_number:
+                return run.outcome
+        return Outcome.OK
 
     def handle_display(self, message: dict[str, Any], late: bool) -> bool:
         """Add a message to cells other than the running one.
 
         Return whether a cell could take it. `late` means that its request has finished.
         """
-        state, running = self.state, self.state.running
-        request = str(message["parent_header"].get("msg_id") or "")
+        request_id = str(message["parent_header"].get("msg_id") or "")
         transient = message["content"].get("transient")
-        mark = (
-            str(transient.get("display_id") or "")
-            if isinstance(transient, dict)
-            else ""
-        )
-        own = state.cells_by_request.get(request)
+        display_id = ""
+        if isinstance(transient, dict):
+            display_id = str(transient.get("display_id") or "")
         if late:
-            if not request or (running and request == running.request):
-                return True  # the kernel's own words; what its record holds
-            last = state.runs[-1] if state.runs and not running else None
-            cell_id, source = own or (
-                (last.cell_id, last.source_hash) if last else ("", "")
-            )
-            if cell_id == (running.cell_id if running else ""):
-                return False  # it can't be told apart, or would be written over
-            shows = (
-                cell_id in state.displayed_outputs
-                and mark in state.displayed_outputs[cell_id].displays
-            )
-            if shows or message["msg_type"] != "update_display_data":
-                self._add_late_message(CellVersion(cell_id, source), message)
-            return True
-        not_in = own[0] if own else running and running.cell_id
-        for cell_id, shown in state.displayed_outputs.items():
-            if mark and mark in shown.displays and cell_id != not_in:
+            return self._handle_late_message(message, request_id, display_id)
+        running = self.state.running
+        excluded_id = running and running.cell_id
+        if request_id in self.state.cells_by_request:
+            excluded_id, _ = self.state.cells_by_request[request_id]
+        for cell_id, displayed in self.state.displayed_outputs.items():
+            is_shown = display_id and display_id in displayed.displays
+            if is_shown and cell_id != excluded_id:
                 self._add_late_message(
-                    CellVersion(cell_id, shown.source_hash),
+                    CellVersion(cell_id, displayed.source_hash),
                     {**message, "msg_type": "update_display_data"},
                 )
         return True
 
+    def _handle_late_message(
+        self, message: dict[str, Any], request_id: str, display_id: str
+    ) -> bool:
+        """Add a message whose request has finished to the cell that sent it."""
+        state = self.state
+        running = state.running
+        if not request_id or (running and request_id == running.request):
+            # The kernel's own message, or one that the record of the run contains.
+            return True
+        if request_id in state.cells_by_request:
+            cell_id, source = state.cells_by_request[request_id]
+        elif state.runs and not running:
+            cell_id, source = state.runs[-1].cell_id, state.runs[-1].source_hash
+        else:
+            cell_id, source = "", ""
+        if cell_id == (running.cell_id if running else ""):
+            # It is unknown which run sent it, or the end of the run overwrites it.
+            return False
+        displayed = state.displayed_outputs.get(cell_id)
+        is_shown = displayed is not None and display_id in displayed.displays
+        if is_shown or message["msg_type"] != "update_display_data":
+            self._add_late_message(CellVersion(cell_id, source), message)
+        return True
+
     async def take_missed_messages(self, kernel: Kernel) -> None:
         """Add messages that arrived while no daemon was running."""
-        last = self.state.runs[-1] if self.state.runs else None
-        shown = self.state.displayed_outputs.get(last.cell_id) if last else None
-        if (
-            last is None
-            or last.request not in self.state.cells_by_request
-            or shown is None
-        ):
+        if not self.state.runs:
             return
-        characters, others = shown.late_characters, shown.late_others
-        for message in await kernel.fetch_missed_messages(last.request):
+        last_run = self.state.runs[-1]
+        displayed = self.state.displayed_outputs.get(last_run.cell_id)
+        if displayed is None or last_run.request not in self.state.cells_by_request:
+            return
+        # Skip what the notebook already contains.
+        skipped_characters = displayed.late_characters
+        skipped_others = displayed.late_others
+        for message in await kernel.fetch_missed_messages(last_run.request):
             text = message["content"].get("text")
             if message["msg_type"] == "stream" and isinstance(text, str):
-                message["content"]["text"], characters = (
-                    text[characters:],
-                    max(0, characters - len(text)),
-                )
-                if message["content"]["text"]:
+                new_text = text[skipped_characters:]
+                skipped_characters = max(0, skipped_characters - len(text))
+                message["content"]["text"] = new_text
+                if new_text:
                     self.handle_display(message, True)
-            elif message["msg_type"] in LATE:
-                if others <= 0:
+            elif message["msg_type"] in LATE_TYPES:
+                if skipped_others <= 0:
                     self.handle_display(message, True)
-                others -= 1
+                skipped_others -= 1
 
     def write_late(
-        self, models: WidgetState | None, coming: PartialOutput | None = None
+        self, widgets: WidgetState | None, partial: PartialOutput | None = None
     ) -> None:
         """Write late outputs, widget state and outputs of the running cell.
 
         All are written at once; what cannot be written waits.
         """
-        began, running = time.monotonic(), self.state.running
-        mark = (running.run, coming.change_count) if running and coming else (0, 0)
-        news = mark[1] > 0 and mark != self.last_written
-        try:
-            # those are written first
-            if self.state.pending_outputs or not (
-                self.late.has_pending or models is not None or news
-            ):
-                return
-            so_far = dict[CellVersion, list[dict[str, Any]]]()
-            if news and running and coming:
-                so_far[CellVersion(running.cell_id, hash_source(running.source))] = (
-                    coming.outputs()
-                )
-            arrived = self.late.write(models, so_far)
-            self.last_written = mark if news else self.last_written
-        except NotebookError:
-            arrived = []
+        started = time.monotonic()
+        running = self.state.running
+        version = (0, 0)
+        if running and partial:
+            version = (running.run, partial.change_count)
+        has_new_outputs = version[1] > 0 and version != self.last_written
+        has_news = self.late.has_pending or widgets is not None or has_new_outputs
+        # Pending outputs of earlier runs are written first.
+        if self.state.pending_outputs or not has_news:
+            return
+        partial_outputs: dict[CellVersion, list[dict[str, Any]]] = {}
+        if has_new_outputs and running and partial:
+            cell_version = CellVersion(running.cell_id, hash_source(running.source))
+            partial_outputs[cell_version] = partial.outputs()
+        late_outputs: Sequence[journal_events.LateOutput] = ()
+        with contextlib.suppress(NotebookError):
+            late_outputs = self.late.write(widgets, partial_outputs)
+            if has_new_outputs:
+                self.last_written = version
         self.next_late_write = max(
-            time.monotonic() + LATE_SECONDS, _compute_retry_time(began)
+            time.monotonic() + LATE_SECONDS, _compute_retry_time(started)
         )
-        for came in arrived:
-            self.log(replace(came, at=format_now()), sync=False)
+        for late_output in late_outputs:
+            self.log(replace(late_output, at=format_now()), sync=False)
 
     def _add_late_message(self, target: CellVersion, message: dict[str, Any]) -> None:
-        shown = self.state.displayed_outputs.get(target.cell_id, DisplayedOutput(""))
-        waiting = self.state.pending_outputs.get(target.cell_id)
-        outputs = waiting.outputs if waiting else None
+        displayed = self.state.displayed_outputs.get(
+            target.cell_id, DisplayedOutput("")
+        )
+        pending = self.state.pending_outputs.get(target.cell_id)
         try:
             self.late.add_message(
                 target,
                 message,
-                shown.displays,
-                shown.left_out,
+                displayed.displays,
+                displayed.left_out,
                 self.get_limits().max_output_bytes,
-                outputs,
+                pending.outputs if pending else None,
             )
         except NotebookError as error:
             size = len(str(message["content"].get("text", "")))
@@ -260,8 +282,8 @@ class OutputWriter:
                     characters=size,
                     shows=int(not size),
                     updates=0,
-                    left_out=shown.left_out,
-                    displays=shown.displays,
+                    left_out=displayed.left_out,
+                    displays=displayed.displays,
                     there=False,
                     why=error.message,
                 ),
@@ -269,7 +291,7 @@ class OutputWriter:
             )
 
 
-def _compute_retry_time(began: float) -> float:
+def _compute_retry_time(started: float) -> float:
     """Return when to write again, so that large files are not read often."""
-    done = time.monotonic()
-    return done + PUT_SHARE * (done - began)
+    now = time.monotonic()
+    return now + RETRY_FACTOR * (now - started)

@@ -23,15 +23,15 @@ class CellRunResponse:
     """
 
     notebook: str
-    # the cell that the report is about: the last that ran; '' where nothing was written
+    # The cell of the report: the last one that ran; '' if nothing was written.
     cell_id: str
     state: str
-    text: str  # the report, exactly as hooks tell it
-    line: str  # the same in one line, for people
-    # the paths of the pictures that these runs showed, in order
+    text: str  # the report, as hooks send it
+    line: str  # the report in one line, for the user
+    # The paths of the figures of these runs, in order.
     figures: Sequence[str] = ()
-    call: str = ""  # its id, where it runs on
-    cells: Sequence[str] = ()  # the ids of the cells that were written, in order
+    call: str = ""  # its ID, if it keeps running
+    cells: Sequence[str] = ()  # the IDs of the written cells, in order
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ class CellChangeResponse:
     notebook: str
     changed: Sequence[str]
     cells: Sequence[str]
-    count: int = 0  # how many it was about
-    follows: str = ""  # what no longer follows after it: lines
-    unchanged: bool = False  # the cells to move were in their place already
+    count: int = 0  # of the cells in the request
+    follows: str = ""  # lines on stale cells
+    unchanged: bool = False  # the cells to move were already there
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class CellReadResponse:
     notebook: str
     cells: Sequence[CellRead]
     page: int
-    pages: int  # of many those that were counted: as far as some beyond this one
+    pages: int  # at most 20 more than requested are counted
     text: str
 
 
