@@ -318,7 +318,10 @@ def test_a_cell_is_replaced_edited_and_run_again(agent: Agent) -> None:
     ("given", "told"),
     [
         ({}, "nothing to run"),
-        ({"source": "1", "old_string": "1", "new_string": "2"}, "give one of both"),
+        (
+            {"source": "1", "old_string": "1", "new_string": "2"},
+            "give one or the other",
+        ),
         ({"old_string": "x = 1"}, "`new_string` is missing"),
         (
             {"old_string": "x", "new_string": "y"},
@@ -329,10 +332,10 @@ def test_a_cell_is_replaced_edited_and_run_again(agent: Agent) -> None:
             {"cell_id": "gone", "source": "1"},
             "notebooks/a.ipynb: there is no cell 'gone'; the notebook has 2 cells; nothing was written",
         ),
-        ({"cell_id": 1, "source": "1", "after": 1}, "`after` places a new cell"),
+        ({"cell_id": 1, "source": "1", "after": 1}, "`after` is for a new cell"),
         (
             {"old_string": "1", "new_string": "2", "after": "top"},
-            "`after` places a new cell",
+            "`after` is for a new cell",
         ),
         ({"source": "1", "after": 9}, "there is no cell '9'"),
         (

@@ -146,7 +146,7 @@ def test_a_daemon_killed_in_a_cell_and_the_cell_ran_once_and_shutdown_leaves_not
     said = answers[0].text
     assert (
         "ran ok" in said
-        and "lost its daemon and went on" in said
+        and "continued after its daemon exited" in said
         and "| over\n| 20" in said
     ), said
     assert ("| begun" in said) == ("helper" not in there.at.lacks), said

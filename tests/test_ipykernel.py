@@ -197,8 +197,13 @@ def test_a_kernel_without_ipykernel_runs_on_the_copy_behind_the_projects_package
         "import sys, traitlets, ipykernel; print(traitlets.__version__, ipykernel.__path__, sys.path[-1])"
     )[1]
     assert f"| 5.14.0+ofproject ['{copy}/ipykernel'] {copy}" in told.text
-    said = f"{without.folder}/.venv/bin/python lacks ipykernel: stepper's own copy runs the kernel, behind the project's packages"
-    assert f"Note: {said}; what adds it: uv add --dev ipykernel." in told.text
+    python = f"{without.folder}/.venv/bin/python"
+    note = (
+        f"{python} does not have ipykernel: the kernel runs with stepper's own copy,"
+        " which comes after the project's packages. To install it, run: uv add --dev"
+        " ipykernel."
+    )
+    assert f"Note: {note}" in told.text
     assert "ipykernel" not in notebook.insert("1 + 1")[1].text
     without.stepper("restart")
     assert "ipykernel" not in notebook.insert("2 + 2")[1].text  # once
@@ -311,7 +316,9 @@ def test_uv_sync_removes_it_and_the_next_cell_runs(tmp_path: Path) -> None:
         notebook.write_text(json.dumps(data))
         sh(stepper, "run", notebook)
         report = sh(stepper, "report")
-        assert "lacks ipykernel: stepper's own copy" in report
+        assert (
+            "does not have ipykernel: the kernel runs with stepper's own copy" in report
+        )
         assert "| 23.2 5.9.0" in report
         assert "added to the project's dependencies" in sh(
             ROOT / "install.sh", shop, "--add-ipykernel"

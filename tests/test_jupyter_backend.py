@@ -1004,7 +1004,7 @@ def test_a_notebook_names_the_server_its_daemon_is_killed_and_no_token_is_anywhe
         project.kill_daemon()
         running.join()
         said = project.json("report")["text"]
-        assert "| begun" in said and "| over" in said and "lost its daemon" in said, (
+        assert "| begun" in said and "| over" in said and "its daemon exited" in said, (
             said
         )
         died = notebook.insert("import os\nos._exit(1)")[1].stop

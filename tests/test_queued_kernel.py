@@ -226,7 +226,7 @@ def test_another_place_is_the_next_kernels(full: Full, project: Project) -> None
     assert project.json("use", name, "--kernel", "local")["elsewhere"] == "gpu"
     full.ends()
     assert "| 42" in edit.woken
-    why = "the next one is to run on this machine: this kernel goes on until `stepper shutdown`"
+    why = "the next kernel will run on this machine: this kernel keeps running until `stepper shutdown`"
     assert kernel(project)["trouble"] == why
     project.stepper("restart")
     assert kernel(project)["where"] == "" and not full.others()

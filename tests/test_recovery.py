@@ -152,7 +152,8 @@ def test_a_cell_that_runs_goes_on_without_its_daemon_and_its_hook_gets_the_repor
     (project.folder / "notebooks" / "go").touch()
     thread.join(30)
     assert (
-        "ran ok" in answers[0].text and "lost its daemon and went on" in answers[0].text
+        "ran ok" in answers[0].text
+        and "continued after its daemon exited" in answers[0].text
     )
     assert "| begun\n| over\n| 78" in answers[0].text
     assert text_of(notebook.cell(cell_id)) == "begun\nover\n"
@@ -191,12 +192,15 @@ def test_a_cell_whose_hook_is_gone_too_is_told_with_the_next(project: Project) -
     daemon.kill()
     (project.folder / "notebooks" / "go").touch()
     _, answer = notebook.insert("print(x)")
-    assert "Note: run 2 (cell 2) lost its daemon and went on: it ran ok" in answer.text
+    assert (
+        "Note: run 2 (cell 2) continued after its daemon exited: it ran ok"
+        in answer.text
+    )
     assert (
         text_of(notebook.cell(cell_id)) == "begun\nover\n"
         and times(project, "count") == 1
     )
-    assert "lost its daemon" not in notebook.insert("1")[1].text
+    assert "its daemon exited" not in notebook.insert("1")[1].text
 
 
 @pytest.mark.nightly

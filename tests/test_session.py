@@ -346,7 +346,7 @@ def test_a_cell_that_runs_goes_on_without_its_daemon_and_its_hook_gets_the_repor
     assert (
         "ran ok" in answer.text
         and "| over" in answer.text
-        and "lost its daemon and went on" in answer.text
+        and "continued after its daemon exited" in answer.text
     )
     assert (
         text_of(notebook.cell(cell_id)) == "over\n"

@@ -740,15 +740,15 @@ def test_a_notebook_on_the_cluster(cluster: Lab, tmp_path: Path) -> None:
         project.kill_daemon()
         running.join()
         said = project.json("report")["text"]
-        assert "| begun" in said and "| over 3" in said and "lost its daemon" in said, (
-            said
-        )
+        assert (
+            "| begun" in said and "| over 3" in said and "its daemon exited" in said
+        ), said
         project.config(
             "kernel_cwd: notebook\n"
         )  # the place is gone from it, and its kernel lives on
         assert "| 5" in notebook.insert("print(x + 2)")[1].text
         assert (
-            "this kernel goes on until `stepper shutdown`"
+            "this kernel keeps running until `stepper shutdown`"
             in project.json("status")["kernel"]["trouble"]
         )
         cluster.ask("scancel", kernel["where"].split()[1])

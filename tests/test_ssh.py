@@ -333,7 +333,7 @@ def test_a_notebook_names_the_host_and_its_daemon_is_killed(
         project.kill_daemon()
         running.join()
         said = project.json("report")["text"]
-        assert "| begun" in said and "| over" in said and "lost its daemon" in said, (
+        assert "| begun" in said and "| over" in said and "its daemon exited" in said, (
             said
         )
 
@@ -586,7 +586,7 @@ def test_a_host_that_goes_away_and_comes_back_as_people_see_it(
             refused = notebook.insert("print('not yet')")[1].text
             assert (
                 "NOT run" in refused
-                and "what became of run 2 (cell 2) is not known yet" in refused
+                and "the result of run 2 (cell 2) is not known yet" in refused
             ), refused
             assert (
                 "cell 2 is interrupted when the connection is back"
@@ -599,8 +599,8 @@ def test_a_host_that_goes_away_and_comes_back_as_people_see_it(
             said = project.json("report")["text"]
             assert (
                 "| begun" in said
-                and "lost its line and went on" in said
-                and "lost its daemon" not in said
+                and "continued after its connection was lost" in said
+                and "its daemon exited" not in said
             ), said
             assert "| runs 1" in notebook.insert("print('runs', runs)")[1].text
             host.stop()

@@ -170,6 +170,13 @@ class State:
     # Whether nothing happened since the last run that could change its result.
     unchanged: bool = False
 
+    def find_run(self, number: int) -> RunEnded | None:
+        """Return the run with a number, or None."""
+        for run in reversed(self.runs):
+            if run.run == number:
+                return run
+        return None
+
     def progress_of(self, key: Key) -> Progress:
         """Return the progress of a step or cell; add it if the key is new."""
         return self.progress.setdefault(key, Progress())

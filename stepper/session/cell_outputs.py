@@ -117,8 +117,9 @@ class OutputWriter:
         started = time.monotonic()
         for pending in list(self.state.pending_outputs.values()):
             cell = Cell(pending.cell_id, -1, pending.number, "code", pending.source)
+            run = self.state.find_run(pending.run)
             execution = Execution(
-                self._get_outcome(pending.run),
+                run.outcome if run else Outcome.OK,
                 pending.outputs,
                 pending.execution_count,
                 pending.timings,
@@ -146,13 +147,6 @@ class OutputWriter:
                 f"the outputs of run {pending.run} (cell {cell.number}), which waited"
                 f" in the journal, {result}"
             )
-
-    def _get_outcome(self, run_number: int) -> Outcome:
-        """Return the outcome of a run, OK if the run is not in the journal."""
-        for run in reversed(self.state.runs):
-            if run.run == run_number:
-                return run.outcome
-        return Outcome.OK
 
     def handle_display(self, message: dict[str, Any], late: bool) -> bool:
         """Add a message to cells other than the running one.

@@ -41,7 +41,7 @@ from stepper.policy.model import (
 )
 from stepper.session.clients import Caller
 from stepper.session.kernel_manager import format_now
-from stepper.session.protocols import Execution
+from stepper.session.protocols import Execution, Kernel
 from stepper.session.session import LANGUAGES, Session
 from stepper.session.stale_cells import format_order
 
@@ -50,19 +50,17 @@ from stepper.session.stale_cells import format_order
 class CellWork:
     """A cell to run, with its limits and notes."""
 
-    cells: Sequence[Cell]  # the notebook's
+    cells: Sequence[Cell]  # all cells of the notebook
     cell: Cell
-    key: Key  # what it counts for
+    key: Key  # the step or cell that the attempt counts for
     timeout: float  # its deadline in seconds
     limits: Limits
-    keeps_mtime: bool  # the file's, for those who poll it
+    keeps_mtime: bool  # keep the time of the file, for clients that poll it
     notes: list[str]
     was_complete: bool
     criterion: str = ""
     wake: str = ""  # the pattern of a line that wakes the agent
-    repeat_count: int = (
-        0  # how often stepper itself has run it, after a transient error
-    )
+    repeat_count: int = 0  # how often stepper ran it again after a transient error
 
     def create_started_event(
         self, run: int, caller: Caller, kernel: str = ""
@@ -99,11 +97,19 @@ def create_work(
     task = run_decisions.make_run_parameters(
         session.state, cells, cell, limits, timeout_of_call
     )
-    notes, was_complete = [*task.notes], session.state.is_complete
-    # what reads like Python may mean something else
-    criterion = task.criterion if session.speaks_python else ""
-    how = (notes, was_complete, criterion, task.wake)
-    return CellWork(cells, cell, task.key, task.timeout, limits, keep_time, *how)
+    return CellWork(
+        cells,
+        cell,
+        task.key,
+        task.timeout,
+        limits,
+        keep_time,
+        [*task.notes],
+        session.state.is_complete,
+        # In another language, text that looks like Python can mean something else.
+        task.criterion if session.speaks_python else "",
+        task.wake,
+    )
 
 
 async def run_cell(
@@ -113,9 +119,14 @@ async def run_cell(
     caller: Caller,
     keep_time: bool = True,
 ) -> RunSummary:
-    """Run a cell, again after a transient error; stop the notebook if required."""
-    if why := cell_changes.find_encoding_problem(cell.source):
-        raise StepperError(f"{cell.label}: {why}")
+    """Run a cell, again after a transient error; stop the notebook if required.
+
+    Raise StepperError if the cell did not run, or if it is not known whether it did
+    (`accepted` is true then).
+    """
+    problem = cell_changes.find_encoding_problem(cell.source)
+    if problem:
+        raise StepperError(f"{cell.label}: {problem}")
     work = create_work(session, cells, cell, keep_time, caller.timeout)
     while True:
         try:
@@ -124,66 +135,91 @@ async def run_cell(
             )
         except KernelError as error:
             return _handle_start_failure(session, work, caller, error)
-        if session.speaks_python and kernel.language not in ("", *LANGUAGES):
-            why = f"{session.name} is a notebook in Python, and its kernel runs {one_line(kernel.language, 50)}"
-            raise KernelError(
-                f"{why}: the cell was NOT run",
-                CommandLines(session.name).shell("use --kernel NAME"),
-            )
-        about = kernel.describe()
-        beyond = command_messages.warn_walltime(
-            work.timeout, about.location, about.walltime_left
+        _check_language(session, kernel)
+        description = kernel.describe()
+        walltime_warnings = command_messages.warn_walltime(
+            work.timeout, description.location, description.walltime_left
         )
-        work.notes = [*session.take_notices(), *work.notes, *beyond]
+        work.notes = [*session.take_notices(), *work.notes, *walltime_warnings]
         if caller.disconnected.is_set():
             raise StepperError(
-                "interrupted before the cell ran: whoever asked for it went away"
+                "interrupted before the cell ran: the client disconnected"
             )
-        begun, began = (
-            work.create_started_event(session.state.next_run, caller, kernel.id),
-            time.monotonic(),
+        started = work.create_started_event(session.state.next_run, caller, kernel.id)
+        started_at = time.monotonic()
+        session.log(started, sync=False)
+        execution = await _execute(session, kernel, work, started, caller)
+        elapsed = time.monotonic() - started_at
+        run, decision = await record_execution(
+            session, work, started, execution, elapsed
         )
-        session.log(begun, sync=False)
-        how = (begun.request, False, work.criterion, work.wake)
-        try:
-            execution = await session.execute(
-                kernel, cell.source, caller, work.timeout, work.limits, *how
-            )
-        except KernelUnreachableError as error:
-            # the journal knows that it began: the next turn asks what came of it
-            error = KernelUnreachableError(
-                command_messages.format_disconnected(cell.label, error.message),
-                CommandLines(session.name).shell("status"),
-            )
-            error.accepted = True
-            raise error from None
-        run, follows = await record_execution(
-            session, work, begun, execution, time.monotonic() - began
-        )
-        if follows.action is not run_decisions.NextAction.RETRY:
+        if decision.action is not run_decisions.NextAction.RETRY:
             break
-        again = f"stepper ran it again after {follows.wait:g} s"
-        work.notes.append(f"run {run.run}: {run.error}; {again}")
-        if await _wait_before_retry(session, follows.wait, caller):
+        work.notes.append(
+            f"run {run.run}: {run.error}; stepper ran it again after"
+            f" {decision.wait:g} s"
+        )
+        if await _wait_before_retry(session, decision.wait, caller):
             run = replace(run, verdict=Verdict.CANCELLED, outcome=Outcome.CANCELLED)
             break
         work.repeat_count += 1
-    return await finish_run(session, work, run, execution, follows)
+    return await finish_run(session, work, run, execution, decision)
+
+
+def _check_language(session: Session, kernel: Kernel) -> None:
+    """Raise KernelError if a Python notebook has a kernel of another language."""
+    if session.speaks_python and kernel.language not in ("", *LANGUAGES):
+        raise KernelError(
+            f"the cell was NOT run: {session.name} is a Python notebook, but its kernel"
+            f" runs {one_line(kernel.language, 50)}",
+            CommandLines(session.name).shell("use --kernel NAME"),
+        )
+
+
+async def _execute(
+    session: Session,
+    kernel: Kernel,
+    work: CellWork,
+    started: journal_events.RunStarted,
+    caller: Caller,
+) -> Execution:
+    """Execute a cell; raise KernelUnreachableError if the connection is lost."""
+    try:
+        return await session.execute(
+            kernel,
+            work.cell.source,
+            caller,
+            work.timeout,
+            work.limits,
+            request=started.request,
+            criterion=work.criterion,
+            wake=work.wake,
+        )
+    except KernelUnreachableError as error:
+        # The journal contains the start of the run. The next turn asks the kernel for
+        # the result.
+        unknown_result = KernelUnreachableError(
+            command_messages.format_disconnected(work.cell.label, error.message),
+            CommandLines(session.name).shell("status"),
+        )
+        unknown_result.accepted = True
+        raise unknown_result from None
 
 
 async def record_execution(
     session: Session,
     work: CellWork,
-    begun: journal_events.RunStarted,
+    started: journal_events.RunStarted,
     execution: Execution,
     elapsed: float,
 ) -> tuple[journal_events.RunEnded, run_decisions.RunDecision]:
     """Evaluate an execution, write its outputs and record the run.
 
-    `elapsed` is the time in seconds, including waiting for the kernel. Return the run
+    `elapsed` is the time in seconds, including the wait for the kernel. Return the run
     and the decision on what happens next.
     """
-    state, cell = session.state, work.cell
+    state = session.state
+    cell = work.cell
     seconds = execution_time.measure_busy_seconds(execution.timings, elapsed)
     work.notes += execution_time.note_waiting_time(
         seconds, elapsed, execution.reconnected
@@ -191,44 +227,46 @@ async def record_execution(
     fault, verdict = await judge_execution(
         session, cell, execution, work.cells, command_messages.format_rebuild(state)
     )
-    execution.criterion_result = (
-        session.diagnosis.get_criterion_result(execution.diagnosis_data)
-        if work.criterion
-        else None
-    )
+    execution.criterion_result = None
+    if work.criterion:
+        execution.criterion_result = session.diagnosis.get_criterion_result(
+            execution.diagnosis_data
+        )
+    unmet_criterion = ""
+    if verdict is Verdict.FINE:
+        unmet_criterion = run_decisions.explain_false_criterion(
+            state, started, work.criterion, execution.criterion_result
+        )
+    bindings = {}
+    if session.speaks_python:
+        bindings = cell_dependencies.list_reported_bindings(
+            session.analyze_names(started.source), session.namespace
+        )
     run = journal_events.RunEnded(
-        **vars(begun.create_run(execution.outcome, verdict, fault, seconds)),
+        **vars(started.create_run(execution.outcome, verdict, fault, seconds)),
         repeat=work.repeat_count,
         execution_count=execution.execution_count,
         displays=execution.displays,
         left_out=execution.left_out,
-        request=begun.request,
+        request=started.request,
         figures=session.diagnosis.describe_figures(execution),
         packages=run_decisions.find_new_packages(state, execution.namespace),
         imports=run_decisions.find_new_imports(state, execution.namespace),
-        unmet=run_decisions.explain_false_criterion(
-            state, begun, work.criterion, execution.criterion_result
-        )
-        if verdict is Verdict.FINE
-        else "",
-        bound=cell_dependencies.list_reported_bindings(
-            session.analyze_names(begun.source), session.namespace
-        )
-        if session.speaks_python
-        else {},
+        unmet=unmet_criterion,
+        bound=bindings,
     )
-    follows = run_decisions.decide_after_run(state, run, work.limits)
-    if follows.action is not run_decisions.NextAction.RETRY:
+    decision = run_decisions.decide_after_run(state, run, work.limits)
+    if decision.action is not run_decisions.NextAction.RETRY:
         work.notes += session.outputs.write_outputs(
             cell, execution, run.step, run.run, work.keeps_mtime
         )
-    work.notes += follows.notes
+    work.notes += decision.notes
     session.log(run, sync=None)
     session.record_death(execution, f"cell {cell.number}")
-    session.last_failed_execution = (
-        execution if verdict is Verdict.RECOVERABLE else None
-    )
-    return run, follows
+    session.last_failed_execution = None
+    if verdict is Verdict.RECOVERABLE:
+        session.last_failed_execution = execution
+    return run, decision
 
 
 async def judge_execution(
@@ -236,17 +274,26 @@ async def judge_execution(
     cell: Cell,
     execution: Execution,
     cells: Sequence[Cell],
-    built: str = "",
+    lost_state: str = "",
 ) -> tuple[Fault | None, Verdict]:
-    """Return the fault of an execution, with its suggestion, and the verdict."""
+    """Return the fault of an execution, with its suggestion, and the verdict.
+
+    `lost_state` describes what is lost if the kernel died.
+    """
     memory = execution.memory
     if memory:
-        before, after = execution.namespace_before, execution.namespace
-        if after is before:  # nothing was reported at its end
+        before = execution.namespace_before
+        after = execution.namespace
+        if after is before:  # the kernel did not report it at the end
             after = UNKNOWN_NAMESPACE
         memory = "; ".join([memory, *command_messages.format_largest(before, after)])
     fault, verdict = run_decisions.judge_run(
-        execution.outcome, execution.fault, cell.tags, execution.death, memory, built
+        execution.outcome,
+        execution.fault,
+        cell.tags,
+        execution.death,
+        memory,
+        lost_state,
     )
     if fault is not None:
         fault = await session.add_suggestion(
@@ -260,79 +307,87 @@ async def finish_run(
     work: CellWork,
     run: journal_events.RunEnded,
     execution: Execution,
-    follows: run_decisions.RunDecision,
+    decision: run_decisions.RunDecision,
 ) -> RunSummary:
     """Return the data for the report of a run; stop the notebook if required."""
     session.put_late()
-    ended = summarize_run(session, work, run, execution)
-    # pictures are made smaller, folders looked at
-    slow = bool(execution.images) or run.verdict is not Verdict.FINE
-    besides = (session, execution, run)
-    seen, left = (
-        await asyncio.to_thread(_describe_figures_and_effects, *besides)
-        if slow
-        else _describe_figures_and_effects(*besides)
-    )
-    met = execution.criterion_result is not None and execution.criterion_result.holds
-    origins = _label_origins(session, work.cells) if run.fault else {}
-    ended = replace(
-        ended,
-        origins=origins,
-        figures=seen,
-        warnings=left,
-        criterion_met=met,
+    summary = summarize_run(session, work, run, execution)
+    # Scaling images and listing folders takes time.
+    is_slow = bool(execution.images) or run.verdict is not Verdict.FINE
+    if is_slow:
+        figure_lines, warnings = await asyncio.to_thread(
+            _describe_figures_and_effects, session, execution, run
+        )
+    else:
+        figure_lines, warnings = _describe_figures_and_effects(session, execution, run)
+    criterion_result = execution.criterion_result
+    summary = replace(
+        summary,
+        origins=_label_origins(session, work.cells) if run.fault else {},
+        figures=figure_lines,
+        warnings=warnings,
+        criterion_met=criterion_result is not None and criterion_result.holds,
         unmet=run.unmet,
     )
-    # only the agent's own runs stop the agent
-    if follows.action is run_decisions.NextAction.STOP and not run.outside_agent:
-        session.stop_notebook(work.key, ended, follows.attempts + work.repeat_count)
+    # Only the agent's own runs stop the agent.
+    is_stop = decision.action is run_decisions.NextAction.STOP
+    if is_stop and not run.outside_agent:
+        session.stop_notebook(work.key, summary, decision.attempts + work.repeat_count)
     if session.state.plan.steps and not session.state.open_steps:
         session.state.compare_with_notebook(work.cells)
-    if session.state.is_complete and not work.was_complete:
-        with contextlib.suppress(NotebookError):  # it may be gone by now
+        return _add_completion(session, work, summary)
+    return summary
+
+
+def _add_completion(
+    session: Session, work: CellWork, summary: RunSummary
+) -> RunSummary:
+    """Add what the report says after the last step of the plan."""
+    state = session.state
+    if state.is_complete and not work.was_complete:
+        # The notebook may have been deleted by now.
+        with contextlib.suppress(NotebookError):
             document = session.file.read()
-            stands = format_order(session, document.cells)
+            order_lines = format_order(session, document.cells)
             session.needs_replay = run_decisions.should_verify(
-                session.state, work.limits, document.cells
+                state, work.limits, document.cells
             )
             tail = command_messages.format_completion(
                 session.name,
-                session.state,
+                state,
                 document.figure_count,
-                stands,
+                order_lines,
                 session.needs_replay,
             )
-            ended = replace(
-                ended,
-                tail=tail,
-                completion=command_messages.format_completion_line(session.state),
-            )
-    elif (
-        session.state.plan.steps
-        and not session.state.open_steps
-        and session.state.open_cells
-    ):
-        tail = [
-            f"No step is left, but the notebook is not complete. {command_messages.format_open_cells(session.state)}"
-        ]
-        ended = replace(ended, tail=tail)
-    return ended
+            completion = command_messages.format_completion_line(state)
+            return replace(summary, tail=tail, completion=completion)
+    elif state.open_cells:
+        open_cells = command_messages.format_open_cells(state)
+        line = f"No step is left, but the notebook is not complete. {open_cells}"
+        return replace(summary, tail=[line])
+    return summary
 
 
 def summarize_run(
     session: Session, work: CellWork, run: Run, execution: Execution
 ) -> RunSummary:
     """Return the data for the report of a run."""
-    state, kernel = session.state, session.kernel_manager.kernel
-    about = kernel.describe() if kernel else None
+    state = session.state
+    false_criterion_step = state.find_open_step(StepStatus.CRITERION_FALSE)
+    next_step = state.plan.find_step(false_criterion_step or state.find_open_step())
+    kernel = session.kernel_manager.kernel
+    location = ""
+    if kernel:
+        description = kernel.describe()
+        location = format_location(
+            description.location, description.walltime_left, description.problem
+        )
     return RunSummary(
         cell=work.cell,
         run=run,
         outputs=execution.outputs,
         plan=state.plan,
-        next_step=state.plan.find_step(
-            state.find_open_step(StepStatus.CRITERION_FALSE) or state.find_open_step()
-        ),
+        next_step=next_step,
         attempts=state.progress_of(work.key).attempts,
         max_retries=work.limits.max_retries,
         timeout=work.timeout,
@@ -350,9 +405,7 @@ def summarize_run(
         inserted_sources=execution.next_inputs,
         comment=session.comment,
         commands=state.commands,
-        where=format_location(about.location, about.walltime_left, about.problem)
-        if about
-        else "",
+        where=location,
     )
 
 
@@ -367,35 +420,33 @@ def _describe_figures_and_effects(
     session: Session, execution: Execution, run: Run
 ) -> tuple[list[str], list[str]]:
     """Return the figure summary, and side effects or warnings."""
-    adviser = session.diagnosis
-    # by the clock that files are stamped by
-    since_ns = int(parse_moment(run.started_at).timestamp() * 1e9)
+    diagnosis = session.diagnosis
     if run.verdict is Verdict.FINE:
-        left = adviser.find_warnings(execution)
+        warnings = diagnosis.find_warnings(execution)
     else:
-        how = "its interrupt" if run.outcome is Outcome.CANCELLED else "failing"
-        left = adviser.describe_side_effects(
+        # The file system's clock: the times of files are compared with it.
+        started_ns = int(parse_moment(run.started_at).timestamp() * 1e9)
+        is_cancelled = run.outcome is Outcome.CANCELLED
+        warnings = diagnosis.describe_side_effects(
             execution.diagnosis_data,
-            None if session.kernel_manager.is_remote else since_ns,
-            how,
+            None if session.kernel_manager.is_remote else started_ns,
+            "its interrupt" if is_cancelled else "failing",
         )
-    seen = adviser.summarize_figures(execution, run.run)
+    figure_lines = diagnosis.summarize_figures(execution, run.run)
     kernel = session.kernel_manager.kernel
-    is_here = kernel is not None and not kernel.describe().location
-    if is_here and adviser.can_render(execution):
-        seen = [
-            *seen,
-            command_messages.format_render_hint(session.state.commands, run.number),
-        ]
-    return seen, left
+    is_local = kernel is not None and not kernel.describe().location
+    if is_local and diagnosis.can_render(execution):
+        hint = command_messages.format_render_hint(session.state.commands, run.number)
+        figure_lines = [*figure_lines, hint]
+    return figure_lines, warnings
 
 
-async def _wait_before_retry(session: Session, wait: float, caller: Caller) -> bool:
+async def _wait_before_retry(session: Session, seconds: float, caller: Caller) -> bool:
     """Wait before a cell runs again; return True if interrupted."""
     session.running_caller = caller
     session.retry_interrupted.clear()
     try:
-        await asyncio.wait_for(session.retry_interrupted.wait(), wait)
+        await asyncio.wait_for(session.retry_interrupted.wait(), seconds)
     except asyncio.TimeoutError:
         return False
     finally:
@@ -414,22 +465,21 @@ def _handle_start_failure(
         f"the cell was NOT run: {error.message}",
         ("KernelStartFailed",),
     )
-    run = work.create_started_event(0, caller).create_run(
-        Outcome.KERNEL_DIED, Verdict.UNRECOVERABLE, fault, 0.0
-    )
-    work.notes, work.timeout = [], 0.0
-    ended = summarize_run(session, work, run, Execution(run.outcome))
+    started = work.create_started_event(0, caller)
+    run = started.create_run(Outcome.KERNEL_DIED, Verdict.UNRECOVERABLE, fault, 0.0)
+    work.notes = []
+    work.timeout = 0.0
+    summary = summarize_run(session, work, run, Execution(run.outcome))
     if not caller.is_outside_agent:
-        session.stop_notebook(
-            work.key, ended, session.state.progress_of(work.key).attempts, error.hint
-        )
-    return ended
+        attempts = session.state.progress_of(work.key).attempts
+        session.stop_notebook(work.key, summary, attempts, error.hint)
+    return summary
 
 
 def _label_origins(session: Session, cells: Sequence[Cell]) -> dict[int, str]:
     """Return the labels of the cells that ran, by execution count."""
-    names = {cell.id: cell.label for cell in cells if cell.is_code}
+    labels = {cell.id: cell.label for cell in cells if cell.is_code}
     return {
-        n: names.get(cell_id, "a cell that is gone")
-        for n, cell_id in session.state.cells_by_execution_count.items()
+        count: labels.get(cell_id, "a deleted cell")
+        for count, cell_id in session.state.cells_by_execution_count.items()
     }

@@ -33,27 +33,35 @@ class Diagnosis(Protocol):
     def add_suggestion(
         self,
         fault: Fault,
-        told: Mapping[str, Any],
+        kernel_facts: Mapping[str, Any],
         cell: Cell,
         cells: Sequence[Cell],
         state: State,
         namespace: Namespace,
         python: str,
     ) -> Fault:
-        """Return the fault with a suggestion, if there is one."""
+        """Return the fault with a suggestion, if there is one.
+
+        `kernel_facts` is what the helper in the kernel reported with the error.
+        """
         return fault
 
     def describe_side_effects(
-        self, told: Mapping[str, Any], since_ns: int | None, how: str = "failing"
+        self,
+        kernel_facts: Mapping[str, Any],
+        since_ns: int | None,
+        how: str = "failing",
     ) -> list[str]:
         """Return lines on names and files that a failed cell changed."""
         return []
 
     def has_changed_since(self, run: Run, namespace: Namespace) -> bool:
-        """Whether a new run may end differently; True if unknown."""
+        """Return whether a new run may end differently; True if unknown."""
         return True
 
-    def get_criterion_result(self, told: Mapping[str, Any]) -> CriterionResult | None:
+    def get_criterion_result(
+        self, kernel_facts: Mapping[str, Any]
+    ) -> CriterionResult | None:
         """Return whether the criterion is true, or None if unknown."""
         return None
 
@@ -70,7 +78,7 @@ class Diagnosis(Protocol):
         return {}
 
     def can_render(self, execution: Execution) -> bool:
-        """Whether a run showed a plotly figure that kaleido can render."""
+        """Return whether a run showed a plotly figure that kaleido can render."""
         return False
 
     def list_saved_figures(self, run: int) -> list[str]:

@@ -19,81 +19,77 @@ from stepper.session import responses
 from stepper.session.kernel_manager import Activity
 from stepper.session.session import Session
 
-# for which the answer waits: longer than a kernel has that ignores an interrupt
-ANSWER_SECONDS = 7.0
-LOOK_SECONDS = 0.05
+# How long the response waits for the result: longer than stepper waits for a kernel
+# that ignores an interrupt.
+RESPONSE_SECONDS = 7.0
+POLL_SECONDS = 0.05
 WAITS_FOR_KERNEL = (Activity.QUEUED, Activity.STARTING)
 
 
 async def interrupt(session: Session) -> responses.InterruptResponse:
-    """Interrupt what runs, or waits for its kernel; return what that did.
+    """Interrupt the running code, or the start of the kernel; return the effect.
 
-    Raise KernelUnreachableError if the interrupt waits for the connection to the kernel.
+    Raise KernelUnreachableError if the interrupt waits for the connection to the
+    kernel.
     """
-    activity = session.kernel_manager.activity
+    manager = session.kernel_manager
+    activity = manager.activity
     running = session.state.running
-    looks = session.scratch_run
-    interrupted = await session.interrupt()
-    kernel = session.kernel_manager.kernel
-    trouble = kernel.unreachable_reason if kernel is not None else ""
-    what = f"cell {running.number or '?'}" if running else "the code"
-    if trouble and (interrupted or running):
+    scratch_run = session.scratch_run
+    is_interrupted = await session.interrupt()
+    problem = manager.kernel.unreachable_reason if manager.kernel is not None else ""
+    target = f"cell {running.number or '?'}" if running else "the code"
+    if problem and (is_interrupted or running):
         raise KernelUnreachableError(
-            interrupts.format_disconnected(what, one_line(trouble, TROUBLE_LIMIT))
+            interrupts.format_disconnected(target, one_line(problem, TROUBLE_LIMIT))
         )
-    if not interrupted:
+    if not is_interrupted:
         return responses.InterruptResponse(session.name, False, interrupts.NOTHING_RUNS)
     if activity is Activity.RUNNING:
-
-        def over() -> bool:
-            return (
-                session.state.running is not running or session.scratch_run is not looks
+        has_finished = await _wait_until(
+            lambda: (
+                session.state.running is not running
+                or session.scratch_run is not scratch_run
             )
-
-        ended = await _wait(over)
-        text = _of_run(session, what, running, ended)
+        )
+        text = _describe_interrupted_run(session, target, running, has_finished)
     elif activity is Activity.NONE:
         text = interrupts.NO_RETRY
     elif activity is Activity.OTHER_CLIENT:
-        await _wait(lambda: session.kernel_manager.activity is not activity)
+        await _wait_until(lambda: manager.activity is not activity)
         text = interrupts.OTHER_CLIENT
     else:
-        await _wait(lambda: session.kernel_manager.activity not in WAITS_FOR_KERNEL)
-        text = _of_start(session)
+        await _wait_until(lambda: manager.activity not in WAITS_FOR_KERNEL)
+        text = _describe_interrupted_start(session)
     return responses.InterruptResponse(session.name, True, text)
 
 
-async def _wait(over: Callable[[], bool]) -> bool:
-    """Wait a limited time until `over` is true; return whether it is."""
-    until = time.monotonic() + ANSWER_SECONDS
-    while not over() and time.monotonic() < until:
-        await asyncio.sleep(LOOK_SECONDS)
-    return over()
+async def _wait_until(condition: Callable[[], bool]) -> bool:
+    """Wait a limited time until a condition is true; return whether it is."""
+    deadline = time.monotonic() + RESPONSE_SECONDS
+    while not condition() and time.monotonic() < deadline:
+        await asyncio.sleep(POLL_SECONDS)
+    return condition()
 
 
-def _of_run(
-    session: Session, what: str, running: RunStarted | None, ended: bool
+def _describe_interrupted_run(
+    session: Session, target: str, running: RunStarted | None, has_finished: bool
 ) -> str:
     """Return the effect of an interrupt on a cell or a scratch execution."""
-    if not ended:
-        return interrupts.format_pending(what)
-    runs = reversed(session.state.runs)
-    number = running.run if running else 0
-    run = next((run for run in runs if number and run.run == number), None)
-    return interrupts.format_finished(
-        what, run, session.kernel_manager.kernel is not None
-    )
+    if not has_finished:
+        return interrupts.format_pending(target)
+    run = session.state.find_run(running.run) if running and running.run else None
+    has_kernel = session.kernel_manager.kernel is not None
+    return interrupts.format_finished(target, run, has_kernel)
 
 
-def _of_start(session: Session) -> str:
+def _describe_interrupted_start(session: Session) -> str:
     """Return the effect of an interrupt on a queued or starting kernel."""
-    keeper = session.kernel_manager
-    if keeper.withdrawal_result:
-        return interrupts.format_withdrawn(keeper.withdrawal_result)
-    if keeper.is_starting:
-        queued = keeper.queue_status
-        starting = interrupts.WHILE_STARTING
-        return interrupts.format_withdrawing(queued.text) if queued else starting
-    if keeper.kernel is None:
-        return interrupts.START_FAILED
-    return interrupts.WHILE_STARTING
+    manager = session.kernel_manager
+    if manager.withdrawal_result:
+        return interrupts.format_withdrawn(manager.withdrawal_result)
+    if manager.is_starting and manager.queue_status:
+        return interrupts.format_withdrawing(manager.queue_status.text)
+    if manager.is_starting or manager.kernel is not None:
+        return interrupts.WHILE_STARTING
+    return interrupts.START_FAILED

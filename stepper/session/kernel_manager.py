@@ -26,11 +26,11 @@ from stepper.session.protocols import (
 )
 from stepper.session.responses import KernelStatus
 
-# how often it is looked whether a kernel that waits in a queue is still wanted
-LOOK_SECONDS = 0.2
-FREE_SECONDS = 0.05  # … whether another client's execution is over
+POLL_SECONDS = 0.2  # how often to check whether a queued kernel is still wanted
+# How often to check whether the execution of another client has finished.
+OTHER_CLIENT_POLL_SECONDS = 0.05
 BUSY = "the kernel is busy with another client's execution"
-AWAY_SECONDS = 10.0  # for a line that is down to come back before a cell is given up
+RECONNECT_SECONDS = 10.0  # how long a cell waits for a lost connection
 
 
 def format_now() -> Moment:
@@ -57,50 +57,39 @@ class KernelManager:
 
     def __init__(
         self,
-        provider: KernelLauncher,
-        place: Callable[[Mapping[str, str], str], LaunchConfig],
+        launcher: KernelLauncher,
+        get_launch_config: Callable[[Mapping[str, str], str], LaunchConfig],
         state: State,
         log: Callable[[Event], None],
-        hears: Callable[[dict[str, Any], bool], bool],
-        from_elsewhere: Callable[[ExternalExecution], None],
+        on_display: Callable[[dict[str, Any], bool], bool],
+        on_external_execution: Callable[[ExternalExecution], None],
     ) -> None:
-        self.on_display = hears  # what comes for cells beside the one that runs
-        self.on_external_execution = from_elsewhere  # what other clients had it run
-        self.launcher, self.get_launch_config, self.state, self.log = (
-            provider,
-            place,
-            state,
-            log,
-        )
+        self.launcher = launcher
+        self.get_launch_config = get_launch_config
+        self.state = state
+        self.log = log
+        self.on_display = on_display  # gets outputs for cells that are not running
+        self.on_external_execution = on_external_execution
         self.kernel: Kernel | None = None
-        self.has_looked = False  # for the kernel of a former daemon
-        self.needs_takeover = (
-            False  # it is that kernel, and nobody has spoken to it yet
-        )
-        # how that kernel ended, until somebody has seen to it
-        self.unhandled_death: Death | None = None
-        self.find_lock = asyncio.Lock()  # `status` may ask while a cell is about to run
+        # `status` may search for the kernel while a cell is about to run.
+        self.find_lock = asyncio.Lock()
+        self.has_searched = False  # for the kernel of an earlier daemon
+        # The kernel is that of an earlier daemon, and this one sent it no request yet.
+        self.needs_takeover = False
+        self.unhandled_death: Death | None = None  # of that kernel
         self.is_starting = False
-        self.start_cancelled = (
-            False  # the cell for which a kernel starts, or waits in a queue
-        )
-        self.external_wait: QueueStatus | None = (
-            None  # for what another client has the kernel run
-        )
-        self.withdrawal: QueueStatus | None = (
-            None  # the request that is being withdrawn
-        )
-        self.withdrawal_result = (
-            ""  # what became of the last request that was withdrawn
-        )
+        # The cell for which a kernel starts or is queued was interrupted.
+        self.start_cancelled = False
+        self.external_wait: QueueStatus | None = None  # for another client's execution
+        self.withdrawal: QueueStatus | None = None  # of a request, while it goes on
+        self.withdrawal_result = ""
         self.notice = ""
-        self.reported_missing_ipykernel = False  # ipykernel, which was said
-        self.reported_limitations = set[str]()  # what places can't do, which was said
-        # the last kernel is, or was: what its machine has for files and clock is not
-        # known here
+        self.reported_missing_ipykernel = False
+        self.reported_limitations = set[str]()
+        # Whether the present or the last kernel runs on another machine, whose files
+        # and clock are not known here.
         self.is_remote = False
-        # the name of the place where the last one was started; a former daemon knew it
-        # of its own
+        # The backend of the last start by this daemon.
         self.backend_name = ""
 
     async def find(self) -> Kernel | None:
@@ -109,29 +98,32 @@ class KernelManager:
         No request is sent to the kernel.
         """
         async with self.find_lock:
-            if self.kernel is None and not self.has_looked:
-                found = await self.launcher.attach()
-                self.has_looked = True
-                if isinstance(found, Death):
-                    self.unhandled_death = found
-                elif found is not None:
-                    self.kernel, self.needs_takeover = found, True
-                    found.on_display, found.external_executions.on_finished = (
-                        self.on_display,
-                        self.on_external_execution,
-                    )
-                    self.is_remote = bool(found.describe().location)
+            if self.kernel is None and not self.has_searched:
+                result = await self.launcher.attach()
+                self.has_searched = True
+                if isinstance(result, Death):
+                    self.unhandled_death = result
+                elif result is not None:
+                    self.kernel = result
+                    self.needs_takeover = True
+                    self._connect_callbacks(result)
+                    self.is_remote = bool(result.describe().location)
         return self.kernel
+
+    def _connect_callbacks(self, kernel: Kernel) -> None:
+        kernel.on_display = self.on_display
+        kernel.external_executions.on_finished = self.on_external_execution
 
     async def take_over(self) -> None:
         """Take over the kernel of an earlier daemon; interrupt what it runs."""
         try:
             death = await self.kernel.take_over() if self.kernel is not None else None
         except KernelError:
-            return  # it is taken over when it can be reached
+            return  # tried again as soon as the kernel can be reached
         self.needs_takeover = False
         if death is not None:
-            self.kernel, self.unhandled_death = None, death
+            self.kernel = None
+            self.unhandled_death = death
 
     @property
     def queue_status(self) -> QueueStatus | None:
@@ -142,7 +134,7 @@ class KernelManager:
 
     @property
     def activity(self) -> Activity:
-        """What an interrupt would meet now."""
+        """What an interrupt would affect now."""
         if self.is_starting:
             return Activity.QUEUED if self.queue_status else Activity.STARTING
         if self.external_wait:
@@ -151,124 +143,144 @@ class KernelManager:
         return Activity.RUNNING if busy else Activity.NONE
 
     async def get_kernel(
-        self, environ: Mapping[str, str], left: asyncio.Event | None = None
+        self, environ: Mapping[str, str], disconnected: asyncio.Event | None = None
     ) -> Kernel:
         """Return the running kernel; start one if there is none.
 
         Raise KernelError if it cannot start, and StepperError if the caller
         disconnected while the request was queued.
         """
-        if self.kernel is not None:
-            death = await self.kernel.check_death()
-            if death is None:
-                await self._wait_until_reachable(self.kernel)
-                if self.kernel.external_executions.running_since:
-                    await self._wait_for_other_client(self.kernel, left)
-                    return await self.get_kernel(environ, left)
-                return self.kernel
-            await self.shut_down(f"the kernel died ({death.reason})")
-        self.is_starting, self.start_cancelled = True, False
+        while self.kernel is not None:
+            kernel = self.kernel
+            death = await kernel.check_death()
+            if death is not None:
+                await self.shut_down(f"the kernel died ({death.reason})")
+                break
+            await self._wait_until_reachable(kernel)
+            if not kernel.external_executions.running_since:
+                return kernel
+            await self._wait_for_other_client(kernel, disconnected)
+        return await self._start_new_kernel(environ, disconnected)
+
+    async def _start_new_kernel(
+        self, environ: Mapping[str, str], disconnected: asyncio.Event | None
+    ) -> Kernel:
+        self.is_starting = True
+        self.start_cancelled = False
         self.withdrawal_result = ""
         try:
-            place = self.get_launch_config(environ, self.state.plan.kernel)
-            self.backend_name = place.backend.name if place.backend else Limits.kernel
-            self.kernel = kernel = await self._start_kernel(place, left)
-            kernel.on_display, kernel.external_executions.on_finished = (
-                self.on_display,
-                self.on_external_execution,
-            )
+            config = self.get_launch_config(environ, self.state.plan.kernel)
+            self.backend_name = config.backend.name if config.backend else Limits.kernel
+            kernel = await self._launch(config, disconnected)
+            self.kernel = kernel
+            self._connect_callbacks(kernel)
         finally:
             self.is_starting = False
+        description = kernel.describe()
+        self.is_remote = bool(description.location)
         if self.state.lost_reason:
-            self.notice = f"state lost: {self.state.lost_reason}. A fresh kernel is there, without any earlier variable"
-        about = kernel.describe()
-        self.is_remote = bool(about.location)
-        if about.install_command and not self.reported_missing_ipykernel:
-            self.reported_missing_ipykernel = True
-            said = f"{about.python} lacks ipykernel: stepper's own copy runs the kernel, behind the project's packages"
-            self.notice = ". ".join(
-                filter(
-                    None,
-                    (self.notice, f"{said}; what adds it: {about.install_command}"),
-                )
+            self.notice = (
+                f"state lost: {self.state.lost_reason}. A new kernel has started,"
+                " without the earlier variables"
             )
-        if about.limitation and about.limitation not in self.reported_limitations:
-            self.reported_limitations.add(about.limitation)
-            self.notice = ". ".join(filter(None, (self.notice, about.limitation)))
+        if description.install_command and not self.reported_missing_ipykernel:
+            self.reported_missing_ipykernel = True
+            self._add_notice(
+                f"{description.python} does not have ipykernel: the kernel runs with"
+                " stepper's own copy, which comes after the project's packages"
+            )
+            self._add_notice(f"To install it, run: {description.install_command}")
+        limitation = description.limitation
+        if limitation and limitation not in self.reported_limitations:
+            self.reported_limitations.add(limitation)
+            self._add_notice(limitation)
         self.log(
             KernelChanged(
-                what="started", kernel=kernel.id, pid=about.pid, at=format_now()
+                what="started", kernel=kernel.id, pid=description.pid, at=format_now()
             )
         )
         if self.start_cancelled:
-            raise StepperError("interrupted while its kernel started: nothing ran")
+            raise StepperError("interrupted while its kernel was starting: nothing ran")
         return kernel
+
+    def _add_notice(self, text: str) -> None:
+        self.notice = ". ".join(filter(None, [self.notice, text]))
 
     async def _wait_until_reachable(self, kernel: Kernel) -> None:
         """Wait a limited time for a lost connection.
 
         Raise KernelError if the kernel stays unreachable or could not be taken over.
         """
-        until = time.monotonic() + AWAY_SECONDS * (not self.needs_takeover)
-        # of that is to be known first what became of it
+        deadline = time.monotonic()
+        if not self.needs_takeover:
+            deadline += RECONNECT_SECONDS
+        # The result of a run in progress must be known before the next cell runs.
         while kernel.unreachable_reason or self.needs_takeover or self.state.running:
-            if time.monotonic() > until or self.state.running:
-                down = kernel.unreachable_reason or (
-                    BUSY
-                    if kernel.external_executions.running_since
-                    else "the link was down"
-                )
-                begun = self.state.running
-                open_yet = (
-                    f"; what became of run {begun.run} (cell {begun.number or '?'}) is not known yet"
-                    if begun
-                    else ""
-                )
-                why = f"{down}: the cell was NOT run{open_yet}. The kernel may be well, with its variables"
-                commands = self.state.commands
-                status, restart = commands.shell("status"), commands.shell("restart")
-                raise KernelError(
-                    why, f"{status}  # shows when it is back; `{restart}` gives it up"
-                )
+            if time.monotonic() > deadline or self.state.running:
+                raise self._create_unreachable_error(kernel)
             kernel.receive_pending()
             await asyncio.sleep(0.1)
-            await kernel.check_death()  # which looks for it
+            await kernel.check_death()  # also tries to reconnect
+
+    def _create_unreachable_error(self, kernel: Kernel) -> KernelError:
+        reason = kernel.unreachable_reason
+        if not reason and kernel.external_executions.running_since:
+            reason = BUSY
+        reason = reason or "the connection to the kernel was lost"
+        unknown_result = ""
+        run = self.state.running
+        if run:
+            unknown_result = (
+                f"; the result of run {run.run} (cell {run.number or '?'}) is not known"
+                " yet"
+            )
+        commands = self.state.commands
+        return KernelError(
+            f"{reason}: the cell was NOT run{unknown_result}. The kernel may still be"
+            " running, with its variables",
+            f"{commands.shell('status')}  # shows when it can be reached;"
+            f" `{commands.shell('restart')}` gives it up",
+        )
 
     async def _wait_for_other_client(
-        self, kernel: Kernel, left: asyncio.Event | None
+        self, kernel: Kernel, disconnected: asyncio.Event | None
     ) -> None:
         """Wait until another client's execution has finished.
 
         stepper does not interrupt it. Raise StepperError if the wait is interrupted.
         """
-        self.external_wait, self.start_cancelled = (
-            QueueStatus(BUSY, time.monotonic(), None, "that has ended"),
-            False,
+        self.external_wait = QueueStatus(
+            BUSY, time.monotonic(), None, "that execution has finished"
         )
+        self.start_cancelled = False
         try:
             while (
                 kernel.external_executions.running_since
                 and await kernel.check_death() is None
             ):
-                if self.start_cancelled or (left is not None and left.is_set()):
+                is_disconnected = disconnected is not None and disconnected.is_set()
+                if self.start_cancelled or is_disconnected:
                     raise StepperError(
-                        f"interrupted while {BUSY}: nothing ran, and that goes on"
+                        f"interrupted while {BUSY}: nothing ran, and that execution"
+                        " goes on"
                     )
-                await asyncio.sleep(FREE_SECONDS)
+                await asyncio.sleep(OTHER_CLIENT_POLL_SECONDS)
                 kernel.receive_pending()
         finally:
             self.external_wait = None
 
-    async def _start_kernel(
-        self, place: LaunchConfig, left: asyncio.Event | None
+    async def _launch(
+        self, config: LaunchConfig, disconnected: asyncio.Event | None
     ) -> Kernel:
-        start = asyncio.ensure_future(self.launcher.start(place))
+        """Start a kernel; withdraw a queued request if it is not wanted any more."""
+        start = asyncio.ensure_future(self.launcher.start(config))
         try:
             while not start.done():
-                await asyncio.wait([start], timeout=LOOK_SECONDS)
+                await asyncio.wait([start], timeout=POLL_SECONDS)
                 queued = self.launcher.queue_status
-                gone = left is not None and left.is_set()
-                if queued and (self.start_cancelled or gone) and not start.done():
+                is_disconnected = disconnected is not None and disconnected.is_set()
+                is_cancelled = self.start_cancelled or is_disconnected
+                if queued and is_cancelled and not start.done():
                     await self._withdraw(start, queued)
             return start.result()
         finally:
@@ -279,27 +291,30 @@ class KernelManager:
     async def _withdraw(
         self, start: asyncio.Future[Kernel], queued: QueueStatus
     ) -> None:
-        """Cancel a queued start; raise StepperError that says so."""
-        what = "interrupted while its kernel waited in a queue"
-        withdrawing = f"the request is being withdrawn ({queued.text})"
-        self.withdrawal = replace(queued, text=withdrawing, until="")
+        """Cancel a queued start; raise StepperError unless the kernel started."""
+        interrupted = "interrupted while its kernel waited in a queue"
+        self.withdrawal = replace(
+            queued, text=f"the request is being withdrawn ({queued.text})", until=""
+        )
         try:
             start.cancel()
             await asyncio.wait([start])
             if not start.cancelled() and start.exception() is None:
-                return  # the kernel is there
+                return
             await self.launcher.cancel_request()
-            withdrawn = f"the {queued.request} was withdrawn, and " * bool(
-                queued.request
-            )
-            self.withdrawal_result = f"{withdrawn}there is no kernel"
-            raise StepperError(f"{what}: {self.withdrawal_result}")
-        except KernelError as error:  # whoever asked for the kernel does not try again
+            self.withdrawal_result = "there is no kernel"
+            if queued.request:
+                self.withdrawal_result = (
+                    f"the {queued.request} was withdrawn, and there is no kernel"
+                )
+            raise StepperError(f"{interrupted}: {self.withdrawal_result}")
+        except KernelError as error:
+            # Not a KernelError, which would make the caller try again.
             self.withdrawal_result = (
                 f"the request is not withdrawn yet: {error.message}"
             )
             raise StepperError(
-                f"{what}: {self.withdrawal_result}", error.hint
+                f"{interrupted}: {self.withdrawal_result}", error.hint
             ) from None
         finally:
             self.withdrawal = None
@@ -310,83 +325,82 @@ class KernelManager:
         Return whether there was one.
         """
         if self.is_starting or self.external_wait:
-            self.start_cancelled = True  # also where it is about to queue
+            self.start_cancelled = True  # also if the request is not queued yet
             return True
-        busy = self.kernel is not None and self.kernel.is_busy
-        if self.kernel is not None and (busy or self.state.running):
+        is_busy = self.kernel is not None and self.kernel.is_busy
+        if self.kernel is not None and (is_busy or self.state.running):
             await self.kernel.interrupt(reason)
-        return busy
+        return is_busy
 
-    async def shut_down(self, why: str) -> bool:
+    async def shut_down(self, reason: str) -> bool:
         """Shut down the kernel; return whether there was one.
 
-        Raise KernelError if it may still run.
+        Raise KernelError if it may still be running.
         """
-        kernel, self.kernel = self.kernel, None
+        kernel = self.kernel
+        self.kernel = None
         if self.unhandled_death is not None:
             self.unhandled_death = None
-            self.record_loss(why)
-        if kernel is not None:
-            kept = kernel.describe().is_external and await kernel.check_death() is None
-            try:
-                await kernel.shutdown()
-            finally:
-                if not kept:
-                    self.record_loss(why)
-        else:
+            self.record_loss(reason)
+        if kernel is None:
             await self.launcher.cancel_request()
-        return kernel is not None
+            return False
+        # The kernel of another client's session keeps running.
+        is_external = kernel.describe().is_external
+        keeps_running = is_external and await kernel.check_death() is None
+        try:
+            await kernel.shutdown()
+        finally:
+            if not keeps_running:
+                self.record_loss(reason)
+        return True
 
-    def record_loss(self, why: str) -> None:
+    def record_loss(self, reason: str) -> None:
         """Record in the journal that the kernel and its state are lost."""
         self.kernel = None
-        self.log(KernelChanged(what="lost", why=why, at=format_now()))
+        self.log(KernelChanged(what="lost", why=reason, at=format_now()))
 
     async def get_status(self) -> KernelStatus:
-        """Return pid, state, memory and interpreter."""
+        """Return process ID, state, memory and interpreter of the kernel."""
         kernel = self.kernel
         if kernel is None:
             queued = self.queue_status
             if queued is not None:
                 return KernelStatus(state="queued", where=queued.text)
             return KernelStatus(state="starting" if self.is_starting else "none")
-        others = kernel.external_executions.running_since
-        busy = kernel.is_busy or self.state.running is not None or others > 0
-        state = (
-            "dead"
-            if await kernel.check_death() is not None
-            else "busy"
-            if busy
-            else "idle"
-        )
-        about = kernel.describe()
-        beside = f"{BUSY}, for {time.monotonic() - others:.0f} s" if others else ""
-        trouble = "; ".join(
-            filter(
-                None,
-                [
-                    about.problem,
-                    beside,
-                    self._explain_backend_change() if about.location else "",
-                ],
-            )
-        )
+        external_since = kernel.external_executions.running_since
+        if await kernel.check_death() is not None:
+            state = "dead"
+        elif kernel.is_busy or self.state.running is not None or external_since > 0:
+            state = "busy"
+        else:
+            state = "idle"
+        description = kernel.describe()
+        problems = [description.problem]
+        if external_since:
+            seconds = time.monotonic() - external_since
+            problems.append(f"{BUSY}, for {seconds:.0f} s")
+        if description.location:
+            problems.append(self._explain_backend_change())
         return KernelStatus(
-            about.pid,
+            description.pid,
             state,
             kernel.measure_memory(),
-            about.python,
-            about.location,
-            about.walltime_left,
-            trouble,
+            description.python,
+            description.location,
+            description.walltime_left,
+            "; ".join(filter(None, problems)),
         )
 
     def _explain_backend_change(self) -> str:
         """Return why the next kernel would run on another backend, or ''."""
         try:
-            gone = self.get_launch_config({}, self.state.plan.kernel).backend is None
-            why = "the next one is to run on this machine" if gone else ""
+            config = self.get_launch_config({}, self.state.plan.kernel)
         except KernelError as error:
-            why = error.message
+            reason = error.message
+        else:
+            if config.backend is not None:
+                return ""
+            reason = "the next kernel will run on this machine"
         shutdown = self.state.commands.shell("shutdown")
-        return f"{why}: this kernel goes on until `{shutdown}`" if why else ""
+        return f"{reason}: this kernel keeps running until `{shutdown}`"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from stepper.common.errors import NotebookError
@@ -24,8 +24,8 @@ from stepper.session.protocols import CellVersion, Notebook
 from stepper.session.replay import LATE_SECONDS
 from stepper.session.session import Session
 
-# another version of these may draw the same figure otherwise
-DRAWS = ("matplotlib", "PIL", "seaborn")
+# Another version of these packages may draw the same figure differently.
+DRAWING_PACKAGES = ("matplotlib", "PIL", "seaborn")
 
 
 class RecordedOutputs:
@@ -37,50 +37,54 @@ class RecordedOutputs:
         self.session = session
         self.sources = [cell.source for cell in document.cells if cell.is_code]
         self.packages = dict(session.state.packages)
-        self.recorded = dict[int, list[dict[str, Any]]]()
-        # modules of the project that changed after the recorded run of one of the cells
+        # Project modules that changed after the recorded run of one of the cells.
         self.modules = _find_changed_modules(session, cells)
-        verified = session.state.verified
-        is_valid = (
-            verified is not None
-            and verified.sources == verify_results.hash_sources(document.cells)
-        )
-        unstable = verified.unstable if verified is not None and is_valid else ()
-        ran = {run.cell_id: run.source_hash for run in session.state.runs}
+        # By cell index.
+        self.recorded: dict[int, list[dict[str, Any]]] = {}
+        nondeterministic_ids = _get_nondeterministic_ids(session, document)
+        last_hashes = {run.cell_id: run.source_hash for run in session.state.runs}
         for cell in cells:
             outputs = document.get_recorded_outputs(cell)
-            same_source = ran.get(cell.id, "") in ("", hash_source(cell.source))
-            if outputs is not None and same_source and cell.id not in unstable:
+            last_hash = last_hashes.get(cell.id, "")
+            has_same_source = last_hash in ("", hash_source(cell.source))
+            is_comparable = has_same_source and cell.id not in nondeterministic_ids
+            if outputs is not None and is_comparable:
                 self.recorded[cell.index] = outputs
 
     def list_changed_modules(self) -> list[str]:
         """Return the project modules that changed since the recorded runs."""
-        now = self.session.state.packages
-        changed = verify_results.find_changed_modules(self.packages, now)
+        present_packages = self.session.state.packages
+        changed = verify_results.find_changed_modules(self.packages, present_packages)
         return sorted(self.modules.union(changed))
 
-    async def find_changed(self, ended: Sequence[RunSummary]) -> list[ChangedOutput]:
+    async def find_changed(self, finished: Sequence[RunSummary]) -> list[ChangedOutput]:
         """Return the cells whose outputs differ now, in the order of their runs."""
-        compared = [
-            each
-            for each in ended
-            if each.cell.index in self.recorded
-            and each.run.verdict is Verdict.FINE
-            and not (isinstance(each.run, RunEnded) and each.run.left_out)
-        ]
-        fresh = {each.cell.index: [*each.outputs] for each in compared}
-        found = await asyncio.to_thread(self._compare, compared, fresh)
-        if not found:
+        compared = [summary for summary in finished if self._is_comparable(summary)]
+        outputs = {summary.cell.index: [*summary.outputs] for summary in compared}
+        changed = await asyncio.to_thread(self._compare, compared, outputs)
+        if not changed:
             return []
-        # Threads and later cells add to outputs or replace them: the file has them all.
+        # Threads and later cells add outputs or replace them. The file has the final
+        # outputs.
         await self._take_late_outputs()
-        differing = {each.cell for each in found}
-        compared = [each for each in compared if each.cell.number in differing]
-        written = {each.cell.index: self._read_written(each) for each in compared}
-        if all(fresh[index] == outputs for index, outputs in written.items()):
-            return found
-        fresh.update(written)
-        return await asyncio.to_thread(self._compare, compared, fresh)
+        changed_numbers = {change.cell for change in changed}
+        compared = [
+            summary for summary in compared if summary.cell.number in changed_numbers
+        ]
+        final_outputs = {
+            summary.cell.index: self._read_written(summary) for summary in compared
+        }
+        if all(outputs[index] == final for index, final in final_outputs.items()):
+            return changed
+        return await asyncio.to_thread(self._compare, compared, final_outputs)
+
+    def _is_comparable(self, summary: RunSummary) -> bool:
+        """Return whether the outputs of a run can be compared with recorded ones."""
+        if summary.cell.index not in self.recorded:
+            return False
+        if summary.run.verdict is not Verdict.FINE:
+            return False
+        return not (isinstance(summary.run, RunEnded) and summary.run.left_out)
 
     async def _take_late_outputs(self) -> None:
         kernel = self.session.kernel_manager.kernel
@@ -89,44 +93,44 @@ class RecordedOutputs:
             kernel.receive_pending()
         self.session.put_late()
 
-    def _read_written(self, ended: RunSummary) -> list[Any]:
+    def _read_written(self, summary: RunSummary) -> list[Any]:
         """Return a cell's outputs from the notebook file.
 
         If they could not be written, return those of the run.
         """
-        outputs = list[Any]()
-        if ended.cell.id not in self.session.state.pending_outputs:
+        outputs: list[Any] = []
+        if summary.cell.id not in self.session.state.pending_outputs:
+            version = CellVersion.from_cell(summary.cell)
             with contextlib.suppress(NotebookError):
-                outputs = self.session.file.read_outputs(
-                    CellVersion.from_cell(ended.cell)
-                )
-        return outputs or [*ended.outputs]
+                outputs = self.session.file.read_outputs(version)
+        return outputs or [*summary.outputs]
 
     def _compare(
-        self, compared: Sequence[RunSummary], fresh: dict[int, list[Any]]
+        self, compared: Sequence[RunSummary], outputs: dict[int, list[Any]]
     ) -> list[ChangedOutput]:
+        """Return the runs whose outputs, by cell index, differ from the recorded."""
         state = self.session.state
         packages = verify_results.find_changed_packages(self.packages, state.packages)
-        redrawn = any(package.name in DRAWS for package in packages)
+        is_redrawn = any(package.name in DRAWING_PACKAGES for package in packages)
         facts = {key: text for run in state.runs for key, text in run.figures.items()}
-        changed = list[ChangedOutput]()
-        for each in compared:
-            cell = each.cell
+        changed = []
+        for summary in compared:
+            cell = summary.cell
             recorded = self.recorded[cell.index]
-            shown = recorded_outputs.remove_pager_text(
-                cell.source, recorded, CellOutputs(fresh[cell.index], facts)
+            new_outputs = recorded_outputs.remove_pager_text(
+                cell.source, recorded, CellOutputs(outputs[cell.index], facts)
             )
-            run = RunTime(
-                parse_moment(each.run.started_at).timestamp(),
-                each.run.duration_s,
+            run_time = RunTime(
+                parse_moment(summary.run.started_at).timestamp(),
+                summary.run.duration_s,
                 clock_values.reads_clock(cell.source, self.sources),
             )
             difference = recorded_outputs.find_difference(
                 CellOutputs(recorded, facts),
-                shown,
-                run,
+                new_outputs,
+                run_time,
                 self.session.compare_pixels,
-                redrawn,
+                is_redrawn,
             )
             if difference is not None:
                 changed.append(
@@ -135,15 +139,29 @@ class RecordedOutputs:
         return changed
 
 
+def _get_nondeterministic_ids(session: Session, document: Notebook) -> Collection[str]:
+    """Return the cells whose outputs differed between two replays of `verify`.
+
+    Return none if the notebook changed since that replay.
+    """
+    verified = session.state.verified
+    if verified is None:
+        return ()
+    is_current = verified.sources == verify_results.hash_sources(document.cells)
+    return verified.unstable if is_current else ()
+
+
 def _find_changed_modules(session: Session, cells: Sequence[Cell]) -> set[str]:
+    """Return the project modules that changed after one of the cells last ran."""
     if not session.speaks_python:
         return set()
-    state, past = session.state, session.run_history
-    past.catch_up(state.runs, state.sources_by_hash, state.external_executions)
-    runs = [
-        past.last_runs.get(
-            cell_dependencies.cell_key(cell.id, hash_source(cell.source))
-        )
-        for cell in cells
-    ]
-    return {name for run in runs if run for name, _ in past.modules_changed_since(run)}
+    state = session.state
+    history = session.run_history
+    history.catch_up(state.runs, state.sources_by_hash, state.external_executions)
+    names: set[str] = set()
+    for cell in cells:
+        key = cell_dependencies.cell_key(cell.id, hash_source(cell.source))
+        run = history.last_runs.get(key)
+        if run:
+            names.update(name for name, _ in history.modules_changed_since(run))
+    return names

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from stepper.common.text import one_line
 from stepper.messages.quoted_output import take_new_lines
@@ -13,65 +15,57 @@ from stepper.session.clients import Caller
 from stepper.session.protocols import CellVersion
 from stepper.session.session import Session
 
-FOLLOW_SECONDS = 0.5  # how often it is looked for more
-# characters of a cell's output, from which on only its last line is told
-MOST = 100_000
+POLL_SECONDS = 0.5  # how often to check for new output
+# Of a cell with more characters of output, only the last line is reported.
+MAX_CHARACTERS = 100_000
 
 
 async def follow_output(
-    session: Session, name: str, caller: Caller, tell: progress_events.ProgressCallback
+    session: Session,
+    name: str,
+    caller: Caller,
+    report_progress: progress_events.ProgressCallback,
 ) -> responses.OutputPage:
     """Report new output of a cell while it runs; return its output at the end.
 
     Raise UsageError if there is no such cell.
     """
-    cell, told, changes, last = (
-        status_queries.find_code_cell(session, name),
-        dict[int, int](),
-        -1,
-        "",
-    )
+    cell = status_queries.find_code_cell(session, name)
     run = session.state.running
     if run is None or run.cell_id != cell.id:
         return status_queries.get_output(session, name, 1)
+    # Positions in the outputs up to which `take_new_lines` returned the text.
+    positions: dict[int, int] = {}
+    change_count = -1
     while session.state.running is run and not caller.disconnected.is_set():
-        coming = (
-            session.kernel_manager.kernel.partial_output
-            if session.kernel_manager.kernel
-            else None
-        )
-        if coming is not None and coming.change_count != changes:
-            changes, last = (
-                coming.change_count,
-                one_line(coming.last_line(), status_queries.LINE),
-            )
-            outputs = coming.outputs()
-            much = sum(len(output.get("text", "")) for output in outputs) > MOST
-            tell(
-                progress_events.OutputPrinted(
-                    lines=[]
-                    if much
-                    else take_new_lines(outputs, told, has_ended=False),
-                    last=last,
-                )
-            )
-        await asyncio.sleep(FOLLOW_SECONDS)
+        kernel = session.kernel_manager.kernel
+        partial = kernel.partial_output if kernel else None
+        if partial is not None and partial.change_count != change_count:
+            change_count = partial.change_count
+            outputs = partial.outputs()
+            lines = []
+            if not _is_long(outputs):
+                lines = take_new_lines(outputs, positions, has_ended=False)
+            last_line = one_line(partial.last_line(), status_queries.LINE)
+            report_progress(progress_events.OutputPrinted(lines=lines, last=last_line))
+        await asyncio.sleep(POLL_SECONDS)
     page = status_queries.get_output(session, name, 1)
     outputs = session.file.read_outputs(CellVersion.from_cell(cell))
-    much = sum(len(output.get("text", "")) for output in outputs) > MOST
-    tell(
-        progress_events.OutputPrinted(
-            lines=[] if much else take_new_lines(outputs, told, has_ended=True), last=""
-        )
-    )
-    ended = next(
-        (known for known in reversed(session.state.runs) if known.run == run.run), None
-    )
-    how = (
-        f"{ended.outcome.value} after {format_seconds(ended.duration_s)}"
-        if ended
-        else "it did not run"
-    )
-    output = session.state.commands.shell("output", name)
-    more = f"; its output is long: {output}" if much else ""
-    return replace(page, ended=f"{cell.label}: {how}{more}")
+    is_long = _is_long(outputs)
+    lines = [] if is_long else take_new_lines(outputs, positions, has_ended=True)
+    report_progress(progress_events.OutputPrinted(lines=lines, last=""))
+    finished_run = session.state.find_run(run.run)
+    result = "it did not run"
+    if finished_run:
+        duration = format_seconds(finished_run.duration_s)
+        result = f"{finished_run.outcome.value} after {duration}"
+    text = f"{cell.label}: {result}"
+    if is_long:
+        command = session.state.commands.shell("output", name)
+        text += f"; its output is long, to read it, run: {command}"
+    return replace(page, ended=text)
+
+
+def _is_long(outputs: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether outputs have too much text to report each line."""
+    return sum(len(output.get("text", "")) for output in outputs) > MAX_CHARACTERS

@@ -19,8 +19,8 @@ from stepper.session.clients import Caller
 from stepper.session.protocols import CellVersion
 from stepper.session.session import Session
 
-LATE_SECONDS = 0.3  # for what threads say after the last cell's end
-UNWRITTEN = "what the replay showed could not be kept"
+LATE_SECONDS = 0.3  # for the outputs of threads after the end of the last cell
+UNWRITTEN = "the outputs of the replay could not be written"
 Outputs = Sequence[dict[str, Any]]
 
 
@@ -43,7 +43,7 @@ class ReplayResult:
 
     shown: dict[int, CellOutputs] = field(default_factory=dict)
     failed: RunSummary | None = None
-    # of those that failed as they had when they were recorded
+    # Errors by cell index, of cells that failed as recorded.
     faults: dict[int, str] = field(default_factory=dict)
     packages: dict[str, str] = field(default_factory=dict)
 
@@ -59,46 +59,51 @@ async def replay(
 
     Raise StepperError if the replay was interrupted or no kernel started.
     """
-    found, ran = ReplayResult(), list[Cell]()
-    facts = dict[str, str]()
+    result = ReplayResult()
     async with _interrupt_on_disconnect(fresh, caller), fresh.turn(caller=caller):
         try:
             cells = fresh.read_with_unique_ids().cells
             fresh.file.clear_outputs([cell for cell in cells if cell.is_code])
+            cells_run: list[Cell] = []
+            figure_facts: dict[str, str] = {}
             for cell in cell_changes.select_runnable(cells):
                 if cell.index > last:
                     break
                 progress(cell)
-                ended = await run_cell(fresh, cells, cell, caller, keep_time=False)
-                _raise_if_unusable(ended)
-                ran.append(cell)
-                facts.update(fresh.state.runs[-1].figures)
-                if ended.run.verdict is not Verdict.FINE:
-                    if not _failed_as_recorded(ended, recorded.get(cell.index)):
-                        found.failed = ended
+                summary = await run_cell(fresh, cells, cell, caller, keep_time=False)
+                _check_usable(summary)
+                cells_run.append(cell)
+                figure_facts.update(fresh.state.runs[-1].figures)
+                if summary.run.verdict is not Verdict.FINE:
+                    if not _failed_as_recorded(summary, recorded.get(cell.index)):
+                        result.failed = summary
                         break
-                    found.faults[cell.index] = ended.run.error
-            if (
-                kernel := fresh.kernel_manager.kernel
-            ) is not None and await kernel.check_death() is None:
-                await asyncio.sleep(LATE_SECONDS)
-                kernel.receive_pending()
-            fresh.put_late()
-            if fresh.state.pending_outputs:
-                why = (
-                    f": {'; '.join(fresh.pending_notices.values())}"
-                    if fresh.pending_notices
-                    else ""
-                )
-                raise StepperError(UNWRITTEN + why, "df -h .stepper")
-            for cell in ran:
-                found.shown[cell.index] = CellOutputs(
-                    fresh.file.read_outputs(CellVersion.from_cell(cell)), facts
-                )
-            found.packages = dict(fresh.state.packages)
+                    result.faults[cell.index] = summary.run.error
+            await _write_late_outputs(fresh)
+            for cell in cells_run:
+                outputs = fresh.file.read_outputs(CellVersion.from_cell(cell))
+                result.shown[cell.index] = CellOutputs(outputs, figure_facts)
+            result.packages = dict(fresh.state.packages)
         finally:
-            await asyncio.shield(fresh.kernel_manager.shut_down("it was a replay's"))
-    return found
+            shutdown = fresh.kernel_manager.shut_down("it was a replay's")
+            await asyncio.shield(shutdown)
+    return result
+
+
+async def _write_late_outputs(fresh: Session) -> None:
+    """Write the outputs that arrive after the last cell.
+
+    Raise StepperError if outputs cannot be written.
+    """
+    kernel = fresh.kernel_manager.kernel
+    if kernel is not None and await kernel.check_death() is None:
+        await asyncio.sleep(LATE_SECONDS)
+        kernel.receive_pending()
+    fresh.put_late()
+    if fresh.state.pending_outputs:
+        notices = "; ".join(fresh.pending_notices.values())
+        reason = f": {notices}" if notices else ""
+        raise StepperError(UNWRITTEN + reason, "df -h .stepper")
 
 
 @contextlib.asynccontextmanager
@@ -107,56 +112,64 @@ async def _interrupt_on_disconnect(
 ) -> AsyncIterator[None]:
     """Interrupt the run if the caller disconnects."""
 
-    async def watch() -> None:
+    async def cancel_on_disconnect() -> None:
         await caller.disconnected.wait()
         await fresh.cancel_for_caller(caller)
 
-    watching = asyncio.create_task(watch())
+    task = asyncio.create_task(cancel_on_disconnect())
     try:
         yield
     finally:
-        watching.cancel()
+        task.cancel()
 
 
-def _raise_if_unusable(ended: RunSummary) -> None:
-    run = ended.run
+def _check_usable(summary: RunSummary) -> None:
+    """Raise StepperError if the run was interrupted or no kernel started."""
+    run = summary.run
     if run.verdict is Verdict.CANCELLED:
         raise StepperError(
-            "interrupted: the replay was given up, and nothing is known of the notebook by it"
+            "the replay was interrupted: it says nothing about the notebook"
         )
     if not run.run and run.fault is not None:
         raise KernelError(run.fault.evalue)
 
 
-def _failed_as_recorded(ended: RunSummary, recorded: Outputs | None) -> bool:
-    """Whether a cell failed with the recorded error."""
-    if ended.run.outcome is not Outcome.ERROR or ended.run.fault is None:
+def _failed_as_recorded(summary: RunSummary, recorded: Outputs | None) -> bool:
+    """Return whether a cell failed with the recorded error."""
+    fault = summary.run.fault
+    if summary.run.outcome is not Outcome.ERROR or fault is None:
         return False
-    errors = [
-        output for output in recorded or () if output.get("output_type") == "error"
-    ]
-    failed = {
+    new_error = {
         "output_type": "error",
-        "ename": ended.run.fault.ename,
-        "evalue": ended.run.fault.evalue,
+        "ename": fault.ename,
+        "evalue": fault.evalue,
     }
-    return any(
-        compare_outputs(CellOutputs([error]), CellOutputs([failed])).verdict.reproduces
-        for error in errors
-    )
+    for output in recorded or ():
+        if output.get("output_type") == "error":
+            comparison = compare_outputs(
+                CellOutputs([output]), CellOutputs([new_error])
+            )
+            if comparison.verdict.reproduces:
+                return True
+    return False
 
 
 def create_progress_callback(
-    progress: progress_events.ProgressCallback, at: list[int], of: int
+    progress: progress_events.ProgressCallback, positions: list[int], total: int
 ) -> Callable[[Cell], None]:
-    """Return a callback that reports each cell that starts."""
+    """Return a callback that reports each cell that starts.
 
-    def told(cell: Cell) -> None:
-        at[0] += 1
+    `positions[0]` is the number of cells started so far; callbacks of several replays
+    share it.
+    """
+
+    def report_cell(cell: Cell) -> None:
+        positions[0] += 1
+        position = positions[0]
         progress(
             progress_events.CellStarted(
-                cell=cell.number, position=at[0], of=max(of, at[0])
+                cell=cell.number, position=position, of=max(total, position)
             )
         )
 
-    return told
+    return report_cell

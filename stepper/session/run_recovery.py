@@ -24,113 +24,137 @@ from stepper.session.session import Session
 async def recover_run(session: Session) -> None:
     """Wait for the interrupted run, within its deadline, and record its result.
 
-    If the run never started, record that in the journal.
+    If the run never started, record that in the journal. Raise KernelUnreachableError
+    if the kernel cannot be reached.
     """
-    cut = session.state.running
-    assert cut is not None
-    where = f"run {cut.run} (cell {cut.number or '?'})"
-    foreign = session.kernel_manager.needs_takeover
-    lost = "its daemon" if foreign else "its line"
+    started = session.state.running
+    assert started is not None
+    run_name = f"run {started.run} (cell {started.number or '?'})"
+    daemon_exited = session.kernel_manager.needs_takeover
+    interruption = "its daemon exited" if daemon_exited else "its connection was lost"
     try:
-        execution = await _await_execution(session, cut)
+        execution = await _await_execution(session, started)
     except KernelUnreachableError as error:
-        why = f"{error.message}. What became of {where} is not known yet; until then nothing else runs: NOT run"
         raise KernelUnreachableError(
-            why, CommandLines(session.name).shell("status")
+            f"{error.message}. The result of {run_name} is not known yet; until then no"
+            " other cell runs: NOT run",
+            CommandLines(session.name).shell("status"),
         ) from None
     if execution is None:
-        session.log(RunVoided(run=cut.run, tool_use_id=cut.tool_use_id))
-        if cut.tool_use_id not in session.reconnecting_callers:  # else it runs now
+        session.log(RunVoided(run=started.run, tool_use_id=started.tool_use_id))
+        # The client that reconnects for this call runs the cell now.
+        if started.tool_use_id not in session.reconnecting_callers:
             session.add_notice(
-                f"{where} had not begun when it lost {lost}: it was NOT run",
-                cut.run,
+                f"{run_name} had not started when {interruption}: it was NOT run",
+                started.run,
             )
         return
-    execution.reconnected = not foreign
+    execution.reconnected = not daemon_exited
     session.namespace = execution.namespace
-    work = _create_work(session, cut)
-    unheard = (
-        execution.fault is not None
-        and execution.fault.ename == error_classification.UNOBSERVED_RUN
+    work = _create_work(session, started)
+    work.notes.append(_format_note(run_name, interruption, execution))
+    # The cell may have moved in the notebook.
+    moved = replace(started, number=work.cell.number, index=work.cell.index)
+    run, decision = await record_execution(
+        session, work, moved, execution, _compute_age(started)
     )
-    work.notes.append(
-        f"{where} lost {lost} and went on" + ": this is how it ended" * (not unheard)
-    )
-    # where its cell stands now
-    begun = replace(cut, number=work.cell.number, index=work.cell.index)
-    run, follows = await record_execution(
-        session, work, begun, execution, _compute_age(cut)
-    )
-    if (
-        follows.action is run_decisions.NextAction.RETRY
-    ):  # nobody waits to have it repeated
+    if decision.action is run_decisions.NextAction.RETRY:
+        # A recovered run is not repeated, because no client waits for it.
         work.notes += session.outputs.write_outputs(
             work.cell, execution, run.step, run.run, work.keeps_mtime
         )
-    ended = await finish_run(session, work, run, execution, follows)
-    session.record_report(run_report.format_run(ended), ended)
-    if cut.tool_use_id in session.state.background_calls:
-        return  # it is told as what was handed on
-    fine = run.verdict is Verdict.FINE
-    how = "ran ok, its outputs are on the cell" if fine else f"ended with {run.error}"
-    report = session.state.commands.shell("report", str(cut.run))
+    summary = await finish_run(session, work, run, execution, decision)
+    session.record_report(run_report.format_run(summary), summary)
+    if started.tool_use_id in session.state.background_calls:
+        return  # reported like any background run
+    result = f"it ended with {run.error}"
+    if run.verdict is Verdict.FINE:
+        result = "it ran ok, and the notebook has its outputs"
+    command = session.state.commands.shell("report", str(started.run))
     session.add_notice(
-        f"{where} lost {lost} and went on: it {how}. `{report}`", cut.run
+        f"{run_name} continued after {interruption}: {result}. `{command}`", started.run
     )
 
 
-async def _await_execution(session: Session, cut: RunStarted) -> Execution | None:
+def _format_note(run_name: str, interruption: str, execution: Execution) -> str:
+    """Return the note for the report on a recovered run."""
+    note = f"{run_name} continued after {interruption}"
+    fault = execution.fault
+    if fault is not None and fault.ename == error_classification.UNOBSERVED_RUN:
+        return note
+    return f"{note}: this is its result"
+
+
+async def _await_execution(session: Session, started: RunStarted) -> Execution | None:
     """Return the result of the run, or None if it never started."""
-    kernel, limits = session.kernel_manager.kernel, session.limits()
-    if kernel is None or kernel.id != cut.kernel:
-        # the journal names another one: whose state it holds, nobody knows
-        if kernel is not None:
-            await kernel.shutdown()
-        # it was let go, its line was down
-        if (
-            kernel is None
-            and session.state.lost_reason
-            and not session.kernel_manager.unhandled_death
-        ):
-            return Execution(Outcome.CANCELLED, death=Death(session.state.lost_reason))
-        death = session.kernel_manager.unhandled_death or Death("its process is gone")
-        session.kernel_manager.unhandled_death = None
-        return Execution(Outcome.KERNEL_DIED, death=death)
-    was, session.kernel_manager.needs_takeover = (
-        session.kernel_manager.needs_takeover,
-        False,
-    )
-    left = max(0.0, (cut.timeout or limits.cell_timeout_seconds) - _compute_age(cut))
+    manager = session.kernel_manager
+    kernel = manager.kernel
+    if kernel is None or kernel.id != started.kernel:
+        return await _handle_lost_kernel(session)
+    limits = session.limits()
+    timeout = started.timeout or limits.cell_timeout_seconds
+    remaining = max(0.0, timeout - _compute_age(started))
+    needed_takeover = manager.needs_takeover
+    manager.needs_takeover = False
     try:
         return await kernel.await_earlier_request(
-            cut.request, left, limits, cell_directives.parse(cut.source).wake
+            started.request,
+            remaining,
+            limits,
+            cell_directives.parse(started.source).wake,
         )
     except KernelUnreachableError:
-        session.kernel_manager.needs_takeover = was
+        manager.needs_takeover = needed_takeover
         raise
     except KernelError as error:
-        with contextlib.suppress(KernelError):  # it is let go
+        # The kernel is given up, even if it cannot be shut down.
+        with contextlib.suppress(KernelError):
             await kernel.shutdown()
         return Execution(
             Outcome.KERNEL_DIED, death=Death(f"it did not answer: {error.message}")
         )
 
 
-def _create_work(session: Session, cut: RunStarted) -> CellWork:
+async def _handle_lost_kernel(session: Session) -> Execution:
+    """Return the result of a run whose kernel does not exist any more."""
+    manager = session.kernel_manager
+    if manager.kernel is not None:
+        # Another kernel than that of the run: its state is unknown.
+        await manager.kernel.shutdown()
+    elif session.state.lost_reason and not manager.unhandled_death:
+        # The user gave the kernel up while the connection to it was lost.
+        return Execution(Outcome.CANCELLED, death=Death(session.state.lost_reason))
+    death = manager.unhandled_death or Death("its process does not exist any more")
+    manager.unhandled_death = None
+    return Execution(Outcome.KERNEL_DIED, death=death)
+
+
+def _create_work(session: Session, started: RunStarted) -> CellWork:
     """Return the work of the run, with the cell as it was sent to the kernel."""
-    cell = Cell(cut.cell_id, cut.index, cut.number, "code", cut.source, cut.tags)
+    cell = Cell(
+        started.cell_id,
+        started.index,
+        started.number,
+        "code",
+        started.source,
+        started.tags,
+    )
     cells: Sequence[Cell] = ()
-    with contextlib.suppress(NotebookError):  # `put` says why
+    # Writing the outputs reports a notebook that cannot be read.
+    with contextlib.suppress(NotebookError):
         cells = session.read().cells
-        now_there = plan.find_cell(cells, cell.id)
-        if now_there is not None and now_there.source == cell.source:
-            cell = now_there
-    # Its message may still be under way: PostToolBatch sets the time.
-    work = create_work(session, cells, cell, keep_time=bool(cut.tool_use_id))
-    work.key, work.timeout = cut.key, cut.timeout or work.timeout
+        present_cell = plan.find_cell(cells, cell.id)
+        if present_cell is not None and present_cell.source == cell.source:
+            cell = present_cell
+    # The client may still wait for the hook: PostToolBatch sets the time of the file.
+    keep_time = bool(started.tool_use_id)
+    work = create_work(session, cells, cell, keep_time=keep_time)
+    work.key = started.key
+    work.timeout = started.timeout or work.timeout
     return work
 
 
-def _compute_age(cut: RunStarted) -> float:
+def _compute_age(started: RunStarted) -> float:
     """Return the time in seconds since a run started, never less than 0."""
-    return max(0.0, (datetime.now(timezone.utc) - parse_moment(cut.at)).total_seconds())
+    age = datetime.now(timezone.utc) - parse_moment(started.at)
+    return max(0.0, age.total_seconds())

@@ -335,7 +335,7 @@ def test_a_daemon_that_dies_loses_nothing(
     )
     assert "| epoch 2/2: loss nan" in news(
         model, 3
-    ) and "lost its daemon and went on" in news(model, 3)
+    ) and "continued after its daemon exited" in news(model, 3)
     assert (
         status(notebook) == ["complete", "done", "done"] and len(history(notebook)) == 2
     )

@@ -244,7 +244,7 @@ def test_on_slurm_with_a_queue_a_killed_daemon_a_walltime_that_ends_and_a_node_t
     os.kill(standing(notebook)["daemon"]["pid"], signal.SIGKILL)
 
     client.wait_for("It looks up each day.", 40)
-    assert "lost its daemon and went on" in news(
+    assert "continued after its daemon exited" in news(
         model, 5
     ) and "| part 1 of 6 is here\n| part 2" in news(model, 5)
     assert f"Kernel: job {first} on n" in news(model, 7)

@@ -119,10 +119,8 @@ def test_a_session_in_a_project_of_uvs(
     assert f"{env}/cli/stepper" in shell and f"{env}/bin" not in shell
     shown = model.shown()
     own = f"{project}/.venv/bin/python"
-    assert (
-        shown.count(f"{own} lacks ipykernel: stepper's own copy runs the kernel") == 1
-    )
-    assert "what adds it: uv add --dev ipykernel" in shown
+    assert shown.count(f"{own} does not have ipykernel: the kernel runs with") == 1
+    assert "To install it, run: uv add --dev ipykernel" in shown
     assert (
         "Warning: line 2: `!{sys.executable} -m pip install six` failed with exit code 1"
         in shown
