@@ -16,7 +16,7 @@ from jupyter_client.session import Session
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionComplete
 
-from stepper.kernels.output_area import ROOM, OutputArea
+from stepper.kernels.output_area import MAX_HELD_FACTOR, OutputArea
 from tests.conftest import Notebook, Project, text_of
 from tests.kernel_traffic import Ear
 
@@ -255,7 +255,7 @@ def test_what_is_held_is_bounded(said: list[tuple]) -> None:
         longer = second * times if isinstance(second, str) else second
         for _ in range(times):
             area.take(message(kind, first, longer))
-        assert area.held <= max(ROOM * 1000, area.room)
+        assert area.held_bytes <= max(MAX_HELD_FACTOR * 1000, area.max_held_bytes)
     assert len(json.dumps(area.outputs())) <= 6000
 
 
@@ -264,9 +264,9 @@ def test_pictures_that_are_not_saved_are_not_held() -> None:
     for number in range(500):
         shown = {"data": {"image/png": f"{number:04d}" * 1000}, "metadata": {}}
         area.take({**message("display_data", "", 0), "content": shown})
-    assert len(area.pictures()) == 500
-    assert sum(len(one["data"]["image/png"]) for one in area.pictures()) < 20 * 4000
-    assert [one["data"]["image/png"][:4] for one in area.pictures()[:8]] == [
+    assert len(area.list_images()) == 500
+    assert sum(len(one["data"]["image/png"]) for one in area.list_images()) < 20 * 4000
+    assert [one["data"]["image/png"][:4] for one in area.list_images()[:8]] == [
         f"{n:04d}" for n in range(8)
     ]
 

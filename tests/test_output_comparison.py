@@ -243,7 +243,7 @@ def test_pictures_bytes_then_pixels_then_facts() -> None:
 def test_a_picture_is_known_by_the_key_that_the_kernel_tells() -> None:
     text = png()[0]["data"]["image/png"]
     assert output_comparison.picture_key("".join(text.split())) == str(
-        output_images.key(text)
+        output_images.get_image_key(text)
     )
 
 

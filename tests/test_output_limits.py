@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepper.kernels import message_decoding
-from stepper.kernels.output_area import OutputArea, size
-from stepper.kernels.stream_text import Stream
+from stepper.kernels.output_area import OutputArea
+from stepper.kernels.output_limits import measure_output
+from stepper.kernels.stream_text import StreamText
 from stepper.kernels.wake_pattern import WakeWatcher
 from stepper.policy.model import OmittedOutput
 from tests.conftest import Project, text_of
@@ -22,13 +23,13 @@ from tests.stream_folding import folded
     "pieces", [["a" * 10] * 1000, ["a" * 10_000], ["é"] * 5000, ["x\n"] * 3]
 )
 def test_text_is_bounded_while_it_arrives(pieces: list[str]) -> None:
-    text = Stream(100)
+    text = StreamText(100)
     for piece in pieces:
         text.add(piece)
         assert text.head_size + text.tail_size <= 100
     whole = "".join(pieces)
     kept = "".join(text.head) + "".join(text.tail)
-    assert text.left_out == len(whole) - len(kept)
+    assert text.omitted_characters == len(whole) - len(kept)
     assert whole.startswith("".join(text.head)) and whole.endswith("".join(text.tail))
 
 
@@ -37,7 +38,7 @@ def test_text_is_bounded_while_it_arrives(pieces: list[str]) -> None:
 def test_carriage_returns_and_backspaces_are_folded_as_jupyterlab_does(
     pieces: list[str], limit: int
 ) -> None:
-    text, small, whole = Stream(10_000), Stream(limit), folded("".join(pieces))
+    text, small, whole = StreamText(10_000), StreamText(limit), folded("".join(pieces))
     for piece in pieces:
         text.add(piece)
         small.add(piece)
@@ -45,9 +46,9 @@ def test_carriage_returns_and_backspaces_are_folded_as_jupyterlab_does(
             "".join(small.tail)
         )
         assert small.head_size + small.tail_size <= limit
-    assert text.value() == whole
-    if len(whole) <= limit and not small.left_out:
-        assert small.value() == whole
+    assert text.render() == whole
+    if len(whole) <= limit and not small.omitted_characters:
+        assert small.render() == whole
 
 
 @pytest.mark.parametrize(
@@ -69,10 +70,10 @@ def test_carriage_returns_and_backspaces_are_folded_as_jupyterlab_does(
 def test_what_is_left_of_bars_that_are_drawn_again(
     pieces: list[str], left: str
 ) -> None:
-    text = Stream(1_000_000)
+    text = StreamText(1_000_000)
     for piece in pieces:
         text.add(piece)
-    assert text.value() == left
+    assert text.render() == left
 
 
 def message(name: str, text: str) -> dict:
@@ -133,13 +134,13 @@ def test_text_after_a_figure_stays_below_it_whatever_it_begins_with() -> None:
 )
 def test_what_goes_back_without_end_keeps_nobody_waiting(text: str) -> None:
     began = time.thread_time()
-    Stream(10_000).add(text)
+    StreamText(10_000).add(text)
     assert time.thread_time() - began < 5
 
 
 def capped(outputs: list[dict], limit: int) -> list[dict]:
     """What is left of outputs within a limit."""
-    return OutputArea.of(outputs, {}, OmittedOutput(), limit).outputs()
+    return OutputArea.from_notebook(outputs, {}, OmittedOutput(), limit).outputs()
 
 
 @settings(deadline=None)
@@ -206,7 +207,7 @@ def test_outputs_over_the_limit_keep_head_and_tail(outputs: list[dict]) -> None:
     kept = capped(outputs, 2000)
     said = "".join(str(out.get("text", out.get("traceback", ""))) for out in kept)
     assert "left out by stepper" in said
-    assert sum(map(size, kept)) <= 2000 + 300
+    assert sum(map(measure_output, kept)) <= 2000 + 300
     if len(outputs) > 2:
         assert kept[0] == outputs[0] and kept[-1] == outputs[-1]
 

@@ -14,7 +14,7 @@ from typing import Any
 from stepper.common.json_decode import decode_valid_items
 from stepper.common.text import clean, one_line
 from stepper.diagnosis import plotly_summary
-from stepper.kernels.output_images import RASTER, content_text, key
+from stepper.kernels.output_images import RASTER_TYPES, get_image_key, join_content
 
 MAX_SUMMARY = 1800  # characters of all lines
 MAX_FIGURE = 420  # characters of one figure's line
@@ -62,7 +62,7 @@ OUTPUT_KINDS = {
 class SavedImage:
     """An image of a run: the agent's copy, or the reason why there is none.
 
-    Width and height are those in the notebook; `key` is `output_images.key` of its text.
+    Width and height are those in the notebook; `key` is `get_image_key` of its text.
     """
 
     path: str = ""
@@ -195,9 +195,9 @@ def _format_image(
 
 def _format_rich_output(data: Any, figures: Mapping[int, Figure]) -> str:
     """Return the description of an output, '' if its image or text says it all."""
-    if not isinstance(data, dict) or any(kind in data for kind in RASTER):
+    if not isinstance(data, dict) or any(kind in data for kind in RASTER_TYPES):
         return ""
-    plain = content_text(data.get("text/plain", "")).strip()
+    plain = join_content(data.get("text/plain", "")).strip()
     is_readable = bool(plain) and not PLACEHOLDER.fullmatch(plain)
     types = []
     for mime in data:
@@ -207,7 +207,7 @@ def _format_rich_output(data: Any, figures: Mapping[int, Figure]) -> str:
     if not types:
         return ""
     name, mime = _name_output(types)
-    text = content_text(data[mime])
+    text = join_content(data[mime])
     size = _format_size(len(text.encode("utf-8", "replace")))
     description = f"{name}, {size}"
     if mime == plotly_summary.MIME:
@@ -215,7 +215,7 @@ def _format_rich_output(data: Any, figures: Mapping[int, Figure]) -> str:
         if not parts:
             return description
         return _join_parts(description, [], parts, MAX_FIGURE, None)
-    figure = figures.get(key(text)) if name == "SVG" else None
+    figure = figures.get(get_image_key(text)) if name == "SVG" else None
     if figure is None:
         return description
     contents = _list_contents(figure)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stepper.common import private_files
 from stepper.diagnosis.figure_summary import NOT_SAVED, SavedImage
-from stepper.kernels.output_images import LOOKED_AT, key, picture_in
+from stepper.kernels.output_images import MAX_SAVED_IMAGES, get_image, get_image_key
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -57,24 +57,24 @@ class SavedImages:
         No exception is raised for an image. One that is shown twice has equal entries.
         """
         saved: dict[int, SavedImage] = {}
-        texts = [text for text in map(picture_in, outputs) if text]
+        texts = [text for text in map(get_image, outputs) if text]
         for text in texts:
-            image_key = key(text)
-            if image_key not in saved and len(saved) < LOOKED_AT:
+            image_key = get_image_key(text)
+            if image_key not in saved and len(saved) < MAX_SAVED_IMAGES:
                 name = f"{run:04d}-{len(saved) + 1}.png"
                 saved[image_key] = self._save_image(text, image_key, name)
         if saved:
             with suppress(OSError):
                 self._remove_old_files()
         images = []
-        for image_key in map(key, texts):
+        for image_key in map(get_image_key, texts):
             skipped = SavedImage(why=NOT_SAVED, key=image_key)
             images.append(saved.get(image_key, skipped))
         return images
 
     def list_paths(self, run: int) -> list[str]:
         """Return the paths of the saved images of a run, in order. Raise OSError."""
-        names = [f"{run:04d}-{number}.png" for number in range(1, LOOKED_AT + 1)]
+        names = [f"{run:04d}-{number}.png" for number in range(1, MAX_SAVED_IMAGES + 1)]
         paths = [os.path.join(self.folder, name) for name in names]
         return [path for path in paths if os.path.exists(path)]
 

@@ -416,11 +416,12 @@ class Running:
                 texts = (error.message, error.hint)
                 result.notes.append(": ".join(filter(None, texts)))
         kernel.sync_widgets()
-        result.outputs = area.outputs()
-        result.images = area.pictures()
+        rendered = area.render()
+        result.outputs = rendered.outputs
+        result.left_out = rendered.omitted
+        result.displays = rendered.displays
+        result.images = area.list_images()
         result.widget_outputs = self.captured.outputs()
-        result.left_out = area.left_out
-        result.displays = area.placed
         result.execution_count = area.execution_count
         result.timings = area.timings
         fault = build_fault(result.diagnosis_data, self.error, area.execution_count)

@@ -1,36 +1,58 @@
-"""Outputs that come for cells beside the one that runs: after their run's end, or into displays that they show.
+"""Outputs for cells other than the running one, until they are written.
 
-What a cell has is read when the first message comes, what it has then is written some time after: nothing is held
-between two writes.
+They arrive after the run of their cell, or update a display that the cell shows. The
+outputs of a cell are read from the notebook when the first message for it arrives.
+Nothing is kept in memory after a write.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from stepper.kernels.output_area import UPDATE, OutputArea
+from stepper.kernels.output_area import UPDATE, OutputArea, RenderedOutputs
 from stepper.notebooks.notebook_file import IpynbFile
 from stepper.policy import journal_events
 from stepper.policy.model import OmittedOutput
 from stepper.session.protocols import CellVersion, Outputs, WidgetState
 
 
+@dataclass
+class PendingOutputs:
+    """The outputs of one cell, and what was added to them since the last write."""
+
+    area: OutputArea
+    characters: int = 0
+    updates: int = 0  # of displays
+    shows: int = 0  # displays and errors
+
+    def take(self, message: dict[str, Any]) -> None:
+        """Add a message and count it."""
+        self.area.take(message)
+        message_type = message["msg_type"]
+        if message_type == "stream":
+            self.characters += len(message["content"]["text"])
+        elif message_type == UPDATE:
+            self.updates += 1
+        elif message_type != "clear_output":
+            self.shows += 1
+
+
 class LateOutputs:
-    """What came for one notebook's cells since it was put there last."""
+    """The late outputs of one notebook's cells."""
 
     def __init__(self, file: IpynbFile) -> None:
         self.file = file
-        self.cells: dict[CellVersion, tuple[OutputArea, Counter[str]]] = {}
-        # was put, and dropped by another's write
-        self.again: dict[CellVersion, Sequence[dict[str, Any]]] = {}
+        self.pending: dict[CellVersion, PendingOutputs] = {}
+        # Outputs that were written, but that another program's write removed.
+        self.dropped: dict[CellVersion, Sequence[dict[str, Any]]] = {}
 
     @property
     def has_pending(self) -> bool:
-        """Whether anything came, or is gone again. Raise NotebookError."""
-        self.again |= self.file.find_dropped_outputs()
-        return bool(self.cells or self.again)
+        """Whether there is something to write; raise NotebookError."""
+        self.dropped |= self.file.find_dropped_outputs()
+        return bool(self.pending or self.dropped)
 
     def add_message(
         self,
@@ -41,46 +63,54 @@ class LateOutputs:
         limit: int,
         waiting: Sequence[dict[str, Any]] | None,
     ) -> None:
-        """Take a message for a cell that shows these displays, and of whose outputs some are missing.
+        """Add a message for a cell that shows these displays.
 
-        Its run's outputs may be `waiting` to be written. Raise NotebookError where the notebook can't be read: nothing
-        is taken then.
+        `missing` is what the cell's outputs in the notebook lack, `waiting` are outputs
+        of its run that are not written yet. Raise NotebookError, without adding
+        anything, if the notebook cannot be read.
         """
-        if target not in self.cells:
+        cell_outputs = self.pending.get(target)
+        if cell_outputs is None:
             outputs = self.file.read_outputs(target) if waiting is None else waiting
-            self.cells[target] = (
-                OutputArea.of(outputs, displays, missing, limit),
-                Counter(),
-            )
-        area, came = self.cells[target]
-        area.take(message)
-        kind = message["msg_type"]
-        came["characters"] += len(message["content"]["text"]) if kind == "stream" else 0
-        came["updates"] += kind == UPDATE
-        came["shows"] += kind not in ("stream", "clear_output", UPDATE)
+            area = OutputArea.from_notebook(outputs, displays, missing, limit)
+            cell_outputs = PendingOutputs(area)
+            self.pending[target] = cell_outputs
+        cell_outputs.take(message)
 
     def write(
         self, models: WidgetState | None, so_far: Outputs
     ) -> list[journal_events.LateOutput]:
-        """Put all of it on the cells, the state of widgets, and what a running cell has `so_far`; return what became
-        of what came late. Raise NotebookError.
+        """Write everything to the cells; return the journal events.
+
+        `models` is the state of widgets, `so_far` are the outputs of a running cell.
+        Raise NotebookError.
         """
-        found = {
-            **self.again,
-            **{target: area.outputs() for target, (area, _) in self.cells.items()},
-        }
-        gone = self.file.write_late_outputs(found, models, so_far)
-        arrived = [
-            journal_events.LateOutput(
-                **vars(target),
-                characters=came["characters"],
-                shows=came["shows"],
-                updates=came["updates"],
-                left_out=area.left_out,
-                there=target not in gone,
-                displays={mark: [*outputs] for mark, outputs in area.placed.items()},
-            )
-            for target, (area, came) in self.cells.items()
-        ]
-        self.cells, self.again = {}, {}
-        return arrived
+        rendered = {}
+        outputs = dict(self.dropped)
+        for target, cell_outputs in self.pending.items():
+            rendered[target] = cell_outputs.area.render()
+            outputs[target] = rendered[target].outputs
+        missing_cells = self.file.write_late_outputs(outputs, models, so_far)
+        events = []
+        for target, result in rendered.items():
+            is_written = target not in missing_cells
+            event = self._build_event(target, result, is_written)
+            events.append(event)
+        self.pending = {}
+        self.dropped = {}
+        return events
+
+    def _build_event(
+        self, target: CellVersion, rendered: RenderedOutputs, is_written: bool
+    ) -> journal_events.LateOutput:
+        cell_outputs = self.pending[target]
+        return journal_events.LateOutput(
+            cell_id=target.cell_id,
+            source_hash=target.source_hash,
+            characters=cell_outputs.characters,
+            shows=cell_outputs.shows,
+            updates=cell_outputs.updates,
+            left_out=rendered.omitted,
+            there=is_written,
+            displays=rendered.displays,
+        )

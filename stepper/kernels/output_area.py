@@ -1,351 +1,470 @@
-"""Kernel messages → a cell's outputs as nbformat dicts, bounded while they arrive: the head and the tail stay."""
+"""The outputs of one execution as nbformat dicts, built from kernel messages.
+
+Memory is bounded while the messages arrive: of too many outputs, the first and the last
+are kept, and the middle is dropped and counted.
+"""
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
-from stepper.kernels.output_images import LOOKED_AT, content_text, key, picture_in
-from stepper.kernels.output_limits import EACH, Entry, left_out, size
-from stepper.kernels.stream_text import WHY, Stream
+from stepper.common.text import TRUNCATED
+from stepper.kernels.message_decoding import Message
+from stepper.kernels.output_images import (
+    MAX_SAVED_IMAGES,
+    get_image,
+    get_image_key,
+    join_content,
+)
+from stepper.kernels.output_limits import (
+    OUTPUT_BYTES,
+    Entry,
+    Output,
+    build_omission_note,
+    measure_output,
+)
+from stepper.kernels.stream_text import StreamText
 from stepper.kernels.wake_pattern import WakeWatcher
 from stepper.policy.model import NOTHING_OMITTED, OmittedOutput
 
-ROOM = 4  # how many times the limit is held before the middle is let go
+# The middle is dropped when the area holds more than this multiple of its limit.
+MAX_HELD_FACTOR = 4
+DISPLAY = "display_data"
 RESULT = "execute_result"
 UPDATE = "update_display_data"
-DISPLAY_TYPES = ("display_data", UPDATE, RESULT)
-REQUEST = {
+DISPLAY_TYPES = (DISPLAY, UPDATE, RESULT)
+# The messages that change the outputs of a cell.
+OUTPUT_TYPES = (*DISPLAY_TYPES, "stream", "error", "clear_output")
+# Message type → name of its time in the metadata of nbclient and JupyterLab.
+TIMING_NAMES = {
     "execute_input": "iopub.execute_input",
     "execute_reply": "shell.execute_reply",
 }
-# the messages that change a cell's outputs
-OUTPUT_TYPES = (*DISPLAY_TYPES, "stream", "error", "clear_output")
-GAPS = re.compile(rf"… ([\d,]+) outputs \(([\d,]+) bytes\) {re.escape(WHY)}\n")
-# how a text begins that draws a bar on; all that ends one
-GOES_BACK = re.compile(r"\r|\x1b\[\d*A|[\r\n]+\Z")
-LAST, LAST_LINES = 4, 20  # outputs, and lines of each, in which progress is looked for
-EMPTY: dict[str, Any] = {}  # one for all of whom only the picture is left
-ONE_OF_MANY = {"data": {"image/png": "one of too many"}}  # counted, never looked at
+OMITTED_OUTPUTS = re.compile(
+    rf"… ([\d,]+) outputs \(([\d,]+) bytes\) {re.escape(TRUNCATED)}\n"
+)
+# The beginning of a text that redraws a progress bar, or a text that only ends one.
+CONTINUES_BAR = re.compile(r"\r|\x1b\[\d*A|[\r\n]+\Z")
+# How many outputs, and lines of each, are searched for progress.
+PROGRESS_OUTPUTS = 4
+PROGRESS_LINES = 20
+# The output of an entry that is kept only for its image.
+NO_OUTPUT: Output = {}
+# Replaces an image that is only counted.
+COUNTED_IMAGE = {"data": {"image/png": "one of too many"}}
+
+
+class RenderedOutputs(NamedTuple):
+    """Outputs within the limit, for the notebook.
+
+    `displays` maps the id of each display to the indices of the outputs that show it.
+    """
+
+    outputs: list[Output]
+    omitted: OmittedOutput
+    displays: dict[str, list[int]]
 
 
 class OutputArea:
-    """The outputs of one execution, what it holds bounded by the limit, and its times."""
+    """The outputs of one execution within a limit, and the times of its messages.
+
+    `timings` has the names of nbclient and JupyterLab. `change_count` is the number of
+    messages that may have changed the outputs.
+    """
 
     def __init__(self, max_output_bytes: int) -> None:
         self.limit = max_output_bytes
+        self.max_held_bytes = MAX_HELD_FACTOR * max_output_bytes
         self.execution_count: int | None = None
-        # under the names that nbclient and JupyterLab use
         self.timings: dict[str, str] = {}
-        self.room = ROOM * self.limit
-        self.change_count = 0  # how many messages could change what is shown
-        self.watch: WakeWatcher | None = (
-            None  # looks for the line that is to wake an agent
-        )
+        self.change_count = 0
+        self.watch: WakeWatcher | None = None
         self.clear()
 
+    def clear(self) -> None:
+        """Remove all outputs."""
+        self.clear_before_next_output = False
+        # What was omitted earlier and no line of the outputs reports.
+        self.unreported = NOTHING_OMITTED
+        # The outputs before the dropped ones, [] if none were dropped.
+        self.head: list[Entry] = []
+        # Entries with the images of dropped outputs.
+        self.dropped_images: list[Entry] = []
+        self.dropped = NOTHING_OMITTED
+        self.entries: list[Entry] = []
+        # Stream → its progress bar, if it may be redrawn.
+        self.progress_bars: dict[str, Entry] = {}
+        self.displays: dict[str, list[Entry]] = {}
+        # Display id → its last update. Updates are applied only when it matters: a cell
+        # may send thousands.
+        self.pending_updates: dict[str, Output] = {}
+        self.held_bytes = 0
+
     @classmethod
-    def of(
+    def from_notebook(
         cls,
-        outputs: Sequence[dict[str, Any]],
+        outputs: Sequence[Output],
         displays: Mapping[str, Sequence[int]],
-        missing: OmittedOutput,
+        omitted: OmittedOutput,
         limit: int,
     ) -> OutputArea:
-        """Return the area of a cell that holds these outputs, to take what comes after its run.
+        """Return the area of a cell with these outputs, for messages after its run.
 
-        `displays` tells which of them show a display id. Only where something is `missing` the lines that say so are
-        looked for: a cell may print the like.
+        `displays` maps the id of each display to the indices of the outputs that show
+        it. `omitted` is what the outputs lack. The lines that say so are parsed only if
+        something is omitted, because a cell may print such a line.
         """
-        area, entries = cls(limit), list[Entry]()
-        for output in map(_joined, outputs):
-            is_stream = output["output_type"] == "stream"
-            gap = (
-                GAPS.fullmatch(output["text"])
-                if is_stream and missing.outputs
-                else None
-            )
-            text = (
-                Stream.of(output["text"], limit, bool(missing.characters))
-                if is_stream
-                else None
-            )
-            entries.append(Entry.of(output, text))
-            if gap is not None:
-                area.head, area.entries = area.entries, []
-                area.missing = OmittedOutput(
-                    0, *(int(number.replace(",", "")) for number in gap.groups())
-                )
-            else:
-                area.entries.append(entries[-1])
-        told = sum((entry.missing for entry in area._all()), area.missing)
-        untold = (
-            max(0, known - found) for known, found in zip(missing, told, strict=True)
-        )
-        area.before = OmittedOutput(*untold)
-        for mark, places in displays.items():
-            shown = [entries[place] for place in places if place < len(entries)]
-            area.displays[mark] = [entry for entry in shown if "data" in entry.output]
-        area.held = sum(entry.held for entry in area._all())
+        area = cls(limit)
+        entries = []
+        for output in outputs:
+            entry = area._restore_output(join_texts(output), omitted)
+            entries.append(entry)
+        reported = sum_omitted(area._iterate_entries(), area.dropped)
+        unreported = []
+        for count, reported_count in zip(omitted, reported, strict=True):
+            unreported.append(max(0, count - reported_count))
+        area.unreported = OmittedOutput(*unreported)
+        for display_id, indices in displays.items():
+            shown = [entries[index] for index in indices if index < len(entries)]
+            shown = [entry for entry in shown if "data" in entry.output]
+            area.displays[display_id] = shown
+        area.held_bytes = area._count_held_bytes()
         return area
 
-    def clear(self) -> None:
-        """Forget all outputs."""
-        self.clear_before_next_output = False
-        # what was left out before, as far as the outputs do not tell it
-        self.before = NOTHING_OMITTED
-        # of what was let go in the middle; empty where nothing was
-        self.head: list[Entry] = []
-        self.gone: list[Entry] = []  # … what is left of the pictures in it
-        self.missing = NOTHING_OMITTED  # … and all that was in it
-        self.entries: list[Entry] = []
-        # stream → its progress bar that may be drawn again
-        self.bars: dict[str, Entry] = {}
-        self.displays: dict[str, list[Entry]] = {}  # display id → where it shows
-        # … and what: put there when it matters, not at each update
-        self.latest: dict[str, dict[str, Any]] = {}
-        self.held = 0
+    def _restore_output(self, output: Output, omitted: OmittedOutput) -> Entry:
+        """Add an output that the notebook contains."""
+        text = None
+        omission = None
+        if output["output_type"] == "stream":
+            is_cut = bool(omitted.characters)
+            text = StreamText.from_notebook(output["text"], self.limit, is_cut)
+            if omitted.outputs:
+                omission = OMITTED_OUTPUTS.fullmatch(output["text"])
+        entry = Entry.from_output(output, text)
+        if omission is None:
+            self.entries.append(entry)
+        else:
+            count, size = omission.groups()
+            self.dropped = OmittedOutput(0, parse_count(count), parse_count(size))
+            self.head = self.entries
+            self.entries = []
+        return entry
 
     @property
     def matched_line(self) -> str:
-        """The first printed line that the wake pattern matches; '' before."""
+        """The first printed line that matches the wake pattern, '' if there is none."""
         return self.watch.matched if self.watch else ""
 
-    def _all(self) -> list[Entry]:
-        return [*self.head, *self.gone, *self.entries]
+    def _iterate_entries(self) -> Iterator[Entry]:
+        """Yield all entries, including those that are kept only for their image."""
+        yield from self.head
+        yield from self.dropped_images
+        yield from self.entries
 
-    def take(self, message: dict[str, Any]) -> bool:
-        """Take one message, or the reply; return True when it says that the execution is over."""
-        kind, content = message["msg_type"], message["content"]
-        self.change_count += kind in OUTPUT_TYPES
-        self.execution_count = content.get("execution_count") or self.execution_count
-        state = content.get("execution_state") if kind == "status" else None
-        if kind in REQUEST or state in ("busy", "idle"):
-            sent = str(message["header"].get("date", "")).replace("+00:00", "Z")
-            self.timings[REQUEST.get(kind, f"iopub.status.{state}")] = sent
-        elif kind == "clear_output":
+    def _count_held_bytes(self) -> int:
+        return sum(entry.held_bytes for entry in self._iterate_entries())
+
+    def take(self, message: Message) -> bool:
+        """Add a message; return whether it says that the execution is over."""
+        message_type = message["msg_type"]
+        content = message["content"]
+        if message_type in OUTPUT_TYPES:
+            self.change_count += 1
+        count = content.get("execution_count")
+        if count:
+            self.execution_count = count
+        if message_type == "stream":
+            self._take_stream(str(content["name"]), str(content["text"]))
+        elif message_type in DISPLAY_TYPES:
+            self._take_display(message)
+        elif message_type == "error":
+            self._take_error(content)
+        elif message_type == "clear_output":
             self.clear_before_next_output = bool(content.get("wait"))
-            if not content.get("wait"):
+            if not self.clear_before_next_output:
                 self.clear()
-        elif kind == "stream":
-            self._stream(str(content["name"]), str(content["text"]))
-            if self.watch:
-                self.watch.take(str(content["name"]), str(content["text"]))
-        elif kind in DISPLAY_TYPES:
-            self._show(message)
-        elif kind == "error":
-            said = {
-                name: content.get(name) for name in ("ename", "evalue", "traceback")
-            }
-            self._add(Entry.of({"output_type": "error", **said}))
-        return bool(state == "idle")
+        elif message_type == "status":
+            state = content.get("execution_state")
+            if state in ("busy", "idle"):
+                self._record_time(f"iopub.status.{state}", message)
+            return bool(state == "idle")
+        elif message_type in TIMING_NAMES:
+            self._record_time(TIMING_NAMES[message_type], message)
+        return False
 
-    def _stream(self, name: str, said: str) -> None:
-        last = (
-            self.entries[-1]
-            if self.entries and not self.clear_before_next_output
-            else None
-        )
-        if last is None or last.text is None or last.output["name"] != name:
-            bar = self.bars.get(name) if last and GOES_BACK.match(said) else None
-            last = bar or self._add(
-                Entry({"output_type": "stream", "name": name}, 0, Stream(self.limit))
-            )
-        assert last.text is not None
-        last.text.add(said)
-        self.bars.pop(name, None)
-        if last.text.is_bar:  # it is drawn on where it stands, whatever comes between
-            self.bars[name] = last
-        now = EACH + last.text.head_size + last.text.tail_size
-        self.held += now - last.size
-        last.size = now
-        self._bound()
+    def _record_time(self, name: str, message: Message) -> None:
+        date = str(message["header"].get("date", ""))
+        self.timings[name] = date.replace("+00:00", "Z")
 
-    def _show(self, message: dict[str, Any]) -> None:
-        kind, content, mark = (
-            message["msg_type"],
-            message["content"],
-            get_display_id(message),
-        )
+    def _take_stream(self, name: str, text: str) -> None:
+        entry = self._find_stream_entry(name, text)
+        if entry is None:
+            output = {"output_type": "stream", "name": name}
+            entry = self._add(Entry(output, 0, StreamText(self.limit)))
+        stream = entry.text
+        assert stream is not None
+        stream.add(text)
+        self.progress_bars.pop(name, None)
+        if stream.is_bar:
+            self.progress_bars[name] = entry
+        text_size = stream.head_size + stream.tail_size
+        size = OUTPUT_BYTES + text_size
+        self.held_bytes += size - entry.size
+        entry.size = size
+        self._drop_excess()
+        if self.watch:
+            self.watch.take(name, text)
+
+    def _find_stream_entry(self, name: str, text: str) -> Entry | None:
+        """Return the entry that a text belongs to, None if it needs a new one.
+
+        A progress bar is redrawn in its entry, also if other outputs came after it.
+        """
+        if not self.entries or self.clear_before_next_output:
+            return None
+        last = self.entries[-1]
+        if last.text is not None and last.output["name"] == name:
+            return last
+        if CONTINUES_BAR.match(text):
+            return self.progress_bars.get(name)
+        return None
+
+    def _take_display(self, message: Message) -> None:
+        message_type = message["msg_type"]
+        content = message["content"]
+        display_id = get_display_id(message)
         shown = {
-            "metadata": _object(content.get("metadata")),
-            "data": _bundle(content.get("data")),
+            "metadata": as_object(content.get("metadata")),
+            "data": build_mime_bundle(content.get("data")),
         }
-        if mark in self.displays:
-            self.latest[mark] = shown
-            self.held += size(shown)
-        if kind != UPDATE:
-            count = (
-                {"execution_count": content.get("execution_count")}
-                if kind == RESULT
-                else {}
-            )
-            entry = self._add(Entry.of({"output_type": kind, **count, **shown}))
-            if mark:
-                self.displays.setdefault(mark, []).append(entry)
-        self._bound()
+        if display_id in self.displays:
+            self.pending_updates[display_id] = shown
+            self.held_bytes += measure_output(shown)
+        if message_type != UPDATE:
+            output: Output = {"output_type": message_type}
+            if message_type == RESULT:
+                output["execution_count"] = content.get("execution_count")
+            entry = self._add(Entry.from_output(output | shown))
+            if display_id:
+                self.displays.setdefault(display_id, []).append(entry)
+        self._drop_excess()
 
-    def _fold(self) -> None:
-        """Show everywhere what was shown last under a display id."""
-        for mark, shown in self.latest.items():
-            for entry in self.displays[mark]:
-                kind, count = (
-                    entry.output["output_type"],
-                    entry.output.get("execution_count"),
-                )
-                known = (
-                    {"output_type": kind, "execution_count": count}
-                    if kind == RESULT
-                    else {"output_type": DISPLAY_TYPES[0]}
-                )
-                made = self._held(Entry.of({**known, **shown}))
-                entry.output, entry.size, entry.picture, entry.cut = (
-                    made.output,
-                    made.size,
-                    made.picture,
-                    made.cut,
-                )
-        self.latest = {}
+    def _take_error(self, content: Message) -> None:
+        output: Output = {"output_type": "error"}
+        for name in ("ename", "evalue", "traceback"):
+            output[name] = content.get(name)
+        self._add(Entry.from_output(output))
 
-    def _held(self, entry: Entry) -> Entry:
-        """Return an output as it is held: one that can't be in the notebook whole is shortened at once."""
-        return entry if entry.size <= self.limit else entry.within(self.limit // 2)
+    def _apply_updates(self) -> None:
+        """Replace the content of updated displays."""
+        for display_id, shown in self.pending_updates.items():
+            for entry in self.displays[display_id]:
+                self._replace_display(entry, shown)
+        self.pending_updates = {}
+
+    def _replace_display(self, entry: Entry, shown: Output) -> None:
+        output: Output = {"output_type": DISPLAY}
+        if entry.output["output_type"] == RESULT:
+            count = entry.output.get("execution_count")
+            output = {"output_type": RESULT, "execution_count": count}
+        updated = self._limit_size(Entry.from_output(output | shown))
+        entry.output = updated.output
+        entry.size = updated.size
+        entry.image = updated.image
+        entry.removed = updated.removed
+
+    def _limit_size(self, entry: Entry) -> Entry:
+        """Return an entry, shortened if it is too large for the notebook by itself."""
+        if entry.size <= self.limit:
+            return entry
+        return entry.shorten(self.limit // 2)
 
     def _add(self, entry: Entry) -> Entry:
+        """Add an entry and return it as it is stored."""
         if self.clear_before_next_output:
             self.clear()
-        entry = self._held(entry)
+        entry = self._limit_size(entry)
         self.entries.append(entry)
-        self.held += entry.held
-        self._bound()
+        self.held_bytes += entry.held_bytes
+        self._drop_excess()
         return entry
 
-    def _bound(self) -> None:
-        """Let the middle go where much more is held than the notebook gets."""
-        if self.held <= self.room:
+    def _drop_excess(self) -> None:
+        """Drop the middle of the outputs if the area holds too much."""
+        if self.held_bytes <= self.max_held_bytes:
             return
-        self._fold()
-        most = self.limit + EACH  # the largest of all fits in
+        self._apply_updates()
+        entries = self.entries
+        part_bytes = self.limit + OUTPUT_BYTES  # the largest entry fits in
         if not self.head:
-            end = _fits(self.entries, most)
-            self.head, self.entries = self.entries[:end], self.entries[end:]
-        begin = len(self.entries) - _fits(self.entries[::-1], most)
-        gone, self.entries, self.bars = self.entries[:begin], self.entries[begin:], {}
-        self.missing = sum((entry.whole for entry in gone), self.missing)
-        self.gone += [
-            Entry(EMPTY, 0, picture=entry.picture) for entry in gone if entry.picture
-        ]
-        left = set(map(id, gone))
-        kept = {
-            mark: [entry for entry in held if id(entry) not in left]
-            for mark, held in self.displays.items()
-        }
-        self.displays = {mark: entries for mark, entries in kept.items() if entries}
-        self._thin()
-        self.held = sum(entry.held for entry in self._all())
-        self.room = max(ROOM * self.limit, 2 * self.held)
+            end = count_fitting(entries, part_bytes)
+            self.head = entries[:end]
+            entries = entries[end:]
+        tail_count = count_fitting(entries[::-1], part_bytes)
+        start = len(entries) - tail_count
+        self.entries = entries[start:]
+        self.progress_bars = {}
+        self._count_dropped(entries[:start])
+        self._drop_excess_images()
+        self.held_bytes = self._count_held_bytes()
+        max_bytes = MAX_HELD_FACTOR * self.limit
+        self.max_held_bytes = max(max_bytes, 2 * self.held_bytes)
 
-    def _thin(self) -> None:
-        """Let go of the pictures that are neither for the notebook nor among those that are saved."""
-        marks: dict[int, dict[str, Any]] = {}
-        for entry in self._all():
-            if entry.picture is not None and entry.picture is not ONE_OF_MANY:
-                mark = key(picture_in(entry.picture))
-                if len(marks) < LOOKED_AT:
-                    marks.setdefault(mark, entry.picture)
-                entry.picture = marks.get(mark, ONE_OF_MANY)
+    def _count_dropped(self, dropped_entries: list[Entry]) -> None:
+        """Count dropped entries, keep their images and forget their displays."""
+        dropped_ids = set(map(id, dropped_entries))
+        for entry in dropped_entries:
+            self.dropped += entry.total
+            if entry.image:
+                image_entry = Entry(NO_OUTPUT, 0, image=entry.image)
+                self.dropped_images.append(image_entry)
+        displays = {}
+        for display_id, entries in self.displays.items():
+            remaining = [entry for entry in entries if id(entry) not in dropped_ids]
+            if remaining:
+                displays[display_id] = remaining
+        self.displays = displays
 
-    def outputs(self) -> list[dict[str, Any]]:
-        """Return the outputs as plain nbformat dicts, within the limit: head and tail stay.
+    def _drop_excess_images(self) -> None:
+        """Drop the images of entries that will not be saved as files."""
+        images: dict[int, Output] = {}
+        for entry in self._iterate_entries():
+            image = entry.image
+            if image is None or image is COUNTED_IMAGE:
+                continue
+            text = get_image(image)
+            key = get_image_key(text)
+            if len(images) < MAX_SAVED_IMAGES:
+                images.setdefault(key, image)
+            entry.image = images.get(key, COUNTED_IMAGE)
 
-        `left_out` and `placed` tell then what is missing, and which outputs show a display id.
-        """
-        self._fold()
-        held, end, missing, half = (
-            [*self.head, *self.entries],
-            len(self.head),
-            self.missing,
-            self.limit // 2,
-        )
-        for share in (self.limit, half):
-            entries = [entry.within(share) for entry in held]
-            whole = (
-                not missing.outputs
-                and sum(entry.size for entry in entries) <= self.limit
-            )
-            if whole:
+    def outputs(self) -> list[Output]:
+        """Return the outputs within the limit."""
+        return self.render().outputs
+
+    def render(self) -> RenderedOutputs:
+        """Return the outputs within the limit, their displays and what is omitted."""
+        self._apply_updates()
+        held = [*self.head, *self.entries]
+        omitted = self.dropped
+        for max_bytes in (self.limit, self.limit // 2):
+            entries = [entry.shorten(max_bytes) for entry in held]
+            size = sum(entry.size for entry in entries)
+            if size <= self.limit and not omitted.outputs:
                 break
-        if not whole:
-            first = _fits(entries[: end or None], half)
-            last = len(entries) - _fits(entries[end or first :][::-1], half)
-            missing = sum((entry.whole for entry in entries[first:last]), missing)
-            line = Entry(
-                left_out(f"{missing.outputs:,} outputs ({missing.bytes:,} bytes)"), 0
-            )
-            entries[first:last] = held[first:last] = [line]
-        self.left_out = sum((entry.missing for entry in entries), missing + self.before)
-        places = {id(entry): place for place, entry in enumerate(held)}
-        shown = {
-            mark: [places[id(entry)] for entry in where if id(entry) in places]
-            for mark, where in self.displays.items()
-        }
-        self.placed = {mark: where for mark, where in shown.items() if where}
-        return [entry.output for entry in entries]
+        else:
+            middle = self._find_middle(entries)
+            for entry in entries[middle]:
+                omitted += entry.total
+            description = f"{omitted.outputs:,} outputs ({omitted.bytes:,} bytes)"
+            note = Entry(build_omission_note(description), 0)
+            entries[middle] = [note]
+            held[middle] = [note]
+        omitted = sum_omitted(entries, omitted + self.unreported)
+        outputs = [entry.output for entry in entries]
+        return RenderedOutputs(outputs, omitted, self._find_displays(held))
+
+    def _find_middle(self, entries: list[Entry]) -> slice:
+        """Return which entries to omit, so that the others are within the limit."""
+        half = self.limit // 2
+        head_end = len(self.head)
+        if head_end:
+            start = count_fitting(entries[:head_end], half)
+            tail = entries[head_end:]
+        else:
+            start = count_fitting(entries, half)
+            tail = entries[start:]
+        tail_count = count_fitting(tail[::-1], half)
+        end = len(entries) - tail_count
+        return slice(start, end)
+
+    def _find_displays(self, entries: list[Entry]) -> dict[str, list[int]]:
+        """Return each display id with the indices of the entries that show it."""
+        indices: dict[int, int] = {}
+        for index, entry in enumerate(entries):
+            indices[id(entry)] = index
+        displays = {}
+        for display_id, shown in self.displays.items():
+            ids = map(id, shown)
+            shown_indices = [indices[each] for each in ids if each in indices]
+            if shown_indices:
+                displays[display_id] = shown_indices
+        return displays
 
     def last_line(self) -> str:
-        """Return the progress bar that is drawn, else the last line of text; '' where there is none."""
-        texts = (
-            entry.text.last_line()
-            for entry in [*self.bars.values(), *self.entries[::-1]]
-            if entry.text
-        )
-        return next(filter(str.strip, texts), "")
+        """Return the progress bar, else the last line of text, '' if there is none."""
+        for entry in (*self.progress_bars.values(), *reversed(self.entries)):
+            if entry.text:
+                line = entry.text.last_line()
+                if line.strip():
+                    return line
+        return ""
 
     def last_lines(self) -> list[str]:
-        """Return the last lines of the last texts, from the top down."""
-        texts = [
-            entry.text.last_lines() for entry in self.entries[-LAST:] if entry.text
-        ]
-        return [line for lines in texts for line in lines[-LAST_LINES:]]
+        """Return the last lines of the last outputs, from top to bottom."""
+        lines = []
+        for entry in self.entries[-PROGRESS_OUTPUTS:]:
+            if entry.text:
+                lines += entry.text.last_lines()[-PROGRESS_LINES:]
+        return lines
 
-    def pictures(self) -> list[dict[str, Any]]:
-        """Return the outputs that are pictures, also those that the limit keeps out of the notebook."""
-        self._fold()
-        return [entry.picture for entry in self._all() if entry.picture]
-
-
-def get_display_id(message: dict[str, Any]) -> str:
-    """Return by which name a message's output is shown elsewhere, too, '' for none."""
-    mark = (
-        _object(message["content"].get("transient")).get("display_id")
-        if message["msg_type"] in DISPLAY_TYPES
-        else ""
-    )
-    return mark if isinstance(mark, str) else ""
+    def list_images(self) -> list[Output]:
+        """Return the outputs with images, also those omitted because of the limit."""
+        self._apply_updates()
+        return [entry.image for entry in self._iterate_entries() if entry.image]
 
 
-def _joined(output: dict[str, Any]) -> dict[str, Any]:
-    """Return an output with its texts in one piece, as messages have them."""
+def get_display_id(message: Message) -> str:
+    """Return the id by which a message's output can be updated later, or ''."""
+    if message["msg_type"] not in DISPLAY_TYPES:
+        return ""
+    content = message["content"]
+    transient = as_object(content.get("transient"))
+    display_id = transient.get("display_id")
+    return display_id if isinstance(display_id, str) else ""
+
+
+def parse_count(text: str) -> int:
+    """Return a number with thousands separators."""
+    digits = text.replace(",", "")
+    return int(digits)
+
+
+def join_texts(output: Output) -> Output:
+    """Return an output of a notebook with each list of lines joined, as in messages."""
     if output.get("output_type") == "stream":
-        return {**output, "text": content_text(output.get("text", ""))}
-    return {**output, "data": _bundle(output["data"])} if "data" in output else output
+        text = join_content(output.get("text", ""))
+        return output | {"text": text}
+    if "data" in output:
+        data = build_mime_bundle(output["data"])
+        return output | {"data": data}
+    return output
 
 
-def _fits(entries: list[Entry], room: int) -> int:
-    """Return how many of the entries, from the first on, fit in."""
-    return bisect_right([*accumulate(entry.size for entry in entries)], room)
+def sum_omitted(entries: Iterable[Entry], start: OmittedOutput) -> OmittedOutput:
+    """Return what the entries lack, added to `start`."""
+    return sum((entry.omitted for entry in entries), start)
 
 
-def _object(value: Any) -> dict[str, Any]:
+def count_fitting(entries: list[Entry], max_bytes: int) -> int:
+    """Return how many of the first entries fit into a number of bytes."""
+    totals = list(accumulate(entry.size for entry in entries))
+    return bisect_right(totals, max_bytes)
+
+
+def as_object(value: Any) -> dict[str, Any]:
+    """Return a JSON object, {} for another value."""
     return value if isinstance(value, dict) else {}
 
 
-def _bundle(data: Any) -> dict[str, Any]:
-    """Return a mime bundle as nbformat allows it: what is not JSON by its type is text."""
-    return {
-        mime: part if mime.endswith("json") else content_text(part)
-        for mime, part in _object(data).items()
-    }
+def build_mime_bundle(data: Any) -> dict[str, Any]:
+    """Return a mime bundle that nbformat accepts: only JSON types may have objects."""
+    bundle = {}
+    for mime_type, content in as_object(data).items():
+        is_json = mime_type.endswith("json")
+        bundle[mime_type] = content if is_json else join_content(content)
+    return bundle

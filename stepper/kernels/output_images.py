@@ -1,4 +1,4 @@
-"""Pictures among outputs: which they are, and by what one is known again."""
+"""Images among the outputs of a cell, and the key by which an image is recognized."""
 
 from __future__ import annotations
 
@@ -7,29 +7,39 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
-# in the order in which one of an output's is taken
-RASTER = ("image/png", "image/jpeg", "image/gif", "image/webp")
-LOOKED_AT = 8  # pictures of a run
+# If an output has several of these types, the first is used.
+RASTER_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+MAX_SAVED_IMAGES = 8  # of one run
 
 
-def picture_in(output: Mapping[str, Any]) -> str:
-    """Return the base64 text of an output's picture, or ''."""
+def get_image(output: Mapping[str, Any]) -> str:
+    """Return the base64 text of the image in an output, '' if it has none."""
     data = output.get("data")
-    return (
-        content_text(next((data[kind] for kind in RASTER if data.get(kind)), ""))
-        if isinstance(data, dict)
-        else ""
-    )
+    if not isinstance(data, dict):
+        return ""
+    for mime_type in RASTER_TYPES:
+        content = data.get(mime_type)
+        if content:
+            return join_content(content)
+    return ""
 
 
-def key(text: str) -> int:
-    """Return what a picture's facts are found by: the helper told the same of the text (base64, SVG) that it saw."""
-    return zlib.crc32("".join(text.split()).encode("utf-8", "replace"))
+def get_image_key(text: str) -> int:
+    """Return the key of an image's text (base64 or SVG).
+
+    The helper in the kernel calculates the same key for an image that it describes.
+    """
+    stripped = "".join(text.split())
+    return zlib.crc32(stripped.encode("utf-8", "replace"))
 
 
-def content_text(content: Any, between: str = "") -> str:
-    """Return what a mime bundle or an error holds, which may be lines or JSON, as one text."""
+def join_content(content: Any, separator: str = "") -> str:
+    """Return the content of a mime type or of an error field as one text.
+
+    Lines are joined, other values are formatted as JSON.
+    """
     if isinstance(content, str):
         return content
-    lines = isinstance(content, list) and all(isinstance(line, str) for line in content)
-    return between.join(content) if lines else json.dumps(content, default=str)
+    if isinstance(content, list) and all(isinstance(line, str) for line in content):
+        return separator.join(content)
+    return json.dumps(content, default=str)

@@ -1,4 +1,8 @@
-"""One output within a limit: a text keeps head and tail, what is too large is replaced by a line that says so."""
+"""One output of a cell, within a limit of bytes.
+
+A text keeps its beginning and its end. A display that is too large is replaced by a
+line that says so.
+"""
 
 from __future__ import annotations
 
@@ -8,130 +12,166 @@ from typing import Any
 
 import orjson
 
-from stepper.kernels.output_images import content_text, picture_in
-from stepper.kernels.stream_text import GAP, WHY, Stream, Text
+from stepper.common.text import TRUNCATED
+from stepper.kernels.output_images import get_image, join_content
+from stepper.kernels.stream_text import OMITTED_CHARACTERS, BoundedText, StreamText
 from stepper.policy.model import NOTHING_OMITTED, OmittedOutput
 
-EACH = 110  # bytes that an output takes besides what it holds, as Jupyter writes it
-LINE = 9  # … and each line of a text
-# characters whose escapes are not counted: it would take as long as the daemon has for
-# others
-LARGE = 8 << 20
+# Bytes in the notebook file, as Jupyter writes it.
+OUTPUT_BYTES = 110  # of an output without its content
+LINE_BYTES = 9  # of a line without its text
+# Above this number of characters, escape sequences are not counted: that would block
+# the daemon for too long.
+MAX_ENCODED = 8 << 20
+Output = dict[str, Any]  # as in nbformat
 
 
 @dataclass(slots=True)
 class Entry:
-    """One output. A stream's text grows, a display is replaced; `picture` also holds one too large for the notebook."""
+    """One output in an output area.
 
-    output: dict[str, Any]
+    The `text` of a stream grows. `image` is the output if it contains an image, also if
+    it is too large for the notebook. `removed` is what an output other than a stream
+    lacks.
+    """
+
+    output: Output
     size: int
-    text: Stream | None = None
-    picture: dict[str, Any] | None = None
-    cut: OmittedOutput = NOTHING_OMITTED  # of what is no stream
+    text: StreamText | None = None
+    image: Output | None = None
+    removed: OmittedOutput = NOTHING_OMITTED
 
     @classmethod
-    def of(cls, output: dict[str, Any], text: Stream | None = None) -> Entry:
-        """Return an output, whole."""
-        return cls(output, size(output), text, output if picture_in(output) else None)
+    def from_output(cls, output: Output, text: StreamText | None = None) -> Entry:
+        """Return the entry of a complete output."""
+        image = output if get_image(output) else None
+        return cls(output, measure_output(output), text, image)
 
     @property
-    def missing(self) -> OmittedOutput:
-        """What was left out of it."""
-        return OmittedOutput(self.text.left_out) if self.text is not None else self.cut
+    def omitted(self) -> OmittedOutput:
+        """What the entry lacks of the output that the kernel sent."""
+        if self.text is None:
+            return self.removed
+        return OmittedOutput(self.text.omitted_characters)
 
     @property
-    def whole(self) -> OmittedOutput:
-        """What is left out with it."""
-        if self.cut.outputs:
-            return self.cut
+    def total(self) -> OmittedOutput:
+        """What the notebook lacks if the whole entry is dropped."""
+        if self.removed.outputs:
+            return self.removed
         if self.text is not None:
-            shown = self.text.head_size + self.text.tail_size
+            characters = self.text.head_size + self.text.tail_size
         else:
-            shown = sum(len(GAP.sub("", text)) for text in error_texts(self.output))
-        return OmittedOutput(self.missing.characters + shown, 1, self.size)
+            characters = 0
+            for text in get_error_texts(self.output):
+                characters += len(OMITTED_CHARACTERS.sub("", text))
+        return OmittedOutput(self.omitted.characters + characters, 1, self.size)
 
     @property
-    def held(self) -> int:
-        """How many bytes it takes here."""
-        apart = None if self.picture is self.output else self.picture
-        return self.size + len(picture_in(apart or {}))
+    def held_bytes(self) -> int:
+        """How many bytes the entry takes in memory."""
+        image = self.image
+        if image is None or image is self.output:
+            return self.size
+        return self.size + len(get_image(image))
 
-    def within(self, limit: int) -> Entry:
-        """Return it, or the next best, within `limit` bytes, rendered for the notebook."""
+    def shorten(self, limit: int) -> Entry:
+        """Return the entry for the notebook, within `limit` bytes."""
         if self.text is not None:
-            return self._stream(self.text, limit)
-        if self.size <= limit or self.cut:  # which says already what was left out
+            return self._shorten_stream(self.text, limit)
+        # A shortened output already says what was removed.
+        if self.size <= limit or self.removed:
             return self
         if "data" in self.output:
-            sizes = {
-                mime: len(content_text(content))
-                for mime, content in self.output["data"].items()
-            }
-            made = left_out(
-                ", ".join(f"{mime} of {taken:,} bytes" for mime, taken in sizes.items())
-            )
-            return Entry(
-                made,
-                size(made),
-                None,
-                self.picture,
-                OmittedOutput(0, 1, sum(sizes.values())),
-            )
-        # characters of at most 6 bytes
-        rooms = zip(error_texts(self.output), (limit // 24, limit // 12), strict=False)
-        parts = [Text.of(text, room, cut=False) for text, room in rooms]
-        made = {
+            return self._replace_display()
+        return self._shorten_error(limit)
+
+    def _shorten_stream(self, text: StreamText, limit: int) -> Entry:
+        """Return the entry of a stream within `limit` bytes.
+
+        How many bytes a character takes is known only on average.
+        """
+        output = self.output | {"text": text.render()}
+        size = measure_output(output)
+        while size > limit and text.half > 1:
+            characters = text.head_size + text.tail_size
+            max_characters = 0.95 * characters * limit / size
+            text = text.shorten(int(max_characters))
+            output["text"] = text.render()
+            size = measure_output(output)
+        return Entry(output, size, text)
+
+    def _replace_display(self) -> Entry:
+        """Return an entry that says which mime types were removed."""
+        descriptions = []
+        total = 0
+        for mime_type, content in self.output["data"].items():
+            size = len(join_content(content))
+            descriptions.append(f"{mime_type} of {size:,} bytes")
+            total += size
+        note = build_omission_note(", ".join(descriptions))
+        removed = OmittedOutput(0, 1, total)
+        return Entry(note, measure_output(note), None, self.image, removed)
+
+    def _shorten_error(self, limit: int) -> Entry:
+        """Return an error's entry with a shortened message and traceback."""
+        texts = get_error_texts(self.output)
+        # A character takes at most 6 bytes.
+        message = BoundedText(limit // 24)
+        message.add(texts[0])
+        traceback = BoundedText(limit // 12)
+        traceback.add(texts[1])
+        output = {
             **self.output,
-            "evalue": parts[0].value(),
-            "traceback": parts[1].value().split("\n"),
+            "evalue": message.render(),
+            "traceback": traceback.render().split("\n"),
         }
-        return Entry(
-            made,
-            size(made),
-            None,
-            None,
-            OmittedOutput(sum(part.left_out for part in parts)),
-        )
-
-    def _stream(self, text: Stream, limit: int) -> Entry:
-        """Return a stream's output within `limit` bytes: what a character takes is only known of the whole text."""
-        output = {**self.output, "text": text.value()}
-        while (taken := size(output)) > limit and text.half > 1:
-            text = text.within(
-                int(0.95 * (text.head_size + text.tail_size) * limit / taken)
-            )
-            output["text"] = text.value()
-        return Entry(output, taken, text)
+        removed = message.omitted_characters + traceback.omitted_characters
+        size = measure_output(output)
+        return Entry(output, size, removed=OmittedOutput(removed))
 
 
-def error_texts(output: dict[str, Any]) -> list[str]:
-    """Return an error's message and traceback; nothing where it is none."""
+def get_error_texts(output: Output) -> list[str]:
+    """Return the message and the traceback of an error, [] for another output."""
     if output["output_type"] != "error":
         return []
-    return [content_text(output.get(part), "\n") for part in ("evalue", "traceback")]
+    parts = (output.get("evalue"), output.get("traceback"))
+    return [join_content(part, "\n") for part in parts]
 
 
-def size(output: dict[str, Any]) -> int:
-    """Return how many bytes an output takes in the notebook, near enough."""
-    held = [
+def measure_output(output: Output) -> int:
+    """Return approximately how many bytes an output takes in the notebook file."""
+    contents = [
         output.get("text"),
         output.get("evalue"),
         output.get("traceback"),
-        *(output.get("data") or {}).values(),
     ]
-    return EACH + sum(_taken(content) for content in held if content)
+    data = output.get("data")
+    if data:
+        contents += data.values()
+    size = OUTPUT_BYTES
+    for content in contents:
+        if content:
+            size += _measure_content(content)
+    return size
 
 
-def _taken(content: Any) -> int:
-    if isinstance(content, str) and len(content) > LARGE:
-        return len(content)
-    lines = LINE * content.count("\n") if isinstance(content, str) else 0
+def _measure_content(content: Any) -> int:
+    line_bytes = 0
+    if isinstance(content, str):
+        if len(content) > MAX_ENCODED:
+            return len(content)
+        line_bytes = LINE_BYTES * content.count("\n")
     try:
-        return len(orjson.dumps(content)) + lines
+        return len(orjson.dumps(content)) + line_bytes
     except TypeError:  # lone surrogates
-        return len(json.dumps(content)) + lines
+        return len(json.dumps(content)) + line_bytes
 
 
-def left_out(what: str) -> dict[str, Any]:
-    """Return an output that says what is not there."""
-    return {"output_type": "stream", "name": "stderr", "text": f"… {what} {WHY}\n"}
+def build_omission_note(description: str) -> Output:
+    """Return an output that says what was omitted."""
+    return {
+        "output_type": "stream",
+        "name": "stderr",
+        "text": f"… {description} {TRUNCATED}\n",
+    }

@@ -1,31 +1,42 @@
-"""The text of a stream as it arrives: bounded, and redrawn where carriage returns and the like go back in it.
+"""The text of a stream, limited in size and with progress bars redrawn.
 
-What is left is what JupyterLab shows: `\r` goes to the line's beginning, `\b` a character back, and what comes then is
-written over what stood there. Other than there, a line with colours is written anew as a whole, and a cursor that goes
-up (several bars of tqdm's) does so.
+The result is what JupyterLab shows: a carriage return moves to the beginning of the
+line, a backspace one character back, and later text overwrites what is there. There are
+two differences: a line with colors is replaced as a whole, and the escape sequence that
+moves the cursor up is applied, because several tqdm bars use it.
 """
 
 from __future__ import annotations
 
 import re
 from collections import deque
-from itertools import islice
+from collections.abc import MutableSequence
+from itertools import chain, islice
 from typing import TypeVar
 
 from stepper.common.text import TRUNCATED
 
-WHY = TRUNCATED
-GAP = re.compile(rf"\n… ([\d,]+) characters {re.escape(WHY)}\n")
-UP = re.compile(r"\x1b\[(\d{0,3})A")
-LINE, ROWS = 1 << 16, 100  # how many characters, and lines, can be gone back
-# characters at once, with moves of a cursor or without: none is a bar, and to
-LARGE, TOO_LARGE = 1 << 18, 1 << 23
-# draw them would take the time that the daemon has for others
-Same = TypeVar("Same", bound="Text")
+OMITTED_CHARACTERS = re.compile(rf"\n… ([\d,]+) characters {re.escape(TRUNCATED)}\n")
+CURSOR_UP = re.compile(r"\x1b\[(\d{0,3})A")
+# Backspaces and the text after them.
+BACKSPACES = re.compile(r"(\x08*)([^\x08]*)")
+# How much of the text can be redrawn.
+MAX_LINE = 1 << 16  # average number of characters of a line
+MAX_ROWS = 100
+# Characters of one message, with and without cursor movements, above which nothing is
+# redrawn. Such a text is not a progress bar, and to draw it would block the daemon.
+MAX_CURSOR_TEXT = 1 << 18
+MAX_REDRAWN_TEXT = 1 << 23
+# How much of the end of the text is searched for the last lines.
+MAX_END_PIECES = 200
+MAX_END = 4000  # characters
+AT_END = -1
+Same = TypeVar("Same", bound="BoundedText")
+Position = tuple[int, int]  # row and column
 
 
-class Text:
-    """A text, bounded while it arrives: the head and the tail stay, the middle is counted."""
+class BoundedText:
+    """A text that grows: its beginning and its end are kept, the middle is counted."""
 
     def __init__(self, limit: int) -> None:
         self.half = max(1, limit // 2)
@@ -33,182 +44,280 @@ class Text:
         self.head_size = 0
         self.tail: deque[str] = deque()
         self.tail_size = 0
-        self.left_out = 0
+        self.omitted_characters = 0
 
     @classmethod
-    def of(cls: type[Same], value: str, limit: int, cut: bool) -> Same:
-        """Return a text as the notebook holds it; where it was `cut`, a line in it says how much was left out."""
-        made, gap = cls(limit), GAP.search(value) if cut else None
-        if gap is None:
-            made.add(value)
-        else:
-            head, tail = value[: gap.start()], value[gap.end() :]
-            made.head, made.head_size, made.tail, made.tail_size = (
-                [head],
-                len(head),
-                deque([tail]),
-                len(tail),
-            )
-            made.left_out = int(gap[1].replace(",", ""))
-        return made
+    def from_notebook(cls: type[Same], value: str, limit: int, is_cut: bool) -> Same:
+        """Return a text that the notebook contains.
+
+        If the text `is_cut`, a line in it says how many characters were omitted.
+        """
+        text = cls(limit)
+        omission = OMITTED_CHARACTERS.search(value) if is_cut else None
+        if omission is None:
+            text.add(value)
+            return text
+        start, end = omission.span()
+        head = value[:start]
+        tail = value[end:]
+        text.head.append(head)
+        text.head_size = len(head)
+        text.tail.append(tail)
+        text.tail_size = len(tail)
+        count = omission[1].replace(",", "")
+        text.omitted_characters = int(count)
+        return text
 
     def add(self, text: str) -> None:
-        """Take the next piece."""
-        begin = 0
-        if self.head_size < self.half and not self.tail and not self.left_out:
-            begin = min(len(text), self.half - self.head_size)
-            self.head.append(text[:begin])
-            self.head_size += begin
-        self.left_out += max(0, len(text) - begin - self.half)
-        text = text[max(begin, len(text) - self.half) :]
+        """Append a piece of text."""
+        if self.head_size < self.half:
+            text = self._add_to_head(text)
+        excess = len(text) - self.half
+        if excess > 0:
+            text = text[excess:]
+            self.omitted_characters += excess
         if text:
             self.tail.append(text)
             self.tail_size += len(text)
         while self.tail_size > self.half:
-            over = self.tail_size - self.half
-            first = self.tail.popleft()
-            if len(first) > over:
-                self.tail.appendleft(first[over:])
-            cut = min(len(first), over)
-            self.tail_size -= cut
-            self.left_out += cut
+            self._drop_first_tail_piece()
 
-    def within(self: Same, limit: int) -> Same:
+    def _add_to_head(self, text: str) -> str:
+        """Append to the head if the text ends there; return the rest of the text."""
+        if self.tail or self.omitted_characters:
+            return text
+        room = self.half - self.head_size
+        piece = text[:room]
+        self.head.append(piece)
+        self.head_size += len(piece)
+        return text[room:]
+
+    def _drop_first_tail_piece(self) -> None:
+        """Drop the first piece of the tail, or as much of it as is too much."""
+        excess = self.tail_size - self.half
+        first = self.tail.popleft()
+        if len(first) > excess:
+            self.tail.appendleft(first[excess:])
+        dropped = min(excess, len(first))
+        self.tail_size -= dropped
+        self.omitted_characters += dropped
+
+    def shorten(self: Same, limit: int) -> Same:
         """Return the same text with a smaller limit."""
-        less = type(self)(limit)
+        shorter = type(self)(limit)
         for piece in self.head:
-            less.add(piece)
-        less.left_out += self.left_out  # from here on nothing goes to the head
+            shorter.add(piece)
+        # Once this is above 0, nothing more is added to the head.
+        shorter.omitted_characters += self.omitted_characters
         for piece in self.tail:
-            less.add(piece)
-        return less
+            shorter.add(piece)
+        return shorter
 
-    def value(self) -> str:
-        """Return the text, with a line that says how much was left out."""
-        gap = f"\n… {self.left_out:,} characters {WHY}\n" if self.left_out else ""
-        return "".join(self.head) + gap + "".join(self.tail)
+    def render(self) -> str:
+        """Return the text, with a line that says how many characters were omitted."""
+        pieces = [*self.head]
+        count = self.omitted_characters
+        if count:
+            pieces.append(f"\n… {count:,} characters {TRUNCATED}\n")
+        pieces.extend(self.tail)
+        return "".join(pieces)
 
 
-class Stream(Text):
-    """A stream's text. `is_bar`: its last line was drawn by going back in it, and may be drawn again."""
+class StreamText(BoundedText):
+    """The text of stdout or stderr.
+
+    `is_bar` means that the last line is a progress bar: it was redrawn, and may be
+    redrawn again.
+    """
 
     def __init__(self, limit: int) -> None:
         super().__init__(limit)
         self.is_bar = False
-        # where the next character goes, in lines from the last; -1: to the end
-        self.up, self.column = 0, -1
+        # Where the next character is written: how many lines above the last one, and
+        # the column or AT_END.
+        self.rows_up = 0
+        self.column = AT_END
 
     def add(self, text: str) -> None:
-        """Take the next piece."""
-        if "\r" in text:
+        """Append a piece of text, or overwrite earlier text with it."""
+        has_return = "\r" in text
+        if has_return:
             text = text.replace("\r\n", "\n")
-        cursor = "\b" in text or ("\x1b[" in text and UP.search(text))
-        if len(text) > (LARGE if cursor else TOO_LARGE):
-            self.up, self.column, self.is_bar = 0, -1, False
-        elif cursor or "\r" in text or self.up or self.column >= 0:
-            rises = sum(int(lines or 1) for lines in UP.findall(text))
-            rows = self._taken_back(min(self.up + 1 + rises, ROWS))
-            row = max(0, len(rows) - 1 - self.up)
-            row, column = drawn(
-                rows, row, len(rows[row]) if self.column < 0 else self.column, text
-            )
-            self.up = len(rows) - 1 - row
-            self.column = -1 if not self.up and column == len(rows[row]) else column
-            self.is_bar = (
-                bool(self.up)
-                or text.rfind("\r") > text.rfind("\n")
-                or (self.is_bar and "\n" not in text)
-            )
-            text = "\n".join(rows)
-        else:
-            self.is_bar = self.is_bar and "\n" not in text
+            has_return = "\r" in text
+        moves_cursor = "\b" in text
+        if "\x1b[" in text and CURSOR_UP.search(text):
+            moves_cursor = True
+        is_at_end = self.column < 0 and not self.rows_up
+        max_size = MAX_CURSOR_TEXT if moves_cursor else MAX_REDRAWN_TEXT
+        if len(text) > max_size:
+            self.rows_up = 0
+            self.column = AT_END
+            self.is_bar = False
+        elif moves_cursor or has_return or not is_at_end:
+            text = self._redraw(text)
+        elif self.is_bar and "\n" in text:
+            self.is_bar = False
         super().add(text)
 
+    def _redraw(self, text: str) -> str:
+        """Remove the last lines and return them with the text drawn into them."""
+        row_count = self.rows_up + 1
+        for rise in CURSOR_UP.findall(text):
+            row_count += int(rise or 1)
+        row_count = min(row_count, MAX_ROWS)
+        rows = self._pop_lines(row_count)
+        last_row = len(rows) - 1
+        row = max(0, last_row - self.rows_up)
+        column = self.column
+        if column < 0:
+            column = len(rows[row])
+        row, column = draw_text(rows, row, column, text)
+        last_row = len(rows) - 1
+        if row == last_row and column == len(rows[row]):
+            column = AT_END
+        self.rows_up = last_row - row
+        self.column = column
+        last_return = text.rfind("\r")
+        last_newline = text.rfind("\n")
+        if self.rows_up or last_return > last_newline:
+            self.is_bar = True
+        elif last_newline >= 0:
+            self.is_bar = False
+        return "\n".join(rows)
+
     def last_line(self) -> str:
-        """Return the last line that is not blank, or what is near."""
-        return next((line for line in reversed(self.last_lines()) if line.strip()), "")
+        """Return the last line that is not blank, '' if there is none near the end."""
+        for line in reversed(self.last_lines()):
+            if line.strip():
+                return line
+        return ""
 
     def last_lines(self) -> list[str]:
-        """Return the last lines, of 4,000 characters at most."""
-        ends = [*islice(reversed(self.tail), 200), *islice(reversed(self.head), 200)][
-            :200
-        ]
-        return "".join(reversed(ends))[-4000:].split("\n")
+        """Return the last lines, at most MAX_END characters."""
+        pieces_from_end = chain(reversed(self.tail), reversed(self.head))
+        pieces = list(islice(pieces_from_end, MAX_END_PIECES))
+        pieces.reverse()
+        text = "".join(pieces)
+        end = text[-MAX_END:]
+        return end.split("\n")
 
-    def _taken_back(self, count: int) -> list[str]:
-        """Take the last lines out of the text, as far as they are there; return them."""
-        pieces, size, lines = deque[str](), 0, 0
-        for held in (self.tail,) if self.left_out else (self.tail, self.head):
-            while held and lines < count and size < LINE * count:
-                piece = held.pop()
-                at = len(piece)
-                while lines < count and at >= 0:
-                    at = piece.rfind("\n", 0, at)
-                    lines += at >= 0
-                begin = at + 1 if lines == count else 0
-                pieces.appendleft(piece[begin:])
-                size += len(piece) - begin
-                if begin:
-                    held.append(piece[:begin])
-                if held is self.tail:
-                    self.tail_size -= len(piece) - begin
+    def _pop_lines(self, count: int) -> list[str]:
+        """Remove up to `count` lines from the end of the text and return them."""
+        pieces = deque[str]()
+        size = 0
+        missing = count
+        parts: list[MutableSequence[str]] = [self.tail]
+        if not self.omitted_characters:
+            parts.append(self.head)
+        for part in parts:
+            while part and missing > 0 and size < MAX_LINE * count:
+                piece = part.pop()
+                start = find_line_start(piece, missing)
+                if start:
+                    part.append(piece[:start])
+                    missing = 0
                 else:
-                    self.head_size -= len(piece) - begin
+                    missing -= piece.count("\n")
+                pieces.appendleft(piece[start:])
+                removed = len(piece) - start
+                size += removed
+                if part is self.tail:
+                    self.tail_size -= removed
+                else:
+                    self.head_size -= removed
         return "".join(pieces).split("\n")
 
 
-def drawn(rows: list[str], row: int, column: int, text: str) -> tuple[int, int]:
-    """Write a text into lines, from that place on; return the place that it ends at."""
-    for number, line in enumerate(text.split("\n")):
-        if number:
-            row, column = row + 1, 0
-            rows += [""] * (row == len(rows))
-        for turn, part in enumerate(UP.split(line)):
-            if turn % 2:
-                row = max(0, row - int(part or 1))
-            elif part:
-                rows[row], column = _line(rows[row], column, part)
+def find_line_start(text: str, count: int) -> int:
+    """Return the index at which the last `count` lines start, 0 if there are fewer."""
+    index = len(text)
+    for _ in range(count):
+        index = text.rfind("\n", 0, index)
+        if index < 0:
+            return 0
+    return index + 1
+
+
+def draw_text(rows: list[str], row: int, column: int, text: str) -> Position:
+    """Write a text into lines, from a position on; return the position after it."""
+    first, *others = text.split("\n")
+    row, column = draw_line(rows, row, column, first)
+    for line in others:
+        row += 1
+        if row == len(rows):
+            rows.append("")
+        row, column = draw_line(rows, row, 0, line)
     return row, column
 
 
-def _line(line: str, column: int, text: str) -> tuple[str, int]:
-    """Return a line after a text was written into it from that column on, and the column that it ends at."""
+def draw_line(rows: list[str], row: int, column: int, text: str) -> Position:
+    """Do the same as `draw_text` for a text without newlines."""
+    is_movement = False
+    # Every second part is the number of lines of a cursor movement.
+    for part in CURSOR_UP.split(text):
+        if is_movement:
+            row -= int(part or 1)
+            row = max(0, row)
+        elif part:
+            line = rows[row]
+            rows[row], column = overwrite_line(line, column, part)
+        is_movement = not is_movement
+    return row, column
+
+
+def overwrite_line(line: str, column: int, text: str) -> tuple[str, int]:
+    """Write a text into a line, from a column on; return the line and next column."""
     first, *others = text.split("\r")
     if "\b" in text:
-        line, column = _with_backspaces(line, column, first)
+        line, column = write_with_backspaces(line, column, first)
         for part in others:
-            line, column = _with_backspaces(line, 0, part)
+            line, column = write_with_backspaces(line, 0, part)
         return line, column
     if first:
-        line, column = (
-            _over(line[:column].ljust(column) + first, line),
-            column + len(first),
-        )
+        prefix = line[:column]
+        new_text = prefix.ljust(column) + first
+        line = overlay(new_text, line)
+        column = len(new_text)
     if others:
-        column, longest = len(others[-1]), max(len(line), *map(len, others))
-        drawn = ""
-        # the last one first: what it covers need not be looked at
-        for part in (*reversed(others), line):
-            drawn = _over(drawn, part)
-            if len(drawn) >= longest or "\x1b" in drawn:
-                break
-        line = drawn
+        line = overlay_all(line, others)
+        last = others[-1]
+        column = len(last)
     return line, column
 
 
-def _over(text: str, line: str) -> str:
-    """Return a text with what is seen of the line below it: nothing where one of the two has colours."""
-    return (
-        text
-        if len(text) >= len(line) or "\x1b" in text or ("\x1b" in line and text)
-        else text + line[len(text) :]
-    )
+def overlay_all(line: str, texts: list[str]) -> str:
+    """Return a line after texts were written over it, one after the other."""
+    layers = [line, *texts]
+    longest = max(map(len, layers))
+    visible = ""
+    # Begin with the last text: what it covers need not be drawn.
+    for layer in reversed(layers):
+        visible = overlay(visible, layer)
+        if len(visible) >= longest or "\x1b" in visible:
+            break
+    return visible
 
 
-def _with_backspaces(line: str, column: int, text: str) -> tuple[str, int]:
+def overlay(text: str, line: str) -> str:
+    """Return a text followed by the part of a line that it does not cover.
+
+    A line with colors is covered completely, as is a line below a text with colors.
+    """
+    size = len(text)
+    if size >= len(line) or "\x1b" in text:
+        return text
+    if text and "\x1b" in line:
+        return text
+    return text + line[size:]
+
+
+def write_with_backspaces(line: str, column: int, text: str) -> tuple[str, int]:
+    """Do the same as `overwrite_line` for a text with backspaces."""
     characters = list(line)
-    for back, part in re.findall(r"(\x08*)([^\x08]*)", text):
-        column = max(0, column - len(back))
-        characters[column : column + len(part)] = part
-        column += len(part)
+    for backspaces, part in BACKSPACES.findall(text):
+        column -= len(backspaces)
+        column = max(0, column)
+        end = column + len(part)
+        characters[column:end] = part
+        column = end
     return "".join(characters), column

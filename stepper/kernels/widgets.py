@@ -95,7 +95,7 @@ class Widgets:
     ) -> None:
         """Apply outputs or a request that the kernel has set on an Output widget."""
         if isinstance(state.get("outputs"), list) and method != "echo_update":
-            widget.area = OutputArea.of(
+            widget.area = OutputArea.from_notebook(
                 state["outputs"], {}, NOTHING_OMITTED, widget.limit
             )
         if "msg_id" in state:
