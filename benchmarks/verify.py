@@ -92,7 +92,7 @@ def peers(asked: Sequence[Pair]) -> dict[str, list[bool]]:
 def ours(pair: Pair) -> bool:
     """Whether stepper flags a pair."""
     return not compare_outputs(
-        CellOutputs(pair.then), CellOutputs(pair.now), (), image_diff.differing
+        CellOutputs(pair.then), CellOutputs(pair.now), (), image_diff.compare_pixels
     ).verdict.reproduces
 
 

@@ -173,7 +173,7 @@ def texts(outputs: Outputs) -> Iterator[tuple[tuple[int, str], str]]:
 def told(then: Outputs, now: Outputs, again: Outputs) -> Difference:
     """Return what a replay would say."""
     first = compare_outputs(
-        CellOutputs(then), CellOutputs(now), (), image_diff.differing
+        CellOutputs(then), CellOutputs(now), (), image_diff.compare_pixels
     )
     return (
         first
@@ -182,7 +182,7 @@ def told(then: Outputs, now: Outputs, again: Outputs) -> Difference:
             CellOutputs(then),
             CellOutputs(now),
             [CellOutputs(again)],
-            image_diff.differing,
+            image_diff.compare_pixels,
         )
     )
 

@@ -137,10 +137,10 @@ def test_processes_are_read_once_for_many_kernels(
         assert parent.stdout
         child = int(parent.stdout.readline())
         table = process_tree.ProcessTable()
-        assert table.family(parent.pid) == [parent.pid, child]
-        assert table.family(child) == [child]
-        assert parent.pid in table.family(os.getpid())
-        assert child in table.family(os.getpid())
+        assert table.list_family(parent.pid) == [parent.pid, child]
+        assert table.list_family(child) == [child]
+        assert parent.pid in table.list_family(os.getpid())
+        assert child in table.list_family(os.getpid())
         assert len(reads) == 1
         parent.kill()
     psutil.Process(child).kill()

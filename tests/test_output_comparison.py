@@ -35,7 +35,7 @@ def compared(then: Outputs, now: Outputs, *again: Outputs, **more: Any) -> Diffe
         CellOutputs(then),
         CellOutputs(now),
         [*map(CellOutputs, again)],
-        image_diff.differing,
+        image_diff.compare_pixels,
         **more,
     )
 
@@ -220,7 +220,7 @@ def test_pictures_bytes_then_pixels_then_facts() -> None:
         CellOutputs(then, facts[0]),
         CellOutputs(now, facts[1]),
         (),
-        image_diff.differing,
+        image_diff.compare_pixels,
     )
     assert found.text == '-1 +1; figure 1: title "Rain" then, title "Snow" now'
     same = [dict.fromkeys(known, "a plot") for known in facts]
@@ -232,7 +232,7 @@ def test_pictures_bytes_then_pixels_then_facts() -> None:
             CellOutputs(then, same[0]),
             CellOutputs(now, same[1]),
             (),
-            image_diff.differing,
+            image_diff.compare_pixels,
             redrawn,
         )
         assert output_comparison.compare_outputs(*given).verdict is verdict

@@ -112,7 +112,7 @@ def test_the_pairs_of_verify_without_a_second_fresh_run(
 ) -> None:
     run = RunTime(time.time(), 1.0, reads_clock)
     found = recorded_outputs.find_difference(
-        CellOutputs(pair.then), CellOutputs(pair.now), run, image_diff.differing
+        CellOutputs(pair.then), CellOutputs(pair.now), run, image_diff.compare_pixels
     )
     assert (found is not None) is pair.real
 

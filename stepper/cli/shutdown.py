@@ -58,7 +58,7 @@ def _ask_daemon(paths: Paths, notebook: str | None) -> Any:
     """Ask the daemon to stop kernels; start one if only kernels are running."""
     request = json.dumps({"notebook": notebook}).encode()
     body = client.send_request(paths, b"shutdown", request, launch=False)
-    if body is None and any(kernel_records.of_project(paths)):
+    if body is None and any(kernel_records.find_project_records(paths)):
         body = client.send_request(paths, b"shutdown", request)
     return json.loads(body or b"null")
 
@@ -74,7 +74,7 @@ def _wait_for_daemon_exit(paths: Paths) -> None:
 def list_remote_kernels(paths: Paths) -> list[str]:
     """Return the recorded kernels that run on other machines, each with its backend."""
     kernels = []
-    for path in kernel_records.of_project(paths):
+    for path in kernel_records.find_project_records(paths):
         with contextlib.suppress(*RECORD_ERRORS):
             record = json.loads(private_files.read(str(path)))
             if "definition" in record:
@@ -118,7 +118,7 @@ def kill_processes(paths: Paths) -> int:
             daemon.kill()
     psutil.wait_procs(daemons, timeout=KILL_SECONDS)
     kernel_count = 0
-    for record in kernel_records.of_project(paths):
+    for record in kernel_records.find_project_records(paths):
         kernel_count += _kill_kernel(str(record))
     _remove_runtime_files(paths)
     return kernel_count

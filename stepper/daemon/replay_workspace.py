@@ -216,7 +216,7 @@ def _way(
 
     return ReplayOptions(
         fresh,
-        image_diff.differing,
+        image_diff.compare_pixels,
         told.once,
         ", ".join(where),
         int(given) if given.isdecimal() else 0,

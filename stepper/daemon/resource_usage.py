@@ -136,7 +136,7 @@ def _sum_cpu_seconds(pid: int | None) -> float | None:
     if pid is None or not psutil.pid_exists(pid):
         return None
     total = 0.0
-    for member in TABLE.family(pid):
+    for member in TABLE.list_family(pid):
         with contextlib.suppress(psutil.Error):  # the process has exited
             cpu_times = psutil.Process(member).cpu_times()
             total += cpu_times.user + cpu_times.system

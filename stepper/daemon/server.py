@@ -162,7 +162,7 @@ class Daemon:
             recover_run,
         )
         session.on_change = self._changed
-        session.compare_pixels = image_diff.differing
+        session.compare_pixels = image_diff.compare_pixels
         return session
 
     async def serve(self) -> None:
@@ -242,7 +242,7 @@ class Daemon:
         def recorded() -> Iterator[Path]:
             from stepper.kernels import kernel_records
 
-            return kernel_records.of_project(self.paths)
+            return kernel_records.find_project_records(self.paths)
 
         with contextlib.suppress(StepperError, OSError):
             places = self.workspace.config.limits().kernels.values()

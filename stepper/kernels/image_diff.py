@@ -1,40 +1,75 @@
-"""How far two pictures differ, pixel by pixel. Pillow is imported with the first two that are not the same bytes."""
+"""The pixel difference of two images.
+
+Pillow is imported when two images that are not equal are compared for the first time.
+"""
 
 from __future__ import annotations
 
 import base64
 import io
 import warnings
+from typing import TYPE_CHECKING
 
-FORMATS = ("PNG", "JPEG", "GIF", "WEBP")  # no other decoder sees what a cell displayed
-# of 255 what another machine's rounding makes of a colour, and of how many pixels
-UNSEEN, EDGES = 3, 0.01
-LARGEST = 50_000_000  # pixels
+if TYPE_CHECKING:
+    from PIL import Image
+
+# A cell may display anything, so no other decoders get its data.
+FORMATS = ("PNG", "JPEG", "GIF", "WEBP")
+MAX_PIXELS = 50_000_000
+# Another machine may round colors differently: differences up to this value (of 255)
+# do not count unless a larger share of the pixels has them.
+ROUNDING_ERROR = 3
+MAX_ROUNDED_SHARE = 0.01
 
 
-def differing(one: str, other: str) -> float | None:
-    """Return the share of pixels by which two pictures (base64) differ; None where they move or can't be decoded."""
-    from PIL import Image, ImageChops
+def compare_pixels(first: str, second: str) -> float | None:
+    """Return the share of pixels in which two base64 images differ.
 
-    if one == other:
+    The result is 1 if their sizes differ, and None if one is animated, too large or
+    cannot be decoded.
+    """
+    if first == second:
         return 0.0
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            data = [io.BytesIO(base64.b64decode(text)) for text in (one, other)]
-            images = [Image.open(each, formats=FORMATS) for each in data]
-        if images[0].size != images[1].size:
-            return 1.0
-        moving = any(getattr(image, "n_frames", 1) > 1 for image in images)
-        if moving or images[0].width * images[0].height > LARGEST:
-            return None
-        before, after = (image.convert("RGBA") for image in images)
-        bands = ImageChops.difference(before, after).split()
-    except Exception:  # noqa: BLE001  # the decoders raise whatever they stumble over
+        return _compare_images(_open_image(first), _open_image(second))
+    except Exception:  # noqa: BLE001  # decoders raise exceptions of many types
         return None
-    most = bands[0]
+
+
+def _open_image(text: str) -> Image.Image:
+    from PIL import Image
+
+    data = base64.b64decode(text)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        return Image.open(io.BytesIO(data), formats=FORMATS)
+
+
+def _compare_images(first: Image.Image, second: Image.Image) -> float | None:
+    from PIL import ImageChops
+
+    if first.size != second.size:
+        return 1.0
+    if _is_animated(first) or _is_animated(second):
+        return None
+    pixel_count = first.width * first.height
+    if pixel_count > MAX_PIXELS:
+        return None
+    before = first.convert("RGBA")
+    after = second.convert("RGBA")
+    bands = ImageChops.difference(before, after).split()
+    # The largest difference of each pixel's red, green, blue and alpha.
+    largest = bands[0]
     for band in bands[1:]:
-        most = ImageChops.lighter(most, band)
-    counts, pixels = most.histogram(), before.width * before.height
-    faint, seen = sum(counts[1 : UNSEEN + 1]), sum(counts[UNSEEN + 1 :])
-    return (seen + (faint if faint > EDGES * pixels else 0)) / pixels
+        largest = ImageChops.lighter(largest, band)
+    counts = largest.histogram()
+    first_visible = ROUNDING_ERROR + 1
+    different_count = sum(counts[first_visible:])
+    rounded_count = sum(counts[1:first_visible])
+    if rounded_count > MAX_ROUNDED_SHARE * pixel_count:
+        different_count += rounded_count
+    return different_count / pixel_count
+
+
+def _is_animated(image: Image.Image) -> bool:
+    return getattr(image, "n_frames", 1) > 1

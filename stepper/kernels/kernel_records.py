@@ -1,7 +1,9 @@
-"""What is on record of kernels elsewhere, sealed: only what this user's stepper wrote, for that very file, is one.
+"""Sealed records of kernels on other machines.
 
-A pull may put any file below `.stepper/`. What it says of a host, a job, ports or keys would be asked, and told what
-cells hold. So a record has a seal, made with a key in the user's own state folder, where no checkout can write.
+A `git pull` may put any file below `.stepper/`. stepper connects to the host, job or
+port in a record and sends it what cells contain, so it must not trust such a file. Each
+record has a seal: an HMAC of its content and path. Its key is in the user's state
+folder, to which a checkout cannot write.
 """
 
 from __future__ import annotations
@@ -19,48 +21,60 @@ from stepper.common import private_files
 from stepper.common.paths import Paths, record_root
 
 SEAL = "seal"
+Record = Mapping[str, Any]
 
 
-def write(path: str, told: Mapping[str, Any]) -> None:
+def write(path: str, record: Record) -> None:
     """Replace a kernel's record; raise OSError."""
-    plain = {name: value for name, value in told.items() if name != SEAL}
-    private_files.replace(
-        path, json.dumps({**plain, SEAL: _seal(path, plain)}).encode()
-    )
+    sealed = _remove_seal(record)
+    sealed[SEAL] = _compute_seal(path, sealed)
+    text = json.dumps(sealed)
+    private_files.replace(path, text.encode())
 
 
-def is_sealed(path: str, told: Mapping[str, Any]) -> bool:
-    """Whether this user's stepper wrote what a record holds, and there."""
-    plain = {name: value for name, value in told.items() if name != SEAL}
+def is_sealed(path: str, record: Record) -> bool:
+    """Return whether this user's stepper wrote a record to this path."""
+    content = _remove_seal(record)
+    seal = str(record.get(SEAL))
     try:
-        return hmac.compare_digest(
-            str(told.get(SEAL)).encode("utf-8", "replace"), _seal(path, plain).encode()
-        )
+        expected = _compute_seal(path, content)
     except OSError:
         return False
+    actual = seal.encode("utf-8", "replace")
+    return hmac.compare_digest(actual, expected.encode())
 
 
-def _seal(path: str, told: Mapping[str, Any]) -> str:
-    text = json.dumps([os.path.realpath(path), told], sort_keys=True)
-    return hmac.new(_key(), text.encode("utf-8", "surrogatepass"), "sha256").hexdigest()
+def _remove_seal(record: Record) -> dict[str, Any]:
+    return {name: value for name, value in record.items() if name != SEAL}
 
 
-def _key() -> bytes:
-    """Return the user's key, made with the first record; raise OSError."""
-    # the person's home may lie behind a link
+def _compute_seal(path: str, content: Record) -> str:
+    """Return the seal of a record's content; raise OSError."""
+    sealed = [os.path.realpath(path), content]
+    text = json.dumps(sealed, sort_keys=True)
+    data = text.encode("utf-8", "surrogatepass")
+    return hmac.new(_get_key(), data, "sha256").hexdigest()
+
+
+def _get_key() -> bytes:
+    """Return the user's key, which is created for the first record; raise OSError."""
+    # The home folder may be behind a symbolic link.
     folder = os.path.realpath(os.path.dirname(record_root()))
     path = os.path.join(folder, "key")
     with contextlib.suppress(FileNotFoundError):
         return private_files.read(path)
-    new = f"{path}.{os.getpid()}"
-    private_files.replace(new, secrets.token_hex(32).encode())
-    with contextlib.suppress(FileExistsError):  # another daemon was first
-        os.link(new, path)
-    private_files.remove(new)
+    new_path = f"{path}.{os.getpid()}"
+    key = secrets.token_hex(32)
+    private_files.replace(new_path, key.encode())
+    with contextlib.suppress(FileExistsError):  # another daemon was faster
+        os.link(new_path, path)
+    private_files.remove(new_path)
     return private_files.read(path)
 
 
-def of_project(paths: Paths) -> Iterator[Path]:
-    """Give the records of a project's kernels, those of replays too."""
-    yield from Path(paths.kernels).rglob("*.json")
-    yield from Path(paths.verify).glob("*/*/kernel.json")
+def find_project_records(paths: Paths) -> Iterator[Path]:
+    """Yield the records of a project's kernels, including those of replays."""
+    kernels = Path(paths.kernels)
+    yield from kernels.rglob("*.json")
+    replays = Path(paths.verify)
+    yield from replays.glob("*/*/kernel.json")

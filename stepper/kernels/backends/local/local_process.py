@@ -164,7 +164,7 @@ class LocalProcess:
         if not self.identity.alive():
             return 0
         total = 0
-        for pid in TABLE.family(self.identity.pid):
+        for pid in TABLE.list_family(self.identity.pid):
             with contextlib.suppress(psutil.Error):  # it ended meanwhile
                 total += psutil.Process(pid).memory_info().rss
         return total
