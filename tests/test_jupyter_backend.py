@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 from stepper.common.errors import KernelError
-from stepper.kernels.backend_registry import AnyPlace, look
+from stepper.kernels.backend_registry import BackendLauncher, check_backend
 from stepper.kernels.backends.jupyter.jupyter_backend import JupyterKernels
 from stepper.kernels.backends.jupyter.websocket_channels import (
     WebsocketChannels,
@@ -66,8 +66,8 @@ class Room:
     def record(self) -> Path:
         return self.folder / "kernel.json"
 
-    def provider(self, name: str = "kernel.json") -> AnyPlace:
-        return AnyPlace(str(self.folder / name), str(self.folder), {})
+    def provider(self, name: str = "kernel.json") -> BackendLauncher:
+        return BackendLauncher(str(self.folder / name), str(self.folder), {})
 
     def begin(
         self,
@@ -184,7 +184,7 @@ def test_cells_run_there_with_all_that_the_helper_tells(room: Room) -> None:
         about.python == f"python3 ({room.line.url})"
         and "watches no memory" in about.limitation
     )
-    assert "python3" in room.wait(look(room.place(), {VARIABLE: TOKEN}, ""))[0]
+    assert "python3" in room.wait(check_backend(room.place(), {VARIABLE: TOKEN}, ""))[0]
     assert (
         TOKEN not in room.record.read_text() and room.record.stat().st_mode & 0o077 == 0
     )
@@ -502,9 +502,9 @@ def test_one_that_is_named_is_attached_and_left_and_one_that_is_ended_is_gone(
     absent = room.place(kernel_id="0e000000-0000-4000-8000-000000000000")
     assert "has no kernel 0e000000-" in room.fails(absent)
     with pytest.raises(KernelError, match="has no kernel 0e000000-"):
-        room.wait(look(absent, {VARIABLE: TOKEN}, ""))
+        room.wait(check_backend(absent, {VARIABLE: TOKEN}, ""))
     named = room.place(kernel_id=room.kernel.id)
-    assert "python3" in room.wait(look(named, {VARIABLE: TOKEN}, ""))[0]
+    assert "python3" in room.wait(check_backend(named, {VARIABLE: TOKEN}, ""))[0]
     pid, before = room.pid(), room.kernel.id
     room.wait(room.kernel.shutdown())
     assert (
@@ -547,7 +547,7 @@ def test_what_is_refused_is_told_apart(room: Room) -> None:
     with pytest.raises(
         KernelError, match=r"has no kernelspec 'cobol'\. Its kernelspecs: .*python3"
     ):
-        room.wait(look(room.place(kernel="cobol"), {VARIABLE: TOKEN}, ""))
+        room.wait(check_backend(room.place(kernel="cobol"), {VARIABLE: TOKEN}, ""))
     assert "can't be reached" in (
         said := room.fails(room.served.place(f"http://127.0.0.1:{free_port()}/"))
     )
@@ -573,13 +573,16 @@ def test_a_token_in_a_file_or_of_a_command(room: Room) -> None:
         at
     )
     file.chmod(0o600)
-    assert "python3" in room.wait(look(at, {}, ""))[0]
+    assert "python3" in room.wait(check_backend(at, {}, ""))[0]
     told = room.place(token_env=None, token_command=f"cat {file}")
-    assert "python3" in room.wait(look(told, {}, ""))[0]
+    assert "python3" in room.wait(check_backend(told, {}, ""))[0]
     asks = room.place(
         token_env=None, token_command="printenv WHERE_MY_KEYRING_IS"
     )  # of who asks, not the daemon's
-    assert "python3" in room.wait(look(asks, {"WHERE_MY_KEYRING_IS": TOKEN}, ""))[0]
+    assert (
+        "python3"
+        in room.wait(check_backend(asks, {"WHERE_MY_KEYRING_IS": TOKEN}, ""))[0]
+    )
     file.write_text("")
     assert "is empty" in room.fails(at) and "printed nothing" in room.fails(told)
     file.unlink()
@@ -635,7 +638,7 @@ def test_what_answers_in_a_servers_place_is_named(tmp_path: Path) -> None:
     def says(code: int, **headers: str) -> str:
         Page.code, Page.headers_sent = code, {"Content-Type": "text/html"} | headers
         with pytest.raises(KernelError) as failed:
-            provider = AnyPlace(str(tmp_path / "kernel.json"), str(tmp_path), {})
+            provider = BackendLauncher(str(tmp_path / "kernel.json"), str(tmp_path), {})
             loop.run_until_complete(
                 provider.start(LaunchConfig("", "/", {VARIABLE: TOKEN}, backend=at))
             )
@@ -694,7 +697,7 @@ def test_what_a_hub_knows_of_a_server_is_named(tmp_path: Path) -> None:
             hub,
         )
         with pytest.raises(KernelError) as failed:
-            provider = AnyPlace(str(tmp_path / "kernel.json"), str(tmp_path), {})
+            provider = BackendLauncher(str(tmp_path / "kernel.json"), str(tmp_path), {})
             loop.run_until_complete(
                 provider.start(LaunchConfig("", "/", {VARIABLE: TOKEN}, backend=at))
             )
@@ -873,7 +876,7 @@ def test_tls_with_an_authority_of_ones_own(
     try:
 
         def begin(url: str = "", **more: Any) -> Kernel:
-            provider = AnyPlace(str(tmp_path / "kernel.json"), str(tmp_path), {})
+            provider = BackendLauncher(str(tmp_path / "kernel.json"), str(tmp_path), {})
             at = served.place(url, **more)
             return loop.run_until_complete(
                 provider.start(LaunchConfig("", "/", {VARIABLE: TOKEN}, backend=at))

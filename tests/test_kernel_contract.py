@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from jupyter_client import BlockingKernelClient
 
-from stepper.kernels.backend_registry import AnyPlace
+from stepper.kernels.backend_registry import BackendLauncher
 from stepper.policy.kernel_namespace import UNKNOWN_NAMESPACE
 from stepper.policy.model import Death, Limits, OmittedOutput, Outcome
 from stepper.session.fake_kernel import FakeKernelLauncher
@@ -70,7 +70,7 @@ class Room:
         return (
             FakeKernelLauncher(self.left, record)
             if self.at.name == "fake"
-            else AnyPlace(record, str(self.folder), {})
+            else BackendLauncher(record, str(self.folder), {})
         )
 
     def wait(self, work: Coroutine[Any, Any, Any]) -> Any:

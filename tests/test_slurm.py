@@ -25,7 +25,12 @@ import pytest
 
 from stepper.common.errors import KernelError
 from stepper.kernels import kernel_records, zmq_channels
-from stepper.kernels.backend_registry import AnyPlace, look, reconcile, unchecked
+from stepper.kernels.backend_registry import (
+    BackendLauncher,
+    check_backend,
+    list_unchecked,
+    reconcile,
+)
 from stepper.kernels.backends.slurm import slurm_backend as provider
 from stepper.kernels.backends.slurm import slurm_cli
 from stepper.kernels.backends.slurm import slurm_process as jobs
@@ -82,11 +87,11 @@ class Room:
         if at is not None:
             self.begin(at)
 
-    def provider(self) -> AnyPlace:
-        return AnyPlace(str(self.record), str(self.folder), {})
+    def provider(self) -> BackendLauncher:
+        return BackendLauncher(str(self.record), str(self.folder), {})
 
     def start(
-        self, at: kernel_config.BackendConfig, provider: AnyPlace | None = None
+        self, at: kernel_config.BackendConfig, provider: BackendLauncher | None = None
     ) -> Any:
         return (provider or self.provider()).start(
             LaunchConfig("", str(self.folder), self.environ, backend=at)
@@ -550,19 +555,20 @@ def test_what_can_not_be(
     other.environ["PATH"] = "/nowhere"
     assert "there is no `sbatch` on this machine" in other.fails(place())
     with pytest.raises(KernelError, match="there is no `sinfo`"):
-        other.wait(look(place(), other.environ, ""))
+        other.wait(check_backend(place(), other.environ, ""))
     assert other.ours == {}
     assert any(
-        "partition batch" in line for line in other.wait(look(place(), os.environ, ""))
+        "partition batch" in line
+        for line in other.wait(check_backend(place(), os.environ, ""))
     )
     for wrong, words in (
         ({"partition": "nosuch"}, "invalid partition"),
         ({"mem": "900G"}, "sbatch: "),
     ):
         with pytest.raises(KernelError, match=words):
-            other.wait(look(place(**wrong), os.environ, ""))
+            other.wait(check_backend(place(**wrong), os.environ, ""))
     assert other.ours == {}
-    assert unchecked(place(python="/usr/bin/python3.99")) == [
+    assert list_unchecked(place(python="/usr/bin/python3.99")) == [
         "python /usr/bin/python3.99 on the compute node"
     ]
 
@@ -652,7 +658,7 @@ def test_a_step_in_an_allocation_that_the_person_holds(other: Room) -> None:
             about.location.startswith(f"a step of job {held} on n")
             and 0 < about.walltime_left <= 300
         )
-        assert other.wait(look(at, os.environ, ""))[0].startswith(
+        assert other.wait(check_backend(at, os.environ, ""))[0].startswith(
             f"job {held} (wrap): RUNNING, n"
         )
         other.again()

@@ -24,7 +24,7 @@ import pytest
 
 from stepper.common.errors import KernelError, KernelUnreachableError
 from stepper.kernels import client_base, execution, zmq_channels
-from stepper.kernels.backend_registry import AnyPlace
+from stepper.kernels.backend_registry import BackendLauncher
 from stepper.kernels.backends.ssh import ssh_connection
 from stepper.kernels.backends.ssh import ssh_process as ssh_kernel
 from stepper.policy import kernel_config
@@ -63,8 +63,8 @@ class Room:
             host.place(**{"folder": str(self.folder), **where})
         )
 
-    def provider(self) -> AnyPlace:
-        return AnyPlace(str(self.folder / "kernel.json"), str(self.folder), {})
+    def provider(self) -> BackendLauncher:
+        return BackendLauncher(str(self.folder / "kernel.json"), str(self.folder), {})
 
     def begin(self, at: kernel_config.BackendConfig) -> Kernel:
         return self.wait(self.provider().start(LaunchConfig("", "/", {}, backend=at)))
@@ -397,7 +397,7 @@ def test_what_is_ended_is_ended_there_or_told_and_ended_later(
 def fails(room: Room, at: kernel_config.BackendConfig) -> KernelError:
     other = room.folder / "other"
     other.mkdir(mode=0o700, exist_ok=True)
-    provider = AnyPlace(str(other / "kernel.json"), str(other), {})
+    provider = BackendLauncher(str(other / "kernel.json"), str(other), {})
     with pytest.raises(KernelError) as failed:
         room.wait(provider.start(LaunchConfig("", "/", {}, backend=at)))
     assert not (other / "kernel.json").exists() and not lines(other)

@@ -44,7 +44,7 @@ async def get_metadata(request: Request, name: str) -> KernelMetadata:
         # Its server is asked, so the backend must be accepted.
         workspace.place(workspace.paths.project, request.caller.environ, name)
     python = workspace.paths.find_trusted_python(limits.python)
-    return await backend_registry.metadata(backend, request.caller.environ, python)
+    return await backend_registry.get_metadata(backend, request.caller.environ, python)
 
 
 async def use_backend(
@@ -156,7 +156,7 @@ async def _check_backend(
             *facts, None, NOT_ACCEPTED, mend="stepper trust"
         )
     python = paths.find_trusted_python(limits.python)
-    check = backend_registry.look(backend, environ, python)
+    check = backend_registry.check_backend(backend, environ, python)
     try:
         offers = await asyncio.wait_for(check, CHECK_SECONDS)
     except KernelError as error:
@@ -166,12 +166,12 @@ async def _check_backend(
     except asyncio.TimeoutError:
         problem = f"{backend.name} did not respond within {CHECK_SECONDS:g} s"
         return responses.KernelBackendEntry(*facts, False, problem)
-    uncertainty = backend_registry.doubt(backend)
+    uncertainty = backend_registry.explain_uncertainty(backend)
     is_reachable = None if uncertainty else True
     return responses.KernelBackendEntry(
         *facts,
         is_reachable,
         uncertainty,
         offers,
-        unchecked=backend_registry.unchecked(backend),
+        unchecked=backend_registry.list_unchecked(backend),
     )

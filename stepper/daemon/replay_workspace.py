@@ -304,7 +304,9 @@ async def clear(
         ]
         try:
             for record in filter(os.path.exists, records):
-                provider = backend_registry.AnyPlace(record, paths.runtime, {}, environ)
+                provider = backend_registry.BackendLauncher(
+                    record, paths.runtime, {}, environ
+                )
                 kernel = await provider.attach()
                 if kernel is not None and not isinstance(kernel, Death):
                     await kernel.shutdown()

@@ -141,7 +141,7 @@ class Daemon:
         place: Callable[[Mapping[str, str], str], LaunchConfig],
     ) -> Session:
         file = IpynbFile(path)
-        kernels = backend_registry.AnyPlace(
+        kernels = backend_registry.BackendLauncher(
             record, self.paths.runtime, diagnosis.PARTS, lambda: self.workspace.environ
         )
         adviser = Diagnoser(

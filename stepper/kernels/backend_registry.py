@@ -1,4 +1,8 @@
-"""The places where kernels run: the only module that imports their providers. A place is one folder, and one row."""
+"""The kernel backends, by kind. No other module imports them.
+
+A new backend is a folder in `backends/` and a row in LAUNCHERS. Remote backends are
+imported when they are used: most projects have none.
+"""
 
 from __future__ import annotations
 
@@ -26,137 +30,148 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from stepper.kernels.backends.local.kernelspecs import Spec
-    from stepper.policy.kernel_config import BackendConfig
+    from stepper.policy.kernel_config import BackendConfig, SlurmSettings
 
 log = logging.getLogger("stepper")
+Environ = Mapping[str, str]
 
 
-def _ssh(*given: Any) -> KernelLauncher:
+def _create_ssh_launcher(*args: Any) -> KernelLauncher:
     from stepper.kernels.backends.ssh.ssh_backend import SshKernels
 
-    return SshKernels(*given)
+    return SshKernels(*args)
 
 
-def _slurm(*given: Any) -> KernelLauncher:
+def _create_slurm_launcher(*args: Any) -> KernelLauncher:
     from stepper.kernels.backends.slurm.slurm_backend import SlurmKernels
 
-    return SlurmKernels(*given)
+    return SlurmKernels(*args)
 
 
-def _jupyter(*given: Any, **more: Any) -> KernelLauncher:
+def _create_jupyter_launcher(*args: Any, **kwargs: Any) -> KernelLauncher:
     from stepper.kernels.backends.jupyter.jupyter_backend import JupyterKernels
 
-    return JupyterKernels(*given, **more)
+    return JupyterKernels(*args, **kwargs)
 
 
-# The kind of a place → what starts a notebook's kernel there, given the file for its
-# record, the folder for sockets and
-# what the kernel's helper may load besides its own. An installed kernelspec's kernel is
-# a process of this machine, too.
-PLACES: dict[str, Callable[..., KernelLauncher]] = {
+# Kind of backend → its launcher. The arguments are the file of the kernel's record, the
+# folder for sockets, and the parts that the helper in the kernel may load. The kernel
+# of an installed kernelspec is also a process of this machine.
+LAUNCHERS: dict[str, Callable[..., KernelLauncher]] = {
     "local": LocalKernels,
     "kernelspec": LocalKernels,
-    "ssh": _ssh,
-    "slurm": _slurm,
-    "jupyter": _jupyter,
+    "ssh": _create_ssh_launcher,
+    "slurm": _create_slurm_launcher,
+    "jupyter": _create_jupyter_launcher,
 }
 
 LOCAL = "local"
 PYTHON = KernelMetadata("python3", "Python 3", "python")
 
 
-async def metadata(
-    place: BackendConfig | None, environ: Mapping[str, str], python: str
+async def get_metadata(
+    backend: BackendConfig | None, environ: Environ, python: str
 ) -> KernelMetadata:
-    """Return what a notebook says of a kernel in a place (None for the project's); raise KernelError."""
-    if place is None or place.is_python:
-        return PYTHON
-    if place.kind == "jupyter":
-        from stepper.kernels.backends.jupyter import jupyter_backend as servers
+    """Return how a notebook's metadata describes the kernel of a backend.
 
-        return await servers.metadata(place, environ)
-    spec = _spec(place, environ, python)
+    `backend` is None for the project's own Python. Raise KernelError.
+    """
+    if backend is None or backend.is_python:
+        return PYTHON
+    if backend.kind == "jupyter":
+        from stepper.kernels.backends.jupyter import jupyter_backend
+
+        return await jupyter_backend.metadata(backend, environ)
+    spec = _find_kernelspec(backend, environ, python)
     return KernelMetadata(spec.name, spec.display_name, spec.language)
 
 
-async def look(
-    place: BackendConfig, environ: Mapping[str, str], python: str
+async def check_backend(
+    backend: BackendConfig, environ: Environ, python: str
 ) -> list[str]:
-    """Return what a place offers, in short lines; raise KernelError where it can't be reached."""
-    if place.is_local:
-        spec = _spec(place, environ, python)
+    """Return short descriptions of what a backend offers.
+
+    Raise KernelError if the backend cannot be reached.
+    """
+    if backend.is_local:
+        spec = _find_kernelspec(backend, environ, python)
         return [f"{spec.display_name} ({spec.language}): {spec.folder}"]
-    if place.kind == "ssh":
+    if backend.kind == "ssh":
         from stepper.kernels.backends.ssh import ssh_backend
 
-        return await ssh_backend.look(place)
-    if place.kind == "slurm":
-        from stepper.kernels.backends.slurm import slurm_backend as jobs
-        from stepper.policy.kernel_config import SlurmSettings
+        return await ssh_backend.look(backend)
+    if backend.kind == "slurm":
+        from stepper.kernels.backends.slurm import slurm_backend
 
-        assert isinstance(place.settings, SlurmSettings)  # its kind says so
-        return await jobs.look(place.settings, environ)
-    if place.kind == "jupyter":
-        from stepper.kernels.backends.jupyter import jupyter_backend as servers
+        return await slurm_backend.look(_get_slurm_settings(backend), environ)
+    if backend.kind == "jupyter":
+        from stepper.kernels.backends.jupyter import jupyter_backend
 
-        return await servers.look(place, environ)
-    raise unknown(place.kind)
+        return await jupyter_backend.look(backend, environ)
+    raise build_unknown_kind_error(backend.kind)
 
 
-def unchecked(place: BackendConfig) -> list[str]:
-    """Return what `look` does not check of a place, in a few words each."""
-    if place.kind != "slurm":
+def list_unchecked(backend: BackendConfig) -> list[str]:
+    """Return short descriptions of what `check_backend` does not check."""
+    if backend.kind != "slurm":
         return []
-    from stepper.kernels.backends.slurm import slurm_backend as jobs
-    from stepper.policy.kernel_config import SlurmSettings
+    from stepper.kernels.backends.slurm import slurm_backend
 
-    assert isinstance(place.settings, SlurmSettings)  # its kind says so
-    return jobs.unchecked(place.settings)
+    return slurm_backend.unchecked(_get_slurm_settings(backend))
 
 
-def doubt(place: BackendConfig) -> str:
-    """Return why it can't be said whether a place that answers takes a kernel; '' if it can."""
-    if place.kind != "slurm":
+def explain_uncertainty(backend: BackendConfig) -> str:
+    """Return why a backend that responds may still not start a kernel, or ''."""
+    if backend.kind != "slurm":
         return ""
-    from stepper.kernels.backends.slurm import slurm_backend as jobs
+    from stepper.kernels.backends.slurm import slurm_backend
+
+    return slurm_backend.doubt(_get_slurm_settings(backend))
+
+
+def _get_slurm_settings(backend: BackendConfig) -> SlurmSettings:
     from stepper.policy.kernel_config import SlurmSettings
 
-    assert isinstance(place.settings, SlurmSettings)  # its kind says so
-    return jobs.doubt(place.settings)
+    assert isinstance(backend.settings, SlurmSettings)  # implied by the kind
+    return backend.settings
 
 
-def _spec(place: BackendConfig, environ: Mapping[str, str], python: str) -> Spec:
+def _find_kernelspec(backend: BackendConfig, environ: Environ, python: str) -> Spec:
+    """Return the kernelspec of a local backend; raise KernelError."""
     from stepper.kernels.backends.local import kernelspecs
     from stepper.policy.kernel_config import KernelspecSettings
 
-    assert isinstance(place.settings, KernelspecSettings)  # what is local is one
-    return kernelspecs.named(place.settings.kernelspec, environ, python)
+    settings = backend.settings
+    assert isinstance(settings, KernelspecSettings)  # as for all local backends
+    return kernelspecs.named(settings.kernelspec, environ, python)
 
 
 async def reconcile(
-    places: Iterable[BackendConfig],
+    backends: Iterable[BackendConfig],
     runtime: str,
-    records: Callable[[], Iterable[Path]],
-    environ: Mapping[str, str],
+    get_records: Callable[[], Iterable[Path]],
+    environ: Environ,
 ) -> None:
-    """End what former daemons started there for this project and no record tells of; raise KernelError."""
-    if any(place.kind == "slurm" for place in places):
-        from stepper.kernels.backends.slurm import slurm_backend as jobs
+    """Cancel jobs of former daemons of this project that have no record.
 
-        await jobs.reconcile(runtime, records, environ)
+    Raise KernelError.
+    """
+    if any(backend.kind == "slurm" for backend in backends):
+        from stepper.kernels.backends.slurm import slurm_backend
 
-
-def unknown(kind: str) -> KernelError:
-    """Return the error on a kind of place whose provider there is not."""
-    return KernelError(
-        f"this version of stepper starts no kernels in places of the kind `{kind}`"
-    )
+        await slurm_backend.reconcile(runtime, get_records, environ)
 
 
-class AnyPlace:
-    """One notebook's kernel, wherever it is to run; where the last one does, its record tells.
+def build_unknown_kind_error(kind: str) -> KernelError:
+    """Return the error for a backend that this version of stepper does not have."""
+    return KernelError(f"this version of stepper has no kernel backend `{kind}`")
 
-    `environ` is the environment of whoever asked last: where a token is, which no record has.
+
+class BackendLauncher:
+    """Starts the kernel of one notebook on any backend.
+
+    The record of the last kernel says which backend it runs on. `get_environ` returns
+    the environment of the last client: it may have a token, which no record contains.
     """
 
     def __init__(
@@ -164,86 +179,99 @@ class AnyPlace:
         record: str,
         runtime: str,
         parts: Mapping[str, str],
-        environ: Callable[[], Mapping[str, str]] = lambda: os.environ,
+        get_environ: Callable[[], Environ] = lambda: os.environ,
     ) -> None:
-        self.record, self.given, self.environ = (
-            record,
-            (record, runtime, parts),
-            environ,
-        )
-        self.starts: KernelLauncher | None = None  # what starts one now
+        self.record = record
+        self.launcher_args = (record, runtime, parts)
+        self.get_environ = get_environ
+        # The launcher of a start that is in progress.
+        self.current: KernelLauncher | None = None
 
     @property
     def queue_status(self) -> QueueStatus | None:
-        """What a start that is under way waits for in a queue."""
-        return self.starts.queue_status if self.starts else None
+        """What the start in progress waits for in a queue, None without one."""
+        return self.current.queue_status if self.current else None
 
-    async def start(self, place: LaunchConfig) -> Kernel:
+    async def start(self, config: LaunchConfig) -> Kernel:
         """Start a kernel and return it when it is ready; raise KernelError."""
-        kind = place.backend.kind if place.backend else LOCAL
-        if kind not in PLACES:
-            raise unknown(kind)
-        if self._recorded() != kind:
-            await self.cancel_request()  # a job may wait for it elsewhere
-        self.starts = self._provider(kind)
-        began = time.monotonic()
+        kind = config.backend.kind if config.backend else LOCAL
+        if kind not in LAUNCHERS:
+            raise build_unknown_kind_error(kind)
+        if self._get_recorded_kind() != kind:
+            # A job may be waiting on another backend.
+            await self.cancel_request()
+        self.current = self._create_launcher(kind)
+        started_at = time.monotonic()
         log.info("kernel start: backend %s, record %s", kind, self.record)
         try:
-            kernel = await self.starts.start(place)
+            kernel = await self.current.start(config)
         except BaseException as error:
-            why = one_line(getattr(error, "message", type(error).__name__), 300)
-            log.info(
-                "kernel start: not ready after %.2f s: %s",
-                time.monotonic() - began,
-                why,
-            )
+            seconds = time.monotonic() - started_at
+            message = getattr(error, "message", type(error).__name__)
+            reason = one_line(message, 300)
+            log.info("kernel start: not ready after %.2f s: %s", seconds, reason)
             raise
         finally:
-            self.starts = None
-        log.info("kernel start: ready after %.2f s", time.monotonic() - began)
+            self.current = None
+        seconds = time.monotonic() - started_at
+        log.info("kernel start: ready after %.2f s", seconds)
         return kernel
 
     async def attach(self) -> Kernel | Death | None:
-        """Return the kernel that a former daemon left, or how it ended; None where there was none. Asks it nothing."""
-        kind = self._recorded()
+        """Return the kernel of a former daemon, or its death, None if there was none.
+
+        No request is sent to the kernel.
+        """
+        kind = self._get_recorded_kind()
         if not kind:
             return Death(
-                f"the record {self.record} was not written by stepper, for you and there: nothing is asked"
+                f"the kernel record {self.record} is not valid: stepper did not write "
+                "it for you at this path, or its backend is unknown. stepper did not "
+                "connect to the kernel"
             )
-        return await self._provider(kind).attach()
+        return await self._create_launcher(kind).attach()
 
     async def cancel_request(self) -> None:
-        """End what was asked for and is no kernel yet; raise KernelError."""
-        if kind := self._recorded():
-            return await self._provider(kind).cancel_request()
+        """Cancel a request that is not a kernel yet, such as a queued job.
+
+        Raise KernelError if this fails.
+        """
+        kind = self._get_recorded_kind()
+        if kind:
+            await self._create_launcher(kind).cancel_request()
+            return
         try:
             private_files.remove(self.record)
         except OSError as error:
             raise KernelError(
-                f"{self.record} can't be removed: {error.strerror}"
+                f"the kernel record {self.record} could not be removed: "
+                f"{error.strerror}"
             ) from error
 
-    def _provider(self, kind: str) -> KernelLauncher:
-        return PLACES[kind](
-            *self.given, **({"environ": self.environ} if kind == "jupyter" else {})
-        )
+    def _create_launcher(self, kind: str) -> KernelLauncher:
+        create = LAUNCHERS[kind]
+        if kind == "jupyter":
+            return create(*self.launcher_args, environ=self.get_environ)
+        return create(*self.launcher_args)
 
-    def _recorded(self) -> str:
-        """Return the kind of the place that the record tells of, '' where it is not of ours.
+    def _get_recorded_kind(self) -> str:
+        """Return the kind of backend in the record, '' if the record is not valid.
 
-        One of this machine is known by its sockets or its process, and looked at by whoever reads it.
+        A record of a local kernel needs no seal: the local backend checks its sockets
+        and its process.
         """
         try:
-            told = json.loads(private_files.read(self.record))
+            record = json.loads(private_files.read(self.record))
         except (OSError, ValueError, RecursionError):
             return LOCAL
-        kind = told.get("kind", LOCAL) if isinstance(told, dict) else LOCAL
+        if not isinstance(record, dict):
+            return LOCAL
+        kind = record.get("kind", LOCAL)
         if kind == LOCAL:
             return LOCAL
         from stepper.kernels import kernel_records
 
-        return (
-            str(kind)
-            if str(kind) in PLACES and kernel_records.is_sealed(self.record, told)
-            else ""
-        )
+        kind = str(kind)
+        if kind in LAUNCHERS and kernel_records.is_sealed(self.record, record):
+            return kind
+        return ""
