@@ -23,7 +23,7 @@ ALLOWED_GROWTH = 0.05
 
 @dataclass(frozen=True)
 class Usage:
-    """The total and the used memory in bytes, and `where`: of which machine or job."""
+    """The total and the used memory in bytes; `where` names the machine or job."""
 
     total: int
     used: int
@@ -197,7 +197,7 @@ class Process(Protocol):
         """
 
     async def sample(self) -> str:
-        """Return the stacks of all threads as written by faulthandler, '' if unavailable."""
+        """Return the stacks of all threads as faulthandler writes them, or ''."""
 
     def last_words(self) -> str:
         """Return the last lines of its stderr, without escapes."""
@@ -206,7 +206,7 @@ class Process(Protocol):
         """Return the command that fixes the cause of a death at start, '' for none."""
 
     def memory(self) -> int:
-        """Return the resident memory of the kernel and its child processes, in bytes."""
+        """Return the resident memory of the kernel and its children, in bytes."""
 
     def usage(self) -> Usage:
         """Return the memory that the kernel may use, and how much of it is used."""
@@ -218,7 +218,7 @@ class Process(Protocol):
         """
 
     def trim(self) -> None:
-        """Limit the size of the log, which also contains the output of child processes."""
+        """Limit the size of the log, which child processes also write to."""
 
     def forget(self) -> None:
         """Remove the record of a kernel that is dead."""

@@ -75,7 +75,7 @@ class Connection:
         self.describe = process.describe
         self.measure_memory = process.memory
         self.check_death = process.death
-        self.take_widget_state = self.widgets.models
+        self.take_widget_state = self.widgets.take_state
         # The helper sends the environment only when it has changed.
         self.environment: KernelEnvironment | None = None
         self.external_executions = ExternalExecutions(

@@ -426,7 +426,7 @@ class Running:
         result.timings = area.timings
         fault = build_fault(result.diagnosis_data, self.error, area.execution_count)
         result.fault = fault or parse_stack_sample(self.stack, area.execution_count)
-        result.widgets = kernel.widgets.models() if self.is_cell else None
+        result.widgets = kernel.widgets.take_state() if self.is_cell else None
         # Jupyter would put these texts of `%load` and `set_next_input` into new cells.
         result.next_inputs = [
             str(item.get("text"))

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Any
 
+from stepper.kernels.message_decoding import Message
 from stepper.policy.kernel_namespace import Namespace
 from stepper.session.protocols import ExternalExecution
 
 SESSION_PREFIX = "stepper-"
 MAX_CODE = 2000  # characters of the code and of an error
+Listener = Callable[[ExternalExecution], None]
 # Executions that are tracked. The end of one may be lost, so the oldest is dropped.
 MAX_EXECUTIONS = 100
 
@@ -24,19 +26,20 @@ MAX_EXECUTIONS = 100
 class ExternalExecutions:
     """The running executions of other clients.
 
-    `on_finished` is called with each execution that has finished. `own_session` returns the
-    id of this client's session, and `decode_namespace` decodes the helper's message.
+    `on_finished` is called with each execution that has finished. `get_own_session`
+    returns the id of this client's session, and `decode_namespace` decodes the helper's
+    message.
     """
 
     def __init__(
         self,
-        own_session: Callable[[], str],
-        decode_namespace: Callable[[dict[str, Any]], Namespace],
+        get_own_session: Callable[[], str],
+        decode_namespace: Callable[[Message], Namespace],
     ) -> None:
-        self.own_session = own_session
+        self.get_own_session = get_own_session
         self.decode_namespace = decode_namespace
-        self.on_finished: Callable[[ExternalExecution], None] = lambda execution: None
-        # request → when it started, also of silent executions
+        self.on_finished: Listener = lambda execution: None
+        # Request → when it started, including silent executions.
         self.busy: dict[str, float] = {}
         self.executions: dict[str, ExternalExecution] = {}
         # Finished requests, whose threads may continue to print.
@@ -54,37 +57,35 @@ class ExternalExecutions:
                 self.finished.append(request)
                 del self.busy[request]
 
-    def handle_message(self, message: Mapping[str, Any]) -> bool:
+    def handle_message(self, message: Message) -> bool:
         """Update the executions; return whether another client caused a message."""
         parent = message["parent_header"]
         session = str(parent.get("session") or "")
-        is_own = session.startswith(SESSION_PREFIX) or session == self.own_session()
-        if not session or is_own:
+        if not session or session.startswith(SESSION_PREFIX):
+            return False
+        if session == self.get_own_session():
             return False
         request = str(parent.get("msg_id") or "")
         if parent.get("msg_type") == "execute_request" and request:
             self._update(request, message)
         return True
 
-    def _update(self, request: str, message: Mapping[str, Any]) -> None:
+    def _update(self, request: str, message: Message) -> None:
+        """Update one execution from a message that its request caused."""
         message_type = message["msg_type"]
         content = message["content"]
-        execution = self.executions.get(request)
         state = content.get("execution_state") if message_type == "status" else None
-        # The start of the execution may have been before this daemon's.
+        # The execution may have started before this daemon.
         if state != "idle" and request not in self.finished:
             self.busy.setdefault(request, time.monotonic())
             _drop_oldest(self.busy)
+        execution = self.executions.get(request)
         if message_type == "execute_input":
-            date = str(message["header"].get("date") or "")
-            date = date or datetime.now(timezone.utc).isoformat()
-            code = str(content.get("code", ""))[:MAX_CODE]
-            self.executions[request] = ExternalExecution(
-                date.replace("+00:00", "Z"), code
-            )
+            self.executions[request] = _build_execution(message)
             _drop_oldest(self.executions)
         elif message_type == "error" and execution:
-            error = f"{content.get('ename')}: {content.get('evalue')}"
+            name = content.get("ename")
+            error = f"{name}: {content.get('evalue')}"
             execution.error = error[:MAX_CODE]
         elif message_type == "stepper_facts" and execution:
             execution.is_silent = content.get("scratch") is True
@@ -93,16 +94,36 @@ class ExternalExecutions:
             self._finish(request)
 
     def _finish(self, request: str) -> None:
-        """Call `on_finished` with a finished execution; of a silent one the code is unknown."""
+        """Call `on_finished` with a finished execution.
+
+        The code of a silent execution is unknown.
+        """
         self.finished.append(request)
-        started_at = self.busy.pop(request, 0.0)
         execution = self.executions.pop(request, None)
         if execution is None:
             execution = ExternalExecution("", "", is_silent=True)
-        execution.seconds = time.monotonic() - started_at if started_at else 0.0
+        started_at = self.busy.pop(request, 0.0)
+        if started_at:
+            execution.seconds = time.monotonic() - started_at
+        else:
+            execution.seconds = 0.0
         self.on_finished(execution)
+
+
+def _build_execution(message: Message) -> ExternalExecution:
+    """Return the execution that an `execute_input` message announces."""
+    header = message["header"]
+    date = str(header.get("date") or "")
+    if not date:
+        now = datetime.now(timezone.utc)
+        date = now.isoformat()
+    content = message["content"]
+    code = str(content.get("code", ""))
+    date = date.replace("+00:00", "Z")
+    return ExternalExecution(date, code[:MAX_CODE])
 
 
 def _drop_oldest(executions: dict[str, Any]) -> None:
     while len(executions) > MAX_EXECUTIONS:
-        executions.pop(next(iter(executions)))
+        oldest = next(iter(executions))
+        del executions[oldest]

@@ -79,11 +79,12 @@ def split_message(message: Message, frames: list[bytes]) -> Iterator[Message]:
         yield message
         return
     for text in split_stream_text(frames[3]):
-        yield {**message, "content": {**message["content"], "text": text}}
+        content = {**message["content"], "text": text}
+        yield {**message, "content": content}
 
 
 def split_stream_text(content: bytes) -> Iterator[str]:
-    """Yield the text of a stream message in chunks that split no character or escape."""
+    """Yield the text of a stream message in chunks of whole characters and escapes."""
     stream = STREAM.match(content)
     if stream is None:
         yield decode_json(content)["text"]

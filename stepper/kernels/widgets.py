@@ -9,14 +9,20 @@ from __future__ import annotations
 import base64
 from typing import Any
 
+from stepper.kernels.message_decoding import Message
 from stepper.kernels.output_area import OutputArea
 from stepper.notebooks.notebook_json import dump_json
 from stepper.policy.model import NOTHING_OMITTED, Limits
 from stepper.session.protocols import WidgetState
 
+State = dict[str, Any]
+# The path of each buffer in the state of its model → the buffer in the notebook.
+Buffers = dict[tuple[Any, ...], dict[str, Any]]
 OUTPUT = ("@jupyter-widgets/output", "OutputModel")
-# Received state, as a multiple of the limit, after which the largest models are dropped.
-ROOM = 4
+# The largest models are dropped when this multiple of the limit was received.
+MAX_RECEIVED_FACTOR = 4
+# The fields of a model in the notebook; in its state, they have a leading underscore.
+MODEL_FIELDS = ("model_name", "model_module", "model_module_version")
 
 
 class OutputWidget:
@@ -27,17 +33,17 @@ class OutputWidget:
         self.limit = limit
         self.area = OutputArea(limit)
         self.request = ""  # the request whose outputs are captured
-        self.parent: dict[str, Any] = {}
+        self.parent: Message = {}
         self.is_synced = True  # whether the kernel knows the outputs
 
-    def take(self, message: dict[str, Any]) -> None:
+    def take(self, message: Message) -> None:
         """Add an output message."""
         self.area.take(message)
         self.parent = message["parent_header"]
         self.is_synced = False
 
-    def build_update(self) -> dict[str, Any]:
-        """Return the content of the comm message that sends the outputs to the kernel."""
+    def build_update(self) -> Message:
+        """Return the content of a comm message with the outputs for the kernel."""
         self.is_synced = True
         state = {"outputs": self.area.outputs()}
         return {
@@ -50,17 +56,19 @@ class Widgets:
     """The widgets of one kernel."""
 
     def __init__(self) -> None:
-        self.states: dict[str, dict[str, Any]] = {}
-        self.buffers: dict[str, dict[tuple[Any, ...], dict[str, Any]]] = {}
+        self.states: dict[str, State] = {}
+        self.buffers: dict[str, Buffers] = {}
         self.captured: dict[str, OutputWidget] = {}
         # Those that capture the outputs of a request, the latest at the end.
         self.capturing: list[OutputWidget] = []
-        self.dropped: dict[str, int] = {}  # model → its size in bytes
+        # Model → its size in bytes.
+        self.dropped: dict[str, int] = {}
         self.changed = False
         self.limits = Limits()
-        self.received_bytes = 0  # since the states were measured
+        # Since the sizes of the states were measured.
+        self.received_bytes = 0
 
-    def handle_comm(self, message: dict[str, Any]) -> None:
+    def handle_comm(self, message: Message) -> None:
         """Update the state from a comm message, which need not be a widget's."""
         content = message["content"]
         data = content.get("data")
@@ -72,47 +80,49 @@ class Widgets:
             return
         self.changed = True
         self.states.setdefault(comm, {}).update(state)
-        for path, buffer in zip(
-            data.get("buffer_paths") or [], message["buffers"], strict=False
-        ):
-            encoded = {
-                "data": base64.b64encode(buffer).decode(),
-                "encoding": "base64",
-                "path": path,
-            }
-            self.buffers.setdefault(comm, {})[tuple(path)] = encoded
-        model = (state.get("_model_module"), state.get("_model_name"))
-        if message["msg_type"] == "comm_open" and model == OUTPUT:
+        paths = data.get("buffer_paths") or []
+        self._add_buffers(comm, paths, message["buffers"])
+        if message["msg_type"] == "comm_open" and is_output_model(state):
             self.captured[comm] = OutputWidget(comm, self.limits.max_output_bytes)
-        if comm in self.captured:
-            self._update_output(self.captured[comm], state, data.get("method"))
+        widget = self.captured.get(comm)
+        if widget is not None:
+            self._update_output(widget, state, data.get("method"))
         self.received_bytes += message["size"]
-        if self.received_bytes > ROOM * self.limits.max_widget_state_bytes:
+        max_bytes = MAX_RECEIVED_FACTOR * self.limits.max_widget_state_bytes
+        if self.received_bytes > max_bytes:
             self._drop_largest()
 
-    def _update_output(
-        self, widget: OutputWidget, state: dict[str, Any], method: Any
-    ) -> None:
+    def _add_buffers(self, comm: str, paths: list[Any], buffers: list[bytes]) -> None:
+        """Add the binary values of a state, whose paths the message names."""
+        for path, buffer in zip(paths, buffers, strict=False):
+            encoded = base64.b64encode(buffer).decode()
+            value = {"data": encoded, "encoding": "base64", "path": path}
+            comm_buffers = self.buffers.setdefault(comm, {})
+            comm_buffers[tuple(path)] = value
+
+    def _update_output(self, widget: OutputWidget, state: State, method: Any) -> None:
         """Apply outputs or a request that the kernel has set on an Output widget."""
-        if isinstance(state.get("outputs"), list) and method != "echo_update":
+        outputs = state.get("outputs")
+        if isinstance(outputs, list) and method != "echo_update":
             widget.area = OutputArea.from_notebook(
-                state["outputs"], {}, NOTHING_OMITTED, widget.limit
+                outputs, {}, NOTHING_OMITTED, widget.limit
             )
         if "msg_id" in state:
             widget.request = str(state["msg_id"] or "")
-            others = [other for other in self.capturing if other is not widget]
-            self.capturing = [*others, widget]
+            if widget in self.capturing:
+                self.capturing.remove(widget)
+            self.capturing.append(widget)
 
     def find_capturing(self, request: str | None) -> OutputWidget | None:
-        """Return the widget that captures the outputs of a request, None without one."""
+        """Return the widget that captures the outputs of a request, or None."""
         for widget in reversed(self.capturing):
             if widget.request and widget.request == request:
                 self.changed = True
                 return widget
         return None
 
-    def models(self) -> WidgetState | None:
-        """Return the state for the notebook, None if it has not changed since the last call.
+    def take_state(self) -> WidgetState | None:
+        """Return the state for the notebook, None if unchanged since the last call.
 
         The largest models are left out if the state is above its limit.
         """
@@ -120,26 +130,25 @@ class Widgets:
             return None
         self.changed = False
         for comm, widget in self.captured.items():
-            if comm in self.states:
-                self.states[comm]["outputs"] = widget.area.outputs()
+            state = self.states.get(comm)
+            if state is not None:
+                state["outputs"] = widget.area.outputs()
         self._drop_largest()
         states = {comm: self._serialize(comm) for comm in self.states}
+        dropped_sizes = self.dropped.values()
         return WidgetState(
             states,
             self.limits.max_widget_state_bytes,
-            len(self.dropped),
-            sum(self.dropped.values()),
+            len(dropped_sizes),
+            sum(dropped_sizes),
         )
 
-    def _serialize(self, comm: str) -> dict[str, Any]:
+    def _serialize(self, comm: str) -> State:
         """Return a model as in the notebook's metadata."""
         state = self.states[comm]
-        buffers = self.buffers.get(comm)
-        model = {
-            name: state.get(f"_{name}")
-            for name in ("model_name", "model_module", "model_module_version")
-        }
+        model: State = {name: state.get(f"_{name}") for name in MODEL_FIELDS}
         model["state"] = state
+        buffers = self.buffers.get(comm)
         if buffers:
             model["buffers"] = list(buffers.values())
         return model
@@ -147,14 +156,23 @@ class Widgets:
     def _drop_largest(self) -> None:
         """Drop the largest models until the rest is within the limit."""
         self.received_bytes = 0
+        max_bytes = self.limits.max_widget_state_bytes
         sizes = {}
         for comm in self.states:
-            sizes[comm] = len(dump_json(self._serialize(comm), 5))
+            text = dump_json(self._serialize(comm), 5)
+            sizes[comm] = len(text)
         total = sum(sizes.values())
-        for comm in sorted(sizes, key=sizes.__getitem__, reverse=True):
-            if total <= self.limits.max_widget_state_bytes:
+        largest_first = sorted(sizes, key=sizes.__getitem__, reverse=True)
+        for comm in largest_first:
+            if total <= max_bytes:
                 break
-            total -= sizes[comm]
-            self.dropped[comm] = sizes[comm]
+            size = sizes[comm]
+            total -= size
+            self.dropped[comm] = size
             del self.states[comm]
             self.buffers.pop(comm, None)
+
+
+def is_output_model(state: State) -> bool:
+    """Return whether the state of a new model is that of an Output widget."""
+    return (state.get("_model_module"), state.get("_model_name")) == OUTPUT
