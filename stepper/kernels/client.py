@@ -1,7 +1,8 @@
 """The kernel client: connect to a kernel, execute code, and take over a running kernel.
 
-A kernel outlives the daemon and lost connections. `await_earlier_request` returns the result of an
-execution that continued meanwhile, from the record of the helper in the kernel.
+A kernel outlives the daemon and lost connections. `await_earlier_request` returns the
+result of an execution that continued meanwhile, from the record of the helper in the
+kernel.
 """
 
 from __future__ import annotations
@@ -233,7 +234,7 @@ class KernelClient(Connection):
                     break
 
     async def take_over(self) -> Death | None:
-        """Connect to a kernel that was found again, interrupting what it is running.
+        """Connect to a kernel that was found again, and interrupt its execution.
 
         Returns its death if it does not reply. Raises KernelUnreachableError if it
         cannot be reached, and KernelError if another client's code is running.
@@ -348,7 +349,7 @@ class KernelClient(Connection):
         return await Running(self, 0.0, limits).finish_from_received(earlier)
 
     async def _wait_for_kernel(self, running: Running) -> Execution:
-        """Wait until the kernel has finished what it is running.
+        """Wait until the kernel has finished its execution.
 
         Executes nothing; if the connection is lost, does so again.
         """

@@ -122,13 +122,13 @@ class Connection:
         if len(environment) > 1:
             self.environment = json_decode.decode(KernelEnvironment, environment)
         namespace = json_decode.decode(Namespace, content)
-        known = self.environment
-        if known is None or environment.get("mark") != known.mark:
+        current = self.environment
+        if current is None or environment.get("mark") != current.mark:
             return replace(namespace, names=())
         names = namespace.names
         if names:
-            names = (*names, *known.builtins)
-        return replace(namespace, names=names, lasting=known)
+            names = (*names, *current.builtins)
+        return replace(namespace, names=names, lasting=current)
 
     def count_malformed(self, error: Exception) -> None:
         """Log and count a malformed message: a cell may send anything."""

@@ -46,12 +46,12 @@ MAX_SILENT_OUTPUT = 10_000  # bytes of output of stepper's own code
 NO_DAEMON = "the stepper daemon was not running"
 CONNECTION_LOST = "the connection was lost, or the server drops output above its limits"
 NOT_RECORDED = (
-    "the cell ran while the stepper daemon was not running, and the kernel has no record "
-    "of the run: its outcome is unknown"
+    "the cell ran while the stepper daemon was not running, and the kernel has no "
+    "record of the run: its outcome is unknown"
 )
 OUTPUT_NOT_RECORDED = (
-    "output from the time when the stepper daemon was not running is missing: the kernel "
-    "has no record of the run"
+    "output from the time when the stepper daemon was not running is missing: the "
+    "kernel has no record of the run"
 )
 # Reason of an interrupt → outcome. All others mean that the user interrupted.
 INTERRUPT_OUTCOMES = {"deadline": Outcome.TIMEOUT, "memory": Outcome.MEMORY}
@@ -237,7 +237,7 @@ class Running:
         return result
 
     async def finish_from_received(self, earlier: EarlierRun) -> Execution:
-        """Return the result of an execution of which only a part was received."""
+        """Return the result of an execution that was received in part."""
         self.is_cell = True
         self.area = earlier.area
         self.error = earlier.error
@@ -318,7 +318,10 @@ class Running:
                 self.area.take({"msg_type": "display_data", "content": item})
 
     def _take_facts(self, content: dict[str, Any], message: dict[str, Any]) -> None:
-        """Handle the helper's message. A cell may have forged it, so errors are ignored."""
+        """Handle the helper's message.
+
+        A cell may have forged it, so errors are ignored.
+        """
         self.result.diagnosis_data = content
         if "record" in content:
             self.result.diagnosis_data = {**content, "frames": message["buffers"]}
@@ -330,9 +333,10 @@ class Running:
                 self.result.module_changes = modules
 
     async def check(self, now: float, is_quiet: bool) -> bool:
-        """Interrupt at a limit, kill if that has no effect; return whether to stop waiting.
+        """Interrupt at a limit, kill if that has no effect.
 
-        `is_quiet` means that no message is waiting. Raises KernelUnreachableError.
+        Returns whether to stop waiting. `is_quiet` means that no message is waiting.
+        Raises KernelUnreachableError.
         """
         kernel = self.kernel
         if is_quiet:  # all messages before a death have been read

@@ -46,14 +46,22 @@ def remember_source(number: int, raw: str) -> None:
     """Store the source of a cell or a scratch execution that has run."""
     run_state["number"] = number
     # The execution count is None if IPython itself failed.
-    run_state["cell"] = max(number or 0, run_state["cell"])
-    for names in GLOBAL.findall(raw):
-        global_names.update(names.replace(" ", "").split(","))
+    last_cell = run_state["cell"]
+    run_state["cell"] = max(number or 0, last_cell)
+    for match in GLOBAL.findall(raw):
+        names = match.replace(" ", "")
+        global_names.update(names.split(","))
     if BINDS_ANY_NAME.search(raw) and DEFINES_FUNCTION.search(raw):
         run_state["binds_any_name"] = True
     sources[number] = raw
-    if len(sources) > MAX_CELLS:
-        del sources[next(iter(sources))]
+    drop_oldest(sources)
+
+
+def drop_oldest(cells: dict[int, Any]) -> None:
+    """Remove the first entry if there are more than MAX_CELLS."""
+    if len(cells) > MAX_CELLS:
+        oldest = next(iter(cells))
+        del cells[oldest]
 
 
 def remember_scratch(raw: str) -> None:
@@ -61,12 +69,13 @@ def remember_scratch(raw: str) -> None:
     number = run_state.get("last_scratch", 0) - 1
     run_state["last_scratch"] = number
     cells_before_scratch[number] = run_state["cell"]
-    if len(cells_before_scratch) > MAX_CELLS:
-        del cells_before_scratch[next(iter(cells_before_scratch))]
-    for filename, assigned_number in list(get_cell_files().items())[-1:]:
+    drop_oldest(cells_before_scratch)
+    cell_files = get_cell_files()
+    for filename in list(cell_files)[-1:]:
         # IPython assigned the execution count of the next cell.
+        assigned_number = cell_files[filename]
         if assigned_number not in sources:
-            get_cell_files()[filename] = number
+            cell_files[filename] = number
     remember_source(number, raw)
 
 
@@ -79,7 +88,10 @@ def order(number: int) -> tuple[int, int]:
 
 def get_source_lines(number: int) -> list[str]:
     """Return the lines of a cell as written, [] if the cell is unknown."""
-    return sources[number].split("\n") if number in sources else []
+    if number not in sources:
+        return []
+    source = sources[number]
+    return source.split("\n")
 
 
 def find_first_line(lines: list[str]) -> int:
@@ -100,7 +112,7 @@ def find_cell_magic(number: int) -> tuple[int, int] | None:
 
 
 def find_cell_line(filename: str, line: int) -> tuple[int, int]:
-    """Return the cell, and the line as written, for a line of IPython's transformed code.
+    """Return the cell, and the line as written, for a line of transformed code.
 
     IPython removes blank lines at the top of a cell and joins continued magics, so a
     line can only have moved up.
@@ -111,14 +123,18 @@ def find_cell_line(filename: str, line: int) -> tuple[int, int]:
         number = run_state["number"]
     raw_lines = get_source_lines(number)
     executed_lines = linecache.getlines(filename)
+    line_count = len(raw_lines)
     text = ""
     if line <= len(executed_lines):
-        text = executed_lines[line - 1].strip()
-    for index in range(line - 1, len(raw_lines)):
-        if text and raw_lines[index].strip() == text:
+        executed_line = executed_lines[line - 1]
+        text = executed_line.strip()
+    for index in range(line - 1, line_count):
+        raw_line = raw_lines[index]
+        if text and raw_line.strip() == text:
             return number, index + 1
-    last_line = max(1, len(raw_lines))
-    return number, min(line + find_first_line(raw_lines), last_line)
+    likely_line = line + find_first_line(raw_lines)
+    last_line = max(1, line_count)
+    return number, min(likely_line, last_line)
 
 
 def find_running_cell_line(filename: str, line: int) -> int | None:
@@ -128,7 +144,8 @@ def find_running_cell_line(filename: str, line: int) -> int | None:
         magic = find_cell_magic(running)
         if magic is None:
             return None
-        return min(magic[1] + line, len(get_source_lines(running)))
+        last_line = len(get_source_lines(running))
+        return min(magic[1] + line, last_line)
     number = 0
     if filename in get_cell_files():
         number, line = find_cell_line(filename, line)
@@ -155,8 +172,10 @@ def list_user_frames(trace: TracebackType | None) -> list[tuple[FrameType, int, 
     """
     entries = []
     while trace is not None:
-        if is_user_file(trace.tb_frame.f_code.co_filename):
-            entries.append((trace.tb_frame, trace.tb_lineno, trace.tb_lasti))
+        frame = trace.tb_frame
+        if is_user_file(frame.f_code.co_filename):
+            entry = (frame, trace.tb_lineno, trace.tb_lasti)
+            entries.append(entry)
         trace = trace.tb_next
     return entries
 
@@ -165,11 +184,13 @@ def describe_frames(trace: TracebackType | None) -> list[dict[str, Any]]:
     """Return the user frames of a traceback as JSON, without the middle of many."""
     entries = list_user_frames(trace)
     if len(entries) > MAX_FRAMES:
-        entries = entries[: MAX_FRAMES // 2] + entries[-MAX_FRAMES // 2 :]
+        half = MAX_FRAMES // 2
+        entries = entries[:half] + entries[-half:]
     facts: list[dict[str, Any]] = []
     for frame, line, _ in entries:
-        filename = frame.f_code.co_filename
-        function = frame.f_code.co_name
+        code = frame.f_code
+        filename = code.co_filename
+        function = code.co_name
         number = None
         if filename in TIMED_FILENAMES:
             magic = find_cell_magic(run_state["number"])

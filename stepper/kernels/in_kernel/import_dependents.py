@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import ast
 import sys
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 from stepper.kernels.in_kernel.module_sources import (
     get_package,
@@ -20,6 +21,13 @@ from stepper.kernels.in_kernel.safe_inspect import own_names
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+class Update(NamedTuple):
+    """The updated modules, and the namespaces that they had before the update."""
+
+    modules: set[str]
+    snapshots: dict[str, Any]
 
 
 def depends_at_import(
@@ -33,7 +41,8 @@ def depends_at_import(
     if tree is None:
         return False
     package = get_package(name, path)
-    imported = list_changed_imports(tree, package, updated, snapshots)
+    update = Update(updated, snapshots)
+    imported = list_changed_imports(tree, package, update)
     if not imported:
         return False
     loads = find_loads_at_import(tree.body)
@@ -43,7 +52,7 @@ def depends_at_import(
     definitions = {}
     for node in tree.body:
         if isinstance(node, DEFINITIONS):
-            definitions[node.name] = list_loaded_names(node)
+            definitions[node.name] = list_loaded_names(ast.walk(node))
     indirect = set(imported)
     size = 0
     while len(indirect) > size:
@@ -54,86 +63,114 @@ def depends_at_import(
     return not indirect.isdisjoint(loads.used)
 
 
-def list_changed_imports(
-    tree: ast.Module, package: str, updated: set[str], snapshots: dict[str, Any]
-) -> set[str]:
+def list_changed_imports(tree: ast.Module, package: str, update: Update) -> set[str]:
     """Return the names that imports bind to updated modules or to changed values."""
     names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                if alias.name in updated:
-                    names.add(alias.asname or alias.name.partition(".")[0])
+                top_name = alias.name.partition(".")[0]
+                if alias.name in update.modules:
+                    names.add(alias.asname or top_name)
         elif isinstance(node, ast.ImportFrom):
-            source = "." * node.level + (node.module or "")
+            source = "." * node.level
+            if node.module:
+                source += node.module
             module = resolve_module_name(source, package)
-            names |= list_changed_names(node, module, updated, snapshots)
+            names |= list_changed_names(node, module, update)
     return names
 
 
-def list_changed_names(
-    node: ast.ImportFrom, module: str, updated: set[str], snapshots: dict[str, Any]
-) -> set[str]:
+def list_changed_names(node: ast.ImportFrom, module: str, update: Update) -> set[str]:
     """Return the names of one `from` statement whose values an update changed."""
     changed = set()
     for alias in node.names:
-        if f"{module}.{alias.name}" in updated:
+        submodule = f"{module}.{alias.name}"
+        if submodule in update.modules:
             changed.add(alias.asname or alias.name)
-    snapshot = snapshots.get(module)
-    if module not in updated or snapshot is None:
+    snapshot = update.snapshots.get(module)
+    if module not in update.modules or snapshot is None:
         return changed
     present = own_names(sys.modules[module])
     for alias in node.names:
-        if alias.name == "*":
-            names = [name for name in snapshot if name[:1] != "_"]
-        else:
-            names = [alias.name] if alias.name in snapshot else []
-        for name in names:
-            if present.get(name) is not snapshot[name]:
-                changed.add(alias.asname or name)
+        name = alias.name
+        if name == "*":
+            changed |= list_changed_public_names(present, snapshot)
+        elif name in snapshot and present.get(name) is not snapshot[name]:
+            changed.add(alias.asname or name)
+    return changed
+
+
+def list_changed_public_names(
+    present: dict[str, Any], snapshot: dict[str, Any]
+) -> set[str]:
+    """Return the public names of a snapshot that have another value now."""
+    changed = set()
+    for name, value in snapshot.items():
+        is_private = name[:1] == "_"
+        if not is_private and present.get(name) is not value:
+            changed.add(name)
     return changed
 
 
 class Loads:
     """The names that statements load: `bases` in base classes, `used` elsewhere."""
 
-    def __init__(self) -> None:
-        self.used: set[str] = set()
-        self.bases: set[str] = set()
+    def __init__(self, used: set[str], bases: set[str]) -> None:
+        self.used = used
+        self.bases = bases
 
 
 def find_loads_at_import(statements: list[ast.stmt]) -> Loads:
     """Return the names that statements load, without the bodies of functions."""
-    loads = Loads()
-    pending: list[tuple[Any, bool]] = [(node, False) for node in statements]
+    nodes = list_evaluated_nodes(statements)
+    bases: list[Any] = []
+    for node in nodes:
+        if isinstance(node, ast.ClassDef):
+            bases += node.bases
+            bases += node.keywords
+    base_nodes = list_evaluated_nodes(bases)
+    return Loads(list_loaded_names(nodes), list_loaded_names(base_nodes))
+
+
+def list_evaluated_nodes(trees: Iterable[ast.AST]) -> list[Any]:
+    """Return the nodes that an import evaluates, without base classes."""
+    nodes = []
+    pending: list[Any] = list(trees)
     while pending:
-        node, is_base = pending.pop()
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-            names = loads.bases if is_base else loads.used
-            names.add(node.id)
-        elif isinstance(node, FUNCTIONS):
-            decorators = getattr(node, "decorator_list", ())
-            keyword_defaults = filter(None, node.args.kw_defaults)
-            evaluated = [*decorators, *node.args.defaults, *keyword_defaults]
-            pending += [(child, is_base) for child in evaluated]
-        elif isinstance(node, ast.ClassDef):
-            pending += [(base, True) for base in (*node.bases, *node.keywords)]
-            evaluated = [*node.decorator_list, *node.body]
-            pending += [(child, is_base) for child in evaluated]
-        elif not is_main_guard(node):
-            pending += [(child, is_base) for child in ast.iter_child_nodes(node)]
-    return loads
+        node = pending.pop()
+        nodes.append(node)
+        pending += list_evaluated_children(node)
+    return nodes
+
+
+def list_evaluated_children(node: Any) -> list[Any]:
+    """Return the children of a node that are evaluated with it."""
+    if isinstance(node, FUNCTIONS):
+        children = list(getattr(node, "decorator_list", ()))
+        arguments = node.args
+        children += arguments.defaults
+        children += filter(None, arguments.kw_defaults)
+        return children
+    if isinstance(node, ast.ClassDef):
+        return [*node.decorator_list, *node.body]
+    if is_main_guard(node):
+        return []
+    return list(ast.iter_child_nodes(node))
 
 
 def is_main_guard(node: Any) -> bool:
     """Return whether a statement is `if __name__ == …`, which an import skips."""
-    return isinstance(node, ast.If) and "__name__" in list_loaded_names(node.test)
+    if not isinstance(node, ast.If):
+        return False
+    names = list_loaded_names(ast.walk(node.test))
+    return "__name__" in names
 
 
-def list_loaded_names(tree: ast.AST) -> set[str]:
-    """Return all names that a syntax tree loads."""
+def list_loaded_names(nodes: Iterable[ast.AST]) -> set[str]:
+    """Return the names that nodes of a syntax tree load."""
     names = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
             names.add(node.id)
     return names

@@ -42,6 +42,7 @@ last: dict[str, Any] = {
     "lost": 0,
     "payload": [],
 }
+REPORTED_FIELDS = ("count", "head", "lost", "payload")
 # The last status message: the `busy` of a request comes before its execute_input.
 last_status: list[list[Any]] = []
 
@@ -68,7 +69,8 @@ def uninstall() -> None:
 def record(message: list[Any]) -> None:
     """Add a message to the buffer if it belongs to the last run."""
     # Without the signature: header, parent, metadata, content, buffers.
-    parts = message[message.index(DELIMITER) + 2 :]
+    start = message.index(DELIMITER) + 2
+    parts = message[start:]
     header = bytes(parts[0])
     parent = bytes(parts[1])
     if b'"execute_input"' in header:
@@ -96,7 +98,8 @@ def record(message: list[Any]) -> None:
 def start_run(parent: bytes) -> None:
     """Forget the previous run and start with the busy status of the new one."""
     # The id as it is written in the JSON of each parent header.
-    request = parent.partition(b'"msg_id"')[2].split(b'"', 2)[1]
+    rest = parent.partition(b'"msg_id"')[2]
+    request = rest.split(b'"', 2)[1]
     last.update(
         id=request,
         messages=[*last_status],
@@ -113,17 +116,20 @@ def keep_ends(parts: list[Any], size: int) -> list[Any] | None:
 
     Returns None for a message that is not text, which is dropped.
     """
+    headers = parts[:3]
+    content = bytes(parts[3])
     room = 0 if last["lost"] else max(0, MAX_HEAD - last["size"])
-    head, tail, dropped_bytes = split_long_stream(bytes(parts[3]), room)
+    head, tail, dropped_bytes = split_long_stream(content, room)
     if head:
-        last["messages"].append([*parts[:3], head])
+        messages = last["messages"]
+        messages.append([*headers, head])
         last["size"] += len(head)
-        last["head"] = len(last["messages"])
+        last["head"] = len(messages)
     if not tail:
         last["lost"] += size
         return None
     last["lost"] += dropped_bytes
-    return [*parts[:3], tail]
+    return [*headers, tail]
 
 
 def drop_middle() -> None:
@@ -134,7 +140,8 @@ def drop_middle() -> None:
         if is_always_kept(messages[index]):
             index += 1
             continue
-        dropped_bytes = sum(map(len, messages.pop(index)))
+        dropped = messages.pop(index)
+        dropped_bytes = sum(map(len, dropped))
         last["size"] -= dropped_bytes
         last["lost"] += dropped_bytes
 
@@ -151,15 +158,19 @@ def split_long_stream(content: bytes, room: int) -> tuple[bytes, bytes, int]:
     start = stream.end()
     complete = COMPLETE.match(content, start, start + room)
     head_end = complete.end() if complete else start
+    head = b""
+    if head_end > start:
+        head = content[:head_end] + STREAM_END
     tail_start = head_end
-    if head_end < len(content) - TAIL:
-        boundary = BOUNDARY.search(content, len(content) - TAIL)
+    earliest_start = len(content) - TAIL
+    if tail_start < earliest_start:
+        boundary = BOUNDARY.search(content, earliest_start)
         if boundary is not None:
             tail_start = boundary.start()
         else:
             tail_start = len(content) - len(STREAM_END)
-    head = content[:head_end] + STREAM_END if head_end > start else b""
-    tail = stream[0] + content[tail_start:]
+    prefix = stream[0]
+    tail = prefix + content[tail_start:]
     return head, tail, tail_start - head_end
 
 
@@ -176,7 +187,9 @@ def get_record(request: str) -> tuple[dict[str, Any] | None, list[bytes]]:
     """
     if not request or request.encode() != last["id"]:
         return None, []
-    fields = {name: last[name] for name in ("count", "head", "lost", "payload")}
+    fields = {name: last[name] for name in REPORTED_FIELDS}
     fields["counts"] = [len(parts) for parts in last["messages"]]
-    frames = [bytes(frame) for parts in last["messages"] for frame in parts]
+    frames = list[bytes]()
+    for parts in last["messages"]:
+        frames += map(bytes, parts)
     return fields, frames

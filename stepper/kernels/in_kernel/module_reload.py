@@ -1,4 +1,4 @@
-"""The project's modules that cells imported, and whether their files have changed since.
+"""The project's modules that cells imported, and whether their files have changed.
 
 Before a cell runs, `os.stat` checks each file, and a file is hashed only if its status
 differs. IPython's autoreload (`superreload`) reloads a changed module: it updates
@@ -70,7 +70,7 @@ class Record:
     """A local module: its file, and the hash of the source that was loaded.
 
     `disk` is the hash of the file now. `tried` is the hash with which a reload failed,
-    for the reasons in `failure`. `reported` is the hash that was reported as not loaded.
+    for the reasons in `failure`. `reported` is the hash reported as not loaded.
     `outdated` means that it uses a changed module at its import and could not be
     reloaded. `mentions` are the modules that its imports name, in the source with the
     hash `mentions_of`.
@@ -103,8 +103,8 @@ class ReloadError(Exception):
 def find_project_root() -> str:
     """Return the project's folder.
 
-    It is the nearest parent of the working folder with `.stepper`, else the nearest with
-    another project file, else the working folder.
+    It is the nearest parent of the working folder with `.stepper`, else the nearest
+    with another project file, else the working folder.
     """
     if state["root"] is None:
         state["root"] = search_project_root(os.path.realpath(os.getcwd()))
@@ -230,7 +230,10 @@ def register() -> None:
 
 
 def add_record(name: str, since: int) -> None:
-    """Record a module if it is local; `since` is when the cell that imported it began."""
+    """Record a module if it is local.
+
+    `since` is when the cell that imported it began.
+    """
     module: Any = sys.modules.get(name)
     module_dict = own_names(module)
     path = module_dict.get("__file__")
@@ -453,8 +456,8 @@ def is_used(name: str, words: set[str]) -> bool:
 def reload_all(names: list[str], changes: dict[str, Any]) -> None:
     """Reload changed modules in the order of their imports, and rebind imported names.
 
-    A module that computes something from them at its import is reloaded as well, so that
-    its values are those of the new source, as in a new kernel.
+    A module that computes something from them at its import is reloaded as well: its
+    values are then those of the new source, as in a new kernel.
     """
     from stepper.kernels.in_kernel.import_dependents import depends_at_import
 

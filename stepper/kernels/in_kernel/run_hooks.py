@@ -231,7 +231,7 @@ def send(
 
 
 def publish_record(request_id: str) -> None:
-    """Publish the recorded messages of a run, for a daemon that did not receive them."""
+    """Publish the recorded messages of a run for a daemon that missed them."""
     record, frames = iopub_buffer.get_record(request_id)
     send({"record": record}, get_request(), frames)
 
@@ -318,11 +318,11 @@ def remove_iopub_limit() -> None:
 
 
 def enable_stack_samples(stack_path: str) -> None:
-    """Write the stack of all threads to a file on a signal, also if Python is stuck in C.
+    """Write the stacks of all threads to a file on a signal, also while C code runs.
 
     The signal is SIGURG, which processes without a handler ignore. A crash is written
-    to the kernel's original stderr, of which ipykernel keeps a copy, because nobody
-    may be reading the pipe.
+    to the kernel's original stderr, because nobody may be reading the pipe. ipykernel
+    keeps a copy of that stream.
     """
     stderr_copy = getattr(sys.stderr, "_original_stdstream_copy", None)
     faulthandler.enable(stderr_copy or 2, all_threads=False)

@@ -44,8 +44,10 @@ PLAIN_TYPES: dict[int, Callable[[Any], int]] = {
     **{id(kind): _measure_nothing for kind in (float, complex, bool, type(None))},
     id(int): int.bit_length,
 }
-# name → (id, fingerprint) after the last cell. No object is kept alive.
-last_fingerprints: dict[str, tuple[int, Any]] = {}
+# The id and the fingerprint of a value: no object is kept alive.
+Binding = tuple[int, Any]
+# Name → its binding after the last cell.
+last_fingerprints: dict[str, Binding] = {}
 
 
 def find_rebound_names(
@@ -55,21 +57,31 @@ def find_rebound_names(
 
     A name without a fingerprint counts only if it refers to another object.
     """
-    current = {}
+    current: dict[str, Binding] = {}
     for name, value in values:
         if len(name) <= MAX_NAME:
-            current[name] = (id(value), fingerprints.get(name))
+            fingerprint = fingerprints.get(name)
+            current[name] = (id(value), fingerprint)
     rebound = []
-    for name, (identity, fingerprint) in current.items():
-        old_identity, old_fingerprint = last_fingerprints.get(name, (0, None))
-        is_changed = fingerprint != old_fingerprint
-        if fingerprint is None or old_fingerprint is None:
-            is_changed = False
-        if identity != old_identity or is_changed:
+    for name, binding in current.items():
+        if is_rebound(binding, last_fingerprints.get(name)):
             rebound.append(name)
     last_fingerprints.clear()
     last_fingerprints.update(current)
     return rebound
+
+
+def is_rebound(binding: Binding, former: Binding | None) -> bool:
+    """Return whether a name has another value than after the last cell."""
+    if former is None:
+        return True
+    identity, fingerprint = binding
+    former_identity, former_fingerprint = former
+    if identity != former_identity:
+        return True
+    if fingerprint is None or former_fingerprint is None:
+        return False
+    return bool(fingerprint != former_fingerprint)
 
 
 def fingerprint_value(value: Any, deadline: float) -> str | None:
@@ -102,9 +114,10 @@ def render_value(value: Any, remaining: list[int]) -> str:
         if len(value) > remaining[0]:
             return ""
         return render_container(value, kind, remaining)
-    if top_module(kind) == "numpy" and kind.__name__ == "ndarray":
+    package = top_module(kind)
+    if package == "numpy" and kind.__name__ == "ndarray":
         return render_array(value)
-    if top_module(kind) == "pandas" and kind.__name__ in ("DataFrame", "Series"):
+    if package == "pandas" and kind.__name__ in ("DataFrame", "Series"):
         return render_frame(value, kind.__name__)
     return ""
 
@@ -117,11 +130,12 @@ def render_container(value: Any, kind: Any, remaining: list[int]) -> str:
         items = list(value)
     is_ordered = not is_one_of(kind, (set, frozenset))
     # All at once: a call for each item would make each step slower.
-    if is_ordered and PLAIN_TYPES.keys() >= {*map(id, map(type, items))}:
+    if is_ordered and are_plain(items):
         remaining[0] -= len(items)
         if remaining[0] < 0 or not are_short(items):
             return ""
-        return f"{kind.__name__} {marshal.dumps(items, MARSHAL_FORMAT).hex()}"
+        data = marshal.dumps(items, MARSHAL_FORMAT)
+        return f"{kind.__name__} {data.hex()}"
     texts = list[str]()
     for item in items:
         text = render_value(item, remaining)
@@ -133,20 +147,32 @@ def render_container(value: Any, kind: Any, remaining: list[int]) -> str:
     return f"{kind.__name__}({','.join(texts)})"
 
 
+def are_plain(items: list[Any]) -> bool:
+    """Return whether the types of all items are plain."""
+    type_ids = set(map(id, map(type, items)))
+    return PLAIN_TYPES.keys() >= type_ids
+
+
 def are_short(items: list[Any]) -> bool:
     """Return whether all items, of plain types, are below MAX_LENGTH."""
     if max(map(getsizeof, items), default=0) < SAFE_SIZE:
         return True
-    return all(PLAIN_TYPES[id(type(item))](item) < MAX_LENGTH for item in items)
+    for item in items:
+        get_length = PLAIN_TYPES[id(type(item))]
+        if get_length(item) >= MAX_LENGTH:
+            return False
+    return True
 
 
 def render_array(value: Any) -> str:
     """Return the text of `render_value` for a NumPy array."""
-    if value.dtype.kind in PLAIN_DTYPES:
+    dtype = value.dtype
+    if dtype.kind in PLAIN_DTYPES:
         if value.nbytes > MAX_ARRAY:
             return ""
-        return f"array{value.dtype.str}{value.shape}{value.tobytes().hex()}"
-    if value.dtype.kind != "O" or value.size > MAX_ITEMS:
+        data = value.tobytes()
+        return f"array{dtype.str}{value.shape}{data.hex()}"
+    if dtype.kind != "O" or value.size > MAX_ITEMS:
         return ""
     items = render_value(value.ravel().tolist(), [MAX_ITEMS + 1])
     return f"array{value.shape}{items}" if items else ""
@@ -158,11 +184,12 @@ def render_frame(value: Any, kind: str) -> str:
     Its index and columns are rendered as arrays. There is no text if one of them has
     another dtype, such as categories or dates with time zones.
     """
-    shape = value.shape
-    if shape[0] > MAX_ITEMS:
+    row_count, *column_counts = value.shape
+    if row_count > MAX_ITEMS:
         return ""
-    if len(shape) > 1 and (shape[1] > MAX_COLUMNS or shape[0] * shape[1] > MAX_CELLS):
-        return ""
+    for column_count in column_counts:
+        if column_count > MAX_COLUMNS or row_count * column_count > MAX_CELLS:
+            return ""
     if kind == "DataFrame":
         columns = list_columns(value)
         names = render_value(value.columns.tolist(), [MAX_ITEMS])

@@ -38,20 +38,32 @@ def resume(load_parts: Callable[[], Any]) -> None:
 
     `load_parts` loads the helper's own parts for errors.
     """
-    state.update(busy=False, ended=clock())
-    if state["steps"] is None and len(sys.modules) != state["modules"]:
-        state.update(steps=iterate_steps(load_parts), modules=len(sys.modules))
-        shell.kernel.io_loop.call_later(IDLE_SECONDS, run_step)
+    state["busy"] = False
+    state["ended"] = clock()
+    module_count = len(sys.modules)
+    if state["steps"] is None and state["modules"] != module_count:
+        state["steps"] = iterate_steps(load_parts)
+        state["modules"] = module_count
+        schedule(IDLE_SECONDS)
+
+
+def schedule(seconds: float) -> None:
+    """Run the next step after some seconds, in the event loop of the kernel."""
+    loop = shell.kernel.io_loop
+    loop.call_later(seconds, run_step)
 
 
 def run_step() -> None:
     """Run the next step if the kernel is idle, and schedule the one after it."""
-    is_idle = not state["busy"] and clock() - state["ended"] >= IDLE_SECONDS
-    if is_idle and call_safely(next, state["steps"], state) is state:
-        state["steps"] = None  # all steps are done
+    idle_seconds = clock() - state["ended"]
+    if state["busy"] or idle_seconds < IDLE_SECONDS:
+        schedule(IDLE_SECONDS)
+        return
+    is_done = call_safely(next, state["steps"], state) is state
+    if is_done:
+        state["steps"] = None
     else:
-        delay = PAUSE_SECONDS if is_idle else IDLE_SECONDS
-        shell.kernel.io_loop.call_later(delay, run_step)
+        schedule(PAUSE_SECONDS)
 
 
 def iterate_steps(load_parts: Callable[[], Any]) -> Iterator[None]:
@@ -79,9 +91,11 @@ def is_from_ipython(name: str) -> bool:
     if name in sys.modules:
         return True
     spec = PathFinder.find_spec(name)
-    packages = os.path.dirname(os.path.dirname(IPython.__file__))
-    prefix = os.path.join(packages, "")
-    return spec is not None and (spec.origin or "").startswith(prefix)
+    if spec is None or spec.origin is None:
+        return False
+    package = os.path.dirname(IPython.__file__)
+    folder = os.path.dirname(package)
+    return spec.origin.startswith(os.path.join(folder, ""))
 
 
 def load_highlighting() -> None:
@@ -99,8 +113,9 @@ def register_module_files(names: list[str]) -> None:
 
     `inspect.getmodule` does the same for all modules at once.
     """
-    files_by_name = vars(inspect).get("_filesbymodname", {})
-    names_by_file = vars(inspect).get("modulesbyfile", {})
+    tables = vars(inspect)
+    files_by_name = tables.get("_filesbymodname", {})
+    names_by_file = tables.get("modulesbyfile", {})
     for name in names:
         module: Any = sys.modules.get(name)
         module_dict = own_names(module)
@@ -111,5 +126,6 @@ def register_module_files(names: list[str]) -> None:
         if files_by_name.get(name) != file and os.path.isfile(file):
             source = inspect.getabsfile(module)
             names_by_file[source] = own_name
-            names_by_file[os.path.realpath(source)] = own_name
+            real_source = os.path.realpath(source)
+            names_by_file[real_source] = own_name
             files_by_name[name] = file
