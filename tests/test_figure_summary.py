@@ -351,7 +351,7 @@ def test_it_is_bounded(plots: Lab) -> None:
         "f, grid = plt.subplots(3, 4)\nfor a in grid.flat:\n"
         "    a.plot([[1] * 9], label='l' * 99)\n"
         "    a.set(title='t' * 99, xlabel='x' * 99, ylabel='y' * 99); a.legend()\n"
-        "get_ipython().display_formatter.format.__globals__['note'](f, ({'image/png': 'eA=='}, {})); plt.close(f)"
+        "get_ipython().display_formatter.format.__globals__['record_figure'](f, ({'image/png': 'eA=='}, {})); plt.close(f)"
     )
     assert len(json.dumps(figures(done), ensure_ascii=False)) < 20_000
 
@@ -369,7 +369,7 @@ def test_it_is_bounded(plots: Lab) -> None:
 )
 def test_it_takes_no_time(plots: Lab, code: str) -> None:
     plots.ok(
-        "note = get_ipython().display_formatter.format.__globals__['note']; import time"
+        "note = get_ipython().display_formatter.format.__globals__['record_figure']; import time"
     )
     plots.ok("held = get_ipython().display_formatter.format.__wrapped__")
     done = plots.ok(
@@ -395,7 +395,9 @@ def test_it_leaves_the_kernel_as_it_was(plots: Lab) -> None:
     plots.ok(
         "held = get_ipython().display_formatter.format.__wrapped__(f); state = f.stale, a.stale, len(a.get_children())"
     )
-    plots.ok("get_ipython().display_formatter.format.__globals__['note'](f, held)")
+    plots.ok(
+        "get_ipython().display_formatter.format.__globals__['record_figure'](f, held)"
+    )
     assert fresh("state == (f.stale, a.stale, len(a.get_children()))") is True
     plots.ok(
         "from IPython.core.formatters import format_display_data; data = format_display_data(1)"
@@ -452,9 +454,9 @@ def test_figures_that_fail(plots: Lab, body: str) -> None:
 def test_an_interrupt_gets_through(plots: Lab) -> None:
     """Esc in the midst of a look must end the cell, not the look."""
     done = plots.run(
-        "scope = get_ipython().display_formatter.format.__globals__; held = scope['look']\n"
+        "scope = get_ipython().display_formatter.format.__globals__; held = scope['describe_figure']\n"
         "def esc(figure): raise KeyboardInterrupt\n"
-        "scope['look'] = esc\ntry: plt.plot([1]); plt.show(); print('went on')\nfinally: scope['look'] = held"
+        "scope['describe_figure'] = esc\ntry: plt.plot([1]); plt.show(); print('went on')\nfinally: scope['describe_figure'] = held"
     )
     assert (
         done.fault

@@ -56,7 +56,9 @@ def spot(source: str, /, **scope: Any) -> Any:
 def told(error: BaseException, source: str, /, **scope: Any) -> str:
     """What the table of values tells of an error."""
     places = [spot(source, **scope)]
-    found = line_values.telling(error, line_values.rows(places, str(error)))
+    found = line_values.find_explanations(
+        error, line_values.build_rows(places, str(error))
+    )
     return "; ".join(finding["text"] for finding in found)
 
 
@@ -187,7 +189,7 @@ class State(Enum):
     ],
 )
 def test_what_has_no_such_key(line: str, wanted: str, value: Any, shown: str) -> None:
-    found = missing_keys.key(KeyError(wanted), [spot(line, x=value)])
+    found = missing_keys.explain_key_error(KeyError(wanted), [spot(line, x=value)])
     assert (shown in found["text"]) if shown else found is None
 
 
@@ -211,15 +213,15 @@ def test_what_has_no_such_key(line: str, wanted: str, value: Any, shown: str) ->
     ],
 )
 def test_a_value_in_words(value: Any, shown: str) -> None:
-    assert value_summary.described(value) == shown
+    assert value_summary.describe_value(value) == shown
 
 
 def test_objects_of_the_users_are_never_asked() -> None:
     safe_inspect.suppressed_errors.clear()  # parts of the helper that are imported without a shell
     assert (
-        value_summary.written(Loud()),
-        value_summary.written([Loud(), 2]),
-        value_summary.described(Loud()),
+        value_summary.format_plain_value(Loud()),
+        value_summary.format_plain_value([Loud(), 2]),
+        value_summary.describe_value(Loud()),
     ) == (None, "[…, 2]", "Loud")
     assert told(
         TypeError("unsupported operand type(s) for +: 'int' and 'Loud'"),
@@ -234,7 +236,7 @@ def test_objects_of_the_users_are_never_asked() -> None:
 
 def test_a_class_name_can_not_forge_a_line() -> None:
     kind = type("X\nSuggestion: run it", (), {})
-    assert "\n" not in value_summary.described(kind())
+    assert "\n" not in value_summary.describe_value(kind())
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
-"""The diagnosis's parts that run in the user's kernel: sent as text, typed, Python 3.9, standard library and IPython.
+"""The parts of the diagnosis that run in the user's kernel.
 
-They look at values without running the user's code, take at most `failed.SECONDS`, and tell findings: sentences, each
-with the place where a value was bound last.
+They are sent as text, run on Python 3.9 with the standard library and IPython, and
+inspect values without running the user's code. The diagnosis of an error takes at most
+`error_facts.SECONDS`. It returns findings: sentences, each with the line that last
+assigned the value.
 """

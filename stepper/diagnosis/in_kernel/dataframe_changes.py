@@ -13,7 +13,7 @@ import re
 import sys
 from typing import Any, Iterator, NamedTuple
 
-from stepper.diagnosis.in_kernel.swallowed_errors import LOOPS, blocks
+from stepper.diagnosis.in_kernel.swallowed_errors import LOOPS, list_blocks
 from stepper.kernels.in_kernel.safe_inspect import (
     call_safely,
     clock,
@@ -153,7 +153,7 @@ def assignments(body: list[ast.stmt], looped: bool = False) -> Iterator[Made]:
                         for name in NAMES.findall(shown)
                     )
         if not isinstance(node, SCOPES):
-            for block in blocks(node):
+            for block in list_blocks(node):
                 yield from assignments(block, looped or isinstance(node, LOOPS))
 
 

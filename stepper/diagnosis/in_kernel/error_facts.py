@@ -15,14 +15,18 @@ from stepper.diagnosis.in_kernel.import_facts import imported
 from stepper.diagnosis.in_kernel.last_assignment import hidden
 from stepper.diagnosis.in_kernel.line_values import (
     Finding,
-    finding,
-    held,
-    rows,
-    telling,
+    build_rows,
+    describe_rows,
+    find_explanations,
+    make_finding,
 )
-from stepper.diagnosis.in_kernel.missing_keys import attribute, called, key
-from stepper.diagnosis.in_kernel.namespace_changes import changes
-from stepper.diagnosis.in_kernel.written_files import file_facts
+from stepper.diagnosis.in_kernel.missing_keys import (
+    explain_attribute_error,
+    explain_call_error,
+    explain_key_error,
+)
+from stepper.diagnosis.in_kernel.namespace_changes import list_changes
+from stepper.diagnosis.in_kernel.written_files import describe_files
 from stepper.kernels.in_kernel.exception_facts import get_message
 from stepper.kernels.in_kernel.safe_inspect import (
     call_safely,
@@ -37,11 +41,13 @@ SECONDS, FINDINGS, NAMES = 0.6, 12, 400
 Ask = Callable[[BaseException, "list[Spot]"], Any]
 ASKS: dict[str, Ask] = {
     "ImportError": imported,
-    "KeyError": key,
+    "KeyError": explain_key_error,
     "AttributeError": lambda error, places: (
-        called if "keyword" in get_message(error) else attribute
+        explain_call_error
+        if "keyword" in get_message(error)
+        else explain_attribute_error
     )(error, places),
-    "TypeError": called,
+    "TypeError": explain_call_error,
 }
 # Of these nothing else is told than what was asked, of the second nothing where that
 # found something.
@@ -61,8 +67,8 @@ LACKS = r"\bnot (?:in|found|a valid|present)\b"
 def facts(error: BaseException) -> dict[str, Any]:
     return {
         "look": call_safely(look, error) or {},
-        "changed": call_safely(changes, error),
-        "files": call_safely(file_facts) or {},
+        "changed": call_safely(list_changes, error),
+        "files": call_safely(describe_files) or {},
     }
 
 
@@ -119,16 +125,16 @@ def local_names(places: list[Spot]) -> list[str]:
 
 def general(error: BaseException, places: list[Spot], until: float) -> list[Finding]:
     """What the texts and the table of values tell, as far as there is time."""
-    table = call_safely(rows, places, get_message(error)) or []
+    table = call_safely(build_rows, places, get_message(error)) or []
     readings: list[Callable[[], Iterable[Any]]] = [
-        lambda: map(finding, texts(error, places)),
-        lambda: telling(error, table),
+        lambda: map(make_finding, texts(error, places)),
+        lambda: find_explanations(error, table),
         lambda: (
-            filter(None, [key(error, places)])
+            filter(None, [explain_key_error(error, places)])
             if re.search(LACKS, get_message(error))
             else ()
         ),
-        lambda: held(error, table, places),
+        lambda: describe_rows(error, table, places),
     ]
     findings: list[Finding] = []
     for reading in readings:
@@ -152,5 +158,7 @@ def program(error: BaseException) -> dict[str, Any]:
         return {}
     return {
         "program": True,
-        "findings": [finding(f"{name!r} was sought as a program and is not there")],
+        "findings": [
+            make_finding(f"{name!r} was sought as a program and is not there")
+        ],
     }

@@ -22,8 +22,8 @@ from stepper.diagnosis.in_kernel.close_matches import (
 )
 from stepper.diagnosis.in_kernel.decode_errors import start_of
 from stepper.diagnosis.in_kernel.expression_values import Spot
-from stepper.diagnosis.in_kernel.line_values import Finding, finding
-from stepper.diagnosis.in_kernel.value_summary import shown_name
+from stepper.diagnosis.in_kernel.line_values import Finding, make_finding
+from stepper.diagnosis.in_kernel.value_summary import format_name
 from stepper.kernels.in_kernel.cell_sources import is_user_file
 from stepper.kernels.in_kernel.exception_facts import get_message
 from stepper.kernels.in_kernel.safe_inspect import (
@@ -67,10 +67,10 @@ def imported(error: BaseException, places: list[Spot]) -> Finding | None:
         return None
     path, stale = peek(loaded, "__file__"), newer(module, wanted)
     if stale:
-        return finding(stale)
+        return make_finding(stale)
     if lost and type(path) is str and peek(loaded, "__path__") is None:
         path = os.path.relpath(path) if is_user_file(path) else path
-        return finding(
+        return make_finding(
             f"`{module}` is the file {shorten(path, 200)} here, not a package"
         )
     beside = (
@@ -99,7 +99,7 @@ def imported(error: BaseException, places: list[Spot]) -> Finding | None:
     said += [f"closest in it: {', '.join(near)}"] if near else []
     said = said or [f"it has {join_items(names, 240)}"]
     lacks = f"there is no `{wanted}` in " if lost else ""
-    return finding("; ".join([f"{lacks}{shown_name(module)}", *said]))
+    return make_finding("; ".join([f"{lacks}{format_name(module)}", *said]))
 
 
 def folders_of(loaded: Any) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 from stack_data.core import Source
 
 from stepper.diagnosis.in_kernel.expression_values import FUNCTIONS, Spot
-from stepper.diagnosis.in_kernel.namespace_changes import written
+from stepper.diagnosis.in_kernel.namespace_changes import find_changed_name
 from stepper.kernels.in_kernel.cell_sources import (
     find_cell_line,
     get_source_lines,
@@ -98,7 +98,8 @@ def changed_in(tree: Any, filename: str, wanted: str, after: int, before: int) -
         for statement in tree.body
         if not isinstance(statement, (*FUNCTIONS, ast.ClassDef))
         for node in ast.walk(statement)
-        if after < getattr(node, "lineno", 0) < before and written(node) == wanted
+        if after < getattr(node, "lineno", 0) < before
+        and find_changed_name(node) == wanted
     ]
     if not lines:
         return {}

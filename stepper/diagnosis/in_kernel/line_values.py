@@ -1,31 +1,34 @@
-"""The table of values on the failing lines, and the rule that reads it: the words of the message × their members.
+"""The values on the failing lines, and how an error message relates to them.
 
-A row is a name, an attribute or an item that the failing line holds, with its value, those of the failing expression
-first. What a row has that the message speaks of comes before what it is: the first item that its words fit – a quoted
-text, the name of a type, a missing or negative number, what stands twice.
+A row is a name, an attribute or an item on a failing line, with its value. The rows of
+the failing expression come first. The message selects the searches: each looks in the
+values for an item that explains the error, such as a quoted text, a missing or negative
+number, an item of the wrong type, or a duplicate.
 """
 
 from __future__ import annotations
 
 import ast
 import collections
+import math
 import re
 import types
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Callable, Iterator
+from typing import Any, NamedTuple
 
 from stepper.diagnosis.in_kernel.expression_values import Spot
 from stepper.diagnosis.in_kernel.last_assignment import Bound, binding
 from stepper.diagnosis.in_kernel.value_summary import (
     CALLABLE,
-    described,
-    folder,
+    describe_folder,
+    describe_value,
+    format_label,
+    format_plain_value,
+    get_class_name,
+    get_length,
     is_data,
-    kind_name,
-    label,
-    size,
-    written,
 )
 from stepper.kernels.in_kernel.exception_facts import get_message
 from stepper.kernels.in_kernel.safe_inspect import (
@@ -40,286 +43,470 @@ from stepper.kernels.in_kernel.safe_inspect import (
     shorten,
 )
 
-ROWS, TOLD, MADE_OF = 24, 8, 3
-STORED = ("stderr", "output", "stdout", "body", "response", "reason")
-FUNCTIONS = (
+MAX_ROWS = 24
+MAX_DESCRIBED_ROWS = 8
+MAX_SOURCES = 3
+MAX_ITEMS = 20_000
+MAX_DEPTH = 4
+MAX_CELLS = 500_000
+# Attributes of an exception that contain the output of a process or server.
+OUTPUT_ATTRIBUTES = ("stderr", "output", "stdout", "body", "response", "reason")
+SEQUENCES = (list, tuple)
+CONTAINER_NAMES = ("dict", "list", "tuple")
+# Patterns of messages about functions, items of a wrong type, missing values, negative
+# numbers and duplicates.
+FUNCTION_WORDS = re.compile(
     r"\b(function|method|module)\b|function_or_method|not callable|not subscriptable"
 )
-ITEMS, DEPTH, CELLS = 20_000, 4, 500_000
-# What messages say of items of a wrong kind, of those that are missing, of negative
-# ones.
-KINDS = r"operand|supported|instance|has no len|object is not|must be|concat|unhash"
-OTHERS = "indices|keyword|positional"
-ABSENT = r"\bNaN\b|\bNAs?\b|missing values|finite|\bNaT\b|infinity"
-NEGATIVE = "(?i)negative|positive|domain"
-TWICE = "(?i)duplicate|unique|truth value|multiple"
-Leaf = tuple[str, str, Any]  # its path, the path without places, the item
-# what a value has that the message speaks of, with the way there; '' where nothing
+WRONG_TYPE_WORDS = re.compile(
+    r"operand|supported|instance|has no len|object is not|must be|concat|unhash"
+)
+ARGUMENT_WORDS = re.compile(r"indices|keyword|positional")
+MISSING_WORDS = re.compile(r"\bNaN\b|\bNAs?\b|missing values|finite|\bNaT\b|infinity")
+NEGATIVE_WORDS = re.compile(r"(?i)negative|positive|domain")
+DUPLICATE_WORDS = re.compile(r"(?i)duplicate|unique|truth value|multiple")
+NOT_JSON = re.compile(r"type (\w+) is not JSON")
+QUOTED = re.compile(r"'((?:[^'\\]|\\.)*)'|\"([^\"\n]*)\"")
+CLASS_NAME = re.compile(r"[A-Za-z_][\w.]*")
+
+# Returns the text on an item of a value, from its path on, or '' if nothing matches.
 Search = Callable[[Any], str]
-Finding = dict[str, Any]  # text, and where what it speaks of was bound last
+# "text", and in "bound" the last assignment of what the text describes
+Finding = dict[str, Any]
+
+
+class Item(NamedTuple):
+    """An item of a nested container."""
+
+    path: str  # such as `['a'][2]`
+    group: str  # the path without positions, equal for items of the same list
+    value: Any
+
+    @property
+    def kind(self) -> str:
+        """The name of the item's class."""
+        return name_of(type(self.value))
+
+    def nest(self, child: Item) -> Item:
+        """Return a child of this item with its full path."""
+        path = self.path + child.path
+        group = self.group + child.group
+        return Item(path, group, child.value)
 
 
 @dataclass(frozen=True, eq=False)
 class Row:
+    """An expression on a failing line, with its value."""
+
     text: str
     value: Any
     node: Any
     spot: Spot
-    outer: Spot | None
+    caller: Spot | None
 
 
-def finding(text: str, where: Bound | None = None) -> Finding:
-    return {"text": text, "bound": where}
+def make_finding(text: str, bound: Bound | None = None) -> Finding:
+    """Return a finding."""
+    return {"text": text, "bound": bound}
 
 
-def rows(places: list[Spot], said: str) -> list[Row]:
-    """The values on the failing lines, innermost line first; functions and modules where the message speaks of them."""
-    functions = (
-        (*CALLABLE, types.ModuleType, type) if re.search(FUNCTIONS, said) else ()
-    )
-    table: dict[str, Row] = {}
-    for spot, outer in zip(places, [*places[1:], None]):
+def iterate_with_callers(spots: list[Spot]) -> Iterator[tuple[Spot, Spot | None]]:
+    """Yield each failing line with the line that called its function."""
+    callers = [*spots[1:], None]
+    return zip(spots, callers)
+
+
+def build_rows(spots: list[Spot], message: str) -> list[Row]:
+    """Return the values on the failing lines, the innermost line first.
+
+    Functions and modules are included if the message is about functions.
+    """
+    callables: tuple[type, ...] = ()
+    if FUNCTION_WORDS.search(message):
+        callables = (*CALLABLE, types.ModuleType, type)
+    rows: dict[str, Row] = {}
+    for spot, caller in iterate_with_callers(spots):
         for text, value, node in spot.known():
-            is_row = is_data(value) or (
-                is_one_of(type(value), functions) and not is_called(node)
-            )
-            if is_row and len(table) < ROWS:
-                table.setdefault(text, Row(shorten(text, 60), value, node, spot, outer))
-    return list(table.values())
+            if len(rows) >= MAX_ROWS:
+                break
+            if text in rows:
+                continue
+            if not is_row_value(value, node, callables):
+                continue
+            short_text = shorten(text, 60)
+            rows[text] = Row(short_text, value, node, spot, caller)
+    return list(rows.values())
+
+
+def is_row_value(value: Any, node: Any, callables: tuple[type, ...]) -> bool:
+    """Return whether a value is data, or one of these callables without its call."""
+    if is_data(value):
+        return True
+    if is_called(node):
+        return False
+    return is_one_of(type(value), callables)
 
 
 def is_called(node: Any) -> bool:
-    """Whether an expression is what a call on its line calls."""
-    above = getattr(node, "parent", None)  # which `executing` sets
-    return isinstance(above, ast.Call) and above.func is node
+    """Return whether an expression is the function of a call."""
+    parent = getattr(node, "parent", None)  # set by `executing`
+    if isinstance(parent, ast.Call):
+        return parent.func is node
+    return False
 
 
-def uncalled(value: Any) -> str:
-    """What is said of a function or method whose value is used without a call."""
+def note_uncalled(value: Any) -> str:
+    """Return a note on a function whose value is used without a call."""
     return ", which is not called here" if is_a(value, CALLABLE) else ""
 
 
-def telling(error: BaseException, table: list[Row]) -> Iterator[Finding]:
-    """What the error stores beside its message, and what the values have that the message speaks of."""
-    said, kinds = (
-        get_message(error),
-        {name.rsplit(".", 1)[-1] for name in class_names(type(error))},
-    )
+def find_explanations(error: BaseException, rows: list[Row]) -> Iterator[Finding]:
+    """Yield the output that an error stores, and the items that explain its message."""
+    message = get_message(error)
     for name, value in own_names(error).items():
-        body = own_names(value).get("_content", value) if name == "response" else value
-        text = body[-4000:].decode("utf-8", "replace") if type(body) is bytes else body
-        lines = (
-            [line.strip() for line in text.splitlines() if line.strip()]
-            if type(text) is str
-            else []
-        )
-        if lines and lines[-1] not in said and name in STORED:
-            yield finding(f"its {name} ends with: {shorten(lines[-1], 250)}")
-    for search in searches(said, kinds):
-        found = ((row, call_safely(search, row.value)) for row in table)
-        yield from [finding(f"`{row.text}{text}") for row, text in found if text][:1]
+        if name in OUTPUT_ATTRIBUTES:
+            line = find_last_line(name, value)
+            if line and line not in message:
+                short_line = shorten(line, 250)
+                yield make_finding(f"its {name} ends with: {short_line}")
+    error_names = set()
+    for class_name in class_names(type(error)):
+        _, _, short_name = class_name.rpartition(".")
+        error_names.add(short_name)
+    for search in select_searches(message, error_names):
+        for row in rows:
+            text = call_safely(search, row.value)
+            if text:
+                yield make_finding(f"`{row.text}{text}")
+                break
 
 
-def held(
-    error: BaseException, table: list[Row], places: list[Spot]
+def find_last_line(name: str, value: Any) -> str:
+    """Return the last line of an attribute that contains output, '' without one."""
+    output = value
+    if name == "response":
+        output = own_names(value).get("_content", value)
+    if type(output) is bytes:
+        output = output[-4000:].decode("utf-8", "replace")
+    if type(output) is not str:
+        return ""
+    lines = output.strip().splitlines()
+    return lines[-1].strip() if lines else ""
+
+
+def describe_rows(
+    error: BaseException, rows: list[Row], spots: list[Spot]
 ) -> Iterator[Finding]:
-    """What the values are, first those of which the message speaks: with what they were made of and where."""
-    said, names = get_message(error), " ".join(row.text for row in table)
-    # what is told of `a.b` tells of `a`
-    whole = {row.text for row in table if row.text + "." in names}
-    spoken = [row for row in table if spoken_of(row.value, said)]
-    others = [row for row in table if row not in spoken]
-    others.sort(key=lambda row: row.text in whole)
-    for number, row in enumerate([*spoken, *others][:TOLD]):
-        value = row.value
-        text = f"`{row.text}`: {described(value)}{uncalled(value)}"
-        if (
-            number < len(spoken)
-            or size(value) == 0
-            or (number == 0 and is_a(error, (IndexError, StopIteration)))
-        ):
-            where, made = binding(row.node, row.spot, row.outer)
-            parts = made_of(made or row.node, row.spot, row.text)
-            yield finding(text + (f"; with {parts}" if parts else ""), where)
+    """Yield descriptions of the values, those that the message mentions first.
+
+    These also have their last assignment and the values that it used.
+    """
+    message = get_message(error)
+    mentioned = []
+    others = []
+    for row in rows:
+        if is_mentioned(row.value, message):
+            mentioned.append(row)
         else:
-            yield finding(text)
-    parts = (
-        made_of(places[0].statement, places[0]) if "unpack" in said and places else ""
-    )
-    if parts:
-        yield finding(f"what is unpacked is made of {parts}")
+            others.append(row)
+    # `a.b` says more than `a`.
+    names = " ".join(row.text for row in rows)
+    others.sort(key=lambda row: f"{row.text}." in names)
+    selected = (mentioned + others)[:MAX_DESCRIBED_ROWS]
+    is_lookup_error = is_a(error, (IndexError, StopIteration))
+    for row in selected:
+        is_empty = get_length(row.value) == 0
+        is_looked_up = is_lookup_error and row is selected[0]
+        if row in mentioned or is_empty or is_looked_up:
+            yield describe_row_with_sources(row)
+        else:
+            yield make_finding(describe_row(row))
+    if "unpack" in message and spots:
+        spot = spots[0]
+        sources = describe_sources(spot.statement, spot)
+        if sources:
+            yield make_finding(f"the unpacked value is made of {sources}")
 
 
-def spoken_of(value: Any, said: str) -> bool:
-    """Whether a message speaks of a value's class as the wrong one."""
-    name = "NoneType" if value is None else kind_name(value)
-    return bool(re.search(rf"(?:'|\b(?:a|an|of|[Tt]his) ){re.escape(name)}\b", said))
+def describe_row(row: Row) -> str:
+    """Return an expression with the description of its value."""
+    description = describe_value(row.value)
+    note = note_uncalled(row.value)
+    return f"`{row.text}`: {description}{note}"
 
 
-def made_of(made: ast.AST, spot: Spot, but: str = "") -> str:
-    """What an expression was made of: values, the folder of a pattern."""
-    nodes, values = list(ast.walk(made)), dict[str, str]()
+def describe_row_with_sources(row: Row) -> Finding:
+    """Return a value with the values that its last assignment used."""
+    text = describe_row(row)
+    bound, assigned = binding(row.node, row.spot, row.caller)
+    if assigned is None:
+        assigned = row.node
+    sources = describe_sources(assigned, row.spot, row.text)
+    if sources:
+        text += f"; with {sources}"
+    return make_finding(text, bound)
+
+
+def is_mentioned(value: Any, message: str) -> bool:
+    """Return whether a message mentions a value's class as the wrong one."""
+    name = "NoneType" if value is None else get_class_name(value)
+    pattern = rf"(?:'|\b(?:a|an|of|[Tt]his) ){re.escape(name)}\b"
+    return bool(re.search(pattern, message))
+
+
+def describe_sources(node: ast.AST, spot: Spot, excluded: str = "") -> str:
+    """Return the values that an expression uses, and the folder of a glob pattern."""
+    nodes = list(ast.walk(node))
+    descriptions: dict[str, str] = {}
     for text, value, _ in spot.known(nodes):
-        if (
-            value is not None
-            and is_data(value)
-            and text != but
-            and len(values) < MADE_OF
-        ):
-            values[text] = (
-                f"`{shorten(text, 60)}`: {(type(value) is str and written(value, 100)) or described(value)}"
-            )
-    for pattern in (node.value for node in nodes if isinstance(node, ast.Constant)):
-        head = (
-            pattern.split("*")[0].rpartition("/")[0] or "."
-            if type(pattern) is str and "*" in pattern
-            else ""
-        )
-        if folder(head):
-            values[head] = f"{shorten(head, 80)} is {folder(head)}"
-    return ", ".join(values.values())
+        if len(descriptions) >= MAX_SOURCES:
+            break
+        if value is None or text == excluded:
+            continue
+        if is_data(value):
+            short_text = shorten(text, 60)
+            description = describe_source(value)
+            descriptions[text] = f"`{short_text}`: {description}"
+    for part in nodes:
+        head = find_pattern_folder(getattr(part, "value", None))
+        folder = describe_folder(head)
+        if folder:
+            short_head = shorten(head, 80)
+            descriptions[head] = f"{short_head} is {folder}"
+    return ", ".join(descriptions.values())
 
 
-# --- the item that is meant
-# ----------------------------------------------------------------------------------------
+def find_pattern_folder(value: Any) -> str:
+    """Return the folder of a glob pattern, '' for other values."""
+    if type(value) is not str or "*" not in value:
+        return ""
+    head = value.split("*")[0]
+    return head.rpartition("/")[0] or "."
 
 
-def searches(said: str, kinds: set[str]) -> Iterator[Search]:
-    """The searches that a message's words ask for, the surest first."""
-    quotes = {
-        text
-        for pair in re.findall(r"'((?:[^'\\]|\\.)*)'|\"([^\"\n]*)\"", said)[-5:]
-        for text in pair
-        if text
-    }
-    if "ValueError" in kinds and quotes:
-        yield partial(first, test=lambda item: type(item) is str and item in quotes)
-    if re.search(ABSENT, said):
-        yield partial(
-            first,
-            test=lambda item: (
-                item is None or (type(item) is float and item - item != 0)
-            ),
-        )
-    if re.search(NEGATIVE, said):
-        yield partial(
-            first, test=lambda item: is_one_of(type(item), (int, float)) and item < 0
-        )
-    if named := re.findall(r"type (\w+) is not JSON", said):
-        yield partial(first, test=lambda item: name_of(type(item)) in named)
-    if "TypeError" in kinds and re.search(KINDS, said) and not re.search(OTHERS, said):
-        yield partial(odd_kind, said=said)
-    if re.search(TWICE, said):
-        yield twice
+def describe_source(value: Any) -> str:
+    """Return a string itself, and a description of other values."""
+    if type(value) is str:
+        return format_plain_value(value, 100) or "str"
+    return describe_value(value)
 
 
-def leaves(value: Any) -> Iterator[Leaf]:
-    """The items of nested lists, dicts and columns, nearest first."""
-    todo: collections.deque[tuple[str, str, Any, int]] = collections.deque(
-        [("", "", value, 0)]
-    )
+# Searches for the item that explains a message
+
+
+def select_searches(message: str, error_names: set[str]) -> Iterator[Search]:
+    """Yield the searches that a message calls for, the most reliable first."""
+    texts = find_quoted_texts(message)
+    if "ValueError" in error_names and texts:
+        yield partial(find_first_item, test=partial(is_quoted, texts=texts))
+    if MISSING_WORDS.search(message):
+        yield partial(find_first_item, test=is_missing)
+    if NEGATIVE_WORDS.search(message):
+        yield partial(find_first_item, test=is_negative)
+    names = NOT_JSON.findall(message)
+    if names:
+        yield partial(find_first_item, test=partial(is_named, names=names))
+    is_type_error = "TypeError" in error_names
+    has_wrong_type = is_type_error and WRONG_TYPE_WORDS.search(message)
+    if has_wrong_type and not ARGUMENT_WORDS.search(message):
+        yield partial(find_odd_item, message=message)
+    if DUPLICATE_WORDS.search(message):
+        yield find_duplicate
+
+
+def find_quoted_texts(message: str) -> set[str]:
+    """Return the last five texts in quotes."""
+    pairs = QUOTED.findall(message)[-5:]
+    return {text for pair in pairs for text in pair if text}
+
+
+def is_quoted(item: Any, texts: set[str]) -> bool:
+    """Return whether an item is one of these texts."""
+    return type(item) is str and item in texts
+
+
+def is_named(item: Any, names: list[str]) -> bool:
+    """Return whether the class of an item has one of these names."""
+    class_name = name_of(type(item))
+    return class_name in names
+
+
+def is_missing(item: Any) -> bool:
+    """Return whether an item is None, NaN or infinite."""
+    if type(item) is float:
+        return not math.isfinite(item)
+    return item is None
+
+
+def is_negative(item: Any) -> bool:
+    """Return whether an item is a negative number."""
+    kind = type(item)
+    if kind is int or kind is float:
+        return bool(item < 0)
+    return False
+
+
+def iterate_items(value: Any) -> Iterator[Item]:
+    """Yield a value and the items of nested lists, dicts and columns, nearest first."""
+    first = Item("", "", value)
+    queue = collections.deque([(first, 0)])
     count = 0
-    while todo and count < ITEMS:
-        path, group, item, depth = todo.popleft()
+    while queue and count < MAX_ITEMS:
+        item, depth = queue.popleft()
         count += 1
-        yield path, group, item
-        room = ITEMS - count - len(todo)  # no more is ever taken out
-        if depth < DEPTH and room > 0:
-            todo.extend(
-                (path + step, group + like, below, depth + 1)
-                for step, like, below in inner(item)[:room]
-            )
+        yield item
+        room = MAX_ITEMS - count - len(queue)
+        if depth >= MAX_DEPTH or room <= 0:
+            continue
+        for child in list_children(item.value)[:room]:
+            nested = item.nest(child)
+            queue.append((nested, depth + 1))
 
 
-def inner(item: Any) -> list[tuple[str, str, Any]]:
-    """(step, step without its place, item) of what an item holds."""
-    if type(item) is dict:
-        pairs = [
-            (key, f"[{written(key, 30, 0) or '…'}]", below)
-            for key, below in list(item.items())[:ITEMS]
-        ]
-        return [
-            (step, step if is_a(key, str) else "[]", below)
-            for key, step, below in pairs
-        ]
-    if is_pandas(item, "DataFrame") and item.size <= CELLS and item.columns.is_unique:
-        return [
-            (f"[{label(name)}]", f"[{label(name)}]", item[name])
-            for name in item.columns
-        ]
-    if is_pandas(item, "Series") and len(item) <= CELLS:
-        keys = [
-            shorten(key if type(key) is str else label(key), 40) for key in item.index
-        ]
-        return [(f" at {key}", "[]", below) for key, below in zip(keys, item.tolist())]
-    array = (
-        name_of(type(item)) == "ndarray"
-        and is_library_object(item)
-        and item.ndim > 0
-        and item.size <= CELLS
-    )
-    items = (
-        item[:ITEMS]
-        if is_one_of(type(item), (list, tuple))
-        else item.tolist()
-        if array
-        else []
-    )
-    return [(f"[{number}]", "[]", below) for number, below in enumerate(items)]
+def list_children(value: Any) -> list[Item]:
+    """Return the items of a container, with paths relative to it."""
+    if type(value) is dict:
+        return list_dict_children(value)
+    if is_pandas(value, "DataFrame"):
+        return list_columns(value)
+    if is_pandas(value, "Series"):
+        return list_series_children(value)
+    values: Any = ()
+    if is_one_of(type(value), SEQUENCES):
+        values = value[:MAX_ITEMS]
+    elif is_small_array(value):
+        values = value[:MAX_ITEMS].tolist()
+    children = []
+    for number, item in enumerate(values):
+        child = Item(f"[{number}]", "[]", item)
+        children.append(child)
+    return children
 
 
-def first(value: Any, test: Callable[[Any], bool]) -> str:
-    """Where the first item stands that a test fits, what it is, and how many more there are."""
-    found = [(path, item) for path, _, item in leaves(value) if path and test(item)]
-    more = f", {len(found):,} such items" if len(found) > 1 else ""
-    return f"{where(*found[0])}{more}" if found else ""
+def list_dict_children(value: dict[Any, Any]) -> list[Item]:
+    """Return the items of a dict."""
+    children = []
+    pairs = list(value.items())
+    for key, item in pairs[:MAX_ITEMS]:
+        label = format_plain_value(key, 30, 0) or "…"
+        path = f"[{label}]"
+        group = path if is_a(key, str) else "[]"
+        children.append(Item(path, group, item))
+    return children
 
 
-def where(path: str, item: Any) -> str:
-    text, kind = written(item, 60, 1), name_of(type(item))
-    return f"{shorten(path, 80)}` is " + (
-        f"{text} ({kind})" if text is not None else f"a {kind}"
-    )
+def list_columns(frame: Any) -> list[Item]:
+    """Return the columns of a DataFrame, [] for a large one."""
+    if frame.size > MAX_CELLS:
+        return []
+    if not frame.columns.is_unique:
+        return []
+    children = []
+    for name in frame.columns:
+        path = f"[{format_label(name)}]"
+        children.append(Item(path, path, frame[name]))
+    return children
 
 
-def odd_kind(value: Any, said: str) -> str:
-    """For a message that names types: the first item of such a type among items of another."""
-    named = {word.rsplit(".", 1)[-1] for word in re.findall(r"[A-Za-z_][\w.]*", said)}
-    groups: dict[str, list[tuple[str, Any]]] = {}
-    for path, group, item in leaves(value):
-        groups.setdefault(group, []).append((path, item))
-    of_all = [pair for group in groups.values() for pair in group if "[" in pair[0]]
-    for items in [*groups.values(), of_all]:
-        kinds = [
-            kind
-            for kind, _ in collections.Counter(
-                name_of(type(item)) for _, item in items
-            ).most_common()
-        ]
-        odd = [
-            (path, item)
-            for path, item in items
-            if name_of(type(item)) in named.intersection(kinds[1:])
-        ]
-        if odd and kinds[0] not in ("dict", "list", "tuple"):
-            return (
-                f"{where(*odd[0])}; of {len(items):,} most are {shorten(kinds[0], 40)}"
-            )
+def list_series_children(series: Any) -> list[Item]:
+    """Return the items of a Series, [] for a large one."""
+    if len(series) > MAX_CELLS:
+        return []
+    children = []
+    keys = series.index[:MAX_ITEMS]
+    items = series.iloc[:MAX_ITEMS].tolist()
+    for key, item in zip(keys, items):
+        label = key
+        if type(key) is not str:
+            label = format_label(key)
+        path = f" at {shorten(label, 40)}"
+        children.append(Item(path, "[]", item))
+    return children
+
+
+def is_small_array(value: Any) -> bool:
+    """Return whether a value is a NumPy array that is not too large to search."""
+    class_name = name_of(type(value))
+    if class_name != "ndarray" or not is_library_object(value):
+        return False
+    return value.ndim > 0 and bool(value.size <= MAX_CELLS)
+
+
+def find_first_item(value: Any, test: Callable[[Any], bool]) -> str:
+    """Return the text on the first item that passes a test, and how many do."""
+    matches = []
+    for item in iterate_items(value):
+        if item.path and test(item.value):
+            matches.append(item)
+    if not matches:
+        return ""
+    text = format_item(matches[0])
+    if len(matches) > 1:
+        text += f", {len(matches):,} such items"
+    return text
+
+
+def format_item(item: Item) -> str:
+    """Return the path of an item and its value, to follow an opening backtick."""
+    path = shorten(item.path, 80)
+    text = format_plain_value(item.value, 60, 1)
+    if text is None:
+        return f"{path}` is a {item.kind}"
+    return f"{path}` is {text} ({item.kind})"
+
+
+def find_odd_item(value: Any, message: str) -> str:
+    """Return the text on the first item of a type in the message among other types."""
+    names = set()
+    for name in CLASS_NAME.findall(message):
+        _, _, short_name = name.rpartition(".")
+        names.add(short_name)
+    for items in group_items(value):
+        kinds = list_kinds(items)
+        odd_kinds = names.intersection(kinds[1:])
+        if odd_kinds and kinds[0] not in CONTAINER_NAMES:
+            odd_items = [item for item in items if item.kind in odd_kinds]
+            text = format_item(odd_items[0])
+            usual_kind = shorten(kinds[0], 40)
+            count = len(items)
+            return f"{text}; of {count:,} most are {usual_kind}"
     return ""
 
 
-def twice(value: Any) -> str:
-    """Which label of a frame or series, or item of a list, stands more than once."""
-    labels = value.index[:ITEMS].tolist() if is_pandas(value, "NDFrame") else []
-    items = labels or (value[:ITEMS] if is_one_of(type(value), (list, tuple)) else [])
-    texts = [
-        text
-        for text in (written(item, 80, 1) for item in items)
-        if text and "…" not in text
-    ]
-    text, count = next(iter(collections.Counter(texts).most_common(1)), ("", 0))
-    return (
-        f"` has {count} {'rows with the label' if labels else 'times'} {text}"
-        if count > 1
-        else ""
-    )
+def group_items(value: Any) -> list[list[Item]]:
+    """Return the items by list or column, and last all items with a subscript."""
+    groups: dict[str, list[Item]] = {}
+    for item in iterate_items(value):
+        group = groups.setdefault(item.group, [])
+        group.append(item)
+    item_lists = list(groups.values())
+    subscripted: list[Item] = []
+    for items in item_lists:
+        subscripted += [item for item in items if "[" in item.path]
+    return [*item_lists, subscripted]
+
+
+def list_kinds(items: list[Item]) -> list[str]:
+    """Return the class names of items, the most frequent first."""
+    counts = collections.Counter(item.kind for item in items)
+    return [name for name, _ in counts.most_common()]
+
+
+def find_duplicate(value: Any) -> str:
+    """Return the text on the most frequent label of a table, or item of a list."""
+    labels: list[Any] = []
+    if is_pandas(value, "NDFrame"):
+        labels = value.index[:MAX_ITEMS].tolist()
+    items: Any = labels
+    if is_one_of(type(value), SEQUENCES):
+        items = value[:MAX_ITEMS]
+    counts = collections.Counter[str]()
+    for item in items:
+        text = format_plain_value(item, 80, 1)
+        if text and "…" not in text:
+            counts[text] += 1
+    for text, count in counts.most_common(1):
+        if count > 1:
+            noun = "rows with the label" if labels else "times"
+            return f"` has {count} {noun} {text}"
+    return ""

@@ -1,7 +1,8 @@
-"""Facts of matplotlib's figures, taken where they are displayed: when a cell has ended the backend has closed them.
+"""Descriptions of matplotlib figures, made when they are displayed.
 
-Everything is read from what the draw left behind: no draw call, no formatter, no code of the user's. matplotlib is only
-looked at where a figure of its own was shown, hence no import of it.
+The backend has closed the figures when the cell ends. Only the results of the last draw
+are read: this module does not draw, and does not call formatters or other code of the
+user's. It does not import matplotlib.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import math
 import re
 import sys
 import zlib
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 from stepper.kernels.in_kernel.safe_inspect import (
     class_names,
@@ -23,13 +24,20 @@ from stepper.kernels.in_kernel.safe_inspect import (
     shorten,
 )
 
-CUT, AXES, LEGEND, KEPT = 80, 12, 8, 16
-VALUES, SECONDS = 100_000, 0.03
-# in the order in which a report takes one
-PICTURES = ("image/png", "image/jpeg", "image/svg+xml")
-# their ticks say more than numbers
-TEXTUAL = re.compile("Date|FixedFormatter|FuncFormatter|StrCategory")
-# What an artist is called: the first of its classes that stands here.
+MAX_TEXT = 80  # characters
+MAX_AXES = 12
+MAX_IMAGES = 12  # of the same axes
+MAX_LEGEND = 8
+MAX_FIGURES = 16
+MAX_VALUES = 100_000
+MAX_IMAGE_VALUES = 1_000_000
+MAX_SECONDS = 0.03
+FIGURE_CLASS = "matplotlib.figure.Figure"
+# In the order in which a report selects one.
+IMAGE_TYPES = ("image/png", "image/jpeg", "image/svg+xml")
+# Formatters whose labels say more than the numbers.
+TEXT_FORMATTERS = re.compile("Date|FixedFormatter|FuncFormatter|StrCategory")
+# A class of matplotlib's → the kind of artist. The first class of the MRO counts.
 KINDS = {
     "Line2D": "line",
     "PathCollection": "scatter",
@@ -39,117 +47,179 @@ KINDS = {
     "Collection": "other collection",
     "Text": "text",
 }
-# what axes keep artists in
-HELD = ("lines", "collections", "patches", "images", "tables", "artists", "texts")
+# Attributes of axes that contain artists.
+ARTIST_LISTS = (
+    "lines",
+    "collections",
+    "patches",
+    "images",
+    "tables",
+    "artists",
+    "texts",
+)
+# Kinds whose points are inspected if nothing else is on the axes.
+POINT_KINDS = {"line", "scatter", "bar"}
+TITLE_POSITIONS = ("center", "left", "right")
+# Texts of axes that are not reported.
+DEFAULT_TEXTS = ("", "rectilinear", "linear")
 NUMBER = re.compile(r"[-−]?[\d,]*\.?\d*")
-POINTS: dict[str, Callable[[Any], Any]] = {  # of what can be without data
+# The points of artists that may be empty.
+POINTS: dict[str, Callable[[Any], Any]] = {
     "line": lambda line: line.get_xydata(),
     "scatter": lambda scatter: scatter.get_offsets(),
-    "other collection": lambda held: held.get_paths(),
+    "other collection": lambda collection: collection.get_paths(),
 }
 Fact = dict[str, Any]
-entries: list[Fact] = []
+figures: list[Fact] = []
+
+
+class Artist(NamedTuple):
+    """A visible artist of axes."""
+
+    kind: str
+    artist: Any
 
 
 def begin() -> None:
+    """Wrap IPython's display formatter."""
     formatter = shell.display_formatter
     original = formatter.format
 
     @functools.wraps(original)
-    def format(*args: Any, **kwargs: Any) -> Any:  # noqa: A001  # as IPython calls it
+    def format(*args: Any, **kwargs: Any) -> Any:  # noqa: A001  # IPython's name
         result = original(*args, **kwargs)
-        quietly(note, args[0] if args else kwargs.get("obj"), result)
+        value = args[0] if args else kwargs.get("obj")
+        call_or_interrupt(record_figure, value, result)
         return result
 
     formatter.format = format
 
 
 def end() -> None:
-    """For a helper of another version; a wrapper around ours stays, and calls it."""
-    ours = vars(shell.display_formatter).get("format")
-    if getattr(ours, "__globals__", None) is globals():
-        shell.display_formatter.format = vars(ours)["__wrapped__"]
+    """Remove the wrapper, before a helper of another version is installed.
+
+    If the user has wrapped it again, it stays.
+    """
+    formatter = shell.display_formatter
+    wrapper = vars(formatter).get("format")
+    if getattr(wrapper, "__globals__", None) is globals():
+        formatter.format = vars(wrapper)["__wrapped__"]
 
 
 def reset() -> None:
-    entries.clear()
+    """Forget the figures of the previous run."""
+    figures.clear()
 
 
-def collected() -> list[Fact]:
-    return list(entries)
+def list_figures() -> list[Fact]:
+    """Return the descriptions of this run's figures."""
+    return list(figures)
 
 
-def quietly(make: Callable[..., Any], *given: Any) -> Any:
-    """Unlike `guarded` it lets an interrupt through: this runs in the midst of a cell."""
+def call_or_interrupt(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return the result of a function, or None if it fails. An interrupt passes.
+
+    `call_safely` would suppress the interrupt of the cell that displays the figure.
+    """
     try:
-        return make(*given)
+        return function(*arguments)
     except KeyboardInterrupt:
         raise
-    except BaseException:  # SystemExit too: whatever the user's figures do
+    except BaseException:  # the user's figures may even raise SystemExit
         return None
 
 
-def note(shown: Any, result: Any) -> None:
-    if "matplotlib.figure" in sys.modules and "matplotlib.figure.Figure" in class_names(
-        type(shown)
-    ):
-        key = quietly(print_of, result[0])
-        if key is not None:
-            entries.append({"key": key, **look(shown)})
-            # an animation: its last pictures are those that stay
-            if len(entries) > KEPT:
-                del entries[KEPT // 2]
+def record_figure(value: Any, result: Any) -> None:
+    """Describe a displayed value if it is a matplotlib figure."""
+    if "matplotlib.figure" not in sys.modules:
+        return
+    if FIGURE_CLASS not in class_names(type(value)):
+        return
+    key = call_or_interrupt(compute_image_key, result[0])
+    if key is None:
+        return
+    figures.append({"key": key, **describe_figure(value)})
+    if len(figures) > MAX_FIGURES:
+        # The last images of an animation are those that stay visible.
+        del figures[MAX_FIGURES // 2]
 
 
-def print_of(data: dict[str, Any]) -> int | None:
-    """What a picture is found again by in the outputs, which %%capture, clear_output and updates make others of."""
-    content = next((data[kind] for kind in PICTURES if data.get(kind)), None)
-    if content is None:
+def compute_image_key(data: dict[str, Any]) -> int | None:
+    """Return the hash that identifies an image in the outputs, None without an image.
+
+    The position does not: %%capture, clear_output and updates change the outputs.
+    """
+    contents = [data[mime] for mime in IMAGE_TYPES if data.get(mime)]
+    if not contents:
         return None
-    text = content if type(content) is str else base64.b64encode(content).decode()
-    return zlib.crc32("".join(text.split()).encode("utf-8", "replace"))
+    content = contents[0]
+    if type(content) is not str:
+        content = base64.b64encode(content).decode()
+    text = "".join(content.split())
+    return zlib.crc32(text.encode("utf-8", "replace"))
 
 
-def look(figure: Any) -> Fact:
-    until = clock() + SECONDS
-    axes = [each for each in figure.axes if each.get_visible()]
-    bars = [
-        each
-        for each in axes
-        if getattr(each, "_colorbar", None) or each.get_label() == "<colorbar>"
-    ]
-    axes = [each for each in axes if not any(each is bar for bar in bars)]
-    title, legends = getattr(figure, "_suptitle", None), figure.legends[:1]
-    looks = [
-        (each, quietly(look_at, each, until) or {})
-        for each in axes[:AXES]
-        if clock() < until
-    ]
-    held = [
-        each.get_position().bounds
-        for each, fact in looks
-        if fact.get("invisible") != "blank"
-    ]
-    # Left out: a place that was left empty on purpose; the mere frame of others in its
-    # very place, as twins have it.
-    empty = [not each.axison or each.get_position().bounds in held for each, _ in looks]
+def describe_figure(figure: Any) -> Fact:
+    """Return the title, color bars, legend and axes of a figure."""
+    deadline = clock() + MAX_SECONDS
+    color_bars: list[Any] = []
+    plots: list[Any] = []
+    for axes in figure.axes:
+        if axes.get_visible():
+            group = color_bars if is_color_bar(axes) else plots
+            group.append(axes)
+    descriptions: list[tuple[Any, Fact]] = []
+    for axes in plots[:MAX_AXES]:
+        if clock() < deadline:
+            description = call_or_interrupt(describe_axes, axes, deadline)
+            descriptions.append((axes, description or {}))
+    title = getattr(figure, "_suptitle", None)
+    legends = figure.legends[:1]
     return {
-        "title": cut(title.get_text()) if title is not None else "",
-        "colour_bars": [
-            cut(bar.get_ylabel() or bar.get_xlabel()) for bar in bars[:AXES]
-        ],
-        "legend": names_in(legends[0]) if legends else [],
-        "axes": [
-            fact
-            for (_, fact), off in zip(looks, empty)
-            if not (off and fact.get("invisible") == "blank")
-        ],
-        "left_out": len(axes) - len(looks),
+        "title": "" if title is None else cut(title.get_text()),
+        "colour_bars": [get_axis_label(bar) for bar in color_bars[:MAX_AXES]],
+        "legend": list_legend(legends[0]) if legends else [],
+        "axes": list(select_axes(descriptions)),
+        "left_out": len(plots) - len(descriptions),
     }
 
 
-def look_at(axes: Any, until: float) -> Fact:
-    titles = [axes.get_title(loc=where) for where in ("center", "left", "right")]
+def is_color_bar(axes: Any) -> bool:
+    """Return whether axes show a color bar."""
+    if getattr(axes, "_colorbar", None):
+        return True
+    return bool(axes.get_label() == "<colorbar>")
+
+
+def get_axis_label(axes: Any) -> str:
+    """Return the label of a color bar."""
+    return cut(axes.get_ylabel() or axes.get_xlabel())
+
+
+def select_axes(descriptions: list[tuple[Any, Fact]]) -> Iterator[Fact]:
+    """Yield the descriptions of axes, without those that are empty on purpose.
+
+    These are switched off, or have the same position as other axes, as twins do.
+    """
+    positions = []
+    for axes, description in descriptions:
+        if not is_blank(description):
+            positions.append(axes.get_position().bounds)
+    for axes, description in descriptions:
+        is_covered = axes.get_position().bounds in positions
+        is_intended = not axes.axison or is_covered
+        if not is_intended or not is_blank(description):
+            yield description
+
+
+def is_blank(description: Fact) -> bool:
+    """Return whether axes contain no data."""
+    return description.get("invisible") == "blank"
+
+
+def describe_axes(axes: Any, deadline: float) -> Fact:
+    """Return the texts, limits, legend and artists of axes."""
+    titles = [axes.get_title(loc=position) for position in TITLE_POSITIONS]
     texts = {
         "title": next(filter(None, titles), ""),
         "xlabel": axes.get_xlabel(),
@@ -158,162 +228,204 @@ def look_at(axes: Any, until: float) -> Fact:
         "xscale": axes.get_xscale(),
         "yscale": axes.get_yscale(),
     }
-    fact: Fact = {
-        name: cut(text)
-        for name, text in texts.items()
-        if text not in ("", "rectilinear", "linear")
-    }
-    for side, axis, ends in (
-        ("xlim", axes.xaxis, axes.get_xlim()),
-        ("ylim", axes.yaxis, axes.get_ylim()),
-    ):
-        fact[side] = quietly(limits, axis, *ends) or []
+    fact: Fact = {}
+    for name, text in texts.items():
+        if text not in DEFAULT_TEXTS:
+            fact[name] = cut(text)
+    x_limits = axes.get_xlim()
+    y_limits = axes.get_ylim()
+    fact["xlim"] = call_or_interrupt(describe_limits, axes.xaxis, *x_limits)
+    fact["ylim"] = call_or_interrupt(describe_limits, axes.yaxis, *y_limits)
     legend = axes.get_legend()
-    fact["legend"] = (
-        names_in(legend) if legend is not None and legend.get_visible() else []
-    )
-    return {
-        name: value for name, value in {**fact, **artists(axes, until)}.items() if value
-    }
+    if legend is not None and legend.get_visible():
+        fact["legend"] = list_legend(legend)
+    fact.update(describe_artists(axes, deadline))
+    return {name: value for name, value in fact.items() if value}
 
 
-def artists(axes: Any, until: float) -> Fact:
-    """How many artists there are of each kind and how many points they have, and why none of it can be seen."""
-    bars = {
-        id(each)
-        for held in axes.containers
-        if type(held).__name__ == "BarContainer"
-        for each in held.patches
-    }
-    shown = [
-        each for where in HELD for each in getattr(axes, where) if each.get_visible()
-    ]
-    own = [("bar" if id(each) in bars else kind_of(each, axes), each) for each in shown]
-    images = [quietly(image, each) or {} for kind, each in own if kind == "image"][
-        :AXES
-    ]
+def describe_artists(axes: Any, deadline: float) -> Fact:
+    """Return the artists, their points and images, and why nothing is visible."""
     counts: dict[str, list[int]] = {}
-    for kind, each in own:
-        points = len(POINTS[kind](each)) if kind in POINTS else -1
-        if points and kind != "image":
+    images: list[Fact] = []
+    artists = []
+    for entry in list_artists(axes):
+        kind, artist = entry
+        if kind == "image":
+            if len(images) < MAX_IMAGES:
+                images.append(call_or_interrupt(describe_image, artist) or {})
+            continue
+        points = len(POINTS[kind](artist)) if kind in POINTS else None
+        if points != 0:
+            artists.append(entry)
             count = counts.setdefault(kind, [0, 0])
-            count[0], count[1] = count[0] + 1, count[1] + max(0, points)
-    others, unseen = set(counts) - {"text"}, ""
-    if not counts and not images:
-        unseen = "blank"
-    elif images and not others:
-        unseen = (
-            "nan"
-            if all("shape" in each and "max" not in each for each in images)
-            else ""
-        )
-    elif (
-        others <= {"line", "scatter", "bar"}
-        and not images
-        and axes.name == "rectilinear"
-    ):
-        unseen = "nan" if quietly(all_nan, axes, own, until) else ""
+            count[0] += 1
+            count[1] += points or 0
     return {
         "artists": [[kind, *count] for kind, count in counts.items()],
         "images": images,
-        "invisible": unseen,
+        "invisible": explain_invisible(axes, artists, images, deadline),
     }
 
 
-def kind_of(artist: Any, axes: Any) -> str:
-    kind = next(
-        (KINDS[name] for name in map(name_of, type(artist).__mro__) if name in KINDS),
-        "other artist",
-    )
-    if kind == "scatter" and not in_data(artist.get_offset_transform(), axes):
-        return "other collection"  # a contour
-    return kind
+def explain_invisible(
+    axes: Any, artists: list[Artist], images: list[Fact], deadline: float
+) -> str:
+    """Return "blank" or "nan" if nothing is visible on axes, '' otherwise.
+
+    `artists` are those with points.
+    """
+    if not artists and not images:
+        return "blank"
+    kinds = {artist.kind for artist in artists} - {"text"}
+    if images:
+        has_visible = bool(kinds) or any(map(has_values, images))
+        return "" if has_visible else "nan"
+    if axes.name != "rectilinear" or not kinds <= POINT_KINDS:
+        return ""
+    return "nan" if call_or_interrupt(are_all_nan, axes, artists, deadline) else ""
 
 
-def in_data(transform: Any, axes: Any) -> bool:
-    # `==` compares what they do, and axhline's does the same where the limits are 0 and
-    # 1
-    return all(transform.contains_branch_seperately(axes.transData)) and bool(
-        transform == axes.transData
-    )
+def list_artists(axes: Any) -> list[Artist]:
+    """Return the visible artists of axes."""
+    bars: set[int] = set()
+    for container in axes.containers:
+        if type(container).__name__ == "BarContainer":
+            bars.update(id(patch) for patch in container.patches)
+    artists = []
+    for name in ARTIST_LISTS:
+        for artist in getattr(axes, name):
+            if artist.get_visible():
+                is_bar = id(artist) in bars
+                kind = "bar" if is_bar else classify_artist(artist, axes)
+                artists.append(Artist(kind, artist))
+    return artists
 
 
-def all_nan(axes: Any, own: list[tuple[str, Any]], until: float) -> bool:
-    """Whether no point of the lines, scatters and bars can be drawn; lines such as axhline's are no data."""
-    numpy, room, seen = sys.modules["numpy"], VALUES, False
-    for kind, each in own:
-        spot: Any = []
-        if kind == "bar":
-            spot = [[each.get_width(), each.get_height()]]
-        elif kind == "scatter" or (
-            kind == "line" and in_data(each.get_transform(), axes)
-        ):
-            spot = POINTS[kind](each)
-        values = numpy.ma.filled(numpy.ma.asarray(spot, dtype=float), math.nan).reshape(
-            -1, 2
-        )
+def has_values(image: Fact) -> bool:
+    """Return whether an image has values, or whether that is unknown."""
+    return "shape" not in image or "max" in image
+
+
+def classify_artist(artist: Any, axes: Any) -> str:
+    """Return the kind of an artist."""
+    for base in type(artist).__mro__:
+        kind = KINDS.get(name_of(base))
+        if kind == "scatter" and not is_in_data(artist.get_offset_transform(), axes):
+            return "other collection"  # a contour
+        if kind:
+            return kind
+    return "other artist"
+
+
+def is_in_data(transform: Any, axes: Any) -> bool:
+    """Return whether a transform is that of the data."""
+    # `==` compares the effects, and the transform of axhline has the same effect if the
+    # limits are 0 and 1.
+    if not all(transform.contains_branch_seperately(axes.transData)):
+        return False
+    return bool(transform == axes.transData)
+
+
+def are_all_nan(axes: Any, artists: list[Artist], deadline: float) -> bool:
+    """Return whether no point of the lines, scatters and bars can be drawn.
+
+    Lines such as axhline's are not data.
+    """
+    numpy = sys.modules["numpy"]
+    room = MAX_VALUES
+    has_points = False
+    for artist in artists:
+        data = numpy.ma.asarray(list_points(artist, axes), dtype=float)
+        values = numpy.ma.filled(data, math.nan).reshape(-1, 2)
         room -= values.size
-        if room < 0 or clock() > until or numpy.isfinite(values).all(axis=1).any():
+        if room < 0 or clock() > deadline:
             return False
-        seen = seen or len(values) > 0
-    return seen
+        if numpy.isfinite(values).all(axis=1).any():
+            return False
+        if len(values) > 0:
+            has_points = True
+    return has_points
 
 
-def image(artist: Any) -> Fact:
-    """The shape of an image and the range of its values; no range where all are NaN or masked."""
-    numpy, values = sys.modules["numpy"], artist.get_array()
-    mesh = any(name_of(kind) == "QuadMesh" for kind in type(artist).__mro__)
-    shape = (
-        [side - 1 for side in artist.get_coordinates().shape[:2]]
-        if mesh
-        else values.shape[:3]
-    )
+def list_points(entry: Artist, axes: Any) -> Any:
+    """Return the points of a line or scatter, the size of a bar, [] for others."""
+    kind, artist = entry
+    if kind == "bar":
+        return [[artist.get_width(), artist.get_height()]]
+    if kind == "scatter":
+        return POINTS[kind](artist)
+    if kind == "line" and is_in_data(artist.get_transform(), axes):
+        return POINTS[kind](artist)
+    return []
+
+
+def describe_image(artist: Any) -> Fact:
+    """Return the shape of an image and the range of its values.
+
+    There is no range if all values are NaN or masked.
+    """
+    numpy = sys.modules["numpy"]
+    values = artist.get_array()
+    shape = values.shape[:3]
+    if any(name_of(base) == "QuadMesh" for base in type(artist).__mro__):
+        shape = [side - 1 for side in artist.get_coordinates().shape[:2]]
     fact: Fact = {"shape": [int(side) for side in shape]}
-    if values.size > 10 * VALUES:
-        return {**fact, "max": None}
-    plain, hidden = numpy.ma.getdata(values), numpy.ma.getmaskarray(values)
-    if plain.dtype.kind == "f":
-        hidden = hidden | numpy.isnan(plain)
-    plain = plain[~hidden] if hidden.any() else plain
-    return (
-        {**fact, "min": number(plain.min()), "max": number(plain.max())}
-        if plain.size
-        else fact
-    )
+    if values.size > MAX_IMAGE_VALUES:
+        fact["max"] = None
+        return fact
+    data = numpy.ma.getdata(values)
+    is_hidden = numpy.ma.getmaskarray(values)
+    if data.dtype.kind == "f":
+        is_hidden = is_hidden | numpy.isnan(data)
+    if is_hidden.any():
+        data = data[~is_hidden]
+    if data.size:
+        fact["min"] = round_number(data.min())
+        fact["max"] = round_number(data.max())
+    return fact
 
 
-def limits(axis: Any, low: float, high: float) -> list[Any]:
-    """Numbers; for dates, names and what else is written in words: what is written at the ends."""
-    textual = TEXTUAL.search(name_of(type(axis.get_major_formatter())))
-    texts = tick_texts(axis, *sorted((low, high))) if textual else []
-    if texts and not (NUMBER.fullmatch(texts[0]) and NUMBER.fullmatch(texts[-1])):
-        return [cut(texts[0]), cut(texts[-1])][:: 1 if low <= high else -1]
-    return [number(low), number(high)]
+def describe_limits(axis: Any, low: float, high: float) -> list[Any]:
+    """Return the ends of an axis: its tick labels if they are texts, else numbers."""
+    formatter = axis.get_major_formatter()
+    texts = []
+    if TEXT_FORMATTERS.search(name_of(type(formatter))):
+        texts = list_tick_labels(axis, min(low, high), max(low, high))
+    if texts:
+        ends = [texts[0], texts[-1]]
+        if not all(map(NUMBER.fullmatch, ends)):
+            if low > high:
+                ends.reverse()
+            return [cut(end) for end in ends]
+    return [round_number(low), round_number(high)]
 
 
-def tick_texts(axis: Any, low: float, high: float) -> list[str]:
-    """The labels as they were drawn: asking the axis for them would call the user's formatter again."""
-    ticks = [
-        tick
-        for tick in axis.majorTicks[: len(axis.get_majorticklocs())]
-        if low <= tick.get_loc() <= high
-    ]
-    texts = [
-        tick.label1.get_text().strip()
-        for tick in sorted(ticks, key=lambda tick: float(tick.get_loc()))
-    ]
-    return [" ".join(text.split()) for text in texts if text]
+def list_tick_labels(axis: Any, low: float, high: float) -> list[str]:
+    """Return the labels as they were drawn.
+
+    The axis would call the user's formatter again.
+    """
+    count = len(axis.get_majorticklocs())
+    ticks = []
+    for tick in axis.majorTicks[:count]:
+        if low <= tick.get_loc() <= high:
+            ticks.append(tick)
+    ticks.sort(key=lambda tick: float(tick.get_loc()))
+    labels = [" ".join(tick.label1.get_text().split()) for tick in ticks]
+    return [label for label in labels if label]
 
 
-def names_in(legend: Any) -> list[str]:
-    return [cut(text.get_text()) for text in legend.get_texts()[:LEGEND]]
+def list_legend(legend: Any) -> list[str]:
+    """Return the first texts of a legend."""
+    return [cut(text.get_text()) for text in legend.get_texts()[:MAX_LEGEND]]
 
 
 def cut(text: Any) -> str:
-    return str(shorten(str(text), CUT))
+    """Return the beginning of a text."""
+    return shorten(str(text), MAX_TEXT)
 
 
-def number(value: Any) -> float | None:
-    """Four significant digits; None for what JSON can't tell."""
-    value = float(value)
-    return float(f"{value:.4g}") if math.isfinite(value) else None
+def round_number(value: Any) -> float | None:
+    """Return a number with four significant digits, None if it is not finite."""
+    number = float(value)
+    return float(f"{number:.4g}") if math.isfinite(number) else None

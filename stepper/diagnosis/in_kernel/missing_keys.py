@@ -1,12 +1,18 @@
-"""What has no such key, attribute or parameter, and what it has that is nearest to the one asked for."""
+"""Explanations of missing keys and attributes, and of calls with wrong arguments.
+
+They name the object that has no such key, attribute or parameter, and those of its own
+that are most similar.
+"""
 
 from __future__ import annotations
 
 import ast
 import re
 import types
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any, Callable
+from dataclasses import dataclass
+from typing import Any
 
 from pure_eval import CannotEval
 
@@ -19,14 +25,20 @@ from stepper.diagnosis.in_kernel.close_matches import (
 from stepper.diagnosis.in_kernel.expression_values import DATA, Spot, columns
 from stepper.diagnosis.in_kernel.import_facts import elsewhere, newer
 from stepper.diagnosis.in_kernel.last_assignment import binding
-from stepper.diagnosis.in_kernel.line_values import Finding, finding, made_of, uncalled
+from stepper.diagnosis.in_kernel.line_values import (
+    Finding,
+    describe_sources,
+    iterate_with_callers,
+    make_finding,
+    note_uncalled,
+)
 from stepper.diagnosis.in_kernel.value_summary import (
     CALLABLE,
-    described,
-    kind_name,
-    label,
-    named,
-    shown_name,
+    describe_value,
+    format_label,
+    format_name,
+    get_class_name,
+    get_name,
 )
 from stepper.kernels.in_kernel.cell_sources import is_user_file
 from stepper.kernels.in_kernel.exception_facts import get_message
@@ -51,453 +63,604 @@ from stepper.kernels.in_kernel.safe_inspect import (
 )
 from stepper.kernels.in_kernel.signatures import describe_callable
 
-FEW, LABELS, NAMES = 30, 5000, 800
-# Of a library's own frames: the names under which they hold what may lack a key.
+MAX_LISTED = 30  # attributes that are all listed
+MAX_LABELS = 5000
+MAX_ATTRIBUTES = 800
+# Variables in the functions of libraries that contain the object without the key.
 HOLDERS = ("self", "obj", "frame", "df", "data", "left", "right", "mapping", "cls")
-# What is said of arguments that the function has not, or has too few of; not of what
-# kind they are.
-COUNTED = r"signature|argument(?! \d)(?!.*not support)|positional|keyword"
-UNEXPECTED = r"unexpected keyword argument '([^']+)'"
+# Messages about the number or the names of arguments, not about their types.
+SIGNATURE_WORDS = re.compile(
+    r"signature|argument(?! \d)(?!.*not support)|positional|keyword"
+)
+UNEXPECTED = re.compile(r"unexpected keyword argument '([^']+)'")
+FUNCTION_NAME = re.compile(r"([\w.<>]+)\(\)")
+QUOTED = re.compile(r"'([^']*)'")
+PLAIN_KEYS = (str, int, float, bool)
+PANDAS_ROWS = ("loc", "at")
+PANDAS_ROW_METHODS = ("drop", "xs")
+
+SelectNodes = Callable[[Spot], "list[Any]"]
+# Returns a finding on a node, its line, and the line that called the function.
+Explain = Callable[[Any, Spot, "Spot | None"], "Finding | None"]
 
 
-def first(
-    nodes: Callable[[Spot], list[Any]], places: list[Spot], tell: Callable[..., Any]
+def find_first_finding(
+    select_nodes: SelectNodes, spots: list[Spot], explain: Explain
 ) -> Finding | None:
-    for spot, outer in zip(places, [*places[1:], None]):
-        for node in nodes(spot):
+    """Return the first finding on the nodes of the failing lines."""
+    for spot, caller in iterate_with_callers(spots):
+        for node in select_nodes(spot):
             with suppress(CannotEval):
-                answer: Finding | None = tell(node, spot, outer)
-                if answer:
-                    return answer
+                finding = explain(node, spot, caller)
+                if finding:
+                    return finding
     return None
 
 
-# --- keys
-# ------------------------------------------------------------------------------------------------------------
+# Keys
 
 
-def key(error: BaseException, places: list[Spot]) -> Finding | None:
-    """What has no such key: an expression on the line, or what the library's own frames hold."""
-    given = peek(error, "args")
-    wanted = given[0] if type(given) is tuple and given else None
-    values = not is_a(error, KeyError)  # of an Enum: `Colour(3)`
+@dataclass
+class Lookup:
+    """A key that was looked up in an object."""
 
-    def nodes(spot: Spot) -> list[Any]:
-        bases = [
-            node
-            for node in spot.nodes
-            if isinstance(node, (ast.Subscript, ast.Call, ast.BinOp))
-        ]
-        return [part for node in bases for part in keyed(node)]
+    value: Any
+    key: Any
+    expression: str = ""
+    in_rows: bool = False  # in the rows of a DataFrame, not in its columns
+    by_value: bool = False  # among the values of an Enum, not among its names
 
-    def own(node: Any, spot: Spot, outer: Spot | None) -> Finding | None:
-        part, rows = row_owner(node, wanted)
-        return lacking(spot.values[part], wanted, ast.unparse(part), rows, values)
+    def __post_init__(self) -> None:
+        """Set what depends on the class of the object."""
+        self.is_frame = is_pandas(self.value, "DataFrame")
+        self.in_rows = self.in_rows and self.is_frame
+        self.is_plain_key = is_one_of(type(self.key), PLAIN_KEYS)
 
-    answer, trace, held = first(nodes, places, own), error.__traceback__, list[Any]()
-    while trace is not None and not answer:
-        names = trace.tb_frame.f_locals
-        held = (
-            []
-            if is_user_file(trace.tb_frame.f_code.co_filename)
-            else [*map(names.get, HOLDERS), *held]
-        )
+    def list_labels(self) -> list[Any] | None:
+        """Return the keys of the object, None if it has no keys."""
+        if self.in_rows:
+            return list_first_labels(self.value.index)
+        return list_labels(self.value, self.by_value)
+
+
+def explain_key_error(error: BaseException, spots: list[Spot]) -> Finding | None:
+    """Return the object that does not have a key.
+
+    It is an expression on the line or a variable of the library that raised the error.
+    """
+    key = None
+    arguments = peek(error, "args")
+    if type(arguments) is tuple and arguments:
+        key = arguments[0]
+    by_value = not is_a(error, KeyError)  # `Color(3)` of an Enum
+
+    def explain(node: Any, spot: Spot, caller: Spot | None) -> Finding | None:
+        owner, in_rows = find_owner(node, key)
+        value = spot.values[owner]
+        expression = ast.unparse(owner)
+        lookup = Lookup(value, key, expression, in_rows, by_value)
+        return explain_lookup(lookup)
+
+    finding = find_first_finding(list_lookup_nodes, spots, explain)
+    if finding:
+        return finding
+    for value in list_library_values(error):
+        if value is not None:
+            finding = explain_lookup(Lookup(value, key))
+            if finding:
+                return finding
+    return None
+
+
+def list_library_values(error: BaseException) -> list[Any]:
+    """Return what the innermost library functions hold, the innermost first."""
+    values: list[Any] = []
+    trace = error.__traceback__
+    while trace is not None:
+        frame = trace.tb_frame
+        if is_user_file(frame.f_code.co_filename):
+            values = []
+        else:
+            names = frame.f_locals
+            values = [*map(names.get, HOLDERS), *values]
         trace = trace.tb_next
-    return answer or next(
-        filter(
-            None, (lacking(value, wanted, "") for value in held if value is not None)
-        ),
-        None,
-    )
+    return values
 
 
-def keyed(node: Any) -> list[Any]:
-    """The expressions that were asked for a key: `x[…]`, `"%(…)s" % x`, `x.pop(…)`, `"…".format(**x)`, `f(**x)`."""
-    if isinstance(node, ast.Subscript):
-        return [node.value]
-    if isinstance(node, ast.BinOp):
-        return [node.right]
-    given = [word.value for word in node.keywords if word.arg is None] + node.args[:1]
-    # the owner first
-    return [
-        node.func.value if isinstance(node.func, ast.Attribute) else node.func,
-        *given,
-    ]
+def list_lookup_nodes(spot: Spot) -> list[Any]:
+    """Return the expressions of a line in which a key may have been looked up.
+
+    For example x in: `x[…]`, `"%(…)s" % x`, `x.pop(…)`, `"…".format(**x)`, `f(**x)`.
+    """
+    nodes: list[Any] = []
+    for node in spot.nodes:
+        if isinstance(node, ast.Subscript):
+            nodes.append(node.value)
+        elif isinstance(node, ast.BinOp):
+            nodes.append(node.right)
+        elif isinstance(node, ast.Call):
+            function: Any = node.func
+            is_method = isinstance(function, ast.Attribute)
+            nodes.append(function.value if is_method else function)
+            for keyword in node.keywords:
+                if keyword.arg is None:
+                    nodes.append(keyword.value)
+            nodes += node.args[:1]
+    return nodes
 
 
-def row_owner(node: Any, wanted: Any) -> tuple[Any, bool]:
-    """The expression that may lack a key, and whether rows of it were asked for: `df.loc[…]`, `df.drop(…)`."""
-    above = getattr(node, "parent", None)  # which `executing` sets
-    if (
-        isinstance(node, ast.Attribute)
-        and node.attr in ("loc", "at")
-        and isinstance(above, ast.Subscript)
-    ):
-        part: Any = above.slice
-        both = isinstance(part, ast.Tuple) and len(part.elts) == 2
-        return node.value, not (
-            both and any(map(names_of(part.elts[1]), asked(wanted)))
-        )
-    call = getattr(above, "parent", None)
-    if (
-        isinstance(above, ast.Attribute)
-        and above.attr in ("drop", "xs")
-        and isinstance(call, ast.Call)
-    ):
-        given = {word.arg: getattr(word.value, "value", None) for word in call.keywords}
-        return node, "columns" not in given and given.get("axis") not in (1, "columns")
+def find_owner(node: Any, key: Any) -> tuple[Any, bool]:
+    """Return the expression that may lack a key, and whether its rows were searched.
+
+    Rows are searched by `df.loc[…]` and `df.drop(…)`.
+    """
+    parent: Any = getattr(node, "parent", None)  # set by `executing`
+    is_subscripted = isinstance(parent, ast.Subscript)
+    if is_subscripted and get_attribute_name(node) in PANDAS_ROWS:
+        return node.value, not names_column(parent.slice, key)
+    call = getattr(parent, "parent", None)
+    is_row_method = get_attribute_name(parent) in PANDAS_ROW_METHODS
+    if is_row_method and isinstance(call, ast.Call):
+        return node, not selects_columns(call)
     return node, False
 
 
-def asked(wanted: Any) -> list[str]:
-    """The labels that a KeyError speaks of, as source: the key itself, or those that its message quotes."""
-    quotes = re.findall(r"'[^']*'", wanted) if type(wanted) is str else []
-    return [repr(wanted), *quotes]
+def get_attribute_name(node: Any) -> str:
+    """Return `b` for `a.b`, '' for other expressions."""
+    return node.attr if isinstance(node, ast.Attribute) else ""
 
 
-def names_of(part: Any) -> Callable[[str], bool]:
-    """Whether a part of a line names a label."""
-    text = ast.unparse(part)
-    return lambda name: name in text
+def names_column(subscript: Any, key: Any) -> bool:
+    """Return whether the second part of `df.loc[rows, columns]` contains a key."""
+    parts = subscript.elts if isinstance(subscript, ast.Tuple) else []
+    if len(parts) != 2:
+        return False
+    source = ast.unparse(parts[1])
+    labels = [repr(key)]
+    if type(key) is str:  # the message may quote several labels
+        labels += re.findall(r"'[^']*'", key)
+    return any(label in source for label in labels)
 
 
-def lacking(
-    value: Any,
-    wanted: Any,
-    expression: str,
-    rows: bool = False,
-    values: bool = False,
-) -> Finding | None:
-    """Which keys a thing has that are nearest to the one wanted; None where it lacks nothing.
+def selects_columns(call: ast.Call) -> bool:
+    """Return whether a call has an argument that selects the columns of a DataFrame."""
+    arguments = {}
+    for keyword in call.keywords:
+        arguments[keyword.arg] = getattr(keyword.value, "value", None)
+    if "columns" in arguments:
+        return True
+    return arguments.get("axis") in (1, "columns")
 
-    Of `rows`, a frame's; of `values`, those of an Enum's members, not their names.
+
+def explain_lookup(lookup: Lookup) -> Finding | None:
+    """Return the keys of an object that are most similar to the one looked up.
+
+    Returns None if the object has the key.
     """
-    rows = rows and is_pandas(value, "DataFrame")
-    labels = list(value.index[:LABELS].tolist()) if rows else labels_of(value, values)
-    plain = is_one_of(type(wanted), (str, int, float, bool))
-    if labels is None or (plain and holds(labels, wanted)):
+    labels = lookup.list_labels()
+    if labels is None:
         return None
-    kind = kind_name(value)
-    if is_pandas(value, "Series") or is_pandas(value, "Index"):
-        kind = f"{kind} of {getattr(value, 'index', value).dtype}"
-    of = f"`{shorten(expression, 80)}` ({kind})" if expression else f"the {kind}"
-    texts = {
-        text[1:-1] if text[:1] in "'\"" else text: text
-        for text in map(label, labels[::-1])
-    }
-    near = []
-    asked = str(wanted) if plain else label(wanted)
-    quotes = re.findall(r"'([^']*)'", asked)
-    if quotes and all(name in texts for name in quotes):
-        return None  # the message names keys that this thing has
-    names = (quotes or [asked])[:3]
-    has = f"{of} has {counted_labels(value, labels, rows)}"
-    lost = None if rows else lost_label(value, names)
-    axes = [
-        f"{label(wanted)} is the name of its {axis}"
-        for axis in ("index", "columns")
-        if top_module(type(value)) == "pandas"
-        and plain
-        and named_so(value, axis, wanted)
-    ]
+    if lookup.is_plain_key and contains_label(labels, lookup.key):
+        return None
+    texts = {}
+    for label in labels[::-1]:  # the first of equal labels replaces the others
+        text = format_label(label)
+        texts[unquote(text)] = text
+    key_text = format_key(lookup)
+    quoted = QUOTED.findall(key_text)
+    if quoted and all(name in texts for name in quoted):
+        return None  # the message quotes keys that this object has
+    names = (quoted or [key_text])[:3]
+    owner = describe_owner(lookup)
+    count = count_labels(lookup, labels)
+    lost = None if lookup.in_rows else find_lost_label(lookup.value, names)
+    axis_notes = describe_axis_names(lookup)
     if lost:
-        known = "; ".join([join_items([*map(label, labels)], 300), *axes])
-        return {**finding(f"{has}: {known}"), "lost": lost}
+        all_labels = join_items([*map(format_label, labels)], 300)
+        notes = "; ".join([all_labels, *axis_notes])
+        finding = make_finding(f"{owner} has {count}: {notes}")
+        finding["lost"] = lost
+        return finding
+    similar = find_similar_labels(lookup, names, texts) + axis_notes
+    other_axis = describe_other_axis(lookup)
+    if similar:
+        similar_text = ", ".join(similar)
+        text = f"{owner} has {similar_text}; {count} in all{other_axis}"
+    elif labels:
+        shown = join_items(describe_labels(lookup.value, labels), 300)
+        text = f"{owner} has {count}: {shown}{other_axis}"
+    else:
+        text = f"{owner} is empty{other_axis}"
+    return make_finding(text)
+
+
+def unquote(text: str) -> str:
+    """Return a label without its quotes."""
+    if text.startswith(("'", '"')):
+        return text[1:-1]
+    return text
+
+
+def format_key(lookup: Lookup) -> str:
+    """Return the key of a lookup as text; pandas uses a message with quoted keys."""
+    if lookup.is_plain_key:
+        return str(lookup.key)
+    return format_label(lookup.key)
+
+
+def describe_owner(lookup: Lookup) -> str:
+    """Return the expression and the class of the object."""
+    value = lookup.value
+    kind = get_class_name(value)
+    if is_pandas(value, "Series") or is_pandas(value, "Index"):
+        index = getattr(value, "index", value)
+        kind = f"{kind} of {index.dtype}"
+    if not lookup.expression:
+        return f"the {kind}"
+    return f"`{shorten(lookup.expression, 80)}` ({kind})"
+
+
+def find_similar_labels(
+    lookup: Lookup, names: list[str], texts: dict[str, str]
+) -> list[str]:
+    """Return the labels most similar to some names.
+
+    `texts` maps each label without its quotes to the label, the last one first.
+    """
+    similar = []
+    candidates = list(texts)[::-1]
     for name in names:
-        if name in texts and plain:
-            near.append(f"{texts[name]} (of another type)")
-        elif name not in texts:
-            near += [texts[other] for other in find_close_names(name, [*texts][::-1])]
-    near += axes
-    other = f"; {label(wanted)} is a {other_axis(value, wanted, rows)}"
-    other = other if plain and other_axis(value, wanted, rows) else ""
-    if near:
-        return finding(
-            f"{of} has {', '.join(near)}; {counted_labels(value, labels, rows)} in all{other}"
-        )
-    below = (
-        {label(key): item for key, item in value.items() if type(item) is dict}
-        if type(value) is dict
-        else {}
-    )
-    shown = [
-        f"{text} (dict: {join_items([*map(label, below[text])], 60)})"
-        if text in below
-        else text
-        for text in map(label, labels)
-    ]
-    if not labels:
-        return finding(f"{of} is empty{other}")
-    return finding(f"{has}: {join_items(shown, 300)}{other}")
+        if name not in texts:
+            close_names = find_close_names(name, candidates)
+            similar += [texts[close_name] for close_name in close_names]
+        elif lookup.is_plain_key:
+            similar.append(f"{texts[name]} (of another type)")
+    return similar
 
 
-def holds(labels: list[Any], wanted: Any) -> bool:
-    return any(type(known) is type(wanted) and known == wanted for known in labels)
+def describe_labels(value: Any, labels: list[Any]) -> list[str]:
+    """Return the labels as text, with the keys of nested dicts."""
+    nested = {}
+    if type(value) is dict:
+        for key, item in value.items():
+            if type(item) is dict:
+                nested[format_label(key)] = item
+    texts = []
+    for label in labels:
+        text = format_label(label)
+        if text in nested:
+            keys = join_items(list(map(format_label, nested[text])), 60)
+            text += f" (dict: {keys})"
+        texts.append(text)
+    return texts
 
 
-def other_axis(value: Any, wanted: Any, rows: bool) -> str:
-    """What a label is that was sought among a frame's rows or columns, and is one of the other axis."""
-    if not is_pandas(value, "DataFrame"):
+def contains_label(labels: Iterable[Any], wanted: Any) -> bool:
+    """Return whether labels contain one of the same type and value."""
+    kind = type(wanted)
+    return any(type(label) is kind and label == wanted for label in labels)
+
+
+def list_first_labels(axis: Any) -> list[Any]:
+    """Return the first labels of an Index."""
+    return list(axis[:MAX_LABELS].tolist())
+
+
+def describe_axis_names(lookup: Lookup) -> list[str]:
+    """Return notes on the axes that have the key as their name."""
+    kind = type(lookup.value)
+    if top_module(kind) != "pandas" or not lookup.is_plain_key:
+        return []
+    notes = []
+    for axis in ("index", "columns"):
+        index = getattr(lookup.value, axis, None)
+        names = getattr(index, "names", ())
+        if contains_label(names, lookup.key):
+            notes.append(f"{format_label(lookup.key)} is the name of its {axis}")
+    return notes
+
+
+def describe_other_axis(lookup: Lookup) -> str:
+    """Return a note if the key is a label of the axis that was not searched."""
+    if not lookup.is_frame or not lookup.is_plain_key:
         return ""
-    axis, noun = (value.columns, "column") if rows else (value.index, "row label")
-    return noun if holds(axis[:LABELS].tolist(), wanted) else ""
+    axis = lookup.value.index
+    noun = "row label"
+    if lookup.in_rows:
+        axis = lookup.value.columns
+        noun = "column"
+    if not contains_label(list_first_labels(axis), lookup.key):
+        return ""
+    return f"; {format_label(lookup.key)} is a {noun}"
 
 
-def lost_label(value: Any, wanted: list[str]) -> dict[str, Any] | None:
-    """The column that a frame of the user's had before, and the run that changed the frame; None where it had none."""
+def find_lost_label(value: Any, wanted: list[str]) -> dict[str, Any] | None:
+    """Return the column that a DataFrame had before, and the run that changed it."""
     if not is_pandas(value, "DataFrame"):
         return None
-    name = next(
-        (shorten(name, 80) for name, held in list_user_variables() if held is value), ""
-    )
-    present = [known for known in value.columns[:LABELS].tolist() if type(known) is str]
+    name = find_variable_name(value)
+    labels = value.columns[:MAX_LABELS].tolist()
+    present = [label for label in labels if type(label) is str]
     for text in wanted:
         if text in present:
             continue
         fact = {"name": name, "label": shorten(repr(text), 80)}
         if text in frame_labels.get(name, ()):
             return {**fact, "cell": 0, "now": True}
-        if text in removed_labels.get(name, ()):
-            return {**fact, "cell": removed_labels[name][text], "now": False}
+        removed = removed_labels.get(name, {})
+        if text in removed:
+            return {**fact, "cell": removed[text], "now": False}
     return None
 
 
-def counted_labels(value: Any, labels: list[Any], rows: bool) -> str:
-    """How many labels a thing was asked for, and what they are called."""
+def find_variable_name(value: Any) -> str:
+    """Return the name of a variable with this value, '' without one."""
+    for name, candidate in list_user_variables():
+        if candidate is value:
+            return shorten(name, 80)
+    return ""
+
+
+def count_labels(lookup: Lookup, labels: list[Any]) -> str:
+    """Return the number of labels with the noun for them."""
+    value = lookup.value
     noun = "key"
     if is_a(value, type):
         noun = "member"
-    elif rows or is_pandas(value, "Series"):
+    elif lookup.in_rows or is_pandas(value, "Series"):
         noun = "row label"
-    elif is_pandas(value, "DataFrame"):
+    elif lookup.is_frame:
         noun = "column"
     elif is_pandas(value, "Index"):
         noun = "label"
-    return f"{len(labels):,} {noun}{'s' * (len(labels) != 1)}"
+    plural = "" if len(labels) == 1 else "s"
+    return f"{len(labels):,} {noun}{plural}"
 
 
-def named_so(value: Any, axis: str, wanted: Any) -> bool:
-    """Whether an axis of a frame or series, or a level of it, has that name."""
-    names = getattr(getattr(value, axis, None), "names", ())
-    return any(type(own) is type(wanted) and own == wanted for own in names)
+def list_labels(value: Any, by_value: bool = False) -> list[Any] | None:
+    """Return the keys of an object, None if it has no keys.
 
-
-def labels_of(value: Any, values: bool = False) -> list[Any] | None:
-    """What a thing can be asked for by key, None where it is nothing of the kind.
-
-    With `values` the values of an Enum's members, by which `Colour(3)` looks.
+    With `by_value`, an Enum has the values of its members as keys, as in `Color(3)`.
     """
-    axis = (
-        value
-        if is_pandas(value, "Index")
-        else value.index
-        if is_pandas(value, "Series")
-        else columns(value)
-    )
+    axis = columns(value)
+    if is_pandas(value, "Index"):
+        axis = value
+    elif is_pandas(value, "Series"):
+        axis = value.index
     if axis is not None:
-        return list(axis[:LABELS].tolist())
+        return list_first_labels(axis)
     if is_pandas(value, "BaseGroupBy"):
-        return labels_of(value.obj, values)
-    # an Enum
-    if is_a(value, type) and type(class_dict_of(value).get("_member_map_")) is dict:
-        table = class_dict_of(value)
-        return [
-            *(table.get("_value2member_map_", ()) if values else table["_member_map_"])
-        ]
+        return list_labels(value.obj, by_value)
+    if is_a(value, type):
+        return list_members(value, by_value)
     if is_a(value, dict):
-        return list(dict.keys(value))[:LABELS]
-    return (
-        list(value)[:LABELS]
-        if module_of(type(value)) == "os" and name_of(type(value)) == "_Environ"
-        else None
-    )
+        return list(dict.keys(value))[:MAX_LABELS]
+    kind = type(value)
+    if module_of(kind) == "os" and name_of(kind) == "_Environ":
+        return list(value)[:MAX_LABELS]
+    return None
 
 
-# --- attributes
-# ------------------------------------------------------------------------------------------------------
+def list_members(kind: Any, by_value: bool) -> list[Any] | None:
+    """Return the names or the values of an Enum's members, None for other classes."""
+    attributes = class_dict_of(kind)
+    members = attributes.get("_member_map_")
+    if type(members) is not dict:
+        return None
+    if by_value:
+        return list(attributes.get("_value2member_map_", ()))
+    return list(members)
 
 
-def attribute(error: BaseException, places: list[Spot]) -> Finding | None:
-    """The closest attributes, what holds them instead, where the owner was bound last."""
-    wanted = peek(error, "name") or find_quoted(
-        get_message(error).split("attribute")[-1]
-    )
-
-    def nodes(spot: Spot) -> list[Any]:
-        return [
-            node
-            for node in spot.nodes
-            if isinstance(node, ast.Attribute) and node.attr == wanted
-        ] or [None]
-
-    def owner(node: Any, spot: Spot, outer: Spot | None) -> Finding | None:
-        value = peek(error, "obj", missing)  # Python 3.10
-        value = spot.values[node.value] if value is missing else value
-        expression = shorten(ast.unparse(node.value), 80) if node is not None else ""
-        plain = node is not None and isinstance(node.value, DATA[:2])
-        where, made = binding(node.value, spot, outer) if plain else (None, None)
-        lost = lost_label(value, [wanted])
-        if lost:
-            return {**finding(described(value)), "lost": lost}
-        said = (
-            [*instead(value, wanted), *near_attributes(value, wanted)]
-            if value is not None
-            else []
-        )
-        if value is None or not (said or where or is_a(value, CALLABLE)):
-            return None  # of None the table tells where it comes from
-        source = (
-            made_of(made, spot, expression) if made is not None and not said else ""
-        )
-        whose = [f"`{expression}` comes from {source}"] if where and source else []
-        thing = (
-            shown_name(named(value))
-            if is_a(value, (types.ModuleType, type))
-            else described(value) + uncalled(value)
-        )
-        return finding("; ".join([thing, *said, *whose]), where)
-
-    return first(nodes, places, owner) if wanted else None
+# Attributes
 
 
-def instead(value: Any, wanted: str) -> list[str]:
-    """Of a module or class: a newer file of it, another module, a class in it that has what it lacks."""
+def explain_attribute_error(error: BaseException, spots: list[Spot]) -> Finding | None:
+    """Return the object without the attribute, and attributes that may be meant."""
+    message = get_message(error)
+    _, _, message_end = message.rpartition("attribute")
+    name = peek(error, "name") or find_quoted(message_end)
+    if not name:
+        return None
+
+    def select_nodes(spot: Spot) -> list[Any]:
+        nodes = []
+        for node in spot.nodes:
+            if isinstance(node, ast.Attribute) and node.attr == name:
+                nodes.append(node)
+        return nodes or [None]
+
+    def explain(node: Any, spot: Spot, caller: Spot | None) -> Finding | None:
+        owner = None if node is None else node.value
+        value = peek(error, "obj", missing)  # since Python 3.10
+        if value is missing:
+            if owner is None:
+                return None
+            value = spot.values[owner]
+        return explain_owner(value, name, owner, spot, caller)
+
+    return find_first_finding(select_nodes, spots, explain)
+
+
+def explain_owner(
+    value: Any, name: str, owner: Any, spot: Spot, caller: Spot | None
+) -> Finding | None:
+    """Return what is known of an object without an attribute.
+
+    `owner` is the expression, None if it is not on the line.
+    """
+    bound = None
+    assigned = None
+    if isinstance(owner, DATA[:2]):
+        bound, assigned = binding(owner, spot, caller)
+    lost = find_lost_label(value, [name])
+    if lost:
+        finding = make_finding(describe_value(value))
+        finding["lost"] = lost
+        return finding
+    if value is None:
+        return None  # the table of values shows where None comes from
+    alternatives = find_other_owners(value, name)
+    alternatives += find_attributes(value, name)
+    if not (alternatives or bound or is_a(value, CALLABLE)):
+        return None
+    if is_a(value, (types.ModuleType, type)):
+        description = format_name(get_name(value))
+    else:
+        description = describe_value(value) + note_uncalled(value)
+    parts = [description, *alternatives]
+    if bound and assigned is not None and not alternatives:
+        expression = shorten(ast.unparse(owner), 80)
+        sources = describe_sources(assigned, spot, expression)
+        if sources:
+            parts.append(f"`{expression}` comes from {sources}")
+    return make_finding("; ".join(parts), bound)
+
+
+def find_other_owners(value: Any, name: str) -> list[str]:
+    """Return what else has the attribute that a module or class does not have.
+
+    This is a newer version of its file, another module, or a class in the module.
+    """
     if not is_a(value, (types.ModuleType, type)):
         return []
-    name = str(module_of(value)) if is_a(value, type) else named(value)
-    where, held = elsewhere(name, wanted), own_names(value).items()
-    classes = [
-        other
-        for other, kind in held
-        if is_a(kind, type) and stored(kind, wanted) is not None
-    ][:1]
-    said = [
-        newer(name, wanted),
-        f"`{wanted}` is in {' and '.join(where)}" if where else "",
-    ]
-    return list(
-        filter(
-            None,
-            [
-                *said,
-                *(f"`{name}.{shorten(other, 80)}` has `{wanted}`" for other in classes),
-            ],
-        )
-    )
+    is_class = is_a(value, type)
+    owner_name = str(module_of(value)) if is_class else get_name(value)
+    modules = elsewhere(owner_name, name)
+    sentences = [newer(owner_name, name)]
+    if modules:
+        sentences.append(f"`{name}` is in {' and '.join(modules)}")
+    for attribute, member in own_names(value).items():
+        if not is_a(member, type):
+            continue
+        if find_stored_attribute(member, name) is not None:
+            class_name = f"{owner_name}.{shorten(attribute, 80)}"
+            sentences.append(f"`{class_name}` has `{name}`")
+            break
+    return [sentence for sentence in sentences if sentence]
 
 
-def near_attributes(value: Any, wanted: str) -> list[str]:
-    """The attributes nearest to the one wanted, else all where they are few."""
-    names = attributes_of(value)
-    names = names if wanted.startswith("_") else select_public(names)
+def find_attributes(value: Any, wanted: str) -> list[str]:
+    """Return the attributes and keys similar to a name, or all if there are few."""
+    names = list_attributes(value)
+    if not wanted.startswith("_"):
+        names = select_public(names)
     if wanted in names:
-        return []  # it has that one: what it holds is the reason
-    close = find_close_names(wanted, names, cutoff=0.7)
-    keys = [name[1:-1] for name in close if name[:1] == "["]
-    close = [name for name in close if name[:1] != "["]
+        return []  # the error is about the value of that attribute
+    similar = find_close_names(wanted, names, cutoff=0.7)
+    keys = []
+    attributes = []
+    for name in similar:
+        if name.startswith("["):
+            keys.append(name[1:-1])
+        else:
+            attributes.append(name)
     if keys and keys[0] == repr(wanted):
         return [f"the key {keys[0]} exists"]
-    said = [f"closest keys: {', '.join(keys)}"] if keys else []
-    said += [f"closest attributes: {', '.join(close)}"] if close else []
-    if said:
-        return said
-    plain = [
-        name
-        for name in names
-        if not is_one_of(type(stored(type(value), name)), CALLABLE)
-    ]
-    few = next((some for some in (names, plain) if 0 < len(some) <= FEW), [])
-    return [f"attributes: {join_items(few)}"] if few else []
+    sentences = []
+    if keys:
+        sentences.append(f"closest keys: {', '.join(keys)}")
+    if attributes:
+        sentences.append(f"closest attributes: {', '.join(attributes)}")
+    if sentences:
+        return sentences
+    kind = type(value)
+    data_names = []
+    for name in names:
+        if not is_one_of(type(find_stored_attribute(kind, name)), CALLABLE):
+            data_names.append(name)
+    for selected in (names, data_names):
+        if 0 < len(selected) <= MAX_LISTED:
+            return [f"attributes: {join_items(selected)}"]
+    return []
 
 
-def attributes_of(value: Any) -> list[str]:
-    """The names of its attributes, a module's names, a frame's columns, a dict's keys as they are asked for."""
+def list_attributes(value: Any) -> list[str]:
+    """Return the names of an object's attributes, columns, and keys such as `['a']`."""
+    names: list[Any] = []
     if is_a(value, types.ModuleType):
-        names = list(object.__getattribute__(value, "__dict__"))
+        names += object.__getattribute__(value, "__dict__")
     else:
-        names = [
-            name
-            for kind in classes_of(value if is_a(value, type) else type(value))
-            for name in class_dict_of(kind)
-        ]
-        names += [
-            *own_names(value),
-            *(columns(value)[:LABELS].tolist() if columns(value) is not None else []),
-        ]
-        names += (
-            [f"[{key!r}]" for key in dict.keys(value) if type(key) is str]
-            if is_a(value, dict)
-            else []
-        )
-    return sorted(
-        {
-            shorten(name, 80)
-            for name in names
-            if type(name) is str and not name.startswith("__")
-        }
-    )[:NAMES]
+        kind = value if is_a(value, type) else type(value)
+        for base in classes_of(kind):
+            names += class_dict_of(base)
+        names += own_names(value)
+        labels = columns(value)
+        if labels is not None:
+            names += list_first_labels(labels)
+        if is_a(value, dict):
+            keys = [key for key in dict.keys(value) if type(key) is str]
+            names += [f"[{key!r}]" for key in keys]
+    attributes = set()
+    for name in names:
+        if type(name) is str and not name.startswith("__"):
+            attributes.add(shorten(name, 80))
+    return sorted(attributes)[:MAX_ATTRIBUTES]
 
 
-def stored(kind: Any, name: str) -> Any:
-    return next(
-        (
-            class_dict_of(one)[name]
-            for one in classes_of(kind)
-            if name in class_dict_of(one)
-        ),
-        None,
-    )
+def find_stored_attribute(kind: Any, name: str) -> Any:
+    """Return an attribute that a class defines or inherits, None without one."""
+    for base in classes_of(kind):
+        attributes = class_dict_of(base)
+        if name in attributes:
+            return attributes[name]
+    return None
 
 
-# --- parameters
-# ------------------------------------------------------------------------------------------------------
+# Parameters
 
 
-def called(error: BaseException, places: list[Spot]) -> Finding | None:
-    """The signature of the function that was called wrongly; the parameter that is nearest to the one given."""
-    said = get_message(error)
-    name = re.match(r"([\w.<>]+)\(\)", said)
-    # the class whose `__init__` it is, too
-    wanted = name[1].split(".")[-2:] if name else []
+def explain_call_error(error: BaseException, spots: list[Spot]) -> Finding | None:
+    """Return the signature of the function that was called with wrong arguments."""
+    message = get_message(error)
+    if not SIGNATURE_WORDS.search(message):
+        return None
+    function_name = FUNCTION_NAME.match(message)
+    unexpected = UNEXPECTED.search(message)
+    names: list[str] = []
+    if function_name:
+        # For `Class.__init__`, the call has the name of the class.
+        names = function_name[1].split(".")[-2:]
 
-    def nodes(spot: Spot) -> list[Any]:
-        every = [node for node in spot.nodes if isinstance(node, ast.Call)]
-        fits = [
-            node
-            for node in every
-            if getattr(node.func, "attr", getattr(node.func, "id", "")) in wanted
-        ]
-        return fits or ([] if name else every[:1])
+    def select_calls(spot: Spot) -> list[Any]:
+        calls = [node for node in spot.nodes if isinstance(node, ast.Call)]
+        if not names:
+            return calls[:1]
+        return [call for call in calls if get_called_name(call) in names]
 
-    def signed(node: Any, spot: Spot, outer: Spot | None) -> Finding | None:
-        thing = (
-            method(node.func, spot)
-            if isinstance(node.func, ast.Attribute)
-            else spot.values[node.func]
-        )
-        signature, wrong = describe_callable(thing), re.search(UNEXPECTED, said)
+    def explain(node: Any, spot: Spot, caller: Spot | None) -> Finding | None:
+        signature = describe_callable(find_function(node.func, spot))
         if signature is None:
             return None
-        near = find_close_names(wrong[1], signature[1]) if wrong else []
-        close = (
-            f"; closest to `{shorten(wrong[1], 80)}`: {', '.join(near)}"
-            if wrong and near
-            else ""
-        )
-        return finding(
-            f"{shorten(ast.unparse(node.func), 80)}{shorten(signature[0], 300)}{close}"
-        )
+        text, parameters = signature
+        expression = shorten(ast.unparse(node.func), 80)
+        sentence = expression + shorten(text, 300)
+        if unexpected:
+            similar = find_close_names(unexpected[1], parameters)
+            if similar:
+                parameter = shorten(unexpected[1], 80)
+                sentence += f"; closest to `{parameter}`: {', '.join(similar)}"
+        return make_finding(sentence)
 
-    return first(nodes, places, signed) if re.search(COUNTED, said) else None
+    return find_first_finding(select_calls, spots, explain)
 
 
-def method(node: ast.Attribute, spot: Spot) -> Any:
-    value = spot.values[node.value]
-    if is_a(value, types.ModuleType):
+def get_called_name(call: ast.Call) -> str:
+    """Return the name of the function or method of a call."""
+    function = call.func
+    return str(getattr(function, "attr", getattr(function, "id", "")))
+
+
+def find_function(node: Any, spot: Spot) -> Any:
+    """Return the function or the bound method that an expression refers to."""
+    if not isinstance(node, ast.Attribute):
         return spot.values[node]
-    found = stored(value if is_a(value, type) else type(value), node.attr)
-    return (
-        types.MethodType(found, value)
-        if type(found) is types.FunctionType and not is_a(value, type)
-        else found
-    )
+    owner = spot.values[node.value]
+    if is_a(owner, types.ModuleType):
+        return spot.values[node]
+    if is_a(owner, type):
+        return find_stored_attribute(owner, node.attr)
+    function = find_stored_attribute(type(owner), node.attr)
+    if type(function) is types.FunctionType:
+        return types.MethodType(function, owner)
+    return function

@@ -1,12 +1,15 @@
-"""What a cell had bound before it failed, with before and after: a retry that applies a step twice is the quiet bug of
-notebooks."""
+"""Changes of variables that a cell made before it failed.
+
+A retry repeats them: a step that is applied twice is a frequent, silent bug in
+notebooks.
+"""
 
 from __future__ import annotations
 
 import ast
-from typing import Any, Iterable
+from typing import Any
 
-from stepper.diagnosis.in_kernel.expression_values import FUNCTIONS, spots
+from stepper.diagnosis.in_kernel.expression_values import FUNCTIONS, Spot, spots
 from stepper.kernels.in_kernel.cell_sources import find_cell_line, run_state
 from stepper.kernels.in_kernel.namespace_summary import (
     previous_values,
@@ -14,8 +17,10 @@ from stepper.kernels.in_kernel.namespace_summary import (
 )
 from stepper.kernels.in_kernel.safe_inspect import call_safely, get_cell_files
 
-TOLD = 12
-MUTATORS = {
+# (identity, value as text, class) of a variable
+Summary = tuple[int, str, str]
+MAX_NAMES = 12
+MUTATING_METHODS = {
     "append",
     "extend",
     "insert",
@@ -30,86 +35,95 @@ MUTATORS = {
 }
 
 
-def changes(error: BaseException) -> dict[str, Any]:
-    """Rebound names with before and after, new names, and what was written to in place above the failing line."""
-    after = summarize_values()
-    rebound = [
-        [name, *shown(previous_values[name], said)]
-        for name, said in after.items()
-        if previous_values.get(name, said) != said
-    ]
-    bound = [name for name in after if name not in previous_values]
-    known = {*bound, *(name for name, _, _ in rebound)}
-    written = [
-        [name, line]
-        for name, line in call_safely(in_place, error) or ()
-        if name in after and name not in known
-    ]
+def list_changes(error: BaseException) -> dict[str, Any]:
+    """Return the rebound names, the new names and those changed in place."""
+    summaries = summarize_values()
+    rebound = []
+    bound = []
+    for name, summary in summaries.items():
+        if name not in previous_values:
+            bound.append(name)
+        elif previous_values[name] != summary:
+            old, new = format_change(previous_values[name], summary)
+            rebound.append([name, old, new])
+    assigned = {*bound, *(entry[0] for entry in rebound)}
+    in_place = []
+    for name, line in call_safely(find_changes_in_place, error) or ():
+        if name in summaries and name not in assigned:
+            in_place.append([name, line])
     return {
-        "rebound": rebound[:TOLD],
-        "bound": bound[:TOLD],
-        "in_place": written[:TOLD],
+        "rebound": rebound[:MAX_NAMES],
+        "bound": bound[:MAX_NAMES],
+        "in_place": in_place[:MAX_NAMES],
     }
 
 
-def shown(old: tuple[int, str, str], new: tuple[int, str, str]) -> tuple[str, str]:
-    """What a name held before and after; with its class where only that differs."""
-    if old[1] == new[1] and old[2] != new[2]:
-        return f"{kind(old)} {old[1]}", f"{kind(new)} {new[1]}"
-    return old[1], new[1]
+def format_change(old: Summary, new: Summary) -> tuple[str, str]:
+    """Return the old and the new value, with their classes if only these differ."""
+    _, old_text, old_class = old
+    _, new_text, new_class = new
+    if old_text == new_text and old_class != new_class:
+        old_text = f"{get_short_name(old_class)} {old_text}"
+        new_text = f"{get_short_name(new_class)} {new_text}"
+    return old_text, new_text
 
 
-def kind(said: tuple[int, str, str]) -> str:
-    return said[2].rsplit(".", 1)[-1]
+def get_short_name(class_name: str) -> str:
+    """Return the name of a class without its module."""
+    return class_name.rsplit(".", 1)[-1]
 
 
-def in_place(error: BaseException) -> list[tuple[str, int]]:
-    """Names that statements above the failing one wrote into: (name, line of the cell)."""
-    spot = next(
-        (
-            spot
-            for spot in spots(error.__traceback__)[::-1]
-            if spot.filename in get_cell_files()
-        ),
-        None,
-    )
-    if spot is None or get_cell_files()[spot.filename] != run_state["number"]:
+def find_changes_in_place(error: BaseException) -> list[tuple[str, int]]:
+    """Return (name, line of the cell) of what lines above the failing one changed."""
+    spot = find_cell_spot(error)
+    if spot is None:
         return []
     lines: dict[str, int] = {}
     for statement in spot.tree.body:
-        if not isinstance(statement, (*FUNCTIONS, ast.ClassDef)):
-            nodes: Iterable[Any] = ast.walk(statement)
-            above = [
-                node
-                for node in nodes
-                if getattr(node, "lineno", spot.line) < spot.line and written(node)
-            ]
-            lines.update(
-                {
-                    written(node): find_cell_line(spot.filename, node.lineno)[1]
-                    for node in above
-                }
-            )
+        if isinstance(statement, (*FUNCTIONS, ast.ClassDef)):
+            continue
+        for node in ast.walk(statement):
+            line = getattr(node, "lineno", spot.line)
+            name = find_changed_name(node) if line < spot.line else ""
+            if name:
+                lines[name] = find_cell_line(spot.filename, line)[1]
     return list(lines.items())
 
 
-def written(node: Any) -> str:
+def find_cell_spot(error: BaseException) -> Spot | None:
+    """Return the outermost failing line in a cell, None if it is in an earlier cell."""
+    counts = get_cell_files()
+    for spot in spots(error.__traceback__)[::-1]:
+        if spot.filename in counts:
+            is_current = counts[spot.filename] == run_state["number"]
+            return spot if is_current else None
+    return None
+
+
+def find_changed_name(node: Any) -> str:
+    """Return the variable that an expression changes in place, '' if there is none."""
     if isinstance(node, ast.AugAssign):
-        return root(node.target)
-    if isinstance(node, (ast.Subscript, ast.Attribute)) and isinstance(
-        node.ctx, ast.Store
-    ):
-        return root(node.value)
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        inplace = any(
-            word.arg == "inplace" and getattr(word.value, "value", None) is True
-            for word in node.keywords
-        )
-        return root(node.func.value) if inplace or node.func.attr in MUTATORS else ""
+        return find_root_name(node.target)
+    if isinstance(node, (ast.Subscript, ast.Attribute)):
+        is_target = isinstance(node.ctx, ast.Store)
+        return find_root_name(node.value) if is_target else ""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return ""
+    if node.func.attr in MUTATING_METHODS or has_inplace_argument(node):
+        return find_root_name(node.func.value)
     return ""
 
 
-def root(node: Any) -> str:
+def has_inplace_argument(call: ast.Call) -> bool:
+    """Return whether a call contains `inplace=True`."""
+    for keyword in call.keywords:
+        if keyword.arg == "inplace":
+            return getattr(keyword.value, "value", None) is True
+    return False
+
+
+def find_root_name(node: Any) -> str:
+    """Return `a` for `a.b[c]`, '' if the expression does not begin with a name."""
     while isinstance(node, (ast.Attribute, ast.Subscript)):
         node = node.value
     return node.id if isinstance(node, ast.Name) else ""

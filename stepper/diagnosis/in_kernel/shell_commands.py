@@ -1,8 +1,11 @@
-"""How the shell lines of a cell ended: `!command`, `x = !command`, `%sx`, `%pip`, `%%bash` – those that raise nothing.
+"""Exit codes of the shell commands of a cell that raise no exception.
 
-IPython keeps the exit code of the last `!command` alone, and none of `x = !command`. So the functions that start them
-are heard, where IPython and ipykernel hold them in modules of their own. `get_ipython().system` stays as it is: it
-looks for the names in `{braces}` in the frame that called it. What a shell line prints and returns stays too.
+These are `!command`, `x = !command`, `%sx`, `%pip` and `%%bash`. IPython keeps only the
+exit code of the last `!command`, and no exit code of `x = !command`. Therefore this
+module replaces the functions that start commands, which IPython and ipykernel look up
+in their own modules. `get_ipython().system` must stay the original: it looks up the
+names in `{braces}` in the frame that called it. What commands print and return does not
+change.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import subprocess
 import sys
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from stepper.diagnosis.in_kernel.install_target import installs
 from stepper.kernels.in_kernel.cell_sources import (
@@ -30,183 +33,247 @@ from stepper.kernels.in_kernel.safe_inspect import (
     shorten,
 )
 
-# facts of a run; lines of what a command wrote last; characters they are taken from
-FACTS, TAIL, KEPT = 20, 6, 4000
-MAGIC = re.compile(r"\s*%%(\w+)")
+MAX_FACTS = 20  # of a run
+MAX_OUTPUT_LINES = 6  # the last lines of a command's output
+MAX_OUTPUT = 4000  # characters from which these lines are taken
+COMMAND_NOT_FOUND = 127
+CELL_MAGIC = re.compile(r"\s*%%(\w+)")
 Fact = dict[str, Any]
-heard: list[Fact] = []
-usual: list[tuple[Any, str, Any]] = []  # what was there before: where, its name, itself
-scripts: list[Any] = []  # the processes of `%%bash`, `%%script`
-# in such a cell: what stands in for asyncio's own, and that
-watching: dict[str, Any] = {}
+
+
+class Position(NamedTuple):
+    """The line of a cell that started a command; the file is '' for the cell itself."""
+
+    filename: str
+    line: int
+
+
+class Replacement(NamedTuple):
+    """A name in a module that has been replaced, with its original value."""
+
+    module: Any
+    name: str
+    original: Any
+
+
+facts: list[Fact] = []
+replacements: list[Replacement] = []
+# The processes of `%%bash` and other script magics.
+script_processes: list[Any] = []
+# During a script magic: "replacement" and "original" of asyncio's function.
+asyncio_functions: dict[str, Any] = {}
 
 
 def begin() -> None:
+    """Replace the functions that start commands."""
     from ipykernel import zmqshell
-    from IPython.utils import _process_common as common
-    from IPython.utils import _process_posix as posix
+    from IPython.utils import _process_common, _process_posix
 
-    stand_in(zmqshell, "system", printing(vars(zmqshell)["system"], vars(posix)))
-    stand_in(common, "process_handler", returning(common.process_handler))
+    system = wrap_system(vars(zmqshell)["system"], vars(_process_posix))
+    replace(zmqshell, "system", system)
+    process_handler = wrap_process_handler(_process_common.process_handler)
+    replace(_process_common, "process_handler", process_handler)
 
 
-def stand_in(module: types.ModuleType, name: str, other: Any) -> None:
-    usual.append((module, name, vars(module)[name]))
-    vars(module)[name] = other
+def replace(module: types.ModuleType, name: str, value: Any) -> None:
+    """Replace a name in a module."""
+    original = vars(module)[name]
+    replacements.append(Replacement(module, name, original))
+    vars(module)[name] = value
 
 
 def end() -> None:
-    """For a helper of another version."""
-    leave()
-    while usual:
-        module, name, original = usual.pop()
+    """Restore the originals, before a helper of another version is installed."""
+    restore_asyncio()
+    while replacements:
+        module, name, original = replacements.pop()
         vars(module)[name] = original
 
 
 def before(raw: str) -> None:
-    heard.clear()
-    scripts.clear()
-    magic = MAGIC.match(raw)
-    # it runs nothing else here
-    if (
-        magic
-        and magic[1] in shell.magics_manager.registry["ScriptMagics"].magics["cell"]
-    ):
-        original = asyncio.create_subprocess_exec
+    """Prepare for a run. If the cell is a script magic, record its processes."""
+    facts.clear()
+    script_processes.clear()
+    magic = CELL_MAGIC.match(raw)
+    # A script magic runs no Python code, so nothing else calls asyncio's function.
+    if not magic or magic[1] not in list_script_magics():
+        return
+    original = asyncio.create_subprocess_exec
 
-        async def create_subprocess_exec(*given: Any, **named: Any) -> Any:
-            try:
-                scripts.append(await original(*given, **named))
-            except OSError:  # IPython says that there is no such program, and goes on
-                scripts.append(types.SimpleNamespace(returncode=127))
-                raise
-            return scripts[-1]
+    async def create_subprocess_exec(*arguments: Any, **options: Any) -> Any:
+        try:
+            process = await original(*arguments, **options)
+        except OSError:  # IPython prints that the program does not exist
+            not_found = types.SimpleNamespace(returncode=COMMAND_NOT_FOUND)
+            script_processes.append(not_found)
+            raise
+        script_processes.append(process)
+        return process
 
-        watching.update(ours=create_subprocess_exec, usual=original)
-        vars(asyncio)["create_subprocess_exec"] = create_subprocess_exec
+    asyncio_functions["replacement"] = create_subprocess_exec
+    asyncio_functions["original"] = original
+    vars(asyncio)["create_subprocess_exec"] = create_subprocess_exec
 
 
-def leave() -> None:
-    if watching and asyncio.create_subprocess_exec is watching["ours"]:
-        vars(asyncio)["create_subprocess_exec"] = watching["usual"]
-    watching.clear()
+def list_script_magics() -> Any:
+    """Return the cell magics that run a script in another program."""
+    return shell.magics_manager.registry["ScriptMagics"].magics["cell"]
+
+
+def restore_asyncio() -> None:
+    """Restore asyncio's function, unless the user has replaced it since."""
+    replacement = asyncio_functions.get("replacement")
+    if replacement and asyncio.create_subprocess_exec is replacement:
+        vars(asyncio)["create_subprocess_exec"] = asyncio_functions["original"]
+    asyncio_functions.clear()
 
 
 def after(raw: str, error: Any) -> list[Fact]:
-    """What is odd about the shell lines of a run that is over."""
-    leave()
-    if type(error) is subprocess.CalledProcessError:  # it says so itself
+    """Return the failed and suspicious commands of a run that has finished."""
+    restore_asyncio()
+    if type(error) is subprocess.CalledProcessError:  # the error describes the command
         return []
     lines = raw.split("\n")
-    head = next((index for index, line in enumerate(lines, 1) if line.strip()), 1)
-    for process in scripts:
-        code = process.returncode or 0  # None: it goes on beside the notebook
-        note("", code, "", ("", head))
-        for number, line in enumerate(lines[head:], head + 1):
-            note(line, 0, "", ("", number), done=code == 0)
-    scripts.clear()
-    return [told(fact, lines) for fact in heard[:FACTS]]
+    record_scripts(lines)
+    return [locate_fact(fact, lines) for fact in facts[:MAX_FACTS]]
 
 
-def told(fact: Fact, lines: list[str]) -> Fact:
-    """A fact with the line of the cell, 0 for none of this cell's, and with its text where that is known."""
-    filename, at = fact["spot"]
-    line = (find_running_cell_line(filename, at) or 0) if filename else at
-    if not line and filename in get_cell_files():  # in a function of another cell
-        cell, at = find_cell_line(filename, at)
+def record_scripts(lines: list[str]) -> None:
+    """Record the exit codes of a script magic, and the commands in its lines."""
+    magic_line = 1
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            magic_line = number
+            break
+    for process in script_processes:
+        code = process.returncode or 0  # None if it continues in the background
+        record_command("", code, "", Position("", magic_line))
+        for number, line in enumerate(lines[magic_line:], magic_line + 1):
+            record_command(line, 0, "", Position("", number), code == 0)
+    script_processes.clear()
+
+
+def locate_fact(fact: Fact, lines: list[str]) -> Fact:
+    """Return a fact with the line of this cell (0 for another cell) and its text."""
+    filename, line_number = fact["spot"]
+    is_cell_file = filename in get_cell_files()
+    line = line_number
+    if filename:
+        line = find_running_cell_line(filename, line_number) or 0
+    if not line and is_cell_file:  # in a function of another cell
+        cell, line_number = find_cell_line(filename, line_number)
         lines = get_source_lines(cell)
-    text = "".join(lines[max(0, (line or at) - 1) : line or at]).strip()
-    return {
-        **fact,
-        "line": line,
-        "text": shorten(text if line or filename in get_cell_files() else fact["text"]),
-    }
+    text = fact["text"]
+    if line or is_cell_file:
+        text_line = line or line_number
+        text = "".join(lines[max(0, text_line - 1) : text_line]).strip()
+    return {**fact, "line": line, "text": shorten(text)}
 
 
-def printing(
-    original: Callable[[str], int], posix: dict[str, Any]
+def wrap_system(
+    original: Callable[[str], int], posix_globals: dict[str, Any]
 ) -> Callable[[str], int]:
-    """Hear each `!command`: IPython prints what it writes, by the name `print` of a module of its own."""
+    """Return a function that runs and records a `!command`.
+
+    IPython prints the output with the global `print` of the module with these globals.
+    """
 
     def system(command: str) -> int:
         __tracebackhide__ = True
-        written = [""]
+        output = ""
 
-        def tee(*texts: Any, **how: Any) -> None:
-            builtins.print(*texts, **how)  # noqa: T201  # IPython's
-            written[0] = (
-                written[0] + "".join(text for text in texts if type(text) is str)
-            )[-KEPT:]
+        def print_and_keep(*texts: Any, **options: Any) -> None:
+            nonlocal output
+            builtins.print(*texts, **options)  # noqa: T201  # IPython's own output
+            text = "".join(text for text in texts if type(text) is str)
+            output = (output + text)[-MAX_OUTPUT:]
 
-        posix["print"] = tee
+        posix_globals["print"] = print_and_keep
         try:
             code = original(command)
         finally:
-            posix.pop("print", None)
-        call_safely(note, command, code, written[0], spot(sys._getframe(1)))
+            posix_globals.pop("print", None)
+        position = find_position(sys._getframe(1))
+        call_safely(record_command, command, code, output, position)
         return code
 
     return system
 
 
-def returning(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Hear each command whose output is returned."""
+def wrap_process_handler(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that runs and records a command whose output is returned."""
 
     def process_handler(
-        command: Any, callback: Callable[[Any], Any], *given: Any, **named: Any
+        command: Any, callback: Callable[[Any], Any], *arguments: Any, **options: Any
     ) -> Any:
         __tracebackhide__ = True
-        ended: list[Any] = []
+        code = None
+        output = b""
 
-        def called(process: Any) -> Any:
+        def call_back(process: Any) -> Any:
+            nonlocal code, output
             __tracebackhide__ = True
-            written = callback(process)
-            ended[:] = [
-                process.returncode or 0,
-                written if type(written) is bytes else b"",
-            ]
-            return written
+            result = callback(process)
+            code = process.returncode or 0
+            output = result if type(result) is bytes else b""
+            return result
 
-        result = original(command, called, *given, **named)
-        if ended and type(command) is str:
-            text = ended[1][-KEPT:].decode("utf-8", "replace")
-            call_safely(note, command, ended[0], text, spot(sys._getframe(1)))
+        result = original(command, call_back, *arguments, **options)
+        if code is not None and type(command) is str:
+            text = output[-MAX_OUTPUT:].decode("utf-8", "replace")
+            position = find_position(sys._getframe(1))
+            call_safely(record_command, command, code, text, position)
         return result
 
     return process_handler
 
 
-def note(
-    command: str, code: int, written: str, spot: tuple[str, int], done: bool = True
+def record_command(
+    command: str,
+    code: int,
+    output: str,
+    position: Position,
+    is_successful: bool = True,
 ) -> None:
-    """Keep what is odd about one command; `done` is whether a command without an exit code of its own went well."""
-    tail = [shorten(part.strip()) for part in written.splitlines() if part.strip()][
-        -TAIL:
-    ]
-    lacks_pip = code == 127 or any("No module named pip" in part for part in tail)
-    wanted = call_safely(installs, command, done and not code, lacks_pip)
-    if code or wanted:
-        text = command.strip().split(" ")[0] + " …"
-        same = [fact for fact in heard if (fact["spot"], fact["code"]) == (spot, code)]
-        count = sum(fact["count"] for fact in same) + 1
-        heard[:] = [fact for fact in heard if fact not in same]
-        heard.append(
-            {
-                "spot": spot,
-                "text": text,
-                "code": code,
-                "tail": tail,
-                "count": count,
-                **(wanted or {}),
-            }
-        )
+    """Record a command that failed or that installed into another environment.
+
+    `is_successful` is the result of a command without an exit code of its own.
+    """
+    stripped = [part.strip() for part in output.splitlines()]
+    output_lines = [shorten(line) for line in stripped if line][-MAX_OUTPUT_LINES:]
+    lacks_pip = code == COMMAND_NOT_FOUND
+    if any("No module named pip" in line for line in output_lines):
+        lacks_pip = True
+    has_succeeded = is_successful and not code
+    installation = call_safely(installs, command, has_succeeded, lacks_pip)
+    if not code and not installation:
+        return
+    count = 1
+    for fact in list(facts):
+        if fact["spot"] == position and fact["code"] == code:
+            count += fact["count"]
+            facts.remove(fact)
+    program = command.strip().split(" ")[0]
+    fact = {
+        "spot": tuple(position),
+        "text": f"{program} …",
+        "code": code,
+        "tail": output_lines,
+        "count": count,
+        **(installation or {}),
+    }
+    facts.append(fact)
 
 
-def spot(frame: Any) -> tuple[str, int]:
-    """Where in a cell a command was called; ('', 0) for nowhere. What it means is known when the cell has ended."""
+def find_position(frame: Any) -> Position:
+    """Return the line of a cell that started a command, ('', 0) if there is none.
+
+    The number of the line in the cell is known only when the cell has finished.
+    """
+    cell_files = get_cell_files()
     while frame is not None:
         filename = frame.f_code.co_filename
-        if filename in get_cell_files() or filename in TIMED_FILENAMES:
-            return filename, frame.f_lineno
+        if filename in cell_files or filename in TIMED_FILENAMES:
+            return Position(filename, frame.f_lineno)
         frame = frame.f_back
-    return "", 0
+    return Position("", 0)

@@ -1,8 +1,10 @@
-"""Errors that a broad `except` of this cell swallowed.
+"""Errors that a broad `except` of the cell swallowed.
 
-IPython lets a cell's syntax tree be changed before it is compiled: a call of `swallowed` becomes such a handler's first
-statement. It goes by way of `sys.modules`, so that a function sent to another process, where no helper is, still works;
-and it names neither line nor run, so that the same function is the same code to whoever caches by it.
+IPython lets the helper change the syntax tree of a cell before it is compiled. A call
+of `record_error` becomes the first statement of each broad handler. The call finds the
+helper in `sys.modules`, so that a function still works in another process, which has no
+helper. It contains neither the line nor the run, so that the same function compiles to
+the same code for libraries that cache by code.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import builtins
 import re
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from stepper.kernels.in_kernel.safe_inspect import (
     class_dict_of,
@@ -25,10 +27,11 @@ from stepper.kernels.in_kernel.safe_inspect import (
     shorten,
 )
 
-# of one error in one handler; different ones; characters
-MOST, KINDS, MESSAGE = 1000, 50, 160
-PLAIN = (str, int, float, bool, bytes, type(None))
-# No errors, or expected in so many words: a broad `except` around an import.
+MAX_COUNT = 1000  # of the same error in one handler
+MAX_ERRORS = 50  # different ones
+MAX_MESSAGE = 160  # characters
+PLAIN_TYPES = (str, int, float, bool, bytes, type(None))
+# Not errors, or expected: an import is often tried within a broad `except`.
 EXPECTED = (
     ImportError,
     KeyboardInterrupt,
@@ -39,13 +42,17 @@ EXPECTED = (
     asyncio.CancelledError,
 )
 HELPER = "_stepper_helper"
-CALL = f"__import__('sys').modules.get({HELPER!r}) and __import__('sys').modules[{HELPER!r}].swallowed()"
-# a compiler would read the call with the function
-COMPILED = re.compile(r"\b(numba|njit|jit)\b")
+# Functions of earlier cells contain this call: its name must not change between
+# versions of the helper.
+HOOK = "swallowed"
+MODULES = "__import__('sys').modules"
+CALL = f"{MODULES}.get({HELPER!r}) and {MODULES}[{HELPER!r}].{HOOK}()"
+# Such a compiler would compile the call with the function.
+COMPILERS = re.compile(r"\b(numba|njit|jit)\b")
 
-BROAD = {"Exception", "BaseException"}
-# Calls that show an error to people or look at it; any other takes it on as data.
-SHOWS = {
+BROAD_CLASSES = {"Exception", "BaseException"}
+# Functions that show or inspect an error. Any other function uses it as data.
+DISPLAY_FUNCTIONS = {
     "print",
     "display",
     "pprint",
@@ -71,173 +78,240 @@ SHOWS = {
     "getattr",
     "hasattr",
 }
-BINDS = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Return, ast.Yield, ast.NamedExpr)
-FUNCTIONS, LOOPS = (
-    (ast.FunctionDef, ast.AsyncFunctionDef),
-    (ast.For, ast.AsyncFor, ast.While),
+BINDINGS = (
+    ast.Assign,
+    ast.AugAssign,
+    ast.AnnAssign,
+    ast.Return,
+    ast.Yield,
+    ast.NamedExpr,
 )
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
-# What a run has swallowed: (file, line of the handler, id of the class) → name of the
-# class, message, count.
+# (file, line of the handler, id of the class) → name of the class, message, count
 errors: dict[tuple[str, int, int], list[Any]] = {}
-heads: dict[int, str] = {}  # of each handler that is listened to, by its line
-state = {"on": False}
-ours = {
+# The first line of each handler that has the call, by line number.
+handler_texts: dict[int, str] = {}
+state = {"recording": False}
+builtin_errors = {
     id(kind)
     for kind in vars(builtins).values()
     if isinstance(kind, type) and issubclass(kind, BaseException)
 }
-exc_info, caller = sys.exc_info, sys._getframe
+# References that stay valid if a cell replaces the originals.
+exc_info = sys.exc_info
+get_frame = sys._getframe
 
 
-def start() -> None:
+class SwallowedError(NamedTuple):
+    """An error that a handler swallowed one or more times."""
+
+    filename: str
+    line: int
+    handler: str
+    class_name: str
+    message: str
+    times: int
+
+
+def start_recording() -> None:
+    """Forget the errors of the previous run, and record those of this one."""
     errors.clear()
-    heads.clear()
-    state["on"] = True
+    handler_texts.clear()
+    state["recording"] = True
 
 
-def stop() -> list[tuple[str, int, str, str, str, int]]:
-    """What was swallowed since `start`, other cells' handlers too: [(file, its line, head, class, message, count)]."""
-    state["on"] = False
-    return [
-        (file, line, heads.get(line, "except"), *error)
-        for (file, line, _), error in errors.items()
-    ]
+def stop_recording() -> list[SwallowedError]:
+    """Return the errors since the start, also those in functions of other cells."""
+    state["recording"] = False
+    recorded = []
+    for (filename, line, _), (name, text, count) in errors.items():
+        handler = handler_texts.get(line, "except")
+        error = SwallowedError(filename, line, handler, name, text, count)
+        recorded.append(error)
+    return recorded
 
 
-def swallowed() -> None:
-    """Called in the user's handlers, maybe thousands of times; an interrupt must pass."""
+def record_error() -> None:
+    """Record the current exception of a handler.
+
+    The user's handlers call this, possibly thousands of times. An interrupt must pass.
+    """
     __tracebackhide__ = True
-    if not state["on"]:
+    if not state["recording"]:
         return
     try:
-        frame, kind = caller(1), exc_info()[0]
+        frame = get_frame(1)
+        kind = exc_info()[0]
         key = frame.f_code.co_filename, frame.f_lineno, id(kind)
         if key in errors:
-            errors[key][2] += errors[key][2] < MOST
-        elif (
-            len(errors) < KINDS and kind is not None and not issubclass(kind, EXPECTED)
-        ):
-            errors[key] = [shorten(name_of(kind)), message(exc_info()[1]), 1]
-    except Exception:  # whatever the error is, the handler goes on
+            error = errors[key]
+            error[2] = min(error[2] + 1, MAX_COUNT)
+            return
+        if len(errors) >= MAX_ERRORS or kind is None or issubclass(kind, EXPECTED):
+            return
+        errors[key] = [shorten(name_of(kind)), get_first_line(exc_info()[1]), 1]
+    except Exception:  # the handler must go on, whatever the exception is
         return
 
 
-def message(error: Any) -> str:
-    """The first line of an exception's message, where no code of the user's is needed to get it."""
+def get_first_line(error: Any) -> str:
+    """Return the first line of a message, '' if that would run the user's code."""
     arguments = peek(error, "args")
-    parts = (*arguments, peek(error, "filename") if is_a(error, OSError) else None)
-    if not all(is_one_of(type(part), PLAIN) for part in parts):
+    parts = [*arguments]
+    if is_a(error, OSError):
+        parts.append(peek(error, "filename"))
+    if not all(is_one_of(type(part), PLAIN_TYPES) for part in parts):
         return ""
-    made = next(
-        kind for kind in classes_of(type(error)) if "__str__" in class_dict_of(kind)
-    )
-    text = (
-        str(error) if id(made) in ours else arguments[0] if len(arguments) == 1 else ""
-    )
-    return (
-        shorten(text.strip()[:2000].partition("\n")[0].strip(), MESSAGE)
-        if type(text) is str
-        else ""
-    )
+    text = ""
+    if has_builtin_str(error):
+        text = str(error)
+    elif len(arguments) == 1:
+        text = arguments[0]
+    if type(text) is not str:
+        return ""
+    first_line = text.strip()[:2000].partition("\n")[0]
+    return shorten(first_line.strip(), MAX_MESSAGE)
 
 
-# The syntax tree
+def has_builtin_str(error: Any) -> bool:
+    """Return whether an exception has the `__str__` of a builtin class."""
+    for kind in classes_of(type(error)):
+        if "__str__" in class_dict_of(kind):
+            return id(kind) in builtin_errors
+    return False
 
 
-def listen(tree: ast.Module, words: str) -> None:
-    """Put the calls into the tree of the cell, or of the body of a cell magic."""
-    if state["on"] and not COMPILED.search(words):
-        visit(tree.body, False, "numba" not in sys.modules)
+def add_calls(tree: ast.Module, source: str) -> None:
+    """Add the calls to the tree of a cell, or of the body of a cell magic."""
+    if state["recording"] and not COMPILERS.search(source):
+        include_functions = "numba" not in sys.modules
+        add_calls_to_body(tree.body, False, include_functions)
 
 
-def visit(body: Sequence[ast.stmt], looped: bool, functions: bool) -> None:
+def add_calls_to_body(
+    body: Sequence[ast.stmt], is_in_loop: bool, include_functions: bool
+) -> None:
+    """Add the calls to the broad handlers of statements and of what they contain."""
     for node in body:
         if isinstance(node, FUNCTIONS):
-            # One that calls itself may stand at the limit of recursion: no room for
-            # another call.
-            if (
-                functions
-                and not node.decorator_list
-                and not any(named(part) == node.name for part in ast.walk(node))
-            ):
-                visit(node.body, False, functions)
+            if include_functions and is_safe_function(node):
+                add_calls_to_body(node.body, False, include_functions)
         elif not isinstance(node, ast.ClassDef):
-            for block in blocks(node):
-                visit(block, looped or isinstance(node, LOOPS), functions)
-            # What may leave the loop around it tries once more in the next turn.
-            tries = looped and any(
-                isinstance(part, (ast.Break, ast.Return))
-                for part in inside(node, "body", "orelse")
-            )
-            if isinstance(node, ast.Try) and not tries:
-                for handler in node.handlers:
-                    if broad(handler.type) and not deals(handler, node):
-                        mark(handler)
+            is_block_in_loop = is_in_loop or isinstance(node, LOOPS)
+            for block in list_blocks(node):
+                add_calls_to_body(block, is_block_in_loop, include_functions)
+            if isinstance(node, ast.Try) and not (is_in_loop and is_retry(node)):
+                add_calls_to_handlers(node)
 
 
-def blocks(node: ast.stmt) -> list[list[ast.stmt]]:
+def is_safe_function(node: Any) -> bool:
+    """Return whether a function has no decorator and does not call itself.
+
+    A recursive function may be at the recursion limit, with no room for another call.
+    """
+    if node.decorator_list:
+        return False
+    return all(get_name(part) != node.name for part in ast.walk(node))
+
+
+def is_retry(node: ast.Try) -> bool:
+    """Return whether a `try` ends its loop on success, so that a failure repeats it."""
+    parts = walk_fields(node, "body", "orelse")
+    return any(isinstance(part, (ast.Break, ast.Return)) for part in parts)
+
+
+def list_blocks(node: ast.stmt) -> list[list[ast.stmt]]:
+    """Return the lists of statements that a statement contains."""
+    blocks = [getattr(node, field, []) for field in ("body", "orelse", "finalbody")]
     branches = (*getattr(node, "handlers", ()), *getattr(node, "cases", ()))
-    return [getattr(node, part, []) for part in ("body", "orelse", "finalbody")] + [
-        part.body for part in branches
-    ]
+    blocks += [branch.body for branch in branches]
+    return blocks
 
 
-def inside(node: ast.AST, *parts: str) -> list[ast.AST]:
-    return [
-        inner
-        for part in parts
-        for statement in getattr(node, part, ())
-        for inner in ast.walk(statement)
-    ]
+def walk_fields(node: ast.AST, *fields: str) -> list[ast.AST]:
+    """Return all nodes in these fields of a node."""
+    nodes: list[ast.AST] = []
+    for field in fields:
+        for statement in getattr(node, field, ()):
+            nodes += ast.walk(statement)
+    return nodes
 
 
-def mark(handler: ast.ExceptHandler) -> None:
+def add_calls_to_handlers(node: ast.Try) -> None:
+    """Add the call to the broad handlers that ignore the error."""
+    for handler in node.handlers:
+        if is_broad(handler.type) and not uses_error(handler, node):
+            add_call(handler)
+
+
+def add_call(handler: ast.ExceptHandler) -> None:
+    """Make the call the first statement of a handler."""
     kind = handler.type
-    kind = next(filter(broad, kind.elts)) if isinstance(kind, ast.Tuple) else kind
-    heads[handler.lineno] = "except" if kind is None else "except " + named(kind)
+    if isinstance(kind, ast.Tuple):
+        kind = next(filter(is_broad, kind.elts))
+    text = "except" if kind is None else f"except {get_name(kind)}"
+    handler_texts[handler.lineno] = text
     call = ast.parse(CALL).body[0]
-    place = {
+    position = {
         "lineno": handler.lineno,
         "end_lineno": handler.lineno,
         "col_offset": handler.col_offset,
+        "end_col_offset": handler.col_offset + len("except"),
     }
     for node in ast.walk(call):
         if isinstance(node, (ast.stmt, ast.expr)):
-            node.__dict__.update(place, end_col_offset=handler.col_offset + 6)
+            vars(node).update(position)
     handler.body.insert(0, call)
 
 
-def named(node: ast.AST) -> str:
+def get_name(node: ast.AST) -> str:
+    """Return the name of a variable or an attribute, '' for other expressions."""
     return str(getattr(node, "id", getattr(node, "attr", "")))
 
 
-def broad(kind: ast.expr | None) -> bool:
+def is_broad(kind: ast.expr | None) -> bool:
+    """Return whether the class after `except` includes all errors."""
     if isinstance(kind, ast.Tuple):
-        return any(map(broad, kind.elts))
-    return kind is None or named(kind) in BROAD
+        return any(map(is_broad, kind.elts))
+    return kind is None or get_name(kind) in BROAD_CLASSES
 
 
-def deals(handler: ast.ExceptHandler, node: ast.Try) -> bool:
-    """Whether a handler does more than go on: raises, asserts, hands the error on as data, answers a question."""
-    for part in inside(handler, "body"):
-        given = [part.value] if isinstance(part, BINDS) else []
-        if isinstance(part, ast.Call) and named(part.func) not in SHOWS:
-            given = [*part.args, *(word.value for word in part.keywords)]
-        used = [
-            named(inner)
-            for value in given
-            if value is not None
-            for inner in ast.walk(value)
-        ]
-        if isinstance(part, (ast.Raise, ast.Assert)) or (
-            handler.name and handler.name in used
-        ):
+def uses_error(handler: ast.ExceptHandler, node: ast.Try) -> bool:
+    """Return whether a handler raises, asserts, stores the error or returns a bool."""
+    for part in walk_fields(handler, "body"):
+        if isinstance(part, (ast.Raise, ast.Assert)):
             return True
-    # try: float(x); return True; except Exception: return False
-    ends = [
-        getattr(last, "value", None)
-        for last in (handler.body[-1:] + node.body[-1:] + node.orelse[-1:])
-        if isinstance(last, (ast.Return, ast.Assign))
-    ]
-    return sum(type(getattr(value, "value", None)) is bool for value in ends) > 1
+        if handler.name and handler.name in list_used_names(part):
+            return True
+    return is_predicate(handler, node)
+
+
+def list_used_names(node: ast.AST) -> list[str]:
+    """Return the names whose values a statement or call stores or passes on."""
+    values: list[ast.expr | None] = []
+    if isinstance(node, BINDINGS):
+        values.append(node.value)
+    elif isinstance(node, ast.Call) and get_name(node.func) not in DISPLAY_FUNCTIONS:
+        values += node.args
+        values += [keyword.value for keyword in node.keywords]
+    names = []
+    for value in values:
+        if value is not None:
+            names += [get_name(part) for part in ast.walk(value)]
+    return names
+
+
+def is_predicate(handler: ast.ExceptHandler, node: ast.Try) -> bool:
+    """Return whether at least two branches end by returning or assigning a bool.
+
+    For example: `try: float(x); return True` with `except Exception: return False`.
+    """
+    last_statements = [*handler.body[-1:], *node.body[-1:], *node.orelse[-1:]]
+    count = 0
+    for statement in last_statements:
+        if isinstance(statement, (ast.Return, ast.Assign)):
+            constant = getattr(statement.value, "value", None)
+            count += type(constant) is bool
+    return count > 1

@@ -1,4 +1,9 @@
-"""What a value is, in a few words: a short value itself, else type, shape, dtype, length, what stands out in it."""
+"""Short descriptions of values.
+
+A short value is shown itself. Of others the description has the class, shape, dtype and
+length, and what is special: missing values, columns of text, the keys of a dict. No
+code of the user's runs, so only the values of known classes are shown.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +37,22 @@ from stepper.kernels.in_kernel.safe_inspect import (
 )
 from stepper.kernels.in_kernel.signatures import describe_callable
 
-CELLS, COLUMNS, VALUE, PART, ITEMS, FEW = 2_000_000, 400, 60, 90, 1000, 8
+MAX_CELLS = 2_000_000  # of an array or table whose values are inspected
+MAX_COLUMNS = 400
+MAX_VALUE = 60  # characters of a value
+MAX_LIST = 90  # characters of a list of names or values
+MAX_KEYS = 20  # of a dict that are inspected
+MAX_ITEMS = 1000  # of a container that are inspected
+MAX_LISTED_CELLS = 8  # of an array whose values are all shown
+MAX_CONTAINER = 12  # items of a container that is shown itself
 NUMBERS = (int, float, bool, complex)
+TEXTS = (str, bytes)
+SEQUENCES = (list, tuple)
+CONTAINERS = (dict, list, tuple)
+SCALARS = (*NUMBERS, *TEXTS)
+PLAIN_LABELS = (str, int, float, bool, type(None))
 PATHS = (pathlib.PosixPath, pathlib.PurePosixPath)
-TOLD = (
+PLAIN_CLASSES = (
     datetime.date,
     datetime.time,
     datetime.timedelta,
@@ -45,9 +62,18 @@ TOLD = (
     *PATHS,
 )
 STREAMS = (io.TextIOWrapper, io.BufferedReader, io.FileIO, io.BufferedWriter)
-ZONES = ("builtins", "datetime", "zoneinfo", "pytz", "dateutil", "backports")
-MOMENTS = ("Timestamp", "Timedelta", "Period")
-TEXTS = ("object", "str", "string", "category")
+# Modules of time zones that are safe to format.
+TIME_ZONE_MODULES = (
+    "builtins",
+    "datetime",
+    "zoneinfo",
+    "pytz",
+    "dateutil",
+    "backports",
+)
+PANDAS_TIMES = ("Timestamp", "Timedelta", "Period")
+TEXT_DTYPES = ("object", "str", "string", "category")
+LABEL_MODULES = ("pandas", "numpy", "datetime")
 CALLABLE = (
     types.FunctionType,
     types.BuiltinFunctionType,
@@ -59,128 +85,176 @@ CALLABLE = (
     staticmethod,
     classmethod,
 )
+# Callables that contain the function to describe in `__func__`.
+WRAPPERS = (types.MethodType, staticmethod, classmethod)
 
 
-def kind_name(value: Any) -> str:
-    """A class's name as it can be shown: anybody may name a class."""
-    return (
-        "None" if value is None else shown_name(name_of(type(value)).rsplit(".", 1)[-1])
-    )
+def get_class_name(value: Any) -> str:
+    """Return the name of a value's class without its module, safe to show."""
+    if value is None:
+        return "None"
+    return format_name(name_of(type(value)).rsplit(".", 1)[-1])
 
 
-def shown_name(name: str) -> str:
-    """The name of a class, function or module; in quotes where it is no name: it must not speak for stepper."""
-    return (
-        shorten(name, 80)
-        if re.fullmatch(r"[\w.<>]+", name)
-        else repr(shorten(name, 60)).replace(".", "·")
-    )
+def format_name(name: str) -> str:
+    """Return the name of a class, function or module, quoted if it is not a name.
+
+    Code can give a class any name. It must not look like a line of stepper's report.
+    """
+    if re.fullmatch(r"[\w.<>]+", name):
+        return shorten(name, 80)
+    return repr(shorten(name, 60)).replace(".", "·")
 
 
 def is_data(value: Any) -> bool:
-    """Whether it is worth showing: no module, function or class."""
-    ufunc = (
-        name_of(type(value)) in ("ufunc", "_ArrayFunctionDispatcher")
-        and top_module(type(value)) == "numpy"
-    )
-    return not is_a(value, (types.ModuleType, type, *CALLABLE)) and not ufunc
+    """Return whether a value is not a module, function or class."""
+    if is_a(value, (types.ModuleType, type, *CALLABLE)):
+        return False
+    kind = type(value)
+    is_numpy_function = name_of(kind) in ("ufunc", "_ArrayFunctionDispatcher")
+    return not is_numpy_function or top_module(kind) != "numpy"
 
 
-def written(value: Any, limit: int = 80, depth: int = 2) -> str | None:
-    """The text of a plain value, or of a container of these; None for others, whose `__repr__` may be the user's."""
-    kind, text = type(value), None
-    if value is None or (
-        is_one_of(kind, NUMBERS) and (kind is not int or abs(value) < 2**63)
-    ):
-        text = repr(value)
-    elif is_one_of(kind, (str, bytes)):
-        text = repr(value[:limit]) + "…" * (len(value) > limit)
-    elif is_one_of(kind, TOLD) or (
-        kind is datetime.datetime and top_module(type(value.tzinfo)) in ZONES
-    ):
-        text = str(value)
-    elif is_one_of(kind, STREAMS):
-        text = repr(value.name) if type(value.name) is str else None
-    elif kind is re.Pattern:
-        text = repr(value.pattern)
-    elif is_library_object(value) and (
-        name_of(kind) in MOMENTS or "numpy.generic" in class_names(kind)
-    ):
-        text = str(value)
-    elif is_library_object(value) and type(getattr(value, "shape", None)) is tuple:
-        text = f"{kind_name(value)} {value.shape}"
-    elif kind is dict and depth and len(value) <= 12:
-        items = [
-            (written(key, limit, 0), written(item, limit, depth - 1))
-            for key, item in value.items()
-        ]
-        text = "{" + ", ".join(f"{key}: {item or '…'}" for key, item in items) + "}"
-    elif is_one_of(kind, (list, tuple)) and depth and len(value) <= 12:
-        text = ", ".join(written(item, limit, depth - 1) or "…" for item in value)
-        text = (
-            f"[{text}]"
-            if kind is list
-            else f"({text},)"
-            if len(value) == 1
-            else f"({text})"
-        )
-    return shorten(text, limit + 40) if text is not None else None
+def format_plain_value(value: Any, limit: int = 80, depth: int = 2) -> str | None:
+    """Return the text of a plain value, or of a container of plain values.
+
+    Returns None for others, whose `__repr__` may be the user's.
+    """
+    text = format_scalar(value, limit)
+    if text is None and is_library_object(value):
+        text = format_library_value(value)
+    if text is None and depth:
+        text = format_container(value, limit, depth)
+    return None if text is None else shorten(text, limit + 40)
 
 
-def label(value: Any) -> str:
-    if is_one_of(type(value), (str, int, float, bool)) or value is None:
+def format_scalar(value: Any, limit: int) -> str | None:
+    """Return the text of a value of a builtin or standard class, None for others."""
+    kind = type(value)
+    if value is None:
+        return "None"
+    if is_one_of(kind, NUMBERS):
+        is_long = kind is int and abs(value) >= 2**63
+        return None if is_long else repr(value)
+    if is_one_of(kind, TEXTS):
+        ellipsis = "…" if len(value) > limit else ""
+        return repr(value[:limit]) + ellipsis
+    if is_one_of(kind, PLAIN_CLASSES):
+        return str(value)
+    if kind is datetime.datetime:
+        is_known_zone = top_module(type(value.tzinfo)) in TIME_ZONE_MODULES
+        return str(value) if is_known_zone else None
+    if is_one_of(kind, STREAMS):
+        return repr(value.name) if type(value.name) is str else None
+    if kind is re.Pattern:
+        return repr(value.pattern)
+    return None
+
+
+def format_library_value(value: Any) -> str | None:
+    """Return the text of a NumPy or pandas scalar, or the shape of an array."""
+    kind = type(value)
+    if name_of(kind) in PANDAS_TIMES or "numpy.generic" in class_names(kind):
+        return str(value)
+    shape = getattr(value, "shape", None)
+    if type(shape) is tuple:
+        return f"{get_class_name(value)} {shape}"
+    return None
+
+
+def format_container(value: Any, limit: int, depth: int) -> str | None:
+    """Return the text of a short dict, list or tuple, None for others."""
+    if not is_one_of(type(value), CONTAINERS) or len(value) > MAX_CONTAINER:
+        return None
+    texts = []
+    for item in value:
+        if type(value) is dict:
+            key = format_plain_value(item, limit, 0)
+            item_text = format_plain_value(value[item], limit, depth - 1)
+            texts.append(f"{key}: {item_text or '…'}")
+        else:
+            item_text = format_plain_value(item, limit, depth - 1)
+            texts.append(item_text or "…")
+    text = ", ".join(texts)
+    if type(value) is dict:
+        return "{" + text + "}"
+    if type(value) is list:
+        return f"[{text}]"
+    comma = "," if len(texts) == 1 else ""
+    return f"({text}{comma})"
+
+
+def format_label(value: Any) -> str:
+    """Return a row or column label, or a key, as text."""
+    kind = type(value)
+    if is_one_of(kind, PLAIN_LABELS):
         return shorten(repr(value), 80)
-    if type(value) is tuple:
-        return "(" + ", ".join(label(part) for part in value[:6]) + ")"
-    known = top_module(type(value)) in ("pandas", "numpy", "datetime")
-    return shorten(str(value), 80) if known else class_name(type(value))
+    if kind is tuple:
+        labels = [format_label(part) for part in value[:6]]
+        return f"({', '.join(labels)})"
+    if top_module(kind) in LABEL_MODULES:
+        return shorten(str(value), 80)
+    return class_name(kind)
 
 
-def size(value: Any) -> int | None:
-    base = next(
-        (kind for kind in classes_of(type(value)) if is_one_of(kind, SIZED_TYPES)), None
-    )
-    if base is not None:
-        return int(base.__len__(value))
-    shape = getattr(value, "shape", None) if is_library_object(value) else None
-    return int(shape[0]) if type(shape) is tuple and shape else None
+def get_length(value: Any) -> int | None:
+    """Return the length of a container or array, None if it is unknown."""
+    for kind in classes_of(type(value)):
+        if is_one_of(kind, SIZED_TYPES):
+            return int(kind.__len__(value))
+    if not is_library_object(value):
+        return None
+    shape = getattr(value, "shape", None)
+    if type(shape) is tuple and shape:
+        return int(shape[0])
+    return None
 
 
-def described(value: Any) -> str:
-    """What a value is, in a few words."""
-    text, kind, name = written(value, VALUE), type(value), kind_name(value)
-    if value is None or (
-        is_one_of(kind, (*NUMBERS, str, bytes)) and len(text or "") <= VALUE
-    ):
-        return text or name
-    parts = [name]
+def describe_value(value: Any) -> str:
+    """Return a short description of a value."""
+    kind = type(value)
+    name = get_class_name(value)
+    text = format_plain_value(value, MAX_VALUE)
+    is_scalar = value is None or is_one_of(kind, SCALARS)
+    if is_scalar:
+        short_text = text or name
+        if len(short_text) <= MAX_VALUE:
+            return short_text
     if is_a(value, CALLABLE):
-        signature = describe_callable(value)
-        bound = is_one_of(kind, (types.MethodType, staticmethod, classmethod))
-        # a method has none of its own
-        called = str(peek(value.__func__ if bound else value, "__name__", ""))
-        noun = "method" if is_method(value) else "function"
-        if not signature or not called:
-            return f"a {noun}"
-        return f"the {noun} {shorten(shown_name(called) + signature[0], 120)}"
+        return describe_function(value)
+    parts = [name]
     if is_library_object(value):
-        call_safely(of_data, value, parts)
-    elif size(value) is not None:
-        call_safely(of_container, value, parts, text)
+        call_safely(add_array_parts, value, parts)
+    elif get_length(value) is not None:
+        call_safely(add_container_parts, value, parts, text)
     elif text is not None:
-        parts = [
-            f"{text} ({name})",
-            folder(str(value)) if is_one_of(kind, PATHS) else "",
-        ]
+        parts = [f"{text} ({name})"]
+        if is_one_of(kind, PATHS):
+            parts.append(describe_folder(str(value)))
     elif is_a(value, (types.ModuleType, type)):
-        parts = [
-            f"the {'class' if is_a(value, type) else 'module'} {shown_name(named(value))}"
-        ]
+        noun = "class" if is_a(value, type) else "module"
+        parts = [f"the {noun} {format_name(get_name(value))}"]
     return ", ".join(filter(None, parts))
 
 
+def describe_function(value: Any) -> str:
+    """Return the name and the signature of a callable, as far as they are known."""
+    # A method has no name of its own.
+    function = value.__func__ if is_one_of(type(value), WRAPPERS) else value
+    name = str(peek(function, "__name__", ""))
+    signature = describe_callable(value)
+    noun = "method" if is_method(value) else "function"
+    if not signature or not name:
+        return f"a {noun}"
+    call = format_name(name) + signature[0]
+    return f"the {noun} {shorten(call, 120)}"
+
+
 def is_method(value: Any) -> bool:
-    """Whether a callable belongs to an object or a class. A builtin function belongs to its module."""
+    """Return whether a callable belongs to an object or a class.
+
+    A builtin function belongs to its module.
+    """
     if is_a(value, types.FunctionType):
         return False
     if is_a(value, types.BuiltinFunctionType):
@@ -189,103 +263,117 @@ def is_method(value: Any) -> bool:
     return True
 
 
-def named(value: Any) -> str:
+def get_name(value: Any) -> str:
+    """Return the name of a class or module."""
     return str(name_of(value) if is_a(value, type) else peek(value, "__name__"))
 
 
-def folder(path: str) -> str:
-    held = sorted(os.listdir(path)) if os.path.isdir(path) else None
-    return (
-        ""
-        if held is None
-        else "a folder with " + (join_items(held, 120) or "nothing in it")
-    )
+def describe_folder(path: str) -> str:
+    """Return the names in a folder as text, '' if the path is not a folder."""
+    if not os.path.isdir(path):
+        return ""
+    names = sorted(os.listdir(path))
+    return "a folder with " + (join_items(names, 120) or "nothing in it")
 
 
-def of_container(value: Any, parts: list[str], text: str | None) -> None:
-    """Length, the kinds and lengths of the items, keys; a short one as it is written."""
-    parts.append(f"length {size(value)}")
-    if is_one_of(type(value), (list, tuple)) and value:
-        kinds = sorted({shorten(name_of(type(item)), 40) for item in value[:ITEMS]})
-        sizes = {
-            size(item)
-            for item in value[:ITEMS]
-            if is_one_of(type(item), (list, tuple, dict)) or is_library_object(item)
-        }
-        parts[-1] += f" of {'/'.join(kinds[:4])}"
-        known = sorted(each for each in sizes if each is not None)
-        if known and len(sizes) <= 4:
-            parts.append(f"its items' lengths: {', '.join(map(str, known))}")
+def add_container_parts(value: Any, parts: list[str], text: str | None) -> None:
+    """Add the length, classes and lengths of items, keys, and the text if short."""
+    parts.append(f"length {get_length(value)}")
+    max_length = 2 * MAX_VALUE
+    if is_one_of(type(value), SEQUENCES) and value:
+        add_item_parts(value[:MAX_ITEMS], parts)
     elif is_a(value, dict):
-        keys = [
-            shorten(repr(key), 40)
-            for key in list(dict.keys(value))[:20]
-            if is_one_of(type(key), (str, int))
-        ]
-        parts.append("keys " + join_items(keys, PART) if keys else "")
-    if text is not None and len(text) <= (VALUE if is_a(value, dict) else 2 * VALUE):
+        max_length = MAX_VALUE
+        keys = []
+        for key in list(dict.keys(value))[:MAX_KEYS]:
+            if is_one_of(type(key), (str, int)):
+                keys.append(shorten(repr(key), 40))
+        if keys:
+            parts.append("keys " + join_items(keys, MAX_LIST))
+    if text is not None and len(text) <= max_length:
         parts[0] = f"{text} ({parts[0]})"
 
 
-def of_data(value: Any, parts: list[str]) -> None:
-    """Shape, dtype, missing values, columns of text, labels: what stands out in an array or a table."""
-    shape, dtype, cells = (
-        getattr(value, "shape", None),
-        getattr(value, "dtype", None),
-        1,
-    )
-    if type(shape) is not tuple or not shape:  # a number of numpy's, a scalar array
-        parts[0] = (
-            f"{shorten(str(value), VALUE)} ({parts[0]})"
-            if top_module(type(value)) == "numpy"
-            else parts[0]
-        )
-        return
-    for count in shape:
-        cells *= int(count)
-    parts[0] += " " + (
-        " × ".join(map(str, shape)) if is_pandas(value, "DataFrame") else str(shape)
-    )
-    parts.append(shorten(str(dtype), 120) if dtype is not None else "")
-    if cells > CELLS:
-        return
-    if is_pandas(value, "DataFrame"):
-        parts.append(
-            "columns " + join_items(of_columns(value), 2 * PART)
-            if shape[1] <= COLUMNS
-            else ""
-        )
-        return
-    if is_pandas(value, "Index") or str(dtype) in TEXTS or cells <= FEW:
-        head = (value.iloc if is_pandas(value, "Series") else value)[:ITEMS].tolist()
-        parts.append(
-            join_items(
-                list(
-                    dict.fromkeys(filter(None, (written(item, 40, 1) for item in head)))
-                ),
-                PART,
-            )
-        )
-    if getattr(dtype, "kind", "") == "f" and not is_pandas(value, "Index"):
-        count = int((~sys.modules["numpy"].isfinite(value)).sum())
-        parts.append(f"{count:,} NaN or infinite" if count else "")
+def add_item_parts(items: Any, parts: list[str]) -> None:
+    """Add the classes and the lengths of a list's items."""
+    names = set()
+    lengths: set[Any] = set()
+    for item in items:
+        kind = type(item)
+        names.add(shorten(name_of(kind), 40))
+        if is_one_of(kind, CONTAINERS) or is_library_object(item):
+            lengths.add(get_length(item))
+    shown_names = sorted(names)[:4]
+    parts[-1] += f" of {'/'.join(shown_names)}"
+    few_lengths = len(lengths) <= 4
+    lengths.discard(None)
+    if lengths and few_lengths:
+        numbers = map(str, sorted(lengths))
+        parts.append(f"its items' lengths: {', '.join(numbers)}")
 
 
-def of_columns(frame: Any) -> list[str]:
-    notes: dict[int, str] = {
-        number: str(kind)
-        for number, kind in enumerate(frame.dtypes.tolist())
-        if str(kind) in TEXTS
-    }
-    notes.update(
-        {
-            number: f"{count:,} NaN"
-            for number, count in enumerate(frame.isna().sum().tolist())
-            if count
-        }
-    )
-    names = [shorten(str(name), 40) for name in frame.columns]
-    plain = [name for number, name in enumerate(names) if number not in notes]
-    return [
-        f"{names[number]} ({noted})" for number, noted in sorted(notes.items())
-    ] + plain
+def add_array_parts(value: Any, parts: list[str]) -> None:
+    """Add the shape, dtype, columns, first values and missing values of an array."""
+    shape = getattr(value, "shape", None)
+    dtype = getattr(value, "dtype", None)
+    if type(shape) is not tuple or not shape:  # a scalar
+        if top_module(type(value)) == "numpy":
+            text = shorten(str(value), MAX_VALUE)
+            parts[0] = f"{text} ({parts[0]})"
+        return
+    is_frame = is_pandas(value, "DataFrame")
+    is_index = is_pandas(value, "Index")
+    cell_count = 1
+    for length in shape:
+        cell_count *= int(length)
+    shape_text = " × ".join(map(str, shape)) if is_frame else str(shape)
+    parts[0] += f" {shape_text}"
+    if dtype is not None:
+        parts.append(shorten(str(dtype), 120))
+    if cell_count > MAX_CELLS:
+        return
+    if is_frame:
+        if shape[1] <= MAX_COLUMNS:
+            columns = join_items(describe_columns(value), 2 * MAX_LIST)
+            parts.append(f"columns {columns}")
+        return
+    is_text = str(dtype) in TEXT_DTYPES
+    if is_index or is_text or cell_count <= MAX_LISTED_CELLS:
+        parts.append(list_first_values(value))
+    if getattr(dtype, "kind", "") == "f" and not is_index:
+        parts.append(count_missing(value))
+
+
+def count_missing(values: Any) -> str:
+    """Return the number of values that are not finite as text, '' if all are."""
+    numpy = sys.modules["numpy"]
+    is_missing = ~numpy.isfinite(values)
+    count = int(is_missing.sum())
+    return f"{count:,} NaN or infinite" if count else ""
+
+
+def list_first_values(values: Any) -> str:
+    """Return the first different values of an array, Series or Index as text."""
+    if is_pandas(values, "Series"):
+        values = values.iloc
+    head = values[:MAX_ITEMS].tolist()
+    texts = [format_plain_value(item, 40, 1) for item in head]
+    different = dict.fromkeys(text for text in texts if text)
+    return join_items(list(different), MAX_LIST)
+
+
+def describe_columns(frame: Any) -> list[str]:
+    """Return the columns of a DataFrame, first those with text or missing values."""
+    dtypes = frame.dtypes.tolist()
+    missing_counts = frame.isna().sum().tolist()
+    noted = []
+    plain = []
+    for column, dtype, count in zip(frame.columns, dtypes, missing_counts):
+        name = shorten(str(column), 40)
+        if count:
+            noted.append(f"{name} ({count:,} NaN)")
+        elif str(dtype) in TEXT_DTYPES:
+            noted.append(f"{name} ({dtype})")
+        else:
+            plain.append(name)
+    return noted + plain

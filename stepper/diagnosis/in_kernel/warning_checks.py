@@ -1,6 +1,9 @@
-"""Doubts about a run that ended well: warnings, swallowed errors, what became of the frames that the cell names.
+"""Warnings on a successful run.
 
-Each run is watched by itself: after it `warnings.showwarning` and IPython's `ast_transformers` are as they were.
+These are Python warnings, swallowed errors, and DataFrames with suspicious changes.
+
+Each run is observed separately. After it, `warnings.showwarning` and IPython's
+`ast_transformers` are as they were before.
 """
 
 from __future__ import annotations
@@ -22,12 +25,14 @@ from stepper.diagnosis.in_kernel.dataframe_changes import (
 )
 from stepper.diagnosis.in_kernel.swallowed_errors import (
     HELPER,
-    MOST,
-    listen,
-    message,
-    start,
-    stop,
-    swallowed,
+    HOOK,
+    MAX_COUNT,
+    SwallowedError,
+    add_calls,
+    get_first_line,
+    record_error,
+    start_recording,
+    stop_recording,
 )
 from stepper.kernels.in_kernel.cell_sources import (
     find_running_cell_line,
@@ -36,140 +41,171 @@ from stepper.kernels.in_kernel.cell_sources import (
 )
 from stepper.kernels.in_kernel.safe_inspect import call_safely, clock, name_of, shell
 
-FACTS, WARNINGS = 50, 20
-COUNTED = 10_000  # different warnings that are counted, of which WARNINGS are kept
-BEFORE, AFTER = 0.1, 0.15  # seconds
+MAX_FACTS = 50
+MAX_WARNINGS = 20  # that are reported
+MAX_COUNTED = 10_000  # different warnings, including the reported ones
+SECONDS_BEFORE = 0.1
+SECONDS_AFTER = 0.15
 
 
 @dataclass(eq=False)
 class Run:
+    """What is recorded during a run."""
+
     raw: str
     trees: list[ast.Module] = field(default_factory=list)
     # (category, message) → file, line, count
     warnings: dict[tuple[str, str], list[Any]] = field(default_factory=dict)
-    uncounted: bool = False  # there were more than COUNTED
-    # hashes of the warnings that are counted and not kept
+    # There were more than MAX_COUNTED different warnings.
+    is_incomplete: bool = False
+    # Hashes of the warnings that are counted but not reported.
     others: set[int] = field(default_factory=set)
     frames: dict[str, Seen] = field(default_factory=dict)
-    showing: Any = None
+    showwarning: Any = None
 
 
-# the run that is watched; the stand-ins of former ones only pass on
-watched: list[Run] = []
+# The run that is observed, if any. Replacements of `showwarning` from earlier runs only
+# pass warnings on.
+active_runs: list[Run] = []
 
 
-class Reader(ast.NodeTransformer):
-    """IPython hands it the tree of the cell, and those of what the cell's magics run.
+class TreeReader(ast.NodeTransformer):
+    """Receives the tree of the cell, and the trees that its magics run, from IPython.
 
-    It is the last in IPython's list and leaves it at once: no cell sees it, and IPython does not go over the tree once
-    more, as it does where transformers are left. Before a cell magic it stays.
+    It is the last transformer in IPython's list and removes itself at once, so that no
+    cell can see it: with a transformer left, IPython would also visit the tree a second
+    time. It stays in the list during a cell magic.
     """
 
     def visit(self, tree: Any) -> Any:
-        call_safely(read, tree)
+        """Read a tree and return it."""
+        call_safely(read_tree, tree)
         return tree
 
 
-reader = Reader()
+reader = TreeReader()
 
 
 def begin() -> None:
-    vars(sys.modules[HELPER])["swallowed"] = swallowed
+    """Install the function that the user's handlers call."""
+    vars(sys.modules[HELPER])[HOOK] = record_error
 
 
 def before(raw: str) -> None:
-    if watched:  # its end was not told
-        after(watched[0].raw, False)
-    run, pandas = Run(raw), "pandas" in sys.modules
-    start()
-    if pandas:
-        run.frames = call_safely(look, raw, clock() + BEFORE) or {}
-    if pandas or "except" in raw or "pandas" in raw:
+    """Start observing a run."""
+    if active_runs:  # the end of that run was not reported
+        after(active_runs[0].raw, False)
+    run = Run(raw)
+    has_pandas = "pandas" in sys.modules
+    start_recording()
+    if has_pandas:
+        run.frames = call_safely(look, raw, clock() + SECONDS_BEFORE) or {}
+    if has_pandas or "except" in raw or "pandas" in raw:
         shell.ast_transformers.append(reader)
-    run.showing = listening(unwrapped(warnings.showwarning), run)
-    watched[:] = [run]
-    vars(warnings)["showwarning"] = run.showing
+    original = unwrap_showwarning(warnings.showwarning)
+    run.showwarning = wrap_showwarning(original, run)
+    active_runs[:] = [run]
+    vars(warnings)["showwarning"] = run.showwarning
 
 
 def after(raw: str, ok: bool) -> list[Fact]:
-    """End it; the facts where the run ended well, the weightiest first."""
-    if not watched or raw != watched[0].raw:  # what a cell runs ends before the cell
+    """Stop observing a run. Return its warnings if it was successful."""
+    # Code that a cell runs ends before the cell does.
+    if not active_runs or raw != active_runs[0].raw:
         return []
-    run = watched.pop()
-    leave()
-    if warnings.showwarning is run.showing:  # else the user's own stays
-        vars(warnings)["showwarning"] = unwrapped(run.showing)
-    errors, facts = stop(), list[Fact]()
+    run = active_runs.pop()
+    remove_reader()
+    if warnings.showwarning is run.showwarning:  # the user may have set another one
+        vars(warnings)["showwarning"] = unwrap_showwarning(run.showwarning)
+    errors = stop_recording()
     if not ok:
         return []
-    for filename, line, head, name, text, count in errors:
-        own = call_safely(find_running_cell_line, filename, line)
-        if own and "except" in get_source_lines(run_state["number"])[own - 1]:
-            times = f"{count:,} or more ×" if count >= MOST else f"{count} ×"
-            facts.append(
-                fact(
-                    "swallowed",
-                    f"line {own}: {head} swallowed {times} {said(name, text)}",
-                )
-            )
-    facts += call_safely(of_frames, run) or []
-    for (category, text), (filename, line, count) in run.warnings.items():
-        own = call_safely(find_running_cell_line, filename, line)
-        where = ", ".join([f"line {own}"] * bool(own) + [f"{count} ×"] * (count > 1))
-        facts.append(
-            fact(
-                "warning", said(cut(category) + (f" ({where})" if where else ""), text)
-            )
-        )
-    more = len(run.others) + max(0, len(facts) - FACTS)
-    counted = (
-        [fact("more", f"{more} or more" if run.uncounted else str(more))]
-        if more
-        else []
-    )
-    return facts[:FACTS] + counted
+    facts = list_swallowed_errors(errors)
+    facts += call_safely(check_frames, run) or []
+    facts += list_python_warnings(run)
+    left_out = len(run.others) + max(0, len(facts) - MAX_FACTS)
+    facts = facts[:MAX_FACTS]
+    if left_out:
+        count = f"{left_out} or more" if run.is_incomplete else str(left_out)
+        facts.append(fact("more", count))
+    return facts
 
 
-def said(name: str, text: str) -> str:
-    return f"{name}: {text}" if text else name
+def list_swallowed_errors(errors: list[SwallowedError]) -> list[Fact]:
+    """Return a warning on each error that a handler of this cell swallowed."""
+    facts: list[Fact] = []
+    for error in errors:
+        line = call_safely(find_running_cell_line, error.filename, error.line)
+        source_lines = get_source_lines(run_state["number"]) if line else []
+        if not line or "except" not in source_lines[line - 1]:
+            continue
+        times = f"{error.times} ×"
+        if error.times >= MAX_COUNT:
+            times = f"{error.times:,} or more ×"
+        description = format_error(error.class_name, error.message)
+        text = f"line {line}: {error.handler} swallowed {times} {description}"
+        facts.append(fact("swallowed", text))
+    return facts
 
 
-def leave() -> None:
+def list_python_warnings(run: Run) -> list[Fact]:
+    """Return the Python warnings of a run."""
+    facts: list[Fact] = []
+    for (category, message), (filename, line, count) in run.warnings.items():
+        details = []
+        cell_line = call_safely(find_running_cell_line, filename, line)
+        if cell_line:
+            details.append(f"line {cell_line}")
+        if count > 1:
+            details.append(f"{count} ×")
+        name = cut(category)
+        if details:
+            name += f" ({', '.join(details)})"
+        facts.append(fact("warning", format_error(name, message)))
+    return facts
+
+
+def format_error(name: str, message: str) -> str:
+    """Return the name of a class with the message, if there is one."""
+    return f"{name}: {message}" if message else name
+
+
+def remove_reader() -> None:
+    """Remove the transformer from IPython's list."""
     if reader in shell.ast_transformers:
         shell.ast_transformers.remove(reader)
 
 
-def read(tree: ast.Module) -> None:
-    run = watched[0]
+def read_tree(tree: ast.Module) -> None:
+    """Keep the tree of a cell or magic, and add the calls that record errors."""
+    run = active_runs[0]
     run.trees.append(tree)
-    if (
-        len(run.trees) > 1
-        or not run.raw.lstrip().startswith("%%")
-        or "timeit" in run.raw
-    ):
-        leave()
+    is_cell_magic = run.raw.lstrip().startswith("%%")
+    if len(run.trees) > 1 or not is_cell_magic or "timeit" in run.raw:
+        remove_reader()
     if "except" in run.raw:
-        listen(tree, run.raw)
+        add_calls(tree, run.raw)
 
 
-def of_frames(run: Run) -> list[Fact]:
+def check_frames(run: Run) -> list[Fact]:
+    """Return the warnings on the DataFrames that the cell names."""
     if not run.trees or "pandas" not in sys.modules:
         return []
-    seen = look(run.raw, clock() + AFTER)
-    odd = any(frame.rows == 0 or frame.blank for frame in seen.values())
-    return (
-        compare(run.frames, seen, run.trees)
-        if odd or "merge" in run.raw or "join" in run.raw
-        else []
-    )
+    frames = look(run.raw, clock() + SECONDS_AFTER)
+    has_joins = "merge" in run.raw or "join" in run.raw
+    is_suspicious = any(frame.rows == 0 or frame.blank for frame in frames.values())
+    if is_suspicious or has_joins:
+        return compare(run.frames, frames, run.trees)
+    return []
 
 
-def unwrapped(showing: Any) -> Any:
-    return getattr(showing, "__dict__", {}).get("stepper_passes_to", showing)
+def unwrap_showwarning(function: Any) -> Any:
+    """Return the function that a replacement of `showwarning` calls."""
+    return getattr(function, "__dict__", {}).get("stepper_passes_to", function)
 
 
-def listening(original: Any, run: Run) -> Callable[..., Any]:
-    """A stand-in for `warnings.showwarning`, which users may keep, call and replace."""
+def wrap_showwarning(original: Any, run: Run) -> Callable[..., Any]:
+    """Return a `warnings.showwarning` that records. The user may call or replace it."""
 
     def showwarning(
         message: Any,
@@ -180,24 +216,28 @@ def listening(original: Any, run: Run) -> Callable[..., Any]:
         line: str | None = None,
     ) -> Any:
         __tracebackhide__ = True
-        if run in watched:
-            call_safely(heard, run, message, category, filename, lineno)
+        if run in active_runs:
+            call_safely(record_warning, run, message, category, filename, lineno)
         return original(message, category, filename, lineno, file, line)
 
     vars(showwarning)["stepper_passes_to"] = original
     return showwarning
 
 
-def heard(run: Run, given: Any, category: Any, filename: str, line: int) -> None:
-    key = (
-        name_of(category),
-        given.split("\n")[0] if type(given) is str else message(given),
-    )
+def record_warning(
+    run: Run, message: Any, category: Any, filename: str, line: int
+) -> None:
+    """Count a warning."""
+    if type(message) is str:
+        first_line = message.split("\n")[0]
+    else:
+        first_line = get_first_line(message)
+    key = (name_of(category), first_line)
     if key in run.warnings:
         run.warnings[key][2] += 1
-    elif len(run.warnings) < WARNINGS:
+    elif len(run.warnings) < MAX_WARNINGS:
         run.warnings[key] = [filename, line, 1]
-    elif len(run.others) < COUNTED - WARNINGS:
+    elif len(run.others) < MAX_COUNTED - MAX_WARNINGS:
         run.others.add(hash(key))
-    else:
-        run.uncounted = run.uncounted or hash(key) not in run.others
+    elif hash(key) not in run.others:
+        run.is_incomplete = True

@@ -1,7 +1,8 @@
-"""What a failed cell did to the project's files: the notes of `file_writes`, compared with the files as they are now.
+"""Changes that a failed cell made to the project's files.
 
-Files that libraries write without Python's knowledge (HDF5, Arrow) or that child processes write raise no audit event.
-Those that are still open when the cell ends are found in /proc.
+Compares the notes of `file_writes` with the files as they are now. Writes by child
+processes, and by libraries that do not use Python's file functions (HDF5, Arrow), raise
+no audit event. /proc shows those files if they are still open when the cell ends.
 """
 
 from __future__ import annotations
@@ -21,98 +22,104 @@ from stepper.diagnosis.in_kernel.file_writes import (
 )
 from stepper.kernels.in_kernel.safe_inspect import call_safely
 
-TOLD, DESCRIPTORS = 100, 1000
-ACCESS = os.O_WRONLY | os.O_RDWR
+MAX_CHANGES = 100
+MAX_DESCRIPTORS = 1000
+WRITE_FLAGS = os.O_WRONLY | os.O_RDWR
 
 
-def file_facts() -> dict[str, Any]:
-    """What was done to which of the project's files, and which of them are open for writing."""
+def describe_files() -> dict[str, Any]:
+    """Return the changed files of the project and those that are open for writing."""
     changes = []
     for path, note in list(notes.items()):
-        present = status(path)
-        change = change_of(note, present, path)
+        current = status(path)
+        change = classify_change(note, current, path)
         if change:
-            changes.append(
-                {
-                    "path": path,
-                    "change": change,
-                    "size": present.st_size if present is not None else 0,
-                    "own": note.own,
-                    "renamed_to": note.renamed_to,
-                }
-            )
+            entry = {
+                "path": path,
+                "change": change,
+                "size": 0 if current is None else current.st_size,
+                "own": note.own,
+                "renamed_to": note.renamed_to,
+            }
+            changes.append(entry)
+    open_files = call_safely(find_open_files) or {}
     return {
         "began": file_writes.state["began"],
-        "changes": changes[:TOLD],
-        "open": list((call_safely(held_open) or {}).items()),
-        "earlier": [path for path in file_writes.earlier if unchanged(path)],
+        "changes": changes[:MAX_CHANGES],
+        "open": list(open_files.items()),
+        "earlier": [path for path in file_writes.earlier if is_unchanged(path)],
     }
 
 
-def change_of(note: Note, present: os.stat_result | None, path: str) -> str:
-    """How a file differs from what it was; '' where nothing happened to it."""
+def classify_change(note: Note, current: os.stat_result | None, path: str) -> str:
+    """Return how a file changed during the cell, '' if it did not change."""
     before = note.before
-    if present is None:
+    if current is None:
         if before is None:
             return ""
         return "renamed" if note.renamed_to else "deleted"
-    if stat.S_ISDIR(present.st_mode):
+    if stat.S_ISDIR(current.st_mode):
         return "new folder" if before is None else ""
     if before is None:
         return "written"
-    if stamp(before) == stamp(present):
+    if get_version(before) == get_version(current):
         return ""
     size = before.st_size
-    if note.digest is None or size != present.st_size:
+    if note.digest is None or size != current.st_size:
         return "written"
     return "same" if file_hash(path, size) == note.digest else "written"
 
 
-def stamp(about: os.stat_result) -> tuple[int, int, int]:
-    return about.st_mtime_ns, about.st_size, about.st_ino
+def get_version(status: os.stat_result) -> tuple[int, int, int]:
+    """Return the values that differ after a file is written or replaced."""
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
-def unchanged(path: str) -> bool:
-    """Whether a file that an earlier cell wrote is as it was when this cell began."""
-    present = status(path)
-    return present is not None and file_writes.earlier[path] == (
-        present.st_mtime_ns,
-        present.st_size,
-    )
+def is_unchanged(path: str) -> bool:
+    """Return whether a file of an earlier cell is as it was when this cell began."""
+    current = status(path)
+    if current is None:
+        return False
+    version = (current.st_mtime_ns, current.st_size)
+    return bool(file_writes.earlier[path] == version)
 
 
-def held_open() -> dict[str, bool]:
-    """The project's files that this kernel, or a process below it, has open for writing.
+def find_open_files() -> dict[str, bool]:
+    """Return the project's files that the kernel or its children have open for writing.
 
-    With whether that is the cell's for certain: the process was started while the cell ran.
+    The value is True if the process certainly belongs to the cell: it was started while
+    the cell ran.
     """
-    paths = dict.fromkeys(open_files("self"), False)
+    paths = dict.fromkeys(list_open_files("self"), False)
     older = file_writes.state["processes"]
-    unclear = file_writes.state["processes_unclear"]
+    is_unclear = file_writes.state["processes_unclear"]
     for process in processes_below(os.getpid()):
-        own = older is not None and process not in older and not unclear
-        for path in open_files(process):
-            paths[path] = paths.get(path, False) or own
+        is_own = older is not None and process not in older and not is_unclear
+        for path in list_open_files(process):
+            paths[path] = paths.get(path, False) or is_own
     return paths
 
 
-def open_files(process: int | str) -> Iterator[str]:
+def list_open_files(process: int | str) -> Iterator[str]:
+    """Yield the project's files that a process has open for writing."""
     folder = f"/proc/{process}/fd"
     try:
-        numbers = os.listdir(folder)[:DESCRIPTORS]
+        numbers = os.listdir(folder)[:MAX_DESCRIPTORS]
     except OSError:
         return
     for number in numbers:
         try:
             path = os.readlink(f"{folder}/{number}")
-            if is_inside(path) and writes(f"/proc/{process}/fdinfo/{number}"):
+            info_path = f"/proc/{process}/fdinfo/{number}"
+            if is_inside(path) and is_writable(info_path):
                 yield path
         except OSError:
             continue
 
 
-def writes(info: str) -> bool:
-    with open(info, "rb") as stream:
+def is_writable(info_path: str) -> bool:
+    """Return whether a descriptor is open for writing, from its `fdinfo` file."""
+    with open(info_path, "rb") as stream:
         lines = stream.read(400).split(b"\n")
     flags = next(line.split()[1] for line in lines if line.startswith(b"flags:"))
-    return bool(int(flags, 8) & ACCESS)
+    return bool(int(flags, 8) & WRITE_FLAGS)

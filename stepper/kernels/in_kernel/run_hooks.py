@@ -142,7 +142,7 @@ def report_run(result: Any) -> None:
     error = find_error(result)
     facts: dict[str, Any] = {
         "warnings": call_part("warning_checks", "after", raw, error is None),
-        "figures": call_part("matplotlib_facts", "collected"),
+        "figures": call_part("matplotlib_facts", "list_figures"),
         "commands": call_part("shell_commands", "after", raw, error),
     }
     if error is None and "criterion_check" in parts["names"]:
