@@ -1068,7 +1068,8 @@ def test_a_kernel_that_is_left_and_one_of_another_language_are_told_for_what_the
                 command[0], notebook.path.stem, *command[1:], check=1
             ).stderr
             assert (
-                "was named by its id: it is left as it is, with its variables" in said
+                "by its id: stepper does not restart it, and it keeps its variables"
+                in said
             ), said
         assert (
             "keeps running with its variables"

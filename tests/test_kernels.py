@@ -772,7 +772,7 @@ def test_a_place_removed_while_its_kernel_lives_is_said_with_the_next_kernel(
     project.config("")
     assert "| 5" in shell.insert("echo $x")[1].text  # the kernel lives
     told = project.json("status")["kernel"]
-    assert told["state"] == "idle" and "its next kernel can't start" in told["trouble"]
+    assert told["state"] == "idle" and "the next kernel cannot start" in told["trouble"]
     assert (
         "none of `kernels:`" in told["trouble"]
         and f"stepper use {shell.path.relative_to(project.folder)} --kernel NAME"

@@ -175,7 +175,7 @@ def test_every_command_line_is_translated(notebook: str) -> None:
             "`kernel` with `action: shutdown` and `notebook: a.ipynb`",
         ),
         (
-            "restart it; or stepper use a.ipynb --kernel NAME  # another place",
+            "restart it; or stepper use a.ipynb --kernel NAME  # another backend",
             "restart it; or `kernel` with `action: start`, `place` and `notebook: a.ipynb` (another place)",
         ),
         (

@@ -448,7 +448,7 @@ def test_restore_runs_no_cell_that_was_changed(project: Project) -> None:
     done = project.json("restore", check=1)
     assert (
         done["ran"] == 1
-        and "was changed since it ran" in done["report"]
+        and "was changed after it ran" in done["report"]
         and times(project, "changed") == 0
     )
     assert changed

@@ -265,7 +265,7 @@ def test_outputs_of_another_source_are_told(project: Quick) -> None:
     cell = verified(project, check=1)["cells"][1]
     assert (cell["verdict"], cell["difference"]) == (
         "changed",
-        "-1 +1; its source was changed since it ran",
+        "-1 +1; its source was changed after it ran",
     )
     change(notebook, lambda cells: cells[1].update(execution_count=9))
     assert verified(project, check=1)["cells"][1]["difference"] == "-1 +1"
@@ -280,13 +280,13 @@ def test_deadlines_first_lines_and_a_kernel_that_dies(project: Quick) -> None:
     found = verified(project, check=1)
     assert words(found) == "a:same b:failed c:not_run" and found["cells"][1][
         "difference"
-    ].endswith("deadline of 1.00 s")
+    ].endswith("timed out after 1.00 s")
     project.config("cell_timeout_seconds: 1\n")
     change(notebook, lambda cells: cells[1].update(source="while True: pass"))
     said = verified(project, check=1)["cells"][1]["difference"]
     assert (
         said
-        == "no end within its deadline of 1.00 s (`# stepper: timeout=10m` as its first line gives more)"
+        == "timed out after 1.00 s (for more time, make `# stepper: timeout=10m` its first line)"
     )
     change(notebook, lambda cells: cells[1].update(source="die('SIGSEGV')"))
     found = verified(project, check=1)
@@ -817,7 +817,7 @@ def test_cells_that_do_odd_things(real: Project) -> None:
     for source, said in (
         (serves, "OSError: [Errno 98] Address already in use"),
         ("input('name? ')", "EOFError|StdinNotImplementedError"),
-        ("# stepper: timeout=1s\nwhile True: pass", "no end within its deadline"),
+        ("# stepper: timeout=1s\nwhile True: pass", "timed out after 1.00 s"),
         ("import os\nos.kill(os.getpid(), 9)", "KernelDied"),
     ):
         notebook = real.notebook(
@@ -834,7 +834,7 @@ def test_cells_that_do_odd_things(real: Project) -> None:
         assert words(found) == "a:failed b:not_run"
         difference = found["cells"][0]["difference"]
         assert any(each in difference for each in said.split("|")), found["cells"][0]
-        living = "(the living kernel may hold it: `stepper shutdown notebooks/odd.ipynb` ends that)"
+        living = "(the notebook's own kernel may use it; to shut that kernel down, run: stepper shutdown notebooks/odd.ipynb)"
         assert (
             difference.endswith(living) == (source is serves)
             and "restore" not in difference

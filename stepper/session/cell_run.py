@@ -373,8 +373,9 @@ def summarize_run(
 ) -> RunSummary:
     """Return the data for the report of a run."""
     state = session.state
-    false_criterion_step = state.find_open_step(StepStatus.CRITERION_FALSE)
-    next_step = state.plan.find_step(false_criterion_step or state.find_open_step())
+    # A step with a false criterion comes last.
+    next_id = state.find_open_step(StepStatus.CRITERION_FALSE) or state.find_open_step()
+    next_step = state.plan.find_step(next_id)
     kernel = session.kernel_manager.kernel
     location = ""
     if kernel:

@@ -46,7 +46,7 @@ async def follow_output(
             lines = []
             if not _is_long(outputs):
                 lines = take_new_lines(outputs, positions, has_ended=False)
-            last_line = one_line(partial.last_line(), status_queries.LINE)
+            last_line = one_line(partial.last_line(), status_queries.LINE_LIMIT)
             report_progress(progress_events.OutputPrinted(lines=lines, last=last_line))
         await asyncio.sleep(POLL_SECONDS)
     page = status_queries.get_output(session, name, 1)

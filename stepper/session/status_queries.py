@@ -6,16 +6,16 @@ They change nothing.
 from __future__ import annotations
 
 import contextlib
+import operator
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 
 from stepper.common.errors import KernelError, NotebookError, UsageError
 from stepper.common.text import clean, format_count, one_line
-from stepper.messages import command_messages
-from stepper.messages import run_report as reports
+from stepper.messages import command_messages, quoted_output, run_report
 from stepper.messages.background_runs import format_queue_state
 from stepper.messages.quoted_output import format_location, split_pages
-from stepper.messages.quoted_output import format_running as told_of
 from stepper.messages.run_report import format_step
 from stepper.messages.stale_cells import Mark
 from stepper.policy import cell_changes, cell_list_edits, journal_reducer, plan
@@ -25,47 +25,38 @@ from stepper.session import responses, stale_cells, undelivered_reports
 from stepper.session.protocols import CellVersion
 from stepper.session.session import LANGUAGES, SHOWN_SECONDS, Session
 
-LINE = 200  # characters of what a cell printed last
-NOTICE_SECONDS = 5.0  # for which Claude Code shows a notice
+TITLE_LIMIT = 100  # characters of a cell's source
+LINE_LIMIT = 200  # characters of the last line that a cell printed
+NOTICE_SECONDS = 5.0  # how long Claude Code shows a notice
 
 
 async def get_status(session: Session) -> responses.StatusResponse:
     """Return the status of notebook, plan and kernel. Takes no lock."""
     await session.handle_idle_death()
-    steps, cells = list[responses.StepStatus](), list[responses.CellStatus]()
-    stale, hidden = list[Mark](), list[Mark]()
-    off_plan = list[responses.CellStatus]()
-    with contextlib.suppress(NotebookError):  # whoever works on it is told
+    steps: list[responses.StepStatus] = []
+    cells: list[responses.CellStatus] = []
+    off_plan: list[responses.CellStatus] = []
+    stale: list[Mark] = []
+    hidden: list[Mark] = []
+    # The next edit or run reports a notebook that cannot be read.
+    with contextlib.suppress(NotebookError):
         steps, cells = _list_statuses(session)
         document = session.file.read_uncached()
-        stale, hidden = (
-            stale_cells.format_marks(session, document.cells)
-            if document.language in LANGUAGES
-            else (stale, hidden)
-        )
+        if document.language in LANGUAGES:
+            stale, hidden = stale_cells.format_marks(session, document.cells)
         if session.can_run(document):
             session.state.compare_with_notebook(document.cells)
-        titles = {cell.id: one_line(cell.source, 100) for cell in document.cells}
-        off_plan = [
-            responses.CellStatus(
-                cell.number, cell.cell_id, titles.get(cell.cell_id, ""), cell.status
-            )
-            for cell in session.state.open_cells
-        ]
-    state, stop = session.state, session.state.stop
-    told = (
-        responses.StopDetails(
+        off_plan = _list_off_plan(session, document.cells)
+    state = session.state
+    stop = state.stop
+    stop_details = None
+    if stop:
+        stop_details = responses.StopDetails(
             stop.error,
             stop.cell_id or None,
             *command_messages.format_stop(state, stop),
         )
-        if stop
-        else None
-    )
-    kernel, missed = (
-        await session.kernel_manager.get_status(),
-        "\n".join(each.text for each in state.undelivered),
-    )
+    kernel = await session.kernel_manager.get_status()
     kernel = replace(kernel, trouble=kernel.trouble or _explain_start_problem(session))
     return responses.StatusResponse(
         session.name,
@@ -74,14 +65,27 @@ async def get_status(session: Session) -> responses.StatusResponse:
         get_running(session),
         kernel,
         cells=cells,
-        stop=told,
+        stop=stop_details,
         lost=state.lost_reason,
-        unheard=missed,
+        unheard="\n".join(report.text for report in state.undelivered),
         verified=get_last_verification(session),
         stale=stale,
         hidden=hidden,
         off_plan=off_plan,
     )
+
+
+def _list_off_plan(
+    session: Session, cells: Sequence[Cell]
+) -> list[responses.CellStatus]:
+    """Return the open cells that belong to no step."""
+    titles = {cell.id: one_line(cell.source, TITLE_LIMIT) for cell in cells}
+    return [
+        responses.CellStatus(
+            cell.number, cell.cell_id, titles.get(cell.cell_id, ""), cell.status
+        )
+        for cell in session.state.open_cells
+    ]
 
 
 def get_last_verification(session: Session) -> responses.LastVerification | None:
@@ -93,108 +97,115 @@ def get_last_verification(session: Session) -> responses.LastVerification | None
     from stepper.policy.comparison import verify_results
 
     try:
-        holds = (
-            verify_results.hash_sources(session.file.read_uncached().cells)
-            == last.sources
-        )
+        cells = session.file.read_uncached().cells
     except NotebookError:
         return None
-    seconds = max(
-        0.0, (datetime.now(timezone.utc) - parse_moment(last.at)).total_seconds()
+    is_current = verify_results.hash_sources(cells) == last.sources
+    age = _compute_age(last.at)
+    text = verify_report.format_last_verdict(
+        last.reproduces, last.text, age, is_current
     )
-    text = verify_report.format_last_verdict(last.reproduces, last.text, seconds, holds)
-    return responses.LastVerification(last.reproduces, last.at, holds, text)
+    return responses.LastVerification(last.reproduces, last.at, is_current, text)
+
+
+def _compute_age(moment: str) -> float:
+    """Return the seconds since a moment, never less than 0."""
+    age = datetime.now(timezone.utc) - parse_moment(moment)
+    return max(0.0, age.total_seconds())
 
 
 def _explain_start_problem(session: Session) -> str:
     """Return why the next kernel cannot start on its backend, or ''."""
-    named = session.state.plan.kernel
+    backend_name = session.state.plan.kernel
     try:
-        if (named or session.limits().kernel) != Limits.kernel:
-            session.kernel_manager.get_launch_config({}, named)
+        if (backend_name or session.limits().kernel) != Limits.kernel:
+            session.kernel_manager.get_launch_config({}, backend_name)
     except (KernelError, UsageError) as error:
-        return f"its next kernel can't start: {error.message} ({error.hint})"
+        return f"the next kernel cannot start: {error.message} ({error.hint})"
     return ""
 
 
 def get_running(session: Session) -> responses.RunningCell | None:
     """Return the running cell and its progress, or None."""
-    begun, kernel = (
-        session.state.running or session.scratch_run,
-        session.kernel_manager.kernel,
-    )
-    if begun is None:
+    started = session.state.running or session.scratch_run
+    if started is None:
         return None
-    step = begun.key if isinstance(begun.key, int) else None
-    name = (
-        f"step {step}"
-        if step is not None
-        else f"cell {begun.number}"
-        if begun.number
-        else begun.cell_id
-    )
-    seconds = max(
-        0.0, (datetime.now(timezone.utc) - parse_moment(begun.at)).total_seconds()
-    )
-    coming = kernel.partial_output if kernel else None
-    line = one_line(coming.last_line(), LINE) if coming else ""
-    left = session.estimate.update(seconds, coming.last_lines()) if coming else None
-    cell_id, took = begun.cell_id if session.state.running else None, round(seconds, 1)
+    step = started.key if isinstance(started.key, int) else None
+    if step is not None:
+        name = f"step {step}"
+    elif started.number:
+        name = f"cell {started.number}"
+    else:
+        name = started.cell_id
+    seconds = _compute_age(started.at)
+    kernel = session.kernel_manager.kernel
+    partial = kernel.partial_output if kernel else None
+    last_line = ""
+    left_seconds = None
+    if partial:
+        last_line = one_line(partial.last_line(), LINE_LIMIT)
+        left_seconds = session.estimate.update(seconds, partial.last_lines())
     return responses.RunningCell(
         name,
         step,
-        cell_id,
-        took,
-        begun.timeout,
-        line,
+        started.cell_id if session.state.running else None,
+        round(seconds, 1),
+        started.timeout,
+        last_line,
         session.state.runs_in_background,
-        left and round(left),
+        left_seconds and round(left_seconds),
     )
 
 
 def format_running(session: Session) -> str:
     """Return a line on a long-running cell for viewers, or ''."""
-    now, plan = get_running(session), session.state.plan
-    if queued := session.kernel_manager.queue_status:
+    queued = session.kernel_manager.queue_status
+    if queued:
         return format_queue_state(queued.text, queued.until)
-    if now is None or now.seconds < SHOWN_SECONDS:
+    progress = get_running(session)
+    if progress is None or progress.seconds < SHOWN_SECONDS:
         return ""
-    step = plan.find_step(now.step)
-    name = format_step(plan, step) if step else now.name
-    about = (
-        session.kernel_manager.kernel.describe()
-        if session.kernel_manager.kernel
-        else None
+    step_plan = session.state.plan
+    step = step_plan.find_step(progress.step)
+    name = format_step(step_plan, step) if step else progress.name
+    location = ""
+    kernel = session.kernel_manager.kernel
+    if kernel:
+        description = kernel.describe()
+        location = format_location(
+            description.location, description.walltime_left, description.problem
+        )
+    return quoted_output.format_running(
+        name,
+        progress.seconds,
+        progress.timeout,
+        progress.line,
+        progress.left_seconds,
+        location,
     )
-    where = (
-        format_location(about.location, about.walltime_left, about.problem)
-        if about
-        else ""
-    )
-    return told_of(name, now.seconds, now.timeout, now.line, now.left_seconds, where)
 
 
 def ends_soon(session: Session) -> bool:
     """Return whether the cell will probably finish before a notice disappears."""
-    now = get_running(session)
-    return (
-        now is not None
-        and now.left_seconds is not None
-        and now.left_seconds < NOTICE_SECONDS
-    )
+    progress = get_running(session)
+    if progress is None or progress.left_seconds is None:
+        return False
+    return progress.left_seconds < NOTICE_SECONDS
 
 
 def explain_wait(session: Session) -> str:
     """Return what a request to this notebook waits for, or ''."""
-    now, name = get_running(session), one_line(session.name)
     if not session.lock.locked():
         return ""
-    if queued := session.kernel_manager.queue_status:
+    name = one_line(session.name)
+    queued = session.kernel_manager.queue_status
+    if queued:
         return f"waiting for the kernel of {name}: {queued.text}"
+    progress = get_running(session)
+    if progress is None:
+        return f"waiting for {name}"
     return (
-        f"waiting for {now.name} of {name}, running for {now.seconds:.0f} s"
-        if now
-        else f"waiting for {name}"
+        f"waiting for {progress.name} of {name}, running for {progress.seconds:.0f} s"
     )
 
 
@@ -203,21 +214,22 @@ async def get_entry(
 ) -> responses.NotebookEntry:
     """Return the entry of a notebook in the list of notebooks."""
     await session.kernel_manager.find()
-    stands = list[responses.StepStatus | responses.CellStatus]()
-    what = "steps"
+    statuses: list[responses.StepStatus | responses.CellStatus] = []
+    unit = "steps"
     try:
         steps, cells = _list_statuses(session)
-        name = session.state.status_name
-        stands, what = [*steps, *cells], "steps" if steps else "cells"
+        status_name = session.state.status_name
+        statuses = [*steps, *cells]
+        unit = "steps" if steps else "cells"
     except NotebookError:
-        name = "unreadable"
-    done = sum(each.status == StepStatus.DONE for each in stands)
-    skipped = sum(each.status == StepStatus.SKIPPED for each in stands)
-    progress = responses.StepProgress(done, len(stands), what, skipped)
+        status_name = "unreadable"
+    done = sum(entry.status == StepStatus.DONE for entry in statuses)
+    skipped = sum(entry.status == StepStatus.SKIPPED for entry in statuses)
+    progress = responses.StepProgress(done, len(statuses), unit, skipped)
     return responses.NotebookEntry(
         session.name,
         current,
-        name,
+        status_name,
         progress,
         await session.kernel_manager.get_status(),
         age,
@@ -231,60 +243,56 @@ def _list_statuses(
 
     Raise NotebookError.
     """
-    if session.state.plan.steps:
+    journal_plan = session.state.plan
+    if journal_plan.steps:
         _refresh_statuses(session)
-        return [
-            _get_step_status(session, step) for step in session.state.plan.steps
-        ], []
+        return [_get_step_status(session, step) for step in journal_plan.steps], []
     document, _ = undelivered_reports.compare_with_runs(session)
-    told = plan.from_json(document.plan)  # which the journal does not know yet
-    steps = [_get_step_status(session, step) for step in told.steps] if told else []
-    return steps, [] if steps else [
+    # The file may have a plan that is not in the journal yet.
+    file_plan = plan.from_json(document.plan)
+    if file_plan and file_plan.steps:
+        return [_get_step_status(session, step) for step in file_plan.steps], []
+    return [], [
         get_cell_status(session, cell) for cell in document.cells if cell.is_code
     ]
 
 
 def _refresh_statuses(session: Session) -> None:
     """Update the statuses of cells that changed since they ran."""
-    with contextlib.suppress(NotebookError):  # whoever works on it is told
+    # The next edit or run reports a notebook that cannot be read.
+    with contextlib.suppress(NotebookError):
         undelivered_reports.compare_with_runs(session)
 
 
 def get_cell_status(session: Session, cell: Cell) -> responses.CellStatus:
     """Return the status of a code cell."""
-    state, status, source = (
-        session.state,
-        StepStatus.PENDING,
-        cell_changes.hash_source(cell.source),
-    )
-    key = next(
-        (
-            key
-            for key, progress in state.progress.items()
-            if progress.cell_id == cell.id
-        ),
-        None,
-    )
+    title = one_line(cell.source, TITLE_LIMIT)
+    status = _get_cell_step_status(session, cell)
+    return responses.CellStatus(cell.number, cell.id, title, status.value)
+
+
+def _get_cell_step_status(session: Session, cell: Cell) -> StepStatus:
+    state = session.state
     if state.running is not None and state.running.cell_id == cell.id:
-        status = StepStatus.RUNNING
-    elif cell_changes.SKIP_TAG in cell.tags:
-        status = StepStatus.SKIPPED
-    elif key is not None and source in (
-        state.last_sources.get(cell.id),
-        state.progress_of(key).preflight_hash,
-    ):
-        status = state.status_of(key)
-    elif cell.id in state.last_sources:
-        status = StepStatus.CHANGED
-    return responses.CellStatus(
-        cell.number, cell.id, one_line(cell.source, 100), status.value
-    )
+        return StepStatus.RUNNING
+    if cell_changes.SKIP_TAG in cell.tags:
+        return StepStatus.SKIPPED
+    last_hash = state.last_sources.get(cell.id)
+    for key, progress in state.progress.items():
+        if progress.cell_id == cell.id:
+            source_hash = cell_changes.hash_source(cell.source)
+            if source_hash in (last_hash, progress.preflight_hash):
+                return state.status_of(key)
+            break
+    return StepStatus.PENDING if last_hash is None else StepStatus.CHANGED
 
 
 def _get_step_status(session: Session, step: Step) -> responses.StepStatus:
-    progress = session.state.progress_of(step.id)
-    running = session.state.running is not None and session.state.running.key == step.id
-    status = "running" if running else session.state.status_of(step.id).value
+    state = session.state
+    progress = state.progress_of(step.id)
+    status = state.status_of(step.id).value
+    if state.running is not None and state.running.key == step.id:
+        status = StepStatus.RUNNING.value
     return responses.StepStatus(
         step.id,
         step.title,
@@ -316,75 +324,69 @@ def get_plan(session: Session) -> responses.PlanResponse:
 
 def list_history(session: Session) -> list[responses.HistoryEntry]:
     """Return all runs, and executions of other clients, oldest first."""
-    name = session.name
-    runs = [
-        (
+    # (number of the run, or of the run before an external execution; entry)
+    rows = []
+    for run in session.state.runs:
+        entry = responses.HistoryEntry(
+            session.name,
             run.run,
-            responses.HistoryEntry(
-                name,
-                run.run,
-                run.cell_id,
-                run.step,
-                run.started_at,
-                run.duration_s,
-                run.outcome.value,
-                run.by,
-            ),
+            run.cell_id,
+            run.step,
+            run.started_at,
+            run.duration_s,
+            run.outcome.value,
+            run.by,
         )
-        for run in session.state.runs
-    ]
-    others = [
-        (
-            each.after,
-            responses.HistoryEntry(
-                name,
-                0,
-                "",
-                None,
-                each.at,
-                each.duration_s,
-                "error" if each.error else "ok",
-                "elsewhere",
-                each.code,
-                [*each.bound],
-            ),
+        rows.append((run.run, entry))
+    for execution in session.state.external_executions:
+        entry = responses.HistoryEntry(
+            session.name,
+            0,
+            "",
+            None,
+            execution.at,
+            execution.duration_s,
+            "error" if execution.error else "ok",
+            "elsewhere",
+            execution.code,
+            [*execution.bound],
         )
-        for each in session.state.external_executions
-    ]
-    return [row for _, row in sorted([*runs, *others], key=lambda each: each[0])]
+        rows.append((execution.after, entry))
+    rows.sort(key=operator.itemgetter(0))
+    return [entry for _, entry in rows]
 
 
 def get_report(session: Session, number: int | None) -> responses.ReportResponse:
     """Return a run with its report, by default the last; raise UsageError."""
     state = session.state
     number = state.last_report if number is None else number
-    if number and number not in state.reports:  # an old one: the journal has it
+    if number and number not in state.reports:
+        # Only the journal has the reports of old runs.
+        events, _ = session.journal.load()
         state = journal_reducer.replay(
-            event for event in session.journal.load()[0] if event.get("run") == number
+            event for event in events if event.get("run") == number
         )
     run = next((run for run in state.runs if run.run == number), None)
     if run is None and (number is None or number not in state.reports):
-        raise UsageError(
-            f"{session.name} has no run {number}"
-            if number
-            else f"no cell of {session.name} has run here"
-        )
-    text = reports.limit_report(clean(state.reports.get(number or 0, "")))
-    known = {
-        key: getattr(run, key, None)
-        for key in ("run", "cell_id", "step", "outcome", "fault")
-    }
-    return responses.ReportResponse(**known, text=text)
+        if number:
+            raise UsageError(f"{session.name} has no run {number}")
+        raise UsageError(f"no cell of {session.name} has run here")
+    text = run_report.limit_report(clean(state.reports.get(number or 0, "")))
+    if run is None:
+        return responses.ReportResponse(None, None, None, None, None, text=text)
+    return responses.ReportResponse(
+        run.run, run.cell_id, run.step, run.outcome, run.fault, text=text
+    )
 
 
 def find_code_cell(session: Session, name: str) -> Cell:
     """Return the code cell with an ID or number; raise UsageError."""
-    found = cell_list_edits.find_referenced_cell(session.file.read().cells, name)
-    if found is None or not found.is_code:
+    cell = cell_list_edits.find_referenced_cell(session.file.read().cells, name)
+    if cell is None or not cell.is_code:
         raise UsageError(
             f"{session.name} has no code cell {name!r}", cell_list_edits.REFERENCE_HINT
         )
-    return found
+    return cell
 
 
 def get_output(session: Session, name: str, page: int) -> responses.OutputPage:
@@ -392,9 +394,8 @@ def get_output(session: Session, name: str, page: int) -> responses.OutputPage:
     cell = find_code_cell(session, name)
     pages = split_pages(session.file.read_outputs(CellVersion.from_cell(cell)))
     if not 1 <= page <= len(pages):
-        raise UsageError(
-            f"the output of {cell.label} has {format_count(len(pages), 'page')}"
-        )
+        count = format_count(len(pages), "page")
+        raise UsageError(f"the output of {cell.label} has {count}")
     return responses.OutputPage(
         session.name, cell.id, page, len(pages), pages[page - 1]
     )
@@ -403,28 +404,30 @@ def get_output(session: Session, name: str, page: int) -> responses.OutputPage:
 async def get_context(session: Session) -> responses.ContextResponse:
     """Return what another agent needs to continue the work."""
     await session.handle_idle_death()
-    known, alive = await get_namespace(session)
+    namespace, is_alive = await get_namespace(session)
     steps = get_plan(session).steps
-    text = command_messages.format_context(session.name, session.state, known, alive)
-    return responses.ContextResponse(
-        **vars(_summarize_namespace(session, known)), plan=steps, text=text
+    text = command_messages.format_context(
+        session.name, session.state, namespace, is_alive
     )
+    summary = _summarize_namespace(session, namespace)
+    return responses.ContextResponse(**vars(summary), plan=steps, text=text)
 
 
 async def get_namespace_summary(session: Session) -> responses.NamespaceSummary:
     """Return the names in the kernel. Does not wait for a running cell."""
-    return _summarize_namespace(session, (await get_namespace(session))[0])
+    namespace, _ = await get_namespace(session)
+    return _summarize_namespace(session, namespace)
 
 
 def _summarize_namespace(
-    session: Session, known: Namespace
+    session: Session, namespace: Namespace
 ) -> responses.NamespaceSummary:
     variables = {
         name: command_messages.describe_variable(variable)
-        for name, variable in known.variables.items()
+        for name, variable in namespace.variables.items()
     }
     return responses.NamespaceSummary(
-        session.name, known.modules, known.functions, variables
+        session.name, namespace.modules, namespace.functions, variables
     )
 
 

@@ -18,11 +18,10 @@ def add_undelivered(session: Session, text: str, line: str) -> None:
 
     Agent and user get it with the next response.
     """
-    told = command_messages.format_undelivered(session.name, text)
     session.log(
         journal_events.Undelivered(
             at=format_now(),
-            text=told,
+            text=command_messages.format_undelivered(session.name, text),
             line=command_messages.format_undelivered_line(session.name, line),
         )
     )
@@ -30,10 +29,8 @@ def add_undelivered(session: Session, text: str, line: str) -> None:
 
 def format_undelivered(session: Session) -> str:
     """Return the undelivered reports as text, or ''."""
-    return run_report.limit_report(
-        clean("\n".join(each.text for each in session.state.undelivered)),
-        run_report.UNDELIVERED_LIMIT,
-    )
+    text = "\n".join(report.text for report in session.state.undelivered)
+    return run_report.limit_report(clean(text), run_report.UNDELIVERED_LIMIT)
 
 
 def mark_delivered(session: Session) -> None:
@@ -47,12 +44,15 @@ def take_text(session: Session) -> str:
 
 
 def take_report(session: Session) -> run_report.Report:
-    """Return the undelivered reports with the line for the user."""
-    told = format_undelivered(session)
-    line = "; ".join(each.line for each in session.state.undelivered if each.line)
-    if told:
+    """Return the undelivered reports with the line for the user.
+
+    They are marked as delivered.
+    """
+    text = format_undelivered(session)
+    lines = [report.line for report in session.state.undelivered if report.line]
+    if text:
         mark_delivered(session)
-    return run_report.Report(told, line)
+    return run_report.Report(text, "; ".join(lines))
 
 
 def take_from_other_notebooks(
@@ -62,47 +62,48 @@ def take_from_other_notebooks(
 
     They are marked as delivered. Without `owner`, return those of all agent sessions.
     """
-    told = []
+    texts = []
     for session in sessions:
-        mine = [
-            each
-            for each in session.state.undelivered
-            if each.call and owner in (None, each.session)
-        ]
-        told += [take_text(session)] if mine and session is not current else []
-    return "\n".join(told)
+        if session is current:
+            continue
+        has_reports = any(
+            report.call and owner in (None, report.session)
+            for report in session.state.undelivered
+        )
+        if has_reports:
+            texts.append(take_text(session))
+    return "\n".join(texts)
 
 
 def compare_with_runs(
-    session: Session, read: Notebook | None = None
+    session: Session, document: Notebook | None = None
 ) -> tuple[Notebook, list[Cell]]:
     """Return the notebook and the cells that changed since they ran.
 
-    Pass `read` to avoid reading the file again. Raise NotebookError.
+    Pass `document` to avoid reading the file again. Raise NotebookError.
     """
-    document, state = read or session.file.read_uncached(), session.state
+    document = document or session.file.read_uncached()
+    state = session.state
     if not session.can_run(document):
         return document, []
-    fresh = state.compare_with_notebook(document.cells)
+    changed_cells = state.compare_with_notebook(document.cells)
     session.reported_unrun = {
         cell.id: session.reported_unrun[cell.id]
-        for cell in fresh
+        for cell in changed_cells
         if cell.id in session.reported_unrun
     }
-    if state.last_key is not None and state.progress_of(state.last_key).cell_id not in {
-        cell.id for cell in document.cells
-    }:
-        state.last_key = None  # what failed is gone
-    return document, fresh
+    if state.last_key is not None:
+        cell_ids = {cell.id for cell in document.cells}
+        if state.progress_of(state.last_key).cell_id not in cell_ids:
+            state.last_key = None  # the cell that failed was deleted
+    return document, changed_cells
 
 
 def take_unreported_cells(session: Session, cells: Sequence[Cell]) -> list[Cell]:
     """Return changed cells that were not reported; mark them as reported."""
-    sources = {cell.id: cell_changes.hash_source(cell.source) for cell in cells}
-    fresh = [
-        cell
-        for cell in cells
-        if session.reported_unrun.get(cell.id) != sources[cell.id]
+    hashes = {cell.id: cell_changes.hash_source(cell.source) for cell in cells}
+    unreported = [
+        cell for cell in cells if session.reported_unrun.get(cell.id) != hashes[cell.id]
     ]
-    session.reported_unrun.update(sources)
-    return fresh
+    session.reported_unrun.update(hashes)
+    return unreported

@@ -17,69 +17,68 @@ from stepper.policy.commands import cli_commands
 from stepper.session import responses, stale_cells, status_queries
 from stepper.session.session import LANGUAGES, Session
 
-MOST = 40_000  # characters of a text that is on its way: its end
+MAX_CHARACTERS = 40_000  # of a text output; the end is kept
 
 
 @dataclass(frozen=True)
 class ViewSnapshot:
     """A snapshot for the live view; `outputs` is None if there are no new ones."""
 
-    run: int  # that is under way, 0 for none
+    run: int  # the running one, 0 if no cell is running
     changes: int
     outputs: Sequence[Mapping[str, Any]] | None
     running: responses.RunningCell | None
-    waits: str  # for what, in a queue
+    waits: str  # why the kernel is queued
     kernel: responses.KernelStatus
-    # of all notebooks that have one
+    # Of all notebooks that have a kernel, by name.
     kernels: Mapping[str, responses.KernelStatus] = field(default_factory=dict)
-    stale: Sequence[Mark] | None = None  # where `marks` were asked for
+    stale: Sequence[Mark] | None = None  # only if `marks` were requested
     hidden: Sequence[Mark] | None = None
 
 
 async def take_snapshot(
-    session: Session, others: Sequence[Session], told: cli_commands.Snapshot
+    session: Session, others: Sequence[Session], request: cli_commands.Snapshot
 ) -> ViewSnapshot:
     """Return the running cell of a notebook and its new outputs.
 
     An unreadable notebook raises no error; its marks are left out.
     """
     kernel = await session.kernel_manager.find()
-    begun, coming = session.state.running, kernel.partial_output if kernel else None
-    run, changes = begun.run if begun else 0, coming.change_count if coming else 0
-    news = (
-        begun is not None
-        and coming is not None
-        and (run, changes) != (told.run, told.changes)
-    )
-    stale, hidden = None, None
-    with contextlib.suppress(NotebookError):
-        if (
-            told.marks
-            and (document := session.file.read_uncached()).language in LANGUAGES
-        ):
-            stale, hidden = stale_cells.format_marks(session, document.cells)
+    partial = kernel.partial_output if kernel else None
+    running = session.state.running
+    run = running.run if running else 0
+    change_count = partial.change_count if partial else 0
+    outputs = None
+    is_new = (run, change_count) != (request.run, request.changes)
+    if running is not None and partial is not None and is_new:
+        outputs = [_truncate(output) for output in partial.outputs()]
+    stale = None
+    hidden = None
+    if request.marks:
+        with contextlib.suppress(NotebookError):
+            document = session.file.read_uncached()
+            if document.language in LANGUAGES:
+                stale, hidden = stale_cells.format_marks(session, document.cells)
     queued = session.kernel_manager.queue_status
     return ViewSnapshot(
         run,
-        changes,
-        [_tail(output) for output in coming.outputs()] if news and coming else None,
+        change_count,
+        outputs,
         status_queries.get_running(session),
         queued.text if queued else "",
         await session.kernel_manager.get_status(),
         {
-            each.name: await each.kernel_manager.get_status()
-            for each in others
-            if each.kernel_manager.kernel
+            other.name: await other.kernel_manager.get_status()
+            for other in others
+            if other.kernel_manager.kernel
         },
         stale,
         hidden,
     )
 
 
-def _tail(output: Mapping[str, Any]) -> Mapping[str, Any]:
+def _truncate(output: Mapping[str, Any]) -> Mapping[str, Any]:
     text = output.get("text")
-    return (
-        {**output, "text": text[-MOST:]}
-        if isinstance(text, str) and len(text) > MOST
-        else output
-    )
+    if not isinstance(text, str) or len(text) <= MAX_CHARACTERS:
+        return output
+    return {**output, "text": text[-MAX_CHARACTERS:]}
