@@ -454,7 +454,7 @@ def test_a_notebook_is_made_with_its_cells(agent: Agent) -> None:
     assert agent.ask("new", problem="p")["cells"] is None
     for cells, told in [
         ([{"source": "a = '\ud800'"}], "half of a character"),
-        ([{"cell": "1"}], "a text `source`"),
+        ([{"cell": "1"}], "a string `source`"),
     ]:
         with pytest.raises(StepperError, match=told):
             agent.ask("new", problem="refused", cells=cells)
@@ -1016,13 +1016,13 @@ def test_a_notebook_of_another_language_is_read_and_not_run(agent: Agent) -> Non
         "r.ipynb", [code("x <- 1", "a")], language_info={"name": "R"}
     )
     assert agent.cells(notebook="r")[0]["source"] == "x <- 1"
-    with pytest.raises(StepperError, match="a notebook of the language 'r'"):
+    with pytest.raises(StepperError, match="a notebook in 'r'"):
         agent.run("y <- 2", notebook="r")
     for verb, how in [
         ("eval", {"source": "1"}),
         ("restart", {}),
     ]:  # no Python kernel either
-        with pytest.raises(StepperError, match="a notebook of the language 'r'"):
+        with pytest.raises(StepperError, match="a notebook in 'r'"):
             agent.ask(verb, notebook="r", **how)
     assert agent.ask("status", notebook="r")["kernel"]["state"] == "none"
 
@@ -1573,7 +1573,7 @@ def test_a_write_that_expects_another_source_changes_nothing_and_tells_the_prese
         (
             "cell change",
             {"action": "delete", "cell_ids": [1], "after": "top"},
-            "`after` belongs to `move`",
+            "`after` is for `move`",
         ),
     ],
 )

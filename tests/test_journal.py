@@ -202,7 +202,8 @@ def test_lines_of_somebody_elses_making_are_left_out_and_told(project: Project) 
     )
     _, answer = notebook.insert("print('ran')")
     assert (
-        "| ran" in answer.text and "2 line(s) of the journal say nothing" in answer.text
+        "| ran" in answer.text
+        and "2 line(s) of the journal are not valid" in answer.text
     )
 
 

@@ -392,13 +392,13 @@ def test_a_deadline_has_the_line_that_it_met(room: Room) -> None:
 
 @contract()
 def test_a_person_and_a_client_that_is_gone_cancel(room: Room, cells: Cells) -> None:
-    for reason in ("person", "client gone"):
+    for reason in ("user", "client disconnected"):
         done = room.alongside(
             cells.endless, lambda why=reason: room.kernel.interrupt(why)
         )
         assert done.outcome is Outcome.CANCELLED and done.death is None
     assert not room.kernel.is_busy
-    room.wait(room.kernel.interrupt("person"))  # nothing runs: nothing happens
+    room.wait(room.kernel.interrupt("user"))  # nothing runs: nothing happens
     room.run(cells.assign)
     assert text(room.run(cells.say)) == "20\n"
 

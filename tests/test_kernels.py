@@ -730,7 +730,7 @@ def test_a_notebook_in_another_language_names_what_it_lacks(project: Project) ->
     )
     said = project.stepper("run", "made-elsewhere", check=1).stderr
     assert (
-        "a notebook of the language 'bash'" in said
+        "a notebook in 'bash'" in said
         and "stepper use notebooks/made-elsewhere.ipynb --kernel" in said
     )
     project.stepper("use", "made-elsewhere", "--kernel", "sh")

@@ -176,7 +176,7 @@ def test_every_command_line_is_translated(notebook: str) -> None:
         ),
         (
             "restart it; or stepper use a.ipynb --kernel NAME  # another backend",
-            "restart it; or `kernel` with `action: start`, `place` and `notebook: a.ipynb` (another place)",
+            "restart it; or `kernel` with `action: start`, `place` and `notebook: a.ipynb` (another backend)",
         ),
         (
             "more: `stepper output 0e968c97 --page 2`",

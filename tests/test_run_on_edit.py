@@ -755,7 +755,7 @@ def test_a_journal_that_can_not_be_written_is_said(untouched: Project) -> None:
     journal.unlink()
     journal.mkdir()
     _, answer = notebook.insert("2")
-    assert "NOT run" in answer.text and "the journal can't be written" in answer.text
+    assert "NOT run" in answer.text and "the journal cannot be written" in answer.text
     journal.rmdir()
     journal.write_bytes(kept)
     assert "ran ok" in notebook.insert("3")[1].text

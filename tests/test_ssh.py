@@ -233,14 +233,14 @@ def test_a_line_that_is_down_for_longer_than_the_cell(room: Room, hasty: None) -
     assert text(room.run("print(runs)")) == "1\n" and not room.kernel.describe().problem
 
 
-@pytest.mark.parametrize("how", some_nightly(("deadline", "person"), "deadline"))
+@pytest.mark.parametrize("how", some_nightly(("deadline", "user"), "deadline"))
 def test_a_host_that_went_away_is_never_called_dead(
     room: Room, hasty: None, how: str
 ) -> None:
     room.run("runs = 0")
     timeout = 1.5 if how == "deadline" else 60.0
     acts = [(0.5, room.host.stop)] + (
-        [(0.5, partial(room.kernel.interrupt, "person"))] if how == "person" else []
+        [(0.5, partial(room.kernel.interrupt, "user"))] if how == "user" else []
     )
     began = time.monotonic()
     gave_up = room.with_cell("runs += 1\n" + SLOW.format(60), *acts, timeout=timeout)
@@ -255,7 +255,7 @@ def test_a_host_that_went_away_is_never_called_dead(
     room.until(lambda: not room.kernel.describe().problem)
     done = room.wait(
         room.kernel.await_earlier_request(
-            REQUEST, 30.0 if how == "person" else 0.0, LIMITS
+            REQUEST, 30.0 if how == "user" else 0.0, LIMITS
         )
     )
     assert done.outcome is (

@@ -47,10 +47,10 @@ from stepper.session.protocols import (
     PartialOutput,
 )
 
-SHOWN_SECONDS = 2.0  # of what runs longer than this, people see how it gets on
-CODE = 200  # characters of what another client ran that are kept: its first line
-FLOWS = 5000  # sources of which it is kept what they do to names
-LINK_SECONDS = 0.1  # how often it is looked whether a line is back
+SHOWN_SECONDS = 2.0  # viewers see the progress of cells that run longer than this
+CODE_LIMIT = 200  # characters of an external execution's first line in the journal
+ANALYSES = 5000  # sources whose analysis is cached
+RECONNECT_POLL_SECONDS = 0.1  # how often to check for a lost connection
 LANGUAGES = ("python", "python3", "ipython")
 
 
@@ -65,80 +65,75 @@ class Session:
         journal: Journal,
         kernels: KernelLauncher,
         limits: Callable[[], Limits],
-        place: Callable[[Mapping[str, str], str], LaunchConfig],
-        adviser: Diagnosis,
-        settle: Callable[[Session], Awaitable[None]],
+        get_launch_config: Callable[[Mapping[str, str], str], LaunchConfig],
+        diagnosis: Diagnosis,
+        recover_run: Callable[[Session], Awaitable[None]],
     ) -> None:
-        self.name, self.file, self.journal, self.limits, self.base_diagnosis = (
-            name,
-            file,
-            journal,
-            limits,
-            adviser,
-        )
-        # as the notebook's language has it
-        self.diagnosis, self.speaks_python, self.comment = adviser, True, "#"
-        self.recover_run = settle  # what finishes a run that lost its daemon
+        self.name = name
+        self.file = file
+        self.journal = journal
+        self.limits = limits
+        self.recover_run = recover_run  # finishes a run that lost its daemon
+        # The language of the notebook.
+        self.base_diagnosis = diagnosis
+        self.diagnosis = diagnosis
+        self.speaks_python = True
+        self.comment = "#"
+        # Requests and runs.
         self.lock = asyncio.Lock()
-        self.running_caller: Caller | None = None  # whose cell runs now
-        # cell id → the source that was told not to have run
-        self.reported_unrun: dict[str, str] = {}
-        self.reconnecting_callers: dict[
-            str, Caller
-        ] = {}  # who asks again, by the tool's call
-        self.background_calls: dict[
-            str, BackgroundCall
-        ] = {}  # under way; and those that were over of late
-        self.finished_call_ids: deque[str] = deque(maxlen=200)
-        # what was handed to the client, and it has not told yet
-        self.delivered_reports: deque[Report] = deque(maxlen=20)
+        self.running_caller: Caller | None = None  # the caller of the running cell
+        # Callers that request the result of an earlier tool call, by its ID.
+        self.reconnecting_callers: dict[str, Caller] = {}
         self.retry_interrupted = asyncio.Event()
         self.run_started_at = 0.0
-        self.estimate = Estimate()  # of when what runs is over
-        self.needs_replay = False  # it is to be replayed unasked
-        # called with each journal event
-        self.on_change: Callable[[], None] = lambda: None
-        self.compare_pixels: PixelComparison = lambda *_: (
-            None
-        )  # how far two pictures differ
-        self.scratch_run: journal_events.RunStarted | None = (
-            None  # what runs in no cell, while it does
-        )
         self.last_used = time.monotonic()
-        self.namespace = UNKNOWN_NAMESPACE
-        # something ran of which nothing was told: a silent execution of another
-        # client's
-        self.namespace_is_outdated = False
-        self.last_failed_execution: Execution | None = (
-            None  # the last run, where it failed
-        )
-        self.analyze_names = functools.lru_cache(FLOWS)(self._analyze_names)
-        self.run_history = cell_dependencies.History(self.analyze_names)
-        # causes of stale cells and hidden state that a report named
+        self.estimate = Estimate()  # of the end of the running cell
+        self.scratch_run: journal_events.RunStarted | None = None  # while it runs
+        self.last_failed_execution: Execution | None = None  # if the last run failed
+        self.needs_replay = False  # the notebook is complete: verify it
+        # Background runs, also recently finished ones, by call ID.
+        self.background_calls: dict[str, BackgroundCall] = {}
+        self.finished_call_ids: deque[str] = deque(maxlen=200)
+        # Reports that a client accepted and the agent may not have read yet.
+        self.delivered_reports: deque[Report] = deque(maxlen=20)
+        # Reports.
+        self.reported_unrun: dict[str, str] = {}  # cell ID → source hash
+        # Causes of stale cells and hidden state that a report named.
         self.reported_causes: set[tuple[object, ...]] = set()
-        lines, trouble = journal.load()
-        self.state = journal_reducer.replay(lines)
-        # what each is about → what is told of it with the next run
+        # Subject → notice for the next report.
         self.pending_notices: dict[Hashable, str] = {}
-        if trouble:
-            self.add_notice(trouble)
+        # Called after each journal event.
+        self.on_change: Callable[[], None] = _do_nothing
+        # Returns how much two images differ.
+        self.compare_pixels: PixelComparison = lambda *_: None
+        # The names in the kernel.
+        self.namespace = UNKNOWN_NAMESPACE
+        # A silent execution of another client may have changed them.
+        self.namespace_is_outdated = False
+        self.analyze_names = functools.lru_cache(ANALYSES)(self._analyze_names)
+        self.run_history = cell_dependencies.History(self.analyze_names)
+        events, problem = journal.load()
+        self.state = journal_reducer.replay(events)
+        if problem:
+            self.add_notice(problem)
         if self.state.unreadable_events:
             self.add_notice(
-                f"{self.state.unreadable_events} line(s) of the journal say nothing that stepper understands"
+                f"{self.state.unreadable_events} line(s) of the journal are not valid"
+                " and were ignored"
             )
         self.outputs = OutputWriter(
             file, late, self.state, limits, self.log, self.add_notice
         )
         self.kernel_manager = KernelManager(
             kernels,
-            place,
+            get_launch_config,
             self.state,
             self.log,
             self.outputs.handle_display,
             self.record_external_execution,
         )
 
-    # --- whose turn it is
+    # --- turns
 
     @contextlib.asynccontextmanager
     async def turn(
@@ -153,18 +148,12 @@ class Session:
             self.reconnecting_callers[again.call_id] = again
         try:
             while True:
-                while (
-                    again
-                    and (kernel := await self._find_unreachable_kernel(again))
-                    is not None
-                ):
-                    kernel.receive_pending()  # takes no lock: others are not to wait for a line
-                    await asyncio.sleep(LINK_SECONDS)
-                await (
-                    self._wait_for_lock(caller)
-                    if caller and self.lock.locked()
-                    else self.lock.acquire()
-                )
+                if again:
+                    await self._wait_until_reachable(again)
+                if caller and self.lock.locked():
+                    await self._wait_for_lock(caller)
+                else:
+                    await self.lock.acquire()
                 try:
                     await self._catch_up()
                     if not (again and await self._find_unreachable_kernel(again)):
@@ -176,34 +165,39 @@ class Session:
             if again and self.reconnecting_callers.get(again.call_id or "") is again:
                 del self.reconnecting_callers[again.call_id or ""]
 
+    async def _wait_until_reachable(self, again: Caller) -> None:
+        """Wait for a lost connection to the kernel that may run that call.
+
+        This takes no lock, so that other requests do not wait for the connection.
+        """
+        while True:
+            kernel = await self._find_unreachable_kernel(again)
+            if kernel is None:
+                return
+            kernel.receive_pending()
+            await asyncio.sleep(RECONNECT_POLL_SECONDS)
+
     async def _find_unreachable_kernel(self, again: Caller) -> Kernel | None:
         """Return the unreachable kernel that may run that call, or None."""
-        running, kernel = self.state.running, await self.kernel_manager.find()
-        if (
-            kernel is None
-            or running is None
-            or running.tool_use_id != again.call_id
-            or again.disconnected.is_set()
-        ):
+        kernel = await self.kernel_manager.find()
+        running = self.state.running
+        if kernel is None or running is None or again.disconnected.is_set():
             return None
-        return (
-            kernel
-            if kernel.unreachable_reason and await kernel.check_death() is None
-            else None
-        )
+        if running.tool_use_id != again.call_id or not kernel.unreachable_reason:
+            return None
+        return kernel if await kernel.check_death() is None else None
 
     async def _wait_for_lock(self, caller: Caller) -> None:
-        waits = [
-            asyncio.create_task(self.lock.acquire()),
-            asyncio.create_task(caller.disconnected.wait()),
-        ]
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        mine = waits[0].done()
-        for each in waits:
-            each.cancel()
-        if not mine:
+        acquire = asyncio.create_task(self.lock.acquire())
+        disconnected = asyncio.create_task(caller.disconnected.wait())
+        await asyncio.wait([acquire, disconnected], return_when=asyncio.FIRST_COMPLETED)
+        is_acquired = acquire.done()
+        acquire.cancel()
+        disconnected.cancel()
+        if not is_acquired:
             raise StepperError(
-                f"interrupted while it waited for another cell of {self.name}: nothing ran"
+                f"interrupted while it waited for another cell of {self.name}: nothing"
+                " ran"
             )
 
     async def wait_until_idle(self) -> None:
@@ -212,7 +206,7 @@ class Session:
             pass
 
     async def do_maintenance(self) -> None:
-        """Write late outputs and notice a dead kernel; never waits for a turn."""
+        """Write late outputs and detect a dead kernel; never wait for a turn."""
         kernel = self.kernel_manager.kernel
         if kernel is not None and not self.lock.locked():
             kernel.receive_pending()
@@ -220,13 +214,15 @@ class Session:
             self.put_late()
         if self.lock.locked():
             return
-        died = self.kernel_manager.unhandled_death or (
+        has_died = self.kernel_manager.unhandled_death or (
             kernel is not None and await kernel.check_death() is not None
         )
-        waits = (
+        has_pending_outputs = (
             self.state.pending_outputs and time.monotonic() > self.outputs.next_retry
         )
-        if (died or self.state.running or waits) and not self.lock.locked():
+        needs_turn = has_died or self.state.running or has_pending_outputs
+        # `check_death` may have waited: another request may have taken the lock.
+        if needs_turn and not self.lock.locked():
             async with self.turn():
                 pass
 
@@ -237,87 +233,94 @@ class Session:
             await self.do_maintenance()
 
     async def _catch_up(self) -> None:
-        kernel = await self.kernel_manager.find()
+        """Recover a run, take over a kernel and write what waits, before a turn."""
+        manager = self.kernel_manager
+        kernel = await manager.find()
         if self.state.running is not None:
             if kernel is not None and kernel.unreachable_reason:
-                return  # it may run still: that is asked when it can be reached
+                return  # the cell may still run: ask the kernel when it is reachable
             await self.recover_run(self)
-        elif self.kernel_manager.needs_takeover:
-            await self.kernel_manager.take_over()
-            if (
-                self.kernel_manager.kernel is not None
-                and not self.kernel_manager.needs_takeover
-            ):
-                await self.outputs.take_missed_messages(self.kernel_manager.kernel)
-        kernel = self.kernel_manager.kernel
-        death = self.kernel_manager.unhandled_death or (
-            await kernel.check_death() if kernel is not None else None
-        )
+        elif manager.needs_takeover:
+            await manager.take_over()
+            if manager.kernel is not None and not manager.needs_takeover:
+                await self.outputs.take_missed_messages(manager.kernel)
+        death = manager.unhandled_death
+        if death is None and manager.kernel is not None:
+            death = await manager.kernel.check_death()
         if death is not None:
             await self._handle_idle_death(death)
         self.outputs.write_waiting()
-        if self.kernel_manager.kernel is not None:
-            self.kernel_manager.kernel.receive_pending()
+        if manager.kernel is not None:
+            manager.kernel.receive_pending()
         self.put_late()
 
     async def _handle_idle_death(self, death: Death) -> None:
         """Record that the kernel died; stop the notebook if state was lost."""
-        built = command_messages.format_rebuild(self.state)
-        why = f"the kernel died ({death.reason}) while no cell ran"
-        await self.kernel_manager.shut_down(why)
-        if built:
-            error, block = command_messages.format_death_stop(
-                why, built, death.stderr, self.state.commands
+        rebuild = command_messages.format_rebuild(self.state)
+        reason = f"the kernel died ({death.reason}) while no cell was running"
+        await self.kernel_manager.shut_down(reason)
+        if not rebuild:
+            return
+        error, block = command_messages.format_death_stop(
+            reason, rebuild, death.stderr, self.state.commands
+        )
+        self.log(
+            journal_events.Stopped(
+                at=format_now(), key=None, cell_id="", block=block, error=error
             )
-            self.log(
-                journal_events.Stopped(
-                    at=format_now(), key=None, cell_id="", block=block, error=error
-                )
-            )
+        )
 
     # --- the notebook
 
     def read(self) -> Notebook:
         """Read the notebook, its plan and its kernel; raise NotebookError."""
         document = self.file.read()
-        known, told = self.state.plan, plan.from_json(document.plan)
-        if (
-            told
-            and (new := replace(known, kernel=told.kernel) if known.steps else told)
-            != known
-        ):
-            self.log(
-                journal_events.PlanChanged(at=format_now(), plan=plan.to_json(new))
-            )
+        self._update_plan(document)
         if not self.can_run(document):
+            command = CommandLines(self.name).shell("use --kernel NAME")
             raise NotebookError(
-                f"{self.name} is a notebook of the language {document.language!r}, and its kernel here is Python's",
-                f"name another of `kernels:` in .stepper/config.yaml: {CommandLines(self.name).shell('use --kernel NAME')}",
+                f"{self.name} is a notebook in {document.language!r}, but its kernel"
+                " here runs Python",
+                f"choose a backend of `kernels:` in .stepper/config.yaml: {command}",
             )
         self.speaks_python = document.language in LANGUAGES
-        self.diagnosis, self.comment = (
-            self.base_diagnosis.for_language(document.language),
-            cell_directives.comment_marker(document.language),
-        )
+        self.diagnosis = self.base_diagnosis.for_language(document.language)
+        self.comment = cell_directives.comment_marker(document.language)
         return document
+
+    def _update_plan(self, document: Notebook) -> None:
+        """Take the plan, or only its kernel, from the notebook file.
+
+        Once the journal has a plan, only commands change its steps.
+        """
+        journal_plan = self.state.plan
+        file_plan = plan.from_json(document.plan)
+        if not file_plan:
+            return
+        new_plan = file_plan
+        if journal_plan.steps:
+            new_plan = replace(journal_plan, kernel=file_plan.kernel)
+        if new_plan != journal_plan:
+            plan_json = plan.to_json(new_plan)
+            self.log(journal_events.PlanChanged(at=format_now(), plan=plan_json))
 
     def move(
         self,
         name: str,
         path: str,
-        place: Callable[[Mapping[str, str], str], LaunchConfig],
+        get_launch_config: Callable[[Mapping[str, str], str], LaunchConfig],
     ) -> None:
         """Use another name and path, also while a cell runs."""
         self.name = name
         self.file.move(path)
-        self.kernel_manager.get_launch_config = place
+        self.kernel_manager.get_launch_config = get_launch_config
         self.base_diagnosis.move(path)
         if self.state.commands.notebook:
             self.state.commands = CommandLines(name)
         self.on_change()
 
     def can_run(self, document: Notebook) -> bool:
-        """Whether the kernel may support the notebook's language."""
+        """Return whether the kernel may support the notebook's language."""
         if document.language in LANGUAGES:
             return True
         return (self.state.plan.kernel or self.limits().kernel) != Limits.kernel
@@ -330,34 +333,34 @@ class Session:
         document = self.read()
         if len({cell.id for cell in document.cells}) == len(document.cells):
             return document
-        for former, cell in self.file.replace_duplicate_ids():
-            where = (
-                f"a markdown cell has the id {cell.id}"
-                if not cell.is_code
-                else f"it is {cell.label}"
-            )
+        for duplicate_id, cell in self.file.replace_duplicate_ids():
+            new_name = cell.label if cell.is_code else f"id {cell.id}"
             self.add_notice(
-                f"two cells had the id {former!r}; the lower one has one of its own now: {where}"
+                f"two cells had the id {duplicate_id!r}; the lower one has a new id"
+                f" now: {new_name}"
             )
         return self.read()
 
     def put_late(self) -> None:
         """Write late outputs, and widget state if no cell runs."""
         kernel = self.kernel_manager.kernel
-        waits = kernel is None or self.lock.locked() or self.state.pending_outputs
-        self.outputs.write_late(
-            None if waits or kernel is None else kernel.take_widget_state(),
-            self.long_run_output,
-        )
+        is_busy = self.lock.locked() or self.state.pending_outputs
+        widgets = None
+        if kernel is not None and not is_busy:
+            widgets = kernel.take_widget_state()
+        self.outputs.write_late(widgets, self.long_run_output)
 
     @property
     def runs_in_background(self) -> bool:
         """Whether the running or queued cell is a background run."""
-        waits = self.kernel_manager.queue_status and any(
+        if self.state.runs_in_background:
+            return True
+        if not self.kernel_manager.queue_status:
+            return False
+        return any(
             call.in_background and not call.task.done()
             for call in self.background_calls.values()
         )
-        return self.state.runs_in_background or bool(waits)
 
     @property
     def is_idle(self) -> bool:
@@ -365,24 +368,19 @@ class Session:
         kernel = self.kernel_manager.kernel
         if kernel is None or self.lock.locked() or self.state.running is not None:
             return False
-        return not (
-            kernel.is_busy
-            or kernel.external_executions.running_since
-            or kernel.describe().is_external
-        )
+        if kernel.is_busy or kernel.external_executions.running_since:
+            return False
+        return not kernel.describe().is_external
 
     @property
     def long_run_output(self) -> PartialOutput | None:
-        """The output so far, if the cell runs for some time already."""
-        runs = (
-            self.running_caller is not None
-            and time.monotonic() > self.run_started_at + SHOWN_SECONDS
-        )
-        return (
-            self.kernel_manager.kernel.partial_output
-            if runs and self.kernel_manager.kernel
-            else None
-        )
+        """The output so far of a cell that has run for some time, else None."""
+        kernel = self.kernel_manager.kernel
+        if self.running_caller is None or kernel is None:
+            return None
+        if time.monotonic() <= self.run_started_at + SHOWN_SECONDS:
+            return None
+        return kernel.partial_output
 
     # --- the kernel
 
@@ -399,12 +397,10 @@ class Session:
         wake: str = "",
     ) -> Execution:
         """Run code for a caller and update the namespace."""
-        self.running_caller, self.run_started_at, self.estimate = (
-            caller,
-            time.monotonic(),
-            Estimate(),
-        )
-        # while the kernel works: what follows from the run asks for it
+        self.running_caller = caller
+        self.run_started_at = time.monotonic()
+        self.estimate = Estimate()
+        # Analyze the source while the kernel executes it: the result is needed later.
         if self.speaks_python and not scratch:
             asyncio.get_running_loop().call_soon(self.analyze_names, source)
         try:
@@ -412,7 +408,8 @@ class Session:
                 source, timeout, limits, request, scratch, criterion, wake
             )
         finally:
-            self.running_caller, self.last_used = None, time.monotonic()
+            self.running_caller = None
+            self.last_used = time.monotonic()
         execution.namespace_before = self.namespace
         self.namespace = execution.namespace
         execution.namespace = execution.namespace or execution.namespace_before
@@ -421,57 +418,60 @@ class Session:
     async def get_namespace(self, kernel: Kernel) -> Namespace:
         """Return the namespace; ask the kernel if it is not known."""
         if self.namespace_is_outdated or not self.namespace:
-            self.namespace_is_outdated, self.namespace = (
-                False,
-                await kernel.fetch_namespace(),
-            )
+            self.namespace_is_outdated = False
+            self.namespace = await kernel.fetch_namespace()
         return self.namespace
 
     async def add_suggestion(
         self,
         fault: Fault,
-        told: Mapping[str, Any],
-        known: Namespace,
+        kernel_facts: Mapping[str, Any],
+        namespace: Namespace,
         cell: Cell,
         cells: Sequence[Cell],
     ) -> Fault:
-        """Return a fault with its suggestion, if there is one."""
+        """Return a fault with its suggestion, if there is one.
+
+        `kernel_facts` is what the helper in the kernel reported with the error.
+        """
         kernel = self.kernel_manager.kernel
         python = kernel.describe().python if kernel else ""
         return await asyncio.to_thread(
             self.diagnosis.add_suggestion,
             fault,
-            told,
+            kernel_facts,
             cell,
             cells,
             self.state,
-            known,
+            namespace,
             python,
         )
 
-    def record_external_execution(self, done: ExternalExecution) -> None:
+    def record_external_execution(self, execution: ExternalExecution) -> None:
         """Record an execution of another client.
 
         A silent execution is recorded only if it assigned names.
         """
         self.last_used = time.monotonic()
-        self.namespace, self.namespace_is_outdated = (
-            done.namespace or self.namespace,
-            not done.namespace,
+        self.namespace_is_outdated = not execution.namespace
+        self.namespace = execution.namespace or self.namespace
+        bindings = cell_dependencies.list_reported_bindings(
+            NameUsage(), execution.namespace
         )
-        bound = cell_dependencies.list_reported_bindings(NameUsage(), done.namespace)
-        if self.kernel_manager.kernel is None or (done.is_silent and not bound):
+        kernel = self.kernel_manager.kernel
+        if kernel is None or (execution.is_silent and not bindings):
             return
-        running, after = self.state.running, self.state.next_run - 1
+        running = self.state.running
+        next_run = running.run if running else self.state.next_run
         self.log(
             journal_events.ExternalExecution(
-                at=done.started_at,
-                after=running.run - 1 if running else after,
-                kernel=self.kernel_manager.kernel.id,
-                code=one_line(done.code, CODE),
-                duration_s=round(done.seconds, 4),
-                error=done.error,
-                bound=bound,
+                at=execution.started_at,
+                after=next_run - 1,
+                kernel=kernel.id,
+                code=one_line(execution.code, CODE_LIMIT),
+                duration_s=round(execution.seconds, 4),
+                error=execution.error,
+                bound=bindings,
             ),
             sync=False,
         )
@@ -484,119 +484,120 @@ class Session:
             )
 
     async def interrupt(self) -> bool:
-        """Interrupt the running cell; return whether there was one. Takes no lock."""
-        # what waits in line behind it does not run either
+        """Interrupt the running cell; return whether there was one. Take no lock."""
+        # Background runs that wait in line behind it do not run either.
+        running = self.state.running
+        running_call_id = running.tool_use_id if running else None
         for call in self.background_calls.values():
-            if call.in_background and not (
-                self.state.running and self.state.running.tool_use_id == call.id
-            ):
+            if call.in_background and call.id != running_call_id:
                 call.caller.disconnected.set()
-        interrupted = await self.kernel_manager.interrupt("person")
-        if self.running_caller is not None and not interrupted:
-            self.retry_interrupted.set()  # it waits to be run again
+        is_interrupted = await self.kernel_manager.interrupt("user")
+        if self.running_caller is not None and not is_interrupted:
+            self.retry_interrupted.set()  # the cell waits for its next try
             return True
-        return interrupted
+        return is_interrupted
 
     async def cancel_for_caller(self, caller: Caller) -> None:
         """Cancel the run of a caller that disconnected."""
         caller.disconnected.set()
-        call = (self.state.running and self.state.running.tool_use_id) or ""
-        if caller is self.running_caller or caller is self.reconnecting_callers.get(
-            call
-        ):
+        running = self.state.running
+        call_id = (running.tool_use_id or "") if running else ""
+        reconnecting_caller = self.reconnecting_callers.get(call_id)
+        if caller is self.running_caller or caller is reconnecting_caller:
             self.retry_interrupted.set()
-            await self.kernel_manager.interrupt("client gone")
+            await self.kernel_manager.interrupt("client disconnected")
 
     def _analyze_names(self, source: str) -> NameUsage:
         """Return the names that a cell reads and assigns."""
-        found = name_analysis.analyze_source(source, self.diagnosis.convert_to_python)
-        found.mentions.clear()
-        return found
+        usage = name_analysis.analyze_source(source, self.diagnosis.convert_to_python)
+        usage.mentions.clear()
+        return usage
 
     # --- the journal
 
     def log(self, event: journal_events.Event, sync: bool | None = True) -> None:
-        """Write an event to the journal and apply it to the state."""
-        beginning = isinstance(event, journal_events.RunStarted)  # nothing ran yet
+        """Write an event to the journal and apply it to the state.
+
+        Raise StepperError if the start of a run cannot be written: the cell does not
+        run then.
+        """
+        is_start = isinstance(event, journal_events.RunStarted)
         try:
-            self.journal.append(event.to_json(), sync, keep=not beginning)
+            self.journal.append(event.to_json(), sync, keep=not is_start)
         except OSError as error:
-            why = f"the journal can't be written ({error.strerror})"
-            if beginning:
+            problem = f"the journal cannot be written ({error.strerror})"
+            if is_start:
                 raise StepperError(
-                    why, "df -h .stepper; ls -l .stepper/journal"
+                    problem, "df -h .stepper; ls -l .stepper/journal"
                 ) from error
-            told = f"{why}: its lines wait in memory, and are lost where the daemon ends before they can be written"
-            self.add_notice(told, error.strerror)
+            self.add_notice(
+                f"{problem}: its entries are only in memory, and are lost if the daemon"
+                " exits before it can write them",
+                error.strerror,
+            )
         if isinstance(event, journal_events.KernelChanged):
             self.namespace = UNKNOWN_NAMESPACE
         journal_reducer.apply(event, self.state)
         self.on_change()
 
-    def add_notice(self, text: str, about: Hashable = None) -> None:
+    def add_notice(self, text: str, subject: Hashable = None) -> None:
         """Add a notice for the next report; replace one on the same subject."""
-        self.pending_notices.pop(about or text, None)
-        self.pending_notices[about or text] = text
+        self.pending_notices.pop(subject or text, None)
+        self.pending_notices[subject or text] = text
 
     def take_notices(self) -> list[str]:
         """Return the notices for the next report and clear them."""
-        notes = [
-            note
-            for note in (*self.pending_notices.values(), self.kernel_manager.notice)
-            if note
-        ]
-        self.pending_notices, self.kernel_manager.notice = {}, ""
-        return notes
+        notices = [*self.pending_notices.values(), self.kernel_manager.notice]
+        self.pending_notices = {}
+        self.kernel_manager.notice = ""
+        return [notice for notice in notices if notice]
 
     def was_handled(self, tool_use_id: str | None) -> bool:
-        """Whether that tool call was handled already."""
+        """Return whether that tool call was handled already."""
         return tool_use_id in self.state.tool_use_ids
 
     def find_report(self, tool_use_id: str | None) -> Report | None:
         """Return the report on the last run of a tool call, or None."""
-        last = next(
-            (
-                run
-                for run in reversed(self.state.runs)
-                if run.tool_use_id == tool_use_id
-            ),
-            None,
-        )
-        text = self.state.reports.get(last.run if last else 0)
-        if last is None:
+        last_run = None
+        for run in self.state.runs:
+            if run.tool_use_id == tool_use_id:
+                last_run = run
+        if last_run is None:
+            text = self.state.reports.get(0)
             return None if text is None else Report(text, "", ok=False)
-        self.pending_notices.pop(last.run, None)  # it is told now
-        return command_messages.format_journaled_run(last, text, self.state.stop)
+        text = self.state.reports.get(last_run.run)
+        self.pending_notices.pop(last_run.run, None)  # this report replaces it
+        return command_messages.format_journaled_run(last_run, text, self.state.stop)
 
-    def record_report(self, found: Report, ended: RunSummary) -> Report:
+    def record_report(self, report: Report, summary: RunSummary) -> Report:
         """Record a report in the journal; add the stop, if there is one."""
-        if self.state.stop and not found.ok:
-            found = replace(found, stop=self.state.stop.block)
-        self.log(
-            journal_events.RunReported(
-                run=ended.run.run, text=f"{found.text}\n{found.stop}".strip()
-            ),
-            sync=False,
-        )
-        return found
+        if self.state.stop and not report.ok:
+            report = replace(report, stop=self.state.stop.block)
+        text = f"{report.text}\n{report.stop}".strip()
+        self.log(journal_events.RunReported(run=summary.run.run, text=text), sync=False)
+        return report
 
     def stop_notebook(
-        self, key: Key, ended: RunSummary, retries: int, mend: str = ""
+        self, key: Key, summary: RunSummary, attempts: int, fix: str = ""
     ) -> None:
-        """Stop the notebook until the user resumes it."""
-        error, asked = (
-            ": ".join(run_report.get_error(ended)),
-            run_report.format_question(ended),
-        )
-        block = run_report.format_stop_block(ended, retries, mend) + (
-            f"\n\n{asked}" if asked else ""
-        )
+        """Stop the notebook until the user resumes it.
+
+        `fix` is the command that fixes the cause, if it is known.
+        """
+        block = run_report.format_stop_block(summary, attempts, fix)
+        question = run_report.format_question(summary)
+        if question:
+            block = f"{block}\n\n{question}"
         self.log(
             journal_events.Stopped(
                 at=format_now(),
                 key=key,
-                cell_id=ended.cell.id,
+                cell_id=summary.cell.id,
                 block=block,
-                error=error,
+                error=": ".join(run_report.get_error(summary)),
             )
         )
+
+
+def _do_nothing() -> None:
+    pass

@@ -144,7 +144,7 @@ def test_cells_that_share_an_id_get_ids_of_their_own_before_anything_runs(
     first, second, third = (cell["id"] for cell in notebook.raw["cells"])
     assert (first, third) == ("same", "other") and re.fullmatch("[0-9a-f]{8}", second)
     assert (
-        f"two cells had the id 'same'; the lower one has one of its own now: it is cell 2 (id {second})"
+        f"two cells had the id 'same'; the lower one has a new id now: cell 2 (id {second})"
         in answer.text
     )
     project.stepper("run", "notebooks/a.ipynb")
