@@ -23,7 +23,6 @@ from jupyter_client import BlockingKernelClient
 from stepper.kernels.backend_registry import BackendLauncher
 from stepper.policy.kernel_namespace import UNKNOWN_NAMESPACE
 from stepper.policy.model import Death, Limits, OmittedOutput, Outcome
-from stepper.session.fake_kernel import FakeKernelLauncher
 from stepper.session.protocols import (
     Execution,
     ExternalExecution,
@@ -33,6 +32,7 @@ from stepper.session.protocols import (
 )
 from tests import backend_cases
 from tests.backend_cases import Cells, Place, contract
+from tests.fake_kernel import FakeKernelLauncher
 
 # What the fake kernel's cells find, defined where a real one runs.
 PRELUDE = """

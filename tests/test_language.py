@@ -18,7 +18,6 @@ UNFINISHED = {
     "kernels",
     "mcp",
     "messages",
-    "session",
 }
 ROOMS = {
     path.relative_to(readability.PACKAGE).parts[0]

@@ -25,10 +25,10 @@ import pytest
 from stepper.cli.main import main
 from stepper.daemon.server import Daemon
 from stepper.hook import client, process
-from stepper.session.fake_kernel import FakeKernel, FakeKernelLauncher
 from stepper.session.session import Session
 from tests import test_recovery, test_report_texts, test_run_on_edit, test_workflow
 from tests.conftest import Answer, Project, code, text_of
+from tests.fake_kernel import FakeKernel, FakeKernelLauncher
 from tests.test_command_table import DOCUMENTS
 from tests.test_run_on_edit import wait_until
 

@@ -53,7 +53,7 @@ class CellVersion:
         return cls(cell.id, hash_source(cell.source))
 
 
-# nbformat dicts, by the cell that has them
+# Outputs as nbformat dicts, by cell.
 Outputs = Mapping[CellVersion, Sequence[dict[str, Any]]]
 
 
@@ -64,35 +64,36 @@ class Execution:
     outcome: Outcome
     outputs: list[dict[str, Any]] = field(default_factory=list)
     execution_count: int | None = None
-    timings: dict[str, str] = field(default_factory=dict)  # nbclient's names → ISO 8601
+    # ISO 8601 times by the names that nbclient uses in `metadata.execution`.
+    timings: dict[str, str] = field(default_factory=dict)
     fault: Fault | None = None
     death: Death | None = None
     namespace: Namespace = UNKNOWN_NAMESPACE
-    # what was known before it began
+    # The names before the execution.
     namespace_before: Namespace = UNKNOWN_NAMESPACE
-    # by the diagnosis's part in the kernel, which alone reads it
+    # Facts from the diagnosis helper in the kernel; only the diagnosis reads them.
     diagnosis_data: dict[str, Any] = field(default_factory=dict)
-    # the step's criterion; None where that could not be told
+    # The result of the step's criterion, None if it is unknown.
     criterion_result: CriterionResult | None = None
     notes: list[str] = field(default_factory=list)
-    # of the project, that changed since they were imported
+    # Project modules that changed since they were imported.
     module_changes: ModuleChanges = UNCHANGED
-    memory: str = ""  # what the memory guard saw when it stopped the cell
-    # the outputs that are pictures, of whatever size
+    memory: str = ""  # the memory use when the memory guard stopped the cell
+    # The outputs that are images.
     images: list[dict[str, Any]] = field(default_factory=list)
     left_out: OmittedOutput = NOTHING_OMITTED
-    # display id → the outputs that show it
+    # Display ID → indexes of the outputs that show it.
     displays: dict[str, list[int]] = field(default_factory=dict)
-    widgets: WidgetState | None = None  # None where nothing of them changed
-    # what went into Output widgets
+    widgets: WidgetState | None = None  # None if no widget changed
+    # Outputs inside Output widgets.
     widget_outputs: list[dict[str, Any]] = field(default_factory=list)
-    # sources of the cells that Jupyter would make next
+    # Sources of the cells that Jupyter would insert below (`set_next_input`).
     next_inputs: list[str] = field(default_factory=list)
-    # from the kernel_info_reply
+    # From the kernel_info_reply.
     language_info: Mapping[str, Any] = field(default_factory=dict)
-    # its outputs were written to the notebook, as far as `left_out` has it
+    # The outputs are in the notebook, except those in `left_out`.
     in_notebook: bool = False
-    # the connection to the kernel was lost while it ran, and came back
+    # The connection was lost during the run and restored.
     reconnected: bool = False
 
 
@@ -103,13 +104,11 @@ class LaunchConfig:
     python: str
     cwd: str
     environ: Mapping[str, str]
-    # with `3.12` behind it: the folder of stepper's own ipykernel, for an interpreter
-    # that has none
+    # The parent folder of stepper's own copies of ipykernel, which has one folder for
+    # each Python version, such as `3.12`. For an interpreter without ipykernel.
     bundled_ipykernel: str = ""
-    backend: BackendConfig | None = (
-        None  # where that is besides `python` on this machine
-    )
-    # it is to end with the daemon, as far as its place can have it so
+    backend: BackendConfig | None = None  # None for `python` on this machine
+    # The kernel exits with the daemon if the backend supports that.
     exits_with_daemon: bool = False
 
 
@@ -156,7 +155,7 @@ class QueueStatus:
     text: str
     since: float
     wait_seconds: float | None
-    # when what waits runs; '' if it will not, because the request is being withdrawn
+    # When the cell runs; '' if the request is being withdrawn.
     until: str = "the job starts"
     request: str = ""
 
@@ -171,15 +170,15 @@ class ExternalExecution:
     started_at: str
     code: str
     seconds: float = 0.0
-    error: str = ""  # in one line
+    error: str = ""  # one line
     is_silent: bool = False
-    namespace: Namespace = UNKNOWN_NAMESPACE  # after it; not known of other languages
+    namespace: Namespace = UNKNOWN_NAMESPACE  # afterwards; unknown in other languages
 
 
 class PartialOutput(Protocol):
     """The output so far of the running cell."""
 
-    change_count: int  # grows with what comes
+    change_count: int  # increases with each change
 
     @property
     def matched_line(self) -> str:
@@ -198,9 +197,7 @@ class PartialOutput(Protocol):
 class ExternalExecutions(Protocol):
     """Executions that other clients request from the kernel."""
 
-    on_finished: Callable[
-        [ExternalExecution], None
-    ]  # called with each execution that is over
+    on_finished: Callable[[ExternalExecution], None]  # called after each execution
 
     @property
     def running_since(self) -> float:
@@ -217,11 +214,10 @@ class Kernel(Protocol):
     """The running kernel of one notebook."""
 
     id: str
-    language: str  # as it tells; '' before it was asked
+    language: str  # as the kernel reports it, '' before the first request
     is_busy: bool
-    # Called with what shows something, and whether it is late: another request's than
-    # the one that runs. Returns
-    # whether cells beside that took it.
+    # Called with each display message, and whether it is late, which means that its
+    # request has finished. Returns whether it belongs to a cell that is not running.
     on_display: Callable[[dict[str, Any], bool], bool]
 
     @property
@@ -360,9 +356,9 @@ class NotebookFile(Protocol):
     """A notebook on disk."""
 
     path: str
-    inode: int  # of the file (its inode), as read or written last; 0 before
-    last_written: tuple[int, ...]  # number, size and time of what was written last
-    # called where the file is gone: returns whether `path` names another one now
+    inode: int  # of the file that was read or written last, 0 before
+    last_written: tuple[int, ...]  # inode, size and time of the last write
+    # Called if the file does not exist. Returns whether `path` has changed.
     relocate: Callable[[], bool]
 
     def move(self, path: str) -> None:
@@ -401,7 +397,10 @@ class NotebookFile(Protocol):
         """Add a tag to a cell if it still exists; raise NotebookError."""
 
     def remove_tag(self, cell: Cell, tag: str) -> None:
-        """Remove a tag from the cell; do nothing if the cell no longer exists. Raise NotebookError."""
+        """Remove a tag from the cell; do nothing if the cell no longer exists.
+
+        Raise NotebookError.
+        """
 
     def rearrange_cells(
         self, order: Callable[[Sequence[Cell]], Sequence[Cell]]

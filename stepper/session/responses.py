@@ -132,23 +132,21 @@ class StatusResponse:
     cells: Sequence[CellStatus] = ()
     stop: StopDetails | None = None
     lost: str = ""
-    unheard: str = ""  # what became of edits whose report nobody could read
-    # cells whose provider above them ran later
+    unheard: str = ""  # the undelivered reports
+    # Cells that read a value from a cell above them that ran later.
     stale: Sequence[Mark] = field(default_factory=list)
-    hidden: Sequence[Mark] = field(
-        default_factory=list
-    )  # cells that read a value from below, or from a cell that is gone
-    # what this caller had running, where it ended while it was waited for
+    # Cells that read a value from a cell below them, or from a deleted cell.
+    hidden: Sequence[Mark] = field(default_factory=list)
+    # The result of this caller's background run, if it finished during the request.
     ended: CellRunResponse | None = None
-    context: NamespaceSummary | None = (
-        None  # this and the next where `details` are asked for
-    )
+    # Only if the request has `details`.
+    context: NamespaceSummary | None = None
     resources: Resources | None = None
     verified: LastVerification | None = None
-    renamed: str = ""  # that it looks like a renamed notebook, and what to do
-    # which Jupyter server shows the notebook and does not reload it, and what helps
+    renamed: str = ""  # a hint if it looks like a renamed notebook
+    # A hint if a Jupyter server shows the notebook and does not reload it.
     jupyter: str = ""
-    # open cells outside the plan
+    # Open cells outside the plan.
     off_plan: Sequence[CellStatus] = field(default_factory=list)
 
 
@@ -226,11 +224,11 @@ class HistoryEntry:
     started_at: str
     duration_s: float
     outcome: str
-    # who asked for it: hook, mcp, cli; '' before that was kept; `elsewhere`: another
-    # client of the kernel
+    # The interface of the request: hook, mcp or cli; `elsewhere` for another client of
+    # the kernel. '' for runs that an old version recorded.
     by: str = ""
-    source: str = ""  # what that one ran, which is in no cell (`run` is 0)
-    bound: Sequence[str] = ()  # … and the names that it bound
+    source: str = ""  # the code of another client (`run` is 0)
+    bound: Sequence[str] = ()  # the names that it assigned
 
 
 @dataclass(frozen=True)
@@ -270,12 +268,12 @@ class RunResponse:
     skipped: int
     report: str
     results: Sequence[CellResult]
-    follows: str  # what no longer follows after it: lines
+    follows: str  # lines on stale cells and changed outputs
     which: str  # pending, all, stale, restore
-    # the stop of the agent that is in force after a run from a terminal, a script or
-    # CI, or empty
+    # After a run from a terminal, a script or CI: the agent's stop that is in force,
+    # or ''.
     stop: str
-    # of `all` and `restore`: cells whose outputs differ from those recorded before
+    # For `all` and `restore`: cells whose outputs differ from the recorded ones.
     changed_outputs: Sequence[ChangedOutput]
 
 
@@ -300,7 +298,7 @@ class EvalResponse:
     fault: Fault | None
     text: str
     output: str
-    # the paths of the pictures that it showed, until the next code shows some
+    # The paths of its figures. The next scratch execution replaces the files.
     figures: Sequence[str] = ()
 
 
@@ -313,8 +311,8 @@ class OutputPage:
     page: int
     pages: int
     text: str
-    ended: str = ""  # how the run ended that was followed
-    figures: Sequence[str] = ()  # the paths of the figures that were rendered
+    ended: str = ""  # the result of the followed run
+    figures: Sequence[str] = ()  # the paths of the rendered figures
 
 
 @dataclass(frozen=True)
@@ -335,7 +333,7 @@ class AttachResponse:
     """
 
     notebook: str
-    kernel: str  # its id
+    kernel: str  # its ID
     where: str
     file: str | None
     console: str | None

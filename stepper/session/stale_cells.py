@@ -88,7 +88,7 @@ def _select_new(
 
 
 def report_new_after_edit(session: Session) -> str:
-    """Return the lines of `report_new` after a change of the notebook that ran nothing."""
+    """Return the lines of `report_new` after an edit that ran nothing."""
     with contextlib.suppress(NotebookError):  # the caller reports that error
         return report_new(session, session.read().cells)
     return ""

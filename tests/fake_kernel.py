@@ -267,7 +267,7 @@ class FakeKernel:
         done = await self._until_over(run, timeout, FakePartialOutput(run, wake))
         if criterion and done.outcome is Outcome.OK:
             with contextlib.suppress(Exception):
-                holds = eval(criterion, self.names)  # noqa: S307
+                holds = eval(criterion, self.names)
                 done.diagnosis_data["criterion"] = {"holds": holds}
         return done
 
@@ -379,10 +379,10 @@ class FakeKernel:
             if tree.body and isinstance(tree.body[-1], ast.Expr)
             else None
         )
-        exec(compile(tree, name, "exec"), self.names)  # noqa: S102
+        exec(compile(tree, name, "exec"), self.names)
         if not isinstance(last, ast.Expr):
             return
-        value = eval(compile(ast.Expression(last.value), name, "eval"), self.names)  # noqa: S307
+        value = eval(compile(ast.Expression(last.value), name, "eval"), self.names)
         if value is not None:
             shown = {
                 "execution_count": run.number,
