@@ -44,11 +44,14 @@ class RecordedOutputs:
         nondeterministic_ids = _get_nondeterministic_ids(session, document)
         last_hashes = {run.cell_id: run.source_hash for run in session.state.runs}
         for cell in cells:
-            outputs = document.get_recorded_outputs(cell)
+            if cell.id in nondeterministic_ids:
+                continue
             last_hash = last_hashes.get(cell.id, "")
-            has_same_source = last_hash in ("", hash_source(cell.source))
-            is_comparable = has_same_source and cell.id not in nondeterministic_ids
-            if outputs is not None and is_comparable:
+            source_hash = hash_source(cell.source)
+            if last_hash not in ("", source_hash):
+                continue
+            outputs = document.get_recorded_outputs(cell)
+            if outputs is not None:
                 self.recorded[cell.index] = outputs
 
     def list_changed_modules(self) -> list[str]:
@@ -59,8 +62,12 @@ class RecordedOutputs:
 
     async def find_changed(self, finished: Sequence[RunSummary]) -> list[ChangedOutput]:
         """Return the cells whose outputs differ now, in the order of their runs."""
-        compared = [summary for summary in finished if self._is_comparable(summary)]
-        outputs = {summary.cell.index: [*summary.outputs] for summary in compared}
+        compared = []
+        outputs: dict[int, list[Any]] = {}
+        for summary in finished:
+            if self._is_comparable(summary):
+                compared.append(summary)
+                outputs[summary.cell.index] = [*summary.outputs]
         changed = await asyncio.to_thread(self._compare, compared, outputs)
         if not changed:
             return []
@@ -71,20 +78,24 @@ class RecordedOutputs:
         compared = [
             summary for summary in compared if summary.cell.number in changed_numbers
         ]
-        final_outputs = {
-            summary.cell.index: self._read_written(summary) for summary in compared
-        }
-        if all(outputs[index] == final for index, final in final_outputs.items()):
-            return changed
-        return await asyncio.to_thread(self._compare, compared, final_outputs)
+        final_outputs: dict[int, list[Any]] = {}
+        for summary in compared:
+            final_outputs[summary.cell.index] = self._read_written(summary)
+        for index, final in final_outputs.items():
+            if outputs[index] != final:
+                return await asyncio.to_thread(self._compare, compared, final_outputs)
+        return changed
 
     def _is_comparable(self, summary: RunSummary) -> bool:
         """Return whether the outputs of a run can be compared with recorded ones."""
+        run = summary.run
         if summary.cell.index not in self.recorded:
             return False
-        if summary.run.verdict is not Verdict.FINE:
+        if run.verdict is not Verdict.FINE:
             return False
-        return not (isinstance(summary.run, RunEnded) and summary.run.left_out)
+        if isinstance(run, RunEnded):
+            return not run.left_out
+        return True
 
     async def _take_late_outputs(self) -> None:
         kernel = self.session.kernel_manager.kernel
@@ -98,12 +109,15 @@ class RecordedOutputs:
 
         If they could not be written, return those of the run.
         """
+        cell = summary.cell
         outputs: list[Any] = []
-        if summary.cell.id not in self.session.state.pending_outputs:
-            version = CellVersion.from_cell(summary.cell)
+        if cell.id not in self.session.state.pending_outputs:
+            version = CellVersion.from_cell(cell)
             with contextlib.suppress(NotebookError):
                 outputs = self.session.file.read_outputs(version)
-        return outputs or [*summary.outputs]
+        if outputs:
+            return outputs
+        return [*summary.outputs]
 
     def _compare(
         self, compared: Sequence[RunSummary], outputs: dict[int, list[Any]]
@@ -120,23 +134,23 @@ class RecordedOutputs:
             new_outputs = recorded_outputs.remove_pager_text(
                 cell.source, recorded, CellOutputs(outputs[cell.index], facts)
             )
-            run_time = RunTime(
-                parse_moment(summary.run.started_at).timestamp(),
-                summary.run.duration_s,
-                clock_values.reads_clock(cell.source, self.sources),
-            )
             difference = recorded_outputs.find_difference(
                 CellOutputs(recorded, facts),
                 new_outputs,
-                run_time,
+                self._get_run_time(summary),
                 self.session.compare_pixels,
                 is_redrawn,
             )
-            if difference is not None:
-                changed.append(
-                    recorded_outputs.describe_changed_output(cell, difference)
-                )
+            if difference is None:
+                continue
+            description = recorded_outputs.describe_changed_output(cell, difference)
+            changed.append(description)
         return changed
+
+    def _get_run_time(self, summary: RunSummary) -> RunTime:
+        started_at = parse_moment(summary.run.started_at)
+        reads_clock = clock_values.reads_clock(summary.cell.source, self.sources)
+        return RunTime(started_at.timestamp(), summary.run.duration_s, reads_clock)
 
 
 def _get_nondeterministic_ids(session: Session, document: Notebook) -> Collection[str]:

@@ -198,7 +198,7 @@ class KernelBackendEntry:
     """A kernel backend.
 
     `usual` marks the project's default. `reachable` is None if this was not checked or
-    cannot be determined; `why` explains it. `mend` is a command that fixes the problem.
+    cannot be determined; `why` explains it.
     """
 
     name: str
