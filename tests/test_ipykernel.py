@@ -266,7 +266,7 @@ def test_a_notebook_that_is_written_whole_says_it_too(without: Project) -> None:
         "cwd": str(without.folder),
         "permission_mode": "default",
     }
-    assert without.hook("PostToolUse", payload).text.count("lacks ipykernel") == 1
+    assert without.hook("PostToolUse", payload).text.count("does not have ipykernel") == 1
 
 
 @pytest.mark.nightly
@@ -327,7 +327,7 @@ def test_uv_sync_removes_it_and_the_next_cell_runs(tmp_path: Path) -> None:
         sh(uv, "sync")
         sh(stepper, "restart")
         sh(stepper, "run", notebook, "--all")
-        assert "lacks ipykernel" not in sh(stepper, "report")
+        assert "does not have ipykernel" not in sh(stepper, "report")
     finally:
         sh(stepper, "shutdown")
 
