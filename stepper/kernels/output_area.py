@@ -82,13 +82,14 @@ class OutputArea:
         self.execution_count: int | None = None
         self.timings: dict[str, str] = {}
         self.change_count = 0
+        # Searches the printed text for the line that should wake the agent.
         self.watch: WakeWatcher | None = None
         self.clear()
 
     def clear(self) -> None:
         """Remove all outputs."""
         self.clear_before_next_output = False
-        # What was omitted earlier and no line of the outputs reports.
+        # Earlier omissions that no line of the outputs reports.
         self.unreported = NOTHING_OMITTED
         # The outputs before the dropped ones, [] if none were dropped.
         self.head: list[Entry] = []
@@ -148,6 +149,7 @@ class OutputArea:
         if omission is None:
             self.entries.append(entry)
         else:
+            # The outputs before this line are the head.
             count, size = omission.groups()
             self.dropped = OmittedOutput(0, parse_count(count), parse_count(size))
             self.head = self.entries
@@ -201,6 +203,7 @@ class OutputArea:
         self.timings[name] = date.replace("+00:00", "Z")
 
     def _take_stream(self, name: str, text: str) -> None:
+        """Add a text to the entry that it belongs to, or to a new one."""
         entry = self._find_stream_entry(name, text)
         if entry is None:
             output = {"output_type": "stream", "name": name}
@@ -234,6 +237,7 @@ class OutputArea:
         return None
 
     def _take_display(self, message: Message) -> None:
+        """Add a display or result, and update the displays with its id."""
         message_type = message["msg_type"]
         content = message["content"]
         display_id = get_display_id(message)
@@ -267,6 +271,7 @@ class OutputArea:
         self.pending_updates = {}
 
     def _replace_display(self, entry: Entry, shown: Output) -> None:
+        """Replace the content of an entry; a result stays a result."""
         output: Output = {"output_type": DISPLAY}
         if entry.output["output_type"] == RESULT:
             count = entry.output.get("execution_count")

@@ -36,7 +36,11 @@ Position = tuple[int, int]  # row and column
 
 
 class BoundedText:
-    """A text that grows: its beginning and its end are kept, the middle is counted."""
+    """A text that grows, with a limit on its size.
+
+    The beginning (`head`) and the end (`tail`) are kept, each up to half of the limit.
+    The characters between them are only counted.
+    """
 
     def __init__(self, limit: int) -> None:
         self.half = max(1, limit // 2)
@@ -93,7 +97,7 @@ class BoundedText:
         return text[room:]
 
     def _drop_first_tail_piece(self) -> None:
-        """Drop the first piece of the tail, or as much of it as is too much."""
+        """Drop as much of the tail's first piece as is above the limit."""
         excess = self.tail_size - self.half
         first = self.tail.popleft()
         if len(first) > excess:
@@ -147,7 +151,7 @@ class StreamText(BoundedText):
         moves_cursor = "\b" in text
         if "\x1b[" in text and CURSOR_UP.search(text):
             moves_cursor = True
-        is_at_end = self.column < 0 and not self.rows_up
+        is_at_end = self.column == AT_END and not self.rows_up
         max_size = MAX_CURSOR_TEXT if moves_cursor else MAX_REDRAWN_TEXT
         if len(text) > max_size:
             self.rows_up = 0
@@ -169,7 +173,7 @@ class StreamText(BoundedText):
         last_row = len(rows) - 1
         row = max(0, last_row - self.rows_up)
         column = self.column
-        if column < 0:
+        if column == AT_END:
             column = len(rows[row])
         row, column = draw_text(rows, row, column, text)
         last_row = len(rows) - 1
