@@ -266,7 +266,9 @@ def test_a_notebook_that_is_written_whole_says_it_too(without: Project) -> None:
         "cwd": str(without.folder),
         "permission_mode": "default",
     }
-    assert without.hook("PostToolUse", payload).text.count("does not have ipykernel") == 1
+    assert (
+        without.hook("PostToolUse", payload).text.count("does not have ipykernel") == 1
+    )
 
 
 @pytest.mark.nightly
