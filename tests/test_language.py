@@ -17,7 +17,6 @@ UNFINISHED = {
     "install",
     "kernels",
     "mcp",
-    "messages",
 }
 ROOMS = {
     path.relative_to(readability.PACKAGE).parts[0]

@@ -163,8 +163,8 @@ def test_every_command_line_is_translated(notebook: str) -> None:
             "`run_notebook` with `which: stale` runs it.",
         ),
         (
-            "To run what has not run: stepper run 'notebooks/an a.ipynb'",
-            "To run what has not run: `run_notebook` with `notebook: notebooks/an a.ipynb`",
+            "To run the cells that have not run: stepper run 'notebooks/an a.ipynb'",
+            "To run the cells that have not run: `run_notebook` with `notebook: notebooks/an a.ipynb`",
         ),
         (
             "To go on here, run: stepper run a.ipynb --all",

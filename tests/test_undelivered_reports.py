@@ -213,7 +213,7 @@ def test_cells_changed_by_a_shell_are_told_once_with_the_command_that_runs_them(
     assert told.line == told.text
     assert told.text == (
         f"stepper: {name} was changed outside the notebook tools: cell 1 (id {first}) changed, cell 2 (id b) never ran here;"
-        f" NOT run here; the outputs of cell 1 (id {first}) are stale. To run what has not run: stepper run {name}"
+        f" NOT run here; the outputs of cell 1 (id {first}) are stale. To run the cells that have not run: stepper run {name}"
     )
     assert message(notebook, "Bash").data == {} and len(project.json("history")) == 1
     assert statuses(project) == ["changed", "pending"]
@@ -254,7 +254,7 @@ def test_new_broken_and_many_notebooks(project: Project) -> None:
         told := message(notebook, "Bash").text
     )
     assert told.endswith(
-        "cell 1 (id a) has NOT run here. To run what has not run: stepper run 'notebooks/sub/by hand.ipynb'"
+        "cell 1 (id a) has NOT run here. To run the cells that have not run: stepper run 'notebooks/sub/by hand.ipynb'"
     )
     broken = project.notebook("broken.ipynb")
     broken.path.write_text('{"cells": [')

@@ -1,1 +1,1 @@
-"""What the agent and the person read: values in, texts out."""
+"""The texts that agent and user read: functions from values to texts."""

@@ -1,4 +1,4 @@
-"""Messages about other clients of a kernel: how to attach one, and what they executed."""
+"""Messages about other clients of a kernel: how to attach one, what they executed."""
 
 from __future__ import annotations
 

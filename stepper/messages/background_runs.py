@@ -164,8 +164,8 @@ def format_queued(
     effect = f"withdraws the {request}" if request else "cancels the cell"
     state = format_queue_state(reason, until)
     text = (
-        f"stepper: {state}. You are notified with its report when it has run, so you can"
-        f" finish this turn. {MEANWHILE} {_format_blocked(name, queue)}"
+        f"stepper: {state}. You are notified with its report when it has run, so you"
+        f" can finish this turn. {MEANWHILE} {_format_blocked(name, queue)}"
         f" {_format_stop_hint(commands)}, which {effect}; Esc does not."
     )
     return Report(text, f"▶ {state} · `stop the cell` {effect}")
@@ -174,7 +174,8 @@ def format_queued(
 def format_still_queued(name: str, reason: str, until: str, is_notified: bool) -> str:
     """Return what a new session reads about a cell whose kernel is queued."""
     state = format_queue_state(reason, until)
-    return f"stepper: a cell of {one_line(name)}: {state}: {_who_is_notified(is_notified)}."
+    notified = _who_is_notified(is_notified)
+    return f"stepper: a cell of {one_line(name)}: {state}: {notified}."
 
 
 def format_refused_queued(
@@ -218,8 +219,8 @@ def format_matched(
     """Return the notification about a printed line that matches `wake=`."""
     text = (
         f"stepper: {running} of {one_line(name)} is still running."
-        f" {_format_match(line)}\nWhen it finishes you are notified again, or told with"
-        f" the next prompt. {_format_stop_hint(commands)}."
+        f" {_format_match(line)}\nWhen it finishes you are notified again, or with the"
+        f" next prompt. {_format_stop_hint(commands)}."
     )
     user_line = (
         f"▶ {running} is still running · matched by its `wake=` |"

@@ -52,7 +52,9 @@ RERUN_REASONS = {
     StepStatus.FAILED: " (its cell failed)",
     StepStatus.INTERRUPTED: " (its cell was interrupted)",
     StepStatus.CHANGED: " (its cell was changed and has not run)",
-    StepStatus.CRITERION_FALSE: " (its criterion is false: replace its cell, or `{confirm}`)",
+    StepStatus.CRITERION_FALSE: (
+        " (its criterion is false: replace its cell, or `{confirm}`)"
+    ),
 }
 OPEN_CELL_PREDICATES = {
     "failed": "failed",
@@ -130,9 +132,9 @@ def _format_plan_step(state: State, step: Step) -> str:
 
 
 def format_open_cells(state: State) -> str:
-    """Return the sentence on cells outside the plan that failed, did not run or are stale.
+    """Return the sentence on open cells outside the plan, '' if there are none.
 
-    The text is '' if there are none.
+    Open cells failed, did not run or are stale.
     """
     if not state.open_cells:
         return ""
@@ -371,17 +373,17 @@ def format_journaled_run(run: Run, text: str | None, stop: Stopped | None) -> Re
 def format_undelivered(name: str, text: str) -> str:
     """Return the report on an edit whose report was not delivered, as after Esc."""
     return (
-        f"stepper: an edit of {one_line(name)} WAS applied, even if the client said that"
-        " it was rejected: its cell is in the notebook. To change it, replace that cell"
-        f" instead of inserting another one. Result:\n{text}"
+        f"stepper: an edit of {one_line(name)} WAS applied, even if the client said"
+        " that it was rejected: its cell is in the notebook. To change it, replace that"
+        f" cell instead of inserting another one. Result:\n{text}"
     )
 
 
 def format_undelivered_line(name: str, line: str) -> str:
     """Return the user's line on such an edit; `line` is the line of its report."""
     text = (
-        f"stepper: the last edit of {one_line(name, 200)} is in the notebook, even if it"
-        " is shown as rejected"
+        f"stepper: the last edit of {one_line(name, 200)} is in the notebook, even if"
+        " it is shown as rejected"
     )
     return f"{text}: {line}" if line else text
 
@@ -459,7 +461,7 @@ def format_waits_for_user(reason: str, command: str) -> Report:
 
 
 def format_disconnected(label: str, trouble: str) -> str:
-    """Return what is known of a cell that timed out while its kernel was unreachable."""
+    """Return the state of a cell that timed out while its kernel was unreachable."""
     return (
         f"{label} was sent to its kernel and may still run, or have ended: {trouble}."
         " stepper asks the kernel when the connection is back and reports the result"
@@ -540,8 +542,8 @@ def format_agent_stopped(name: str, state: State) -> str:
         return ""
     error = one_line(state.stop.error, 300)
     return (
-        f"the agent is stopped in {one_line(name)} ({error}); this run is not an attempt"
-        " of the agent and does not resume the notebook."
+        f"the agent is stopped in {one_line(name)} ({error}); this run is not an"
+        " attempt of the agent and does not resume the notebook."
         f" {edit_gate.format_resume_commands(state.commands)}"
     )
 
@@ -691,8 +693,8 @@ def format_completion(
     )
     if verifies:
         replay = (
-            "stepper replays it in a new kernel now (verify: auto). The next prompt says"
-            " whether others get the same results."
+            "stepper replays it in a new kernel now (verify: auto). The next prompt"
+            " says whether others get the same results."
         )
     statuses = [state.progress_of(step.id).status for step in state.plan.steps]
     done = format_count(statuses.count(StepStatus.DONE), "step")

@@ -25,7 +25,7 @@ def format_changed(
         cells = format_cells(new)
         return (
             f"stepper: {one_line(name)}: {cells} {verb} NOT run here."
-            f" To run what has not run: {command}"
+            f" To run the cells that have not run: {command}"
         )
     parts = [f"{format_cells(changed)} changed"]
     if new:
@@ -34,7 +34,7 @@ def format_changed(
     return (
         f"stepper: {one_line(name)} was changed outside the notebook tools:"
         f" {', '.join(parts)}; NOT run here{outputs}."
-        f" To run what has not run: {command}"
+        f" To run the cells that have not run: {command}"
     )
 
 
@@ -84,8 +84,8 @@ def format_renamed(
 def format_rename_failed(name: str, reason: str) -> str:
     """Return that a notebook was renamed and that its session could not follow."""
     return (
-        f"{one_line(name)} was renamed, but its kernel and history stay under this name:"
-        f" .stepper/renamed.json can't be written ({reason})"
+        f"{one_line(name)} was renamed, but its kernel and history stay under this"
+        f" name: .stepper/renamed.json can't be written ({reason})"
     )
 
 

@@ -16,7 +16,7 @@ NO_RETRY = "the cell is not retried; the kernel keeps its variables"
 
 
 def format_withdrawn(result: str) -> str:
-    """Return the effect on a queued kernel; `result` says what became of the request."""
+    """Return the effect on a queued kernel; `result` is that of the withdrawal."""
     return f"the cell did not run: {NO_KERNEL_YET}; {result}"
 
 

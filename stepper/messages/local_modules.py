@@ -84,8 +84,8 @@ def _warn_not_reloaded(module: OldModule, run_all: str) -> str:
         )
     if module.why == "interrupted":
         return (
-            f"Warning: {name} changed ({file}), and its reload was interrupted: the cell"
-            " did not run. The next cell tries the reload again."
+            f"Warning: {name} changed ({file}), and its reload was interrupted: the"
+            " cell did not run. The next cell tries the reload again."
         )
     if module.why == "autoreload":
         return (

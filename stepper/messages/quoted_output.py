@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from itertools import accumulate, groupby
+from itertools import groupby
 from typing import Any
 
 from stepper.common.text import (
@@ -28,6 +28,8 @@ NOTE_LIMIT = 1000
 TROUBLE_LIMIT = 600  # of the reason why a kernel can't be reached, with its command
 PAGE_SIZE = 8000
 
+HEAD_SHARE = 0.6  # of a shortened text that comes from its beginning
+TAIL_SHARE = 0.35  # of a shortened text that comes from its end
 MAX_EQUAL_LINES = 4  # equal lines in a row that are shown
 
 
@@ -41,7 +43,7 @@ class Completeness(Enum):
 
 @dataclass(frozen=True)
 class _QuotedLine:
-    """A line of a report, with the number of lines and characters that it represents."""
+    """A line of a report, with the lines and characters that it represents."""
 
     text: str
     lines: int
@@ -51,8 +53,10 @@ class _QuotedLine:
 def quote_message(text: str) -> str:
     """Return a message of several lines: the first unchanged, the others quoted."""
     first, *others = clean(text).strip().split("\n")
-    quoted = [line.text for line in _quote_lines(others)]
-    return "\n".join([one_line(first, NOTE_LIMIT), *quoted])
+    lines = [one_line(first, NOTE_LIMIT)]
+    for line in _quote_lines(others):
+        lines.append(line.text)
+    return "\n".join(lines)
 
 
 def quote(
@@ -63,27 +67,52 @@ def quote(
     The line between them counts what is left out. `completeness` says how much of the
     text the notebook holds.
     """
-    lines = _quote_lines(_render_text(text).strip("\n").split("\n"), completeness)
+    rendered = _render_text(text).strip("\n")
+    lines = _quote_lines(rendered.split("\n"), completeness)
     texts = [line.text for line in lines]
-    sizes = [len(line) - 1 for line in texts]
+    sizes = [len(text) - 1 for text in texts]
     if sum(sizes) <= limit:
         return "\n".join(texts)
-    head = sum(size <= limit * 0.6 for size in accumulate(sizes))
-    tail_length = sum(size <= limit * 0.35 for size in accumulate(reversed(sizes)))
-    tail = len(lines) - tail_length
-    omitted = lines[head:tail]
-    count = format_count(sum(line.lines for line in omitted), "line")
-    characters = format_count(sum(line.characters for line in omitted), "character")
-    gap = f"… {count} ({characters}) left out"
+    head_length = _count_fitting(sizes, limit * HEAD_SHARE)
+    sizes.reverse()
+    tail_length = _count_fitting(sizes, limit * TAIL_SHARE)
+    tail_start = len(lines) - tail_length
+    gap = _format_gap(lines[head_length:tail_start], completeness)
+    return "\n".join([*texts[:head_length], gap, *texts[tail_start:]])
+
+
+def _count_fitting(sizes: Sequence[int], limit: float) -> int:
+    """Return how many lines at the beginning fit into `limit` characters."""
+    count = 0
+    total = 0
+    for size in sizes:
+        total += size
+        if total > limit:
+            break
+        count += 1
+    return count
+
+
+def _format_gap(omitted: Sequence[_QuotedLine], completeness: Completeness) -> str:
+    """Return the line that stands for omitted lines."""
+    line_count = 0
+    character_count = 0
+    for line in omitted:
+        line_count += line.lines
+        character_count += line.characters
+    lines = format_count(line_count, "line")
+    characters = format_count(character_count, "character")
+    gap = f"… {lines} ({characters}) left out"
     if completeness.value:
         gap += f"; {completeness.value}"
-    return "\n".join([*texts[:head], gap, *texts[tail:]])
+    return gap
 
 
 def _render_text(text: str) -> str:
     """Return a text as a terminal shows it, without escape sequences."""
-    lines = text.replace("\r\n", "\n").split("\n")
-    return clean("\n".join(apply_carriage_returns(line) for line in lines))
+    text = text.replace("\r\n", "\n")
+    lines = map(apply_carriage_returns, text.split("\n"))
+    return clean("\n".join(lines))
 
 
 def _quote_lines(
@@ -101,12 +130,17 @@ def _quote_lines(
     quoted: list[_QuotedLine] = []
     for line, group in groupby(lines, _shorten_line):
         sizes = [len(original) + 1 for original in group]
-        shown = len(sizes) if len(sizes) <= MAX_EQUAL_LINES + 1 else MAX_EQUAL_LINES
-        quoted += [_QuotedLine(f"| {line}", 1, size) for size in sizes[:shown]]
-        hidden = sizes[shown:]
-        if hidden:
-            text = f"… {prefix}{len(hidden):,} more lines like this{suffix}"
-            quoted.append(_QuotedLine(text, len(hidden), sum(hidden)))
+        shown_count = len(sizes)
+        if shown_count > MAX_EQUAL_LINES + 1:
+            shown_count = MAX_EQUAL_LINES
+        for size in sizes[:shown_count]:
+            quoted.append(_QuotedLine(f"| {line}", 1, size))
+        hidden = sizes[shown_count:]
+        if not hidden:
+            continue
+        hidden_count = len(hidden)
+        text = f"… {prefix}{hidden_count:,} more lines like this{suffix}"
+        quoted.append(_QuotedLine(text, hidden_count, sum(hidden)))
     return quoted
 
 
@@ -114,7 +148,10 @@ def _shorten_line(line: str) -> str:
     if len(line) <= LINE_LIMIT:
         return line
     half = LINE_LIMIT // 2
-    return f"{line[:half]} …{len(line) - 2 * half:,} characters… {line[-half:]}"
+    hidden_count = len(line) - 2 * half
+    start = line[:half]
+    end = line[-half:]
+    return f"{start} …{hidden_count:,} characters… {end}"
 
 
 def format_listing(lines: Sequence[tuple[int, str]], failing: int) -> str:
@@ -122,13 +159,16 @@ def format_listing(lines: Sequence[tuple[int, str]], failing: int) -> str:
     listing = []
     for number, text in lines:
         arrow = "→" if number == failing else " "
-        listing.append(f"| {arrow}{number:>4}  {_shorten_code(text)}")
+        code = _shorten_code(text)
+        listing.append(f"| {arrow}{number:>4}  {code}")
     return "\n".join(listing)
 
 
 def _shorten_code(line: str) -> str:
     line = clean(line).replace("\n", " ")
-    return line if len(line) <= CODE_LIMIT else line[: CODE_LIMIT - 1] + "…"
+    if len(line) <= CODE_LIMIT:
+        return line
+    return line[: CODE_LIMIT - 1] + "…"
 
 
 def format_outputs(
@@ -142,14 +182,23 @@ def format_outputs(
 
     `errors`: also name the errors among the outputs, which did not stop the cell.
     """
-    parts = []
+    text = ""
     for output in outputs:
         if errors and output.get("output_type") == "error":
-            parts.append(f"{output.get('ename')}: {output.get('evalue')}\n")
+            text += _format_error(output) + "\n"
         else:
-            parts.append(_get_text(output))
-    text = "".join(parts)
-    return [f"{title}:\n{quote(text, limit, completeness)}"] if text.strip() else []
+            text += _get_text(output)
+    if not text.strip():
+        return []
+    quoted = quote(text, limit, completeness)
+    return [f"{title}:\n{quoted}"]
+
+
+def _format_error(output: Mapping[str, Any]) -> str:
+    """Return name and message of an error output."""
+    name = output.get("ename")
+    message = output.get("evalue")
+    return f"{name}: {message}"
 
 
 def _get_text(output: Mapping[str, Any]) -> str:
@@ -165,15 +214,17 @@ def _get_text(output: Mapping[str, Any]) -> str:
 
 def _join_text(value: Any, separator: str = "") -> str:
     """Return a multi-line string of nbformat, which may be a list of strings."""
-    return value if isinstance(value, str) else separator.join(map(str, value))
+    if isinstance(value, str):
+        return value
+    return separator.join(map(str, value))
 
 
 def get_output_text(output: Mapping[str, Any]) -> str:
     """Return the text of an output; for an error, its traceback."""
     if output.get("output_type") != "error":
         return _get_text(output)
-    error = f"{output.get('ename')}: {output.get('evalue')}"
-    return _join_text(output.get("traceback") or error, "\n") + "\n"
+    traceback = output.get("traceback") or _format_error(output)
+    return _join_text(traceback, "\n") + "\n"
 
 
 def take_new_lines(
@@ -181,26 +232,29 @@ def take_new_lines(
 ) -> list[str]:
     """Return the quoted lines that were added since the last call.
 
-    `line_counts` holds the number of lines returned of each output, by its index, and is
-    updated. A last line without a line break may still change: it is returned if the
-    run `has_ended`.
+    `line_counts` maps the index of each output to the number of lines returned so far;
+    it is updated. A last line without a line break may still change: it is returned
+    only if the run `has_ended`.
     """
     lines = []
     for index, output in enumerate(outputs):
-        *complete, last = _render_text(get_output_text(output)).split("\n")
+        text = _render_text(get_output_text(output))
+        *complete, last = text.split("\n")
         if has_ended and last:
             complete.append(last)
         start = line_counts.get(index, 0)
         if start > len(complete):  # the output was cleared
             start = 0
         line_counts[index] = len(complete)
-        lines += [f"| {_shorten_line(line)}" for line in complete[start:]]
+        for line in complete[start:]:
+            lines.append("| " + _shorten_line(line))
     return lines
 
 
 def get_terminal_text(outputs: Sequence[dict[str, Any]]) -> str:
     """Return the text of outputs without escape sequences, not quoted."""
-    return _render_text("".join(map(_get_text, outputs))).rstrip("\n")
+    text = "".join(map(_get_text, outputs))
+    return _render_text(text).rstrip("\n")
 
 
 def format_running(
@@ -215,10 +269,15 @@ def format_running(
 
     `left` is the estimate of the remaining seconds; `where` describes a remote kernel.
     """
-    took = f"{seconds:.0f} s" if seconds < 600 else f"{seconds / 60:.0f} min"
-    text = f"running {name} for {took} of at most {format_span(timeout)}"
+    duration = f"{seconds:.0f} s"
+    if seconds >= 600:
+        minutes = seconds / 60
+        duration = f"{minutes:.0f} min"
+    deadline = format_span(timeout)
+    text = f"running {name} for {duration} of at most {deadline}"
     if left is not None:
-        text += f", ≈ {format_estimate(left)} left"
+        estimate = format_estimate(left)
+        text += f", ≈ {estimate} left"
     if where:
         text += f", {where}"
     return f"{text}: {line}" if line else text
@@ -229,39 +288,47 @@ def format_span(seconds: float) -> str:
     for unit, size in (("h", 3600), ("min", 60)):
         has_one_decimal = not seconds * 10 % size
         if seconds >= 2 * size and has_one_decimal:
-            return f"{seconds / size:g} {unit}"
+            count = seconds / size
+            return f"{count:g} {unit}"
     return f"{seconds:g} s"
 
 
 def format_estimate(seconds: float) -> str:
     """Return an estimated duration, rounded."""
     if seconds < 55:
-        return f"{max(5, 5 * round(seconds / 5))} s"
+        rounded = 5 * round(seconds / 5)
+        return f"{max(5, rounded)} s"
     if seconds < 5400:
-        return f"{max(1, round(seconds / 60))} min"
-    return f"{seconds / 3600:.1f} h"
+        minutes = round(seconds / 60)
+        return f"{max(1, minutes)} min"
+    hours = seconds / 3600
+    return f"{hours:.1f} h"
 
 
 def format_location(where: str, left: float | None, trouble: str) -> str:
     """Return where a remote kernel runs, its remaining walltime and any trouble."""
     text = one_line(where, 200)
     if left is not None:
-        text += f", {format_estimate(left)} of its walltime left"
+        estimate = format_estimate(left)
+        text += f", {estimate} of its walltime left"
     if trouble:
-        text += f"; {one_line(trouble, TROUBLE_LIMIT)}"
+        text += "; " + one_line(trouble, TROUBLE_LIMIT)
     return text
 
 
 def split_pages(outputs: Sequence[dict[str, Any]]) -> list[str]:
     """Return the whole text of a cell's outputs, quoted, in pages cut between lines."""
-    text = _render_text("".join(map(get_output_text, outputs))).rstrip("\n")
-    half = PAGE_SIZE // 2
+    text = "".join(map(get_output_text, outputs))
+    text = _render_text(text).rstrip("\n")
+    if not text:
+        return ["(no text output)"]
+    part_size = PAGE_SIZE // 2
     lines = []
     for line in text.split("\n"):
-        for start in range(0, max(1, len(line)), half):
-            lines.append(f"| {line[start : start + half]}")
-    if lines == ["| "]:
-        return ["(no text output)"]
+        length = max(1, len(line))
+        for start in range(0, length, part_size):
+            part = line[start : start + part_size]
+            lines.append(f"| {part}")
     pages = [""]
     for line in lines:
         if len(pages[-1]) + len(line) + 1 > PAGE_SIZE:

@@ -507,7 +507,7 @@ def format_runs(
 ) -> Report:
     """Return the report on cells that ran in order, with the last one in full.
 
-    `planned` is how many were to run; `noun` is what they are.
+    `planned` is the number of cells to run, `noun` their name in the report.
     """
     last = format_run(runs[-1])
     if planned == 1:

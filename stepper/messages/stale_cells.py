@@ -1,4 +1,4 @@
-"""Messages about stale cells, hidden state, and whether a run from the top would agree."""
+"""Messages about stale cells, hidden state and the order of the cells."""
 
 from __future__ import annotations
 
@@ -101,7 +101,10 @@ def format_hidden(marked: Sequence[MarkedCell]) -> str:
 
 
 def format_marks(marked: Sequence[MarkedCell], state: str) -> list[Mark]:
-    """Return marked cells for a status response; `state` is `stale` or `hidden state`."""
+    """Return marked cells for a status response.
+
+    `state` is `stale` or `hidden state`.
+    """
     marks = []
     for entry in marked:
         because = [Provided(cause.name, cause.provider_id) for cause in entry.causes]

@@ -1,4 +1,4 @@
-"""The line below the client's prompt: progress, the running cell, the kernel's memory."""
+"""The status line of Claude Code: progress, running cell, memory of the kernel."""
 
 from __future__ import annotations
 
@@ -50,14 +50,22 @@ def format_status_line(
     if frame in namespace.variables:
         shape = namespace.variables[frame].shape
         if shape:
-            parts.append(f"{one_line(frame, NAME_LIMIT)} {_format_shape(shape)}")
+            name = one_line(frame, NAME_LIMIT)
+            parts.append(f"{name} {_format_shape(shape)}")
     if memory:
-        parts.append(f"{memory / 1e6:,.0f} MB")
-    return f"{mark} " + " · ".join(filter(None, parts))
+        megabytes = memory / 1e6
+        parts.append(f"{megabytes:,.0f} MB")
+    text = " · ".join(filter(None, parts))
+    return f"{mark} {text}"
 
 
 def _format_shape(shape: tuple[int | str, ...]) -> str:
-    sizes = [f"{size:,}" if isinstance(size, int) else size for size in shape]
+    sizes = []
+    for size in shape:
+        if isinstance(size, int):
+            sizes.append(f"{size:,}")
+        else:
+            sizes.append(size)
     return "×".join(sizes)
 
 
@@ -66,30 +74,37 @@ def _format_progress(
 ) -> tuple[str, list[str]]:
     """Return the mark and the parts of the line on the plan and the running cell."""
     if queued:
-        return QUEUED_MARK, [_format_next(state), one_line(queued, MESSAGE_LIMIT)]
+        reason = one_line(queued, MESSAGE_LIMIT)
+        return QUEUED_MARK, [_format_next(state), reason]
     if clock:
-        step = _find_step(state, state.running.key if state.running else None)
-        name = _format_step(state, step) if step else running
+        key = state.running.key if state.running else None
+        name = _format_step_name(state, key) or running
         return RUNNING_MARK, [name, clock]
     if state.stop:
-        step = _find_step(state, state.stop.key)
-        name = _format_step(state, step) if step else ""
+        name = _format_step_name(state, state.stop.key)
         error = one_line(state.stop.error, MESSAGE_LIMIT)
         return STOPPED_MARK, [name, f"stopped: {error}"]
     if state.is_complete:
         return COMPLETE_MARK, [_format_complete(state)]
     if state.plan.steps and not state.open_steps and state.open_cells:
         return _format_open_cells(state)
-    last = _find_step(state, state.last_key)
-    if last and state.status_of(last.id) is StepStatus.FAILED:
-        attempts = state.progress_of(last.id).attempts
-        used = f", {attempts} of its retries used" if attempts else ""
-        return FAILED_MARK, [_format_step(state, last), f"failed{used}"]
+    last_key = state.last_key
+    name = _format_step_name(state, last_key)
+    if last_key and name and state.status_of(last_key) is StepStatus.FAILED:
+        result = "failed"
+        attempts = state.progress_of(last_key).attempts
+        if attempts:
+            result += f", {attempts} of its retries used"
+        return FAILED_MARK, [name, result]
     return IDLE_MARK, [_format_next(state)]
 
 
-def _find_step(state: State, key: Key | None) -> Step | None:
-    return state.plan.find_step(key) if isinstance(key, int) else None
+def _format_step_name(state: State, key: Key | None) -> str:
+    """Return position and title of a step, '' for a cell outside the plan."""
+    if not isinstance(key, int):
+        return ""
+    step = state.plan.find_step(key)
+    return _format_step(state, step) if step else ""
 
 
 def _format_complete(state: State) -> str:
@@ -97,21 +112,28 @@ def _format_complete(state: State) -> str:
     statuses = [state.status_of(step.id) for step in state.plan.steps]
     skipped = statuses.count(StepStatus.SKIPPED)
     if skipped:
-        return f"complete, {total - skipped} done, {skipped} skipped"
+        done = total - skipped
+        return f"complete, {done} done, {skipped} skipped"
     return f"{total}/{total} complete"
 
 
 def _format_open_cells(state: State) -> tuple[str, list[str]]:
-    """Return the mark and parts for cells outside the plan that failed or did not run."""
+    """Return the mark and parts for cells outside the plan.
+
+    These cells failed, did not run or are stale.
+    """
     mark = FAILED_MARK if state.is_failing else IDLE_MARK
     failed = [
         cell for cell in state.open_cells if cell.status == StepStatus.FAILED.value
     ]
     cells = failed or state.open_cells
-    more = f" and {len(cells) - 1} more" if len(cells) > 1 else ""
-    steps = f"{format_count(len(state.plan.steps), 'step')} over"
-    first = cells[0]
-    return mark, [steps, f"cell {first.number}{more} {OPEN_WORDS[first.status]}"]
+    cell = cells[0]
+    name = f"cell {cell.number}"
+    if len(cells) > 1:
+        other_count = len(cells) - 1
+        name += f" and {other_count} more"
+    steps = format_count(len(state.plan.steps), "step")
+    return mark, [f"{steps} over", f"{name} {OPEN_WORDS[cell.status]}"]
 
 
 def _format_next(state: State) -> str:
@@ -123,16 +145,20 @@ def _format_next(state: State) -> str:
 
 
 def _format_step(state: State, step: Step) -> str:
-    position = f"{state.plan.position_of(step.id)}/{len(state.plan.steps)}"
-    return f"{position} {one_line(step.title, TITLE_LIMIT)}"
+    position = state.plan.position_of(step.id)
+    total = len(state.plan.steps)
+    title = one_line(step.title, TITLE_LIMIT)
+    return f"{position}/{total} {title}"
 
 
 def format_clock(seconds: float, timeout: float) -> str:
     """Return how long a cell has been running, and its deadline."""
     deadline = format_span(timeout)
     if seconds < 600:
-        return f"{seconds:.0f} s of {deadline.removesuffix(' s')}"
-    return f"{seconds / 60:.0f} min of {deadline}"
+        without_unit = deadline.removesuffix(" s")
+        return f"{seconds:.0f} s of {without_unit}"
+    minutes = seconds / 60
+    return f"{minutes:.0f} min of {deadline}"
 
 
 def choose_frame(namespace: Namespace, previous: str) -> str:
@@ -141,10 +167,14 @@ def choose_frame(namespace: Namespace, previous: str) -> str:
     This is the last assigned variable with a shape, else the previous choice, else the
     largest one; '' if no variable has a shape.
     """
-    shaped = [name for name, variable in namespace.variables.items() if variable.shape]
-    assigned = [name for name in namespace.rebound if name in shaped]
-    if assigned:
-        return assigned[-1]
-    if previous in shaped:
+    sizes = {
+        name: variable.bytes
+        for name, variable in namespace.variables.items()
+        if variable.shape
+    }
+    for name in reversed(namespace.rebound):
+        if name in sizes:
+            return name
+    if previous in sizes:
         return previous
-    return max(shaped, key=lambda name: namespace.variables[name].bytes, default="")
+    return max(sizes, key=sizes.__getitem__, default="")

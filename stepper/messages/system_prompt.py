@@ -1,4 +1,4 @@
-"""The system prompt for an agent without MCP and skills: rules, and the current state."""
+"""The system prompt for an agent without MCP and skills: rules and current state."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ defines is available to the next.
   steps, then run
   `stepper new "PROBLEM" --step "TITLE :: CRITERION" --step "TITLE" …`.
 - Write one cell at a time, at the end of the .ipynb file. Then run
-  `stepper run NOTEBOOK`, which runs what has not run yet, and read the report. If the
-  cell FAILED, change that cell and run it again. After three retries the notebook stops.
+  `stepper run NOTEBOOK`, which runs the cells that have not run, and read the report.
+  If the cell FAILED, change that cell and run it again. After three retries the
+  notebook stops.
 - To check something without a cell, run `stepper eval "CODE"`. `stepper status`,
   `stepper output CELL` and `stepper context` show the current state.
 - If execution stopped, explain the problem and wait: only the user runs
@@ -87,7 +88,7 @@ def format_system_prompt(
 ) -> str:
     """Return the system prompt.
 
-    `names` are the kernel's modules, functions and variables: kind → name → description.
+    `names` maps `modules`, `functions` and `variables` to names and descriptions.
     """
     labels = LABELS[language]
     current = one_line(notebook) if notebook else labels["none"]

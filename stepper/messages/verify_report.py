@@ -1,4 +1,4 @@
-"""The text of `stepper verify`: the verdict, then differing cells, files and packages."""
+"""The text of `stepper verify`: verdict, differing cells, files and packages."""
 
 from __future__ import annotations
 
@@ -34,19 +34,22 @@ SOURCE_NOT_RECORDED = "no run of the present source is recorded"
 def format_verify(result: VerifyResult) -> str:
     """Return the text on a replay, for users and agents."""
     lines = [format_verdict(result), *_format_cells(result)]
-    files = [
-        f"  · file {one_line(file.name, 200)}: {file.text}" for file in result.files
-    ]
-    packages = [_format_package(package) for package in result.packages]
+    files = [_format_file(file) for file in result.files]
     lines += _limit_lines(files, "file", MAX_LINES)
+    packages = [_format_package(package) for package in result.packages]
     lines += _limit_lines(packages, "package", MAX_LINES)
     return "\n".join(lines)
 
 
+def _format_file(file: FileChange) -> str:
+    name = one_line(file.name, 200)
+    return f"  · file {name}: {file.text}"
+
+
 def _format_package(package: PackageChange) -> str:
     name = one_line(package.name, 200)
-    sources = (package.then, package.now)
-    if all(version.startswith(SOURCE_PREFIX) for version in sources):
+    is_module = package.then.startswith(SOURCE_PREFIX)
+    if is_module and package.now.startswith(SOURCE_PREFIX):
         return f"  · module {name} changed since the recorded run"
     return f"  · {name} {package.then} then, {package.now} now"
 
@@ -55,58 +58,75 @@ def format_verdict(result: VerifyResult) -> str:
     """Return the verdict in one line."""
     verdict = "REPRODUCES" if result.reproduces else "DOES NOT REPRODUCE"
     if result.reproduces and result.failing:
+        cells = format_count(result.failing, "cell")
         verb = "fails" if result.failing == 1 else "fail"
-        verdict += f"; {format_count(result.failing, 'cell')} {verb} as recorded"
+        verdict += f"; {cells} {verb} as recorded"
     if result.reproduces and result.open_steps:
-        verdict += f"; {format_count(result.open_steps, 'step')} open"
+        steps = format_count(result.open_steps, "step")
+        verdict += f"; {steps} open"
+    notebook = one_line(result.notebook, 200)
+    recorded = format_recorded(result)
     kernels = format_count(result.kernels, "fresh kernel")
-    where = f" ({result.where})" if result.where else ""
+    if result.where:
+        kernels += f" ({result.where})"
     return (
-        f"{one_line(result.notebook, 200)}: {verdict} · {format_recorded(result)} ·"
-        f" {result.duration_s:.1f} s in {kernels}{where}; the live kernel was not touched"
+        f"{notebook}: {verdict} · {recorded} ·"
+        f" {result.duration_s:.1f} s in {kernels};"
+        " the live kernel was not touched"
     )
 
 
 def format_recorded(result: VerifyResult) -> str:
     """Return how many cells gave the recorded outputs."""
-    return f"{result.as_recorded} of {len(result.cells)} cells as recorded"
+    total = len(result.cells)
+    return f"{result.as_recorded} of {total} cells as recorded"
 
 
 def _format_cells(result: VerifyResult) -> list[str]:
-    lines = list[str]()
+    differing = []
+    notes = []
+    by_verdict: dict[ReplayVerdict, list[CellVerdict]] = {}
     for cell in result.cells:
+        by_verdict.setdefault(cell.verdict, []).append(cell)
         if cell.verdict in MARKS:
-            name = f"cell {cell.number} (id {one_line(cell.cell_id, 100)})"
-            difference = one_line(cell.difference, 400)
-            lines.append(f"  {MARKS[cell.verdict]} {name} {cell.verdict}: {difference}")
-            lines += [f"      | {clean(line)}" for line in cell.lines]
-    lines = _limit_lines(lines, "line", MAX_CELL_LINES)
+            differing += _format_difference(cell)
+        if cell.verdict is ReplayVerdict.SAME and cell.difference:
+            notes.append(f"  · cell {cell.number}: {cell.difference}")
+    lines = _limit_lines(differing, "line", MAX_CELL_LINES)
 
-    by_verdict = {verdict: list[CellVerdict]() for verdict in ReplayVerdict}
-    for cell in result.cells:
-        by_verdict[cell.verdict].append(cell)
-    not_recorded = by_verdict[ReplayVerdict.NOT_RECORDED]
+    not_recorded = by_verdict.get(ReplayVerdict.NOT_RECORDED, [])
     if not_recorded:
+        names = _name_cells(not_recorded)
         is_all = len(not_recorded) == len(result.cells)
         reason = NOTHING_RECORDED if is_all else SOURCE_NOT_RECORDED
         run = CommandLines(result.notebook).shell("run")
         lines.append(
-            f"  ✗ {_name_cells(not_recorded)} not recorded: {reason}. To run what has"
-            f" not run: `{run}`"
+            f"  ✗ {names} not recorded: {reason}. To run the cells that have not run,"
+            f" run: {run}"
         )
-    not_run = by_verdict[ReplayVerdict.NOT_RUN]
+    not_run = by_verdict.get(ReplayVerdict.NOT_RUN, [])
     if not_run:
-        lines.append(f"  · {_name_cells(not_run)} not run: a cell above failed")
-    close = by_verdict[ReplayVerdict.CLOSE]
+        names = _name_cells(not_run)
+        lines.append(f"  · {names} not run: a cell above failed")
+    close = by_verdict.get(ReplayVerdict.CLOSE, [])
     if close:
+        names = _name_cells(close)
         differences = dict.fromkeys(cell.difference for cell in close)
-        lines.append(f"  ≈ {_name_cells(close)} close: {'; '.join(differences)}")
-    notes = [
-        f"  · cell {cell.number}: {cell.difference}"
-        for cell in by_verdict[ReplayVerdict.SAME]
-        if cell.difference
-    ]
+        text = "; ".join(differences)
+        lines.append(f"  ≈ {names} close: {text}")
     return lines + _limit_lines(notes, "cell", MAX_LINES)
+
+
+def _format_difference(cell: CellVerdict) -> list[str]:
+    """Return the lines on a cell whose outputs differ."""
+    mark = MARKS[cell.verdict]
+    cell_id = one_line(cell.cell_id, 100)
+    difference = one_line(cell.difference, 400)
+    name = f"cell {cell.number} (id {cell_id})"
+    lines = [f"  {mark} {name} {cell.verdict}: {difference}"]
+    for line in cell.lines:
+        lines.append("      | " + clean(line))
+    return lines
 
 
 def _name_cells(cells: Sequence[CellVerdict]) -> str:
@@ -114,14 +134,16 @@ def _name_cells(cells: Sequence[CellVerdict]) -> str:
     if len(cells) > MAX_CELL_LINES:
         numbers.append("…")
     noun = "cell" if len(cells) == 1 else "cells"
-    return f"{noun} {', '.join(numbers)}"
+    text = ", ".join(numbers)
+    return f"{noun} {text}"
 
 
 def _limit_lines(lines: list[str], noun: str, limit: int) -> list[str]:
-    hidden = len(lines) - limit
-    if hidden <= 0:
+    hidden_count = len(lines) - limit
+    if hidden_count <= 0:
         return lines
-    return [*lines[:limit], f"  … and {format_count(hidden, f'more {noun}')}"]
+    hidden = format_count(hidden_count, f"more {noun}")
+    return [*lines[:limit], f"  … and {hidden}"]
 
 
 def describe_file(
@@ -138,7 +160,10 @@ def format_last_verdict(
     reproduces: bool, counts: str, seconds: float, is_current: bool
 ) -> str:
     """Return the line on the last verdict, which is `seconds` old."""
-    when = "just now" if seconds < 1 else f"{format_age(seconds)} ago"
+    when = "just now"
+    if seconds >= 1:
+        age = format_age(seconds)
+        when = f"{age} ago"
     verdict = "reproduces" if reproduces else "DOES NOT REPRODUCE"
     text = f"verified {when}: {verdict} ({counts})"
     return text if is_current else f"{text}; outdated: a cell changed since"
