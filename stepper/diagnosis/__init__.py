@@ -1,7 +1,10 @@
-"""Finds the fact behind a fault. A room that can be taken out: only the server hands it in."""
+"""The diagnosis of runs: suggestions, warnings and figure summaries.
 
-# What the kernel's helper loads when it is needed: the part's module → the package that
-# holds it.
+Only the daemon's server passes the diagnosis to a session: without it, everything else
+still works.
+"""
+
+# The parts of the kernel's helper that are loaded when needed → the package of each.
 PARTS = {
     "file_writes": "stepper.diagnosis.in_kernel",
     "error_facts": "stepper.diagnosis.in_kernel",

@@ -103,7 +103,7 @@ class Diagnoser:
     transform: Callable[[str], str]
 
     def for_language(self, language: str) -> Diagnosis:
-        """Return the diagnosis for a language. Only images are handled if not Python."""
+        """Return the diagnosis for a language: only of images if it is not Python."""
         if language in PYTHON_LANGUAGES:
             return self
         return OtherLanguageDiagnosis(self)
@@ -140,7 +140,7 @@ class Diagnoser:
         namespace: Namespace,
         python: str,
     ) -> Fault:
-        """Return the fault with its suggestion. `python` is the kernel's interpreter."""
+        """Return the fault with its suggestion. `python`: the kernel's interpreter."""
         if fault.ename == "MemoryLimit":
             return fault  # its message already names the largest variables
         error = decode(ErrorFacts, facts.get("look") or {})
@@ -283,7 +283,7 @@ class Diagnoser:
 
     @returns_on_error(lambda execution: False)
     def can_render(self, execution: Execution) -> bool:
-        """Whether a run showed a plotly figure that the project's kaleido can render."""
+        """Whether a run showed a plotly figure and the project has kaleido."""
         namespace = execution.namespace
         lasting = namespace.lasting
         has_figure = any(

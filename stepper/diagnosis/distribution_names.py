@@ -1,9 +1,9 @@
 """Distributions of import names, and import statements of usual names (`np`, `plt`).
 
 Only the tables of `distributions.json` are used, never a guess: somebody may have
-registered a misspelled or invented name to attack those who install it unseen. The table
-of usual names leaves out names with two meanings (`st`, `F`) and names that are more
-likely a forgotten variable (`auc`, `date`, `signal`).
+registered a misspelled or invented name as malware. The table of usual names leaves out
+names with two meanings (`st`, `F`) and names that are more likely a forgotten variable
+(`auc`, `date`, `signal`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ def find_distribution(module: str) -> str | None:
     parts = module.split(".")
     # google.cloud.storage is more specific than google.
     for count in range(len(parts), 0, -1):
-        distribution = DISTRIBUTIONS.get(".".join(parts[:count]))
+        package = ".".join(parts[:count])
+        distribution = DISTRIBUTIONS.get(package)
         if distribution:
             return distribution
     return None
@@ -36,7 +37,8 @@ def find_import_statement(name: str) -> str | None:
     statement = DEFINITIONS.get(name)
     if statement:
         return statement
-    is_module = name in sys.stdlib_module_names and not name.startswith("_")
-    if is_module and name not in _TABLES["variables"]:
+    if name.startswith("_") or name in _TABLES["variables"]:
+        return None
+    if name in sys.stdlib_module_names:
         return f"import {name}"
     return None

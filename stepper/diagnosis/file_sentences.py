@@ -1,4 +1,4 @@
-"""The report's lines on files that changed while a cell ran, grouped by who changed them.
+"""The report's lines on files that changed while a cell ran, grouped by author.
 
 A change is attributed to the cell only if the kernel recorded that the cell opened the
 file for writing. All other changes are listed without saying who made them.
@@ -65,7 +65,7 @@ def _format_cell_changes(
     sizes: dict[str, int],
     environment: ProjectEnvironment,
 ) -> list[str]:
-    """Return the line on the files that the cell wrote, renamed, created and deleted."""
+    """Return the line on files that the cell wrote, renamed, created or deleted."""
     relative = environment.relative_path
     renamed = {}
     folders = []

@@ -1,4 +1,4 @@
-"""IPython's translation of a cell (`%magic`, `!command`, `name?`) without all of IPython.
+"""IPython's translation of `%magic`, `!command` and `name?`, without all of IPython.
 
 `import IPython.core.inputtransformer2` runs IPython's `__init__`: with IPython 8 that
 takes half a second and 21 MB, a third of the daemon's memory limit. The module itself

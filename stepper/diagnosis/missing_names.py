@@ -133,7 +133,7 @@ def _describe_unreachable(
 def _explain_name_in_file(
     name: str, file: str, error: ErrorFacts, notebook: NotebookNames
 ) -> list[str]:
-    """Return the sentence on a name in a file's code, which cannot see the notebook's."""
+    """Return the sentence on a name in a file, which cannot use the notebook's names."""
     similar = find_close_names(name, error.locals)
     if similar:
         names = [f"`{other}`" for other in similar]
@@ -151,7 +151,7 @@ def _explain_name_in_file(
 def _describe_later_definition(
     name: str, failed_at: int | None, notebook: NotebookNames
 ) -> str:
-    """Return the line below the failing one that defines a name, '' if there is none."""
+    """Return the line below the failing one that defines a name, '' without one."""
     for line, verb in notebook.list_changes(notebook.cell, name):
         if verb == BOUND and failed_at is not None and line > failed_at:
             return f"`{name}` is defined only below, by line {line} of this cell"
@@ -319,7 +319,7 @@ def _find_similar_modules(name: str, namespace: Namespace) -> list[str]:
 def describe_distribution(
     distribution: str, environment: ProjectEnvironment, python: str
 ) -> str:
-    """Return which distribution to install, with the command if one is known to work."""
+    """Return which distribution to install, with the command if one works."""
     command = environment.install_command(python, distribution)
     install = f": {command}" if command else ""
     return f"the distribution {distribution} provides it{install}"

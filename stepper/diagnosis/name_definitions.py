@@ -95,17 +95,17 @@ class NotebookNames:
 
     def list_other_cells(self) -> list[Cell]:
         """Return the runnable cells other than the one that failed."""
-        return [cell for cell in select_runnable(self.cells) if cell.id != self.cell.id]
+        runnable = select_runnable(self.cells)
+        return [cell for cell in runnable if cell.id != self.cell.id]
 
     def describe_run(self, cell: Cell, line: int, name: str) -> tuple[str, bool]:
         """Return why a name that a line of a cell binds is undefined.
 
         Also return whether the cell ran successfully with its present source.
         """
-        if (
-            cell.id not in self.state.last_sources
-            and cell.id not in self.state.succeeded_sources
-        ):
+        state = self.state
+        has_run = cell.id in state.last_sources or cell.id in state.succeeded_sources
+        if not has_run:
             return "which has not run", False
         if not self.ran_in_kernel(cell):
             return "which has not run in this kernel", False
@@ -114,7 +114,9 @@ class NotebookNames:
         run = self.find_last_run(cell)
         if run is None:
             return "which ran successfully", True
-        failed_at = (run.fault.line or None) if run.fault else None
+        failed_at = None
+        if run.fault and run.fault.line:
+            failed_at = run.fault.line
         if failed_at is not None and failed_at < line:
             failure = describe_failure(run)
             return f"which {failure} at line {failed_at}, before that line", False
@@ -131,15 +133,15 @@ class NotebookNames:
 
     def ran_in_kernel(self, cell: Cell) -> bool:
         """Whether a cell ran in the present kernel, successfully or not."""
-        return (
-            cell.id in self.state.succeeded_sources
-            or cell.id in self.state.cells_by_execution_count.values()
-        )
+        if cell.id in self.state.succeeded_sources:
+            return True
+        return cell.id in self.state.cells_by_execution_count.values()
 
     def ran_unchanged(self, cell: Cell) -> bool:
         """Whether a cell last ran in the present kernel with its present source."""
         state = self.state
-        last = state.succeeded_sources.get(cell.id, state.last_sources.get(cell.id))
+        last = state.last_sources.get(cell.id)
+        last = state.succeeded_sources.get(cell.id, last)
         return self.ran_in_kernel(cell) and last == hash_source(cell.source)
 
     def find_last_run(self, cell: Cell) -> RunEnded | None:
@@ -166,8 +168,11 @@ class NotebookNames:
             if not self.ran_unchanged(cell):
                 continue
             run = self.find_last_run(cell)
-            order = run.run if run else 0
-            end = run.fault.line if run and run.fault else None
+            order = 0
+            end = None
+            if run:
+                order = run.run
+                end = run.fault.line if run.fault else None
             for line, verb, source_line in self.iter_deletions(cell, name):
                 if end is None or line < end:
                     text = f"{verb} line {line} of {cell.label}: {source_line}"
@@ -178,7 +183,7 @@ class NotebookNames:
         return last_line
 
     def iter_deletions(self, cell: Cell, name: str) -> Iterator[tuple[int, str, str]]:
-        """Yield (line, verb, quoted source) for the lines of a cell that unbind a name."""
+        """Yield (line, verb, quoted source) of the lines of a cell that unbind a name."""
         for line, verb in self.list_changes(cell, name):
             if verb != BOUND:
                 yield line, verb, quote_line(cell.source, line)
@@ -229,7 +234,7 @@ class NotebookNames:
         return ""
 
     def find_alias(self, name: str) -> str:
-        """Return the line that imports a name under another one, '' if there is none."""
+        """Return the line that imports a name under another one, '' without one."""
         for cell in self.list_other_cells():
             for alias, modules in self.analyze(cell).modules.items():
                 for module in modules:
@@ -302,15 +307,16 @@ def list_source_changes(
 ) -> list[NameChange]:
     """Return the lines of a cell's source that bind or unbind a name."""
     changes = list_python_changes(transform(source), name)
-    return [
-        NameChange(find_source_line(source, change.line, name), change.verb)
-        for change in changes
-    ]
+    source_changes = []
+    for change in changes:
+        line = find_source_line(source, change.line, name)
+        source_changes.append(NameChange(line, change.verb))
+    return source_changes
 
 
 @functools.lru_cache(maxsize=512)
 def list_python_changes(source: str, name: str) -> tuple[NameChange, ...]:
-    """Return the lines of Python code that bind or unbind a top-level name, in order."""
+    """Return the lines of Python code that bind or unbind a top-level name, sorted."""
     changes = []
     for mention in name_analysis.analyze_source(source).mentions:
         is_top_level = mention.name == name and not mention.scope

@@ -1,7 +1,7 @@
 """Facts about a plotly figure from the JSON of its output: traces, titles, axis ranges.
 
 All texts are the figure's own; the caller quotes and truncates them. A range is the
-layout's if it sets one, else that of the values, of which up to MAX_VALUES are read.
+layout's if it sets one, else that of the first MAX_VALUES values.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ def _parse_range(
 
 
 def _decode_values(column: Any) -> list[Any]:
-    """Return the values of a list, or of a NumPy array that plotly encoded in base64."""
+    """Return the values of a list, or of an array that plotly encoded in base64."""
     if isinstance(column, list):
         return column
     binary = _get_binary_data(column)

@@ -62,15 +62,16 @@ PROMPTS = re.compile(r"^[ \t]*(?:>>>|\.{3,}:)|In \[\d+\]:", re.MULTILINE)
 FIRST_WORD = re.compile(r"\s*([^\W\d]\w*)\b(?!\s*[=,]|[.*]).*")
 MAX_SOURCE = 20_000  # characters: IPython parses the cell again for each magic
 # Code with one of these words may bind, replace or catch any name, so that neither
-# names nor input() are checked. The last line: SymPy, dill, icecream, snoop, gettext and
-# enum bind names for their caller.
+# names nor input() are checked. The last two lines: SymPy, dill, icecream, snoop,
+# gettext and enum bind names for their caller.
 DYNAMIC_CODE = re.compile(
     r"\b(exec|eval|globals|locals|vars|builtins"
     r"|__(builtins|import|main|dict|globals)__|modules"
     r"|f_(globals|locals|builtins)|user_ns|user_global_ns|setattr|patch|monkeypatch"
     r"|_allow_stdin|raw_input"
     r"|push|run_(cell|cell_async|code|line_magic|cell_magic)|magic"
-    r"|var|init_session|load_session|load_module|install|inject|global_enum|_convert_)\b"
+    r"|var|init_session|load_session|load_module|install|inject"
+    r"|global_enum|_convert_)\b"
 )
 # The cell may stop at one of these words. (`exit()` does not stop a cell in a kernel,
 # `sys.exit()` does.)
@@ -116,7 +117,7 @@ def check_cell(
     can_import: Callable[[str], bool],
     transform: Callable[[str], str],
 ) -> Fault | None:
-    """Return the first error that the cell would certainly raise, None if there is none.
+    """Return the first error that the cell would certainly raise, None without one.
 
     `can_import` says whether the kernel finds a module; `transform` is IPython's
     translation of a cell to Python.

@@ -79,7 +79,7 @@ class ProjectEnvironment:
         return self._tree[1]
 
     def find_similar_paths(self, path: str, cwd: str) -> list[str]:
-        """Return the existing paths most similar to a missing one, relative to `cwd`."""
+        """Return existing paths most similar to a missing one, relative to `cwd`."""
         if not path or len(path) > MAX_PATH or not _are_valid_paths(path, cwd):
             return []
         here = os.path.realpath(cwd)
@@ -284,7 +284,7 @@ class ProjectEnvironment:
         return ""
 
     def _find_project_manager(self, prefix: str) -> str:
-        """Return the tool that locked the environment at `prefix`, '' if there is none."""
+        """Return the tool that locked the environment at `prefix`, '' without one."""
         venv = os.path.join(self.root, ".venv")
         if os.path.realpath(prefix) != os.path.realpath(venv):
             return ""
@@ -295,7 +295,7 @@ class ProjectEnvironment:
         return ""
 
     def _find_uv(self) -> str:
-        """Return the command for uv: its name or its path, '' if it is not installed."""
+        """Return the name or the path of uv, '' if it is not installed."""
         if shutil.which("uv", path=self.search):
             return "uv"
         for folder in (".local/bin", ".cargo/bin"):

@@ -45,7 +45,7 @@ class Command:
 
 
 def format_command_warnings(facts: Any, environment: ProjectEnvironment) -> list[str]:
-    """Return a warning for each command, first those that installed for another Python."""
+    """Return a warning for each command, those for another Python first."""
     commands = decode_valid_items(Command, facts)
     commands = sorted(commands, key=lambda command: not command.into)
     return [_format_warning(command, environment) for command in commands]

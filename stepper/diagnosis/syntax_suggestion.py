@@ -52,7 +52,7 @@ class Edit(NamedTuple):
 
 
 class SyntaxPosition(NamedTuple):
-    """Where Python stops: the line, and the number of characters after that position."""
+    """Where Python stops: the line, and the number of characters after it."""
 
     line: int
     unread: int
@@ -214,7 +214,7 @@ def _replace_magic(match: re.Match[str]) -> str:
 
 
 def _iter_partial_edits(lines: Sequence[str], index: int) -> Iterator[Edit]:
-    """Yield changes of which several may be needed."""
+    """Yield changes that may be needed together with others."""
     for row in WORDS:
         yield from _apply(lines, index, row)
     if re.search(r"[(\[{]", "".join(lines)):
